@@ -1,0 +1,1 @@
+"""Skip-connected recurrent networks in JAX and Flax NNX."""
