@@ -13,4 +13,4 @@ from jaxtyping import install_import_hook
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Checks every annotated shape and dtype of the library at run time.
-install_import_hook("dynskip_jax", "beartype.beartype").install()
+install_import_hook("dynskip_jax", "beartype.beartype")

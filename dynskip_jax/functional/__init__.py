@@ -1,1 +1,56 @@
-"""."""
+"""The papers' equations as pure functions on arrays: no Flax, no I/O, no global state."""
+
+from dynskip_jax.functional.agent import (
+    AgentParams,
+    Decision,
+    agent_log_probs,
+    choose,
+    entropy,
+    project_agent_input,
+)
+from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask
+from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, project_gates
+from dynskip_jax.functional.reinforce import reinforce_loss, reward_to_go
+from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
+from dynskip_jax.functional.time_skip import (
+    SkipCarry,
+    SkipLSTMParams,
+    SkipOutput,
+    StepInputs,
+    TimeSkip,
+    initial_carry,
+    project_inputs,
+    restart_carry,
+    skip_lstm_step,
+)
+from dynskip_jax.functional.unroll import unroll
+
+__all__ = [
+    "AgentParams",
+    "Decision",
+    "LSTMParams",
+    "SkipCarry",
+    "SkipLSTMParams",
+    "SkipOutput",
+    "StepInputs",
+    "TimeSkip",
+    "agent_log_probs",
+    "choose",
+    "dropout",
+    "dropout_mask",
+    "entropy",
+    "flip_sequences",
+    "initial_carry",
+    "last_valid",
+    "length_mask",
+    "lstm_transition",
+    "project_agent_input",
+    "project_gates",
+    "project_inputs",
+    "recurrent_dropout_mask",
+    "reinforce_loss",
+    "restart_carry",
+    "reward_to_go",
+    "skip_lstm_step",
+    "unroll",
+]

@@ -1,0 +1,95 @@
+"""The agent of Gui et al. (2019), Eq. 1: a distribution over the last K states, and a choice from it."""
+
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+ActionMode = Literal["sample", "greedy"]
+
+
+class AgentParams(NamedTuple):
+    """Weights of the MLP in Eq. 1: one tanh hidden layer between s(t) = h(t-1) ⊕ x(t) and K logits.
+
+    The first layer acts on a concatenation, so its matrix is kept as two blocks: the input's share of it
+    can then be computed for all steps at once.
+
+    Attributes:
+        w_h: state block of the first layer, (hidden, units).
+        w_x: input block of the first layer, (in, units).
+        b: bias of the first layer, (units,).
+        w_out: output layer, (units, K).
+        b_out: bias of the output layer, (K,).
+    """
+
+    w_h: Float[Array, "hidden units"]
+    w_x: Float[Array, "in units"]
+    b: Float[Array, " units"]
+    w_out: Float[Array, "units K"]
+    b_out: Float[Array, " K"]
+
+
+class Decision(NamedTuple):
+    """What was chosen at each step, and how willingly.
+
+    Attributes:
+        action: k in 1..K, the State(t-k) that was selected; 0 where there was no step (padding).
+        log_prob: log π(k | s), in nats; 0 where nothing was left to chance.
+        entropy: H(π(· | s)), in nats; 0 where nothing was left to chance.
+    """
+
+    action: Int[Array, "*batch"]
+    log_prob: Float[Array, "*batch"]
+    entropy: Float[Array, "*batch"]
+
+
+def project_agent_input(params: AgentParams, x: Float[Array, "*batch in"]) -> Float[Array, "*batch units"]:
+    """Returns the input's share of the agent's first layer, which needs no state."""
+    units = x @ params.w_x
+    return units + params.b.reshape((1,) * (units.ndim - 1) + (-1,))
+
+
+def agent_log_probs(
+    params: AgentParams,
+    units_x: Float[Array, "*batch units"],
+    h: Float[Array, "*batch hidden"],
+    allowed: Bool[Array, "*batch_or_1 K"] | None = None,
+) -> Float[Array, "*batch K"]:
+    """log P = log softmax(MLP(s(t))), Eq. 1.
+
+    Args:
+        params: the agent's weights.
+        units_x: `project_agent_input(params, x)`, (*batch, units).
+        h: the state the agent looks at, (*batch, hidden).
+        allowed: False for skips that must not be chosen; (*batch, K), or ones in place of batch sizes.
+            At least one skip must be allowed.
+
+    Returns:
+        Log-probabilities in nats, (*batch, K); very negative, but finite, where not allowed, so that
+        p log p and its gradient are 0 there instead of NaN.
+    """
+    logits = jnp.tanh(units_x + h @ params.w_h) @ params.w_out
+    logits = logits + params.b_out.reshape((1,) * (logits.ndim - 1) + (-1,))
+    if allowed is not None:
+        logits = jnp.where(allowed, logits, jnp.finfo(logits.dtype).min / 2)
+    return jax.nn.log_softmax(logits, axis=-1)
+
+
+def choose(
+    log_probs: Float[Array, "*batch K"],
+    keys: Key[Array, "*batch"],
+    mode: ActionMode,
+) -> Int[Array, "*batch"]:
+    """Chooses a slot in 0..K-1 for each example: a sample drawn with the example's own key, or the mode."""
+    if mode == "greedy":
+        return jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
+    categorical = jax.random.categorical
+    for _ in keys.shape:
+        categorical = jax.vmap(categorical)
+    return categorical(keys, log_probs).astype(jnp.int32)
+
+
+def entropy(log_probs: Float[Array, "*batch K"]) -> Float[Array, "*batch"]:
+    """Returns H = -Σ p log p over the last axis, in nats."""
+    return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)

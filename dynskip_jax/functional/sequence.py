@@ -1,0 +1,34 @@
+"""Sequences of different lengths in one padded batch: masks, reversal, last states."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Shaped
+
+
+def length_mask(seq_lengths: Int[Array, " batch"], num_steps: int) -> Bool[Array, "batch time"]:
+    """Returns True at the steps before each sequence's end."""
+    return jnp.arange(num_steps)[None, :] < seq_lengths[:, None]
+
+
+def flip_sequences(
+    x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
+) -> Shaped[Array, "batch time *features"]:
+    """Reverses each sequence within its own length; padding stays at the end.
+
+    Applied twice it gives the argument back.
+    """
+    if seq_lengths is None:
+        return jnp.flip(x, axis=1)
+    steps = jnp.arange(x.shape[1])[None, :]
+    ends = seq_lengths[:, None]
+    order = jnp.where(steps < ends, ends - 1 - steps, steps)
+    return jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), axis=1)
+
+
+def last_valid(
+    x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
+) -> Shaped[Array, "batch *features"]:
+    """Returns each sequence's last element."""
+    if seq_lengths is None:
+        return x[:, -1]
+    last = (seq_lengths - 1).reshape((-1, 1) + (1,) * (x.ndim - 2))
+    return jnp.take_along_axis(x, last, axis=1)[:, 0]

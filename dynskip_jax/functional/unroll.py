@@ -1,0 +1,67 @@
+"""The unroll of a skip LSTM over time: projections outside the loop, `jax.lax.scan` inside."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.sequence import flip_sequences, length_mask
+from dynskip_jax.functional.time_skip import (
+    SkipCarry,
+    SkipLSTMParams,
+    SkipOutput,
+    TimeSkip,
+    project_inputs,
+    skip_lstm_step,
+)
+
+
+def unroll(
+    params: SkipLSTMParams,
+    carry: SkipCarry,
+    x: Float[Array, "batch time in"],
+    skip: TimeSkip,
+    *,
+    seq_lengths: Int[Array, " batch"] | None = None,
+    reverse: bool = False,
+    keep_order: bool = False,
+    actions: Int[Array, "batch time"] | None = None,
+    mode: ActionMode = "sample",
+    mix: float | Float[Array, ""] | None = None,
+    policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+    scan_unroll: int = 1,
+) -> tuple[SkipCarry, SkipOutput]:
+    """Runs `skip_lstm_step` over all steps of a batch of sequences.
+
+    Args:
+        params: the layer's weights.
+        carry: the state to start from.
+        x: inputs, (batch, time, in).
+        skip: which state enters each step.
+        seq_lengths: true lengths, (batch,). Past its end a sequence changes no state and outputs zeros.
+        reverse: run from each sequence's own last step to its first.
+        keep_order: with `reverse`, return outputs in the order of the inputs (output t belongs to x(t));
+            otherwise in the order in which they were computed.
+        actions: k in 1..K to be replayed, (batch, time), in the order of the inputs; 0 on padding.
+        mode: `sample` or `greedy`, where no actions are given.
+        mix: λ, in place of `skip.mix`; may be traced.
+        policy_mask: False for skips the agent may not choose, (K,) or (batch, K).
+        scan_unroll: steps per iteration of the compiled loop.
+
+    Returns:
+        The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
+    """
+    if reverse:
+        x = flip_sequences(x, seq_lengths)
+        actions = None if actions is None else flip_sequences(actions, seq_lengths)
+    valid = None if seq_lengths is None else length_mask(seq_lengths, x.shape[1])
+    inputs = project_inputs(params, x, skip, action=actions, valid=valid)
+    time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
+    step = partial(skip_lstm_step, params, skip=skip, mode=mode, mix=mix, policy_mask=policy_mask)
+    carry, outputs = jax.lax.scan(step, carry, time_major, unroll=scan_unroll)
+    outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
+    if reverse and keep_order:
+        outputs = jax.tree.map(lambda leaf: flip_sequences(leaf, seq_lengths), outputs)
+    return carry, outputs

@@ -1,0 +1,118 @@
+"""Stacked recurrent layers, each with a time skip of its own."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from dynskip_jax import functional as F
+from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.nn.cells import SkipLSTMCell
+from dynskip_jax.nn.layers import SkipLSTM
+
+
+class StackOutput(NamedTuple):
+    """What a stack returns.
+
+    Attributes:
+        h: the top layer's outputs, (batch, time, hidden).
+        decisions: one trace per layer, bottom first, each leaf (batch, time).
+    """
+
+    h: Float[Array, "batch time hidden"]
+    decisions: tuple[F.Decision, ...]
+
+
+class SkipLSTMStack(nnx.Module):
+    """Layers on top of each other, with dropout on every layer's input and on the last one's output.
+
+    Dropout is not applied to recurrent connections (Zaremba et al. 2014).
+
+    Args:
+        in_features: size of the input.
+        hidden_features: size of every layer's state.
+        skips: the time skip of each layer, bottom first.
+        dropout: rate between layers.
+        rngs: source of the initial parameters.
+        cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        skips: Sequence[F.TimeSkip],
+        *,
+        dropout: float = 0.0,
+        cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
+        rngs: nnx.Rngs,
+    ):
+        self.dropout = dropout
+        if cell_options is None or isinstance(cell_options, dict):
+            cell_options = [cell_options or {}] * len(skips)
+        sizes = [in_features] + [hidden_features] * (len(skips) - 1)
+        self.layers = nnx.List(
+            [
+                SkipLSTM(SkipLSTMCell(size, hidden_features, skip, rngs=rngs, **options))
+                for size, skip, options in zip(sizes, skips, cell_options, strict=True)
+            ]
+        )
+
+    def initialize_carry(self, batch_size: int, key: Key[Array, ""]) -> tuple[F.SkipCarry, ...]:
+        """Returns the initial carry of each layer, without a recurrent-dropout mask."""
+        keys = jax.random.split(key, len(self.layers))
+        return tuple(
+            layer.cell.initialize_carry((batch_size, layer.cell.in_features), k)._replace(recurrent_mask=None)
+            for layer, k in zip(self.layers, keys, strict=True)
+        )
+
+    def __call__(
+        self,
+        carry: tuple[F.SkipCarry, ...],
+        x: Float[Array, "batch time in"],
+        *,
+        key: Key[Array, ""] | None = None,
+        seq_lengths: Int[Array, " batch"] | None = None,
+        actions: Sequence[Int[Array, "batch time"] | None] | None = None,
+        mode: ActionMode = "sample",
+        mix: float | Float[Array, ""] | None = None,
+        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+    ) -> tuple[tuple[F.SkipCarry, ...], StackOutput]:
+        """Runs the stack.
+
+        Args:
+            carry: one carry per layer.
+            x: inputs, (batch, time, in).
+            key: for dropout; None switches it off. The agents' noise comes from the carry's own keys.
+            seq_lengths: true lengths, (batch,).
+            actions: for each layer the actions to be replayed, or None.
+            mode: how agents choose.
+            mix: λ of every layer with an agent, in place of the skips' own.
+            policy_mask: for every layer with an agent.
+
+        Returns:
+            The last carry of each layer, and the outputs.
+        """
+        num_layers = len(self.layers)
+        keys = [None] * (2 * num_layers + 1) if key is None else jax.random.split(key, 2 * num_layers + 1)
+        new_carry, decisions = [], []
+        for i, layer in enumerate(self.layers):
+            cell, start = layer.cell, carry[i]
+            if key is not None and cell.recurrent_dropout > 0.0:
+                start = cell.draw_recurrent_mask(start, keys[num_layers + 1 + i])
+            end, outputs = layer(
+                F.dropout(keys[i], self.dropout, x),
+                initial_carry=start,
+                seq_lengths=seq_lengths,
+                return_carry=True,
+                actions=None if actions is None else actions[i],
+                mode=mode,
+                mix=mix if cell.skip.has_agent else None,
+                policy_mask=policy_mask if cell.skip.has_agent else None,
+            )
+            x = outputs.h
+            new_carry.append(end._replace(recurrent_mask=None))
+            decisions.append(outputs.decision)
+        return tuple(new_carry), StackOutput(F.dropout(keys[num_layers], self.dropout, x), tuple(decisions))
