@@ -1,1 +1,1 @@
-"""."""
+"""Analysis: gradient flow, skip traces and plots."""

@@ -10,7 +10,7 @@ from dynskip_jax.functional.agent import (
 )
 from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask
 from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, project_gates
-from dynskip_jax.functional.reinforce import reinforce_loss, reward_to_go
+from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
 from dynskip_jax.functional.time_skip import (
     SkipCarry,
@@ -42,6 +42,7 @@ __all__ = [
     "flip_sequences",
     "initial_carry",
     "last_valid",
+    "leave_one_out_mean",
     "length_mask",
     "lstm_transition",
     "project_agent_input",

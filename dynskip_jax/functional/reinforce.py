@@ -60,3 +60,9 @@ def reinforce_loss(
         returns = reward_to_go(rewards - entropy_coef * log_probs, discount) - entropy_coef - baseline
         returns = jax.lax.stop_gradient(returns)
     return -(log_probs * returns).sum(axis=-1)
+
+
+def leave_one_out_mean(values: Float[Array, "group *rest"]) -> Float[Array, "group *rest"]:
+    """For each member of the first axis the mean of all others: a baseline that its own action cannot move."""
+    others = max(values.shape[0] - 1, 1)
+    return (values.sum(axis=0, keepdims=True) - values) / others

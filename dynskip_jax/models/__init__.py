@@ -1,1 +1,6 @@
-"""."""
+"""Task models: Flax NNX modules made of `dynskip_jax.nn`."""
+
+from dynskip_jax.models.classifier import ClassifierOutput, SequenceClassifier
+from dynskip_jax.models.language_model import LanguageModel, LanguageModelOutput
+
+__all__ = ["ClassifierOutput", "LanguageModel", "LanguageModelOutput", "SequenceClassifier"]

@@ -13,6 +13,8 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 
 Initializer = Callable[..., Any]
+_lecun_normal = nnx.initializers.lecun_normal()
+_orthogonal = nnx.initializers.orthogonal()
 _zeros = nnx.initializers.zeros_init()
 
 
@@ -63,8 +65,8 @@ class SkipLSTMCell(nnx.RNNCellBase):
         skip: F.TimeSkip,
         *,
         agent_features: int = 50,
-        kernel_init: Initializer = nnx.initializers.lecun_normal(),
-        recurrent_kernel_init: Initializer = nnx.initializers.orthogonal(),
+        kernel_init: Initializer = _lecun_normal,
+        recurrent_kernel_init: Initializer = _orthogonal,
         bias_init: Initializer = _zeros,
         forget_bias: float = 0.0,
         agent_kernel_init: Initializer | None = None,

@@ -1,1 +1,1 @@
-"""."""
+"""Training: the step, the loop, checkpoints, metrics and run directories."""

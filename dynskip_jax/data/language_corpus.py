@@ -1,0 +1,112 @@
+"""Find the corpus for language modelling: in a folder, the TFDS cache, upstream, or the embedded one."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from dynskip_jax.data import embedded, ptb, tfds_tools
+from dynskip_jax.data.embedded import embedded_corpus
+from dynskip_jax.data.text import LanguageCorpus, read_corpus
+from dynskip_jax.errors import UserError
+
+KNOWN_NAMES = (ptb.NAME, embedded.NAME)
+DATA_VARIABLE = "DYNSKIP_DATA_DIR"
+
+
+def find_language_corpus(
+    data: str | os.PathLike[str] | None,
+    dataset: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    tfds_dir: str | os.PathLike[str] | None = None,
+    allow_download: bool = True,
+) -> LanguageCorpus:
+    """Load the first corpus found, in this order.
+
+    1. `data`, the user's folder;
+    2. the sub-folder `dataset` (or ptb) of `$DYNSKIP_DATA_DIR`;
+    3. the TFDS cache;
+    4. the upstream archive, which is then kept in the TFDS cache; gives up at once without a network;
+    5. the embedded corpus, unless `dataset` asks for another.
+
+    A corpus called "ptb" has the published counts, or is an error.
+
+    Args:
+      data: folder with the files of train, valid and test; None goes on to the next place.
+      dataset: "ptb", "pydoc-topics" (the embedded corpus, straight away) or a sub-folder of
+        `$DYNSKIP_DATA_DIR`; None takes PTB where it is found and else the embedded corpus.
+      environ: the environment variables.
+      tfds_dir: the TFDS directory; None takes TFDS's own (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
+      allow_download: whether the network may be used.
+
+    Returns:
+      The corpus; its `source` says where it was found.
+
+    Raises:
+      UserError: for an unknown `dataset`, one that is asked for by name and not found, a missing folder
+        and unusable files.
+    """
+    root = environ.get(DATA_VARIABLE)
+    named_folder = _sub_folder(root, dataset or ptb.NAME)
+    if dataset is not None and dataset not in KNOWN_NAMES and named_folder is None:
+        raise UserError(
+            f"there is no dataset {dataset!r}: use one of {', '.join(KNOWN_NAMES)}, a sub-folder of "
+            f"${DATA_VARIABLE}, or --data DIR alone"
+        )
+    if dataset == embedded.NAME:
+        return embedded_corpus()
+    if data is not None:
+        return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}")
+    if named_folder is not None:
+        return _read_folder(
+            named_folder, dataset or ptb.NAME, f"the folder {named_folder} (${DATA_VARIABLE})"
+        )
+
+    directory = Path(tfds_dir) if tfds_dir is not None else tfds_tools.default_directory(environ)
+    if tfds_tools.is_prepared(ptb.prepared_folder(directory)):
+        return ptb.load_prepared_ptb(directory)
+    problem = _download(directory) if allow_download else "downloading is switched off"
+    if problem is None:
+        kept = ptb.prepared_folder(directory)
+        return ptb.load_prepared_ptb(directory, source=f"{ptb.UPSTREAM_URL}, now kept in {kept}")
+    if dataset is not None:
+        raise UserError(
+            f"the dataset {dataset!r} was not found ({problem}): put ptb.train.txt, ptb.valid.txt and "
+            f"ptb.test.txt into a folder and name it with --data DIR, or into ${DATA_VARIABLE}/ptb"
+        )
+    corpus = embedded_corpus()
+    return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {problem})")
+
+
+def _sub_folder(root: str | None, name: str) -> Path | None:
+    """The folder `name` directly below `root`, or None."""
+    if not root or name in (".", "..") or Path(name).name != name:
+        return None
+    folder = Path(root).expanduser() / name
+    return folder if folder.is_dir() else None
+
+
+def _read_folder(folder: Path, dataset: str | None, source: str) -> LanguageCorpus:
+    """Read `folder`, holding it to PTB's counts where it would be called PTB."""
+    if not folder.is_dir():
+        raise UserError(
+            f"the folder {folder} does not exist: put the text files train.txt, valid.txt and test.txt (or "
+            f"ptb.train.txt, ptb.valid.txt and ptb.test.txt) there, or name another with --data DIR"
+        )
+    name = dataset or folder.resolve().name
+    if name == ptb.NAME or (dataset is None and ptb.has_ptb_files(folder)):
+        return ptb.read_ptb(folder, source=source)
+    return read_corpus(folder, name=name, source=source)
+
+
+def _download(directory: Path) -> str | None:
+    """Put PTB into the TFDS cache; None, or in a few words why that failed."""
+    # Asked before TFDS starts, which would retry for long without a network.
+    if not ptb.is_reachable(ptb.UPSTREAM_URL):
+        return "its upstream address does not answer"
+    try:
+        ptb.prepare_ptb(directory)
+    except Exception as error:  # TFDS's own, requests' and the file system's: none may stop a first run.
+        return f"its download failed: {' '.join(str(error).split())[:200]}"
+    return None

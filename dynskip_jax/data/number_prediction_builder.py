@@ -1,0 +1,88 @@
+"""The TFDS builder of number prediction, a thousand examples per record."""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from dynskip_jax.data import number_prediction as task
+
+# Writing and reading one example per record is a hundred times slower.
+EXAMPLES_PER_RECORD = 1000
+
+
+class NumberPredictionConfig(tfds.core.BuilderConfig):
+    """Which examples: their length, seed and numbers.
+
+    Args:
+      length: digits in a row, 11 or 21.
+      seed: of the examples.
+      sizes: examples of "train", "dev" and "test".
+    """
+
+    def __init__(self, length: int, seed: int = 0, sizes: Mapping[str, int] = task.DEFAULT_SIZES):
+        hops = task.HOPS[length]
+        super().__init__(
+            name=task.config_name(length, seed, sizes),
+            version=task.VERSION,
+            description=f"{length} digits, label after {hops} hop{'s' if hops > 1 else ''}, seed {seed}.",
+        )
+        self.length, self.seed, self.sizes = length, seed, sizes
+
+
+class NumberPrediction(tfds.core.GeneratorBasedBuilder):
+    """Splits train, dev and test; a record has up to 1,000 examples: digits (n, length) and labels (n,)."""
+
+    VERSION = tfds.core.Version(task.VERSION)
+    # No download, so no checksums; TFDS's own look-up of them needs importlib_resources, which it does not
+    # declare (tensorflow/datasets#11212).
+    url_infos = None
+    BUILDER_CONFIGS = [NumberPredictionConfig(length) for length in task.HOPS]  # noqa: RUF012
+
+    def __init__(
+        self,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        file_format: str = "array_record",
+        **kwargs: Any,
+    ):
+        super().__init__(data_dir=data_dir, file_format=file_format, **kwargs)
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description="Predict the digit that the last digit points to (Gui et al. 2019).",
+            features=tfds.features.FeaturesDict(
+                {
+                    "digits": tfds.features.Tensor(shape=(None, self.builder_config.length), dtype=np.uint8),
+                    "labels": tfds.features.Tensor(shape=(None,), dtype=np.uint8),
+                }
+            ),
+            disable_shuffling=True,  # The order is already random, and the same everywhere.
+        )
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, np.ndarray]]]]:
+        del dl_manager
+        return {split: self._generate_examples(split) for split in task.SPLITS}
+
+    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        config = self.builder_config
+        digits, labels = task.generate(
+            config.length, config.sizes[split], config.seed, task.SPLITS.index(split)
+        )
+        for start in range(0, len(digits), EXAMPLES_PER_RECORD):
+            part = slice(start, start + EXAMPLES_PER_RECORD)
+            yield start, {"digits": digits[part].astype(np.uint8), "labels": labels[part].astype(np.uint8)}
+
+
+def make_builder(
+    directory: str | os.PathLike[str], length: int, seed: int, sizes: Mapping[str, int]
+) -> NumberPrediction:
+    """The builder of these examples in the TFDS directory `directory`."""
+    name = task.config_name(length, seed, sizes)
+    predefined = name in NumberPrediction.builder_configs
+    # TFDS refuses a second config with the name of a predefined one.
+    config = name if predefined else NumberPredictionConfig(length, seed, sizes)
+    return NumberPrediction(data_dir=directory, config=config)

@@ -1,0 +1,178 @@
+"""Word-level text corpora: read a folder of train/valid/test files, tokenise, number the tokens."""
+
+import dataclasses
+import gzip
+import hashlib
+import os
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from dynskip_jax.data.vocabulary import EOS, UNK, Vocabulary, build_vocabulary
+from dynskip_jax.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+SPLIT_WORDS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
+ACCEPTED_NAMES = (
+    "{0}.txt, ANYTHING.{0}.txt, ANYTHING-{0}.txt, ANYTHING_{0}.txt or the same with .tokens, each also .gz"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageCorpus:
+    """A corpus for language modelling, as token ids.
+
+    Attributes:
+      name: what results call it: "ptb", "pydoc-topics" or the name of its folder.
+      train: ids (int32) of the training text in order, one `<eos>` after each line.
+      valid: the same for the validation text.
+      test: the same for the test text.
+      vocabulary: the tokens behind the ids, made from the training text alone.
+      source: a phrase for people: where the corpus was found.
+    """
+
+    name: str
+    train: Int[np.ndarray, "train_tokens"]
+    valid: Int[np.ndarray, "valid_tokens"]
+    test: Int[np.ndarray, "test_tokens"]
+    vocabulary: Vocabulary
+    source: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Tokens of each split, `<eos>` included, and entries of the vocabulary."""
+        return {split: getattr(self, split).size for split in SPLITS} | {"vocabulary": len(self.vocabulary)}
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the token ids of the splits and the vocabulary."""
+        digest = hashlib.sha256("\n".join(self.vocabulary.tokens).encode())
+        for split in SPLITS:
+            ids = getattr(self, split)
+            digest.update(f"\n{split} {ids.size}\n".encode())
+            digest.update(ids.astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+def tokenize(lines: Sequence[str]) -> list[str]:
+    """Blank-separated tokens of all lines, with one `<eos>` after each line, also after an empty one."""
+    return [token for line in lines for token in (*line.split(), EOS)]
+
+
+def make_corpus(
+    name: str, lines: Mapping[str, Sequence[str]], source: str, min_count: int = 1
+) -> LanguageCorpus:
+    """Number the tokens of a corpus.
+
+    Args:
+      name: the corpus' name.
+      lines: the lines of "train", "valid" and "test".
+      source: where the corpus was found.
+      min_count: training tokens that occur less often become `<unk>`.
+
+    Returns:
+      The corpus. What valid and test have and the training vocabulary lacks is `<unk>`, which joins the
+      vocabulary as its last entry if it was not in it.
+    """
+    tokens = {split: tokenize(lines[split]) for split in SPLITS}
+    vocabulary = build_vocabulary(tokens["train"], min_count=min_count)
+    unseen = not vocabulary.index.keys() >= {*tokens["valid"], *tokens["test"]}
+    if unseen and UNK not in vocabulary.index:
+        vocabulary = Vocabulary((*vocabulary.tokens, UNK))
+    ids = {split: vocabulary.encode(tokens[split]) for split in SPLITS}
+    return LanguageCorpus(name=name, **ids, vocabulary=vocabulary, source=source)
+
+
+def find_split_files(folder: str | os.PathLike[str], *, prefix: str | None = None) -> dict[str, Path]:
+    """The text files of the three splits in `folder`.
+
+    Args:
+      folder: where to look, sub-folders excluded.
+      prefix: take only the names with exactly this before the split's word ("ptb." for `ptb.train.txt`);
+        None takes any.
+
+    Raises:
+      UserError: when `folder` is not a readable folder, or a split is missing or ambiguous.
+    """
+    folder = Path(folder)
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise UserError(
+            f"{folder} is not a readable folder ({error.strerror or error}): name a folder that holds the "
+            f"text files {', '.join(f'{split}.txt' for split in SPLITS)}"
+        ) from error
+    return {split: folder / _choose(names, split, folder, prefix) for split in SPLITS}
+
+
+def _choose(names: Sequence[str], split: str, folder: Path, prefix: str | None) -> str:
+    start = r"(.+[._-])?" if prefix is None else re.escape(prefix)
+    words = "|".join(SPLIT_WORDS[split])
+    pattern = re.compile(rf"{start}({words})\.(txt|tokens)(\.gz)?", re.IGNORECASE)
+    found = [name for name in names if pattern.fullmatch(name)]
+    if len(found) > 1:
+        raise UserError(
+            f"{folder} has more than one file for the {split} split ({', '.join(found)}): keep one"
+        )
+    if not found:
+        accepted = ACCEPTED_NAMES.format(split) if prefix is None else f"{prefix}{split}.txt, also .gz"
+        aliases = SPLIT_WORDS[split][1:] if prefix is None else ()
+        also = f" ({' or '.join(aliases)} for {split} will do)" if aliases else ""
+        raise UserError(f"{folder} has no file for the {split} split: put one there named {accepted}{also}")
+    return found[0]
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[str]:
+    """Lines of a UTF-8 text file, plain or gzip, without their ends.
+
+    Raises:
+      UserError: when the file cannot be read, is a damaged gzip, is not UTF-8 or holds no word.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+        if path.suffix.lower() == ".gz":
+            data = gzip.decompress(data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is a truncated or damaged gzip file ({error}): fetch it again") from error
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror or error}): check its permissions"
+        ) from error
+    try:
+        text = data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 text (byte offset {error.start}): convert it, e.g. with iconv -t UTF-8"
+        ) from error
+    if not text.strip():
+        raise UserError(f"{path} is empty: fetch it again, each split needs some text")
+    # Not splitlines(), which also splits at form feeds and other characters that corpora use as tokens.
+    return text.removesuffix("\n").split("\n")
+
+
+def read_corpus(
+    folder: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    prefix: str | None = None,
+    source: str | None = None,
+) -> LanguageCorpus:
+    """Read a folder with one text file for each of train, valid and test.
+
+    Args:
+      folder: the folder.
+      name: the corpus' name; None takes the folder's.
+      prefix: see `find_split_files`.
+      source: a phrase for where it was found; None says the folder.
+
+    Raises:
+      UserError: see `find_split_files` and `read_lines`.
+    """
+    folder = Path(folder)
+    lines = {split: read_lines(path) for split, path in find_split_files(folder, prefix=prefix).items()}
+    return make_corpus(name or folder.resolve().name, lines, source or f"the folder {folder}")

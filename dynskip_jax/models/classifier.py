@@ -1,0 +1,92 @@
+"""A sequence classifier: stacked LSTMs with time skips, and a softmax on the last state."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from dynskip_jax import functional as F
+from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.nn.stack import SkipLSTMStack
+
+
+class ClassifierOutput(NamedTuple):
+    """What the model says of each sequence.
+
+    Attributes:
+        logits: unnormalised log-probabilities of the classes, (batch, classes).
+        decisions: one trace per layer, bottom first, each leaf (batch, time).
+    """
+
+    logits: Float[Array, "batch classes"]
+    decisions: tuple[F.Decision, ...]
+
+
+class SequenceClassifier(nnx.Module):
+    """One-hot symbols, stacked LSTMs, and a linear layer on each sequence's last h (Gui et al. 2019).
+
+    Args:
+        num_symbols: number of input symbols.
+        hidden_features: size of every layer's state.
+        num_classes: number of classes.
+        skips: the time skip of each layer, bottom first.
+        dropout: rate on every layer's input and before the linear layer.
+        cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(
+        self,
+        num_symbols: int,
+        hidden_features: int,
+        num_classes: int,
+        skips: Sequence[F.TimeSkip],
+        *,
+        dropout: float = 0.0,
+        cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
+        rngs: nnx.Rngs,
+    ):
+        self.num_symbols = num_symbols
+        self.stack = SkipLSTMStack(
+            num_symbols, hidden_features, skips, dropout=dropout, cell_options=cell_options, rngs=rngs
+        )
+        self.softmax = nnx.Linear(hidden_features, num_classes, rngs=rngs)
+
+    def __call__(
+        self,
+        symbols: Int[Array, "batch time"],
+        *,
+        carry_key: Key[Array, ""],
+        key: Key[Array, ""] | None = None,
+        seq_lengths: Int[Array, " batch"] | None = None,
+        actions: Sequence[Int[Array, "batch time"] | None] | None = None,
+        mode: ActionMode = "sample",
+        mix: float | Float[Array, ""] | None = None,
+        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+    ) -> ClassifierOutput:
+        """Classifies a batch of sequences.
+
+        Args:
+            symbols: symbol ids, (batch, time).
+            carry_key: from which each example's own noise key is split.
+            key: for dropout; None switches it off.
+            seq_lengths: true lengths, (batch,).
+            actions: for each layer the actions to be replayed, or None.
+            mode: how agents choose.
+            mix: λ of every layer with an agent, in place of the skips' own.
+            policy_mask: for every layer with an agent.
+        """
+        x = jax.nn.one_hot(symbols, self.num_symbols)
+        _, outputs = self.stack(
+            self.stack.initialize_carry(symbols.shape[0], carry_key),
+            x,
+            key=key,
+            seq_lengths=seq_lengths,
+            actions=actions,
+            mode=mode,
+            mix=mix,
+            policy_mask=policy_mask,
+        )
+        return ClassifierOutput(self.softmax(F.last_valid(outputs.h, seq_lengths)), outputs.decisions)

@@ -1,0 +1,286 @@
+"""Checkpoints: saving a training state with Orbax and restoring the newest one that is intact."""
+
+import contextlib
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jaxtyping import PyTree
+
+from dynskip_jax.errors import UserError
+
+
+class Restored(NamedTuple):
+    """What `Checkpoints.restore_latest` found.
+
+    Fields: `step` is the step the state was saved at; `state` has the structure that was asked for; `meta` is
+    the dictionary saved with it; `skipped` has one line per newer checkpoint that could not be read.
+    """
+
+    step: int
+    state: PyTree
+    meta: dict
+    skipped: tuple[str, ...]
+
+
+class Checkpoints:
+    """A folder of checkpoints, of which the newest `keep` are kept.
+
+    Orbax stores the arrays. On top of it, a SHA-256 of every saved byte tells an intact checkpoint from one
+    that was truncated, altered or only half written: Orbax reads some of these without complaint (a missing
+    chunk reads as zeros). Works in a single process, on arrays that this process can address.
+
+    Example:
+        >>> with Checkpoints("runs/demo/checkpoints") as checkpoints:  # doctest: +SKIP
+        ...     checkpoints.save(100, (params, opt_state), {"epoch": 1})
+        ...     restored = checkpoints.restore_latest((params, opt_state))
+    """
+
+    def __init__(self, directory: str | Path, *, keep: int = 2):
+        """Opens the folder, creates it if it is not there, and clears what interrupted saves left in it.
+
+        Arguments:
+            directory: the folder.
+            keep: how many checkpoints to keep. With 2 or more, one stays when the newest turns out corrupt.
+
+        Raises:
+            UserError: the folder cannot be created or opened.
+        """
+        self.directory = Path(directory).absolute()
+        self._unreadable: set[int] = set()
+        self._intact: dict[int, str] = {}  # step: digest, of those that this object saved or restored
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        )
+        try:
+            with _quiet():
+                self._manager = ocp.CheckpointManager(self.directory, options=options)
+        except OSError as error:
+            raise UserError(
+                f"cannot keep checkpoints in {self.directory} ({_reason(error)}); choose another --run-dir"
+            ) from error
+
+    def save(self, step: int, state: PyTree, meta: dict) -> None:
+        """Saves a checkpoint; it is on disk when this returns. An older one of the same step is replaced.
+
+        Arguments:
+            step: the number of training steps done.
+            state: any pytree of JAX arrays (typed PRNG keys too), NumPy arrays and Python numbers.
+            meta: what belongs to the state and fits into JSON, such as the position in the data.
+
+        Raises:
+            TypeError: `meta` does not fit into JSON, or a leaf of `state` is not an array or a number.
+        """
+        meta = json.loads(json.dumps(meta))
+        leaves = _describe(state)
+        data = [_to_numpy(leaf) for leaf in jax.tree.leaves(state)]
+        digest = _digest(meta, leaves, data)
+        exists = step in self._steps()
+        if exists and self._intact.get(step) == digest:
+            return
+        # Checkpoints that could not be read go first: they would take the place of good ones in `keep`.
+        for old in self._unreadable | ({step} if exists else set()):
+            self._delete(old)
+        document = {"meta": meta, "leaves": leaves, "sha256": digest}
+        # Orbax takes neither empty arrays nor an empty tree; the description above is all they need.
+        arrays = {str(i): array for i, array in enumerate(data) if array.size}
+        items = {"document": ocp.args.JsonSave(document)}
+        if arrays:
+            items["state"] = ocp.args.PyTreeSave(arrays)
+        with _quiet():
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+        self._intact[step] = digest
+
+    def restore_latest(self, like: PyTree) -> Restored | None:
+        """Restores the newest checkpoint that is intact, bit by bit as it was saved.
+
+        Arguments:
+            like: a pytree of the saved structure, of arrays or `jax.ShapeDtypeStruct`s. Where a leaf is a
+                committed JAX array, or a structure with a sharding, the restored array is placed likewise.
+
+        Returns:
+            The step, the state, the metadata and a line for each newer checkpoint that had to be skipped;
+            None if nothing has been saved yet. JAX arrays are copies that JAX owns, so they can be donated;
+            leaves that are NumPy arrays or Python numbers in `like` come back as such.
+
+        Raises:
+            UserError: there are checkpoints but none can be read, or the newest intact one holds a state of
+                another structure, shape or dtype.
+        """
+        failures: list[tuple[int, str]] = []
+        for step in sorted(self._steps(), reverse=True):
+            try:
+                document, data = self._read(step)
+            except Exception as error:  # whatever a damaged file provokes in Orbax, TensorStore or JSON
+                self._unreadable.add(step)
+                failures.append((step, _reason(error)))
+                continue
+            self._check_structure(step, document["leaves"], like)
+            self._intact[step] = document["sha256"]
+            state = jax.tree.unflatten(jax.tree.structure(like), map(_like, data, jax.tree.leaves(like)))
+            skipped = tuple(
+                f"checkpoint {bad} in {self.directory} is unreadable ({reason}); using {step}"
+                for bad, reason in failures
+            )
+            return Restored(step, state, document["meta"], skipped)
+        if failures:
+            newest, reason = failures[0]
+            raise UserError(
+                f"none of the {len(failures)} checkpoints in {self.directory} is readable "
+                f"(checkpoint {newest}: {reason}); delete that folder, or choose another --run-dir"
+            )
+        return None
+
+    def wait(self) -> None:
+        """Returns when everything saved is on disk."""
+        with _quiet():
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits and lets go of the folder; call it once, at the end."""
+        with _quiet():
+            self._manager.close()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _steps(self) -> set[int]:
+        """The steps that have a folder, whatever Orbax thinks of it: only what is seen can be reported."""
+        return {int(p.name) for p in self.directory.iterdir() if p.name.isdecimal() and p.is_dir()}
+
+    def _read(self, step: int) -> tuple[dict, list[np.ndarray]]:
+        """The document and the arrays of one checkpoint, verified; raises whatever is wrong with it."""
+        with _quiet():
+            args = ocp.args.Composite(document=ocp.args.JsonRestore())
+            document = self._manager.restore(step, args=args)["document"]
+            data = [self._read_leaf(step, str(i), leaf) for i, leaf in enumerate(document["leaves"])]
+        if _digest(document["meta"], document["leaves"], data) != document["sha256"]:
+            raise ValueError("its checksum does not match")
+        return document, data
+
+    def _read_leaf(self, step: int, name: str, leaf: dict) -> np.ndarray:
+        # One at a time: when one of several concurrent reads fails, Orbax closes its event loop under the
+        # others, and TensorStore prints a traceback for each.
+        if 0 in leaf["shape"]:
+            return _empty(leaf)
+        numpy = ocp.RestoreArgs(restore_type=np.ndarray)
+        args = ocp.args.PyTreeRestore({name: 0}, restore_args={name: numpy}, partial_restore=True)
+        return np.asarray(self._manager.restore(step, args=ocp.args.Composite(state=args))["state"][name])
+
+    def _check_structure(self, step: int, saved: list[dict], like: PyTree) -> None:
+        wanted = _describe(like)
+        if saved == wanted:
+            return
+        saved_leaves, wanted_leaves = ({leaf["path"]: leaf for leaf in side} for side in (saved, wanted))
+        paths = [p for p in {**saved_leaves, **wanted_leaves} if saved_leaves.get(p) != wanted_leaves.get(p)]
+        what = "its leaves are in another order"
+        if paths:
+            there, here = (_brief(side.get(paths[0])) for side in (saved_leaves, wanted_leaves))
+            what = f"{paths[0] or 'the state'} is {there} there and {here} here"
+        more = f", and {len(paths) - 1} more differ" if len(paths) > 1 else ""
+        raise UserError(
+            f"checkpoint {step} in {self.directory} holds another state ({what}{more}); "
+            "run with the settings it was saved with, or choose another --run-dir"
+        )
+
+    def _delete(self, step: int) -> None:
+        with _quiet():
+            self._manager.reload()
+            self._manager.delete(step)
+        self._unreadable.discard(step)
+        self._intact.pop(step, None)
+
+
+def _describe(tree: PyTree) -> list[dict]:
+    """Path, shape and dtype of each leaf: what has to agree between a checkpoint and the state asked for."""
+    described = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not hasattr(leaf, "dtype"):
+            if not isinstance(leaf, bool | int | float | complex):
+                raise TypeError(f"{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, not an array")
+            leaf = np.asarray(leaf)
+        described.append(
+            {"path": jax.tree_util.keystr(path), "shape": list(leaf.shape), "dtype": str(leaf.dtype)}
+        )
+    return described
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _to_numpy(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _empty(leaf: dict) -> np.ndarray:
+    # The data of an empty array of keys is an empty uint32 array; its last axis is not needed to rebuild it.
+    key = leaf["dtype"].startswith("key<")
+    return np.empty(leaf["shape"], jnp.uint32 if key else jnp.dtype(leaf["dtype"]))
+
+
+def _digest(meta: dict, leaves: list[dict], data: list[np.ndarray]) -> str:
+    digest = hashlib.sha256(json.dumps([meta, leaves], sort_keys=True).encode())
+    for array in data:
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return digest.hexdigest()
+
+
+def _like(data: np.ndarray, like: Any) -> Any:
+    """The restored data as the kind of leaf that `like` is, where `like` is."""
+    if isinstance(like, bool | int | float | complex):
+        return type(like)(data.item())
+    if isinstance(like, np.ndarray | np.generic):
+        return np.array(data)
+    # An uncommitted array follows the arrays it meets; placing it explicitly would pin it.
+    placed = getattr(like, "committed", True) and getattr(like, "sharding", None) is not None
+    if _is_key(like):
+        words = jnp.copy(data.reshape(jax.eval_shape(jax.random.key_data, like).shape))
+        keys = jax.random.wrap_key_data(words, impl=_key_impl(like))
+        return jax.device_put(keys, like.sharding) if placed else keys
+    # On a CPU device_put may share NumPy's memory; the copy is what makes donation safe.
+    return jnp.copy(jax.device_put(data, like.sharding if placed else None))
+
+
+def _key_impl(like: Any) -> Any:
+    # `jax.random.key_impl` takes arrays and tracers; this way it takes a ShapeDtypeStruct too.
+    found = []
+    jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), like)
+    return found[0]
+
+
+def _brief(leaf: dict | None) -> str:
+    return f"{leaf['dtype']}[{','.join(map(str, leaf['shape']))}]" if leaf else "absent"
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error's text, cut to a length that fits into a one-line message."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Orbax's log lines and warnings away from the training output; errors are still raised."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,355 @@
+"""The training loop: epochs of compiled steps for several seeds at once, early stopping, resuming."""
+
+import contextlib
+import dataclasses
+import itertools
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Key
+
+from dynskip_jax.training.checkpoint import Checkpoints
+from dynskip_jax.training.progress import Progress
+from dynskip_jax.training.run_dir import RunDir
+
+PyTree = Any
+Sums = dict[str, Array]
+Metrics = dict[str, np.ndarray]  # one value per seed
+
+
+class Task(Protocol):
+    """What the loop trains. Everything is for one seed; the loop maps it over seeds.
+
+    Attributes:
+        monitor: the dev metric that selects the best epoch, as in `dev_perplexity`.
+        higher_is_better: whether more of it is better.
+        headline: the training metric shown beside the progress bar.
+        num_batches: batches in an epoch.
+        batch_axis: 0 if each seed has batches of its own, stacked; None if all share them.
+    """
+
+    monitor: str
+    higher_is_better: bool
+    headline: str
+    num_batches: int
+    batch_axis: int | None
+
+    def init(self, key: Key[Array, ""]) -> PyTree:
+        """Returns fresh parameters."""
+
+    def initial_carry(self, params: PyTree, key: Key[Array, ""]) -> PyTree:
+        """Returns what the first step of an epoch starts from."""
+
+    def loss(
+        self, params: PyTree, carry: PyTree, batch: PyTree, key: Key[Array, ""]
+    ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
+        """Returns the loss, the carry for the next step, and sums from which metrics are made."""
+
+    def train_batches(self, epoch: int) -> Iterable[PyTree]:
+        """Returns the batches of an epoch, the same ones each time it is asked."""
+
+    def summarise(self, sums: dict[str, np.ndarray]) -> Metrics:
+        """Turns sums, which lead with the seed axis, into metrics."""
+
+    def evaluate(self, params: PyTree, split: str, keys: Key[Array, " seeds"]) -> Metrics:
+        """Returns the metrics of one split for parameters that lead with the seed axis."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSettings:
+    """How long and how to train.
+
+    Attributes:
+        seeds: one model is trained for each, all in one program.
+        epochs: passes over the training split.
+        optimizer: direction of descent; see `make_optimizer`.
+        learning_rate: from (epoch, dev history (epochs so far, seeds)) to a rate for each seed, (seeds,).
+        patience: stop a seed after this many epochs without a better dev metric; 0 never stops.
+        log_every: steps between records of training metrics.
+        checkpoint_minutes: at most this much work is lost to a crash (an epoch's end always saves).
+    """
+
+    seeds: tuple[int, ...]
+    epochs: int
+    optimizer: optax.GradientTransformation
+    learning_rate: Callable[[int, np.ndarray], np.ndarray]
+    patience: int = 0
+    log_every: int = 100
+    checkpoint_minutes: float = 10.0
+
+
+class TrainState(NamedTuple):
+    """What a step replaces; every leaf leads with the seed axis."""
+
+    params: PyTree
+    opt_state: PyTree
+    carry: PyTree
+    sums: Sums
+
+
+@dataclasses.dataclass(frozen=True)
+class FitResult:
+    """What training leaves.
+
+    Attributes:
+        params: the parameters of each seed's best epoch on dev, (seeds, ...).
+        best_epoch: 1-based, (seeds,).
+        epochs: how many epochs were run.
+        seconds: time spent, earlier parts of a resumed run included.
+    """
+
+    params: PyTree
+    best_epoch: np.ndarray
+    epochs: int
+    seconds: float
+
+
+class Stopped(Exception):
+    """Training was asked to stop, and has saved where it is."""
+
+
+def fit(
+    task: Task,
+    settings: FitSettings,
+    run_dir: RunDir,
+    *,
+    announce: Callable[[str], None] = print,
+    should_stop: Callable[[int], bool] = lambda step: False,
+) -> FitResult:
+    """Trains, keeps the parameters of the best epoch on dev, and resumes what the run folder holds.
+
+    Interrupted (Ctrl-C, SIGTERM) it saves after the step in progress and raises `Stopped`.
+
+    Args:
+        task: what to train.
+        settings: how.
+        run_dir: receives metrics and checkpoints.
+        announce: says what the user should know.
+        should_stop: asked after each step, with the number of steps taken.
+
+    Returns:
+        The best parameters of each seed.
+
+    Raises:
+        Stopped: it was interrupted; the same call continues bit for bit.
+    """
+    num_seeds = len(settings.seeds)
+    keys = _keys(settings.seeds)
+    step = _make_step(task, settings.optimizer)
+    select = jax.jit(_select_seeds)
+    initial_carry = jax.jit(jax.vmap(task.initial_carry))
+    clock = time.monotonic()
+
+    params = jax.jit(jax.vmap(task.init))(keys.init)
+    state = TrainState(
+        params=params,
+        opt_state=jax.jit(jax.vmap(settings.optimizer.init))(params),
+        carry=initial_carry(params, _for_epoch(keys.carry, 0)),
+        sums=_zero_sums(task, params, keys),
+    )
+    best = jax.tree.map(jnp.copy, params)
+    where = _Position.start(num_seeds)
+
+    with Checkpoints(run_dir.checkpoints) as checkpoints, _interruptions() as interrupted:
+        restored = checkpoints.restore_latest({"state": state, "best": best})
+        if restored is not None:
+            state, best = restored.state["state"], restored.state["best"]
+            where = _Position.from_meta(restored.meta)
+            for line in restored.skipped:
+                announce(f"warning: {line}")
+            announce(f"resuming after step {where.step:,} (epoch {where.epoch + 1})")
+        run_dir.rewind(where.step)
+        seconds_before = where.seconds
+
+        def save() -> None:
+            where.seconds = seconds_before + time.monotonic() - clock
+            checkpoints.save(where.step, {"state": state, "best": best}, where.to_meta())
+
+        last_save = time.monotonic()
+        total = settings.epochs * task.num_batches
+        with Progress(total, "training", start=where.epoch * task.num_batches + where.batch) as progress:
+            while where.epoch < settings.epochs and not where.finished(settings.patience):
+                rates = settings.learning_rate(where.epoch, where.history)
+                rates = jnp.asarray(rates, jnp.float32)
+                if where.batch == 0:
+                    state = state._replace(
+                        carry=initial_carry(state.params, _for_epoch(keys.carry, where.epoch)),
+                        sums=jax.tree.map(jnp.zeros_like, state.sums),
+                    )
+                for batch in itertools.islice(task.train_batches(where.epoch), where.batch, None):
+                    state = step(state, batch, keys.train, where.step, rates)
+                    where.step += 1
+                    where.batch += 1
+                    progress.advance(1, **{task.headline: lambda: _headline(task, state.sums)})
+                    if where.step % settings.log_every == 0:
+                        run_dir.log(_record(task, where, "train", _fetch_metrics(task, state.sums), rates))
+                    if interrupted() or should_stop(where.step):
+                        save()
+                        raise Stopped(f"stopped after step {where.step:,} of {total:,}; progress is saved")
+                    if time.monotonic() - last_save > 60 * settings.checkpoint_minutes:
+                        save()
+                        last_save = time.monotonic()
+
+                train = _fetch_metrics(task, state.sums)
+                dev = task.evaluate(state.params, "dev", keys.evaluate)
+                better = where.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
+                best = select(jnp.asarray(better), state.params, best)
+                run_dir.log(_record(task, where, "train", train, rates))
+                run_dir.log(_record(task, where, "dev", dev, rates))
+                line = _epoch_line(task, where, settings.epochs, train, dev, rates)
+                progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                save()
+                last_save = time.monotonic()
+        where.seconds = seconds_before + time.monotonic() - clock
+    return FitResult(best, where.best_epoch, where.epoch, where.seconds)
+
+
+@dataclasses.dataclass
+class _Position:
+    """Where training stands: everything but arrays that a checkpoint keeps."""
+
+    epoch: int
+    batch: int
+    step: int
+    seconds: float
+    history: np.ndarray  # the monitored dev metric, (epochs so far, seeds)
+    best_epoch: np.ndarray  # 1-based, 0 before the first evaluation, (seeds,)
+    best_value: np.ndarray  # (seeds,)
+
+    @classmethod
+    def start(cls, num_seeds: int) -> "_Position":
+        return cls(
+            0, 0, 0, 0.0, np.zeros((0, num_seeds)), np.zeros(num_seeds, int), np.full(num_seeds, np.nan)
+        )
+
+    def to_meta(self) -> dict:
+        meta = dataclasses.asdict(self)
+        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in meta.items()}
+
+    @classmethod
+    def from_meta(cls, meta: dict) -> "_Position":
+        num_seeds = len(meta["best_epoch"])
+        return cls(
+            **{k: meta[k] for k in ("epoch", "batch", "step", "seconds")},
+            history=np.array(meta["history"], float).reshape(-1, num_seeds),
+            best_epoch=np.array(meta["best_epoch"], int),
+            best_value=np.array(meta["best_value"], float),
+        )
+
+    def stopped_seeds(self, patience: int) -> np.ndarray:
+        """Which seeds have gone `patience` epochs without improving."""
+        if patience == 0:
+            return np.zeros(len(self.best_epoch), bool)
+        return self.epoch - self.best_epoch >= patience
+
+    def finished(self, patience: int) -> bool:
+        return bool(self.stopped_seeds(patience).all())
+
+    def finish_epoch(self, value: np.ndarray, higher_is_better: bool, patience: int) -> np.ndarray:
+        """Records a dev metric; returns which seeds have a new best epoch."""
+        value = np.asarray(value, float)
+        running = ~self.stopped_seeds(patience)
+        with np.errstate(invalid="ignore"):
+            ahead = value > self.best_value if higher_is_better else value < self.best_value
+        better = running & (ahead | np.isnan(self.best_value)) & ~np.isnan(value)
+        self.epoch += 1
+        self.batch = 0
+        self.history = np.concatenate([self.history, value[None]])
+        self.best_epoch = np.where(better, self.epoch, self.best_epoch)
+        self.best_value = np.where(better, value, self.best_value)
+        return better
+
+
+class _Keys(NamedTuple):
+    """Independent streams of each seed, (seeds,)."""
+
+    init: Key[Array, " seeds"]
+    train: Key[Array, " seeds"]
+    carry: Key[Array, " seeds"]
+    evaluate: Key[Array, " seeds"]
+
+
+def _keys(seeds: tuple[int, ...]) -> _Keys:
+    roots = jnp.stack([jax.random.key(seed) for seed in seeds])
+    return _Keys(*(jax.vmap(jax.random.fold_in, (0, None))(roots, i) for i in range(len(_Keys._fields))))
+
+
+def _for_epoch(keys: Key[Array, " seeds"], epoch: int) -> Key[Array, " seeds"]:
+    return jax.vmap(jax.random.fold_in, (0, None))(keys, epoch)
+
+
+def _make_step(task: Task, optimizer: optax.GradientTransformation) -> Callable[..., TrainState]:
+    """Compiles one update of all seeds; the old state's memory is given to the new one."""
+
+    def update(state, batch, key, index, learning_rate):
+        key = jax.random.fold_in(key, index)
+        gradient = jax.value_and_grad(task.loss, has_aux=True)
+        (_, (carry, sums)), grads = gradient(state.params, state.carry, batch, key)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = jax.tree.map(lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates)
+        return TrainState(params, opt_state, carry, jax.tree.map(jnp.add, state.sums, sums))
+
+    return jax.jit(jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0)), donate_argnums=0)
+
+
+def _zero_sums(task: Task, params: PyTree, keys: _Keys) -> Sums:
+    batch = next(iter(task.train_batches(0)))
+    carry = jax.eval_shape(jax.vmap(task.initial_carry), params, keys.carry)
+    loss = jax.vmap(task.loss, in_axes=(0, 0, task.batch_axis, 0))
+    _, (_, sums) = jax.eval_shape(loss, params, carry, batch, keys.train)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
+
+
+def _select_seeds(better: Array, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda n, o: jnp.where(better.reshape((-1,) + (1,) * (n.ndim - 1)), n, o), new, old)
+
+
+def _fetch_metrics(task: Task, sums: Sums) -> Metrics:
+    return task.summarise({name: np.asarray(value) for name, value in sums.items()})
+
+
+def _headline(task: Task, sums: Sums) -> float:
+    return float(np.mean(_fetch_metrics(task, sums)[task.headline]))
+
+
+def _record(task: Task, where: _Position, split: str, metrics: Metrics, rates: Array) -> dict:
+    """One line of metrics.jsonl: a number for one seed, a list for several."""
+    values = {f"{split}_{name.removeprefix(split + '_')}": value for name, value in metrics.items()}
+    values["learning_rate"] = np.asarray(rates, float)
+    plain = {name: value.tolist() if len(value) > 1 else float(value[0]) for name, value in values.items()}
+    # Inside an epoch `epoch` is a fraction, at its end the number of epochs finished.
+    epoch = where.epoch + where.batch / task.num_batches
+    return {"step": where.step, "epoch": round(epoch, 4), "split": split, **plain}
+
+
+def _epoch_line(task: Task, where: _Position, epochs: int, train: Metrics, dev: Metrics, rates) -> str:
+    numbers = [f"train_{task.headline} {np.mean(train[task.headline]):.4g}"]
+    numbers += [f"{name} {np.mean(value):.4g}" for name, value in dev.items()]
+    return f"epoch {where.epoch}/{epochs}  {'  '.join(numbers)}  lr {float(np.mean(np.asarray(rates))):.3g}"
+
+
+@contextlib.contextmanager
+def _interruptions() -> Iterator[Callable[[], bool]]:
+    """Turns Ctrl-C and SIGTERM into a question the loop can ask; a second Ctrl-C interrupts at once."""
+    received: list[int] = []
+
+    def handler(number, frame):
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+
+    try:
+        previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: signals are somebody else's business
+        previous = {}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)

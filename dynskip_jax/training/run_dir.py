@@ -1,0 +1,254 @@
+"""The folder of one run: its configuration, its metrics, its result, and the way back into it."""
+
+import datetime
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dynskip_jax.errors import UserError
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class RunDir:
+    """The folder of one run.
+
+    `config.json` holds every setting, `metrics.jsonl` one JSON object per line, `result.json` what came out;
+    `checkpoints/` and `plots/` are for others to fill. JSON has no NaN and no infinity: they are written as
+    the strings "NaN", "Infinity" and "-Infinity", which `records` and `result` turn into numbers again.
+
+    Attributes:
+        path: the folder.
+        checkpoints: the folder for checkpoints.
+        plots: the folder for plots.
+        resumed: whether the run was there already.
+    """
+
+    def __init__(self, path: Path, *, resumed: bool):
+        """Names the files of a run folder that is there; `RunDir.open` is what makes or checks one."""
+        self.path = path
+        self.resumed = resumed
+        self.checkpoints = path / "checkpoints"
+        self.plots = path / "plots"
+        self._metrics = path / "metrics.jsonl"
+        self._result = path / "result.json"
+
+    @classmethod
+    def open(cls, path: str | Path, config: Mapping[str, Any]) -> "RunDir":
+        """Starts a run in a new or empty folder, or resumes the run in a folder with the same configuration.
+
+        Arguments:
+            path: the folder.
+            config: every setting of the run; whatever JSON cannot hold is kept as its text.
+
+        Returns:
+            The run's folder, with `resumed` telling which of the two happened.
+
+        Raises:
+            UserError: the folder holds a run with other settings or something that is not a run, or it cannot
+                be read or written. Nothing is changed in it then.
+        """
+        path = Path(path)
+        try:
+            resumed = _holds_run(path)
+            if resumed:
+                _check_config(path, _read_config(path / "config.json"), _to_json(config))
+            path.mkdir(parents=True, exist_ok=True)
+            if not resumed:
+                _write_atomically(path / "config.json", json.dumps(_to_json(config), indent=2) + "\n")
+            run = cls(path, resumed=resumed)
+            run.checkpoints.mkdir(exist_ok=True)
+            run.plots.mkdir(exist_ok=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(
+                f"cannot use the run folder {path} ({reason}); choose another --run-dir"
+            ) from error
+        return run
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Appends one record to the metrics, and hands it to the operating system before it returns.
+
+        Arguments:
+            record: names and values; NumPy and JAX arrays become numbers or lists.
+        """
+        line = json.dumps(_to_json(record), allow_nan=False)
+        with self._metrics.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def records(self) -> list[dict]:
+        """Returns the logged records, without a last line that was cut off when the run was killed.
+
+        Raises:
+            UserError: a line before the last is not a JSON object.
+        """
+        if not self._metrics.exists():
+            return []
+        lines = self._metrics.read_text(encoding="utf-8", errors="replace").split("\n")
+        # Every record ends its line, so what follows the last line end is nothing, or was cut off.
+        records = []
+        for number, line in enumerate(lines[:-1], 1):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                record = None
+            if not isinstance(record, dict):
+                raise UserError(
+                    f"line {number} of {self._metrics} is not a JSON object; "
+                    "delete that line, or choose another --run-dir"
+                )
+            records.append(_from_json(record))
+        return records
+
+    def rewind(self, step: int) -> None:
+        """Takes back what was logged after the checkpoint to resume from, and a cut-off last line.
+
+        Call it whenever a run is resumed, also without a checkpoint (`step=0`).
+
+        Arguments:
+            step: the step of that checkpoint. Records with a larger "step" go; those without a "step" stay.
+
+        Raises:
+            UserError: as `records`.
+        """
+        if self._metrics.exists():
+            kept = [record for record in self.records() if record.get("step", step) <= step]
+            text = "".join(json.dumps(_to_json(record), allow_nan=False) + "\n" for record in kept)
+            _write_atomically(self._metrics, text)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Writes `result.json`, all of it or nothing. It is the last thing a run does.
+
+        Arguments:
+            result: names and values, as for `log`.
+        """
+        _write_atomically(self._result, json.dumps(_to_json(result), indent=2, allow_nan=False) + "\n")
+
+    def result(self) -> dict | None:
+        """Returns the result, or None while the run is not finished.
+
+        Raises:
+            UserError: `result.json` is not valid JSON.
+        """
+        if not self._result.exists():
+            return None
+        try:
+            return _from_json(json.loads(self._result.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise UserError(f"{self._result} is not valid JSON; delete it and run again") from error
+
+
+def default_path(task: str, model: str, now: datetime.datetime) -> Path:
+    """Returns a folder that is not there yet: `runs/<task>/<model>-<time>`, with `-2`, `-3`, … if it is.
+
+    Arguments:
+        task: the name of the experiment.
+        model: the model as on the command line; what does not fit into a file name (":") becomes "-".
+        now: the time that names the folder.
+    """
+    name = f"{re.sub(r'[^A-Za-z0-9.,_+=-]', '-', model)}-{now:%Y%m%d-%H%M%S}"
+    path = Path("runs") / task / name
+    count = 1
+    while path.exists():
+        count += 1
+        path = path.with_name(f"{name}-{count}")
+    return path
+
+
+def _holds_run(path: Path) -> bool:
+    """Whether there is a run in the folder; a folder with anything else in it is an error."""
+    if not path.exists():
+        return False
+    if not path.is_dir():
+        raise UserError(f"{path} is a file, not a folder; choose another --run-dir")
+    names = {entry.name for entry in path.iterdir()}
+    if "config.json" in names:
+        return True
+    # A run that was killed while it wrote its configuration leaves only the unfinished file.
+    if names - {"config.json.tmp"}:
+        raise UserError(
+            f"{path} is not empty and has no config.json, so it is not a run; choose another --run-dir"
+        )
+    return False
+
+
+def _read_config(path: Path) -> dict:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        raise UserError(
+            f"{path} does not hold a valid configuration; restore it, or choose another --run-dir"
+        )
+    return config
+
+
+def _check_config(path: Path, old: dict, new: dict) -> None:
+    before, now = _flatten(old), _flatten(new)
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if not names:
+        return
+    pairs = ((name, before.get(name, "not set"), now.get(name, "not set")) for name in names[:3])
+    listed = "; ".join(
+        f"{name} was {old_value} and is now {new_value}" for name, old_value, new_value in pairs
+    )
+    more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
+    raise UserError(
+        f"{path} holds a run with other settings ({listed}{more}); "
+        "choose another --run-dir, or use the old settings to resume it"
+    )
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as `{"optimizer.rate": "0.1"}`, with the values as JSON text."""
+    flat: dict[str, str] = {}
+    for name, value in config.items():
+        if isinstance(value, dict) and value:
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = json.dumps(value)
+    return flat
+
+
+def _to_json(value: Any) -> Any:
+    """The value made of JSON's own types; NumPy and JAX arrays become lists, anything unknown its text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _to_json(value.tolist())
+    return str(value)
+
+
+def _from_json(value: Any) -> Any:
+    """The inverse of `_to_json` for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: _from_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_from_json(item) for item in value]
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    """Replaces a file such that after a crash either the old or the new text is there, whole."""
+    unfinished = path.with_name(path.name + ".tmp")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,316 @@
+"""Checkpoints come back bit by bit, and damaged ones are noticed, skipped and replaced."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.training.checkpoint import Checkpoints
+
+
+class State(NamedTuple):
+    params: dict
+    odd: jax.Array
+    opt_state: tuple
+    key: jax.Array
+    step: jax.Array
+
+
+def make_state(seed: int = 0) -> State:
+    key = jax.random.key(seed)
+    params = {
+        "kernel": jax.random.normal(key, (64, 100)),
+        "half": jax.random.normal(key, (5, 3), jnp.bfloat16),
+        "scale": jnp.ones(()),
+    }
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+    updates, opt_state = optimizer.update(params, optimizer.init(params))
+    odd = jnp.array([-0.0, 0.0, np.nan, np.inf, 1e-45], jnp.float32)
+    return State(updates, odd, opt_state, jax.random.split(key, 4), jnp.int32(7))
+
+
+def assert_identical(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert isinstance(a, jax.Array)
+        assert (a.dtype, a.shape) == (e.dtype, e.shape)
+        if jax.dtypes.issubdtype(e.dtype, jax.dtypes.prng_key):
+            a, e = jax.random.key_data(a), jax.random.key_data(e)
+        assert np.asarray(a).tobytes() == np.asarray(e).tobytes()
+
+
+def abstract(tree):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A folder with the checkpoints 6 and 7."""
+    with Checkpoints(tmp_path / "c") as checkpoints:
+        checkpoints.save(6, make_state(6), {"epoch": 6})
+        checkpoints.save(7, make_state(7), {"epoch": 7})
+    return tmp_path / "c"
+
+
+@pytest.mark.parametrize("like", [lambda s: s, abstract], ids=["arrays", "shapes"])
+def test_round_trip(tmp_path, like, capfd):
+    state = make_state()
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.restore_latest(state) is None
+        checkpoints.save(3, state, {"epoch": 2, "order": [1, 2], "best": None})
+    with Checkpoints(tmp_path) as checkpoints:
+        restored = checkpoints.restore_latest(like(state))
+    assert_identical(restored.state, state)
+    assert restored.step == 3
+    assert restored.meta == {"epoch": 2, "order": [1, 2], "best": None}
+    assert restored.skipped == ()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_unusual_leaves(tmp_path):
+    state = {
+        "numpy": np.arange(6, dtype=np.int64).reshape(2, 3),
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "number": 3,
+        "empty": jnp.zeros((0, 4), jnp.bfloat16),
+        "no keys": jax.random.split(jax.random.key(0), 3)[:0],
+        "other key": jax.random.key(5, impl="rbg"),
+    }
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {})
+        restored = checkpoints.restore_latest(state).state
+    assert type(restored["numpy"]) is np.ndarray and restored["numpy"].dtype == np.int64
+    np.testing.assert_array_equal(restored["numpy"], state["numpy"])
+    np.testing.assert_array_equal(restored["fortran"], state["fortran"])
+    assert restored["number"] == 3 and type(restored["number"]) is int
+    names = ["empty", "no keys", "other key"]
+    assert_identical([restored[name] for name in names], [state[name] for name in names])
+
+
+def test_state_without_data(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, optax.EmptyState(), {"a": 1})
+        assert checkpoints.restore_latest(optax.EmptyState()).state == optax.EmptyState()
+
+
+def test_restored_arrays_can_be_donated_and_used_again(tmp_path):
+    state = {"w": jnp.arange(1000.0)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {})
+        first = checkpoints.restore_latest(state).state
+        after = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)(first)
+        second = checkpoints.restore_latest(state).state
+    assert first["w"].is_deleted()
+    np.testing.assert_array_equal(after["w"], np.arange(1000.0) + 1)
+    assert_identical(second, state)
+
+
+def test_sharding_follows_like(tmp_path):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = NamedSharding(mesh, P("data"))
+    state = {"w": jax.device_put(jnp.arange(16.0), sharding), "b": jnp.ones(3)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {})
+        restored = checkpoints.restore_latest(state).state
+    assert_identical(restored, state)
+    assert restored["w"].sharding == sharding
+    assert not restored["b"].committed
+
+
+def test_keeps_the_newest(tmp_path):
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for step in (1, 2, 10):
+            checkpoints.save(step, {"w": jnp.full(3, step)}, {})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["10", "2"]
+
+
+def test_meta_that_is_not_json_is_refused_before_anything_is_written(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(TypeError, match="JSON"):
+            checkpoints.save(1, {"w": jnp.ones(3)}, {"bad": object()})
+        with pytest.raises(TypeError, match=r"\['w'\] is a str, not an array"):
+            checkpoints.save(1, {"w": "text"}, {})
+        assert checkpoints.restore_latest({"w": jnp.ones(3)}) is None
+
+
+def biggest_file(folder: Path) -> Path:
+    path = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    assert path.stat().st_size > 10_000  # arrays, not some description of them
+    return path
+
+
+def truncate(step: Path):
+    path = biggest_file(step)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def zero(step: Path):
+    path = biggest_file(step)
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def flip_bit(step: Path):
+    path = biggest_file(step)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def lose_data(step: Path):
+    biggest_file(step).unlink()
+
+
+def lose_index(step: Path):
+    (step / "state" / "manifest.ocdbt").unlink()
+
+
+def lose_document(step: Path):
+    (step / "document" / "metadata").unlink()
+
+
+def change_document(step: Path):
+    path = step / "document" / "metadata"
+    path.write_text(path.read_text().replace('"epoch": 7', '"epoch": 8'))
+
+
+def lose_everything(step: Path):
+    shutil.rmtree(step)
+    step.mkdir()
+
+
+def fail_before_commit(step: Path):
+    """What an object store holds after a failed commit: a part of the files, and no marker."""
+    (step / "commit_success.txt").unlink()
+    shutil.rmtree(step / "state")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate,
+        zero,
+        flip_bit,
+        lose_data,
+        lose_index,
+        lose_document,
+        change_document,
+        lose_everything,
+        fail_before_commit,
+    ],
+)
+def test_damaged_checkpoint_is_skipped_and_replaced(two, damage, capfd):
+    damage(two / "7")
+    with Checkpoints(two) as checkpoints:
+        restored = checkpoints.restore_latest(abstract(make_state()))
+        assert (restored.step, restored.meta) == (6, {"epoch": 6})
+        assert_identical(restored.state, make_state(6))
+        (line,) = restored.skipped
+        assert line.startswith(f"checkpoint 7 in {two} is unreadable (") and line.endswith("); using 6")
+        assert "\n" not in line
+        checkpoints.save(7, make_state(70), {"epoch": 70})
+    with Checkpoints(two) as checkpoints:
+        restored = checkpoints.restore_latest(make_state())
+    assert (restored.step, restored.meta, restored.skipped) == (7, {"epoch": 70}, ())
+    assert_identical(restored.state, make_state(70))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_damaged_checkpoint_does_not_take_a_good_ones_place(two):
+    (two / "7").rename(two / "9")
+    lose_data(two / "9")
+    with Checkpoints(two, keep=2) as checkpoints:
+        assert checkpoints.restore_latest(make_state()).step == 6
+        checkpoints.save(8, make_state(8), {})
+    assert sorted(p.name for p in two.iterdir()) == ["6", "8"]
+
+
+def test_intact_checkpoint_without_its_commit_marker_is_still_exact(two):
+    (two / "7" / "commit_success.txt").unlink()
+    with Checkpoints(two) as checkpoints:
+        restored = checkpoints.restore_latest(make_state())
+    assert restored.step == 7
+    assert_identical(restored.state, make_state(7))
+
+
+def test_unfinished_save_is_never_taken(two):
+    with Checkpoints(two) as checkpoints:
+        shutil.copytree(two / "7", two / "8.orbax-checkpoint-tmp")
+        assert checkpoints.restore_latest(make_state()).step == 7
+    with Checkpoints(two) as checkpoints:
+        checkpoints.save(8, make_state(8), {})
+        assert_identical(checkpoints.restore_latest(make_state()).state, make_state(8))
+    assert sorted(p.name for p in two.iterdir()) == ["7", "8"]
+
+
+@pytest.mark.parametrize("reopen", [False, True])
+def test_failed_save_leaves_the_older_ones_and_can_be_repeated(two, monkeypatch, reopen):
+    def full(*_args, **_kwargs):
+        raise OSError(28, "No space left on device")
+
+    with Checkpoints(two) as checkpoints:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+            patch.setattr(os, "rename", full)
+            patch.setattr(os, "replace", full)
+            checkpoints.save(8, make_state(8), {})
+        assert checkpoints.restore_latest(make_state()).step == 7
+        if not reopen:
+            checkpoints.save(8, make_state(80), {})
+    with Checkpoints(two) as checkpoints:
+        if reopen:
+            checkpoints.save(8, make_state(80), {})
+        assert_identical(checkpoints.restore_latest(make_state()).state, make_state(80))
+
+
+def test_saving_the_same_again_keeps_the_checkpoint_and_something_else_replaces_it(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"w": jnp.ones(3)}, {})
+        inode = (tmp_path / "1").stat().st_ino, (tmp_path / "1").stat().st_mtime_ns
+        checkpoints.save(1, {"w": jnp.ones(3)}, {})
+        assert inode == ((tmp_path / "1").stat().st_ino, (tmp_path / "1").stat().st_mtime_ns)
+        checkpoints.save(1, {"w": jnp.zeros(3)}, {})
+        assert_identical(checkpoints.restore_latest({"w": jnp.ones(3)}).state, {"w": jnp.zeros(3)})
+
+
+def test_nothing_readable_is_an_error(two):
+    truncate(two / "6")
+    lose_document(two / "7")
+    with Checkpoints(two) as checkpoints, pytest.raises(UserError) as error:
+        checkpoints.restore_latest(make_state())
+    message = str(error.value)
+    assert f"none of the 2 checkpoints in {two} is readable" in message
+    assert "delete that folder, or choose another --run-dir" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("like", "difference"),
+    [
+        ({"w": jnp.ones((3, 5)), "b": jnp.ones(2)}, "['w'] is float32[3,4] there and float32[3,5] here"),
+        ({"w": jnp.ones((3, 4), jnp.bfloat16), "b": jnp.ones(2)}, "and bfloat16[3,4] here"),
+        ({"w": jnp.ones((3, 4))}, "['b'] is float32[2] there and absent here"),
+        ({"v": jnp.ones(1), "w": jnp.ones(1), "b": jnp.ones(2)}, ", and 1 more differ"),
+    ],
+)
+def test_another_structure_is_an_error(tmp_path, like, difference):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(4, {"w": jnp.ones((3, 4)), "b": jnp.ones(2)}, {})
+        with pytest.raises(UserError) as error:
+            checkpoints.restore_latest(like)
+    message = str(error.value)
+    assert message.startswith(f"checkpoint 4 in {tmp_path} holds another state (")
+    assert difference in message and "choose another --run-dir" in message and "\n" not in message
+
+
+def test_folder_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot keep checkpoints in .*choose another --run-dir"):
+        Checkpoints(tmp_path / "file" / "checkpoints")

@@ -1,0 +1,185 @@
+"""A run folder is made once, resumed with equal settings, and never harmed by a mistake or a crash."""
+
+import datetime
+import json
+import math
+import os
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.training.run_dir import RunDir, default_path
+
+CONFIG = {"model": "dynamic:10", "optimizer": {"rate": 0.1, "betas": (0.9, 0.999)}, "seeds": 3, "data": None}
+
+
+def user_error(path, config=CONFIG) -> str:
+    with pytest.raises(UserError) as error:
+        RunDir.open(path, config)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_open_makes_then_resumes(tmp_path):
+    run = RunDir.open(tmp_path / "a" / "b", CONFIG)
+    assert not run.resumed
+    assert run.checkpoints.is_dir() and run.plots.is_dir()
+    config = json.loads((run.path / "config.json").read_text())
+    assert config == {**CONFIG, "optimizer": {"rate": 0.1, "betas": [0.9, 0.999]}}
+    assert RunDir.open(str(run.path), CONFIG).resumed
+    assert RunDir.open(run.path, config).resumed
+
+
+def test_config_holds_what_json_does_not(tmp_path):
+    config = {"data": Path("x/y"), "limit": math.inf, "size": np.int64(3), "rates": np.array([1.0, 2.0])}
+    RunDir.open(tmp_path, config)
+    assert RunDir.open(tmp_path, config).resumed
+    assert json.loads((tmp_path / "config.json").read_text()) == {
+        "data": "x/y",
+        "limit": "Infinity",
+        "size": 3,
+        "rates": [1.0, 2.0],
+    }
+
+
+def test_other_settings_are_named(tmp_path):
+    RunDir.open(tmp_path, CONFIG)
+    other = {"model": "lstm", "optimizer": {"rate": 0.2, "betas": (0.9, 0.999)}, "data": None, "new": True}
+    message = user_error(tmp_path, other)
+    assert 'model was "dynamic:10" and is now "lstm"' in message
+    assert "optimizer.rate was 0.1 and is now 0.2" in message
+    assert "seeds was 3 and is now not set" in message
+    assert "betas" not in message and "new was" not in message
+    assert "; and 1 more" in message
+    assert "another --run-dir" in message and "the old settings" in message
+    assert RunDir.open(tmp_path, CONFIG).resumed  # the old configuration is still there
+
+
+def test_folder_that_is_not_a_run_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    message = user_error(tmp_path)
+    assert str(tmp_path) in message and "choose another --run-dir" in message
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_run_killed_while_writing_its_configuration_starts_again(tmp_path):
+    (tmp_path / "config.json.tmp").write_text('{"mod')
+    assert not RunDir.open(tmp_path, CONFIG).resumed
+    assert RunDir.open(tmp_path, CONFIG).resumed
+    assert not (tmp_path / "config.json.tmp").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\xff"])
+def test_broken_configuration(tmp_path, text):
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+    assert "config.json does not hold a valid configuration" in user_error(tmp_path)
+
+
+def test_path_is_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    assert "is a file, not a folder" in user_error(path)
+    assert "choose another --run-dir" in user_error(path / "below")
+
+
+def test_no_permission(tmp_path, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    message = user_error(tmp_path / "new")
+    assert "Permission denied" in message and "choose another --run-dir" in message
+
+
+def test_log_is_valid_json_and_comes_back(tmp_path):
+    run = RunDir.open(tmp_path, CONFIG)
+    assert run.records() == []
+    run.log({"step": 1, "loss": jnp.float32(0.5), "per_seed": np.array([1.5, np.nan])})
+    run.log({"step": 2, "loss": math.inf, "low": -math.inf, "note": "α\nβ"})
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len([json.loads(line, parse_constant=refuse) for line in lines]) == 2
+    first, second = run.records()
+    assert first["step"] == 1 and first["loss"] == 0.5
+    assert first["per_seed"][0] == 1.5 and math.isnan(first["per_seed"][1])
+    assert second == {"step": 2, "loss": math.inf, "low": -math.inf, "note": "α\nβ"}
+
+
+def test_cut_off_last_line_is_ignored_then_removed(tmp_path):
+    run = RunDir.open(tmp_path, CONFIG)
+    for step in (1, 2, 3):
+        run.log({"step": step})
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-4])
+    assert [r["step"] for r in run.records()] == [1, 2]
+    run.rewind(2)
+    run.log({"step": 3})
+    assert [r["step"] for r in run.records()] == [1, 2, 3]
+
+
+def test_broken_line_in_the_middle_is_named(tmp_path):
+    run = RunDir.open(tmp_path, CONFIG)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    with pytest.raises(UserError, match=r"line 2 of .*metrics\.jsonl is not a JSON object; delete that line"):
+        run.records()
+
+
+def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
+    run = RunDir.open(tmp_path, CONFIG)
+    run.rewind(0)  # nothing logged yet
+    assert not (tmp_path / "metrics.jsonl").exists()
+    records = [
+        {"step": 1, "x": math.nan},
+        {"note": "no step"},
+        {"step": 5},
+        {"step": 6},
+        {"step": 5, "dev": 1},
+    ]
+    for record in records:
+        run.log(record)
+    run.rewind(5)
+    kept = RunDir.open(tmp_path, CONFIG).records()
+    assert math.isnan(kept[0].pop("x"))
+    assert kept == [{"step": 1}, {"note": "no step"}, {"step": 5}, {"step": 5, "dev": 1}]
+
+
+def test_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    run = RunDir.open(tmp_path, CONFIG)
+    assert run.result() is None
+    run.write_result({"accuracy": {"mean": 0.9, "std": math.nan}})
+    assert math.isnan(run.result()["accuracy"]["std"])
+
+    def crash(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(OSError, match="No space"):
+        run.write_result({"accuracy": {"mean": 0.1}})
+    assert run.result()["accuracy"]["mean"] == 0.9
+
+
+def test_result_that_is_not_json(tmp_path):
+    run = RunDir.open(tmp_path, CONFIG)
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(UserError, match=r"result\.json is not valid JSON; delete it"):
+        run.result()
+
+
+def test_default_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    now = datetime.datetime(2024, 3, 9, 7, 5, 1)
+    first = default_path("ptb", "dynamic:10", now)
+    assert first == Path("runs/ptb/dynamic-10-20240309-070501")
+    assert not first.exists()
+    first.mkdir(parents=True)
+    second = default_path("ptb", "dynamic:10", now)
+    assert second == Path("runs/ptb/dynamic-10-20240309-070501-2")
+    second.mkdir()
+    assert default_path("ptb", "dynamic:10", now).name == "dynamic-10-20240309-070501-3"
+    assert default_path("ptb", "a/../b c", now).parent == Path("runs/ptb")
