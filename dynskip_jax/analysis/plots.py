@@ -68,21 +68,31 @@ def learning_curves(
 
 
 def action_distribution(
-    counts: Int[np.ndarray, "time K"], path: str | Path, title: str, note: str = ""
+    counts: Int[np.ndarray, "rows K"],
+    path: str | Path,
+    title: str,
+    note: str = "",
+    *,
+    rows: Sequence[str] | None = None,
 ) -> None:
-    """Draws how often the agent chose each skip at each position into a PNG file.
+    """Draws how often the agent chose each skip at each position, or after each word, into a PNG file.
 
     Arguments:
-        counts: how often the skip k = column + 1 was chosen at the position of that row. The shares of a
-            position add up to 1; a position without any count is left blank.
+        counts: how often the skip k = column + 1 was chosen at the position (or word) of that row. The shares
+            of a row add up to 1; a row without any count is left blank.
         path: the PNG file.
         title: the title.
         note: a line below the title, such as the name of the dataset.
+        rows: the words that the rows stand for; positions 0, 1, … if not given.
     """
     figure, axes = _figure(title, note)
     image = _heat_map(axes, _shares(counts).T)
-    axes.set_xlabel("position t")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if rows is None:
+        axes.set_xlabel("position t")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        # parse_math: a word such as "$" is text, not mathematics.
+        axes.set_xticks(np.arange(len(rows)), labels=rows, rotation=60, ha="right", parse_math=False)
     axes.set_ylabel("chosen skip k")
     _label_skips(axes.yaxis, counts.shape[1])
     figure.colorbar(image, ax=axes, label="share of decisions")

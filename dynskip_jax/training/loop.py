@@ -275,6 +275,11 @@ class _Keys(NamedTuple):
     evaluate: Key[Array, " seeds"]
 
 
+def evaluation_keys(seeds: tuple[int, ...]) -> Key[Array, " seeds"]:
+    """Returns the keys with which `fit` evaluates these seeds, (seeds,)."""
+    return _keys(seeds).evaluate
+
+
 def _keys(seeds: tuple[int, ...]) -> _Keys:
     roots = jnp.stack([jax.random.key(seed) for seed in seeds])
     return _Keys(*(jax.vmap(jax.random.fold_in, (0, None))(roots, i) for i in range(len(_Keys._fields))))

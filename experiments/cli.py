@@ -1,0 +1,145 @@
+"""What all experiments share on the command line: common flags, presets, errors of one line."""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import tyro
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional import TimeSkip
+from dynskip_jax.training.loop import Stopped
+
+
+@dataclasses.dataclass(frozen=True)
+class CommonFlags:
+    """Flags every experiment has; None means: as the preset says."""
+
+    model: str | None = None
+    """lstm, fixed:k, attention:k or dynamic:k; k is how far back a skip may reach."""
+    compare: str | None = None
+    """Several models, separated by commas, trained one after another into one table."""
+    preset: str | None = None
+    """A named set of settings; flags given beside it win."""
+    data: str | None = None
+    """Folder of the data."""
+    run_dir: str | None = None
+    """Run folder; the same command with the same folder resumes. Default: runs/<task>/<model>-<time>."""
+    seed: int = 0
+    """The first seed."""
+    seeds: int = 1
+    """How many seeds to train together, in one program."""
+    epochs: int | None = None
+    """Passes over the training data."""
+    batch_size: int | None = None
+    """Sequences per training step."""
+    learning_rate: float | None = None
+    """Initial learning rate."""
+    features: int | None = None
+    """Size of the LSTM's state."""
+    mix: float | None = None
+    """λ, the weight of the skipped-to state against the previous one."""
+    agent_features: int | None = None
+    """Hidden units of the agent."""
+    agent_input: str | None = None
+    """What the agent sees beside the input: previous (h of the step before) or mean (of the last K)."""
+    empty_slots: str | None = None
+    """Before K steps have passed: initial (the initial state may be chosen) or masked (it may not)."""
+    reward: str | None = None
+    """What the agent is rewarded with: log_likelihood or probability of the truth, or correct (±1)."""
+    rl_coef: float | None = None
+    """Weight of the agent's loss."""
+    entropy_coef: float | None = None
+    """Weight of the entropy inside the agent's return (the paper's is 1)."""
+    baseline: str | None = None
+    """What is subtracted from the return: none, or batch (the mean of the batch's other examples)."""
+    evaluation_mode: str | None = None
+    """How the agent chooses on dev: greedy or sample."""
+    patience: int | None = None
+    """Stop after this many epochs without a better dev result; 0 never stops."""
+
+
+def parse(flags: type, description: str) -> Any:
+    """Reads the command line into a dataclass of flags."""
+    return tyro.cli(flags, description=description)
+
+
+def models(flags: CommonFlags, default: str) -> tuple[str, ...]:
+    """Returns the models asked for, checked.
+
+    Raises:
+        UserError: both `--model` and `--compare` were given, or a model is unknown or named twice.
+    """
+    if flags.model is not None and flags.compare is not None:
+        raise UserError("give either --model or --compare, not both")
+    names = tuple(name.strip() for name in (flags.compare or flags.model or default).split(","))
+    if flags.compare is None and len(names) > 1:
+        raise UserError(f"--model takes one model; use --compare {','.join(names)} for several")
+    for name in names:
+        TimeSkip.parse(name)
+        if names.count(name) > 1:
+            raise UserError(f"--compare names {name} twice: leave one out")
+    return names
+
+
+def resolve(flags: CommonFlags, settings: type, presets: dict[str, dict[str, Any]], preset: str) -> Any:
+    """Fills a settings dataclass from a preset and the flags given beside it.
+
+    Args:
+        flags: the command line; fields that are None do not count.
+        settings: the dataclass to fill.
+        presets: name to values.
+        preset: the preset to use if the command line names none.
+
+    Raises:
+        UserError: an unknown preset, or a value that makes no sense for its field.
+    """
+    preset = flags.preset or preset
+    if preset not in presets:
+        raise UserError(f"unknown preset {preset!r}: choose one of {', '.join(presets)}")
+    names = {field.name for field in dataclasses.fields(settings)}
+    given = {
+        name: value
+        for name, value in vars(flags).items()
+        if name in names and name != "preset" and value is not None
+    }
+    values = settings(**{"preset": preset, **presets[preset], **given})
+    for name in ("epochs", "batch_size", "features", "agent_features", "seeds", "num_layers", "num_steps"):
+        if getattr(values, name, 1) < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(values, name)}")
+    for name in ("learning_rate", "clip", "agent_learning_rate", "init_scale"):
+        value = getattr(values, name, None)
+        if value is not None and not value > 0:
+            raise UserError(f"--{name.replace('_', '-')} must be positive, got {value}")
+    for name, known in (
+        ("evaluation_mode", ("greedy", "sample")),
+        ("baseline", ("none", "batch")),
+        ("reward", ("log_likelihood", "probability", "correct")),
+    ):
+        if getattr(values, name) not in known:
+            raise UserError(
+                f"--{name.replace('_', '-')} is {getattr(values, name)!r}: choose {' or '.join(known)}"
+            )
+    if not 0.0 <= values.dropout < 1.0:
+        raise UserError(f"--dropout lies in [0, 1), got {values.dropout}")
+    if values.patience < 0 or values.seed < 0:
+        raise UserError("--patience and --seed must not be negative")
+    return values
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Runs a command: what the user can put right is one line on standard error and exit status 2."""
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`); Python would complain once more while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,240 @@
+"""Number prediction: Gui et al. (2019), Table 5.
+
+    python -m experiments.number_prediction --length 11 --model dynamic:10 --mix 0.5
+
+The last digit of a sequence says where the answer stands (length 11), or where the position of the answer
+stands (length 21). RESULTS.md has what came out, and how long it took.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from dynskip_jax.analysis import plots
+from dynskip_jax.data import NumberPredictionData, load_number_prediction
+from dynskip_jax.functional import TimeSkip
+from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
+from dynskip_jax.training.experiment import run
+from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
+from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.schedule import decay_after
+from experiments.cli import CommonFlags, models, parse, resolve, run_main
+
+DEFAULT_MODEL = "dynamic:10"
+
+# Accuracies in percent of Gui et al. (2019), Table 5; the LSTM's dev accuracy at length 11 is not given.
+PUBLISHED = {
+    11: [
+        ("paper: LSTM", {"test_accuracy": 0.704}),
+        ("paper: attention", {"dev_accuracy": 0.713, "test_accuracy": 0.725}),
+        ("paper: dynamic skip, λ=1, K=10", {"dev_accuracy": 0.796, "test_accuracy": 0.805}),
+        ("paper: dynamic skip, λ=0.5, K=10", {"dev_accuracy": 0.904, "test_accuracy": 0.905}),
+    ],
+    21: [
+        ("paper: LSTM", {"dev_accuracy": 0.262, "test_accuracy": 0.264}),
+        ("paper: attention", {"dev_accuracy": 0.267, "test_accuracy": 0.269}),
+        ("paper: dynamic skip, λ=1, K=10", {"dev_accuracy": 0.776, "test_accuracy": 0.777}),
+        ("paper: dynamic skip, λ=0.5, K=10", {"dev_accuracy": 0.877, "test_accuracy": 0.885}),
+    ],
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # Gui et al. (2019), Section Number Prediction with Skips; batch size and epochs are not given there.
+    "paper": {},
+    # As `paper`, with the choices of the authors' released code.
+    "released": dict(
+        mix=1.0,
+        agent_features=10,
+        agent_input="mean",
+        agent_init="normal",
+        first_step="carried",
+        forget_bias=1.0,
+        reward="correct",
+        entropy_coef=0.0,
+        evaluation_mode="sample",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags(CommonFlags):
+    """Flags of this experiment."""
+
+    length: int = 11
+    """11: one hop, y = x[x[10]]. 21: two hops, y = x[x'] with x' = x[x[20]] < x[20]."""
+    dropout: float | None = None
+    """Rate on the input and before the softmax."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Every setting, as resolved; the defaults are the paper's, where it says anything."""
+
+    preset: str
+    length: int
+    features: int = 200
+    batch_size: int = 128
+    epochs: int = 20
+    learning_rate: float = 0.001
+    dropout: float = 0.0
+    patience: int = 0
+    seed: int = 0
+    seeds: int = 1
+    mix: float = 0.5
+    agent_features: int = 50
+    agent_input: str = "previous"
+    agent_init: str = "lecun"
+    empty_slots: str = "initial"
+    first_step: str = "agent"
+    forget_bias: float = 0.0
+    reward: str = "log_likelihood"
+    rl_coef: float = 1.0
+    entropy_coef: float = 1.0
+    baseline: str = "none"
+    evaluation_mode: str = "greedy"
+
+
+class NumberPrediction:
+    """See `training.experiment.Experiment`."""
+
+    name = "number_prediction"
+    columns = {
+        "dev_accuracy": ("dev accuracy", ".1%"),
+        "test_accuracy": ("test accuracy", ".1%"),
+        "test_accuracy_sampled": ("test, sampled", ".1%"),
+        "test_exact_decisions": ("exact decisions", ".1%"),
+    }
+    curves = ("dev_accuracy",)
+    note = ""
+
+    def __init__(self, data: NumberPredictionData, models: tuple[str, ...], settings: Settings):
+        self.data = data
+        self.models = models
+        self.settings = settings
+        self.dataset = {
+            "name": data.name,
+            "sizes": data.sizes,
+            "fingerprint": data.fingerprint,
+            "source": data.source,
+        }
+        self.splits = {name: Examples(x, y) for name, (x, y) in data.splits.items()}
+        self.skips = {model: (self._skip(model),) for model in models}
+
+    def _skip(self, model: str) -> TimeSkip:
+        s = self.settings
+        options = dict(agent_input=s.agent_input, empty_slots=s.empty_slots)
+        if model != "lstm":
+            options |= dict(mix=s.mix, first_step=s.first_step)
+        return TimeSkip.parse(model, **options)
+
+    def config(self, model: str) -> dict[str, Any]:
+        """See `Experiment`."""
+        data = {"name": self.data.name, "fingerprint": self.data.fingerprint}
+        return {"experiment": self.name, "model": model, "dataset": data, **dataclasses.asdict(self.settings)}
+
+    def build(self, model: str) -> tuple[Classification, FitSettings]:
+        """See `Experiment`."""
+        s = self.settings
+        cell_options: dict[str, Any] = dict(agent_features=s.agent_features, forget_bias=s.forget_bias)
+        if s.agent_init == "normal":
+            cell_options["agent_kernel_init"] = nnx.initializers.normal(0.3)
+            cell_options["agent_bias_init"] = nnx.initializers.constant(0.1)
+        task = Classification(
+            self.splits,
+            ClassificationSettings(
+                skips=self.skips[model],
+                features=s.features,
+                num_symbols=10,
+                num_classes=10,
+                batch_size=s.batch_size,
+                seeds=self._seeds(),
+                cell_options=(cell_options,),
+                objective=AgentObjective(s.reward, s.rl_coef, s.entropy_coef, baseline=s.baseline),
+                dropout=s.dropout,
+                evaluation_mode=s.evaluation_mode,
+            ),
+        )
+        fit_settings = FitSettings(
+            seeds=self._seeds(),
+            epochs=s.epochs,
+            optimizer=make_optimizer("adam"),
+            learning_rate=decay_after(s.learning_rate, 1.0, s.epochs),
+            patience=s.patience,
+        )
+        return task, fit_settings
+
+    def _seeds(self) -> tuple[int, ...]:
+        return tuple(range(self.settings.seed, self.settings.seed + self.settings.seeds))
+
+    def final_metrics(self, model: str, task: Classification, result: FitResult) -> dict[str, np.ndarray]:
+        """Dev and test; agents in both modes, and how often their last choice is the right one."""
+        keys = evaluation_keys(self._seeds())
+        metrics = {}
+        modes = {"": self.settings.evaluation_mode}
+        if self.skips[model][0].is_stochastic:
+            modes |= {"_greedy": "greedy", "_sampled": "sample"}
+        for suffix, mode in modes.items():
+            for split in ("dev", "test"):
+                values = task.evaluate(result.params, split, keys, mode=mode)
+                metrics |= {f"{name}{suffix}": value for name, value in values.items()}
+        if self._truth_is_known(model):
+            chosen = task.trace(result.params, "test", keys, layer=0)[:, :, -1]
+            metrics["test_exact_decisions"] = (chosen == self._right_skip("test")).mean(axis=1)
+        return metrics
+
+    def _truth_is_known(self, model: str) -> bool:
+        """At length 11 one choice at the last step suffices, where it can reach the first digit."""
+        skip = self.skips[model][0]
+        return self.settings.length == 11 and skip.has_agent and skip.max_skip >= 10
+
+    def _right_skip(self, split: str) -> np.ndarray:
+        """At the last step, t = 10, the state just after digit j is State(t - k) for k = t - j."""
+        return 10 - self.splits[split].x[:, -1]
+
+    def draw(self, model: str, task: Classification, result: FitResult, folder: Path) -> None:
+        """Where the first seed's agent reaches at each position, and at the end against the truth."""
+        skip = self.skips[model][0]
+        if not skip.has_agent:
+            return
+        chosen = task.trace(result.params, "dev", evaluation_keys(self._seeds()), layer=0)[0]
+        counts = np.stack([np.bincount(column, minlength=skip.max_skip + 1)[1:] for column in chosen.T])
+        plots.action_distribution(
+            counts,
+            folder / "skips_by_position.png",
+            f"{model}: how far back the agent reaches at each position",
+            note=f"{self.data.name}, dev, greedy, seed {self.settings.seed}",
+        )
+        if self._truth_is_known(model):
+            plots.action_against_truth(
+                chosen[:, -1] - 1,
+                self._right_skip("dev") - 1,
+                skip.max_skip,
+                folder / "last_skip_against_truth.png",
+                f"{model}: the last choice against the right one",
+            )
+
+    def published(self) -> Sequence[tuple[str, dict[str, float]]]:
+        """The paper's rows for this length."""
+        return PUBLISHED[self.settings.length]
+
+
+def main(announce: Callable[[str], None] = print) -> None:
+    """Runs the command line."""
+    flags = parse(Flags, __doc__)
+    names = models(flags, DEFAULT_MODEL)
+    settings = resolve(flags, Settings, PRESETS, "paper")
+    data = load_number_prediction(settings.length, data=flags.data)
+    sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
+    announce(f"data: {data.name}, {data.source} ({sizes})")
+    announce(f"preset: {settings.preset}; {jax.device_count()} {jax.default_backend()} device(s)")
+    run(NumberPrediction(data, names, settings), flags.run_dir, announce=announce)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,178 @@
+"""Where a corpus is looked for, in which order, and what is said when it is not there."""
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dynskip_jax.data import find_language_corpus, ptb, read_ptb
+from dynskip_jax.errors import UserError
+
+TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"}
+COUNTS = {"train": 7, "valid": 3, "test": 5, "vocabulary": 6}
+
+
+@pytest.fixture(autouse=True)
+def network(monkeypatch):
+    """No test reaches the network; the list of the addresses they asked for."""
+    asked = []
+
+    def refuse(*args, **kwargs):
+        asked.append(args)
+        raise OSError("the tests have no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return asked
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    monkeypatch.setattr(ptb, "PUBLISHED_COUNTS", COUNTS)
+
+
+@pytest.fixture
+def find(tmp_path):
+    """`find_language_corpus` with an empty environment and an empty TFDS directory."""
+
+    def find(data=None, dataset=None, *, environ=None, tfds_dir=tmp_path / "tfds", **kwargs):
+        data = str(data) if data is not None else None
+        return find_language_corpus(data, dataset, environ=environ or {}, tfds_dir=tfds_dir, **kwargs)
+
+    return find
+
+
+def write(folder, prefix="", **texts):
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, text in (TEXTS | texts).items():
+        (folder / f"{prefix}{split}.txt").write_text(text)
+    return folder
+
+
+def test_user_folder_comes_first(find, tmp_path, network):
+    write(tmp_path / "root" / "ptb")
+    corpus = find(write(tmp_path / "cats"), environ={"DYNSKIP_DATA_DIR": str(tmp_path / "root")})
+    assert corpus.name == "cats"
+    assert str(tmp_path / "cats") in corpus.source
+    assert not network
+
+
+def test_user_folder_with_ptb_files_is_ptb(find, tmp_path, counts):
+    assert find(write(tmp_path / "any", "ptb.")).name == "ptb"
+
+
+@pytest.mark.parametrize(
+    ("folder", "prefix", "dataset"), [("any", "ptb.", None), ("ptb", "", None), ("any", "", "ptb")]
+)
+def test_what_is_called_ptb_has_ptb_counts(find, tmp_path, folder, prefix, dataset):
+    with pytest.raises(UserError, match="looks truncated: 7 tokens"):
+        find(write(tmp_path / folder, prefix), dataset)
+
+
+def test_missing_user_folder_says_what_to_put_there(find, tmp_path):
+    with pytest.raises(UserError, match=r"nowhere does not exist.*train\.txt.*--data"):
+        find(tmp_path / "nowhere")
+
+
+def test_data_variable_comes_before_the_cache(find, tmp_path, counts, network):
+    ptb.prepare_ptb(tmp_path / "tfds", write(tmp_path / "text", "ptb."))
+    write(tmp_path / "root" / "ptb", "ptb.")
+    corpus = find(environ={"DYNSKIP_DATA_DIR": str(tmp_path / "root")})
+    assert corpus.name == "ptb"
+    assert "$DYNSKIP_DATA_DIR" in corpus.source
+    assert not network
+
+
+def test_cache_comes_after_an_empty_data_variable(find, tmp_path, counts, network):
+    text = write(tmp_path / "text", "ptb.")
+    ptb.prepare_ptb(tmp_path / "tfds", text)
+    (tmp_path / "root").mkdir()
+    environ = {"DYNSKIP_DATA_DIR": str(tmp_path / "root")}
+    for dataset in (None, "ptb"):
+        corpus = find(dataset=dataset, environ=environ)
+        assert corpus.name == "ptb"
+        assert "TFDS cache" in corpus.source
+        assert corpus.fingerprint == read_ptb(text).fingerprint
+    environ["TFDS_DATA_DIR"] = str(tmp_path / "tfds")
+    assert "TFDS cache" in find(environ=environ, tfds_dir=None).source
+    assert not network
+
+
+def test_download_is_kept_for_the_next_time(find, tmp_path, counts, monkeypatch):
+    text = write(tmp_path / "text", "ptb.")
+    prepare = ptb.prepare_ptb
+    monkeypatch.setattr(ptb, "is_reachable", lambda url: True)
+    monkeypatch.setattr(ptb, "prepare_ptb", lambda directory: prepare(directory, text))
+    assert ptb.UPSTREAM_URL in find().source
+    monkeypatch.setattr(ptb, "is_reachable", lambda url: pytest.fail("asked the network"))
+    assert "TFDS cache" in find().source
+
+
+def test_without_anything_the_embedded_corpus_is_there_at_once(find, network):
+    start = time.monotonic()
+    corpus = find()
+    assert time.monotonic() - start < 3
+    assert corpus.name == "pydoc-topics"
+    assert "pydoc_data.topics" in corpus.source and "does not answer" in corpus.source
+    assert network  # It did ask, and took no for an answer.
+
+
+def test_downloading_can_be_switched_off(find, network):
+    assert find(allow_download=False).name == "pydoc-topics"
+    with pytest.raises(UserError, match="switched off"):
+        find(dataset="ptb", allow_download=False)
+    assert not network
+
+
+def test_failed_download_is_told(find, monkeypatch):
+    def fail(directory):
+        raise RuntimeError("the archive\nis damaged")
+
+    monkeypatch.setattr(ptb, "is_reachable", lambda url: True)
+    monkeypatch.setattr(ptb, "prepare_ptb", fail)
+    corpus = find()
+    assert corpus.name == "pydoc-topics"
+    assert "the archive is damaged" in corpus.source
+
+
+def test_cache_that_cannot_be_written(find, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setattr(ptb, "is_reachable", lambda url: True)
+    assert find(tfds_dir=tmp_path / "file").name == "pydoc-topics"
+
+
+def test_ptb_asked_for_and_not_found(find):
+    with pytest.raises(UserError, match=r"'ptb' was not found.*--data DIR.*\$DYNSKIP_DATA_DIR/ptb") as caught:
+        find(dataset="ptb")
+    assert "\n" not in str(caught.value)
+
+
+def test_embedded_corpus_by_name(find, tmp_path, network):
+    assert find(dataset="pydoc-topics").name == "pydoc-topics"
+    assert not network
+
+
+def test_other_corpora_below_the_data_variable(find, tmp_path):
+    write(tmp_path / "root" / "wikitext2")
+    environ = {"DYNSKIP_DATA_DIR": str(tmp_path / "root")}
+    assert find(dataset="wikitext2", environ=environ).name == "wikitext2"
+
+
+@pytest.mark.parametrize("dataset", ["penn", "", "..", "../root", "/"])
+def test_unknown_name_lists_the_known_ones(find, tmp_path, dataset):
+    (tmp_path / "root").mkdir()
+    with pytest.raises(UserError, match="ptb, pydoc-topics"):
+        find(dataset=dataset, environ={"DYNSKIP_DATA_DIR": str(tmp_path / "root")})
+
+
+def test_import_is_light():
+    code = (
+        "import dynskip_jax.data, sys; print([m for m in ('jax', 'tensorflow_datasets') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,130 @@
+"""Folders of text: names, tokens, vocabulary, and each way a folder can be wrong."""
+
+import dataclasses
+import gzip
+
+import numpy as np
+import pytest
+
+from dynskip_jax.data import EOS, UNK, make_corpus, read_corpus
+from dynskip_jax.errors import UserError
+
+TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\n\nsat\n"}
+
+
+def write(folder, template="{}.txt", **texts):
+    folder.mkdir(exist_ok=True)
+    for split, text in (TEXTS | texts).items():
+        path = folder / template.format(split)
+        data = text if isinstance(text, bytes) else text.encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return folder
+
+
+def error_of(folder):
+    with pytest.raises(UserError) as caught:
+        read_corpus(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_tokens_and_vocabulary_by_hand(tmp_path):
+    corpus = read_corpus(write(tmp_path / "cats"))
+    assert corpus.name == "cats"
+    assert str(tmp_path / "cats") in corpus.source
+    # Twice each <eos> and the, once each cat, dog and sat; <unk> because of "a" in test.
+    assert corpus.vocabulary.tokens == (EOS, "the", "cat", "dog", "sat", UNK)
+    assert corpus.train.tolist() == [1, 2, 4, 0, 1, 3, 0]
+    assert corpus.valid.tolist() == [1, 2, 0]
+    assert corpus.test.tolist() == [5, 2, 0, 0, 4, 0]
+    assert corpus.sizes == {"train": 7, "valid": 3, "test": 6, "vocabulary": 6}
+    assert {ids.dtype for ids in (corpus.train, corpus.valid, corpus.test)} == {np.dtype(np.int32)}
+
+
+@pytest.mark.parametrize(
+    "template", ["{}.txt", "ptb.{}.txt", "wiki.{}.tokens", "my-own_{}.txt", "{}.txt.gz", "wiki.{}.tokens.gz"]
+)
+def test_accepted_names_read_alike(tmp_path, template):
+    plain = read_corpus(write(tmp_path / "plain"))
+    assert read_corpus(write(tmp_path / "other", template)).fingerprint == plain.fingerprint
+
+
+@pytest.mark.parametrize("alias", ["dev", "validation"])
+def test_other_words_for_valid(tmp_path, alias):
+    folder = write(tmp_path / "corpus")
+    (folder / "valid.txt").rename(folder / f"{alias}.txt")
+    assert read_corpus(folder).valid.size == 3
+
+
+def test_text_details(tmp_path):
+    # A byte-order mark, Windows line ends, runs of blanks, no last line end, and a character (form feed,
+    # next line) that str.splitlines would split at.
+    text = "\ufeffthe  cat\r\nx\u00b7y \x0c\r\n\r\nend".encode()
+    corpus = read_corpus(write(tmp_path / "corpus", train=text))
+    assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, EOS, "end", EOS]
+
+
+def test_unk_of_the_training_text_is_used():
+    corpus = make_corpus("x", {"train": ["a <unk> <unk>"], "valid": ["b"], "test": ["a"]}, "here")
+    assert corpus.vocabulary.tokens == (UNK, EOS, "a")
+    assert corpus.valid.tolist() == [0, 1]
+
+
+def test_no_unk_where_it_is_not_needed():
+    corpus = make_corpus("x", {"train": ["a b"], "valid": ["b"], "test": ["a"]}, "here")
+    assert UNK not in corpus.vocabulary.index
+
+
+def test_fingerprint_depends_on_content_alone(tmp_path):
+    corpus = read_corpus(write(tmp_path / "one"))
+    renamed = dataclasses.replace(corpus, name="another", source="elsewhere")
+    assert renamed.fingerprint == corpus.fingerprint
+    assert len(corpus.fingerprint) == 64
+    other_words = read_corpus(write(tmp_path / "two", train="the cow sat\nthe dog\n"))
+    assert other_words.fingerprint != corpus.fingerprint
+    moved = dataclasses.replace(
+        corpus, train=corpus.train[:-1], valid=np.concatenate([corpus.train[-1:], corpus.valid])
+    )
+    assert moved.fingerprint != corpus.fingerprint
+
+
+def test_missing_split_is_named_with_the_accepted_names(tmp_path):
+    folder = write(tmp_path / "corpus")
+    (folder / "valid.txt").unlink()
+    message = error_of(folder)
+    assert "valid split" in message and str(folder) in message and "valid.txt" in message and "dev" in message
+
+
+def test_two_candidates_are_named(tmp_path):
+    folder = write(tmp_path / "corpus")
+    (folder / "other.train.txt").write_text("x\n")
+    message = error_of(folder)
+    assert "other.train.txt" in message and "train.txt" in message
+
+
+@pytest.mark.parametrize("text", ["", " \n\n"])
+def test_empty_file_is_named(tmp_path, text):
+    message = error_of(write(tmp_path / "corpus", test=text))
+    assert "test.txt is empty" in message
+
+
+@pytest.mark.parametrize("template", ["{}.txt", "{}.txt.gz"])
+def test_bytes_that_are_not_utf8_are_located(tmp_path, template):
+    message = error_of(write(tmp_path / "corpus", template, valid=b"the caf\xe9\n"))
+    assert template.format("valid") in message and "byte offset 7" in message
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"plain text"])
+def test_damaged_gzip_is_named(tmp_path, damage):
+    folder = write(tmp_path / "corpus", "{}.txt.gz", train="the cat sat on the mat\n" * 50)
+    path = folder / "train.txt.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    message = error_of(folder)
+    assert "train.txt.gz" in message and "damaged gzip" in message
+
+
+def test_not_a_folder(tmp_path):
+    assert "not a readable folder" in error_of(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("x")
+    assert "not a readable folder" in error_of(tmp_path / "file")
