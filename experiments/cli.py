@@ -52,9 +52,11 @@ class CommonFlags:
     rl_coef: float | None = None
     """Weight of the agent's loss."""
     entropy_coef: float | None = None
-    """Weight of the entropy inside the agent's return (the paper's is 1)."""
+    """Weight of the entropy in the agent's objective (the paper's is 1)."""
+    entropy: str | None = None
+    """sampled (inside the return, as in the paper) or exact (of each step's distribution)."""
     baseline: str | None = None
-    """What is subtracted from the return: none, or batch (the mean of the batch's other examples)."""
+    """Subtracted from the return: none, batch (mean of the other examples) or rollouts (of the others)."""
     evaluation_mode: str | None = None
     """How the agent chooses on dev: greedy or sample."""
     patience: int | None = None
@@ -106,7 +108,17 @@ def resolve(flags: CommonFlags, settings: type, presets: dict[str, dict[str, Any
         if name in names and name != "preset" and value is not None
     }
     values = settings(**{"preset": preset, **presets[preset], **given})
-    for name in ("epochs", "batch_size", "features", "agent_features", "seeds", "num_layers", "num_steps"):
+    counts = (
+        "epochs",
+        "batch_size",
+        "features",
+        "agent_features",
+        "seeds",
+        "num_layers",
+        "num_steps",
+        "rollouts",
+    )
+    for name in counts:
         if getattr(values, name, 1) < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(values, name)}")
     for name in ("learning_rate", "clip", "agent_learning_rate", "init_scale"):
@@ -115,7 +127,8 @@ def resolve(flags: CommonFlags, settings: type, presets: dict[str, dict[str, Any
             raise UserError(f"--{name.replace('_', '-')} must be positive, got {value}")
     for name, known in (
         ("evaluation_mode", ("greedy", "sample")),
-        ("baseline", ("none", "batch")),
+        ("baseline", ("none", "batch", "rollouts")),
+        ("entropy", ("sampled", "exact")),
         ("reward", ("log_likelihood", "probability", "correct")),
     ):
         if getattr(values, name) not in known:

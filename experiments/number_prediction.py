@@ -9,7 +9,7 @@ stands (length 21). RESULTS.md has what came out, and how long it took.
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from dynskip_jax.training.schedule import decay_after
 from experiments.cli import CommonFlags, models, parse, resolve, run_main
 
 DEFAULT_MODEL = "dynamic:10"
+DEFAULT_PRESET = "rollouts"
 
 # Accuracies in percent of Gui et al. (2019), Table 5; the LSTM's dev accuracy at length 11 is not given.
 PUBLISHED = {
@@ -45,6 +46,9 @@ PUBLISHED = {
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
+    # The paper's model, its agent trained on four rollouts per example with a leave-one-out baseline (Kool et
+    # al. 2019) and the exact entropy at a small weight. An example seen counts once, whatever the rollouts.
+    "rollouts": dict(rollouts=4, baseline="rollouts", entropy="exact", entropy_coef=0.02, epochs=10),
     # Gui et al. (2019), Section Number Prediction with Skips; batch size and epochs are not given there.
     "paper": {},
     # As `paper`, with the choices of the authors' released code.
@@ -70,6 +74,8 @@ class Flags(CommonFlags):
     """11: one hop, y = x[x[10]]. 21: two hops, y = x[x'] with x' = x[x[20]] < x[20]."""
     dropout: float | None = None
     """Rate on the input and before the softmax."""
+    rollouts: int | None = None
+    """How often the agent's actions are sampled for each training example."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +102,8 @@ class Settings:
     reward: str = "log_likelihood"
     rl_coef: float = 1.0
     entropy_coef: float = 1.0
+    entropy: str = "sampled"
+    rollouts: int = 1
     baseline: str = "none"
     evaluation_mode: str = "greedy"
 
@@ -104,7 +112,7 @@ class NumberPrediction:
     """See `training.experiment.Experiment`."""
 
     name = "number_prediction"
-    columns = {
+    columns: ClassVar = {
         "dev_accuracy": ("dev accuracy", ".1%"),
         "test_accuracy": ("test accuracy", ".1%"),
         "test_accuracy_sampled": ("test, sampled", ".1%"),
@@ -155,7 +163,14 @@ class NumberPrediction:
                 batch_size=s.batch_size,
                 seeds=self._seeds(),
                 cell_options=(cell_options,),
-                objective=AgentObjective(s.reward, s.rl_coef, s.entropy_coef, baseline=s.baseline),
+                objective=AgentObjective(
+                    reward=s.reward,
+                    rl_coef=s.rl_coef,
+                    entropy_coef=s.entropy_coef,
+                    entropy=s.entropy,
+                    baseline=s.baseline,
+                    rollouts=s.rollouts if self.skips[model][0].is_stochastic else 1,
+                ),
                 dropout=s.dropout,
                 evaluation_mode=s.evaluation_mode,
             ),
@@ -228,11 +243,12 @@ def main(announce: Callable[[str], None] = print) -> None:
     """Runs the command line."""
     flags = parse(Flags, __doc__)
     names = models(flags, DEFAULT_MODEL)
-    settings = resolve(flags, Settings, PRESETS, "paper")
+    settings = resolve(flags, Settings, PRESETS, DEFAULT_PRESET)
     data = load_number_prediction(settings.length, data=flags.data)
     sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
     announce(f"data: {data.name}, {data.source} ({sizes})")
-    announce(f"preset: {settings.preset}; {jax.device_count()} {jax.default_backend()} device(s)")
+    chosen = "as asked" if flags.preset else "the default"
+    announce(f"preset: {settings.preset} ({chosen}); {jax.device_count()} {jax.default_backend()} device(s)")
     run(NumberPrediction(data, names, settings), flags.run_dir, announce=announce)
 
 

@@ -10,7 +10,7 @@ none of them the model trains on an embedded corpus, a matter of minutes.
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -154,6 +154,7 @@ class Settings:
     reward: str = "log_likelihood"
     rl_coef: float = 1.0
     entropy_coef: float = 1.0
+    entropy: str = "sampled"
     discount: float = 1.0
     baseline: str = "none"
     evaluation_mode: str = "greedy"
@@ -163,7 +164,10 @@ class PTB:
     """See `training.experiment.Experiment`."""
 
     name = "ptb"
-    columns = {"dev_perplexity": ("dev perplexity", ".2f"), "test_perplexity": ("test perplexity", ".2f")}
+    columns: ClassVar = {
+        "dev_perplexity": ("dev perplexity", ".2f"),
+        "test_perplexity": ("test perplexity", ".2f"),
+    }
     curves = ("dev_perplexity",)
 
     def __init__(self, corpus, models: tuple[str, ...], settings: Settings):
@@ -191,7 +195,12 @@ class PTB:
     def config(self, model: str) -> dict[str, Any]:
         """See `Experiment`."""
         corpus = {"name": self.corpus.name, "fingerprint": self.corpus.fingerprint}
-        return {"experiment": self.name, "model": model, "dataset": corpus, **dataclasses.asdict(self.settings)}
+        return {
+            "experiment": self.name,
+            "model": model,
+            "dataset": corpus,
+            **dataclasses.asdict(self.settings),
+        }
 
     def _cell_options(self) -> tuple[dict[str, Any], ...]:
         """Zaremba et al. draw every weight from one uniform distribution; the top layer may differ."""
@@ -225,7 +234,14 @@ class PTB:
                 dropout=s.dropout,
                 init_scale=s.init_scale,
                 cell_options=self._cell_options(),
-                objective=AgentObjective(s.reward, s.rl_coef, s.entropy_coef, s.discount, s.baseline),
+                objective=AgentObjective(
+                    reward=s.reward,
+                    rl_coef=s.rl_coef,
+                    entropy_coef=s.entropy_coef,
+                    entropy=s.entropy,
+                    discount=s.discount,
+                    baseline=s.baseline,
+                ),
                 restart_buffer=s.restart_buffer,
                 evaluation_mode=s.evaluation_mode,
             ),

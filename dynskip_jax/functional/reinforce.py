@@ -63,6 +63,6 @@ def reinforce_loss(
 
 
 def leave_one_out_mean(values: Float[Array, "group *rest"]) -> Float[Array, "group *rest"]:
-    """For each member of the first axis the mean of all others: a baseline that its own action cannot move."""
+    """For each member of the first axis the mean of the others: a baseline its own action cannot move."""
     others = max(values.shape[0] - 1, 1)
     return (values.sum(axis=0, keepdims=True) - values) / others

@@ -123,6 +123,7 @@ class Classification:
     ) -> tuple[Float[Array, ""], tuple[tuple, dict[str, Array]]]:
         """Mean cross-entropy (Eq. 3) plus the agent's loss with a terminal reward (Eq. 5, 6)."""
         s = self.settings
+        batch = jax.tree.map(lambda leaf: jnp.repeat(leaf, s.objective.rollouts, axis=0), batch)
         carry_key, dropout_key = jax.random.split(key)
         uses_dropout = s.dropout > 0 or any(o.get("recurrent_dropout") for o in s.cell_options)
         output, nll, correct = self._classify(

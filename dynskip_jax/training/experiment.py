@@ -101,7 +101,11 @@ def run(
     if top is not None:
         for metric in experiment.curves:
             plots.learning_curves(
-                curves, "epoch", [metric], top.plots / f"{metric}.png", f"{experiment.dataset['name']}: {metric}"
+                curves,
+                "epoch",
+                [metric],
+                top.plots / f"{metric}.png",
+                f"{experiment.dataset['name']}: {metric}",
             )
         top.write_result({"experiment": experiment.name, "dataset": experiment.dataset, "rows": results})
     _print_table(experiment, results)
@@ -179,6 +183,8 @@ def _print_table(experiment: Experiment, results: Sequence[dict[str, Any]]) -> N
         cells = [f"{values[m]:{form}}" if m in values else "" for m, (_, form) in experiment.columns.items()]
         table.add_row(name, *cells, "", "", style="dim")
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)  # a file has no width of its own
     console.print(table)
     if experiment.note:
         console.print(experiment.note, style="dim", highlight=False)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import LanguageCorpus, Segment, num_segments, segments
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.models import LanguageModel
 from dynskip_jax.training.objective import AgentObjective, agent_loss
@@ -60,6 +61,8 @@ class LanguageModelling:
     batch_axis = None  # streams are cut once: every seed reads the same batches
 
     def __init__(self, corpus: LanguageCorpus, settings: LanguageModellingSettings):
+        if settings.objective.rollouts != 1:
+            raise UserError("language models are trained on one rollout of each stream")
         self.corpus = corpus
         self.settings = settings
         self.num_batches = num_segments(

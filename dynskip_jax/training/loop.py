@@ -171,6 +171,9 @@ def fit(
             where.seconds = seconds_before + time.monotonic() - clock
             checkpoints.save(where.step, {"state": state, "best": best}, where.to_meta())
 
+        def headline() -> float:
+            return float(np.mean(_fetch_metrics(task, state.sums)[task.headline]))
+
         last_save = time.monotonic()
         total = settings.epochs * task.num_batches
         with Progress(total, "training", start=where.epoch * task.num_batches + where.batch) as progress:
@@ -186,7 +189,7 @@ def fit(
                     state = step(state, batch, keys.train, where.step, rates)
                     where.step += 1
                     where.batch += 1
-                    progress.advance(1, **{task.headline: lambda: _headline(task, state.sums)})
+                    progress.advance(1, **{task.headline: headline})
                     if where.step % settings.log_every == 0:
                         run_dir.log(_record(task, where, "train", _fetch_metrics(task, state.sums), rates))
                     if interrupted() or should_stop(where.step):
@@ -317,10 +320,6 @@ def _select_seeds(better: Array, new: PyTree, old: PyTree) -> PyTree:
 
 def _fetch_metrics(task: Task, sums: Sums) -> Metrics:
     return task.summarise({name: np.asarray(value) for name, value in sums.items()})
-
-
-def _headline(task: Task, sums: Sums) -> float:
-    return float(np.mean(_fetch_metrics(task, sums)[task.headline]))
 
 
 def _record(task: Task, where: _Position, split: str, metrics: Metrics, rates: Array) -> dict:

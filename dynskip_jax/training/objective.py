@@ -21,20 +21,29 @@ class AgentObjective:
             number prediction).
         rl_coef: weight of -J_2 beside J_1; the paper's is 1, the released code's 0.3.
         entropy_coef: β, weight of the entropy inside J_2; the paper's is 1, the released code's 0.
+        entropy: `sampled`: -log π of the actions taken, inside the return (Eq. 5); or `exact`: the
+            entropy of each step's distribution, differentiated directly. Both push towards exploration;
+            the second has no sampling noise, and leaves out how an action moves later steps' entropies.
         discount: of per-step rewards.
-        baseline: `none` (the paper), or `batch`: the mean return of the other examples of the batch.
+        baseline: `none` (the paper); `batch`: the mean return of the other examples of the batch; or
+            `rollouts`: of the other rollouts of the same example (leave-one-out, Kool et al. 2019).
+        rollouts: M, how often the actions of each training example are sampled.
     """
 
     reward: Literal["log_likelihood", "probability", "correct"] = "log_likelihood"
     rl_coef: float = 1.0
     entropy_coef: float = 1.0
+    entropy: Literal["sampled", "exact"] = "sampled"
     discount: float = 1.0
-    baseline: Literal["none", "batch"] = "none"
+    baseline: Literal["none", "batch", "rollouts"] = "none"
+    rollouts: int = 1
 
     def __post_init__(self) -> None:
         """Checks the values, with messages for the person who typed them."""
         if not 0.0 <= self.discount <= 1.0:
             raise UserError(f"the discount lies between 0 and 1, got {self.discount}")
+        if self.rollouts < 1 or (self.baseline == "rollouts" and self.rollouts < 2):
+            raise UserError(f"a baseline from other rollouts needs at least 2 of them, got {self.rollouts}")
         for name in ("rl_coef", "entropy_coef"):
             if not getattr(self, name) >= 0.0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
@@ -55,22 +64,17 @@ def agent_loss(
     skips: tuple[F.TimeSkip, ...],
     decisions: tuple[F.Decision, ...],
     rewards: Float[Array, "batch"] | Float[Array, "batch time"],
-    entropy_coef: float | Float[Array, ""] | None = None,
 ) -> Float[Array, ""]:
     """Returns the batch mean of -J_2 (Eq. 4 to 6), summed over the layers that sample.
 
     Args:
         objective: how agents are rewarded.
         skips: the time skip of each layer.
-        decisions: the trace of each layer.
+        decisions: the trace of each layer; the rollouts of an example follow each other in the batch.
         rewards: a terminal reward for each example, or one for each step.
-        entropy_coef: β, in place of the objective's own; may be traced.
     """
     rewards = jax.lax.stop_gradient(rewards)
-    baseline = 0.0
-    if objective.baseline == "batch":
-        returns = rewards if rewards.ndim == 1 else F.reward_to_go(rewards, objective.discount)
-        baseline = F.leave_one_out_mean(returns)
+    exact = objective.entropy == "exact"
     total = jnp.zeros((), rewards.dtype)
     for skip, decision in zip(skips, decisions, strict=True):
         if skip.is_stochastic:
@@ -78,8 +82,22 @@ def agent_loss(
                 decision.log_prob,
                 rewards,
                 discount=objective.discount,
-                entropy_coef=objective.entropy_coef if entropy_coef is None else entropy_coef,
-                baseline=baseline,
+                entropy_coef=0.0 if exact else objective.entropy_coef,
+                baseline=_baseline(objective, rewards),
             )
+            if exact:
+                losses = losses - objective.entropy_coef * decision.entropy.sum(axis=1)
             total = total + losses.mean()
     return objective.rl_coef * total
+
+
+def _baseline(
+    objective: AgentObjective, rewards: Float[Array, "batch"] | Float[Array, "batch time"]
+) -> Float[Array, "batch"] | Float[Array, "batch time"] | float:
+    if objective.baseline == "none":
+        return 0.0
+    returns = rewards if rewards.ndim == 1 else F.reward_to_go(rewards, objective.discount)
+    if objective.baseline == "batch":
+        return F.leave_one_out_mean(returns)
+    grouped = returns.reshape(-1, objective.rollouts, *returns.shape[1:])
+    return jax.vmap(F.leave_one_out_mean)(grouped).reshape(returns.shape)
