@@ -4,7 +4,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -12,60 +12,66 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional import TimeSkip
 from dynskip_jax.training.loop import Stopped
 
+# Flags that may be left out; help shows the type alone, not `{None}|STR … (default: None)`.
+Text = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+Folder = Annotated[str | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
+Whole = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
+Real = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
+
 
 @dataclasses.dataclass(frozen=True)
 class CommonFlags:
     """Flags every experiment has; None means: as the preset says."""
 
-    model: str | None = None
+    model: Text = None
     """lstm, fixed:k, attention:k or dynamic:k; k is how far back a skip may reach."""
-    compare: str | None = None
+    compare: Text = None
     """Several models, separated by commas, trained one after another into one table."""
-    preset: str | None = None
+    preset: Text = None
     """A named set of settings; flags given beside it win."""
-    data: str | None = None
+    data: Folder = None
     """Folder of the data."""
-    run_dir: str | None = None
+    run_dir: Folder = None
     """Run folder; the same command with the same folder resumes. Default: runs/<task>/<model>-<time>."""
     seed: int = 0
     """The first seed."""
     seeds: int = 1
     """How many seeds to train together, in one program."""
-    epochs: int | None = None
+    epochs: Whole = None
     """Passes over the training data."""
-    batch_size: int | None = None
+    batch_size: Whole = None
     """Sequences per training step."""
-    learning_rate: float | None = None
+    learning_rate: Real = None
     """Initial learning rate."""
-    features: int | None = None
+    features: Whole = None
     """Size of the LSTM's state."""
-    mix: float | None = None
+    mix: Real = None
     """λ, the weight of the skipped-to state against the previous one."""
-    agent_features: int | None = None
+    agent_features: Whole = None
     """Hidden units of the agent."""
-    agent_input: str | None = None
+    agent_input: Text = None
     """What the agent sees beside the input: previous (h of the step before) or mean (of the last K)."""
-    empty_slots: str | None = None
+    empty_slots: Text = None
     """Before K steps have passed: initial (the initial state may be chosen) or masked (it may not)."""
-    reward: str | None = None
+    reward: Text = None
     """What the agent is rewarded with: log_likelihood or probability of the truth, or correct (±1)."""
-    rl_coef: float | None = None
+    rl_coef: Real = None
     """Weight of the agent's loss."""
-    entropy_coef: float | None = None
+    entropy_coef: Real = None
     """Weight of the entropy in the agent's objective (the paper's is 1)."""
-    entropy: str | None = None
+    entropy: Text = None
     """sampled (inside the return, as in the paper) or exact (of each step's distribution)."""
-    baseline: str | None = None
+    baseline: Text = None
     """Subtracted from the return: none, batch (mean of the other examples) or rollouts (of the others)."""
-    evaluation_mode: str | None = None
+    evaluation_mode: Text = None
     """How the agent chooses on dev: greedy or sample."""
-    patience: int | None = None
+    patience: Whole = None
     """Stop after this many epochs without a better dev result; 0 never stops."""
 
 
-def parse(flags: type, description: str) -> Any:
-    """Reads the command line into a dataclass of flags."""
-    return tyro.cli(flags, description=description)
+def parse(flags: type, name: str, description: str) -> Any:
+    """Reads the command line of `python -m experiments.<name>` into a dataclass of flags."""
+    return tyro.cli(flags, prog=f"python -m experiments.{name}", description=description)
 
 
 def models(flags: CommonFlags, default: str) -> tuple[str, ...]:

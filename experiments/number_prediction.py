@@ -3,7 +3,9 @@
     python -m experiments.number_prediction --length 11 --model dynamic:10 --mix 0.5
 
 The last digit of a sequence says where the answer stands (length 11), or where the position of the answer
-stands (length 21). RESULTS.md has what came out, and how long it took.
+stands (length 21). Presets: `rollouts` (the default: four rollouts per example, leave-one-out baseline),
+`paper` (Eq. 5 as printed), `released` (as the authors' code does it). Models: lstm, fixed:k, attention:k,
+dynamic:k. RESULTS.md has what came out, and how long it took.
 """
 
 import dataclasses
@@ -24,7 +26,7 @@ from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after
-from experiments.cli import CommonFlags, models, parse, resolve, run_main
+from experiments.cli import CommonFlags, Real, Whole, models, parse, resolve, run_main
 
 DEFAULT_MODEL = "dynamic:10"
 DEFAULT_PRESET = "rollouts"
@@ -72,9 +74,9 @@ class Flags(CommonFlags):
 
     length: int = 11
     """11: one hop, y = x[x[10]]. 21: two hops, y = x[x'] with x' = x[x[20]] < x[20]."""
-    dropout: float | None = None
+    dropout: Real = None
     """Rate on the input and before the softmax."""
-    rollouts: int | None = None
+    rollouts: Whole = None
     """How often the agent's actions are sampled for each training example."""
 
 
@@ -241,7 +243,7 @@ class NumberPrediction:
 
 def main(announce: Callable[[str], None] = print) -> None:
     """Runs the command line."""
-    flags = parse(Flags, __doc__)
+    flags = parse(Flags, NumberPrediction.name, __doc__)
     names = models(flags, DEFAULT_MODEL)
     settings = resolve(flags, Settings, PRESETS, DEFAULT_PRESET)
     data = load_number_prediction(settings.length, data=flags.data)

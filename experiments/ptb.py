@@ -2,9 +2,11 @@
 
     python -m experiments.ptb --data DIR --preset small --compare lstm,dynamic:5
 
-`small` takes about an hour on two CPU cores for these two models; RESULTS.md has what came out. Without
---data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream address; with
-none of them the model trains on an embedded corpus, a matter of minutes.
+Presets: `small` (2 x 200, the default on a CPU; about an hour on two cores for these two models), `paper`
+(2 x 650, the default on a GPU or TPU), `released` (as the authors' code does it). Models: lstm, fixed:k,
+attention:k, dynamic:k. Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache
+and at its upstream address; with none of them the model trains on an embedded corpus, a matter of minutes.
+RESULTS.md has what came out.
 """
 
 import dataclasses
@@ -25,7 +27,7 @@ from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after, decay_on_plateau
-from experiments.cli import CommonFlags, models, parse, resolve, run_main
+from experiments.cli import CommonFlags, Real, Text, Whole, models, parse, resolve, run_main
 
 DEFAULT_MODEL = "dynamic:5"
 
@@ -105,19 +107,19 @@ PRESETS: dict[str, dict[str, Any]] = {
 class Flags(CommonFlags):
     """Flags of this experiment."""
 
-    dataset: str | None = None
+    dataset: Text = None
     """Insist on a corpus by name: ptb, or pydoc-topics (the embedded one)."""
-    num_layers: int | None = None
+    num_layers: Whole = None
     """LSTM layers; the last one has the time skip."""
-    num_steps: int | None = None
+    num_steps: Whole = None
     """Steps of truncated back-propagation."""
-    dropout: float | None = None
+    dropout: Real = None
     """Rate on each layer's input and before the softmax."""
-    clip: float | None = None
+    clip: Real = None
     """Largest norm of the gradient."""
-    agent_learning_rate: float | None = None
+    agent_learning_rate: Real = None
     """Gives agents an Adam of their own with this rate; by default they share the network's optimizer."""
-    discount: float | None = None
+    discount: Real = None
     """Of the rewards that follow an action."""
 
 
@@ -304,7 +306,7 @@ class PTB:
 
 def main(announce: Callable[[str], None] = print) -> None:
     """Runs the command line."""
-    flags = parse(Flags, __doc__)
+    flags = parse(Flags, PTB.name, __doc__)
     names = models(flags, DEFAULT_MODEL)
     backend = jax.default_backend()
     settings = resolve(flags, Settings, PRESETS, "small" if backend == "cpu" else "paper")

@@ -62,9 +62,9 @@ class TimeSkip:
             if getattr(self, field) not in known:
                 raise UserError(f"unknown {field} {getattr(self, field)!r}: choose one of {', '.join(known)}")
         if self.max_skip < 1:
-            raise UserError(f"a skip needs K of at least 1, got {self.max_skip}")
+            raise UserError(f"a skip needs max_skip (K) of at least 1, got {self.max_skip}")
         if not 0.0 <= self.mix <= 1.0:
-            raise UserError(f"the mixing weight λ lies between 0 and 1, got {self.mix}")
+            raise UserError(f"mix (λ) lies between 0 and 1, got {self.mix}")
 
     @classmethod
     def parse(cls, text: str, **options) -> "TimeSkip":
@@ -84,6 +84,8 @@ class TimeSkip:
             raise UserError(f"unknown model {text!r}: choose lstm, fixed:k, attention:k or dynamic:k")
         if not re.fullmatch(r"-?[0-9]{1,9}", number):
             raise UserError(f"model {text!r}: k must be a whole number, as in {kind}:5")
+        if int(number) < 1:
+            raise UserError(f"model {text!r}: a skip needs K of at least 1, as in {kind}:5")
         return cls(kind=kind, max_skip=int(number), **options)
 
     @property
