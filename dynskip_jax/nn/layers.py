@@ -25,7 +25,9 @@ class SkipLSTM(nnx.Module):
         reverse: run from each sequence's own last step to its first.
         keep_order: with `reverse`, return outputs in the order of the inputs.
         return_decision: return `SkipOutput` (h and the decisions' trace) instead of h alone.
-        rngs: where calls without a key of their own take one from: its `carry` stream.
+        rngs: where calls without a key of their own take one: the `carry` stream of an `nnx.Rngs`, a stream,
+            True for a stream of the layer's own (seed 0; each call draws anew), or False for none, where
+            every call brings a carry or a key.
 
     Example::
 
@@ -47,7 +49,7 @@ class SkipLSTM(nnx.Module):
         reverse: bool = False,
         keep_order: bool = False,
         return_decision: bool = True,
-        rngs: nnx.Rngs | nnx.RngStream | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | bool = True,
     ):
         self.cell = cell
         self.time_major = time_major
@@ -55,7 +57,13 @@ class SkipLSTM(nnx.Module):
         self.reverse = reverse
         self.keep_order = keep_order
         self.return_decision = return_decision
-        self.rngs = rngs.carry.fork() if isinstance(rngs, nnx.Rngs) else nnx.data(rngs)
+        if isinstance(rngs, nnx.Rngs):
+            rngs = rngs.carry.fork()
+        elif rngs is True:
+            rngs = nnx.RngStream(0, tag="carry")
+        elif rngs is False:
+            rngs = None
+        self.rngs = nnx.data(rngs)
 
     def __call__(
         self,

@@ -55,7 +55,7 @@ class SkipLSTMStack(nnx.Module):
         sizes = [in_features] + [hidden_features] * (len(skips) - 1)
         self.layers = nnx.List(
             [
-                SkipLSTM(SkipLSTMCell(size, hidden_features, skip, rngs=rngs, **options))
+                SkipLSTM(SkipLSTMCell(size, hidden_features, skip, rngs=rngs, **options), rngs=False)
                 for size, skip, options in zip(sizes, skips, cell_options, strict=True)
             ]
         )
