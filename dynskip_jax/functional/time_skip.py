@@ -6,7 +6,7 @@ LSTM), a fixed distance k (Zhang et al. 2016), and attention over the last K sta
 
 import dataclasses
 import re
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,12 +44,12 @@ class TimeSkip:
             (which reinforces that choice all the same; here a choice without effect earns no credit).
     """
 
-    kind: Literal["fixed", "attention", "dynamic"] = "fixed"
+    kind: str = "fixed"
     max_skip: int = 1
     mix: float = 1.0
-    agent_input: Literal["previous", "mean"] = "previous"
-    empty_slots: Literal["initial", "masked"] = "initial"
-    first_step: Literal["agent", "carried"] = "agent"
+    agent_input: str = "previous"
+    empty_slots: str = "initial"
+    first_step: str = "agent"
 
     def __post_init__(self) -> None:
         """Checks the values, with messages for the person who typed them."""

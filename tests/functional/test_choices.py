@@ -1,0 +1,202 @@
+"""How an agent chooses: frequencies, independence of neighbours, masks, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+
+K, HIDDEN, INPUT, UNITS = 4, 3, 2, 6
+SKIP = F.TimeSkip("dynamic", K, 0.5)
+
+
+def layer(max_skip=K):
+    keys = iter(jax.random.split(jax.random.key(0), 8))
+    draw = lambda *shape: jax.random.normal(next(keys), shape)
+    lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
+    agent = F.AgentParams(
+        draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, max_skip), draw(max_skip)
+    )
+    return F.SkipLSTMParams(lstm, agent)
+
+
+def run(x, keys, skip=SKIP, **options):
+    zeros = jnp.zeros((len(x), HIDDEN))
+    carry = F.initial_carry(keys, skip.max_skip, zeros, zeros)
+    return F.unroll(layer(skip.max_skip), carry, x, skip, **options)
+
+
+def test_sampling_frequencies_follow_the_softmax():
+    count = 40_000
+    log_probs = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
+    keys = jax.random.split(jax.random.key(1), count)
+    drawn = F.choose(jnp.broadcast_to(log_probs, (count, K)), keys, "sample")
+    p = np.exp(log_probs)
+    error = np.abs(np.bincount(drawn, minlength=K) / count - p) / np.sqrt(p * (1 - p) / count)
+    assert error.max() < 4.0
+
+
+def test_frequencies_of_a_whole_unroll_follow_the_policy_it_reports():
+    count = 20_000
+    x = jnp.broadcast_to(jax.random.normal(jax.random.key(2), (1, 1, INPUT)), (count, 1, INPUT))
+    _, out = run(x, jax.random.split(jax.random.key(3), count))
+    action, log_prob = np.asarray(out.decision.action[:, 0]), np.asarray(out.decision.log_prob[:, 0])
+    total = 0.0
+    for k in range(1, K + 1):
+        p = np.exp(log_prob[action == k][0])
+        total += p
+        assert abs((action == k).mean() - p) < 4 * np.sqrt(p * (1 - p) / count)
+    assert abs(total - 1) < 1e-5
+
+
+def test_greedy_takes_the_most_probable():
+    log_probs = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (50, K)))
+    keys = jax.random.split(jax.random.key(1), 50)
+    np.testing.assert_array_equal(F.choose(log_probs, keys, "greedy"), np.argmax(log_probs, axis=-1))
+
+
+def test_an_examples_noise_depends_on_its_own_key_alone():
+    x = jax.random.normal(jax.random.key(4), (6, 5, INPUT))
+    keys = jax.random.split(jax.random.key(5), 6)
+    _, out = run(x, keys)
+    actions = np.asarray(out.decision.action)
+    order = np.array([3, 0, 5, 1, 4, 2])
+    np.testing.assert_array_equal(run(x[order], keys[order])[1].decision.action, actions[order])
+    np.testing.assert_array_equal(run(x[:2], keys[:2])[1].decision.action, actions[:2])
+    padded = jnp.pad(x, ((0, 0), (0, 4), (0, 0)))
+    lengths = jnp.full(6, 5)
+    np.testing.assert_array_equal(run(padded, keys, seq_lengths=lengths)[1].decision.action[:, :5], actions)
+    other = run(x, jax.random.split(jax.random.key(6), 6))[1].decision.action
+    assert (np.asarray(other) != actions).any()
+
+
+def test_a_restarted_carry_keeps_the_newest_state_and_draws_new_noise():
+    x = jnp.ones((200, 1, INPUT))
+    end, _ = run(x, jax.random.split(jax.random.key(7), 200))
+    again = F.restart_carry(end)
+    np.testing.assert_array_equal(again.h[:, 0], end.h[:, 0])
+    np.testing.assert_array_equal(again.c[:, 0], end.c[:, 0])
+    assert not np.any(again.h[:, 1:]) and not np.any(again.c[:, 1:])
+    assert not np.any(again.step)
+    data = lambda key: np.asarray(jax.random.key_data(key))
+    assert (data(again.key) != data(end.key)).any(axis=1).all()
+
+
+def test_a_masked_skip_is_never_chosen_and_the_rest_is_renormalised():
+    x = jax.random.normal(jax.random.key(4), (500, 6, INPUT))
+    keys = jax.random.split(jax.random.key(5), 500)
+    mask = jnp.array([True, False, True, False])
+    _, out = run(x, keys, policy_mask=mask)
+    assert set(np.unique(out.decision.action)) == {1, 3}
+    per_example = jnp.broadcast_to(mask, (500, K))
+    _, same = run(x, keys, policy_mask=per_example)
+    np.testing.assert_array_equal(same.decision.action, out.decision.action)
+    _, one = run(x, keys, policy_mask=jnp.array([False, True, False, False]))
+    np.testing.assert_array_equal(one.decision.action, 2)
+    np.testing.assert_allclose(one.decision.log_prob, 0, atol=1e-6)
+    np.testing.assert_allclose(one.decision.entropy, 0, atol=1e-6)
+
+
+def test_masked_empty_slots_are_chosen_only_once_filled():
+    skip = F.TimeSkip("dynamic", K, 1.0, empty_slots="masked")
+    x = jax.random.normal(jax.random.key(4), (500, 6, INPUT))
+    _, out = run(x, jax.random.split(jax.random.key(5), 500), skip)
+    reach = np.asarray(out.decision.action).max(axis=0)
+    np.testing.assert_array_equal(reach, [1, 2, 3, 4, 4, 4])
+
+
+def test_gradients_stay_finite_under_a_mask():
+    x = jax.random.normal(jax.random.key(4), (5, 6, INPUT))
+    keys = jax.random.split(jax.random.key(5), 5)
+    zeros = jnp.zeros((5, HIDDEN))
+
+    def loss(params, mask):
+        carry = F.initial_carry(keys, K, zeros, zeros)
+        _, out = F.unroll(params, carry, x, SKIP, policy_mask=mask)
+        return out.decision.log_prob.sum() + out.decision.entropy.sum()
+
+    for mask in ([True, False, False, False], [True, True, False, True]):
+        gradient = jax.grad(loss)(layer(), jnp.array(mask))
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+def test_entropy_is_minus_sum_p_log_p():
+    p = np.array([[0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3]])
+    np.testing.assert_allclose(F.entropy(jnp.log(p)), -(p * np.log(p)).sum(axis=1), rtol=1e-6)
+
+
+def test_flipping_keeps_padding_and_is_its_own_inverse():
+    x = jnp.arange(10).reshape(2, 5)
+    flipped = F.flip_sequences(x, jnp.array([5, 3]))
+    np.testing.assert_array_equal(flipped, [[4, 3, 2, 1, 0], [7, 6, 5, 8, 9]])
+    np.testing.assert_array_equal(F.flip_sequences(flipped, jnp.array([5, 3])), x)
+    np.testing.assert_array_equal(F.last_valid(x, jnp.array([5, 3])), [4, 7])
+
+
+def test_dropout_keeps_the_mean_and_is_the_identity_without_a_key():
+    x = jnp.ones((200, 200))
+    np.testing.assert_array_equal(F.dropout(None, 0.5, x), x)
+    dropped = F.dropout(jax.random.key(0), 0.25, x)
+    assert abs(float(dropped.mean()) - 1) < 0.02
+    assert set(np.unique(dropped)) == {0.0, np.float32(1 / 0.75)}
+    masks = F.recurrent_dropout_mask(jax.random.split(jax.random.key(0), 3), 0.5, 7)
+    assert masks.shape == (3, 7)
+    alone = F.recurrent_dropout_mask(jax.random.split(jax.random.key(0), 3)[1:2], 0.5, 7)
+    np.testing.assert_array_equal(masks[1:2], alone)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("gru", "'gru'"),
+        ("dynamic", "'dynamic'"),
+        ("dynamic:", "whole number"),
+        ("dynamic:x", "whole number"),
+        ("dynamic:5:3", "whole number"),
+        ("dynamic:1.5", "whole number"),
+        ("dynamic:0", "'dynamic:0'"),
+        ("fixed:-1", "'fixed:-1'"),
+        ("lstm:3", "'lstm:3'"),
+        ("", "''"),
+    ],
+)
+def test_an_unknown_model_is_named_in_one_line(text, named):
+    with pytest.raises(UserError) as error:
+        F.TimeSkip.parse(text)
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(kind="gated"),
+        dict(max_skip=0),
+        dict(mix=1.5),
+        dict(mix=-0.1),
+        dict(mix=float("nan")),
+        dict(agent_input="all"),
+        dict(empty_slots="none"),
+        dict(first_step="skip"),
+    ],
+    ids=str,
+)
+def test_a_skip_that_makes_no_sense_is_refused(options):
+    with pytest.raises(UserError) as error:
+        F.TimeSkip(**options)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1, float("nan")])
+def test_a_dropout_rate_outside_its_range_is_refused(rate):
+    with pytest.raises(UserError, match="dropout"):
+        F.dropout_mask(jax.random.key(0), rate, (3,), jnp.float32)
+
+
+def test_known_models_are_read():
+    assert F.TimeSkip.parse("lstm") == F.TimeSkip("fixed", 1)
+    assert F.TimeSkip.parse("fixed:3", mix=0.5) == F.TimeSkip("fixed", 3, 0.5)
+    assert F.TimeSkip.parse("attention:4") == F.TimeSkip("attention", 4)
+    assert F.TimeSkip.parse("dynamic:10") == F.TimeSkip("dynamic", 10)

@@ -1,0 +1,296 @@
+"""The unroll against a NumPy float64 loop written from Gui et al. (2019), Eq. 1 and 2."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynskip_jax import functional as F
+
+BATCH, TIME, INPUT, HIDDEN, UNITS = 3, 6, 2, 4, 5
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x):
+    e = np.exp(x - x.max())
+    return e / e.sum()
+
+
+def draw_weights(rng, max_skip):
+    """Weights of a layer as plain NumPy arrays by name."""
+    shapes = dict(
+        wx=(INPUT, 4 * HIDDEN),
+        wh=(HIDDEN, 4 * HIDDEN),
+        b=(4 * HIDDEN,),
+        a_wh=(HIDDEN, UNITS),
+        a_wx=(INPUT, UNITS),
+        a_b=(UNITS,),
+        a_out=(UNITS, max_skip),
+        a_bout=(max_skip,),
+    )
+    return {name: rng.normal(size=shape) for name, shape in shapes.items()}
+
+
+def as_params(w, has_agent):
+    lstm = F.LSTMParams(*(jnp.asarray(w[n]) for n in ("wx", "wh", "b")))
+    agent = F.AgentParams(*(jnp.asarray(w[n]) for n in ("a_wh", "a_wx", "a_b", "a_out", "a_bout")))
+    return F.SkipLSTMParams(lstm, agent if has_agent else None)
+
+
+def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent_mask=None, first_call=True):
+    """One sequence, step by step.
+
+    `past` lists (h, c) oldest first and is extended in place; it starts with K copies of the initial
+    state. Returns per step: h, action, log-probability, entropy.
+    """
+    K = skip.max_skip
+    num_initial = len(past)
+    rows = []
+    for t in range(len(x)):
+        h1, c1 = past[-1]
+        log_p = ent = 0.0
+        weights = None
+        if skip.kind == "fixed":
+            k = K
+        else:
+            seen = np.mean([h for h, _ in past[-K:]], axis=0) if skip.agent_input == "mean" else h1
+            s = np.concatenate([seen, x[t]])
+            first = np.concatenate([w["a_wh"], w["a_wx"]])
+            logits = np.tanh(s @ first + w["a_b"]) @ w["a_out"] + w["a_bout"]
+            choosable = np.ones(K, bool) if allowed is None else allowed.copy()
+            if skip.empty_slots == "masked" and first_call:
+                choosable &= np.arange(K) < len(past) - num_initial + 1
+            p = np.zeros(K)
+            p[choosable] = softmax(logits[choosable])
+            ent = -sum(q * np.log(q) for q in p if q > 0)
+            if skip.kind == "attention":
+                weights, k = p, int(np.argmax(p)) + 1
+            else:
+                k = int(actions[t]) if actions is not None else int(np.argmax(p)) + 1
+                log_p = np.log(p[k - 1])
+        if weights is not None:
+            h_k = sum(weights[j] * past[-1 - j][0] for j in range(K))
+            c_k = sum(weights[j] * past[-1 - j][1] for j in range(K))
+        else:
+            h_k, c_k = past[-k]
+        h = mix * h_k + (1 - mix) * h1
+        c = mix * c_k + (1 - mix) * c1
+        carried_first = skip.first_step == "carried" and first_call and t == 0
+        if carried_first:
+            h, c, k, log_p, ent = h1, c1, 1, 0.0, 0.0
+        if recurrent_mask is not None:
+            h = h * recurrent_mask
+        gates = x[t] @ w["wx"] + h @ w["wh"] + w["b"]
+        g, i, f, o = (gates[n * HIDDEN : (n + 1) * HIDDEN] for n in range(4))
+        c = np.tanh(g) * sigmoid(i) + c * sigmoid(f)
+        h = sigmoid(o) * np.tanh(c)
+        if carried_first:
+            past[-1] = (np.zeros(HIDDEN), np.zeros(HIDDEN))
+        past.append((h, c))
+        rows.append((h, k, log_p, ent))
+    return rows
+
+
+def start(rng, skip, h0=None, c0=None, seed=0):
+    h0 = rng.normal(size=(BATCH, HIDDEN)) if h0 is None else h0
+    c0 = rng.normal(size=(BATCH, HIDDEN)) if c0 is None else c0
+    keys = jax.random.split(jax.random.key(seed), BATCH)
+    carry = F.initial_carry(keys, skip.max_skip, jnp.asarray(h0), jnp.asarray(c0))
+    pasts = [[(h0[n], c0[n])] * skip.max_skip for n in range(BATCH)]
+    return carry, pasts
+
+
+def check(outputs, rows_of, lengths, order=lambda rows: rows):
+    for n in range(BATCH):
+        rows = order(rows_of[n])
+        for t in range(TIME):
+            got = (
+                outputs.h[n, t],
+                outputs.decision.action[n, t],
+                outputs.decision.log_prob[n, t],
+                outputs.decision.entropy[n, t],
+            )
+            want = rows[t] if t < lengths[n] else (np.zeros(HIDDEN), 0, 0.0, 0.0)
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def check_carry(carry, pasts, K):
+    for n in range(BATCH):
+        for slot in range(K):
+            np.testing.assert_allclose(carry.h[n, slot], pasts[n][-1 - slot][0], rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(carry.c[n, slot], pasts[n][-1 - slot][1], rtol=1e-10, atol=1e-12)
+
+
+ALL = list(itertools.product(("fixed", "attention", "dynamic"), (1, 3, 5), (0.0, 0.5, 1.0)))
+
+
+@pytest.mark.parametrize(("kind", "K", "mix"), ALL)
+def test_unroll_equals_the_loop_with_lengths_and_carry_out(kind, K, mix):
+    rng = np.random.default_rng(K * 10 + int(4 * mix))
+    skip = F.TimeSkip(kind, K, mix)
+    w = draw_weights(rng, K)
+    x = rng.normal(size=(BATCH, TIME, INPUT))
+    lengths = np.array([TIME, 1, 4])
+    actions = rng.integers(1, K + 1, size=(BATCH, TIME))
+    carry, pasts = start(rng, skip)
+    rows = [oracle_sequence(w, skip, mix, x[n, : lengths[n]], pasts[n], actions[n]) for n in range(BATCH)]
+    last, outputs = F.unroll(
+        as_params(w, skip.has_agent),
+        carry,
+        jnp.asarray(x),
+        skip,
+        seq_lengths=jnp.asarray(lengths),
+        actions=jnp.asarray(actions),
+    )
+    check(outputs, rows, lengths)
+    check_carry(last, pasts, K)
+    np.testing.assert_array_equal(last.step, lengths)
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000),
+    kind=st.sampled_from(["fixed", "attention", "dynamic"]),
+    K=st.integers(1, 4),
+    mix=st.sampled_from([0.0, 0.3, 1.0]),
+    agent_input=st.sampled_from(["previous", "mean"]),
+    empty_slots=st.sampled_from(["initial", "masked"]),
+    first_step=st.sampled_from(["agent", "carried"]),
+    with_mask=st.booleans(),
+)
+def test_every_option_equals_the_loop_when_greedy(
+    seed, kind, K, mix, agent_input, empty_slots, first_step, with_mask
+):
+    rng = np.random.default_rng(seed)
+    skip = F.TimeSkip(kind, K, mix, agent_input, empty_slots, first_step)
+    w = draw_weights(rng, K)
+    x = rng.normal(size=(BATCH, TIME, INPUT))
+    lengths = rng.integers(1, TIME + 1, size=BATCH)
+    carry, pasts = start(rng, skip)
+    recurrent = rng.integers(0, 2, size=(BATCH, HIDDEN)) * 2.0 if with_mask else None
+    if with_mask:
+        carry = carry._replace(recurrent_mask=jnp.asarray(recurrent))
+    rows = [
+        oracle_sequence(
+            w,
+            skip,
+            mix,
+            x[n, : lengths[n]],
+            pasts[n],
+            recurrent_mask=None if recurrent is None else recurrent[n],
+        )
+        for n in range(BATCH)
+    ]
+    last, outputs = F.unroll(
+        as_params(w, skip.has_agent),
+        carry,
+        jnp.asarray(x),
+        skip,
+        seq_lengths=jnp.asarray(lengths),
+        mode="greedy",
+    )
+    check(outputs, rows, lengths)
+    check_carry(last, pasts, K)
+
+
+@pytest.mark.parametrize("keep_order", [True, False])
+def test_reverse_starts_at_each_sequences_own_last_step(keep_order):
+    rng = np.random.default_rng(1)
+    skip = F.TimeSkip("dynamic", 3, 0.5)
+    w = draw_weights(rng, 3)
+    x = rng.normal(size=(BATCH, TIME, INPUT))
+    lengths = np.array([TIME, 2, 5])
+    actions = rng.integers(1, 4, size=(BATCH, TIME))
+    carry, pasts = start(rng, skip)
+    rows = [
+        oracle_sequence(w, skip, 0.5, x[n, : lengths[n]][::-1], pasts[n], actions[n, : lengths[n]][::-1])
+        for n in range(BATCH)
+    ]
+    last, outputs = F.unroll(
+        as_params(w, True),
+        carry,
+        jnp.asarray(x),
+        skip,
+        seq_lengths=jnp.asarray(lengths),
+        actions=jnp.asarray(actions),
+        reverse=True,
+        keep_order=keep_order,
+    )
+    check(outputs, rows, lengths, order=(lambda r: r[::-1]) if keep_order else (lambda r: r))
+    check_carry(last, pasts, 3)
+
+
+@pytest.mark.parametrize("kind", ["fixed", "attention", "dynamic"])
+def test_two_segments_with_the_carry_passed_on_equal_one_long_pass(kind):
+    rng = np.random.default_rng(2)
+    skip = F.TimeSkip(kind, 4, 0.5, empty_slots="masked")
+    params = as_params(draw_weights(rng, 4), skip.has_agent)
+    x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
+    carry, _ = start(rng, skip)
+    whole_carry, whole = F.unroll(params, carry, x, skip)
+    middle, first = F.unroll(params, carry, x[:, :2], skip)
+    end, second = F.unroll(params, middle, x[:, 2:], skip)
+    joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), first, second)
+    for a, b in zip(jax.tree.leaves(joined), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    np.testing.assert_allclose(end.h, whole_carry.h, rtol=1e-12)
+    np.testing.assert_array_equal(end.step, whole_carry.step)
+
+
+def test_one_step_equals_the_scans():
+    rng = np.random.default_rng(3)
+    skip = F.TimeSkip("dynamic", 3, 0.5)
+    params = as_params(draw_weights(rng, 3), True)
+    x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
+    carry, _ = start(rng, skip)
+    _, whole = F.unroll(params, carry, x, skip)
+    for t in range(TIME):
+        carry, out = F.skip_lstm_step(params, carry, F.project_inputs(params, x[:, t], skip), skip)
+        np.testing.assert_allclose(out.h, whole.h[:, t], rtol=1e-12)
+        np.testing.assert_array_equal(out.decision.action, whole.decision.action[:, t])
+
+
+def test_policy_mask_of_the_first_skips_equals_a_smaller_k():
+    rng = np.random.default_rng(4)
+    w = draw_weights(rng, 5)
+    x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
+    large, small = F.TimeSkip("dynamic", 5, 1.0), F.TimeSkip("dynamic", 3, 1.0)
+    h0, c0 = rng.normal(size=(2, BATCH, HIDDEN))
+    mask = jnp.arange(5) < 3
+    carry, _ = start(rng, large, h0, c0)
+    _, masked = F.unroll(as_params(w, True), carry, x, large, mode="greedy", policy_mask=mask)
+    sliced = dict(w, a_out=w["a_out"][:, :3], a_bout=w["a_bout"][:3])
+    carry, _ = start(rng, small, h0, c0)
+    _, direct = F.unroll(as_params(sliced, True), carry, x, small, mode="greedy")
+    for a, b in zip(jax.tree.leaves(masked), jax.tree.leaves(direct), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
+    rng = np.random.default_rng(5)
+    w = draw_weights(rng, 3)
+    x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
+    skip = F.TimeSkip("fixed", 3, 1.0)
+    carry, _ = start(rng, skip)
+
+    def run(mix):
+        return F.unroll(as_params(w, False), carry, x, skip, mix=mix)[1].h
+
+    swept = jax.jit(jax.vmap(run))(jnp.array([0.0, 0.25, 1.0]))
+    for mix, h in zip((0.0, 0.25, 1.0), swept, strict=True):
+        direct = F.unroll(as_params(w, False), carry, x, F.TimeSkip("fixed", 3, mix))[1].h
+        np.testing.assert_allclose(h, direct, rtol=1e-12)

@@ -1,0 +1,214 @@
+"""The score-function gradient against exact enumeration of all action sequences (Eq. 4 and 5)."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynskip_jax import functional as F
+
+K, TIME, HIDDEN, INPUT, UNITS, CLASSES = 2, 3, 3, 2, 4, 3
+SKIP = F.TimeSkip("dynamic", K, 0.7)
+SEQUENCES = np.array(list(itertools.product(range(1, K + 1), repeat=TIME)))
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def problem():
+    """Weights, an input, its label: h(T) decides the terminal reward, every h(t) a per-step one."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape))
+    lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
+    agent = F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, K), draw(K))
+    head = 2 * draw(HIDDEN, CLASSES)
+    return lstm, agent, head, draw(TIME, INPUT), draw(2, HIDDEN)
+
+
+def rollout(agent, count, actions=None, seed=0):
+    """Runs `count` copies of the input; returns decisions, and rewards of each step, (count, time)."""
+    lstm, _, head, x, (h0, c0) = problem()
+    keys = jax.random.split(jax.random.key(seed), count)
+    tile = lambda a: jnp.broadcast_to(a, (count, *a.shape))
+    carry = F.initial_carry(keys, K, tile(h0), tile(c0))
+    _, out = F.unroll(F.SkipLSTMParams(lstm, agent), carry, tile(x), SKIP, actions=actions)
+    return out.decision, jax.nn.log_softmax(out.h @ head)[..., 1]
+
+
+def returns(rewards, per_step):
+    return rewards if per_step else rewards[:, -1]
+
+
+def exact_objective(agent, entropy_coef, per_step):
+    """J_2 = E[R] + β H, every expectation a sum over all action sequences."""
+    decision, rewards = rollout(agent, len(SEQUENCES), jnp.asarray(SEQUENCES))
+    log_pi = decision.log_prob.sum(axis=1)
+    pi = jnp.exp(log_pi)
+    total = rewards.sum(axis=1) if per_step else rewards[:, -1]
+    return jnp.sum(pi * jax.lax.stop_gradient(total)) - entropy_coef * jnp.sum(pi * log_pi)
+
+
+def losses(agent, entropy_coef, per_step, count, actions=None, seed=0, **options):
+    decision, rewards = rollout(agent, count, actions, seed)
+    return F.reinforce_loss(
+        decision.log_prob, returns(rewards, per_step), entropy_coef=entropy_coef, **options
+    )
+
+
+CASES = list(itertools.product((0.0, 0.3, 1.0), (False, True)))
+
+
+@pytest.mark.parametrize(("entropy_coef", "per_step"), CASES)
+def test_expected_surrogate_gradient_is_minus_the_gradient_of_the_objective(entropy_coef, per_step):
+    _, agent, *_ = problem()
+    decision, _ = rollout(agent, len(SEQUENCES), jnp.asarray(SEQUENCES))
+    pi = jnp.exp(decision.log_prob.sum(axis=1))
+    np.testing.assert_allclose(pi.sum(), 1.0, rtol=1e-12)
+
+    def expected(agent):
+        return jnp.sum(pi * losses(agent, entropy_coef, per_step, len(SEQUENCES), jnp.asarray(SEQUENCES)))
+
+    enumerated = jax.grad(expected)(agent)
+    exact = jax.grad(exact_objective)(agent, entropy_coef, per_step)
+    for a, b in zip(enumerated, exact, strict=True):
+        assert np.abs(b).max() > 1e-4
+        np.testing.assert_allclose(a, -b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("entropy_coef", "per_step"), CASES)
+def test_mean_over_sampled_keys_is_within_three_standard_errors(entropy_coef, per_step):
+    _, agent, *_ = problem()
+    count = 20_000
+
+    @partial(jax.jit, static_argnums=1)
+    def per_example(agent, count):
+        # The Jacobian of the losses: one gradient per key.
+        single = lambda key_seed: jax.grad(
+            lambda a: losses(a, entropy_coef, per_step, 1, seed=key_seed).sum()
+        )(agent)
+        return jax.vmap(single)(jnp.arange(count))
+
+    samples = per_example(agent, count)
+    exact = jax.grad(exact_objective)(agent, entropy_coef, per_step)
+    z = np.concatenate(
+        [
+            np.ravel((np.mean(s, axis=0) + e) / (np.std(s, axis=0) / np.sqrt(count)))
+            for s, e in zip(samples, exact, strict=True)
+        ]
+    )
+    # Three standard errors hold for 99.7 % of independent components; here they are few and dependent.
+    assert np.abs(z).max() < 3.0
+    # The bound means something: against the gradient of another objective it is broken by far.
+    other = jax.grad(exact_objective)(agent, entropy_coef + 1.0, per_step)
+    far = [
+        np.abs((np.mean(s, axis=0) + e) / (np.std(s, axis=0) / np.sqrt(count))).max()
+        for s, e in zip(samples, other, strict=True)
+    ]
+    assert max(far) > 6.0
+
+
+def test_constant_and_leave_one_out_baselines_keep_the_expected_gradient():
+    _, agent, *_ = problem()
+    decision, _ = rollout(agent, len(SEQUENCES), jnp.asarray(SEQUENCES))
+    pi = jnp.exp(decision.log_prob.sum(axis=1))
+
+    def expected(agent, baseline):
+        return jnp.sum(
+            pi * losses(agent, 1.0, False, len(SEQUENCES), jnp.asarray(SEQUENCES), baseline=baseline)
+        )
+
+    plain, shifted = (jax.grad(expected)(agent, b) for b in (0.0, 5.0))
+    for a, b in zip(plain, shifted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+    # Leave-one-out over two rollouts: enumerate all pairs of sequences.
+    pairs = np.array(list(itertools.product(range(len(SEQUENCES)), repeat=2)))
+    both = jnp.asarray(SEQUENCES[pairs.ravel()])
+
+    def expected_pairs(agent):
+        decision, rewards = rollout(agent, len(both), both)
+        R = rewards[:, -1].reshape(-1, 2)
+        baseline = jax.vmap(F.leave_one_out_mean)(R).reshape(-1)
+        loss = F.reinforce_loss(decision.log_prob, R.reshape(-1), baseline=baseline).reshape(-1, 2)
+        return jnp.sum(pi[pairs[:, 0]] * pi[pairs[:, 1]] * loss.mean(axis=1))
+
+    for a, b in zip(plain, jax.grad(expected_pairs)(agent), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_reward_to_go_by_hand():
+    rewards = jnp.array([[1.0, 2.0, 4.0]])
+    np.testing.assert_allclose(F.reward_to_go(rewards), [[7.0, 6.0, 4.0]])
+    np.testing.assert_allclose(F.reward_to_go(rewards, 0.5), [[3.0, 4.0, 4.0]])
+    np.testing.assert_allclose(F.reward_to_go(rewards, 0.0), [[1.0, 2.0, 4.0]])
+
+
+def test_terminal_loss_is_equation_5_by_hand():
+    log_probs = jnp.log(jnp.array([[0.5, 0.25], [0.1, 1.0]]))
+    R = jnp.array([-1.0, -2.0])
+    # -Σ log π · (R - Σ log π - 1)
+    s = np.log([0.5 * 0.25, 0.1])
+    np.testing.assert_allclose(F.reinforce_loss(log_probs, R), -s * (np.array(R) - s - 1), rtol=1e-12)
+    gradient = jax.grad(lambda lp: F.reinforce_loss(lp, R).sum())(log_probs)
+    np.testing.assert_allclose(gradient, -(np.array(R) - s - 1)[:, None] * np.ones((1, 2)), rtol=1e-12)
+
+
+def test_per_step_loss_by_hand_with_discount_entropy_baseline_and_padding():
+    log_probs = jnp.array([[-1.0, -2.0, -9.0]])
+    rewards = jnp.array([[3.0, 5.0, 99.0]])
+    valid = jnp.array([[True, True, False]])
+    baseline = jnp.array([[0.25, 0.75, 0.0]])
+    loss = F.reinforce_loss(
+        log_probs, rewards, valid=valid, discount=0.5, entropy_coef=0.1, baseline=baseline
+    )
+    G1 = 5.0 + 0.1 * 2.0
+    G0 = 3.0 + 0.1 * 1.0 + 0.5 * G1
+    np.testing.assert_allclose(loss, [1.0 * (G0 - 0.1 - 0.25) + 2.0 * (G1 - 0.1 - 0.75)], rtol=1e-12)
+
+
+def test_rewards_are_stopped():
+    gradient = jax.grad(lambda r: F.reinforce_loss(jnp.array([[-1.0]]), r).sum())(jnp.array([2.0]))
+    np.testing.assert_array_equal(gradient, [0.0])
+
+
+def test_a_sampled_agent_sends_no_gradient_into_the_network_and_attention_does():
+    lstm, agent, _, x, (h0, c0) = problem()
+
+    def trace(lstm, x, kind):
+        carry = F.initial_carry(jax.random.split(jax.random.key(0), 1), K, h0[None], c0[None])
+        skip = F.TimeSkip(kind, K, 0.7)
+        _, out = F.unroll(F.SkipLSTMParams(lstm, agent), carry, x[None], skip)
+        return out.decision.log_prob.sum() + out.decision.entropy.sum()
+
+    largest = lambda tree: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+    assert largest(jax.grad(trace, argnums=(0, 1))(lstm, x, "dynamic")) == 0.0
+    assert largest(jax.grad(trace, argnums=(0, 1))(lstm, x, "attention")) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["fixed", "attention", "dynamic"])
+def test_gradients_with_replayed_actions_agree_with_finite_differences(kind):
+    lstm, agent, head, x, (h0, c0) = problem()
+    actions = jnp.array([[1, 2, 2]])
+    skip = F.TimeSkip(kind, K, 0.7)
+
+    def loss(lstm, x, h0, c0):
+        carry = F.initial_carry(jax.random.split(jax.random.key(0), 1), K, h0[None], c0[None])
+        _, out = F.unroll(
+            F.SkipLSTMParams(lstm, agent if kind != "fixed" else None), carry, x[None], skip, actions=actions
+        )
+        return jnp.sum(jnp.sin(out.h @ head))
+
+    arguments = (lstm, x, h0, c0)
+    gradients = jax.grad(loss, argnums=(0, 1, 2, 3))(*arguments)
+    rng = np.random.default_rng(0)
+    direction = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape)), arguments)
+    shifted = lambda e: loss(*jax.tree.map(lambda a, d: a + e * d, arguments, direction))
+    numeric = (shifted(1e-5) - shifted(-1e-5)) / 2e-5
+    analytic = sum(jax.tree.leaves(jax.tree.map(lambda g, d: jnp.sum(g * d), gradients, direction)))
+    np.testing.assert_allclose(analytic, numeric, rtol=1e-7)

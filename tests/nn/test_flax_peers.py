@@ -1,0 +1,240 @@
+"""The cells beside Flax's own: equal where they should be, at home in `nnx.RNN` and `nnx.Bidirectional`."""
+
+import doctest
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.nn import DynamicSkipLSTMCell, SkipLSTM, SkipLSTMCell, SkipLSTMStack, cells, layers
+
+BATCH, TIME, INPUT, HIDDEN = 3, 7, 4, 5
+LENGTHS = jnp.array([TIME, 2, 5])
+
+
+@pytest.fixture
+def x():
+    return jax.random.normal(jax.random.key(0), (BATCH, TIME, INPUT))
+
+
+def same_weights(skip):
+    """Flax's LSTM cell, and ours with its weights in our order of gates: g, i, f, o."""
+    flax_cell = nnx.LSTMCell(
+        INPUT, HIDDEN, bias_init=nnx.initializers.normal(1.0), param_dtype=jnp.float32, rngs=nnx.Rngs(1)
+    )
+    ours = SkipLSTMCell(INPUT, HIDDEN, skip, rngs=nnx.Rngs(2))
+    ours.w_x[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("ig", "ii", "if_", "io")], 1)
+    ours.w_h[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("hg", "hi", "hf", "ho")], 1)
+    ours.b[...] = jnp.concatenate([getattr(flax_cell, n).bias[...] for n in ("hg", "hi", "hf", "ho")])
+    return flax_cell, ours
+
+
+@pytest.mark.parametrize(
+    "skip",
+    [
+        F.TimeSkip(),
+        F.TimeSkip("dynamic", 1, 0.0),
+        F.TimeSkip("dynamic", 1, 1.0),
+        F.TimeSkip("dynamic", 5, 0.0),
+        F.TimeSkip("attention", 1, 1.0),
+        F.TimeSkip("fixed", 4, 0.0),
+    ],
+    ids=str,
+)
+def test_degenerate_skips_equal_flaxs_lstm_in_outputs_and_gradients(skip, x):
+    flax_cell, ours = same_weights(skip)
+
+    def gradient(cell):
+        rnn = nnx.RNN(cell, rngs=False)
+        start = cell.initialize_carry((BATCH, INPUT), nnx.Rngs(0))
+        graphdef, params = nnx.split(rnn)
+
+        def loss(params, x):
+            h = nnx.merge(graphdef, params)(x, initial_carry=start)
+            return jnp.sum(jnp.sin(h)), h
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, x)
+
+    (of_ours, dx), h = gradient(ours)
+    (of_flax, flax_dx), flax_h = gradient(flax_cell)
+    np.testing.assert_allclose(h, flax_h, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dx, flax_dx, rtol=1e-4, atol=1e-5)
+    g_x = jnp.split(of_ours.cell.w_x[...], 4, axis=1)
+    g_h = jnp.split(of_ours.cell.w_h[...], 4, axis=1)
+    for n, (name_x, name_h) in enumerate([("ig", "hg"), ("ii", "hi"), ("if_", "hf"), ("io", "ho")]):
+        np.testing.assert_allclose(g_x[n], of_flax.cell[name_x].kernel[...], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(g_h[n], of_flax.cell[name_h].kernel[...], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("keep_order", [False, True])
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("with_lengths", [False, True])
+def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major, with_lengths, x):
+    cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, mix=0.5, rngs=nnx.Rngs(0))
+    start = cell.initialize_carry((BATCH, INPUT), jax.random.key(5))
+    lengths = LENGTHS if with_lengths else None
+    options = dict(
+        initial_carry=start,
+        seq_lengths=lengths,
+        return_carry=True,
+        reverse=reverse,
+        keep_order=keep_order,
+        time_major=time_major,
+    )
+    inputs = jnp.swapaxes(x, 0, 1) if time_major else x
+    flax_carry, flax_h = nnx.RNN(cell)(inputs, **options)
+    carry, h = SkipLSTM(cell, return_decision=False)(inputs, **options)
+    if time_major:
+        h, flax_h = jnp.swapaxes(h, 0, 1), jnp.swapaxes(flax_h, 0, 1)
+    valid = F.length_mask(LENGTHS, TIME) if with_lengths else jnp.ones((BATCH, TIME), bool)
+    np.testing.assert_allclose(h[valid], flax_h[valid], rtol=1e-5, atol=1e-6)
+    assert not np.any(h[~valid])
+    np.testing.assert_allclose(carry.h, flax_carry.h, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(carry.c, flax_carry.c, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(carry.step, flax_carry.step)
+    np.testing.assert_array_equal(jax.random.key_data(carry.key), jax.random.key_data(flax_carry.key))
+
+
+def test_every_leaf_of_the_carry_leads_with_the_batch(x):
+    cell = DynamicSkipLSTMCell(INPUT, HIDDEN, recurrent_dropout=0.5, learnable_carry=True, rngs=nnx.Rngs(0))
+    start = cell.initialize_carry((BATCH, INPUT), nnx.Rngs(1))
+    end, _ = cell(start, x[:, 0])
+    for carry in (start, end):
+        leaves = jax.tree.leaves(carry)
+        assert len(leaves) == 5
+        assert all(leaf.shape[0] == BATCH for leaf in leaves)
+    assert len(set(map(bytes, np.asarray(jax.random.key_data(start.key))))) == BATCH
+
+
+def test_bidirectional_reads_each_sequence_from_both_of_its_own_ends(x):
+    forward, backward = (DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, rngs=nnx.Rngs(n)) for n in (0, 1))
+    forward.eval()
+    backward.eval()
+    both = nnx.Bidirectional(nnx.RNN(forward), nnx.RNN(backward))
+    h = both(x, seq_lengths=LENGTHS)
+    assert h.shape == (BATCH, TIME, 2 * HIDDEN)
+    ours = nnx.Bidirectional(
+        SkipLSTM(forward, return_decision=False), SkipLSTM(backward, return_decision=False)
+    )(x, seq_lengths=LENGTHS)
+    for n, length in enumerate(np.asarray(LENGTHS)):
+        alone = x[n : n + 1, :length]
+        np.testing.assert_allclose(h[n, :length, :HIDDEN], nnx.RNN(forward)(alone)[0], rtol=1e-5, atol=1e-6)
+        flipped = nnx.RNN(backward)(alone[:, ::-1])[0, ::-1]
+        np.testing.assert_allclose(h[n, :length, HIDDEN:], flipped, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(ours[n, :length], h[n, :length], rtol=1e-5, atol=1e-6)
+
+
+def test_a_learned_initial_carry_gets_a_gradient(x):
+    cell = DynamicSkipLSTMCell(INPUT, HIDDEN, learnable_carry=True, rngs=nnx.Rngs(0))
+    gradient = nnx.grad(lambda layer: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))(SkipLSTM(cell))
+    assert jnp.abs(gradient.cell.h0[...]).min() > 0
+    assert jnp.abs(gradient.cell.c0[...]).min() > 0
+
+
+def test_carry_init_is_used(x):
+    cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=2, rngs=nnx.Rngs(0))
+    carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0), nnx.initializers.normal(1.0))
+    assert jnp.std(carry.h) > 0.3
+    np.testing.assert_array_equal(carry.h[:, 0], carry.h[:, 1])
+
+
+def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation(x):
+    cell = SkipLSTMCell(INPUT, 2000, F.TimeSkip(), recurrent_dropout=0.25, rngs=nnx.Rngs(0))
+    carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0))
+    mask = carry.recurrent_mask
+    assert set(np.unique(mask)) == {0.0, np.float32(1 / 0.75)}
+    assert abs(float(mask.mean()) - 1) < 0.05
+    after, _ = cell(carry, x[:, 0])
+    np.testing.assert_array_equal(after.recurrent_mask, mask)
+    cell.eval()
+    assert cell.initialize_carry((BATCH, INPUT), jax.random.key(0)).recurrent_mask is None
+
+
+def test_evaluation_is_greedy_and_training_samples(x):
+    layer = SkipLSTM(DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=4, rngs=nnx.Rngs(0)))
+    sampled = [np.asarray(layer(x).decision.action) for _ in range(2)]
+    assert (sampled[0] != sampled[1]).any()  # each call draws anew
+    layer.eval()
+    greedy = [np.asarray(layer(x).decision.action) for _ in range(2)]
+    np.testing.assert_array_equal(*greedy)
+
+
+def test_replayed_actions_reproduce_a_sampled_run(x):
+    layer = SkipLSTM(DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=4, rngs=nnx.Rngs(0)))
+    first = layer(x, seq_lengths=LENGTHS)
+    again = layer(x, seq_lengths=LENGTHS, actions=first.decision.action)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_models_stacked_by_vmap_equal_each_alone(x):
+    def make(seed):
+        cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, rngs=nnx.Rngs(seed))
+        return SkipLSTM(cell, rngs=False)
+
+    def run(params, key):
+        return nnx.merge(graphdef, params)(x, rngs=key)
+
+    parts = [nnx.split(make(seed)) for seed in range(3)]
+    graphdef = parts[0][0]
+    keys = jax.random.split(jax.random.key(9), 3)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(params for _, params in parts))
+    together = jax.jit(jax.vmap(run))(stacked, keys)
+    for n, (_, params) in enumerate(parts):
+        alone = run(params, keys[n])
+        np.testing.assert_array_equal(together.decision.action[n], alone.decision.action)
+        np.testing.assert_allclose(together.h[n], alone.h, rtol=1e-5, atol=1e-6)
+
+
+def test_stack_equals_its_layers_one_after_the_other(x):
+    skips = [F.TimeSkip(), F.TimeSkip("dynamic", 3, 0.5), F.TimeSkip("attention", 2)]
+    stack = SkipLSTMStack(INPUT, HIDDEN, skips, rngs=nnx.Rngs(0))
+    carry = stack.initialize_carry(BATCH, jax.random.key(3))
+    ends, out = stack(carry, x, seq_lengths=LENGTHS)
+    h = x
+    for layer, start, end, decision in zip(stack.layers, carry, ends, out.decisions, strict=True):
+        last, step = layer(h, initial_carry=start, seq_lengths=LENGTHS, return_carry=True)
+        h = step.h
+        np.testing.assert_allclose(last.h, end.h, rtol=1e-6)
+        np.testing.assert_array_equal(step.decision.action, decision.action)
+    np.testing.assert_allclose(h, out.h, rtol=1e-6)
+
+
+def test_stack_drops_layer_inputs_and_outputs_only_with_a_key(x):
+    stack = SkipLSTMStack(INPUT, 64, [F.TimeSkip(), F.TimeSkip()], dropout=0.5, rngs=nnx.Rngs(0))
+    carry = stack.initialize_carry(BATCH, jax.random.key(3))
+    _, dropped = stack(carry, x, key=jax.random.key(4))
+    share = float(jnp.mean(dropped.h == 0))
+    assert 0.4 < share < 0.6
+    _, whole = stack(carry, x)
+    assert not np.any(whole.h == 0)
+
+
+def test_released_options_reach_the_cell():
+    cell = SkipLSTMCell(
+        3,
+        64,
+        F.TimeSkip("dynamic", 5),
+        agent_features=400,
+        forget_bias=1.0,
+        agent_kernel_init=nnx.initializers.normal(0.3),
+        agent_bias_init=nnx.initializers.constant(0.1),
+        rngs=nnx.Rngs(0),
+    )
+    np.testing.assert_array_equal(cell.b[...], np.repeat([0.0, 0.0, 1.0, 0.0], 64))
+    assert abs(float(jnp.std(cell.agent.w_h[...])) - 0.3) < 0.01
+    np.testing.assert_allclose(cell.agent.b[...], 0.1)
+    np.testing.assert_allclose(cell.agent.b_out[...], 0.1)
+    for block in jnp.split(cell.w_h[...], 4, axis=1):
+        np.testing.assert_allclose(block @ block.T, np.eye(64), atol=1e-5)
+
+
+@pytest.mark.parametrize("module", [cells, layers])
+def test_examples_in_docstrings_run(module):
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
