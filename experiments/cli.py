@@ -1,4 +1,4 @@
-"""What all experiments share on the command line: common flags, presets, errors of one line."""
+"""What all experiments share on the command line: common flags, errors of one line."""
 
 import dataclasses
 import os
@@ -90,62 +90,6 @@ def models(flags: CommonFlags, default: str) -> tuple[str, ...]:
         if names.count(name) > 1:
             raise UserError(f"--compare names {name} twice: leave one out")
     return names
-
-
-def resolve(flags: CommonFlags, settings: type, presets: dict[str, dict[str, Any]], preset: str) -> Any:
-    """Fills a settings dataclass from a preset and the flags given beside it.
-
-    Args:
-        flags: the command line; fields that are None do not count.
-        settings: the dataclass to fill.
-        presets: name to values.
-        preset: the preset to use if the command line names none.
-
-    Raises:
-        UserError: an unknown preset, or a value that makes no sense for its field.
-    """
-    preset = flags.preset or preset
-    if preset not in presets:
-        raise UserError(f"unknown preset {preset!r}: choose one of {', '.join(presets)}")
-    names = {field.name for field in dataclasses.fields(settings)}
-    given = {
-        name: value
-        for name, value in vars(flags).items()
-        if name in names and name != "preset" and value is not None
-    }
-    values = settings(**{"preset": preset, **presets[preset], **given})
-    counts = (
-        "epochs",
-        "batch_size",
-        "features",
-        "agent_features",
-        "seeds",
-        "num_layers",
-        "num_steps",
-        "rollouts",
-    )
-    for name in counts:
-        if getattr(values, name, 1) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(values, name)}")
-    for name in ("learning_rate", "clip", "agent_learning_rate", "init_scale"):
-        value = getattr(values, name, None)
-        if value is not None and not value > 0:
-            raise UserError(f"--{name.replace('_', '-')} must be positive, got {value}")
-    for name, known in (
-        ("evaluation_mode", ("greedy", "sample")),
-        ("baseline", ("none", "batch", "rollouts")),
-        ("entropy", ("sampled", "exact")),
-        ("reward", ("log_likelihood", "probability", "correct")),
-    ):
-        if getattr(values, name) not in known:
-            raise UserError(
-                f"--{name.replace('_', '-')} is {getattr(values, name)!r}: choose {' or '.join(known)}"
-            )
-    if not 0.0 <= values.dropout < 1.0:
-        raise UserError(f"--dropout lies in [0, 1), got {values.dropout}")
-    if values.patience < 0 or values.seed < 0:
-        raise UserError("--patience and --seed must not be negative")
-    return values
 
 
 def run_main(main: Callable[[], None]) -> None:

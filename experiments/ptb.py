@@ -24,10 +24,10 @@ from dynskip_jax.functional import TimeSkip
 from dynskip_jax.training.experiment import run
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings, uniform
 from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
-from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after, decay_on_plateau
-from experiments.cli import CommonFlags, Real, Text, Whole, models, parse, resolve, run_main
+from experiments.cli import CommonFlags, Real, Text, Whole, models, parse, run_main
+from experiments.settings import CommonSettings, resolve
 
 DEFAULT_MODEL = "dynamic:5"
 
@@ -125,43 +125,26 @@ class Flags(CommonFlags):
     """Of the rewards that follow an action."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """Every setting, as resolved; the defaults are the paper's, where it says anything."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(CommonSettings):
+    """Every setting, as resolved.
 
-    preset: str
-    features: int
+    `decay` divides the learning rate once an epoch after the first `decay_after`, or, with `plateau`, after
+    each epoch in which dev perplexity fell by less than that. `recurrent_init` of the top layer is `uniform`
+    or `orthogonal`. `restart_buffer` forgets all but the newest state at each segment.
+    """
+
     num_layers: int
     num_steps: int
-    batch_size: int
-    dropout: float
     init_scale: float
-    epochs: int
-    learning_rate: float
     decay: float
     clip: float
     decay_after: int = 0
     plateau: float | None = None
-    patience: int = 0
-    seed: int = 0
-    seeds: int = 1
-    mix: float = 1.0
-    agent_features: int = 50
-    agent_input: str = "previous"
     agent_init: str = "uniform"
     agent_learning_rate: float | None = None
-    empty_slots: str = "initial"
-    first_step: str = "agent"
-    forget_bias: float = 0.0
     recurrent_init: str = "uniform"
     restart_buffer: bool = False
-    reward: str = "log_likelihood"
-    rl_coef: float = 1.0
-    entropy_coef: float = 1.0
-    entropy: str = "sampled"
-    discount: float = 1.0
-    baseline: str = "none"
-    evaluation_mode: str = "greedy"
 
 
 class PTB:
@@ -190,11 +173,7 @@ class PTB:
             self.note = f"Perplexities on {corpus.name}: not comparable with any published on PTB."
 
     def _skips(self, model: str) -> tuple[TimeSkip, ...]:
-        s = self.settings
-        options = dict(agent_input=s.agent_input, empty_slots=s.empty_slots)
-        if model != "lstm":
-            options |= dict(mix=s.mix, first_step=s.first_step)
-        return (TimeSkip(),) * (s.num_layers - 1) + (TimeSkip.parse(model, **options),)
+        return (TimeSkip(),) * (self.settings.num_layers - 1) + (self.settings.skip(model),)
 
     def config(self, model: str) -> dict[str, Any]:
         """See `Experiment`."""
@@ -211,18 +190,9 @@ class PTB:
         s = self.settings
         weights = uniform(s.init_scale)
         plain = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
-        top = dict(
-            plain,
-            agent_features=s.agent_features,
-            forget_bias=s.forget_bias,
-            agent_kernel_init=weights,
-            agent_bias_init=weights,
-        )
+        top = dict(plain, agent_kernel_init=weights, agent_bias_init=weights) | s.cell_options()
         if s.recurrent_init == "orthogonal":
             top["recurrent_kernel_init"] = nnx.initializers.orthogonal()
-        if s.agent_init == "normal":
-            top["agent_kernel_init"] = nnx.initializers.normal(0.3)
-            top["agent_bias_init"] = nnx.initializers.constant(0.1)
         return (plain,) * (s.num_layers - 1) + (top,)
 
     def build(self, model: str) -> tuple[LanguageModelling, FitSettings]:
@@ -238,14 +208,7 @@ class PTB:
                 dropout=s.dropout,
                 init_scale=s.init_scale,
                 cell_options=self._cell_options(),
-                objective=AgentObjective(
-                    reward=s.reward,
-                    rl_coef=s.rl_coef,
-                    entropy_coef=s.entropy_coef,
-                    entropy=s.entropy,
-                    discount=s.discount,
-                    baseline=s.baseline,
-                ),
+                objective=s.objective(self.skips[model][-1].is_stochastic),
                 restart_buffer=s.restart_buffer,
                 evaluation_mode=s.evaluation_mode,
             ),
@@ -255,7 +218,7 @@ class PTB:
         else:
             schedule = decay_after(s.learning_rate, 1 / s.decay, s.decay_after)
         fit_settings = FitSettings(
-            seeds=tuple(range(s.seed, s.seed + s.seeds)),
+            seeds=s.all_seeds,
             epochs=s.epochs,
             optimizer=make_optimizer("sgd", clip=s.clip, agent_learning_rate=s.agent_learning_rate),
             learning_rate=schedule,
@@ -265,7 +228,7 @@ class PTB:
 
     def final_metrics(self, model: str, task: LanguageModelling, result: FitResult) -> dict[str, np.ndarray]:
         """One stream per split: no token without its past. Agents are run in both modes."""
-        keys = evaluation_keys(self._seeds())
+        keys = evaluation_keys(self.settings.all_seeds)
         modes = {"": self.settings.evaluation_mode}
         if self.skips[model][-1].is_stochastic:
             modes |= {"_greedy": "greedy", "_sampled": "sample"}
@@ -277,15 +240,12 @@ class PTB:
                 metrics |= {f"{name}{suffix}": value for name, value in done[split, mode].items()}
         return metrics
 
-    def _seeds(self) -> tuple[int, ...]:
-        return tuple(range(self.settings.seed, self.settings.seed + self.settings.seeds))
-
     def draw(self, model: str, task: LanguageModelling, result: FitResult, folder: Path) -> None:
         """Which k the first seed's agent chooses at the corpus's most frequent words."""
         skip = self.skips[model][-1]
         if not skip.has_agent:
             return
-        keys = evaluation_keys(self._seeds())
+        keys = evaluation_keys(self.settings.all_seeds)
         tokens, chosen = task.trace(result.params, "dev", keys, layer=-1)
         frequent = np.argsort(-np.bincount(tokens), kind="stable")[:20]
         counts = np.zeros((len(frequent), skip.max_skip), np.int64)

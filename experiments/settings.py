@@ -1,0 +1,149 @@
+"""Settings that all experiments share, the library objects they stand for, and how presets are filled in."""
+
+import dataclasses
+from typing import Any
+
+from flax import nnx
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional import TimeSkip
+from dynskip_jax.training.objective import AgentObjective
+
+COUNTS = (
+    "epochs",
+    "batch_size",
+    "features",
+    "agent_features",
+    "seeds",
+    "rollouts",
+    "num_layers",
+    "num_steps",
+)
+POSITIVE = ("learning_rate", "clip", "agent_learning_rate", "init_scale")
+CHOICES = {
+    "agent_input": ("previous", "mean"),
+    "baseline": ("none", "batch", "rollouts"),
+    "empty_slots": ("initial", "masked"),
+    "entropy": ("sampled", "exact"),
+    "evaluation_mode": ("greedy", "sample"),
+    "reward": ("log_likelihood", "probability", "correct"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommonSettings:
+    """Every setting as resolved; the defaults are the paper's, where it says anything.
+
+    `agent_init` is `uniform` or `lecun` (as the network's weights), or `normal`: N(0, 0.3) and biases 0.1.
+    """
+
+    preset: str
+    features: int
+    batch_size: int
+    epochs: int
+    learning_rate: float
+    dropout: float = 0.0
+    patience: int = 0
+    seed: int = 0
+    seeds: int = 1
+    mix: float = 1.0
+    agent_features: int = 50
+    agent_input: str = "previous"
+    agent_init: str
+    empty_slots: str = "initial"
+    first_step: str = "agent"
+    forget_bias: float = 0.0
+    reward: str = "log_likelihood"
+    rl_coef: float = 1.0
+    entropy_coef: float = 1.0
+    entropy: str = "sampled"
+    discount: float = 1.0
+    baseline: str = "none"
+    rollouts: int = 1
+    evaluation_mode: str = "greedy"
+
+    def __post_init__(self) -> None:
+        """Checks the values, with messages that name the flag.
+
+        Raises:
+            UserError: a value makes no sense.
+        """
+        for name in COUNTS:
+            if getattr(self, name, 1) < 1:
+                raise UserError(f"{_flag(name)} must be at least 1, got {getattr(self, name)}")
+        for name in POSITIVE:
+            value = getattr(self, name, None)
+            if value is not None and not value > 0:
+                raise UserError(f"{_flag(name)} must be positive, got {value}")
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UserError(f"{_flag(name)} is {getattr(self, name)!r}: choose {' or '.join(known)}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise UserError(f"--dropout lies in [0, 1), got {self.dropout}")
+        if not 0.0 <= self.mix <= 1.0:
+            raise UserError(f"--mix (λ) lies between 0 and 1, got {self.mix}")
+        for name in ("patience", "seed"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{_flag(name)} must not be negative, got {getattr(self, name)}")
+        self.objective(is_stochastic=True)
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """One for each model that is trained."""
+        return tuple(range(self.seed, self.seed + self.seeds))
+
+    def skip(self, model: str) -> TimeSkip:
+        """Returns the time skip that a model's name stands for under these settings."""
+        if model == "lstm":
+            return TimeSkip.parse(model)
+        return TimeSkip.parse(
+            model,
+            mix=self.mix,
+            agent_input=self.agent_input,
+            empty_slots=self.empty_slots,
+            first_step=self.first_step,
+        )
+
+    def objective(self, is_stochastic: bool) -> AgentObjective:
+        """Returns how agents are rewarded; without any, nothing is gained from rollouts."""
+        return AgentObjective(
+            reward=self.reward,
+            rl_coef=self.rl_coef,
+            entropy_coef=self.entropy_coef,
+            entropy=self.entropy,
+            discount=self.discount,
+            baseline=self.baseline if is_stochastic else "none",
+            rollouts=self.rollouts if is_stochastic else 1,
+        )
+
+    def cell_options(self) -> dict[str, Any]:
+        """Returns the options of `SkipLSTMCell` that all experiments share."""
+        options: dict[str, Any] = dict(agent_features=self.agent_features, forget_bias=self.forget_bias)
+        if self.agent_init == "normal":
+            options["agent_kernel_init"] = nnx.initializers.normal(0.3)
+            options["agent_bias_init"] = nnx.initializers.constant(0.1)
+        return options
+
+
+def resolve(flags: Any, settings: type, presets: dict[str, dict[str, Any]], default_preset: str) -> Any:
+    """Fills a settings dataclass from a preset and the flags given beside it.
+
+    Args:
+        flags: the command line, a dataclass; fields that are None do not count.
+        settings: the dataclass to fill.
+        presets: name to values.
+        default_preset: the preset to use if the command line names none.
+
+    Raises:
+        UserError: an unknown preset, or a value that makes no sense.
+    """
+    preset = flags.preset or default_preset
+    if preset not in presets:
+        raise UserError(f"unknown preset {preset!r}: choose one of {', '.join(presets)}")
+    names = {field.name for field in dataclasses.fields(settings)}
+    given = {name: value for name, value in vars(flags).items() if name in names and value is not None}
+    return settings(**{**presets[preset], **given, "preset": preset})
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

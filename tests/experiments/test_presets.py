@@ -1,0 +1,282 @@
+"""Presets: what the released code does, what the papers say, and that it reaches what is trained."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax.data import NumberPredictionData, make_corpus
+from dynskip_jax.data.number_prediction import generate_splits
+from experiments import number_prediction, ptb
+from experiments.cli import resolve
+
+LINES = [" ".join("abcdefghij")] * 70
+
+
+def ptb_settings(preset, **flags):
+    return resolve(ptb.Flags(preset=preset, **flags), ptb.Settings, ptb.PRESETS, "small")
+
+
+def number_settings(preset, **flags):
+    return resolve(
+        number_prediction.Flags(preset=preset, **flags),
+        number_prediction.Settings,
+        number_prediction.PRESETS,
+        number_prediction.DEFAULT_PRESET,
+    )
+
+
+def build_ptb(preset, model="dynamic:5", **flags):
+    """Task and fit settings of a preset, small enough to be initialised here."""
+    corpus = make_corpus("letters", dict.fromkeys(("train", "valid", "test"), LINES), "here")
+    settings = ptb_settings(preset, **dict(features=40) | flags)
+    return ptb.PTB(corpus, (model,), settings).build(model)
+
+
+def build_numbers(preset, model="dynamic:10", **flags):
+    data = NumberPredictionData(
+        "number_prediction/length_11",
+        generate_splits(11, 0, {"train": 200, "dev": 10, "test": 10}),
+        "here",
+    )
+    settings = number_settings(preset, **dict(features=40) | flags)
+    return number_prediction.NumberPrediction(data, (model,), settings).build(model)
+
+
+BUILDERS = {"ptb": build_ptb, "number_prediction": build_numbers}
+
+
+def model_of(task):
+    return nnx.merge(task.graphdef, task.init(jax.random.key(0)))
+
+
+def cells_of(task):
+    return [layer.cell for layer in model_of(task).stack.layers]
+
+
+# --- The rows of the table of what the released code does ---
+
+# Row: (setting, released, paper), for both experiments where they agree.
+RELEASED_AND_PAPER = {
+    "agent_input": ("mean", "previous"),
+    "agent_init": ("normal", None),
+    "first_step": ("carried", "agent"),
+    "forget_bias": (1.0, 0.0),
+    "entropy_coef": (0.0, 1.0),
+    "evaluation_mode": ("sample", "greedy"),
+}
+
+
+@pytest.mark.parametrize("name", RELEASED_AND_PAPER)
+@pytest.mark.parametrize("settings", [ptb_settings, number_settings], ids=["ptb", "number_prediction"])
+def test_released_differs_from_paper_as_the_released_code_does(settings, name):
+    released, paper = (getattr(settings(preset), name) for preset in ("released", "paper"))
+    assert released == RELEASED_AND_PAPER[name][0]
+    assert (
+        paper == RELEASED_AND_PAPER[name][1] if RELEASED_AND_PAPER[name][1] is not None else paper != released
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "released", "paper"),
+    [
+        (ptb_settings, "agent_features", 200, 50),
+        (number_settings, "agent_features", 10, 50),
+        (ptb_settings, "reward", "probability", "log_likelihood"),
+        (number_settings, "reward", "correct", "log_likelihood"),
+        (ptb_settings, "rl_coef", 0.3, 1.0),
+        (ptb_settings, "restart_buffer", True, False),
+        (ptb_settings, "num_layers", 3, 2),
+        (ptb_settings, "recurrent_init", "orthogonal", "uniform"),
+        (ptb_settings, "plateau", 1.0, None),
+        (ptb_settings, "epochs", 100, 39),
+        (number_settings, "mix", 1.0, 0.5),
+    ],
+)
+def test_released_differs_from_paper_for_one_experiment(settings, name, released, paper):
+    assert getattr(settings("released"), name) == released
+    assert getattr(settings("paper"), name) == paper
+
+
+@pytest.mark.parametrize("settings", [ptb_settings, number_settings], ids=["ptb", "number_prediction"])
+def test_released_agrees_with_paper_on_the_rest_of_the_table(settings):
+    for preset in ("released", "paper"):
+        assert settings(preset).baseline == "none"
+        assert settings(preset).empty_slots == "initial"
+        assert settings(preset).entropy == "sampled"
+
+
+@pytest.mark.parametrize("experiment", BUILDERS)
+def test_released_settings_reach_the_task(experiment):
+    task, _ = BUILDERS[experiment]("released")
+    skip = task.settings.skips[-1]
+    assert (skip.kind, skip.mix, skip.agent_input, skip.first_step) == ("dynamic", 1.0, "mean", "carried")
+    assert skip.empty_slots == "initial"
+    objective = task.settings.objective
+    assert (objective.entropy_coef, objective.baseline, objective.discount) == (0.0, "none", 1.0)
+    assert task.settings.evaluation_mode == "sample"
+    if experiment == "ptb":
+        assert (objective.reward, objective.rl_coef, task.settings.restart_buffer) == (
+            "probability",
+            0.3,
+            True,
+        )
+        assert [skip.has_agent for skip in task.settings.skips] == [False, False, True]
+        assert (skip.max_skip, task.settings.features) == (5, 40)
+    else:
+        assert objective.reward == "correct"
+        assert skip.max_skip == 10
+
+
+@pytest.mark.parametrize(("experiment", "units"), [("ptb", 200), ("number_prediction", 10)])
+def test_released_agent_starts_from_a_normal_distribution(experiment, units):
+    cell = cells_of(BUILDERS[experiment]("released", features=100)[0])[-1]
+    agent = cell.agent
+    assert agent.w_h.shape == (100, units)
+    assert agent.w_out.shape == (units, cell.skip.max_skip)
+    weights = np.concatenate([np.ravel(agent.w_h[...]), np.ravel(agent.w_x[...]), np.ravel(agent.w_out[...])])
+    # The standard error of a standard deviation of n draws is σ / √(2n); 5 of them, and of the mean's.
+    assert abs(weights.std() - 0.3) < 5 * 0.3 / np.sqrt(2 * weights.size)
+    assert abs(weights.mean()) < 5 * 0.3 / np.sqrt(weights.size)
+    # A normal variable is beyond two standard deviations in 4.6% of the cases, a uniform one never.
+    assert 0.02 < (np.abs(weights) > 0.6).mean() < 0.08
+    np.testing.assert_allclose(agent.b[...], 0.1, rtol=1e-6)
+    np.testing.assert_allclose(agent.b_out[...], 0.1, rtol=1e-6)
+
+
+def gate_blocks(w_h):
+    return np.split(np.asarray(w_h), 4, axis=1)
+
+
+def test_released_recurrent_weights_are_orthogonal_in_the_dynamic_layer_alone():
+    *below, top = cells_of(build_ptb("released")[0])
+    for block in gate_blocks(top.w_h[...]):
+        np.testing.assert_allclose(block.T @ block, np.eye(40), atol=1e-5)
+    assert len(below) == 2
+    for cell in below:
+        for block in gate_blocks(cell.w_h[...]):
+            assert 0.045 < np.abs(block).max() <= 0.05
+    for cell in (*below, top):
+        assert 0.045 < np.abs(cell.w_x[...]).max() <= 0.05
+
+
+def test_released_forget_gate_starts_open_in_the_dynamic_layer():
+    top = cells_of(build_ptb("released")[0])[-1]
+    g, i, f, o = np.split(np.asarray(top.b[...]), 4)
+    assert np.abs(f - 1.0).max() <= 0.05 + 1e-6
+    assert max(np.abs(gate).max() for gate in (g, i, o)) <= 0.05
+    cell = cells_of(build_numbers("released")[0])[-1]
+    np.testing.assert_array_equal(cell.b[...], np.repeat([0.0, 0.0, 1.0, 0.0], 40))
+
+
+def test_released_schedule_divides_by_1_2_when_dev_improves_by_less_than_one():
+    _, fit = build_ptb("released")
+    assert fit.epochs == 100
+    history = np.array([[200.0], [150.0], [149.5], [148.6], [140.0], [141.0]])
+    rates = [fit.learning_rate(epoch, history[:epoch])[0] for epoch in range(7)]
+    expected = [1, 1, 1, 1 / 1.2, 1 / 1.2**2, 1 / 1.2**2, 1 / 1.2**3]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
+    stalled = np.full((99, 1), 100.0)
+    assert fit.learning_rate(99, stalled)[0] == 0.005
+
+
+def test_released_baselines_have_three_layers_too():
+    for model in ("lstm", "fixed:5", "attention:5"):
+        task, _ = build_ptb("released", model)
+        assert len(task.settings.skips) == 3
+        assert [skip.max_skip for skip in task.settings.skips[:2]] == [1, 1]
+
+
+# --- The papers' presets ---
+
+
+def test_small_is_the_small_model_of_zaremba_et_al():
+    settings = ptb_settings("small")
+    published = dict(
+        features=200,
+        num_layers=2,
+        num_steps=20,
+        batch_size=20,
+        dropout=0.0,
+        init_scale=0.1,
+        epochs=13,
+        learning_rate=1.0,
+        clip=5.0,
+    )
+    assert {name: getattr(settings, name) for name in published} == published
+    _, fit = build_ptb("small")
+    rates = [fit.learning_rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(6)]
+    assert rates == [1.0, 1.0, 1.0, 1.0, 0.5, 0.25]
+
+
+def test_paper_is_the_language_model_of_gui_et_al():
+    settings = ptb_settings("paper")
+    published = dict(
+        features=650,
+        num_layers=2,
+        num_steps=35,
+        batch_size=20,
+        dropout=0.5,
+        learning_rate=1.0,
+        clip=5.0,
+        init_scale=0.05,
+        mix=1.0,
+        agent_features=50,
+        rl_coef=1.0,
+        entropy_coef=1.0,
+    )
+    assert {name: getattr(settings, name) for name in published} == published
+    assert ptb.DEFAULT_MODEL == "dynamic:5"
+    task, _ = build_ptb("paper", ptb.DEFAULT_MODEL)
+    assert [(skip.kind, skip.max_skip, skip.mix) for skip in task.settings.skips] == [
+        ("fixed", 1, 1.0),
+        ("dynamic", 5, 1.0),
+    ]
+
+
+@pytest.mark.parametrize(("preset", "scale"), [("small", 0.1), ("paper", 0.05)])
+def test_every_weight_is_drawn_from_one_uniform_distribution(preset, scale):
+    params = build_ptb(preset)[0].init(jax.random.key(0))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        largest = np.abs(leaf).max()
+        assert 0 < largest <= scale, jax.tree_util.keystr(path)
+        if leaf.size > 100:
+            assert largest > 0.9 * scale, jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize("preset", ["small", "paper"])
+def test_gradients_are_clipped_at_five(preset):
+    _, fit = build_ptb(preset)
+    params = {"w": np.zeros(4, np.float32)}
+    for size, expected in ((100.0, 5.0), (1.0, 1.0)):
+        grads = {"w": np.float32([0, size, 0, 0])}
+        updates, _ = fit.optimizer.update(grads, fit.optimizer.init(params), params)
+        np.testing.assert_allclose(updates["w"], [0, expected, 0, 0], rtol=1e-5)
+
+
+def test_number_prediction_of_gui_et_al():
+    settings = number_settings("paper", features=None)
+    published = dict(features=200, learning_rate=0.001, mix=0.5, agent_features=50)
+    assert {name: getattr(settings, name) for name in published} == published
+    assert number_prediction.DEFAULT_MODEL == "dynamic:10"
+
+
+def test_flags_win_over_the_preset():
+    settings = ptb_settings("paper", features=8, epochs=3, mix=0.25, seeds=2)
+    assert (settings.features, settings.epochs, settings.mix, settings.seeds) == (8, 3, 0.25, 2)
+    assert settings.preset == "paper"
+    assert settings.dropout == ptb_settings("paper").dropout
+
+
+@pytest.mark.parametrize("model", ["lstm", "fixed:10", "attention:10", "dynamic:10"])
+@pytest.mark.parametrize("preset", number_prediction.PRESETS)
+def test_every_number_prediction_preset_builds_every_model(preset, model):
+    task, _ = build_numbers(preset, model)
+    assert task.settings.skips[0].has_agent == (model in ("attention:10", "dynamic:10"))
+
+
+@pytest.mark.parametrize("model", ["lstm", "fixed:5", "attention:5", "dynamic:5"])
+@pytest.mark.parametrize("preset", ptb.PRESETS)
+def test_every_ptb_preset_builds_every_model(preset, model):
+    task, _ = build_ptb(preset, model)
+    assert task.settings.skips[-1].has_agent == (model in ("attention:5", "dynamic:5"))

@@ -1,0 +1,163 @@
+"""Task models: padding, shapes, where dropout acts, and which initializer reaches which weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax.functional import TimeSkip
+from dynskip_jax.models import LanguageModel, SequenceClassifier
+from dynskip_jax.training.language_modelling import uniform
+
+SKIPS = ("lstm", "fixed:2", "attention:3", "dynamic:3")
+LENGTHS = np.array([7, 3, 1, 5])
+SYMBOLS = np.random.default_rng(0).integers(6, size=(4, 7)).astype(np.int32)
+KEY = jax.random.key(1)
+
+
+def classifier_of(model, **options):
+    return SequenceClassifier(6, 8, 3, [TimeSkip.parse(model)], rngs=nnx.Rngs(0), **options)
+
+
+def language_model_of(*names, features=12, **options):
+    skips = [TimeSkip.parse(name) for name in names]
+    options = dict(weight_init=uniform(0.5), rngs=nnx.Rngs(0)) | options
+    return LanguageModel(12, features, skips, **options)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sample"])
+@pytest.mark.parametrize("model", SKIPS)
+def test_classifier_does_not_see_the_padding(model, mode):
+    classifier = classifier_of(model)
+    lengths = jnp.asarray(LENGTHS)
+    other = np.where(np.arange(7) < LENGTHS[:, None], SYMBOLS, 5 - SYMBOLS)
+    assert (other != SYMBOLS).any()
+    one, two = (
+        classifier(jnp.asarray(x), carry_key=KEY, seq_lengths=lengths, mode=mode) for x in (SYMBOLS, other)
+    )
+    np.testing.assert_array_equal(one.logits, two.logits)
+    # Past its end a sequence decides nothing.
+    for leaf in one.decisions[0]:
+        assert not np.asarray(leaf)[np.arange(7) >= LENGTHS[:, None]].any()
+
+
+@pytest.mark.parametrize("model", SKIPS)
+def test_padded_sequence_is_classified_as_it_is_alone(model):
+    classifier = classifier_of(model)
+    padded = classifier(
+        jnp.asarray(SYMBOLS), carry_key=KEY, seq_lengths=jnp.asarray(LENGTHS), mode="greedy"
+    ).logits
+    for row, length in enumerate(LENGTHS):
+        alone = classifier(jnp.asarray(SYMBOLS[row : row + 1, :length]), carry_key=KEY, mode="greedy").logits
+        np.testing.assert_allclose(padded[row], alone[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", SKIPS)
+def test_language_model_returns_one_distribution_per_position(model):
+    language_model = language_model_of("lstm", model)
+    carry = language_model.initialize_carry(4, KEY)
+    new, output = language_model(carry, jnp.asarray(SYMBOLS))
+    assert output.logits.shape == (4, 7, 12)
+    assert [decision.action.shape for decision in output.decisions] == [(4, 7), (4, 7)]
+    assert jax.tree.structure(new) == jax.tree.structure(carry)
+    assert [leaf.shape for leaf in jax.tree.leaves(new)] == [leaf.shape for leaf in jax.tree.leaves(carry)]
+    assert all((np.asarray(layer.step) == 7).all() for layer in new)
+
+
+def test_language_model_reads_no_later_token():
+    language_model = language_model_of("lstm", "dynamic:3")
+    changed = SYMBOLS.copy()
+    changed[:, 4:] = 11 - changed[:, 4:]
+    one, two = (
+        language_model(language_model.initialize_carry(4, KEY), jnp.asarray(x))[1].logits
+        for x in (SYMBOLS, changed)
+    )
+    np.testing.assert_array_equal(one[:, :4], two[:, :4])
+    assert not np.allclose(one[:, 4:], two[:, 4:])
+
+
+def without_inputs(language_model):
+    """Every layer deaf to its input: what is left is bias and recurrence."""
+    for layer in language_model.stack.layers:
+        layer.cell.w_x[...] = jnp.zeros_like(layer.cell.w_x[...])
+        layer.cell.b[...] = jax.random.normal(jax.random.key(2), layer.cell.b.shape)
+        layer.cell.w_h[...] = jax.random.normal(jax.random.key(3), layer.cell.w_h.shape)
+    return language_model
+
+
+def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
+    tokens = jnp.asarray(SYMBOLS)
+
+    def states(language_model, key):
+        carry, _ = language_model(language_model.initialize_carry(4, KEY), tokens, key=key, mode="greedy")
+        return [np.asarray(layer.h) for layer in carry]
+
+    for names in (("lstm", "lstm"), ("lstm", "fixed:2")):
+        deaf = without_inputs(language_model_of(*names, dropout=0.5))
+        for still, dropped in zip(states(deaf, None), states(deaf, jax.random.key(4)), strict=True):
+            assert np.abs(still).max() > 0.1
+            np.testing.assert_array_equal(still, dropped)
+        hearing = language_model_of(*names, dropout=0.5)
+        pairs = zip(states(hearing, None), states(hearing, jax.random.key(4)), strict=True)
+        assert all(not np.allclose(still, dropped) for still, dropped in pairs)
+
+
+def test_dropped_outputs_are_zero_and_the_others_scaled_up():
+    # With the identity for a softmax layer the logits are what dropout leaves of the top layer's h.
+    rate, features = 0.25, 12
+    language_model = without_inputs(language_model_of("lstm", dropout=rate))
+    language_model.softmax.kernel[...] = jnp.eye(features)
+    language_model.softmax.bias[...] = jnp.zeros(features)
+    tokens = jnp.zeros((20, 30), jnp.int32)
+    carry = language_model.initialize_carry(20, KEY)
+    h, dropped = (
+        np.asarray(language_model(carry, tokens, key=key)[1].logits) for key in (None, jax.random.key(4))
+    )
+    gone = dropped == 0
+    np.testing.assert_allclose(dropped[~gone], h[~gone] / (1 - rate), rtol=1e-5)
+    # 7,200 independent draws: the standard deviation of their share is 0.005.
+    assert abs(gone.mean() - rate) < 0.03
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.05])
+def test_uniform_initializer_stays_in_its_bounds_and_fills_them(scale):
+    values = np.asarray(uniform(scale)(jax.random.key(0), (100, 100)))
+    assert values.min() >= -scale and values.max() <= scale
+    # A uniform variable on (-s, s) has the variance s² / 3.
+    np.testing.assert_allclose(values.std(), scale / np.sqrt(3), rtol=0.03)
+    assert abs(values.mean()) < 0.03 * scale
+
+
+def test_language_models_initializers_reach_their_own_weights():
+    def constant(value):
+        return nnx.initializers.constant(value)
+
+    language_model = language_model_of(
+        "lstm",
+        "dynamic:3",
+        weight_init=constant(0.5),
+        cell_options=[
+            {
+                "kernel_init": constant(1.0),
+                "recurrent_kernel_init": constant(2.0),
+                "bias_init": constant(3.0),
+            },
+            {"kernel_init": constant(4.0), "agent_kernel_init": constant(5.0), "forget_bias": 6.0},
+        ],
+    )
+    bottom, top = (layer.cell for layer in language_model.stack.layers)
+    for param, value in (
+        (language_model.embedding.embedding, 0.5),
+        (language_model.softmax.kernel, 0.5),
+        (language_model.softmax.bias, 0.5),
+        (bottom.w_x, 1.0),
+        (bottom.w_h, 2.0),
+        (bottom.b, 3.0),
+        (top.w_x, 4.0),
+        (top.agent.w_h, 5.0),
+        (top.agent.w_out, 5.0),
+    ):
+        np.testing.assert_array_equal(param[...], value)
+    # Gates are g, i, f, o: the forget gate's quarter is the third.
+    np.testing.assert_array_equal(top.b[...], np.repeat([0.0, 0.0, 6.0, 0.0], 12))

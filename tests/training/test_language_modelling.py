@@ -1,0 +1,246 @@
+"""Language modelling: perplexity against one long forward pass, carried state, dropout, sizes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax.data import LanguageCorpus, Vocabulary, make_corpus
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional import TimeSkip
+from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings, uniform
+from dynskip_jax.training.objective import AgentObjective
+
+WORDS = list("abcdefghijk")
+
+
+def corpus_of(train=60, valid=37, test=23):
+    """Random text; the sizes are tokens, of which the last is the end of a line."""
+    rng = np.random.default_rng(0)
+    lines = {}
+    for split, size in (("train", train), ("valid", valid), ("test", test)):
+        tokens = rng.choice(WORDS, size - 1)
+        tokens[4::9] = "\n"
+        lines[split] = " ".join(tokens).split("\n")
+    corpus = make_corpus("letters", lines, "here")
+    assert [corpus.sizes[split] for split in lines] == [train, valid, test]
+    return corpus
+
+
+def task_of(model="dynamic:3", corpus=None, **settings):
+    defaults = dict(
+        skips=(TimeSkip(), TimeSkip.parse(model)),
+        features=8,
+        batch_size=3,
+        num_steps=5,
+        dropout=0.0,
+        init_scale=0.8,  # large enough that the past matters
+        cell_options=({}, {"agent_features": 4, "kernel_init": uniform(1.5)}),
+        objective=AgentObjective(),
+    )
+    return LanguageModelling(corpus or corpus_of(), LanguageModellingSettings(**defaults | settings))
+
+
+def nll_of(logits, targets):
+    """-log softmax at the targets, in float64; both (..., time)."""
+    logits = np.asarray(logits, float)
+    total = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
+    return total - np.take_along_axis(logits, np.asarray(targets)[..., None], axis=-1)[..., 0]
+
+
+def long_pass(task, params, inputs, targets):
+    """Negative log-likelihood of each token of one stream, in one call without a mask."""
+    model = nnx.merge(task.graphdef, params)
+    carry = model.initialize_carry(1, jax.random.key(9))
+    _, output = model(carry, jnp.asarray(inputs, jnp.int32)[None], mode="greedy")
+    return nll_of(output.logits[0], targets)
+
+
+def stream_of(task, split):
+    """Inputs and targets of a whole split: each token after the one before, the first after <eos>."""
+    tokens = getattr(task.corpus, split)
+    return np.concatenate([[task.corpus.vocabulary.index["<eos>"]], tokens[:-1]]), tokens
+
+
+def one_seed(params):
+    return jax.tree.map(lambda leaf: leaf[None], params)
+
+
+KEYS = jax.random.split(jax.random.key(5), 1)
+
+
+@pytest.mark.parametrize("model", ["fixed:2", "attention:3", "dynamic:3"])
+def test_perplexity_of_one_stream_is_that_of_one_long_pass(model):
+    task = task_of(model)
+    params = [task.init(jax.random.key(seed)) for seed in (0, 1)]
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
+    keys = jax.random.split(jax.random.key(5), 2)
+    for split, name in (("valid", "dev"), ("test", "test")):
+        expected = [np.exp(long_pass(task, each, *stream_of(task, split)).mean()) for each in params]
+        found = task.evaluate(both, name, keys, batch_size=1)
+        np.testing.assert_allclose(found[f"{name}_perplexity"], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("batch_size", "num_steps"), [(2, 5), (4, 150), (5, 7), (30, 4), (50, 3)])
+def test_perplexity_of_several_streams_counts_every_token_once(batch_size, num_steps, monkeypatch):
+    # A whole number of rows never fits; with 30 and 50 rows some have nothing to read at all.
+    task = task_of(num_steps=num_steps)
+    params = task.init(jax.random.key(0))
+    counted = []
+    summarise = task.summarise
+    monkeypatch.setattr(task, "summarise", lambda sums: counted.append(sums["tokens"]) or summarise(sums))
+    found = task.evaluate(one_seed(params), "dev", KEYS, batch_size=batch_size)
+
+    inputs, targets = stream_of(task, "valid")
+    length = -(-len(targets) // batch_size)
+    nll = np.concatenate(
+        [
+            long_pass(task, params, inputs[start : start + length], targets[start : start + length])
+            for start in range(0, len(targets), length)
+        ]
+    )
+    assert len(nll) == 37
+    assert np.ravel(counted).tolist() == [37]
+    np.testing.assert_allclose(found["dev_perplexity"], [np.exp(nll.mean())], rtol=1e-4)
+
+
+def test_one_stream_does_not_depend_on_where_it_is_cut():
+    corpus = corpus_of(train=1200, valid=1003)
+    found = []
+    for num_steps in (5, 501, 1100):  # segments of 400, 501 and 1,100 steps
+        task = task_of("dynamic:3", corpus, num_steps=num_steps, batch_size=1)
+        params = one_seed(task.init(jax.random.key(0)))
+        found.append(task.evaluate(params, "dev", KEYS, batch_size=1))
+    for other in found[1:]:
+        for name, value in found[0].items():
+            np.testing.assert_allclose(other[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_training_segments_carry_the_state_on():
+    # 60 tokens are 3 rows of 20, cut into 4 segments; choices are sampled, from the carry's own keys.
+    task = task_of()
+    assert task.num_batches == 4
+    params = task.init(jax.random.key(0))
+    carry = start = task.initial_carry(params, jax.random.key(3))
+    total, tokens = 0.0, 0
+    for number, batch in enumerate(task.train_batches(0)):
+        _, (carry, sums) = task.loss(params, carry, batch, jax.random.key(number))
+        total, tokens = total + float(sums["nll"]), tokens + int(sums["tokens"])
+    inputs, targets = (leaf.reshape(3, 20) for leaf in stream_of(task, "train"))
+    _, output = nnx.merge(task.graphdef, params)(start, jnp.asarray(inputs, jnp.int32), mode="sample")
+    assert tokens == 60
+    np.testing.assert_allclose(total, nll_of(output.logits, targets).sum(), rtol=1e-4)
+
+
+def second_segment(task, params, forget):
+    """Loss of the second training segment, after `forget` was applied to the carry of the first."""
+    first, second, *_ = task.train_batches(0)
+    carry = task.initial_carry(params, jax.random.key(3))
+    _, (carry, _) = task.loss(params, carry, first, jax.random.key(4))
+    return float(task.loss(params, forget(carry), second, jax.random.key(4))[0])
+
+
+def keep_newest(carry):
+    def zero_older(slots):
+        slots = np.array(slots)
+        slots[:, 1:] = 0
+        return jnp.asarray(slots)
+
+    return tuple(layer._replace(h=zero_older(layer.h), c=zero_older(layer.c)) for layer in carry)
+
+
+def test_restarted_buffer_keeps_the_newest_state_alone():
+    settings = dict(skips=(TimeSkip(), TimeSkip.parse("fixed:3")))
+    restarting, plain = task_of(restart_buffer=True, **settings), task_of(**settings)
+    params = plain.init(jax.random.key(0))
+    kept = second_segment(plain, params, lambda carry: carry)
+    forgotten = second_segment(plain, params, keep_newest)
+    restarted = second_segment(restarting, params, lambda carry: carry)
+    assert abs(kept - forgotten) > 1e-3
+    assert restarted == pytest.approx(forgotten, rel=1e-6)
+    # The newest state survives: with nothing at all carried over the loss is another one.
+    nothing = second_segment(plain, params, lambda _: plain.initial_carry(params, jax.random.key(3)))
+    assert abs(restarted - nothing) > 1e-4
+
+
+def test_restarting_the_buffer_is_nothing_to_a_plain_lstm():
+    settings = dict(skips=(TimeSkip(), TimeSkip()))
+    params = task_of(**settings).init(jax.random.key(0))
+    losses = [
+        second_segment(task_of(restart_buffer=restart, **settings), params, lambda carry: carry)
+        for restart in (True, False)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_dropout_is_for_training_alone():
+    plain = task_of()
+    top = plain.settings.cell_options[1] | {"recurrent_dropout": 0.5}
+    dropped = task_of(dropout=0.5, cell_options=({}, top))
+    params = plain.init(jax.random.key(0))
+    found = [task.evaluate(one_seed(params), "dev", KEYS) for task in (plain, dropped, dropped)]
+    assert found[0] == found[1] == found[2]
+    batch = next(iter(plain.train_batches(0)))
+    carry = plain.initial_carry(params, jax.random.key(3))
+    with_dropout, without = (
+        [float(task.loss(params, carry, batch, jax.random.key(k))[1][1]["nll"]) for k in (1, 1, 2)]
+        for task in (dropped, plain)
+    )
+    assert with_dropout[0] == with_dropout[1] != with_dropout[2]
+    assert without[0] == without[1] == without[2] != with_dropout[0]
+
+
+def test_evaluation_samples_only_if_asked_and_with_the_given_keys():
+    task = task_of()
+    params = one_seed(task.init(jax.random.key(0)))
+    other = jax.random.split(jax.random.key(6), 1)
+
+    def perplexity(keys, **options):
+        return float(task.evaluate(params, "dev", keys, **options)["dev_perplexity"][0])
+
+    assert perplexity(KEYS) == perplexity(other) == perplexity(KEYS, mode="greedy")
+    assert perplexity(KEYS, mode="sample") == perplexity(KEYS, mode="sample")
+    assert perplexity(KEYS, mode="sample") != perplexity(other, mode="sample")
+
+
+def test_loss_is_summed_over_the_segment_and_averaged_over_streams():
+    task = task_of("lstm")
+    params = task.init(jax.random.key(0))
+    batch = next(iter(task.train_batches(0)))
+    carry = task.initial_carry(params, jax.random.key(3))
+    loss, (_, sums) = task.loss(params, carry, batch, jax.random.key(1))
+    assert batch.inputs.shape == (3, 5)
+    np.testing.assert_allclose(loss, sums["nll"] / 3, rtol=1e-6)
+
+
+def test_trace_has_one_choice_for_each_token():
+    task = task_of()
+    params = one_seed(task.init(jax.random.key(0)))
+    tokens, chosen = task.trace(params, "dev", KEYS, layer=-1)
+    inputs, _ = stream_of(task, "valid")
+    assert chosen.shape == (1, 37)
+    assert set(np.unique(chosen)) <= {1, 2, 3}
+    np.testing.assert_array_equal(np.sort(tokens), np.sort(inputs))
+
+
+def test_several_rollouts_are_refused():
+    with pytest.raises(UserError, match="one rollout"):
+        task_of(objective=AgentObjective(rollouts=2))
+
+
+@pytest.mark.parametrize("model", ["lstm", "dynamic:5"])
+def test_size_of_the_papers_model(model):
+    vocabulary = Vocabulary((*(f"w{i}" for i in range(9_999)), "<eos>"))
+    tokens = np.zeros(40, np.int32)
+    corpus = LanguageCorpus("sized", tokens, tokens, tokens, vocabulary, "here")
+    task = task_of(model, corpus, features=650, cell_options=({}, {"agent_features": 50}))
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+
+    embedding = 10_000 * 650
+    layer = 4 * (650 * 650 + 650 * 650 + 650)
+    softmax = 650 * 10_000 + 10_000
+    agent = (650 + 650) * 50 + 50 + 50 * 5 + 5 if model == "dynamic:5" else 0
+    assert count == embedding + 2 * layer + softmax + agent
+    assert round(count / 1e6, 1) == 19.8

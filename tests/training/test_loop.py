@@ -1,0 +1,506 @@
+"""The training loop: seeds, resuming bit for bit, selection on dev, interruptions, and that it learns."""
+
+import json
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynskip_jax.data import make_corpus
+from dynskip_jax.functional import TimeSkip
+from dynskip_jax.training import loop
+from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
+from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
+from dynskip_jax.training.loop import FitSettings, Stopped, fit
+from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.run_dir import RunDir
+
+NUM_BATCHES = 3
+
+
+class Scripted:
+    """A task whose dev metric is written down; its parameter `steps` counts the updates it has had."""
+
+    monitor = "dev_score"
+    headline = "loss"
+    num_batches = NUM_BATCHES
+    batch_axis = None
+
+    def __init__(self, *scripts, higher_is_better=False):
+        self.scripts = np.array(scripts, float)  # (seeds, epochs)
+        self.higher_is_better = higher_is_better
+        self.splits = []
+
+    def init(self, key):
+        return {"steps": jnp.zeros(()), "w": jax.random.normal(key, (2,))}
+
+    def initial_carry(self, params, key):
+        return jax.random.normal(key, (2,))
+
+    def loss(self, params, carry, batch, key):
+        noise = jax.random.normal(key, (2,))
+        value = 0.1 * jnp.sum((params["w"] * batch + carry * noise) ** 2 * params["w"])
+        return value - params["steps"], (carry + noise, {"loss": value, "batches": jnp.ones(())})
+
+    def train_batches(self, epoch):
+        return [np.float32([epoch + 1, number]) for number in range(NUM_BATCHES)]
+
+    def summarise(self, sums):
+        return {"loss": sums["loss"] / sums["batches"]}
+
+    def evaluate(self, params, split, keys):
+        self.splits.append(split)
+        epochs = np.asarray(params["steps"]).round().astype(int) // NUM_BATCHES
+        return {"dev_score": self.scripts[np.arange(len(epochs)), epochs - 1]}
+
+
+class Watched:
+    """Mixed into a task: remembers what `fit` evaluates."""
+
+    def evaluate(self, params, split, keys, **options):
+        self.evaluated = [*getattr(self, "evaluated", []), (split, jax.tree.map(np.asarray, params))]
+        return super().evaluate(params, split, keys, **options)
+
+
+class WatchedClassification(Watched, Classification):
+    pass
+
+
+class WatchedLanguageModelling(Watched, LanguageModelling):
+    pass
+
+
+def classification(seeds):
+    rng = np.random.default_rng(0)
+    x = rng.integers(6, size=(60, 7)).astype(np.int32)
+    y = x[:, -2] % 3
+    # No test split: training has no use for it.
+    splits = {"train": Examples(x[:43], y[:43]), "dev": Examples(x[43:], y[43:])}
+    return WatchedClassification(
+        splits,
+        ClassificationSettings(
+            skips=(TimeSkip.parse("dynamic:3", mix=0.5),),
+            features=8,
+            num_symbols=6,
+            num_classes=3,
+            batch_size=8,
+            seeds=seeds,
+            cell_options=({"agent_features": 5, "recurrent_dropout": 0.2},),
+            objective=AgentObjective(baseline="rollouts", rollouts=2),
+            dropout=0.3,
+            evaluation_mode="sample",
+            evaluation_batch_size=10,
+        ),
+    )
+
+
+def language_modelling(seeds):
+    words = np.random.default_rng(1).choice(list("abcdefg"), size=(40, 4))
+    lines = [" ".join(row) for row in words]
+    corpus = make_corpus("letters", {"train": lines[:26], "valid": lines[26:33], "test": lines[33:]}, "here")
+    return WatchedLanguageModelling(
+        corpus,
+        LanguageModellingSettings(
+            skips=(TimeSkip(), TimeSkip.parse("dynamic:3")),
+            features=8,
+            batch_size=4,
+            num_steps=6,
+            dropout=0.3,
+            init_scale=0.3,
+            cell_options=({}, {"agent_features": 5, "recurrent_dropout": 0.2}),
+            objective=AgentObjective(baseline="batch", entropy_coef=0.1),
+            evaluation_mode="sample",
+        ),
+    )
+
+
+TASKS = {"classification": classification, "language_modelling": language_modelling}
+SEEDS = (3, 4)
+EPOCHS = 3
+
+
+def run(
+    task, folder, *, seeds, epochs, announce=lambda line: None, should_stop=None, optimizer=None, **options
+):
+    options = dict(learning_rate=lambda epoch, history: np.ones(len(seeds))) | options
+    return fit(
+        task,
+        FitSettings(seeds=seeds, epochs=epochs, optimizer=optimizer or make_optimizer("sgd"), **options),
+        RunDir.open(folder, {"task": type(task).__name__}),
+        announce=announce,
+        should_stop=should_stop or (lambda step: False),
+    )
+
+
+def train(kind, folder, seeds=SEEDS, stop_after=None):
+    """A short training with everything on that draws noise; None if it was stopped."""
+    task = TASKS[kind](seeds)
+    options = dict(
+        optimizer=make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01),
+        # The rate follows the dev history, so that a history lost in resuming would show.
+        learning_rate=lambda epoch, history: 0.2 / (1 + history.sum(axis=0) / 10),
+        log_every=2,
+    )
+    result = run(
+        task, folder, seeds=seeds, epochs=EPOCHS, should_stop=lambda step: step == stop_after, **options
+    )
+    return task, result
+
+
+def metrics(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_identical(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(e).tobytes()
+
+
+def assert_close(actual, expected):
+    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-3, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """Uninterrupted runs, one per task: (task, result, folder)."""
+    done = {}
+
+    def get(kind):
+        if kind not in done:
+            folder = tmp_path_factory.mktemp(kind)
+            done[kind] = (*train(kind, folder), folder)
+        return done[kind]
+
+    return get
+
+
+@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize("where", ["after_an_epoch", "within_an_epoch"])
+def test_stopped_run_resumes_bit_for_bit(kind, where, reference, tmp_path):
+    task, result, folder = reference(kind)
+    assert task.num_batches > 3
+    stop_after = task.num_batches + (0 if where == "after_an_epoch" else 3)
+    with pytest.raises(Stopped, match=f"after step {stop_after} of {EPOCHS * task.num_batches}"):
+        train(kind, tmp_path, stop_after=stop_after)
+    assert len(metrics(tmp_path)) < len(metrics(folder))
+    again, resumed = train(kind, tmp_path)
+    assert_identical(resumed.params, result.params)
+    assert_identical(again.evaluated[-1], task.evaluated[-1])
+    assert (tmp_path / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
+    assert resumed.best_epoch.tolist() == result.best_epoch.tolist()
+    assert resumed.epochs == result.epochs == EPOCHS
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_seeds_trained_together_are_those_trained_alone(kind, reference, tmp_path):
+    _, together, folder = reference(kind)
+    for index, seed in enumerate(SEEDS):
+        _, alone = train(kind, tmp_path / str(seed), seeds=(seed,))
+        assert_close(
+            jax.tree.map(lambda leaf: leaf[0], alone.params),
+            jax.tree.map(lambda leaf, i=index: leaf[i], together.params),
+        )
+        assert alone.best_epoch[0] == together.best_epoch[index]
+        for one, both in zip(metrics(tmp_path / str(seed)), metrics(folder), strict=True):
+            assert one.keys() == both.keys()
+            for name, value in both.items():
+                value = value[index] if isinstance(value, list) else value
+                assert one[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-3))
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_seeds_differ_from_each_other(kind, reference):
+    _, result, folder = reference(kind)
+    kernels = [leaf for leaf in jax.tree.leaves(result.params) if leaf.ndim == 3]
+    assert kernels
+    assert all(not np.allclose(leaf[0], leaf[1]) for leaf in kernels)
+    name = "dev_nll" if kind == "classification" else "dev_perplexity"
+    assert all(len(set(record[name])) == 2 for record in metrics(folder) if record["split"] == "dev")
+
+
+def test_same_seed_gives_the_same_result(tmp_path):
+    results = [run(Scripted([3, 2]), tmp_path / name, seeds=(5,), epochs=2) for name in "ab"]
+    other = run(Scripted([3, 2]), tmp_path / "c", seeds=(6,), epochs=2)
+    assert_identical(results[0].params, results[1].params)
+    assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
+    assert not np.allclose(results[0].params["w"], other.params["w"])
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_only_train_and_dev_are_read(kind, reference):
+    task, _, folder = reference(kind)
+    assert [split for split, _ in task.evaluated] == ["dev"] * EPOCHS
+    assert {record["split"] for record in metrics(folder)} == {"train", "dev"}
+    assert not any("test" in name for record in metrics(folder) for name in record)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_returned_parameters_are_those_of_the_best_dev_epoch(kind, reference):
+    task, result, folder = reference(kind)
+    dev = np.array([record[task.monitor] for record in metrics(folder) if record["split"] == "dev"])
+    best = dev.argmax(axis=0) if task.higher_is_better else dev.argmin(axis=0)
+    assert result.best_epoch.tolist() == (best + 1).tolist()
+    for index, epoch in enumerate(best):
+        wanted = jax.tree.map(lambda leaf, i=index: leaf[i], task.evaluated[epoch][1])
+        assert_identical(jax.tree.map(lambda leaf, i=index: leaf[i], result.params), wanted)
+
+
+def test_records_have_steps_epochs_and_rates(reference):
+    task, _, folder = reference("language_modelling")
+    n = task.num_batches
+    records = metrics(folder)
+    dev = [record for record in records if record["split"] == "dev"]
+    assert [(record["step"], record["epoch"]) for record in dev] == [(n * e, e) for e in (1, 2, 3)]
+    logged = [record["step"] for record in records if record["split"] == "train"]
+    assert logged == sorted([s for s in range(2, 3 * n + 1, 2)] + [n, 2 * n, 3 * n])
+    history = np.zeros((0, len(SEEDS)))
+    for record in dev:
+        np.testing.assert_allclose(record["learning_rate"], 0.2 / (1 + history.sum(axis=0) / 10), rtol=1e-6)
+        history = np.concatenate([history, [record["dev_perplexity"]]])
+
+
+# --- Selection on dev ---
+
+
+@pytest.mark.parametrize(
+    ("script", "patience", "epochs", "best"),
+    [
+        ([5, 4, 4.5, 4.2, 3, 2], 2, 4, 2),
+        ([5, 4, 4.5, 4.2, 3, 2], 0, 6, 6),
+        ([5, 4, 4.5, 4.2, 3, 2], 3, 6, 6),
+        ([5, 5, 5, 5, 5, 5], 3, 4, 1),  # as good is not better
+        ([np.nan, 7, np.nan, 6, np.nan, np.nan], 2, 6, 4),
+        ([7, np.nan, np.nan, 6, 5, 4], 2, 3, 1),
+    ],
+)
+@pytest.mark.parametrize("higher_is_better", [False, True])
+def test_training_ends_when_patience_does(script, patience, epochs, best, higher_is_better, tmp_path):
+    script = -np.array(script, float) if higher_is_better else script
+    task = Scripted(script, higher_is_better=higher_is_better)
+    result = run(task, tmp_path, seeds=(0,), epochs=6, patience=patience)
+    assert (result.epochs, result.best_epoch.tolist()) == (epochs, [best])
+    assert result.params["steps"].tolist() == [best * NUM_BATCHES]
+    assert task.splits == ["dev"] * epochs
+
+
+def test_each_seed_stops_and_is_selected_for_itself(tmp_path):
+    # Alone, the first seed would have stopped after epoch 4: what it reaches later is not taken.
+    scripts = [5, 4, 4.5, 4.2, 3, 2, 1, 0], [9, 8, 7, 6, 5, 5, 5, 0]
+    result = run(Scripted(*scripts), tmp_path, seeds=(0, 1), epochs=8, patience=2)
+    assert (result.epochs, result.best_epoch.tolist()) == (7, [2, 5])
+    assert result.params["steps"].tolist() == [2 * NUM_BATCHES, 5 * NUM_BATCHES]
+
+
+def test_without_any_number_on_dev_nothing_is_best(tmp_path):
+    result = run(Scripted([np.nan] * 3), tmp_path, seeds=(0,), epochs=3)
+    assert (result.epochs, result.best_epoch.tolist(), result.params["steps"].tolist()) == (3, [0], [0])
+
+
+def test_finished_run_is_not_trained_again(tmp_path):
+    first = run(Scripted([3, 1, 2]), tmp_path, seeds=(0,), epochs=3)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    task = Scripted([3, 1, 2])
+    second = run(task, tmp_path, seeds=(0,), epochs=3)
+    assert_identical(second.params, first.params)
+    assert (second.epochs, second.best_epoch.tolist()) == (3, [2])
+    assert (task.splits, (tmp_path / "metrics.jsonl").read_bytes()) == ([], before)
+
+
+def test_each_seed_has_its_own_rate_from_its_own_history(tmp_path):
+    asked = []
+
+    def rate(epoch, history):
+        asked.append((epoch, history.tolist()))
+        return np.array([1.0, 0.5])
+
+    class TwoSpeeds(Scripted):
+        def evaluate(self, params, split, keys):
+            epoch = int(params["steps"][0]) // NUM_BATCHES
+            return {"dev_score": self.scripts[:, epoch - 1]}
+
+    result = run(TwoSpeeds([3, 2, 1], [6, 5, 4]), tmp_path, seeds=(0, 1), epochs=3, learning_rate=rate)
+    assert asked == [(0, []), (1, [[3, 6]]), (2, [[3, 6], [2, 5]])]
+    assert result.params["steps"].tolist() == [9, 4.5]
+
+
+# --- Crashes and interruptions ---
+
+SCRIPT = [3, 2, 2.5, 1]
+
+
+def scripted(folder, **options):
+    return run(Scripted(SCRIPT), folder, seeds=(0,), epochs=len(SCRIPT), log_every=1, **options)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    return scripted(folder), (folder / "metrics.jsonl").read_bytes()
+
+
+def assert_as_uninterrupted(result, folder, uninterrupted):
+    expected, text = uninterrupted
+    assert_identical(result.params, expected.params)
+    assert (result.epochs, result.best_epoch.tolist()) == (expected.epochs, expected.best_epoch.tolist())
+    assert (folder / "metrics.jsonl").read_bytes() == text
+
+
+def crash_at(step):
+    def should_stop(now):
+        if now == step:
+            raise RuntimeError("the machine went down")
+        return False
+
+    return should_stop
+
+
+@pytest.mark.parametrize("step", [1, 2 * NUM_BATCHES + 2])
+def test_crashed_run_goes_on_from_its_last_checkpoint(step, tmp_path, uninterrupted):
+    with pytest.raises(RuntimeError, match="went down"):
+        scripted(tmp_path, should_stop=crash_at(step))
+    said = []
+    assert_as_uninterrupted(scripted(tmp_path, announce=said.append), tmp_path, uninterrupted)
+    assert said == ([] if step == 1 else [f"resuming after step {2 * NUM_BATCHES} (epoch 3)"])
+
+
+def test_long_epochs_are_saved_on_the_way(tmp_path, uninterrupted):
+    with pytest.raises(RuntimeError, match="went down"):
+        scripted(tmp_path, should_stop=crash_at(NUM_BATCHES + 2), checkpoint_minutes=0.0)
+    said = []
+    assert_as_uninterrupted(scripted(tmp_path, announce=said.append), tmp_path, uninterrupted)
+    assert said == [f"resuming after step {NUM_BATCHES + 1} (epoch 2)"]
+
+
+@pytest.mark.parametrize("saved_at_the_last_step", [False, True])
+def test_crash_between_an_epochs_records_and_its_checkpoint_repeats_no_record(
+    saved_at_the_last_step, tmp_path, uninterrupted, monkeypatch
+):
+    if saved_at_the_last_step:
+        with pytest.raises(Stopped):
+            scripted(tmp_path, should_stop=lambda step: step == NUM_BATCHES)
+
+    def crash(*_):
+        raise RuntimeError("the machine went down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Checkpoints, "save", crash)
+        with pytest.raises(RuntimeError, match="went down"):
+            scripted(tmp_path)
+    assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
+
+
+def test_corrupt_newest_checkpoint_is_announced_and_the_one_before_used(tmp_path, uninterrupted):
+    with pytest.raises(Stopped):
+        scripted(tmp_path, should_stop=lambda step: step == 2 * NUM_BATCHES + 1)
+    newest = tmp_path / "checkpoints" / str(2 * NUM_BATCHES + 1)
+    assert newest.is_dir()
+    for file in [path for path in newest.rglob("*") if path.is_file()]:
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    said = []
+    result = scripted(tmp_path, announce=said.append)
+    assert len(said) == 2
+    assert said[0].startswith(f"warning: checkpoint {newest.name} in ") and "unreadable" in said[0]
+    assert said[1] == f"resuming after step {2 * NUM_BATCHES} (epoch 3)"
+    assert_as_uninterrupted(result, tmp_path, uninterrupted)
+
+
+HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", HANDLED)
+def test_signal_saves_and_stops_and_the_handlers_come_back(number, tmp_path, uninterrupted):
+    before = [signal.getsignal(handled) for handled in HANDLED]
+
+    def send(step):
+        if step == NUM_BATCHES + 1:
+            os.kill(os.getpid(), number)
+        return False
+
+    with pytest.raises(Stopped, match=r"stopped after step 5 of 12; progress is saved"):
+        scripted(tmp_path, should_stop=send)
+    assert [signal.getsignal(handled) for handled in HANDLED] == before
+    said = []
+    assert_as_uninterrupted(scripted(tmp_path, announce=said.append), tmp_path, uninterrupted)
+    assert said == ["resuming after step 5 (epoch 2)"]
+    assert [signal.getsignal(handled) for handled in HANDLED] == before
+
+
+def test_second_interruption_does_not_wait(tmp_path):
+    before = [signal.getsignal(handled) for handled in HANDLED]
+
+    def send_twice(step):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        scripted(tmp_path, should_stop=send_twice)
+    assert [signal.getsignal(handled) for handled in HANDLED] == before
+
+
+def test_training_in_another_thread_leaves_signals_alone(tmp_path, uninterrupted):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(scripted(tmp_path)))
+    thread.start()
+    thread.join()
+    assert_as_uninterrupted(results[0], tmp_path, uninterrupted)
+
+
+# --- Learning ---
+
+
+def test_cyclic_text_is_learned_to_a_perplexity_near_one(tmp_path):
+    lines = {"train": ["a b c d e"] * 60, "valid": ["a b c d e"] * 6, "test": ["a"]}
+    task = LanguageModelling(
+        make_corpus("cycle", lines, "here"),
+        LanguageModellingSettings(
+            skips=(TimeSkip(), TimeSkip.parse("dynamic:3")),
+            features=16,
+            batch_size=4,
+            num_steps=9,
+            dropout=0.0,
+            init_scale=0.1,
+            cell_options=({}, {}),
+            objective=AgentObjective(baseline="batch", entropy_coef=0.01),
+        ),
+    )
+    rate = dict(learning_rate=lambda epoch, history: np.array([0.02]))
+    run(task, tmp_path, seeds=(0,), epochs=12, optimizer=make_optimizer("adam", clip=5.0), **rate)
+    records = metrics(tmp_path)
+    # Six tokens are equally frequent: without its past nothing does better than 6.
+    assert records[0]["train_perplexity"] > 3
+    assert 1.0 <= records[-1]["dev_perplexity"] < 1.1
+
+
+def test_classifier_learns_to_copy_the_last_symbol(tmp_path):
+    x = np.random.default_rng(0).integers(4, size=(300, 5)).astype(np.int32)
+    examples = Examples(x, x[:, -1])
+    splits = {
+        "train": Examples(*(leaf[:240] for leaf in examples[:2])),
+        "dev": Examples(*(leaf[240:] for leaf in examples[:2])),
+    }
+    task = Classification(
+        splits,
+        ClassificationSettings(
+            skips=(TimeSkip.parse("dynamic:3", mix=0.5),),
+            features=16,
+            num_symbols=4,
+            num_classes=4,
+            batch_size=24,
+            seeds=(0,),
+            cell_options=({},),
+            objective=AgentObjective(baseline="batch"),
+            evaluation_batch_size=60,
+        ),
+    )
+    rate = dict(learning_rate=lambda epoch, history: np.array([0.02]))
+    run(task, tmp_path, seeds=(0,), epochs=10, optimizer=make_optimizer("adam"), **rate)
+    dev = [record["dev_accuracy"] for record in metrics(tmp_path) if record["split"] == "dev"]
+    assert dev[-1] > 0.95

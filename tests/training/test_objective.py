@@ -1,0 +1,197 @@
+"""The agent's objective against loops that spell out its definition, one example and one step at a time."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional import Decision, TimeSkip
+from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
+from dynskip_jax.training.objective import AgentObjective, agent_loss
+
+BATCH, TIME, ROLLOUTS = 6, 4, 3
+DYNAMIC = TimeSkip.parse("dynamic:5")
+
+
+def decision_of(seed):
+    rng = np.random.default_rng(seed)
+    return Decision(
+        action=jnp.asarray(rng.integers(1, 6, (BATCH, TIME)), jnp.int32),
+        log_prob=jnp.asarray(-rng.exponential(1.0, (BATCH, TIME)), jnp.float32),
+        entropy=jnp.asarray(rng.uniform(0, 1.6, (BATCH, TIME)), jnp.float32),
+    )
+
+
+def slow_returns(objective, log_prob, rewards):
+    """What each log-probability is multiplied with, (batch, time)."""
+    beta = objective.entropy_coef if objective.entropy == "sampled" else 0.0
+    returns = np.zeros((BATCH, TIME))
+    for i, t in itertools.product(range(BATCH), range(TIME)):
+
+        def gain(j, t=t):
+            """The reward alone that example j collects from step t on."""
+            if rewards.ndim == 1:
+                return rewards[j]
+            return sum(objective.discount ** (u - t) * rewards[j, u] for u in range(t, TIME))
+
+        if rewards.ndim == 1:
+            entropy = beta * (sum(log_prob[i]) + 1)
+        else:
+            later = range(t, TIME)
+            entropy = beta * (sum(objective.discount ** (u - t) * log_prob[i, u] for u in later) + 1)
+        others = []
+        if objective.baseline == "batch":
+            others = [j for j in range(BATCH) if j != i]
+        elif objective.baseline == "rollouts":
+            first = i // objective.rollouts * objective.rollouts
+            others = [j for j in range(first, first + objective.rollouts) if j != i]
+        baseline = np.mean([gain(j) for j in others]) if others else 0.0
+        returns[i, t] = gain(i) - entropy - baseline
+    return returns
+
+
+def slow_loss(objective, decision, rewards):
+    log_prob, rewards = np.asarray(decision.log_prob, float), np.asarray(rewards, float)
+    losses = -(log_prob * slow_returns(objective, log_prob, rewards)).sum(axis=1)
+    if objective.entropy == "exact":
+        losses -= objective.entropy_coef * np.asarray(decision.entropy, float).sum(axis=1)
+    return objective.rl_coef * losses.mean()
+
+
+def rewards_of(kind):
+    shape = (BATCH,) if kind == "terminal" else (BATCH, TIME)
+    return jnp.asarray(np.random.default_rng(7).normal(size=shape), jnp.float32)
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("entropy", ["sampled", "exact"])
+@pytest.mark.parametrize("baseline", ["none", "batch", "rollouts"])
+@pytest.mark.parametrize("kind", ["terminal", "per_step"])
+def test_loss_and_gradient_are_the_slow_definition(kind, baseline, entropy, discount):
+    objective = AgentObjective(
+        rl_coef=0.7,
+        entropy_coef=0.3,
+        entropy=entropy,
+        discount=discount,
+        baseline=baseline,
+        rollouts=ROLLOUTS if baseline == "rollouts" else 1,
+    )
+    decision, rewards = decision_of(0), rewards_of(kind)
+
+    def loss(log_prob, entropies, rewards):
+        traced = decision._replace(log_prob=log_prob, entropy=entropies)
+        return agent_loss(objective, (DYNAMIC,), (traced,), rewards)
+
+    value, grads = jax.value_and_grad(loss, (0, 1, 2))(decision.log_prob, decision.entropy, rewards)
+    np.testing.assert_allclose(value, slow_loss(objective, decision, rewards), rtol=1e-4)
+    # The score function: returns are constants to the gradient, and the reward is not differentiated.
+    expected = slow_returns(objective, np.asarray(decision.log_prob, float), np.asarray(rewards, float))
+    np.testing.assert_allclose(grads[0], -0.7 / BATCH * expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(grads[1], -0.7 * 0.3 / BATCH if entropy == "exact" else 0.0, rtol=1e-5)
+    np.testing.assert_array_equal(grads[2], 0.0)
+
+
+def test_a_case_worked_out_by_hand():
+    decision = Decision(
+        action=jnp.array([[1, 2], [2, 1]], jnp.int32),
+        log_prob=jnp.array([[-1.0, -2.0], [-3.0, -4.0]]),
+        entropy=jnp.zeros((2, 2)),
+    )
+    # Returns less baseline: (10 - 4) and (4 - 10). Losses: 3 * 6 = 18 and 7 * -6 = -42; their mean is -12.
+    objective = AgentObjective(entropy_coef=0.0, baseline="batch")
+    assert agent_loss(objective, (DYNAMIC,), (decision,), jnp.array([10.0, 4.0])) == -12.0
+    # Rewards to go (3, 2) and (0, 0): losses 1 * 3 + 2 * 2 = 7 and 0; half of their mean.
+    objective = AgentObjective(entropy_coef=0.0, rl_coef=0.5)
+    rewards = jnp.array([[1.0, 2.0], [0.0, 0.0]])
+    assert agent_loss(objective, (DYNAMIC,), (decision,), rewards) == 0.5 * 3.5
+
+
+def test_rewards_of_each_kind():
+    probability = np.array([[0.25, 1.0], [0.5, 1e-3]], np.float32)
+    correct = jnp.array([[0.0, 1.0], [1.0, 0.0]])
+    log_likelihood = jnp.log(probability)
+    expected = {
+        "log_likelihood": np.log(probability),
+        "probability": probability,
+        "correct": np.array([[-1.0, 1.0], [1.0, -1.0]]),
+    }
+    for kind, values in expected.items():
+        rewards = AgentObjective(reward=kind).rewards(log_likelihood, correct)
+        np.testing.assert_allclose(rewards, values, rtol=1e-6)
+
+
+@pytest.mark.parametrize("entropy", ["sampled", "exact"])
+def test_only_layers_that_sample_contribute(entropy):
+    objective = AgentObjective(entropy=entropy)
+    decisions = tuple(decision_of(seed) for seed in range(4))
+    rewards = rewards_of("per_step")
+    quiet = tuple(TimeSkip.parse(name) for name in ("lstm", "fixed:3", "attention:4"))
+    assert agent_loss(objective, quiet, decisions[:3], rewards) == 0.0
+    first, last = (agent_loss(objective, (DYNAMIC,), (decisions[i],), rewards) for i in (0, 3))
+    stack = (DYNAMIC, quiet[0], quiet[2], DYNAMIC)
+    np.testing.assert_allclose(agent_loss(objective, stack, decisions, rewards), first + last, rtol=1e-6)
+
+
+def test_rollouts_of_an_example_follow_each_other():
+    objective = AgentObjective(entropy_coef=0.0, baseline="rollouts", rollouts=ROLLOUTS)
+    each = jnp.array([5.0, -2.0])
+    # Equal rewards within an example leave no advantage; in the other order they do.
+    repeated = agent_loss(objective, (DYNAMIC,), (decision_of(0),), jnp.repeat(each, ROLLOUTS))
+    tiled = agent_loss(objective, (DYNAMIC,), (decision_of(0),), jnp.tile(each, ROLLOUTS))
+    assert abs(repeated) < 1e-5
+    assert abs(tiled) > 0.1
+
+
+def test_classifier_compares_the_rollouts_of_one_example():
+    rng = np.random.default_rng(0)
+    batch = Examples(rng.integers(5, size=(4, 6)).astype(np.int32), rng.integers(3, size=4))
+
+    def loss_of(mix, **objective):
+        task = Classification(
+            {"train": batch},
+            ClassificationSettings(
+                skips=(TimeSkip.parse("dynamic:4", mix=mix),),
+                features=8,
+                num_symbols=5,
+                num_classes=3,
+                batch_size=4,
+                seeds=(0,),
+                cell_options=({},),
+                objective=AgentObjective(entropy_coef=0.0, **objective),
+            ),
+        )
+        loss, (_, sums) = task.loss(task.init(jax.random.key(1)), (), batch, jax.random.key(2))
+        return loss - sums["nll"] / sums["examples"], sums["examples"]
+
+    # With λ = 0 the choice has no effect: the rollouts of an example agree, and none has an advantage.
+    agent, examples = loss_of(0.0, baseline="rollouts", rollouts=3)
+    assert examples == 12
+    assert abs(agent) < 1e-4
+    assert abs(loss_of(0.0, baseline="batch")[0]) > 1e-2
+    assert abs(loss_of(1.0, baseline="rollouts", rollouts=3)[0]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(discount=-0.1),
+        dict(discount=1.1),
+        dict(discount=float("nan")),
+        dict(rollouts=0),
+        dict(rollouts=-1),
+        dict(baseline="rollouts"),
+        dict(baseline="rollouts", rollouts=1),
+        dict(rl_coef=-1.0),
+        dict(rl_coef=float("nan")),
+        dict(entropy_coef=-0.5),
+        dict(entropy_coef=float("nan")),
+    ],
+    ids=str,
+)
+def test_settings_without_a_meaning_are_refused(settings):
+    with pytest.raises(UserError) as caught:
+        AgentObjective(**settings)
+    assert "\n" not in str(caught.value)

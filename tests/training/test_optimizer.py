@@ -1,0 +1,123 @@
+"""Optimizers: what clipping is shared with, and the directions of SGD and Adam."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from dynskip_jax.data import make_corpus
+from dynskip_jax.functional import TimeSkip
+from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
+from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.training.optimizer import make_optimizer
+
+PARAMS = {"layers": {"0": {"w": jnp.ones((2, 2)), "agent": {"b": jnp.ones(3)}}}, "softmax": jnp.ones(4)}
+
+
+def grads_of(seed, agent_scale=1.0):
+    rng = np.random.default_rng(seed)
+    grads = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), jnp.float32), PARAMS)
+    grads["layers"]["0"]["agent"]["b"] *= agent_scale
+    return grads
+
+
+def direction(optimizer, grads):
+    return optimizer.update(grads, optimizer.init(PARAMS), PARAMS)[0]
+
+
+def network(tree):
+    return [np.asarray(tree["layers"]["0"]["w"]), np.asarray(tree["softmax"])]
+
+
+def agent(tree):
+    return np.asarray(tree["layers"]["0"]["agent"]["b"])
+
+
+def norm(arrays):
+    return np.sqrt(sum(np.sum(np.square(np.asarray(array, float))) for array in arrays))
+
+
+def test_sgd_without_clipping_is_the_gradient():
+    grads = grads_of(0, agent_scale=1e6)
+    jax.tree.map(np.testing.assert_array_equal, direction(make_optimizer("sgd"), grads), grads)
+
+
+def test_sgd_clips_the_norm_of_everything_together():
+    grads = grads_of(0)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(grads)]
+    for clip in (0.5, 100.0):
+        found = jax.tree.leaves(direction(make_optimizer("sgd", clip=clip), grads))
+        for leaf, update in zip(leaves, found, strict=True):
+            np.testing.assert_allclose(update, leaf * min(1.0, clip / norm(leaves)), rtol=1e-5)
+
+
+def test_enormous_agent_gradient_takes_the_networks_share_of_a_joint_norm():
+    optimizer = make_optimizer("sgd", clip=1.0)
+    usual, swamped = (network(direction(optimizer, grads_of(0, scale))) for scale in (1.0, 1e6))
+    assert norm(swamped) < 1e-4 * norm(usual)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_agent_with_an_optimizer_of_its_own_does_not_touch_the_network(kind):
+    optimizer = make_optimizer(kind, clip=1.0, agent_learning_rate=0.01)
+    usual, swamped, still = (
+        direction(optimizer, grads_of(0, agent_scale=scale)) for scale in (1.0, 1e6, 0.0)
+    )
+    alone = {"layers": {"0": {"w": PARAMS["layers"]["0"]["w"]}}, "softmax": PARAMS["softmax"]}
+    grads = grads_of(0)
+    del grads["layers"]["0"]["agent"]
+    plain = make_optimizer(kind, clip=1.0)
+    expected = network(plain.update(grads, plain.init(alone), alone)[0])
+    for updates in (usual, swamped, still):
+        for update, wanted in zip(network(updates), expected, strict=True):
+            np.testing.assert_array_equal(update, wanted)
+
+
+def test_agents_own_adam_has_its_own_rate_and_clipping():
+    optimizer = make_optimizer("sgd", clip=1.0, agent_learning_rate=0.01)
+    state = optimizer.init(PARAMS)
+    reference = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.01))
+    expected_state = reference.init(agent(PARAMS))
+    for seed, scale in enumerate((1.0, 1e4, 0.1)):
+        grads = grads_of(seed, scale)
+        updates, state = optimizer.update(grads, state, PARAMS)
+        expected, expected_state = reference.update(grads["layers"]["0"]["agent"]["b"], expected_state)
+        np.testing.assert_allclose(agent(updates), -np.asarray(expected), rtol=1e-5)
+
+
+def test_adam_direction_is_that_of_optax():
+    optimizer, reference = make_optimizer("adam"), optax.adam(0.125)
+    state, expected_state = optimizer.init(PARAMS), reference.init(PARAMS)
+    for seed in range(4):
+        grads = grads_of(seed)
+        updates, state = optimizer.update(grads, state, PARAMS)
+        expected, expected_state = reference.update(grads, expected_state, PARAMS)
+        jax.tree.map(
+            lambda u, e: np.testing.assert_allclose(-0.125 * u, e, rtol=1e-6, atol=1e-9), updates, expected
+        )
+
+
+def test_agent_of_a_language_model_is_told_from_its_network():
+    lines = dict.fromkeys(("train", "valid", "test"), ["a b c"] * 5)
+    task = LanguageModelling(
+        make_corpus("letters", lines, "here"),
+        LanguageModellingSettings(
+            skips=(TimeSkip(), TimeSkip.parse("dynamic:2")),
+            features=4,
+            batch_size=2,
+            num_steps=3,
+            dropout=0.0,
+            init_scale=0.1,
+            cell_options=({}, {"agent_features": 3}),
+            objective=AgentObjective(),
+        ),
+    )
+    params = task.init(jax.random.key(0))
+    optimizer = make_optimizer("sgd", agent_learning_rate=0.001)
+    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
+    moved = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(updates)}
+    agents = {path for path, leaf in moved.items() if np.allclose(leaf, 0.001, rtol=1e-3)}
+    assert len(agents) == 5  # W_h, W_x, b, W_out, b_out
+    assert all("agent" in path for path in agents)
+    assert all(np.allclose(leaf, 1.0) for path, leaf in moved.items() if path not in agents)
