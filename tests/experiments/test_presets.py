@@ -8,7 +8,7 @@ from flax import nnx
 from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
 from experiments import number_prediction, ptb
-from experiments.cli import resolve
+from experiments.settings import resolve
 
 LINES = [" ".join("abcdefghij")] * 70
 
