@@ -5,7 +5,7 @@ import importlib.metadata
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from dynskip_jax.training.run_dir import RunDir, default_path
 _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
+@runtime_checkable
 class Experiment(Protocol):
     """What one command runs, for one model or several.
 

@@ -6,7 +6,7 @@ import itertools
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ Sums = dict[str, Array]
 Metrics = dict[str, np.ndarray]  # one value per seed
 
 
+@runtime_checkable
 class Task(Protocol):
     """What the loop trains. Everything is for one seed; the loop maps it over seeds.
 

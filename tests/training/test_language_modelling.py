@@ -49,18 +49,29 @@ def nll_of(logits, targets):
     return total - np.take_along_axis(logits, np.asarray(targets)[..., None], axis=-1)[..., 0]
 
 
-def long_pass(task, params, inputs, targets):
-    """Negative log-likelihood of each token of one stream, in one call without a mask."""
-    model = nnx.merge(task.graphdef, params)
-    carry = model.initialize_carry(1, jax.random.key(9))
-    _, output = model(carry, jnp.asarray(inputs, jnp.int32)[None], mode="greedy")
-    return nll_of(output.logits[0], targets)
+def long_pass_of(task):
+    """Returns (params, inputs, targets) -> each token's -log p: one stream, one call, no mask."""
+
+    @jax.jit
+    def logits_of(params, inputs):
+        model = nnx.merge(task.graphdef, params)
+        return model(model.initialize_carry(1, jax.random.key(9)), inputs[None], mode="greedy")[1].logits[0]
+
+    def nll(params, inputs, targets):
+        return nll_of(logits_of(params, jnp.asarray(inputs, jnp.int32)), targets)
+
+    return nll
 
 
 def stream_of(task, split):
     """Inputs and targets of a whole split: each token after the one before, the first after <eos>."""
     tokens = getattr(task.corpus, split)
     return np.concatenate([[task.corpus.vocabulary.index["<eos>"]], tokens[:-1]]), tokens
+
+
+def train_batches(task):
+    """As the compiled step sees them."""
+    return [jax.tree.map(jnp.asarray, batch) for batch in task.train_batches(0)]
 
 
 def one_seed(params):
@@ -76,8 +87,9 @@ def test_perplexity_of_one_stream_is_that_of_one_long_pass(model):
     params = [task.init(jax.random.key(seed)) for seed in (0, 1)]
     both = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
     keys = jax.random.split(jax.random.key(5), 2)
+    long_pass = long_pass_of(task)
     for split, name in (("valid", "dev"), ("test", "test")):
-        expected = [np.exp(long_pass(task, each, *stream_of(task, split)).mean()) for each in params]
+        expected = [np.exp(long_pass(each, *stream_of(task, split)).mean()) for each in params]
         found = task.evaluate(both, name, keys, batch_size=1)
         np.testing.assert_allclose(found[f"{name}_perplexity"], expected, rtol=1e-4)
 
@@ -85,7 +97,7 @@ def test_perplexity_of_one_stream_is_that_of_one_long_pass(model):
 @pytest.mark.parametrize(("batch_size", "num_steps"), [(2, 5), (4, 150), (5, 7), (30, 4), (50, 3)])
 def test_perplexity_of_several_streams_counts_every_token_once(batch_size, num_steps, monkeypatch):
     # A whole number of rows never fits; with 30 and 50 rows some have nothing to read at all.
-    task = task_of(num_steps=num_steps)
+    task = task_of(corpus=corpus_of(train=600), num_steps=num_steps)
     params = task.init(jax.random.key(0))
     counted = []
     summarise = task.summarise
@@ -94,9 +106,10 @@ def test_perplexity_of_several_streams_counts_every_token_once(batch_size, num_s
 
     inputs, targets = stream_of(task, "valid")
     length = -(-len(targets) // batch_size)
+    long_pass = long_pass_of(task)
     nll = np.concatenate(
         [
-            long_pass(task, params, inputs[start : start + length], targets[start : start + length])
+            long_pass(params, inputs[start : start + length], targets[start : start + length])
             for start in range(0, len(targets), length)
         ]
     )
@@ -124,7 +137,7 @@ def test_training_segments_carry_the_state_on():
     params = task.init(jax.random.key(0))
     carry = start = task.initial_carry(params, jax.random.key(3))
     total, tokens = 0.0, 0
-    for number, batch in enumerate(task.train_batches(0)):
+    for number, batch in enumerate(train_batches(task)):
         _, (carry, sums) = task.loss(params, carry, batch, jax.random.key(number))
         total, tokens = total + float(sums["nll"]), tokens + int(sums["tokens"])
     inputs, targets = (leaf.reshape(3, 20) for leaf in stream_of(task, "train"))
@@ -135,7 +148,7 @@ def test_training_segments_carry_the_state_on():
 
 def second_segment(task, params, forget):
     """Loss of the second training segment, after `forget` was applied to the carry of the first."""
-    first, second, *_ = task.train_batches(0)
+    first, second, *_ = train_batches(task)
     carry = task.initial_carry(params, jax.random.key(3))
     _, (carry, _) = task.loss(params, carry, first, jax.random.key(4))
     return float(task.loss(params, forget(carry), second, jax.random.key(4))[0])
@@ -181,7 +194,7 @@ def test_dropout_is_for_training_alone():
     params = plain.init(jax.random.key(0))
     found = [task.evaluate(one_seed(params), "dev", KEYS) for task in (plain, dropped, dropped)]
     assert found[0] == found[1] == found[2]
-    batch = next(iter(plain.train_batches(0)))
+    batch = train_batches(plain)[0]
     carry = plain.initial_carry(params, jax.random.key(3))
     with_dropout, without = (
         [float(task.loss(params, carry, batch, jax.random.key(k))[1][1]["nll"]) for k in (1, 1, 2)]
@@ -207,7 +220,7 @@ def test_evaluation_samples_only_if_asked_and_with_the_given_keys():
 def test_loss_is_summed_over_the_segment_and_averaged_over_streams():
     task = task_of("lstm")
     params = task.init(jax.random.key(0))
-    batch = next(iter(task.train_batches(0)))
+    batch = train_batches(task)[0]
     carry = task.initial_carry(params, jax.random.key(3))
     loss, (_, sums) = task.loss(params, carry, batch, jax.random.key(1))
     assert batch.inputs.shape == (3, 5)
