@@ -82,7 +82,8 @@ def models(flags: CommonFlags, default: str) -> tuple[str, ...]:
     """
     if flags.model is not None and flags.compare is not None:
         raise UserError("give either --model or --compare, not both")
-    names = tuple(name.strip() for name in (flags.compare or flags.model or default).split(","))
+    given = flags.compare if flags.compare is not None else flags.model
+    names = tuple(name.strip() for name in (default if given is None else given).split(","))
     if flags.compare is None and len(names) > 1:
         raise UserError(f"--model takes one model; use --compare {','.join(names)} for several")
     for name in names:

@@ -50,7 +50,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # al. 2019) and the exact entropy at a small weight. The plain LSTM learns slowly and for long: hence the
     # many epochs, and early stopping on dev for those that need few.
     "rollouts": dict(
-        rollouts=4, baseline="rollouts", entropy="exact", entropy_coef=0.02, epochs=40, patience=5
+        rollouts=4, baseline="rollouts", entropy="exact", entropy_coef=0.02, epochs=25, patience=5
     ),
     # Gui et al. (2019), Section Number Prediction with Skips; batch size and epochs are not given there.
     "paper": {},

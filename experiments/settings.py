@@ -20,14 +20,6 @@ COUNTS = (
     "num_steps",
 )
 POSITIVE = ("learning_rate", "clip", "agent_learning_rate", "init_scale")
-CHOICES = {
-    "agent_input": ("previous", "mean"),
-    "baseline": ("none", "batch", "rollouts"),
-    "empty_slots": ("initial", "masked"),
-    "entropy": ("sampled", "exact"),
-    "evaluation_mode": ("greedy", "sample"),
-    "reward": ("log_likelihood", "probability", "correct"),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,16 +67,15 @@ class CommonSettings:
             value = getattr(self, name, None)
             if value is not None and not value > 0:
                 raise UserError(f"{_flag(name)} must be positive, got {value}")
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise UserError(f"{_flag(name)} is {getattr(self, name)!r}: choose {' or '.join(known)}")
+        if self.evaluation_mode not in ("greedy", "sample"):
+            raise UserError(f"unknown evaluation mode {self.evaluation_mode!r}: choose greedy or sample")
         if not 0.0 <= self.dropout < 1.0:
             raise UserError(f"--dropout lies in [0, 1), got {self.dropout}")
-        if not 0.0 <= self.mix <= 1.0:
-            raise UserError(f"--mix (λ) lies between 0 and 1, got {self.mix}")
         for name in ("patience", "seed"):
             if getattr(self, name) < 0:
                 raise UserError(f"{_flag(name)} must not be negative, got {getattr(self, name)}")
+        # The rest is checked where it is used, by the classes that these make.
+        self.skip("dynamic:1")
         self.objective(is_stochastic=True)
 
     @property

@@ -2,15 +2,29 @@
 
 import os
 
-# Before JAX starts: eight virtual devices, so that code which shards is tested on any machine.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+# Before JAX starts: eight virtual devices, so that code which shards is tested on any machine; and little
+# optimization, since tests compile far more than they compute.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Checks every annotated shape and dtype of the library at run time.
 install_import_hook("dynskip_jax", "beartype.beartype")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Keeps compiled programs for the session: runs that are repeated, resumed or compared share them."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # JAX asks for the folder only once

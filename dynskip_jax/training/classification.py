@@ -75,7 +75,8 @@ class Classification:
         self.splits = splits
         self.settings = settings
         # The rest of an epoch's order, less than a batch, is left out; each epoch leaves out another one.
-        self.num_batches = len(splits["train"].y) // settings.batch_size
+        every = np.arange(len(splits["train"].y))
+        self.num_batches = sum(1 for _ in minibatches(every, settings.batch_size, drop_remainder=True))
         self.graphdef = nnx.graphdef(nnx.eval_shape(lambda: self._model(jax.random.key(0))))
         self._evaluate_batch = jax.jit(
             jax.vmap(self._batch_outputs, in_axes=(0, None, 0, None)), static_argnums=3

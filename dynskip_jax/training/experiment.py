@@ -75,6 +75,7 @@ def run(
         UserError: the run folder cannot be used.
     """
     several = len(experiment.models) > 1
+    built = {model: experiment.build(model) for model in experiment.models}  # errors come before folders
     if run_dir is None:
         label = "compare" if several else experiment.models[0]
         run_dir = default_path(experiment.name, label, datetime.datetime.now())
@@ -94,7 +95,7 @@ def run(
             announce(f"{model}: finished already, in {folder}")
         else:
             try:
-                finished = _run_model(experiment, model, here, announce)
+                finished = _run_model(experiment, model, *built[model], here, announce)
             except Stopped as stopped:
                 raise Stopped(f"{stopped}; the same command with --run-dir {run_dir} goes on") from None
         results.append(finished)
@@ -113,8 +114,14 @@ def run(
     return results
 
 
-def _run_model(experiment: Experiment, model: str, run_dir: RunDir, announce) -> dict[str, Any]:
-    task, settings = experiment.build(model)
+def _run_model(
+    experiment: Experiment,
+    model: str,
+    task: Task,
+    settings: FitSettings,
+    run_dir: RunDir,
+    announce: Callable[[str], None],
+) -> dict[str, Any]:
     parameters = _count(jax.eval_shape(task.init, jax.random.key(0)))
     announce(f"{model}: {parameters:,} parameters, seeds {', '.join(map(str, settings.seeds))}")
     result = fit(task, settings, run_dir, announce=announce)

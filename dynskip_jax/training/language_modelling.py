@@ -150,8 +150,10 @@ class LanguageModelling:
     def _run(self, params, split: str, keys, mode: ActionMode, batch_size: int):
         """Reads a whole split; yields each segment with its sums and actions, (seeds, ...)."""
         tokens = getattr(self.corpus, {"dev": "valid"}.get(split, split))
-        # One long segment per call where few streams are read: less time spent in between.
-        num_steps = max(self.settings.num_steps, 400 // batch_size)
+        num_steps = self.settings.num_steps
+        if not self.settings.restart_buffer:
+            # Long segments where few streams are read: less time spent in between, and the same result.
+            num_steps = max(num_steps, 400 // batch_size)
         carry = jax.vmap(partial(self.initial_carry, batch_size=batch_size))(params, keys)
         for segment in self._segments(tokens, batch_size, num_steps, drop_tail=False):
             carry, sums, actions = self._evaluate_segment(params, carry, segment, mode)

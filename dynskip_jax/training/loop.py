@@ -125,14 +125,15 @@ def fit(
 ) -> FitResult:
     """Trains, keeps the parameters of the best epoch on dev, and resumes what the run folder holds.
 
-    Interrupted (Ctrl-C, SIGTERM) it saves after the step in progress and raises `Stopped`.
+    Interrupted (Ctrl-C, SIGTERM) it saves after the step in progress, or after the evaluation that follows an
+    epoch's last step, and raises `Stopped`.
 
     Args:
         task: what to train.
         settings: how.
         run_dir: receives metrics and checkpoints.
         announce: says what the user should know.
-        should_stop: asked after each step, with the number of steps taken.
+        should_stop: asked where it could stop, with the number of steps taken.
 
     Returns:
         The best parameters of each seed.
@@ -172,6 +173,12 @@ def fit(
             where.seconds = seconds_before + time.monotonic() - clock
             checkpoints.save(where.step, {"state": state, "best": best}, where.to_meta())
 
+        def stop_asked() -> bool:
+            return interrupted() or should_stop(where.step)
+
+        def stopped() -> Stopped:
+            return Stopped(f"stopped after step {where.step:,} of {total:,}; progress is saved")
+
         def headline() -> float:
             return float(np.mean(_fetch_metrics(task, state.sums)[task.headline]))
 
@@ -193,9 +200,11 @@ def fit(
                     progress.advance(1, **{task.headline: headline})
                     if where.step % settings.log_every == 0:
                         run_dir.log(_record(task, where, "train", _fetch_metrics(task, state.sums), rates))
-                    if interrupted() or should_stop(where.step):
+                    if where.batch == task.num_batches:
+                        break  # the end of the epoch saves, after its records: one checkpoint per step
+                    if stop_asked():
                         save()
-                        raise Stopped(f"stopped after step {where.step:,} of {total:,}; progress is saved")
+                        raise stopped()
                     if time.monotonic() - last_save > 60 * settings.checkpoint_minutes:
                         save()
                         last_save = time.monotonic()
@@ -210,6 +219,8 @@ def fit(
                 progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
                 save()
                 last_save = time.monotonic()
+                if stop_asked():
+                    raise stopped()
         where.seconds = seconds_before + time.monotonic() - clock
     return FitResult(best, where.best_epoch, where.epoch, where.seconds)
 

@@ -1,7 +1,6 @@
 """The training objective: cross-entropy J_1 minus the agent's J_2 (Gui et al. 2019, Eq. 3 to 6)."""
 
 import dataclasses
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ class AgentObjective:
         reward: `log_likelihood` of the ground truth (the paper); its `probability` (the released
             language model); or `correct`: +1 for a right answer and -1 for a wrong one (the released
             number prediction).
-        rl_coef: weight of -J_2 beside J_1; the paper's is 1, the released code's 0.3.
+        rl_coef: weight of -J_2 beside J_1; the paper's is 1, the released language model's 0.3.
         entropy_coef: β, weight of the entropy inside J_2; the paper's is 1, the released code's 0.
         entropy: `sampled`: -log π of the actions taken, inside the return (Eq. 5); or `exact`: the
             entropy of each step's distribution, differentiated directly. Both push towards exploration;
@@ -30,20 +29,29 @@ class AgentObjective:
         rollouts: M, how often the actions of each training example are sampled.
     """
 
-    reward: Literal["log_likelihood", "probability", "correct"] = "log_likelihood"
+    reward: str = "log_likelihood"
     rl_coef: float = 1.0
     entropy_coef: float = 1.0
-    entropy: Literal["sampled", "exact"] = "sampled"
+    entropy: str = "sampled"
     discount: float = 1.0
-    baseline: Literal["none", "batch", "rollouts"] = "none"
+    baseline: str = "none"
     rollouts: int = 1
 
     def __post_init__(self) -> None:
         """Checks the values, with messages for the person who typed them."""
+        for name, known in (
+            ("reward", ("log_likelihood", "probability", "correct")),
+            ("entropy", ("sampled", "exact")),
+            ("baseline", ("none", "batch", "rollouts")),
+        ):
+            if getattr(self, name) not in known:
+                raise UserError(f"unknown {name} {getattr(self, name)!r}: choose one of {', '.join(known)}")
         if not 0.0 <= self.discount <= 1.0:
             raise UserError(f"the discount lies between 0 and 1, got {self.discount}")
-        if self.rollouts < 1 or (self.baseline == "rollouts" and self.rollouts < 2):
-            raise UserError(f"a baseline from other rollouts needs at least 2 of them, got {self.rollouts}")
+        if self.rollouts < 1:
+            raise UserError(f"rollouts must be at least 1, got {self.rollouts}")
+        if self.baseline == "rollouts" and self.rollouts == 1:
+            raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
         for name in ("rl_coef", "entropy_coef"):
             if not getattr(self, name) >= 0.0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")

@@ -6,10 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from dynskip_jax.data import NumberPredictionData, ptb
 from dynskip_jax.data.number_prediction import check_length, generate_splits
@@ -75,21 +73,3 @@ def no_data_found(monkeypatch, tmp_path_factory):
     monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path_factory.mktemp("tfds")))
     monkeypatch.setattr(ptb, "is_reachable", lambda url: False)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Keeps compiled programs: the same command is run again and again here."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()  # JAX asks for the folder only once
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()

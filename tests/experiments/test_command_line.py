@@ -158,7 +158,7 @@ def test_terminated_run_says_how_to_go_on_and_ends_as_if_nothing_had_happened(
             os.kill(os.getpid(), signals.pop())
 
     with monkeypatch.context() as patch:
-        # The first records are those of the first epoch's end: training goes one step into the second.
+        # The first records are those of the first epoch's end: it stops when that epoch is saved.
         patch.setattr(RunDir, "log", log_and_terminate)
         stopped = command(ptb.main, *arguments, "--run-dir", tmp_path / "run")
     assert stopped.status == 130
@@ -169,7 +169,7 @@ def test_terminated_run_says_how_to_go_on_and_ends_as_if_nothing_had_happened(
 
     resumed = command(ptb.main, *arguments, "--run-dir", tmp_path / "run")
     assert resumed.status == 0
-    assert "resuming after step 19" in resumed.out
+    assert "resuming after step 18" in resumed.out
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
     one, other = (load(path / "result.json") for path in (folder, tmp_path / "run"))
     assert one["metrics"] == other["metrics"]

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from dynskip_jax.data import make_corpus
 from dynskip_jax.functional import TimeSkip
@@ -168,24 +167,6 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(a, e, rtol=1e-3, atol=1e-5)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Keeps compiled programs: a run that is stopped, resumed and compared needs the same ones."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()  # JAX asks for the folder only once
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     """Uninterrupted runs, one per task: (task, result, folder)."""
@@ -250,6 +231,33 @@ def test_same_seed_gives_the_same_result(tmp_path):
     assert_identical(results[0].params, results[1].params)
     assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
     assert not np.allclose(results[0].params["w"], other.params["w"])
+
+
+def test_no_two_steps_draw_the_same_noise(tmp_path):
+    class Noisy(Scripted):
+        def loss(self, params, carry, batch, key):
+            noise = jnp.stack([jax.random.normal(key), carry[0]])
+            return -params["steps"], (carry, {"noise": noise, "loss": jnp.zeros(()), "batches": jnp.ones(())})
+
+        def summarise(self, sums):
+            # Sums of an epoch so far, (seeds, 2): one seed's are shown.
+            return {
+                "loss": sums["loss"],
+                "step_noise": sums["noise"][:, 0],
+                "carry_noise": sums["noise"][:, 1],
+            }
+
+    run(Noisy([3, 2, 1]), tmp_path, seeds=(0,), epochs=3, log_every=1)
+    logged = {record["step"]: record for record in metrics(tmp_path) if record["split"] == "train"}
+    steps, carries = [], []
+    for step in range(1, 3 * NUM_BATCHES + 1):
+        first = step % NUM_BATCHES == 1
+        before = {"train_step_noise": 0.0} if first else logged[step - 1]
+        steps.append(round(logged[step]["train_step_noise"] - before["train_step_noise"], 4))
+        if first:
+            carries.append(logged[step]["train_carry_noise"])
+    assert len(set(steps)) == 3 * NUM_BATCHES
+    assert len(set(carries)) == 3  # each epoch starts from a carry of its own
 
 
 @pytest.mark.parametrize("kind", TASKS)
