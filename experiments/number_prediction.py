@@ -138,7 +138,7 @@ class NumberPrediction:
                 batch_size=s.batch_size,
                 seeds=self.settings.all_seeds,
                 cell_options=(s.cell_options(),),
-                objective=s.objective(self.skips[model].is_stochastic),
+                objective=s.agent_objective(self.skips[model].is_stochastic),
                 dropout=s.dropout,
                 evaluation_mode=s.evaluation_mode,
             ),

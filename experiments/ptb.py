@@ -208,7 +208,7 @@ class PTB:
                 dropout=s.dropout,
                 init_scale=s.init_scale,
                 cell_options=self._cell_options(),
-                objective=s.objective(self.skips[model][-1].is_stochastic),
+                objective=s.agent_objective(self.skips[model][-1].is_stochastic),
                 restart_buffer=s.restart_buffer,
                 evaluation_mode=s.evaluation_mode,
             ),

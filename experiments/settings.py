@@ -6,8 +6,8 @@ from typing import Any
 from flax import nnx
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import TimeSkip
-from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.functional import TimeSkip, time_skip
+from dynskip_jax.training import objective
 
 COUNTS = (
     "epochs",
@@ -19,6 +19,11 @@ COUNTS = (
     "num_layers",
     "num_steps",
 )
+CHOICES = {
+    **{name: time_skip.CHOICES[name] for name in ("agent_input", "empty_slots", "first_step")},
+    **objective.CHOICES,
+    "evaluation_mode": ("greedy", "sample"),
+}
 POSITIVE = ("learning_rate", "clip", "agent_learning_rate", "init_scale")
 
 
@@ -67,8 +72,9 @@ class CommonSettings:
             value = getattr(self, name, None)
             if value is not None and not value > 0:
                 raise UserError(f"{_flag(name)} must be positive, got {value}")
-        if self.evaluation_mode not in ("greedy", "sample"):
-            raise UserError(f"unknown evaluation mode {self.evaluation_mode!r}: choose greedy or sample")
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UserError(f"{_flag(name)} is {getattr(self, name)!r}: choose {' or '.join(known)}")
         if not 0.0 <= self.dropout < 1.0:
             raise UserError(f"--dropout lies in [0, 1), got {self.dropout}")
         for name in ("patience", "seed"):
@@ -76,7 +82,7 @@ class CommonSettings:
                 raise UserError(f"{_flag(name)} must not be negative, got {getattr(self, name)}")
         # The rest is checked where it is used, by the classes that these make.
         self.skip("dynamic:1")
-        self.objective(is_stochastic=True)
+        self.agent_objective(is_stochastic=True)
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
@@ -95,9 +101,9 @@ class CommonSettings:
             first_step=self.first_step,
         )
 
-    def objective(self, is_stochastic: bool) -> AgentObjective:
+    def agent_objective(self, is_stochastic: bool) -> objective.AgentObjective:
         """Returns how agents are rewarded; without any, nothing is gained from rollouts."""
-        return AgentObjective(
+        return objective.AgentObjective(
             reward=self.reward,
             rl_coef=self.rl_coef,
             entropy_coef=self.entropy_coef,

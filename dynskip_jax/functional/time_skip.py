@@ -24,6 +24,14 @@ from dynskip_jax.functional.agent import (
 )
 from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, project_gates
 
+# What the fields of `TimeSkip` that are words may be.
+CHOICES = {
+    "kind": ("fixed", "attention", "dynamic"),
+    "agent_input": ("previous", "mean"),
+    "empty_slots": ("initial", "masked"),
+    "first_step": ("agent", "carried"),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class TimeSkip:
@@ -53,12 +61,7 @@ class TimeSkip:
 
     def __post_init__(self) -> None:
         """Checks the values, with messages for the person who typed them."""
-        for field, known in (
-            ("kind", ("fixed", "attention", "dynamic")),
-            ("agent_input", ("previous", "mean")),
-            ("empty_slots", ("initial", "masked")),
-            ("first_step", ("agent", "carried")),
-        ):
+        for field, known in CHOICES.items():
             if getattr(self, field) not in known:
                 raise UserError(f"unknown {field} {getattr(self, field)!r}: choose one of {', '.join(known)}")
         if self.max_skip < 1:
@@ -80,7 +83,7 @@ class TimeSkip:
         kind, colon, number = text.partition(":")
         if text == "lstm":
             return cls(kind="fixed", max_skip=1, **options)
-        if kind not in ("fixed", "attention", "dynamic") or not colon:
+        if kind not in CHOICES["kind"] or not colon:
             raise UserError(f"unknown model {text!r}: choose lstm, fixed:k, attention:k or dynamic:k")
         if not re.fullmatch(r"-?[0-9]{1,9}", number):
             raise UserError(f"model {text!r}: k must be a whole number, as in {kind}:5")

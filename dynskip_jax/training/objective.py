@@ -9,6 +9,13 @@ from jaxtyping import Array, Float
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 
+# What the fields of `AgentObjective` that are words may be.
+CHOICES = {
+    "reward": ("log_likelihood", "probability", "correct"),
+    "entropy": ("sampled", "exact"),
+    "baseline": ("none", "batch", "rollouts"),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class AgentObjective:
@@ -39,11 +46,7 @@ class AgentObjective:
 
     def __post_init__(self) -> None:
         """Checks the values, with messages for the person who typed them."""
-        for name, known in (
-            ("reward", ("log_likelihood", "probability", "correct")),
-            ("entropy", ("sampled", "exact")),
-            ("baseline", ("none", "batch", "rollouts")),
-        ):
+        for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise UserError(f"unknown {name} {getattr(self, name)!r}: choose one of {', '.join(known)}")
         if not 0.0 <= self.discount <= 1.0:
