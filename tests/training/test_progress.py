@@ -1,7 +1,6 @@
 """Progress is a line now and then in a log file, a bar on a terminal, and next to nothing in between."""
 
 import io
-import timeit
 
 import jax.numpy as jnp
 import numpy as np
@@ -118,11 +117,3 @@ def test_default_console_leaves_standard_output_alone(capsys):
         progress.advance()
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("train  100.0%  1/1")
-
-
-def test_advance_is_cheap():
-    progress = Progress(10**6, "train", console=plain())
-    value = jnp.float32(1)
-    number = 2000
-    best = min(timeit.repeat(lambda: progress.advance(loss=lambda: value), number=number, repeat=5)) / number
-    assert best < 20e-6
