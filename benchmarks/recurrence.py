@@ -22,7 +22,7 @@ from flax import nnx
 from rich.console import Console
 from rich.table import Table
 
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import SkipOutput, TimeSkip
 from dynskip_jax.nn import SkipLSTM, SkipLSTMCell
 
 
@@ -58,13 +58,14 @@ class Flags:
 
 def jax_step(layer: nnx.Module, x: jax.Array) -> Callable[[], None]:
     """Returns a function that computes the gradient of weights and inputs once, and waits for it."""
-    graphdef, params, rest = nnx.split(layer, nnx.Param, ...)
+    graphdef, params = nnx.split(layer)
+    carry = layer.cell.initialize_carry((x.shape[0], x.shape[2]), nnx.Rngs(0))
 
     def loss(params, x):
-        out = nnx.merge(graphdef, params, rest)(x)
-        if not hasattr(out, "decision"):
-            return jnp.sum(out**2)
-        return jnp.sum(out.h**2) - jnp.sum(out.decision.log_prob)
+        out = nnx.merge(graphdef, params)(x, initial_carry=carry)
+        if isinstance(out, SkipOutput):
+            return jnp.sum(out.h**2) - jnp.sum(out.decision.log_prob)
+        return jnp.sum(out**2)
 
     gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))
     return lambda: jax.block_until_ready(gradient(params, x))
@@ -98,11 +99,13 @@ def contestants(shape: Shape) -> dict[str, Callable[[], None]]:
         f"dynamic:{k}": TimeSkip("dynamic", k, shape.mix),
     }
     steps = {
-        name: jax_step(SkipLSTM(SkipLSTMCell(shape.features, shape.hidden, skip, rngs=nnx.Rngs(0))), x)
+        name: jax_step(
+            SkipLSTM(SkipLSTMCell(shape.features, shape.hidden, skip, rngs=nnx.Rngs(0)), rngs=False), x
+        )
         for name, skip in skips.items()
     }
     flax_cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
-    steps["Flax RNN"] = jax_step(nnx.RNN(flax_cell), x)
+    steps["Flax RNN"] = jax_step(nnx.RNN(flax_cell, rngs=False), x)
     torch_lstm = torch_step(shape)
     if torch_lstm is not None:
         steps["torch.nn.LSTM"] = torch_lstm

@@ -99,10 +99,10 @@ class NumberPrediction:
 
     name = "number_prediction"
     columns: ClassVar = {
-        "dev_accuracy": ("dev accuracy", ".1%"),
-        "test_accuracy": ("test accuracy", ".1%"),
-        "test_accuracy_sampled": ("test, sampled", ".1%"),
-        "test_exact_decisions": ("exact decisions", ".1%"),
+        "dev_accuracy": ("dev accuracy", ".2%"),
+        "test_accuracy": ("test accuracy", ".2%"),
+        "test_accuracy_sampled": ("test, sampled", ".2%"),
+        "test_exact_decisions": ("exact decisions", ".2%"),
     }
     curves = ("dev_accuracy",)
     note = ""

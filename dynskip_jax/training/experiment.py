@@ -169,7 +169,7 @@ def _print_table(experiment: Experiment, results: Sequence[dict[str, Any]]) -> N
     table = Table(title=f"{experiment.name} on {experiment.dataset['name']}", title_justify="left")
     table.add_column("model", no_wrap=True)
     for heading, _ in experiment.columns.values():
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     for result in results:
