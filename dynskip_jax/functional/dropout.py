@@ -1,4 +1,4 @@
-"""Dropout with an explicit key."""
+"""Dropout with explicit keys."""
 
 import jax
 import jax.numpy as jnp
@@ -7,23 +7,44 @@ from jaxtyping import Array, Float, Key
 from dynskip_jax.errors import UserError
 
 
-def dropout_mask(key: Key[Array, ""], rate: float, shape: tuple[int, ...], dtype) -> Float[Array, "..."]:
-    """Returns factors 0 with probability `rate` and 1 / (1 - rate) otherwise, so that the mean is 1."""
+def dropout_mask(keys: Key[Array, "..."], rate: float, shape: tuple[int, ...], dtype) -> Float[Array, "..."]:
+    """Returns factors 0 with probability `rate` and 1 / (1 - rate) otherwise, so that the mean is 1.
+
+    Args:
+        keys: one key, or one for each of the leading dimensions of `shape`: an example whose key is its own
+            is dropped alike whatever stands beside it in the batch, and on whatever device.
+        rate: in [0, 1).
+        shape: of the mask.
+        dtype: of the mask.
+    """
     if not 0.0 <= rate < 1.0:
         raise UserError(f"a dropout rate lies in [0, 1), got {rate}")
-    keep = jax.random.bernoulli(key, 1.0 - rate, shape)
-    return keep.astype(dtype) / (1.0 - rate)
+    if shape[: keys.ndim] != keys.shape:
+        raise ValueError(f"keys of shape {keys.shape} do not lead a mask of shape {shape}")
+
+    def draw(key: Key[Array, ""]) -> Array:
+        return jax.random.bernoulli(key, 1.0 - rate, shape[keys.ndim :])
+
+    for _ in keys.shape:
+        draw = jax.vmap(draw)
+    return draw(keys).astype(dtype) / (1.0 - rate)
 
 
-def dropout(key: Key[Array, ""] | None, rate: float, x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Drops elements of x independently (Srivastava et al. 2014); the identity without a key or a rate."""
-    if key is None or rate == 0.0:
+def dropout(keys: Key[Array, "..."] | None, rate: float, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Drops elements of x independently (Srivastava et al. 2014); the identity without keys or a rate.
+
+    Args:
+        keys: one key, or one for each of the leading dimensions of x, as in `dropout_mask`.
+        rate: in [0, 1).
+        x: any array.
+    """
+    if keys is None or rate == 0.0:
         return x
-    return x * dropout_mask(key, rate, x.shape, x.dtype)
+    return x * dropout_mask(keys, rate, x.shape, x.dtype)
 
 
 def recurrent_dropout_mask(
     keys: Key[Array, " batch"], rate: float, hidden: int, dtype=jnp.float32
 ) -> Float[Array, "batch hidden"]:
     """One mask per example for all its steps (Gal & Ghahramani 2016), each drawn with its own key."""
-    return jax.vmap(lambda key: dropout_mask(key, rate, (hidden,), dtype))(keys)
+    return dropout_mask(keys, rate, (*keys.shape, hidden), dtype)

@@ -58,8 +58,8 @@ class SequenceClassifier(nnx.Module):
         self,
         symbols: Int[Array, "batch time"],
         *,
-        carry_key: Key[Array, ""],
-        key: Key[Array, ""] | None = None,
+        carry_key: Key[Array, "..."],
+        key: Key[Array, "..."] | None = None,
         seq_lengths: Int[Array, " batch"] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         mode: ActionMode = "sample",
@@ -70,8 +70,8 @@ class SequenceClassifier(nnx.Module):
 
         Args:
             symbols: symbol ids, (batch, time).
-            carry_key: from which each example's own noise key is split.
-            key: for dropout; None switches it off.
+            carry_key: from which each example's own noise key is split; or one per example, (batch,).
+            key: for dropout, one or one per example, (batch,); None switches it off.
             seq_lengths: true lengths, (batch,).
             actions: for each layer the actions to be replayed, or None.
             mode: how agents choose.

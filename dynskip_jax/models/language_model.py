@@ -56,7 +56,7 @@ class LanguageModel(nnx.Module):
             features, vocabulary_size, kernel_init=weight_init, bias_init=weight_init, rngs=rngs
         )
 
-    def initialize_carry(self, batch_size: int, key: Key[Array, ""]) -> tuple[F.SkipCarry, ...]:
+    def initialize_carry(self, batch_size: int, key: Key[Array, "..."]) -> tuple[F.SkipCarry, ...]:
         """Returns each layer's initial carry for a batch of streams."""
         return self.stack.initialize_carry(batch_size, key)
 
@@ -65,7 +65,7 @@ class LanguageModel(nnx.Module):
         carry: tuple[F.SkipCarry, ...],
         tokens: Int[Array, "batch time"],
         *,
-        key: Key[Array, ""] | None = None,
+        key: Key[Array, "..."] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         mode: ActionMode = "sample",
         mix: float | Float[Array, ""] | None = None,
@@ -76,7 +76,7 @@ class LanguageModel(nnx.Module):
         Args:
             carry: from `initialize_carry` or the segment before.
             tokens: token ids, (batch, time).
-            key: for dropout; None switches it off.
+            key: for dropout, one or one per stream, (batch,); None switches it off.
             actions: for each layer the actions to be replayed, or None.
             mode: how agents choose.
             mix: λ of every layer with an agent, in place of the skips' own.

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.keys import example_keys, split_each
 
 Initializer = Callable[..., Any]
 _lecun_normal = nnx.initializers.lecun_normal()
@@ -143,7 +144,8 @@ class SkipLSTMCell(nnx.RNNCellBase):
 
         Args:
             input_shape: shape of one step's input, (*batch, in_features).
-            rngs: an `nnx.Rngs` (its `carry` stream) or a stream, or a PRNG key; key 0 when None.
+            rngs: an `nnx.Rngs` (its `carry` stream) or a stream, or a PRNG key, or one key per example,
+                (*batch,); key 0 when None.
             carry_init: initializer of h and c instead of zeros or the learned state.
         """
         if isinstance(rngs, nnx.Rngs):
@@ -154,11 +156,12 @@ class SkipLSTMCell(nnx.RNNCellBase):
             key = rngs()
         else:
             key = rngs
-        noise_key, dropout_key, init_key = jax.random.split(key, 3)
+        noise_key, dropout_key, init_key = split_each(key, 3)
         batch = tuple(input_shape[:-1])
         state_shape = (*batch, self.hidden_features)
         if carry_init is not None:
-            h_key, c_key = jax.random.split(init_key)
+            # An initializer draws all states at once: its fan-in is that of the whole array.
+            h_key, c_key = jax.random.split(init_key.reshape(-1)[0])
             h = carry_init(h_key, state_shape, self.param_dtype)
             c = carry_init(c_key, state_shape, self.param_dtype)
         elif self.h0 is not None:
@@ -167,17 +170,23 @@ class SkipLSTMCell(nnx.RNNCellBase):
             c = jnp.broadcast_to(self.c0[...].reshape(leading), state_shape)
         else:
             h = c = jnp.zeros(state_shape, self.param_dtype)
-        carry = F.initial_carry(jax.random.split(noise_key, batch), self.skip.max_skip, h, c)
+        carry = F.initial_carry(example_keys(noise_key, batch), self.skip.max_skip, h, c)
         return self.draw_recurrent_mask(carry, dropout_key)
 
     def draw_recurrent_mask(self, carry: F.SkipCarry, key: Array) -> F.SkipCarry:
-        """Returns the carry with a fresh recurrent-dropout mask, or with none in evaluation."""
+        """Returns the carry with a fresh recurrent-dropout mask, or with none in evaluation.
+
+        Args:
+            carry: any carry of this cell.
+            key: one PRNG key, from which each example's own is split, or one per example, (*batch,).
+        """
         if self.recurrent_dropout == 0.0 or self.deterministic:
             return carry._replace(recurrent_mask=None)
-        shape = (*carry.step.shape, self.hidden_features)
-        return carry._replace(
-            recurrent_mask=F.dropout_mask(key, self.recurrent_dropout, shape, self.param_dtype)
+        batch = carry.step.shape
+        mask = F.dropout_mask(
+            example_keys(key, batch), self.recurrent_dropout, (*batch, self.hidden_features), self.param_dtype
         )
+        return carry._replace(recurrent_mask=mask)
 
     def __call__(
         self,

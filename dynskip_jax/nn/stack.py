@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.nn.cells import SkipLSTMCell
 from dynskip_jax.nn.layers import SkipLSTM
 
@@ -60,9 +60,14 @@ class SkipLSTMStack(nnx.Module):
             ]
         )
 
-    def initialize_carry(self, batch_size: int, key: Key[Array, ""]) -> tuple[F.SkipCarry, ...]:
-        """Returns the initial carry of each layer, without a recurrent-dropout mask."""
-        keys = jax.random.split(key, len(self.layers))
+    def initialize_carry(self, batch_size: int, key: Key[Array, "..."]) -> tuple[F.SkipCarry, ...]:
+        """Returns the initial carry of each layer, without a recurrent-dropout mask.
+
+        Args:
+            batch_size: number of sequences.
+            key: one PRNG key, or one per sequence, (batch,).
+        """
+        keys = split_each(key, len(self.layers))
         return tuple(
             layer.cell.initialize_carry((batch_size, layer.cell.in_features), k)._replace(recurrent_mask=None)
             for layer, k in zip(self.layers, keys, strict=True)
@@ -73,7 +78,7 @@ class SkipLSTMStack(nnx.Module):
         carry: tuple[F.SkipCarry, ...],
         x: Float[Array, "batch time in"],
         *,
-        key: Key[Array, ""] | None = None,
+        key: Key[Array, "..."] | None = None,
         seq_lengths: Int[Array, " batch"] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         mode: ActionMode = "sample",
@@ -85,7 +90,8 @@ class SkipLSTMStack(nnx.Module):
         Args:
             carry: one carry per layer.
             x: inputs, (batch, time, in).
-            key: for dropout; None switches it off. The agents' noise comes from the carry's own keys.
+            key: for dropout: one PRNG key, from which each sequence's own is split, or one per sequence,
+                (batch,); None switches it off. The agents' noise comes from the carry's own keys.
             seq_lengths: true lengths, (batch,).
             actions: for each layer the actions to be replayed, or None.
             mode: how agents choose.
@@ -96,7 +102,9 @@ class SkipLSTMStack(nnx.Module):
             The last carry of each layer, and the outputs.
         """
         num_layers = len(self.layers)
-        keys = [None] * (2 * num_layers + 1) if key is None else jax.random.split(key, 2 * num_layers + 1)
+        keys = (None,) * (2 * num_layers + 1)
+        if key is not None:
+            keys = split_each(example_keys(key, x.shape[:1]), 2 * num_layers + 1)
         new_carry, decisions = [], []
         for i, layer in enumerate(self.layers):
             cell, start = layer.cell, carry[i]

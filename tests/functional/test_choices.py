@@ -147,6 +147,16 @@ def test_dropout_keeps_the_mean_and_is_the_identity_without_a_key():
     np.testing.assert_array_equal(masks[1:2], alone)
 
 
+def test_dropout_of_an_example_depends_on_its_own_key_alone():
+    keys, x = jax.random.split(jax.random.key(0), 4), jnp.ones((4, 5, 6))
+    together = F.dropout(keys, 0.5, x)
+    for number, key in enumerate(keys):
+        np.testing.assert_array_equal(together[number], F.dropout(key, 0.5, x[number]))
+    assert len({row.tobytes() for row in np.asarray(together)}) == 4
+    with pytest.raises(ValueError, match="do not lead"):
+        F.dropout(keys, 0.5, x[:3])
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

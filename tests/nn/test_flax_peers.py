@@ -214,6 +214,22 @@ def test_stack_drops_layer_inputs_and_outputs_only_with_a_key(x):
     assert not np.any(whole.h == 0)
 
 
+def test_stack_draws_for_each_sequence_with_its_own_key(x):
+    skips = [F.TimeSkip(), F.TimeSkip("dynamic", 3)]
+    options = {"recurrent_dropout": 0.3, "learnable_carry": True}
+    stack = SkipLSTMStack(INPUT, 8, skips, dropout=0.5, cell_options=options, rngs=nnx.Rngs(0))
+    carry_keys, keys = jax.random.split(jax.random.key(5), (2, BATCH))
+
+    def run(rows):
+        return stack(stack.initialize_carry(len(rows), carry_keys[rows]), x[rows], key=keys[rows])[1]
+
+    together = run(jnp.arange(BATCH))
+    for rows in (jnp.arange(1, BATCH), jnp.arange(1)):
+        apart = run(rows)
+        np.testing.assert_allclose(apart.h, together.h[rows], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(apart.decisions[1].action, together.decisions[1].action[rows])
+
+
 def test_released_options_reach_the_cell():
     cell = SkipLSTMCell(
         3,
