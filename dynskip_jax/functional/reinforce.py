@@ -24,7 +24,7 @@ def reinforce_loss(
     valid: Bool[Array, "batch time"] | None = None,
     discount: float = 1.0,
     entropy_coef: float | Float[Array, ""] = 1.0,
-    baseline: Float[Array, "batch"] | Float[Array, "batch time"] | float = 0.0,
+    baseline: Float[Array, "batch"] | Float[Array, "batch time"] | Float[Array, ""] | float = 0.0,
 ) -> Float[Array, " batch"]:
     """The surrogate -J_2 of each example, whose gradient is minus Eq. 5.
 
@@ -62,7 +62,16 @@ def reinforce_loss(
     return -(log_probs * returns).sum(axis=-1)
 
 
-def leave_one_out_mean(values: Float[Array, "group *rest"]) -> Float[Array, "group *rest"]:
-    """For each member of the first axis the mean of the others: a baseline its own action cannot move."""
-    others = max(values.shape[0] - 1, 1)
-    return (values.sum(axis=0, keepdims=True) - values) / others
+def leave_one_out_mean(
+    values: Float[Array, "group *rest"], axis_name: str | None = None
+) -> Float[Array, "group *rest"]:
+    """For each member of the first axis the mean of the others: a baseline its own action cannot move.
+
+    Args:
+        values: one per member of the group, (group, ...).
+        axis_name: the mapped axis (`jax.pmap`) over which the group is divided; None: it is whole.
+    """
+    total, size = values.sum(axis=0, keepdims=True), values.shape[0]
+    if axis_name is not None:
+        total, size = jax.lax.psum(total, axis_name), size * jax.lax.axis_size(axis_name)
+    return (total - values) / max(size - 1, 1)

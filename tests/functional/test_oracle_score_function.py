@@ -172,6 +172,23 @@ def test_per_step_loss_by_hand_with_discount_entropy_baseline_and_padding():
     np.testing.assert_allclose(loss, [1.0 * (G0 - 0.1 - 0.25) + 2.0 * (G1 - 0.1 - 0.75)], rtol=1e-12)
 
 
+def test_baseline_may_be_one_number_in_an_array():
+    log_probs, baseline = jnp.log(jnp.array([[0.5, 0.25], [0.2, 0.4]])), jnp.array(0.25)
+    for rewards in (jnp.array([1.0, 2.0]), jnp.array([[1.0, 2.0], [3.0, 4.0]])):
+        np.testing.assert_array_equal(
+            F.reinforce_loss(log_probs, rewards, baseline=baseline),
+            F.reinforce_loss(log_probs, rewards, baseline=0.25),
+        )
+
+
+def test_leave_one_out_mean_of_a_group_divided_among_devices():
+    values = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3)))
+    divided = jax.vmap(partial(F.leave_one_out_mean, axis_name="data"), axis_name="data")
+    np.testing.assert_allclose(
+        divided(values.reshape(4, 2, 3)).reshape(8, 3), F.leave_one_out_mean(values), rtol=1e-12
+    )
+
+
 def test_rewards_are_stopped():
     gradient = jax.grad(lambda r: F.reinforce_loss(jnp.array([[-1.0]]), r).sum())(jnp.array([2.0]))
     np.testing.assert_array_equal(gradient, [0.0])
