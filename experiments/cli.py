@@ -6,11 +6,14 @@ import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import jax
 import tyro
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import TimeSkip
 from dynskip_jax.training.loop import Stopped
+from dynskip_jax.training.parallel import Parallel, make_parallel
+from experiments.settings import CommonSettings
 
 # Flags that may be left out; help shows the type alone, not `{None}|STR … (default: None)`.
 Text = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
@@ -67,6 +70,11 @@ class CommonFlags:
     """How the agent chooses on dev: greedy or sample."""
     patience: Whole = None
     """Stop after this many epochs without a better dev result; 0 never stops."""
+    devices: int = 1
+    """Devices to train on: each takes seeds of its own if their number divides --seeds, else a share of every
+    batch. Results are the same up to rounding; a run may be resumed with another number."""
+    parallel: str = "jit"
+    """How several devices are driven: jit (one program over a mesh) or pmap (one replica per device)."""
 
 
 def parse(flags: type, name: str, description: str) -> Any:
@@ -91,6 +99,23 @@ def models(flags: CommonFlags, default: str) -> tuple[str, ...]:
         if names.count(name) > 1:
             raise UserError(f"--compare names {name} twice: leave one out")
     return names
+
+
+def parallel(flags: CommonFlags, settings: CommonSettings) -> Parallel:
+    """Returns the devices asked for and how they are driven.
+
+    Raises:
+        UserError: there are not so many, or they cannot share the batch.
+    """
+    return make_parallel(
+        flags.devices, flags.parallel, num_seeds=settings.seeds, batch_size=settings.batch_size
+    )
+
+
+def devices_line(chosen: Parallel) -> str:
+    """Says which devices train, as in `2 of 8 cpu devices`."""
+    platform = chosen.devices[0].platform
+    return f"{len(chosen.devices)} of {jax.device_count()} {platform} device(s)"
 
 
 def run_main(main: Callable[[], None]) -> None:

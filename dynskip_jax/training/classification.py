@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.data import epoch_order, minibatches, padded_minibatches
 from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.training.objective import AgentObjective, agent_loss
 
@@ -120,18 +122,28 @@ class Classification:
         return output, nll, correct
 
     def loss(
-        self, params: nnx.State, carry: tuple, batch: Examples, key: Key[Array, ""]
+        self,
+        params: nnx.State,
+        carry: tuple,
+        batch: Examples,
+        keys: Key[Array, "*batch_or_none"],
+        axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[tuple, dict[str, Array]]]:
-        """Mean cross-entropy (Eq. 3) plus the agent's loss with a terminal reward (Eq. 5, 6)."""
+        """Mean cross-entropy (Eq. 3) plus the agent's loss with a terminal reward (Eq. 5, 6).
+
+        Rollouts of one example stand side by side, each with noise of its own.
+        """
         s = self.settings
-        batch = jax.tree.map(lambda leaf: jnp.repeat(leaf, s.objective.rollouts, axis=0), batch)
-        carry_key, dropout_key = jax.random.split(key)
+        rollouts = s.objective.rollouts
+        keys = jax.vmap(partial(jax.random.split, num=rollouts))(example_keys(keys, batch.y.shape))
+        batch = jax.tree.map(lambda leaf: jnp.repeat(leaf, rollouts, axis=0), batch)
+        carry_keys, dropout_keys = split_each(keys.reshape(-1), 2)
         uses_dropout = s.dropout > 0 or any(o.get("recurrent_dropout") for o in s.cell_options)
         output, nll, correct = self._classify(
-            params, batch, carry_key, dropout_key if uses_dropout else None, "sample"
+            params, batch, carry_keys, dropout_keys if uses_dropout else None, "sample"
         )
         rewards = s.objective.rewards(-nll, correct)
-        loss = nll.mean() + agent_loss(s.objective, s.skips, output.decisions, rewards)
+        loss = nll.mean() + agent_loss(s.objective, s.skips, output.decisions, rewards, axis_name)
         return loss, (carry, self._sums(nll, correct, jnp.ones_like(nll), output.decisions))
 
     def _sums(self, nll, correct, mask, decisions) -> dict[str, Array]:

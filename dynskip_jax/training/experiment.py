@@ -14,6 +14,7 @@ from rich.table import Table
 
 from dynskip_jax.analysis import plots
 from dynskip_jax.training.loop import FitResult, FitSettings, Stopped, Task, fit
+from dynskip_jax.training.parallel import OneDevice, Parallel
 from dynskip_jax.training.run_dir import RunDir, default_path
 
 _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -56,7 +57,11 @@ class Experiment(Protocol):
 
 
 def run(
-    experiment: Experiment, run_dir: str | Path | None, *, announce: Callable[[str], None] = print
+    experiment: Experiment,
+    run_dir: str | Path | None,
+    *,
+    parallel: Parallel | None = None,
+    announce: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Runs or resumes an experiment; what is finished already is not trained again.
 
@@ -65,6 +70,8 @@ def run(
     Args:
         experiment: what to run.
         run_dir: the run folder; by default a new one below `runs/<name>/`.
+        parallel: on which devices to train, and how; by default one. Results are the same up to rounding, so
+            the run folder's configuration does not hold it: a run may be resumed on other devices.
         announce: says what the user should know.
 
     Returns:
@@ -74,6 +81,7 @@ def run(
         Stopped: training was interrupted; the message says how to go on.
         UserError: the run folder cannot be used.
     """
+    parallel = parallel or OneDevice()
     several = len(experiment.models) > 1
     built = {model: experiment.build(model) for model in experiment.models}  # errors come before folders
     if run_dir is None:
@@ -95,7 +103,7 @@ def run(
             announce(f"{model}: finished already, in {folder}")
         else:
             try:
-                finished = _run_model(experiment, model, *built[model], here, announce)
+                finished = _run_model(experiment, model, *built[model], here, parallel, announce)
             except Stopped as stopped:
                 raise Stopped(f"{stopped}; the same command with --run-dir {run_dir} goes on") from None
         results.append(finished)
@@ -120,11 +128,12 @@ def _run_model(
     task: Task,
     settings: FitSettings,
     run_dir: RunDir,
+    parallel: Parallel,
     announce: Callable[[str], None],
 ) -> dict[str, Any]:
     parameters = _count(jax.eval_shape(task.init, jax.random.key(0)))
     announce(f"{model}: {parameters:,} parameters, seeds {', '.join(map(str, settings.seeds))}")
-    result = fit(task, settings, run_dir, announce=announce)
+    result = fit(task, settings, run_dir, parallel=parallel, announce=announce)
     metrics = experiment.final_metrics(model, task, result)
     dataset = experiment.dataset["name"]
     plots.learning_curves(
@@ -146,7 +155,7 @@ def _run_model(
         "best_epoch": result.best_epoch,
         "wall_seconds": round(result.seconds, 1),
         "backend": jax.default_backend(),
-        "devices": [device.device_kind for device in jax.devices()],
+        "devices": [device.device_kind for device in parallel.devices],
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in _PACKAGES},
     }

@@ -110,18 +110,24 @@ class LanguageModelling:
         return carry, output, nll
 
     def loss(
-        self, params: nnx.State, carry: Any, batch: Segment, key: Key[Array, ""]
+        self,
+        params: nnx.State,
+        carry: Any,
+        batch: Segment,
+        keys: Key[Array, "*batch_or_none"],
+        axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Array]]]:
         """Cross-entropy summed over the segment and averaged over streams (the scale at which Zaremba et al.
 
         (2014) clip gradients at 5), plus the agent's loss on the same scale.
         """
         s = self.settings
-        key = key if s.dropout > 0 or any(o.get("recurrent_dropout") for o in s.cell_options) else None
-        carry, output, nll = self._read(params, carry, batch, key, "sample")
+        uses_dropout = s.dropout > 0 or any(o.get("recurrent_dropout") for o in s.cell_options)
+        carry, output, nll = self._read(params, carry, batch, keys if uses_dropout else None, "sample")
         correct = (output.logits.argmax(-1) == batch.targets).astype(nll.dtype)
         rewards = s.objective.rewards(-nll, correct)
-        loss = nll.sum(axis=1).mean() + agent_loss(s.objective, s.skips, output.decisions, rewards)
+        agent = agent_loss(s.objective, s.skips, output.decisions, rewards, axis_name)
+        loss = nll.sum(axis=1).mean() + agent
         return loss, (carry, self._sums(nll, batch.mask, output.decisions))
 
     def _sums(self, nll, mask, decisions) -> dict[str, Array]:

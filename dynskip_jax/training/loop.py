@@ -15,6 +15,17 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax.training.checkpoint import Checkpoints
+from dynskip_jax.training.parallel import (
+    PER_EXAMPLE,
+    PER_SEED,
+    OneDevice,
+    P,
+    Parallel,
+    batch_spec,
+    mean_over,
+    own_examples,
+    sum_over,
+)
 from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.run_dir import RunDir
 
@@ -32,7 +43,8 @@ class Task(Protocol):
         higher_is_better: whether more of it is better.
         headline: the training metric shown beside the progress bar.
         num_batches: batches in an epoch.
-        batch_axis: 0 if each seed has batches of its own, stacked; None if all share them.
+        batch_axis: 0 if each seed has batches of its own, stacked; None if all share them. Beyond that every
+            leaf of a batch leads with its examples.
     """
 
     monitor: str
@@ -45,12 +57,22 @@ class Task(Protocol):
         """Returns fresh parameters."""
 
     def initial_carry(self, params: PyTree, key: Key[Array, ""]) -> PyTree:
-        """Returns what the first step of an epoch starts from."""
+        """Returns what the first step of an epoch starts from; every leaf leads with the examples."""
 
     def loss(
-        self, params: PyTree, carry: PyTree, batch: PyTree, key: Key[Array, ""]
+        self,
+        params: PyTree,
+        carry: PyTree,
+        batch: PyTree,
+        keys: Key[Array, " batch"],
+        axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
-        """Returns the loss, the carry for the next step, and sums from which metrics are made."""
+        """Returns the loss, the carry for the next step, and sums from which metrics are made.
+
+        The loss is a mean over examples, each of which draws its noise with a key of its own: the batch may
+        then be divided among devices. Where it is divided over a mapped axis (`axis_name`, under pmap),
+        whatever one example takes from the others (a baseline) has to be exchanged over that axis.
+        """
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
         """Returns the batches of an epoch, the same ones each time it is asked."""
@@ -86,12 +108,15 @@ class FitSettings:
 
 
 class TrainState(NamedTuple):
-    """What a step replaces; every leaf leads with the seed axis."""
+    """What a step replaces; every leaf leads with the seed axis, and the carry's go on with the examples."""
 
     params: PyTree
     opt_state: PyTree
     carry: PyTree
     sums: Sums
+
+
+LAYOUT = TrainState(params=PER_SEED, opt_state=PER_SEED, carry=PER_EXAMPLE, sums=PER_SEED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +145,7 @@ def fit(
     settings: FitSettings,
     run_dir: RunDir,
     *,
+    parallel: Parallel | None = None,
     announce: Callable[[str], None] = print,
     should_stop: Callable[[int], bool] = lambda step: False,
 ) -> FitResult:
@@ -131,7 +157,9 @@ def fit(
     Args:
         task: what to train.
         settings: how.
-        run_dir: receives metrics and checkpoints.
+        run_dir: receives metrics and checkpoints, the same ones on one device and on many: a run may go on
+            with another number of devices than it began with.
+        parallel: on which devices, and how; by default one.
         announce: says what the user should know.
         should_stop: asked where it could stop, with the number of steps taken.
 
@@ -141,9 +169,11 @@ def fit(
     Raises:
         Stopped: it was interrupted; the same call continues bit for bit.
     """
+    parallel = parallel or OneDevice()
     num_seeds = len(settings.seeds)
     keys = _keys(settings.seeds)
-    step = _make_step(task, settings.optimizer)
+    train_keys = parallel.place(keys.train, PER_SEED)
+    step = _make_step(task, settings.optimizer, parallel)
     select = jax.jit(_select_seeds)
     initial_carry = jax.jit(jax.vmap(task.initial_carry))
     clock = time.monotonic()
@@ -166,12 +196,13 @@ def fit(
             for line in restored.skipped:
                 announce(f"warning: {line}")
             announce(f"resuming after step {where.step:,} (epoch {where.epoch + 1})")
+        state = _place(parallel, state)
         run_dir.rewind(where.step)
         seconds_before = where.seconds
 
         def save() -> None:
             where.seconds = seconds_before + time.monotonic() - clock
-            checkpoints.save(where.step, {"state": state, "best": best}, where.to_meta())
+            checkpoints.save(where.step, {"state": _gather(parallel, state), "best": best}, where.to_meta())
 
         def stop_asked() -> bool:
             return interrupted() or should_stop(where.step)
@@ -179,8 +210,12 @@ def fit(
         def stopped() -> Stopped:
             return Stopped(f"stopped after step {where.step:,} of {total:,}; progress is saved")
 
+        def train_metrics() -> Metrics:
+            sums = parallel.gather(state.sums)
+            return task.summarise({name: np.asarray(value) for name, value in sums.items()})
+
         def headline() -> float:
-            return float(np.mean(_fetch_metrics(task, state.sums)[task.headline]))
+            return float(np.mean(train_metrics()[task.headline]))
 
         last_save = time.monotonic()
         total = settings.epochs * task.num_batches
@@ -188,18 +223,21 @@ def fit(
             while where.epoch < settings.epochs and not where.finished(settings.patience):
                 rates = settings.learning_rate(where.epoch, where.history)
                 rates = jnp.asarray(rates, jnp.float32)
+                placed_rates = parallel.place(rates, PER_SEED)
                 if where.batch == 0:
+                    carry = initial_carry(parallel.gather(state.params), _for_epoch(keys.carry, where.epoch))
                     state = state._replace(
-                        carry=initial_carry(state.params, _for_epoch(keys.carry, where.epoch)),
+                        carry=parallel.place(carry, PER_EXAMPLE),
                         sums=jax.tree.map(jnp.zeros_like, state.sums),
                     )
                 for batch in itertools.islice(task.train_batches(where.epoch), where.batch, None):
-                    state = step(state, batch, keys.train, where.step, rates)
+                    batch = parallel.place(batch, batch_spec(task.batch_axis))
+                    state = step(state, batch, train_keys, where.step, placed_rates)
                     where.step += 1
                     where.batch += 1
                     progress.advance(1, **{task.headline: headline})
                     if where.step % settings.log_every == 0:
-                        run_dir.log(_record(task, where, "train", _fetch_metrics(task, state.sums), rates))
+                        run_dir.log(_record(task, where, "train", train_metrics(), rates))
                     if where.batch == task.num_batches:
                         break  # the end of the epoch saves, after its records: one checkpoint per step
                     if stop_asked():
@@ -209,10 +247,10 @@ def fit(
                         save()
                         last_save = time.monotonic()
 
-                train = _fetch_metrics(task, state.sums)
-                dev = task.evaluate(state.params, "dev", keys.evaluate)
+                train, params = train_metrics(), parallel.gather(state.params)
+                dev = task.evaluate(params, "dev", keys.evaluate)
                 better = where.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
-                best = select(jnp.asarray(better), state.params, best)
+                best = select(jnp.asarray(better), params, best)
                 run_dir.log(_record(task, where, "train", train, rates))
                 run_dir.log(_record(task, where, "dev", dev, rates))
                 line = _epoch_line(task, where, settings.epochs, train, dev, rates)
@@ -304,34 +342,56 @@ def _for_epoch(keys: Key[Array, " seeds"], epoch: int) -> Key[Array, " seeds"]:
     return jax.vmap(jax.random.fold_in, (0, None))(keys, epoch)
 
 
-def _make_step(task: Task, optimizer: optax.GradientTransformation) -> Callable[..., TrainState]:
+def _make_step(
+    task: Task, optimizer: optax.GradientTransformation, parallel: Parallel
+) -> Callable[..., TrainState]:
     """Compiles one update of all seeds; the old state's memory is given to the new one."""
+    axis_name = parallel.axis_name
 
     def update(state, batch, key, index, learning_rate):
-        key = jax.random.fold_in(key, index)
+        keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
-        (_, (carry, sums)), grads = gradient(state.params, state.carry, batch, key)
+        (_, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, axis_name)
+        grads, sums = mean_over(grads, axis_name), sum_over(sums, axis_name)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates)
         return TrainState(params, opt_state, carry, jax.tree.map(jnp.add, state.sums, sums))
 
-    return jax.jit(jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0)), donate_argnums=0)
+    return parallel.compile(
+        jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0)),
+        in_specs=(LAYOUT, batch_spec(task.batch_axis), PER_SEED, P(), PER_SEED),
+        out_specs=LAYOUT,
+    )
+
+
+def _example_keys(key: Key[Array, ""], batch: PyTree, axis_name: str | None = None) -> Key[Array, " batch"]:
+    """One key per example, made from its number in the whole batch, wherever the example is."""
+    examples = own_examples(jax.tree.leaves(batch)[0].shape[0], axis_name)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, examples)
+
+
+def _place(parallel: Parallel, state: TrainState) -> TrainState:
+    return TrainState(*(parallel.place(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
+
+
+def _gather(parallel: Parallel, state: TrainState) -> TrainState:
+    return TrainState(*(parallel.gather(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
 
 
 def _zero_sums(task: Task, params: PyTree, keys: _Keys) -> Sums:
     batch = next(iter(task.train_batches(0)))
     carry = jax.eval_shape(jax.vmap(task.initial_carry), params, keys.carry)
-    loss = jax.vmap(task.loss, in_axes=(0, 0, task.batch_axis, 0))
+
+    def loss(params, carry, batch, key):
+        return task.loss(params, carry, batch, _example_keys(key, batch))
+
+    loss = jax.vmap(loss, in_axes=(0, 0, task.batch_axis, 0))
     _, (_, sums) = jax.eval_shape(loss, params, carry, batch, keys.train)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
 
 
 def _select_seeds(better: Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda n, o: jnp.where(better.reshape((-1,) + (1,) * (n.ndim - 1)), n, o), new, old)
-
-
-def _fetch_metrics(task: Task, sums: Sums) -> Metrics:
-    return task.summarise({name: np.asarray(value) for name, value in sums.items()})
 
 
 def _record(task: Task, where: _Position, split: str, metrics: Metrics, rates: Array) -> dict:

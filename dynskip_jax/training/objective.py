@@ -75,6 +75,7 @@ def agent_loss(
     skips: tuple[F.TimeSkip, ...],
     decisions: tuple[F.Decision, ...],
     rewards: Float[Array, "batch"] | Float[Array, "batch time"],
+    axis_name: str | None = None,
 ) -> Float[Array, ""]:
     """Returns the batch mean of -J_2 (Eq. 4 to 6), summed over the layers that sample.
 
@@ -83,6 +84,7 @@ def agent_loss(
         skips: the time skip of each layer.
         decisions: the trace of each layer; the rollouts of an example follow each other in the batch.
         rewards: a terminal reward for each example, or one for each step.
+        axis_name: the mapped axis over which the batch is divided, if it is; the mean is that of the part.
     """
     rewards = jax.lax.stop_gradient(rewards)
     exact = objective.entropy == "exact"
@@ -94,7 +96,7 @@ def agent_loss(
                 rewards,
                 discount=objective.discount,
                 entropy_coef=0.0 if exact else objective.entropy_coef,
-                baseline=_baseline(objective, rewards),
+                baseline=_baseline(objective, rewards, axis_name),
             )
             if exact:
                 losses = losses - objective.entropy_coef * decision.entropy.sum(axis=1)
@@ -103,12 +105,14 @@ def agent_loss(
 
 
 def _baseline(
-    objective: AgentObjective, rewards: Float[Array, "batch"] | Float[Array, "batch time"]
+    objective: AgentObjective,
+    rewards: Float[Array, "batch"] | Float[Array, "batch time"],
+    axis_name: str | None,
 ) -> Float[Array, "batch"] | Float[Array, "batch time"] | float:
     if objective.baseline == "none":
         return 0.0
     returns = rewards if rewards.ndim == 1 else F.reward_to_go(rewards, objective.discount)
     if objective.baseline == "batch":
-        return F.leave_one_out_mean(returns)
+        return F.leave_one_out_mean(returns, axis_name)
     grouped = returns.reshape(-1, objective.rollouts, *returns.shape[1:])
     return jax.vmap(F.leave_one_out_mean)(grouped).reshape(returns.shape)

@@ -175,6 +175,32 @@ def test_terminated_run_says_how_to_go_on_and_ends_as_if_nothing_had_happened(
     assert one["metrics"] == other["metrics"]
 
 
+def test_run_on_one_device_goes_on_with_several(finished, command, tmp_path, monkeypatch):
+    folder, arguments, _ = finished
+    log, stop = RunDir.log, [signal.SIGTERM]
+
+    def log_and_terminate(run, record):
+        log(run, record)
+        if stop:
+            os.kill(os.getpid(), stop.pop())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "log", log_and_terminate)
+        assert command(ptb.main, *arguments, "--run-dir", tmp_path / "run").status == 130
+    resumed = command(
+        *(ptb.main, *arguments, "--run-dir", tmp_path / "run", "--devices", 2, "--parallel", "pmap")
+    )
+    assert resumed.status == 0, resumed.err
+    assert "resuming after step 18" in resumed.out
+    assert "2 of 8 cpu device(s)" in resumed.out.splitlines()[1]
+    one, other = (load(path / "result.json") for path in (folder, tmp_path / "run"))
+    assert (len(one["devices"]), len(other["devices"])) == (1, 2)
+    assert one["metrics"].keys() == other["metrics"].keys()
+    for name, metric in one["metrics"].items():
+        assert other["metrics"][name]["mean"] == pytest.approx(metric["mean"], rel=1e-4)
+    assert load(folder / "config.json") == load(tmp_path / "run" / "config.json")
+
+
 def test_default_run_folder_names_task_and_model(command, corpus_folder, here):
     outcome = command(ptb.main, "--data", corpus_folder, "--model", "lstm", *SMALL_PTB, "--epochs", 1)
     assert outcome.status == 0, outcome.err
@@ -325,6 +351,10 @@ def test_number_prediction_released_preset_runs(command, small_number_prediction
         (("--rl-coef", "-1"), ("must not be negative",)),
         (("--entropy-coef", "-1"), ("must not be negative",)),
         (("--batch-size", "100000"), ("--batch-size",)),
+        (("--devices", "0"), ("--devices", "at least 1")),
+        (("--devices", "9"), ("--devices 9", "has 8")),
+        (("--devices", "8", "--batch-size", "20"), ("--batch-size 20", "8 devices", "multiple of 8")),
+        (("--devices", "2", "--parallel", "xmap"), ("--parallel", "xmap", "jit or pmap")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) and value[0].startswith("--") else "",
 )
@@ -446,7 +476,17 @@ def test_help_explains_every_flag(command):
     for main, own in ((ptb.main, "--num-steps"), (number_prediction.main, "--length")):
         outcome = command(main, "--help")
         assert outcome.status == 0
-        for flag in ("--model", "--compare", "--mix", "--seeds", "--preset", "--run-dir", own):
+        for flag in (
+            "--model",
+            "--compare",
+            "--mix",
+            "--seeds",
+            "--preset",
+            "--run-dir",
+            "--devices",
+            "--parallel",
+            own,
+        ):
             assert flag in outcome.out
 
 

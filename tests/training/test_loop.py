@@ -42,8 +42,8 @@ class Scripted:
     def initial_carry(self, params, key):
         return jax.random.normal(key, (2,))
 
-    def loss(self, params, carry, batch, key):
-        noise = jax.random.normal(key, (2,))
+    def loss(self, params, carry, batch, keys, axis_name=None):
+        noise = jax.random.normal(keys[0], (2,))
         value = jnp.sum(jnp.sin(params["w"] * batch + carry * noise))
         return value - params["steps"], (carry + noise, {"loss": value, "batches": jnp.ones(())})
 
@@ -235,8 +235,8 @@ def test_same_seed_gives_the_same_result(tmp_path):
 
 def test_no_two_steps_draw_the_same_noise(tmp_path):
     class Noisy(Scripted):
-        def loss(self, params, carry, batch, key):
-            noise = jnp.stack([jax.random.normal(key), carry[0]])
+        def loss(self, params, carry, batch, keys, axis_name=None):
+            noise = jnp.stack([jax.random.normal(keys[0]), carry[0]])
             return -params["steps"], (carry, {"noise": noise, "loss": jnp.zeros(()), "batches": jnp.ones(())})
 
         def summarise(self, sums):

@@ -1,0 +1,208 @@
+"""Compiles one update for one device or for many: `jit`, `jit` over a mesh, or `pmap`; places its arrays.
+
+What is divided among the devices is said once, by a `PartitionSpec` over two names: `seeds`, the leading axis
+of the whole training state, and `data`, the batch. If the number of seeds is a multiple of the number of
+devices, each device trains seeds of its own and nothing is exchanged; otherwise each has a share of every
+batch, and gradients are averaged over the devices.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dynskip_jax.errors import UserError
+
+PyTree = Any
+
+WAYS = ("jit", "pmap")
+PER_SEED = P("seeds")  # parameters, optimizer state, sums, keys, rates: (seeds, ...)
+PER_EXAMPLE = P("seeds", "data")  # the carry: (seeds, batch, ...)
+
+
+def batch_spec(batch_axis: int | None) -> P:
+    """How a batch is divided: (seeds, batch, ...) where each seed has its own (0), or (batch, ...) (None)."""
+    return P("data") if batch_axis is None else PER_EXAMPLE
+
+
+@runtime_checkable
+class Parallel(Protocol):
+    """A way to run the update.
+
+    Attributes:
+        devices: those that take part.
+        axis_name: the mapped axis over which the update has to exchange sums itself; None where it sees
+            whole batches (or whole seeds), and the compiler does the exchange.
+    """
+
+    devices: tuple[jax.Device, ...]
+    axis_name: str | None
+
+    def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
+        """Compiles an update whose first argument's memory is given to the result."""
+
+    def place(self, tree: PyTree, spec: P) -> PyTree:
+        """Puts whole arrays where the compiled update takes them."""
+
+    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        """Returns whole arrays on one device, however the update left them."""
+
+
+class OneDevice:
+    """Everything on JAX's default device."""
+
+    axis_name = None
+
+    def __init__(self):
+        self.devices = (jax.devices()[0],)
+
+    def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
+        """See `Parallel`."""
+        return jax.jit(update, donate_argnums=0)
+
+    def place(self, tree: PyTree, spec: P) -> PyTree:
+        """See `Parallel`."""
+        return tree
+
+    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        """See `Parallel`."""
+        return tree
+
+
+class ShardedJit:
+    """One program over a mesh (seeds x data): the update sees whole arrays, the compiler divides them."""
+
+    axis_name = None
+
+    def __init__(self, devices: tuple[jax.Device, ...], shape: tuple[int, int]):
+        self.devices = devices
+        self.mesh = Mesh(np.array(devices).reshape(shape), ("seeds", "data"))
+
+    def _shardings(self, specs: PyTree) -> PyTree:
+        return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=_is_spec)
+
+    def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
+        """See `Parallel`."""
+        return jax.jit(
+            update,
+            in_shardings=self._shardings(in_specs),
+            out_shardings=self._shardings(out_specs),
+            donate_argnums=0,
+        )
+
+    def place(self, tree: PyTree, spec: P) -> PyTree:
+        """See `Parallel`."""
+        return jax.device_put(tree, NamedSharding(self.mesh, spec))
+
+    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        """See `Parallel`."""
+        return jax.device_put(tree, self.devices[0])
+
+
+class Pmap:
+    """One replica per device (`jax.pmap`, which JAX maintains and no longer develops).
+
+    The divided axis of an array is cut in two, (..., devices, share, ...), and the first of them is mapped.
+    """
+
+    def __init__(self, devices: tuple[jax.Device, ...], shape: tuple[int, int]):
+        self.devices = devices
+        self._divided = "seeds" if shape[0] > 1 else "data"
+        self.axis_name = "data" if self._divided == "data" else None
+
+    def _axis(self, spec: P) -> int | None:
+        return spec.index(self._divided) if self._divided in spec else None
+
+    def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
+        """See `Parallel`."""
+        return jax.pmap(
+            update,
+            axis_name=self._divided,
+            in_axes=jax.tree.map(self._axis, in_specs, is_leaf=_is_spec),
+            out_axes=jax.tree.map(self._axis, out_specs, is_leaf=_is_spec),
+            devices=self.devices,
+            donate_argnums=0,
+        )
+
+    def place(self, tree: PyTree, spec: P) -> PyTree:
+        """See `Parallel`."""
+        axis = self._axis(spec)
+        if axis is None:
+            return tree
+        count = len(self.devices)
+        return jax.tree.map(
+            lambda leaf: leaf.reshape(*leaf.shape[:axis], count, -1, *leaf.shape[axis + 1 :]), tree
+        )
+
+    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        """See `Parallel`."""
+        axis = self._axis(spec)
+        if axis is not None:
+            tree = jax.tree.map(
+                lambda leaf: leaf.reshape(*leaf.shape[:axis], -1, *leaf.shape[axis + 2 :]), tree
+            )
+        return jax.device_put(tree, self.devices[0])
+
+
+def make_parallel(
+    num_devices: int = 1, way: str = "jit", *, num_seeds: int, batch_size: int
+) -> OneDevice | ShardedJit | Pmap:
+    """Chooses how an update is run; for any choice it is the same up to rounding, noise included.
+
+    Args:
+        num_devices: how many devices to use.
+        way: `jit` or `pmap`.
+        num_seeds: models trained together.
+        batch_size: examples of one update of one model, on all devices together.
+
+    Raises:
+        UserError: there are not so many devices, they cannot share the batch, or the way is unknown.
+    """
+    if way not in WAYS:
+        raise UserError(f"--parallel is {way!r}: choose {' or '.join(WAYS)}")
+    if num_devices < 1:
+        raise UserError(f"--devices must be at least 1, got {num_devices}")
+    available = jax.devices()
+    if num_devices > len(available):
+        raise UserError(
+            f"--devices {num_devices} is more than there are: this machine has {len(available)} "
+            f"({available[0].platform})"
+        )
+    by_seeds = num_seeds % num_devices == 0
+    if not by_seeds and batch_size % num_devices:
+        raise UserError(
+            f"--batch-size {batch_size} cannot be shared by {num_devices} devices: "
+            f"choose a multiple of {num_devices}"
+        )
+    shape = (num_devices, 1) if by_seeds else (1, num_devices)
+    devices = tuple(available[:num_devices])
+    if way == "pmap":
+        return Pmap(devices, shape)
+    return OneDevice() if num_devices == 1 else ShardedJit(devices, shape)
+
+
+# --- Inside the update: the identity unless the batch is divided over a mapped axis ---
+
+
+def own_examples(count: int, axis_name: str | None) -> jax.Array:
+    """The numbers, within the whole batch, of the `count` examples that the update sees here, (count,)."""
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * count
+    return first + jnp.arange(count)
+
+
+def mean_over(tree: PyTree, axis_name: str | None) -> PyTree:
+    """The mean over all parts of the batch."""
+    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
+
+
+def sum_over(tree: PyTree, axis_name: str | None) -> PyTree:
+    """The sum over all parts of the batch."""
+    return tree if axis_name is None else jax.lax.psum(tree, axis_name)
+
+
+def _is_spec(node: Any) -> bool:
+    return isinstance(node, P)

@@ -1,0 +1,248 @@
+"""The update on many devices, jit over a mesh and pmap, against one device: noise included, and resumed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynskip_jax.data import make_corpus
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional import TimeSkip
+from dynskip_jax.training import loop
+from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
+from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
+from dynskip_jax.training.loop import FitSettings, Stopped, fit
+from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.parallel import OneDevice, Pmap, ShardedJit, make_parallel
+from dynskip_jax.training.run_dir import RunDir
+
+BATCH = 8
+
+
+def classification(num_seeds, baseline):
+    rng = np.random.default_rng(0)
+    x = rng.integers(6, size=(50, 6)).astype(np.int32)
+    y = x[:, -2] % 3
+    return Classification(
+        {"train": Examples(x[:42], y[:42]), "dev": Examples(x[42:], y[42:])},
+        ClassificationSettings(
+            skips=(TimeSkip.parse("dynamic:3", mix=0.5),),
+            features=8,
+            num_symbols=6,
+            num_classes=3,
+            batch_size=BATCH,
+            seeds=tuple(range(num_seeds)),
+            cell_options=({"agent_features": 5, "recurrent_dropout": 0.2, "learnable_carry": True},),
+            objective=AgentObjective(baseline=baseline, rollouts=2),
+            dropout=0.3,
+            evaluation_batch_size=10,
+        ),
+    )
+
+
+def language_modelling(num_seeds, baseline):
+    words = np.random.default_rng(1).choice(list("abcdefg"), size=(50, 4))
+    lines = [" ".join(row) for row in words]
+    corpus = make_corpus("letters", {"train": lines[:38], "valid": lines[38:44], "test": lines[44:]}, "here")
+    return LanguageModelling(
+        corpus,
+        LanguageModellingSettings(
+            skips=(TimeSkip(), TimeSkip.parse("dynamic:3")),
+            features=8,
+            batch_size=BATCH,
+            num_steps=5,
+            dropout=0.3,
+            init_scale=0.3,
+            cell_options=({}, {"agent_features": 5, "recurrent_dropout": 0.2}),
+            objective=AgentObjective(baseline=baseline, entropy_coef=0.1, discount=0.9),
+        ),
+    )
+
+
+# Leave-one-out rollouts stay with their example; the baseline `batch` is taken over all devices.
+TASKS = {
+    "classification": (classification, "rollouts"),
+    "classification, batch baseline": (classification, "batch"),
+    "language modelling": (language_modelling, "batch"),
+}
+
+
+def train(kind, folder, *, num_seeds=1, devices=1, way="jit", epochs=2, stop_after=None):
+    make, baseline = TASKS[kind]
+    task = make(num_seeds, baseline)
+    assert task.num_batches >= 4
+    settings = FitSettings(
+        seeds=tuple(range(num_seeds)),
+        epochs=epochs,
+        optimizer=make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01),
+        learning_rate=lambda epoch, history: np.full(num_seeds, 0.2),
+        log_every=2,
+    )
+    return fit(
+        task,
+        settings,
+        RunDir.open(folder, {}),
+        parallel=make_parallel(devices, way, num_seeds=num_seeds, batch_size=BATCH),
+        announce=lambda line: None,
+        should_stop=lambda step: step == stop_after,
+    )
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory):
+    """Runs on one device: (result, records), by kind and number of seeds."""
+    done = {}
+
+    def get(kind, num_seeds=1):
+        if (kind, num_seeds) not in done:
+            folder = tmp_path_factory.mktemp("one")
+            result = train(kind, folder, num_seeds=num_seeds)
+            done[kind, num_seeds] = result, RunDir.open(folder, {}).records()
+        return done[kind, num_seeds]
+
+    return get
+
+
+def assert_same_run(result, folder, expected):
+    expected_result, expected_records = expected
+    assert jax.tree.structure(result.params) == jax.tree.structure(expected_result.params)
+    for a, e in zip(jax.tree.leaves(result.params), jax.tree.leaves(expected_result.params), strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-4, atol=1e-6)
+    assert result.best_epoch.tolist() == expected_result.best_epoch.tolist()
+    records = RunDir.open(folder, {}).records()
+    assert len(records) == len(expected_records)
+    for one, other in zip(records, expected_records, strict=True):
+        assert one.keys() == other.keys()
+        assert one["split"] == other["split"]
+        for name in one.keys() - {"split"}:
+            np.testing.assert_allclose(one[name], other[name], rtol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["jit", "pmap"])
+@pytest.mark.parametrize(
+    ("kind", "devices"),
+    [
+        *((kind, devices) for kind in ("classification", "language modelling") for devices in (2, 4, 8)),
+        ("classification, batch baseline", 4),
+    ],
+)
+def test_devices_that_share_batches_train_as_one_does(kind, way, devices, one_device, tmp_path):
+    result = train(kind, tmp_path, devices=devices, way=way)
+    assert_same_run(result, tmp_path, one_device(kind))
+
+
+@pytest.mark.parametrize("way", ["jit", "pmap"])
+@pytest.mark.parametrize("kind", ["classification", "language modelling"])
+def test_devices_with_seeds_of_their_own_train_as_one_does(kind, way, one_device, tmp_path):
+    result = train(kind, tmp_path, num_seeds=4, devices=2, way=way)
+    assert_same_run(result, tmp_path, one_device(kind, 4))
+
+
+@pytest.mark.parametrize("way", ["jit", "pmap"])
+def test_several_seeds_share_batches_where_they_do_not_divide(way, one_device, tmp_path):
+    result = train("classification", tmp_path, num_seeds=3, devices=2, way=way)
+    assert_same_run(result, tmp_path, one_device("classification", 3))
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        ("classification", (4, "jit"), (1, "jit")),
+        ("language modelling", (1, "jit"), (4, "jit")),
+        ("language modelling", (4, "pmap"), (8, "jit")),
+        ("language modelling", (4, "jit"), (2, "pmap")),
+    ],
+)
+def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path):
+    with pytest.raises(Stopped):
+        train(kind, tmp_path, devices=first[0], way=first[1], stop_after=3)
+    result = train(kind, tmp_path, devices=second[0], way=second[1])
+    assert_same_run(result, tmp_path, one_device(kind))
+
+
+@pytest.mark.parametrize("way", ["jit", "pmap"])
+def test_stopped_run_on_many_devices_resumes_bit_for_bit(way, tmp_path):
+    whole = train("language modelling", tmp_path / "whole", devices=4, way=way)
+    with pytest.raises(Stopped):
+        train("language modelling", tmp_path / "run", devices=4, way=way, stop_after=3)
+    resumed = train("language modelling", tmp_path / "run", devices=4, way=way)
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, whole.params)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (
+        tmp_path / "whole" / "metrics.jsonl"
+    ).read_bytes()
+
+
+# --- What the compiled programs do ---
+
+
+def compiled_step(kind, num_seeds, devices):
+    make, baseline = TASKS[kind]
+    task = make(num_seeds, baseline)
+    parallel = make_parallel(devices, num_seeds=num_seeds, batch_size=BATCH)
+    keys = loop._keys(tuple(range(num_seeds)))
+    optimizer = make_optimizer("sgd", clip=5.0)
+    params = jax.vmap(task.init)(keys.init)
+    state = loop.TrainState(
+        params,
+        jax.vmap(optimizer.init)(params),
+        jax.vmap(task.initial_carry)(params, keys.carry),
+        loop._zero_sums(task, params, keys),
+    )
+    step = loop._make_step(task, optimizer, parallel)
+    batch = next(iter(task.train_batches(0)))
+    return step.lower(state, batch, keys.train, 0, jnp.ones(num_seeds)).compile().as_text()
+
+
+# What would move activations from device to device.
+OTHER_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute")
+
+
+@pytest.mark.parametrize("kind", ["classification", "language modelling"])
+def test_seeds_of_their_own_need_no_communication(kind):
+    program = compiled_step(kind, 4, 4)
+    assert not any(name in program for name in ("all-reduce", *OTHER_COLLECTIVES))
+
+
+@pytest.mark.parametrize("kind", ["classification", "language modelling"])
+def test_shared_batches_exchange_sums_and_no_activations(kind):
+    program = compiled_step(kind, 1, 4)
+    assert "all-reduce" in program
+    assert not any(name in program for name in OTHER_COLLECTIVES)
+
+
+# --- The choice ---
+
+
+@pytest.mark.parametrize(
+    ("devices", "way", "seeds", "kind", "mesh"),
+    [
+        (1, "jit", 4, OneDevice, None),
+        (4, "jit", 8, ShardedJit, (4, 1)),
+        (4, "jit", 2, ShardedJit, (1, 4)),
+        (4, "jit", 1, ShardedJit, (1, 4)),
+        (4, "pmap", 1, Pmap, None),
+    ],
+)
+def test_seeds_are_divided_first(devices, way, seeds, kind, mesh):
+    parallel = make_parallel(devices, way, num_seeds=seeds, batch_size=8)
+    assert type(parallel) is kind
+    assert parallel.devices == tuple(jax.devices()[:devices])
+    if mesh:
+        assert parallel.mesh.devices.shape == mesh
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((8, "jit", 1, 20), "--batch-size 20 cannot be shared by 8 devices: choose a multiple of 8"),
+        ((3, "pmap", 2, 20), "--batch-size 20 cannot be shared by 3 devices: choose a multiple of 3"),
+        ((16, "jit", 1, 32), "--devices 16 is more than there are: this machine has 8"),
+        ((0, "jit", 1, 32), "--devices must be at least 1, got 0"),
+        ((1, "xmap", 1, 32), "--parallel is 'xmap': choose jit or pmap"),
+    ],
+)
+def test_devices_that_cannot_be_had(arguments, message):
+    devices, way, seeds, batch_size = arguments
+    with pytest.raises(UserError, match=message):
+        make_parallel(devices, way, num_seeds=seeds, batch_size=batch_size)
