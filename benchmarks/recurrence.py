@@ -1,161 +1,255 @@
-"""Time of one training step of each time skip, and of Flax's LSTM, side by side in one process.
+"""Time and memory of recurrent layers, side by side in one process: this project's, Flax's, PyTorch's.
 
     python -m benchmarks.recurrence
+    python -m benchmarks.recurrence --parts shapes memory --out bench/
 
-Times the gradient of a layer's weights and inputs at four shapes. The contestants take turns, so that a
-machine that speeds up or slows down does so for all; the ratio to the plain LSTM is taken turn by turn.
-PyTorch's LSTM joins where PyTorch is installed (`pip install -e ".[bench]"`).
+A contestant computes the loss and the gradient of its weights and inputs, float32. Contestants take turns,
+so that a machine that speeds up or slows down does so for all, and ratios are taken turn by turn. PyTorch
+takes part where it is installed (`pip install -e ".[bench]"`). On a GPU the same command compares the same on
+the GPU. All parts take about ten minutes on two cores:
+
+shapes: each layer at four shapes. growth: as T, K, H or B grows. compile: seconds until the first step is
+done. memory: what a step needs beyond its arguments (temporary memory and outputs, as XLA plans them; of
+PyTorch on a GPU: what it allocated). seeds: several seeds by `vmap`, against one after the other. training:
+whole training steps of `experiments.ptb` on synthetic words.
 """
 
 import dataclasses
 import json
-import platform
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tyro
-from flax import nnx
 from rich.console import Console
-from rich.table import Table
 
-from dynskip_jax.functional import SkipOutput, TimeSkip
-from dynskip_jax.nn import SkipLSTM, SkipLSTMCell
+from benchmarks import machine, measure, report, training_step
+from benchmarks.contestant import Contestant
+from benchmarks.contestants import GROWING, layers, why_no_torch
+from benchmarks.jax_layers import seed_contestants
+from benchmarks.shapes import FULL, TINY, Shape, Sizes
+from dynskip_jax.training.progress import Progress
 
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """One problem: T steps, batch B, input size, H units; K and λ of the skips."""
-
-    time: int
-    batch: int
-    features: int
-    hidden: int
-    max_skip: int
-    mix: float
-
-
-SHAPES = (
-    Shape(35, 20, 650, 650, 5, 1.0),  # PTB, the paper's size
-    Shape(11, 128, 10, 200, 10, 0.5),  # number prediction
-    Shape(400, 50, 300, 128, 3, 0.5),  # IMDB
-    Shape(40, 10, 400, 200, 5, 1.0),  # NER
-)
+Part = Literal["shapes", "growth", "compile", "memory", "seeds", "training"]
+PARTS: tuple[Part, ...] = ("shapes", "growth", "compile", "memory", "seeds", "training")
 
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
     """Command line."""
 
+    parts: tuple[Part, ...] = PARTS
+    """Which parts to run."""
     rounds: int = 15
-    """How many turns each contestant gets."""
-    out: str | None = None
-    """File for the figures, as JSON."""
+    """Turns of each contestant in `shapes`; half as many in the other parts, a fifth in `compile`."""
+    out: Path | None = None
+    """Folder for recurrence.json and growth.png."""
+    precision: machine.Precision = "default"
+    """Of matrix products on a GPU: default allows TF32 to JAX and PyTorch alike, highest to neither."""
+    tiny: bool = False
+    """Everything at tiny sizes, in seconds, to see that it works here; the figures mean nothing."""
 
 
-def jax_step(layer: nnx.Module, x: jax.Array) -> Callable[[], None]:
-    """Returns a function that computes the gradient of weights and inputs once, and waits for it."""
-    graphdef, params = nnx.split(layer)
-    carry = layer.cell.initialize_carry((x.shape[0], x.shape[2]), nnx.Rngs(0))
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A case, and how it is measured.
 
-    def loss(params, x):
-        out = nnx.merge(graphdef, params)(x, initial_carry=carry)
-        if isinstance(out, SkipOutput):
-            return jnp.sum(out.h**2) - jnp.sum(out.decision.log_prob)
-        return jnp.sum(out**2)
+    Attributes:
+        case: what the report says of it.
+        contestants: makes them.
+        method: (contestants, rounds, tick) -> what came out.
+        rounds: turns of each contestant.
+        work: about how many milliseconds it takes on two cores.
+    """
 
-    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))
-    return lambda: jax.block_until_ready(gradient(params, x))
-
-
-def torch_step(shape: Shape) -> Callable[[], None] | None:
-    """The same of `torch.nn.LSTM`, or None where PyTorch is not installed."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    lstm = torch.nn.LSTM(shape.features, shape.hidden)
-    x = torch.randn(shape.time, shape.batch, shape.features, requires_grad=True)
-
-    def step() -> None:
-        lstm.zero_grad(set_to_none=True)
-        x.grad = None
-        (lstm(x)[0] ** 2).sum().backward()
-
-    return step
+    case: report.Case
+    contestants: Callable[[], list[Contestant]]
+    method: Callable[[Sequence[Contestant], int, measure.Tick], measure.Measured]
+    rounds: int
+    work: float
 
 
-def contestants(shape: Shape) -> dict[str, Callable[[], None]]:
-    """Returns everything that is timed at a shape; the plain LSTM first."""
-    x = jax.random.normal(jax.random.key(0), (shape.batch, shape.time, shape.features))
-    k = shape.max_skip
-    skips = {
-        "lstm": TimeSkip(),
-        f"fixed:{k}": TimeSkip("fixed", k, shape.mix),
-        f"attention:{k}": TimeSkip("attention", k, shape.mix),
-        f"dynamic:{k}": TimeSkip("dynamic", k, shape.mix),
-    }
-    steps = {
-        name: jax_step(
-            SkipLSTM(SkipLSTMCell(shape.features, shape.hidden, skip, rngs=nnx.Rngs(0)), rngs=False), x
-        )
-        for name, skip in skips.items()
-    }
-    flax_cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
-    steps["Flax RNN"] = jax_step(nnx.RNN(flax_cell, rngs=False), x)
-    torch_lstm = torch_step(shape)
-    if torch_lstm is not None:
-        steps["torch.nn.LSTM"] = torch_lstm
-    return steps
+def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
+    """Returns the tasks of a part.
+
+    Args:
+        part: which.
+        sizes: of everything.
+        rounds: turns of each contestant in the part `shapes`.
+    """
+    few, fewest = max(1, rounds // 2), max(1, rounds // 5)
+    numbers = dataclasses.asdict
+    peers = ("torch.nn.LSTM", "lstm")
+    num_layers, compiling = 9, 1000.0  # about, for the estimate of the time
+    match part:
+        case "shapes":
+            return [
+                Task(
+                    report.Case(part, name, str(shape), numbers(shape), "ms", peers),
+                    lambda shape=shape: layers(shape),
+                    measure.milliseconds,
+                    rounds,
+                    num_layers * (compiling + rounds * max(20.0, shape.work)),
+                )
+                for name, shape in sizes.shapes.items()
+            ]
+        case "growth":
+            return [
+                Task(
+                    report.Case(
+                        part, _axis(axis, grown), str(getattr(shape, axis)), numbers(shape), "ms", peers
+                    ),
+                    lambda shape=shape: layers(shape, names=GROWING),
+                    measure.milliseconds,
+                    few,
+                    3 * (compiling + few * max(20.0, shape.work)),
+                )
+                for axis, grown in sizes.growth.items()
+                for shape in grown
+            ]
+        case "compile":
+            return [
+                Task(
+                    report.Case(part, "first step", name, numbers(shape), "s", ("lstm",)),
+                    lambda shape=shape: layers(shape),
+                    measure.first_steps,
+                    fewest,
+                    num_layers * (fewest + 1) * (compiling + shape.work),
+                )
+                for name, shape in sizes.shapes.items()
+            ]
+        case "memory":
+            return [
+                Task(
+                    report.Case(part, "memory of a step", name, numbers(shape), "MiB", ("lstm",)),
+                    lambda shape=shape: layers(shape),
+                    measure.megabytes,
+                    1,
+                    num_layers * (compiling + shape.work),
+                )
+                for name, shape in sizes.shapes.items()
+            ]
+        case "seeds":
+            shape = sizes.seeds
+            return [
+                Task(
+                    report.Case(
+                        part,
+                        f"seeds of dynamic:k, {shape}",
+                        f"{n} seeds" if n > 1 else "1 seed",
+                        numbers(shape) | {"seeds": n},
+                        "ms",
+                        ("one by one",),
+                    ),
+                    lambda n=n: seed_contestants(shape, n),
+                    measure.milliseconds,
+                    few,
+                    2 * (compiling + few * n * max(20.0, shape.work)),
+                )
+                for n in sizes.num_seeds
+            ]
+        case "training":
+            made = []
+            for preset, flags in sizes.presets.items():
+                chosen = training_step.settings(preset, flags)
+                label = (
+                    f"{chosen.num_layers} x {chosen.features}, "
+                    f"batch {chosen.batch_size} x {chosen.num_steps}, {sizes.vocabulary:,} words"
+                )
+                facts = {
+                    name: getattr(chosen, name)
+                    for name in ("num_layers", "features", "batch_size", "num_steps", "mix")
+                } | {"vocabulary": sizes.vocabulary, "tokens": training_step.tokens_per_step(chosen)}
+                made.append(
+                    Task(
+                        report.Case(part, f"training step, {preset}", label, facts, "ms", ("lstm",)),
+                        lambda chosen=chosen: training_step.contestants(chosen, sizes.vocabulary),
+                        measure.milliseconds,
+                        few,
+                        2 * (2 * compiling + few * training_step.work(chosen, sizes.vocabulary)),
+                    )
+                )
+            return made
 
 
-def measure(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, np.ndarray]:
-    """Milliseconds of each step in each round, (rounds,); a warm-up round is not counted."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(rounds + 1):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            if number > 0:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: np.array(values) for name, values in times.items()}
+def _axis(axis: str, grown: Sequence[Shape]) -> str:
+    """The letter of the axis along which shapes grow, and what they share."""
+    letters = dict(time="T", batch="B", hidden="H = in", max_skip="K")
+    shape = grown[0]
+    shared = dict(T=shape.time, B=shape.batch, H=shape.hidden, K=shape.max_skip)
+    shared.pop(letters[axis][0])
+    return f"{letters[axis]} ({' '.join(f'{name}={value}' for name, value in shared.items())})"
+
+
+def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
+    """Measures, prints tables as they come, and writes files after each part.
+
+    Args:
+        flags: the command line; `tiny` is up to the caller.
+        sizes: what to run.
+        console: for the tables.
+    """
+    without_torch = why_no_torch()
+    about = machine.describe(flags.precision, without_torch is None)
+    console.print(machine.headline(about), highlight=False)
+    notes = [] if without_torch is None else [without_torch]
+    for note in notes:
+        console.print(note, highlight=False)
+    tasks = {part: plan(part, sizes, flags.rounds) for part in flags.parts}
+    total = sum(round(task.work) for group in tasks.values() for task in group)
+    done: list[report.Row] = []
+    # A bar and tables share a terminal; in a file of tables nobody wants the bar's lines.
+    bar_console = console if console.is_terminal else None
+    with (
+        machine.products(flags.precision, without_torch is None),
+        Progress(total, "benchmark", console=bar_console) as progress,
+    ):
+        for group in tasks.values():
+            fresh: list[report.Row] = []
+            for task in group:
+                contestants = task.contestants()
+                tick = _ticker(progress, task, len(contestants) * (task.rounds + 1))
+                measured = task.method(contestants, task.rounds, tick)
+                fresh += report.rows(task.case, measured)
+                for name, why in measured.failed.items():
+                    notes.append(f"{name} did not run in {task.case.part}, {task.case.label}: {why}")
+                    console.print(notes[-1], markup=False, highlight=False)
+            for table in report.tables(fresh):
+                console.print(table)
+            done += fresh
+            if flags.out is not None:
+                write(flags.out, about, notes, done)
+    return done
+
+
+def write(folder: Path, about: dict, notes: Sequence[str], rows: Iterable[report.Row]) -> None:
+    """Writes what is known so far into a folder."""
+    rows = list(rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"about": about, "notes": list(notes), "rows": [row.as_json() for row in rows]}
+    (folder / "recurrence.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    growth = [row for row in rows if row.case.part == "growth"]
+    if growth:
+        report.draw_growth(growth, folder / "growth.png", machine.headline(about))
+
+
+def _ticker(progress: Progress, task: Task, ticks: int) -> measure.Tick:
+    """Returns a function that advances the bar by one of the equal parts of a task's work."""
+    marks = iter(np.diff(np.linspace(0, round(task.work), ticks + 1).astype(int)).tolist())
+    now = f"{task.case.part}: {task.case.label}"
+    return lambda: progress.advance(next(marks, 0), now=now)
 
 
 def main() -> None:
-    """Runs the benchmark and prints a table per shape."""
-    flags = tyro.cli(Flags, description=__doc__)
+    """Runs the command line."""
+    flags = tyro.cli(Flags, prog="python -m benchmarks.recurrence", description=__doc__)
+    jax.config.update("jax_enable_compilation_cache", False)  # or `compile` would time reading a file
     console = Console()
-    rows = []
-    for shape in SHAPES:
-        times = measure(contestants(shape), flags.rounds)
-        table = Table(
-            title=f"T={shape.time} B={shape.batch} in={shape.features} H={shape.hidden} λ={shape.mix}",
-            title_justify="left",
-        )
-        for heading in ("layer", "median ms", "min", "max", "ratio to lstm"):
-            table.add_column(heading, justify="left" if heading == "layer" else "right")
-        for name, values in times.items():
-            ratio = float(np.median(values / times["lstm"]))
-            table.add_row(
-                name,
-                f"{np.median(values):.1f}",
-                f"{values.min():.1f}",
-                f"{values.max():.1f}",
-                f"{ratio:.2f}",
-            )
-            rows.append({"shape": dataclasses.asdict(shape), "layer": name, "ms": values.tolist()})
-        console.print(table)
-    if flags.out is not None:
-        about = {
-            "jax": jax.__version__,
-            "backend": jax.default_backend(),
-            "device": jax.devices()[0].device_kind,
-            "python": platform.python_version(),
-        }
-        Path(flags.out).write_text(json.dumps({"about": about, "rows": rows}, indent=2) + "\n")
+    if not console.is_terminal:
+        console = Console(width=140)  # a file has no width of its own
+    run(flags, TINY if flags.tiny else FULL, console)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+"""Who takes part in which comparison."""
+
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+
+import jax
+from jaxtyping import Array, Int
+
+from benchmarks.contestant import Contestant
+from benchmarks.jax_layers import cudnn_lstm, flax_rnn, has_implementations, inputs, ours, weights
+from benchmarks.shapes import Shape
+from dynskip_jax.functional import TimeSkip
+
+GROWING = ("lstm", "dynamic:k", "torch.nn.LSTM")  # those whose growth is measured
+
+
+def layers(
+    shape: Shape, actions: Int[Array, "batch time"] | None = None, names: Sequence[str] | None = None
+) -> list[Contestant]:
+    """Returns layers that can run here; k stands for the shape's K.
+
+    Args:
+        shape: the problem.
+        actions: k in 1..K to be replayed by dynamic skips in place of samples, (batch, time).
+        names: only these; None for all.
+    """
+    x = inputs(shape)
+    k, mix = shape.max_skip, shape.mix
+    plain, dynamic = TimeSkip(), TimeSkip("dynamic", k, mix)
+    makers = {
+        "lstm": partial(ours, shape=shape, skip=plain, x=x),
+        "fixed:k": partial(ours, shape=shape, skip=TimeSkip("fixed", k, mix), x=x),
+        "attention:k": partial(ours, shape=shape, skip=TimeSkip("attention", k, mix), x=x),
+        "dynamic:k": partial(ours, shape=shape, skip=dynamic, x=x, actions=actions),
+    }
+    if has_implementations():
+        for name in ("lstm", "dynamic:k"):
+            makers[f"{name} readable"] = partial(makers[name], implementation="readable")
+    makers["Flax RNN"] = partial(flax_rnn, shape=shape, x=x)
+    if jax.default_backend() == "gpu":
+        makers["cuDNN LSTM in JAX"] = partial(cudnn_lstm, shape=shape, x=x)
+    if why_no_torch() is None:
+        from benchmarks import torch_layers
+
+        makers |= torch_layers.makers(weights(shape, dynamic), shape, x, actions)
+    return [make(name) for name, make in makers.items() if names is None or name in names]
+
+
+def why_no_torch() -> str | None:
+    """Returns why PyTorch takes no part, in a line for the reader; None where it does."""
+    if find_spec("torch") is None:
+        return 'PyTorch is not installed: its rows are left out (pip install -e ".[bench]").'
+    if jax.default_backend() == "gpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            return "This PyTorch cannot use the GPU: its rows are left out."
+    return None

@@ -1,0 +1,190 @@
+"""The same in PyTorch: its own LSTM, and the dynamic skip as one would write it there. Imports PyTorch."""
+
+import collections
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+from benchmarks.contestant import Contestant, Ready
+from benchmarks.jax_layers import torch_order
+from benchmarks.shapes import Shape
+from dynskip_jax import functional as F
+
+Loss = Callable[[], torch.Tensor]
+
+
+class DynamicSkipLSTM(nn.Module):
+    """Gui et al. (2019), Eq. 1 and 2, eager: a Python loop over time and a queue of the last K states.
+
+    Args:
+        in_features: size of an input.
+        hidden: H.
+        max_skip: K.
+        mix: λ.
+        agent_features: hidden units of the agent.
+        hoist: project all inputs in one product before the loop and write the gates out; otherwise use
+            `nn.LSTMCell`. PyTorch's authors do either, and neither is always ahead.
+    """
+
+    def __init__(
+        self, in_features: int, hidden: int, max_skip: int, mix: float, agent_features: int, *, hoist: bool
+    ):
+        super().__init__()
+        self.hidden, self.max_skip, self.mix, self.hoist = hidden, max_skip, mix, hoist
+        self.cell = nn.LSTMCell(in_features, hidden)
+        self.agent = nn.Sequential(
+            nn.Linear(hidden + in_features, agent_features), nn.Tanh(), nn.Linear(agent_features, max_skip)
+        )
+
+    def forward(
+        self, x: torch.Tensor, actions: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Runs over all steps.
+
+        Args:
+            x: (time, batch, in).
+            actions: k in 1..K to be replayed, (time, batch).
+
+        Returns:
+            h, (time, batch, hidden); log-probabilities and k, (time, batch).
+        """
+        time, batch, _ = x.shape
+        rows = torch.arange(batch, device=x.device)
+        h = c = x.new_zeros(batch, self.hidden)
+        past_h = collections.deque([h] * self.max_skip, maxlen=self.max_skip)  # newest first
+        past_c = collections.deque([c] * self.max_skip, maxlen=self.max_skip)
+        # unbind, for the gradient of x[t] at each t would be a whole x of zeros.
+        steps, seen = x.unbind(), x.detach().unbind()
+        if self.hoist:
+            steps = (x @ self.cell.weight_ih.T + (self.cell.bias_ih + self.cell.bias_hh)).unbind()
+        hs, log_probs, chosen = [], [], []
+        for t in range(time):
+            logits = self.agent(torch.cat([h.detach(), seen[t]], dim=-1))
+            policy = Categorical(logits=logits, validate_args=False)  # checks would wait for a GPU
+            slot = policy.sample() if actions is None else actions[t] - 1
+            log_probs.append(policy.log_prob(slot))
+            chosen.append(slot + 1)
+            h_in = torch.stack(tuple(past_h))[slot, rows]
+            c_in = torch.stack(tuple(past_c))[slot, rows]
+            if self.mix != 1:
+                h_in = self.mix * h_in + (1 - self.mix) * h
+                c_in = self.mix * c_in + (1 - self.mix) * c
+            if self.hoist:
+                i, f, g, o = (steps[t] + h_in @ self.cell.weight_hh.T).chunk(4, dim=-1)
+                c = torch.tanh(g) * torch.sigmoid(i) + c_in * torch.sigmoid(f)
+                h = torch.sigmoid(o) * torch.tanh(c)
+            else:
+                h, c = self.cell(steps[t], (h_in, c_in))
+            past_h.appendleft(h)
+            past_c.appendleft(c)
+            hs.append(h)
+        return torch.stack(hs), torch.stack(log_probs), torch.stack(chosen)
+
+    def load(self, params: F.SkipLSTMParams) -> "DynamicSkipLSTM":
+        """Takes the weights of this project's layer."""
+        agent = params.agent
+        with torch.no_grad():
+            for ours, theirs in _lstm_pairs(params.lstm, self.cell, ""):
+                theirs.copy_(ours)
+            first, _, last = self.agent
+            # One matrix acts on h ⊕ x here.
+            first.weight.copy_(_tensor(np.concatenate([agent.w_h, agent.w_x])).T)
+            first.bias.copy_(_tensor(agent.b))
+            last.weight.copy_(_tensor(agent.w_out).T)
+            last.bias.copy_(_tensor(agent.b_out))
+        return self
+
+
+def device() -> torch.device:
+    """Returns where to compute: on the GPU if JAX does."""
+    return torch.device("cuda" if jax.default_backend() == "gpu" else "cpu")
+
+
+def makers(
+    params: F.SkipLSTMParams, shape: Shape, x: Any, actions: Any = None
+) -> dict[str, Callable[[str], Contestant]]:
+    """Returns what makes PyTorch's contestants, by their names.
+
+    Args:
+        params: weights of the dynamic skip; the plain LSTM has the same without the agent.
+        shape: the problem.
+        x: inputs, (batch, time, in).
+        actions: k to be replayed, (batch, time).
+    """
+    where = device()
+    x = _time_major(x, where).requires_grad_()
+    actions = None if actions is None else _time_major(actions, where).long()
+
+    def plain() -> tuple[nn.Module, Loss]:
+        lstm = nn.LSTM(shape.features, shape.hidden)
+        with torch.no_grad():
+            for ours, theirs in _lstm_pairs(params.lstm, lstm, "_l0"):
+                theirs.copy_(ours)
+        lstm.to(where)
+        return lstm, lambda: (lstm(x)[0] ** 2).sum()
+
+    def loop(hoist: bool) -> tuple[nn.Module, Loss]:
+        units = params.agent.b.shape[0]
+        layer = DynamicSkipLSTM(shape.features, shape.hidden, shape.max_skip, shape.mix, units, hoist=hoist)
+        layer.load(params).to(where)
+
+        def loss() -> torch.Tensor:
+            h, log_prob, _ = layer(x, actions)
+            return (h**2).sum() + log_prob.sum()
+
+        return layer, loss
+
+    def contestant(name: str, make: Callable[[], tuple[nn.Module, Loss]]) -> Contestant:
+        module, loss = make()
+        return Contestant(name, lambda: _ready(list(module.parameters()), x, loss, where))
+
+    return {
+        "torch.nn.LSTM": partial(contestant, make=plain),
+        "torch loop, LSTMCell, dynamic:k": partial(contestant, make=partial(loop, hoist=False)),
+        "torch loop, hoisted, dynamic:k": partial(contestant, make=partial(loop, hoist=True)),
+    }
+
+
+def _ready(weights: list[torch.Tensor], x: torch.Tensor, loss: Loss, device: torch.device) -> Ready:
+    """Loss and gradient of the weights and of x, (time, batch, in)."""
+
+    def step():
+        value = loss()
+        *of_weights, of_x = torch.autograd.grad(value, [*weights, x])
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return value.detach(), (of_weights, of_x)
+
+    def peak_bytes() -> int | None:
+        if device.type != "cuda":
+            return None
+        step()  # the libraries' own workspaces are there from now on
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        return torch.cuda.max_memory_allocated(device) - before
+
+    return Ready(step, peak_bytes)
+
+
+def _lstm_pairs(lstm: F.LSTMParams, module: nn.Module, suffix: str):
+    """Yields our weights, as PyTorch lays them out, with its own; of its two biases the second is 0."""
+    w_x, w_h, b = (_tensor(torch_order(leaf)) for leaf in lstm)
+    yield w_x.T, getattr(module, f"weight_ih{suffix}")
+    yield w_h.T, getattr(module, f"weight_hh{suffix}")
+    yield b, getattr(module, f"bias_ih{suffix}")
+    yield torch.zeros_like(b), getattr(module, f"bias_hh{suffix}")
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(array))
+
+
+def _time_major(array: Any, device: torch.device) -> torch.Tensor:
+    return _tensor(array).transpose(0, 1).contiguous().to(device)
