@@ -1,4 +1,4 @@
-"""The one exception whose message is written for the person who typed the command."""
+"""Exceptions whose messages are written for the person who typed the command."""
 
 
 class UserError(Exception):
@@ -7,3 +7,7 @@ class UserError(Exception):
     Command-line programs print it without a traceback and exit with status 2; a program that uses the
     library sees an ordinary exception.
     """
+
+
+class Stopped(Exception):
+    """Training was asked to stop, and has saved where it is."""

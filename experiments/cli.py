@@ -9,15 +9,16 @@ from typing import Annotated, Any
 import jax
 import tyro
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional import TimeSkip
-from dynskip_jax.training.loop import Stopped
 from dynskip_jax.training.parallel import Parallel, make_parallel
+from dynskip_jax.training.processes import Alone, Group, connect
 from experiments.settings import CommonSettings
 
 # Flags that may be left out; help shows the type alone, not `{None}|STR … (default: None)`.
 Text = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
 Folder = Annotated[str | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
+Address = Annotated[str | None, tyro.conf.arg(metavar="HOST:PORT", help_behavior_hint="")]
 Whole = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")]
 Real = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
 
@@ -70,11 +71,18 @@ class CommonFlags:
     """How the agent chooses on dev: greedy or sample."""
     patience: Whole = None
     """Stop after this many epochs without a better dev result; 0 never stops."""
-    devices: int = 1
-    """Devices to train on: each takes seeds of its own if their number divides --seeds, else a share of every
-    batch. Results are the same up to rounding; a run may be resumed with another number."""
+    devices: Whole = None
+    """Devices to train on, 1 if not given: each has seeds of its own if their number divides --seeds, else a
+    share of every batch. Results are the same up to rounding; a run may be resumed with another number."""
     parallel: str = "jit"
     """How several devices are driven: jit (one program over a mesh) or pmap (one replica per device)."""
+    coordinator: Address = None
+    """Where process 0 is found, if several processes train together with all their devices; each of them is
+    given the same command but for --process-id. On TPU pods nothing of this is needed."""
+    process_id: Whole = None
+    """Number of this process, from 0; process 0 writes the run folder and prints."""
+    process_count: Whole = None
+    """How many processes there are."""
 
 
 def parse(flags: type, name: str, description: str) -> Any:
@@ -101,21 +109,42 @@ def models(flags: CommonFlags, default: str) -> tuple[str, ...]:
     return names
 
 
-def parallel(flags: CommonFlags, settings: CommonSettings) -> Parallel:
+def join(flags: CommonFlags) -> Alone | Group:
+    """Joins the processes that the flags name; JAX must not have been asked for its devices before.
+
+    Raises:
+        UserError: the flags make no sense together, or the processes do not find each other.
+    """
+    given = (flags.coordinator, flags.process_id, flags.process_count)
+    if given != (None, None, None) and flags.parallel == "pmap":
+        raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
+    return connect(*given)
+
+
+def parallel(flags: CommonFlags, settings: CommonSettings, processes: Alone | Group) -> Parallel:
     """Returns the devices asked for and how they are driven.
 
     Raises:
         UserError: there are not so many, or they cannot share the batch.
     """
     return make_parallel(
-        flags.devices, flags.parallel, num_seeds=settings.seeds, batch_size=settings.batch_size
+        flags.devices,
+        flags.parallel,
+        num_seeds=settings.seeds,
+        batch_size=settings.batch_size,
+        processes=processes,
     )
+
+
+def silent(line: str) -> None:
+    """Announces nothing: what processes other than the first have to say."""
 
 
 def devices_line(chosen: Parallel) -> str:
     """Says which devices train, as in `2 of 8 cpu devices`."""
     platform = chosen.devices[0].platform
-    return f"{len(chosen.devices)} of {jax.device_count()} {platform} device(s)"
+    line = f"{len(chosen.devices)} of {jax.device_count()} {platform} device(s)"
+    return line if chosen.processes.count == 1 else f"{line}, {chosen.processes.count} processes"
 
 
 def run_main(main: Callable[[], None]) -> None:
@@ -124,6 +153,9 @@ def run_main(main: Callable[[], None]) -> None:
         main()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        if jax.distributed.is_initialized():
+            sys.stderr.flush()
+            os._exit(2)  # JAX would wait for the other processes, which may not know yet
         sys.exit(2)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)

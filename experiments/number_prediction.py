@@ -22,7 +22,18 @@ from dynskip_jax.training.experiment import run
 from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after
-from experiments.cli import CommonFlags, Real, Whole, devices_line, models, parallel, parse, run_main
+from experiments.cli import (
+    CommonFlags,
+    Real,
+    Whole,
+    devices_line,
+    join,
+    models,
+    parallel,
+    parse,
+    run_main,
+    silent,
+)
 from experiments.settings import CommonSettings, resolve
 
 DEFAULT_MODEL = "dynamic:10"
@@ -208,13 +219,15 @@ def main(announce: Callable[[str], None] = print) -> None:
     flags = parse(Flags, NumberPrediction.name, __doc__)
     names = models(flags, DEFAULT_MODEL)
     settings = resolve(flags, Settings, PRESETS, DEFAULT_PRESET)
-    devices = parallel(flags, settings)
-    data = load_number_prediction(settings.length, data=flags.data)
-    sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
-    announce(f"data: {data.name}, {data.source} ({sizes})")
-    chosen = "as asked" if flags.preset else "the default"
-    announce(f"preset: {settings.preset} ({chosen}); {devices_line(devices)}")
-    run(NumberPrediction(data, names, settings), flags.run_dir, parallel=devices, announce=announce)
+    with join(flags) as processes:
+        announce = announce if processes.first else silent
+        devices = parallel(flags, settings, processes)
+        data = load_number_prediction(settings.length, data=flags.data)
+        sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
+        announce(f"data: {data.name}, {data.source} ({sizes})")
+        chosen = "as asked" if flags.preset else "the default"
+        announce(f"preset: {settings.preset} ({chosen}); {devices_line(devices)}")
+        run(NumberPrediction(data, names, settings), flags.run_dir, parallel=devices, announce=announce)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,19 @@ from dynskip_jax.training.language_modelling import LanguageModelling, LanguageM
 from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after, decay_on_plateau
-from experiments.cli import CommonFlags, Real, Text, Whole, devices_line, models, parallel, parse, run_main
+from experiments.cli import (
+    CommonFlags,
+    Real,
+    Text,
+    Whole,
+    devices_line,
+    join,
+    models,
+    parallel,
+    parse,
+    run_main,
+    silent,
+)
 from experiments.settings import CommonSettings, resolve
 
 DEFAULT_MODEL = "dynamic:5"
@@ -270,16 +282,18 @@ def main(announce: Callable[[str], None] = print) -> None:
     """Runs the command line."""
     flags = parse(Flags, PTB.name, __doc__)
     names = models(flags, DEFAULT_MODEL)
-    backend = jax.default_backend()
-    settings = resolve(flags, Settings, PRESETS, "small" if backend == "cpu" else "paper")
-    devices = parallel(flags, settings)
-    corpus = find_language_corpus(flags.data, flags.dataset)
-    experiment = PTB(corpus, names, settings)
-    sizes = ", ".join(f"{name} {size:,}" for name, size in corpus.sizes.items())
-    announce(f"data: {corpus.name} from {corpus.source} ({sizes})")
-    chosen = "as asked" if flags.preset else f"the default on {backend}"
-    announce(f"preset: {settings.preset} ({chosen}); {devices_line(devices)}")
-    run(experiment, flags.run_dir, parallel=devices, announce=announce)
+    with join(flags) as processes:
+        announce = announce if processes.first else silent
+        backend = jax.default_backend()
+        settings = resolve(flags, Settings, PRESETS, "small" if backend == "cpu" else "paper")
+        devices = parallel(flags, settings, processes)
+        corpus = find_language_corpus(flags.data, flags.dataset)
+        experiment = PTB(corpus, names, settings)
+        sizes = ", ".join(f"{name} {size:,}" for name, size in corpus.sizes.items())
+        announce(f"data: {corpus.name} from {corpus.source} ({sizes})")
+        chosen = "as asked" if flags.preset else f"the default on {backend}"
+        announce(f"preset: {settings.preset} ({chosen}); {devices_line(devices)}")
+        run(experiment, flags.run_dir, parallel=devices, announce=announce)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ class Checkpoints:
 
     Orbax stores the arrays. On top of it, a SHA-256 of every saved byte tells an intact checkpoint from one
     that was truncated, altered or only half written: Orbax reads some of these without complaint (a missing
-    chunk reads as zeros). Works in a single process, on arrays that this process can address.
+    chunk reads as zeros). Works on arrays that this process can address, and in this process alone: where
+    several train together, one of them saves for all.
 
     Example:
         >>> with Checkpoints("runs/demo/checkpoints") as checkpoints:  # doctest: +SKIP
@@ -57,12 +58,25 @@ class Checkpoints:
         self.directory = Path(directory).absolute()
         self._unreadable: set[int] = set()
         self._intact: dict[int, str] = {}  # step: digest, of those that this object saved or restored
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        # Orbax would otherwise wait for all processes of the run.
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=jax.process_index(), active_processes={jax.process_index()}
         )
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            create=False,
+            enable_async_checkpointing=False,
+            cleanup_tmp_directories=True,
+            multiprocessing_options=alone,
+        )
+        handlers = {
+            "document": ocp.JsonCheckpointHandler(multiprocessing_options=alone),
+            "state": ocp.PyTreeCheckpointHandler(multiprocessing_options=alone),
+        }
         try:
+            self.directory.mkdir(parents=True, exist_ok=True)
             with _quiet():
-                self._manager = ocp.CheckpointManager(self.directory, options=options)
+                self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
         except OSError as error:
             raise UserError(
                 f"cannot keep checkpoints in {self.directory} ({_reason(error)}); choose another --run-dir"

@@ -74,8 +74,10 @@ def run(
             the run folder's configuration does not hold it: a run may be resumed on other devices.
         announce: says what the user should know.
 
+    Of several processes the first does what is not training: the others train as it says.
+
     Returns:
-        The content of each model's `result.json`.
+        The content of each model's `result.json`; in other processes than the first nothing.
 
     Raises:
         Stopped: training was interrupted; the message says how to go on.
@@ -84,6 +86,10 @@ def run(
     parallel = parallel or OneDevice()
     several = len(experiment.models) > 1
     built = {model: experiment.build(model) for model in experiment.models}  # errors come before folders
+    if not parallel.processes.first:
+        while (model := parallel.processes.agree(None)) is not None:
+            fit(*built[model], None, parallel=parallel, announce=lambda line: None)
+        return []
     if run_dir is None:
         label = "compare" if several else experiment.models[0]
         run_dir = default_path(experiment.name, label, datetime.datetime.now())
@@ -118,6 +124,7 @@ def run(
                 f"{experiment.dataset['name']}: {metric}",
             )
         top.write_result({"experiment": experiment.name, "dataset": experiment.dataset, "rows": results})
+    parallel.processes.agree(None)  # that was all
     _print_table(experiment, results)
     return results
 
@@ -133,6 +140,7 @@ def _run_model(
 ) -> dict[str, Any]:
     parameters = _count(jax.eval_shape(task.init, jax.random.key(0)))
     announce(f"{model}: {parameters:,} parameters, seeds {', '.join(map(str, settings.seeds))}")
+    parallel.processes.agree(model)
     result = fit(task, settings, run_dir, parallel=parallel, announce=announce)
     metrics = experiment.final_metrics(model, task, result)
     dataset = experiment.dataset["name"]

@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
+from rich.console import Console
 
+from dynskip_jax.errors import Stopped
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.parallel import (
     PER_EXAMPLE,
@@ -136,14 +138,10 @@ class FitResult:
     seconds: float
 
 
-class Stopped(Exception):
-    """Training was asked to stop, and has saved where it is."""
-
-
 def fit(
     task: Task,
     settings: FitSettings,
-    run_dir: RunDir,
+    run_dir: RunDir | None,
     *,
     parallel: Parallel | None = None,
     announce: Callable[[str], None] = print,
@@ -158,7 +156,7 @@ def fit(
         task: what to train.
         settings: how.
         run_dir: receives metrics and checkpoints, the same ones on one device and on many: a run may go on
-            with another number of devices than it began with.
+            with another number of devices than it began with. Of several processes only the first has one.
         parallel: on which devices, and how; by default one.
         announce: says what the user should know.
         should_stop: asked where it could stop, with the number of steps taken.
@@ -170,6 +168,7 @@ def fit(
         Stopped: it was interrupted; the same call continues bit for bit.
     """
     parallel = parallel or OneDevice()
+    processes = parallel.processes
     num_seeds = len(settings.seeds)
     keys = _keys(settings.seeds)
     train_keys = parallel.place(keys.train, PER_SEED)
@@ -187,25 +186,41 @@ def fit(
     )
     best = jax.tree.map(jnp.copy, params)
     where = _Position.start(num_seeds)
+    no_sums = jax.tree.map(np.asarray, state.sums)
 
-    with Checkpoints(run_dir.checkpoints) as checkpoints, _interruptions() as interrupted:
-        restored = checkpoints.restore_latest({"state": state, "best": best})
+    # What is written and read, the first process writes and reads.
+    folder = contextlib.nullcontext() if run_dir is None else Checkpoints(run_dir.checkpoints)
+    with folder as checkpoints, _interruptions() as interrupted:
+        restored = checkpoints and checkpoints.restore_latest({"state": state, "best": best})
         if restored is not None:
             state, best = restored.state["state"], restored.state["best"]
-            where = _Position.from_meta(restored.meta)
             for line in restored.skipped:
                 announce(f"warning: {line}")
+        meta = processes.agree(restored and restored.meta)
+        if meta is not None:
+            where = _Position.from_meta(meta)
+            state, best = processes.share((state, best))
             announce(f"resuming after step {where.step:,} (epoch {where.epoch + 1})")
         state = _place(parallel, state)
-        run_dir.rewind(where.step)
+        if run_dir is not None:
+            run_dir.rewind(where.step)
         seconds_before = where.seconds
 
         def save() -> None:
             where.seconds = seconds_before + time.monotonic() - clock
-            checkpoints.save(where.step, {"state": _gather(parallel, state), "best": best}, where.to_meta())
+            whole = {"state": _gather(parallel, state), "best": best}
+            if checkpoints is not None:
+                checkpoints.save(where.step, whole, where.to_meta())
+
+        def log(split: str, metrics: Metrics, rates: Array) -> None:
+            if run_dir is not None:
+                run_dir.log(_record(task, where, split, metrics, rates))
 
         def stop_asked() -> bool:
-            return interrupted() or should_stop(where.step)
+            return processes.anyone(interrupted() or should_stop(where.step))
+
+        def save_due() -> bool:
+            return processes.agree(time.monotonic() - last_save > 60 * settings.checkpoint_minutes)
 
         def stopped() -> Stopped:
             return Stopped(f"stopped after step {where.step:,} of {total:,}; progress is saved")
@@ -219,7 +234,11 @@ def fit(
 
         last_save = time.monotonic()
         total = settings.epochs * task.num_batches
-        with Progress(total, "training", start=where.epoch * task.num_batches + where.batch) as progress:
+        start = where.epoch * task.num_batches + where.batch
+        console = None if processes.first else Console(quiet=True)
+        # With several processes a metric takes all of them to fetch: only where all of them log.
+        shown = {task.headline: headline} if processes.count == 1 else {}
+        with Progress(total, "training", start=start, console=console) as progress:
             while where.epoch < settings.epochs and not where.finished(settings.patience):
                 rates = settings.learning_rate(where.epoch, where.history)
                 rates = jnp.asarray(rates, jnp.float32)
@@ -228,31 +247,32 @@ def fit(
                     carry = initial_carry(parallel.gather(state.params), _for_epoch(keys.carry, where.epoch))
                     state = state._replace(
                         carry=parallel.place(carry, PER_EXAMPLE),
-                        sums=jax.tree.map(jnp.zeros_like, state.sums),
+                        sums=parallel.place(jax.tree.map(jnp.zeros_like, no_sums), PER_SEED),
                     )
                 for batch in itertools.islice(task.train_batches(where.epoch), where.batch, None):
                     batch = parallel.place(batch, batch_spec(task.batch_axis))
                     state = step(state, batch, train_keys, where.step, placed_rates)
                     where.step += 1
                     where.batch += 1
-                    progress.advance(1, **{task.headline: headline})
+                    progress.advance(1, **shown)
                     if where.step % settings.log_every == 0:
-                        run_dir.log(_record(task, where, "train", train_metrics(), rates))
+                        log("train", train_metrics(), rates)
                     if where.batch == task.num_batches:
                         break  # the end of the epoch saves, after its records: one checkpoint per step
                     if stop_asked():
                         save()
                         raise stopped()
-                    if time.monotonic() - last_save > 60 * settings.checkpoint_minutes:
+                    if save_due():
                         save()
                         last_save = time.monotonic()
 
                 train, params = train_metrics(), parallel.gather(state.params)
-                dev = task.evaluate(params, "dev", keys.evaluate)
+                dev = processes.agree(task.evaluate(params, "dev", keys.evaluate))
+                dev = {name: np.asarray(value) for name, value in dev.items()}
                 better = where.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
                 best = select(jnp.asarray(better), params, best)
-                run_dir.log(_record(task, where, "train", train, rates))
-                run_dir.log(_record(task, where, "dev", dev, rates))
+                log("train", train, rates)
+                log("dev", dev, rates)
                 line = _epoch_line(task, where, settings.epochs, train, dev, rates)
                 progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
                 save()

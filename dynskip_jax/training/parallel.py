@@ -7,6 +7,7 @@ batch, and gradients are averaged over the devices.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -16,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.training.processes import Alone, Group
 
 PyTree = Any
 
@@ -35,21 +37,23 @@ class Parallel(Protocol):
 
     Attributes:
         devices: those that take part.
+        processes: those that take part.
         axis_name: the mapped axis over which the update has to exchange sums itself; None where it sees
             whole batches (or whole seeds), and the compiler does the exchange.
     """
 
     devices: tuple[jax.Device, ...]
+    processes: Alone | Group
     axis_name: str | None
 
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
         """Compiles an update whose first argument's memory is given to the result."""
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
-        """Puts whole arrays where the compiled update takes them."""
+        """Puts whole arrays, which every process has, where the compiled update takes them."""
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """Returns whole arrays on one device, however the update left them."""
+        """Returns whole arrays on one device of each process, however the update left them."""
 
 
 class OneDevice:
@@ -59,6 +63,7 @@ class OneDevice:
 
     def __init__(self):
         self.devices = (jax.devices()[0],)
+        self.processes = Alone()
 
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
         """See `Parallel`."""
@@ -78,9 +83,13 @@ class ShardedJit:
 
     axis_name = None
 
-    def __init__(self, devices: tuple[jax.Device, ...], shape: tuple[int, int]):
+    def __init__(
+        self, devices: tuple[jax.Device, ...], shape: tuple[int, int], processes: Alone | Group | None = None
+    ):
         self.devices = devices
+        self.processes = processes or Alone()
         self.mesh = Mesh(np.array(devices).reshape(shape), ("seeds", "data"))
+        self._replicate = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, P()))
 
     def _shardings(self, specs: PyTree) -> PyTree:
         return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=_is_spec)
@@ -96,11 +105,16 @@ class ShardedJit:
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
         """See `Parallel`."""
-        return jax.device_put(tree, NamedSharding(self.mesh, spec))
+        sharding = NamedSharding(self.mesh, spec)
+        if self.processes.count == 1:
+            return jax.device_put(tree, sharding)
+        return jax.tree.map(lambda leaf: _own_share(leaf, sharding), tree)
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """See `Parallel`."""
-        return jax.device_put(tree, self.devices[0])
+        if self.processes.count == 1:
+            return jax.device_put(tree, self.devices[0])
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), self._replicate(tree))
 
 
 class Pmap:
@@ -111,6 +125,7 @@ class Pmap:
 
     def __init__(self, devices: tuple[jax.Device, ...], shape: tuple[int, int]):
         self.devices = devices
+        self.processes = Alone()
         self._divided = "seeds" if shape[0] > 1 else "data"
         self.axis_name = "data" if self._divided == "data" else None
 
@@ -149,24 +164,40 @@ class Pmap:
 
 
 def make_parallel(
-    num_devices: int = 1, way: str = "jit", *, num_seeds: int, batch_size: int
+    num_devices: int | None = None,
+    way: str = "jit",
+    *,
+    num_seeds: int,
+    batch_size: int,
+    processes: Alone | Group | None = None,
 ) -> OneDevice | ShardedJit | Pmap:
     """Chooses how an update is run; for any choice it is the same up to rounding, noise included.
 
     Args:
-        num_devices: how many devices to use.
+        num_devices: how many devices to use; by default one, and with several processes all of theirs.
         way: `jit` or `pmap`.
         num_seeds: models trained together.
         batch_size: examples of one update of one model, on all devices together.
+        processes: those that take part.
 
     Raises:
         UserError: there are not so many devices, they cannot share the batch, or the way is unknown.
     """
     if way not in WAYS:
         raise UserError(f"--parallel is {way!r}: choose {' or '.join(WAYS)}")
+    processes = processes or Alone()
+    if num_devices is None:
+        num_devices = 1 if processes.count == 1 else jax.device_count()
     if num_devices < 1:
         raise UserError(f"--devices must be at least 1, got {num_devices}")
     available = jax.devices()
+    if processes.count > 1 and way == "pmap":
+        raise UserError("--parallel pmap drives one process: leave it out")
+    if processes.count > 1 and num_devices != len(available):
+        raise UserError(
+            f"--devices {num_devices}: {processes.count} processes use all {len(available)} devices "
+            "that they have; leave it out"
+        )
     if num_devices > len(available):
         raise UserError(
             f"--devices {num_devices} is more than there are: this machine has {len(available)} "
@@ -182,7 +213,7 @@ def make_parallel(
     devices = tuple(available[:num_devices])
     if way == "pmap":
         return Pmap(devices, shape)
-    return OneDevice() if num_devices == 1 else ShardedJit(devices, shape)
+    return OneDevice() if num_devices == 1 else ShardedJit(devices, shape, processes)
 
 
 # --- Inside the update: the identity unless the batch is divided over a mapped axis ---
@@ -202,6 +233,18 @@ def mean_over(tree: PyTree, axis_name: str | None) -> PyTree:
 def sum_over(tree: PyTree, axis_name: str | None) -> PyTree:
     """The sum over all parts of the batch."""
     return tree if axis_name is None else jax.lax.psum(tree, axis_name)
+
+
+def _own_share(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    """An array of all processes; each puts only its own devices' share of the whole on them."""
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = _own_share(jax.random.key_data(leaf), sharding)
+        wrap = jax.jit(
+            partial(jax.random.wrap_key_data, impl=jax.random.key_impl(leaf)), out_shardings=sharding
+        )
+        return wrap(data)
+    leaf = np.asarray(leaf)
+    return jax.make_array_from_process_local_data(sharding, leaf, leaf.shape)
 
 
 def _is_spec(node: Any) -> bool:

@@ -1,0 +1,208 @@
+"""Two processes with two devices each, on this machine: as one process; stopped, killed, resumed; errors."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import ptb
+
+SMALL = (
+    *("--model", "dynamic:3", "--preset", "small", "--features", "8", "--agent-features", "4"),
+    *("--num-steps", "5", "--batch-size", "4", "--dropout", "0.2", "--epochs", "3"),
+)
+FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(ptb.__file__).parents[1]), "XLA_FLAGS": FLAGS}
+LOST = "was lost; start all processes again with the same command to go on\n"
+
+
+class Processes:
+    """The processes of one run."""
+
+    def __init__(self, *arguments, count=2, **changes):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            coordinator = f"127.0.0.1:{server.getsockname()[1]}"
+        self.processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "experiments.ptb", *map(str, arguments)),
+                    *("--coordinator", coordinator, "--process-count", str(count)),
+                    *("--process-id", str(index), *map(str, changes.get(f"process_{index}", ()))),
+                ],
+                env=ENVIRONMENT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for index in range(count)
+        ]
+
+    def outcomes(self, seconds=120):
+        """Waits; returns (exit status, output, errors) of each."""
+        deadline = time.monotonic() + seconds
+        try:
+            pairs = [p.communicate(timeout=max(0.1, deadline - time.monotonic())) for p in self.processes]
+        finally:
+            for process in self.processes:
+                process.kill()
+        assert not any("Traceback" in text for pair in pairs for text in pair)
+        return [(p.returncode, *pair) for p, pair in zip(self.processes, pairs, strict=True)]
+
+
+def wait_for(condition, processes, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        assert all(process.poll() is None for process in processes.processes)
+        time.sleep(0.01)
+
+
+def records(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_result(folder, expected):
+    one, other = (json.loads((path / "result.json").read_text()) for path in (folder, expected))
+    assert one["metrics"].keys() == other["metrics"].keys()
+    for name, metric in one["metrics"].items():
+        assert metric["per_seed"] == pytest.approx(other["metrics"][name]["per_seed"], rel=1e-4)
+    for record, wanted in zip(records(folder), records(expected), strict=True):
+        for name, value in wanted.items():
+            assert record[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-4))
+
+
+@pytest.fixture(scope="module")
+def one_process(command, corpus_folder, tmp_path_factory):
+    """The same run in one process: (arguments, folder)."""
+    folder = tmp_path_factory.mktemp("one") / "run"
+    arguments = ("--data", corpus_folder, *SMALL)
+    outcome = command(ptb.main, *arguments, "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    return arguments, folder
+
+
+def test_two_processes_train_as_one_does(one_process, tmp_path):
+    arguments, folder = one_process
+    first, second = Processes(*arguments, "--run-dir", tmp_path / "run").outcomes()
+    assert (first[0], second[0]) == (0, 0), (first[2], second[2])
+    assert "4 of 4 cpu device(s), 2 processes" in first[1]
+    assert "test perplexity" in first[1]
+    assert second[1:] == ("", "")
+    assert_same_result(tmp_path / "run", folder)
+    assert len(json.loads((tmp_path / "run" / "result.json").read_text())["devices"]) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--seeds", 4), ("--compare", "lstm,dynamic:3")], ids=lambda o: o[0])
+def test_processes_with_seeds_of_their_own_and_several_models(options, command, corpus_folder, tmp_path):
+    arguments = [a for a in ("--data", corpus_folder, *SMALL) if a not in ("--model", "dynamic:3")]
+    if options[0] == "--seeds":
+        arguments += ["--model", "dynamic:3"]
+    assert command(ptb.main, *arguments, *options, "--run-dir", tmp_path / "one").status == 0
+    first, second = Processes(*arguments, *options, "--run-dir", tmp_path / "two").outcomes()
+    assert (first[0], second[0]) == (0, 0), (first[2], second[2])
+    for folder in ("",) if options[0] == "--seeds" else ("lstm", "dynamic-3"):
+        assert_same_result(tmp_path / "two" / folder, tmp_path / "one" / folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_process, tmp_path):
+    arguments, folder = one_process
+    checkpoints = tmp_path / "run" / "checkpoints"
+    # Many epochs: it does not end before it is killed.
+    long = [*arguments, "--run-dir", tmp_path / "run"]
+    run = Processes(*long)
+    wait_for(lambda: checkpoints.exists() and any(p.name.isdigit() for p in checkpoints.iterdir()), run)
+    run.processes[victim].kill()
+    killed = time.monotonic()
+    status, _, errors = run.outcomes()[1 - victim]
+    assert time.monotonic() - killed < 20
+    assert status == 1
+    assert errors.endswith(f"error: process {victim} {LOST}") or "another process was lost" in errors
+    assert errors.count("error:") == 1
+    assert not (tmp_path / "run" / "result.json").exists()
+
+    first, second = Processes(*long).outcomes()
+    assert (first[0], second[0]) == (0, 0), (first[2], second[2])
+    assert "resuming after step" in first[1]
+    assert_same_result(tmp_path / "run", folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("asked", "number"), [(0, signal.SIGTERM), (1, signal.SIGTERM), (1, signal.SIGINT)])
+def test_all_processes_stop_where_one_is_asked_to(asked, number, one_process, tmp_path):
+    arguments, folder = one_process
+    checkpoints = tmp_path / "run" / "checkpoints"
+    run = Processes(*arguments, "--run-dir", tmp_path / "run")
+    wait_for(lambda: checkpoints.exists() and any(p.name.isdigit() for p in checkpoints.iterdir()), run)
+    run.processes[asked].send_signal(number)
+    first, second = run.outcomes()
+    assert (first[0], second[0]) == (130, 130), (first[2], second[2])
+    assert "progress is saved" in first[2].splitlines()[-1]
+
+    # One process goes on where two were stopped.
+    alone = subprocess.run(
+        [sys.executable, "-m", "experiments.ptb", *map(str, arguments), "--run-dir", tmp_path / "run"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert alone.returncode == 0, alone.stderr
+    assert "resuming after step" in alone.stdout
+    assert_same_result(tmp_path / "run", folder)
+
+
+@pytest.mark.slow
+def test_folder_of_another_run_ends_all_processes_with_one_line(one_process):
+    arguments, folder = one_process
+    outcomes = Processes(*arguments, "--features", 9, "--run-dir", folder).outcomes()
+    for status, _, errors in outcomes:
+        assert status == 2
+        assert errors.startswith("error: ") and "other settings" in errors and errors.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_data_that_one_process_does_not_have_ends_both(one_process, tmp_path):
+    arguments, _ = one_process
+    missing = ("--data", tmp_path / "nothing")
+    first, second = Processes(*arguments, "--run-dir", tmp_path / "run", process_1=missing).outcomes()
+    assert (first[0], second[0]) == (1, 2)
+    assert "process 1 has stopped" in first[2] and "does not exist" in first[2]
+    assert second[2].startswith("error: ") and "does not exist" in second[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("--coordinator", "127.0.0.1:9"), ("together",)),
+        (("--process-id", 0, "--process-count", 2), ("together",)),
+        (("--coordinator", "nowhere", "--process-id", 0, "--process-count", 2), ("HOST:PORT", "nowhere")),
+        (("--coordinator", "a:9", "--process-id", 2, "--process-count", 2), ("--process-id", "0 and 1")),
+        (("--coordinator", "a:9", "--process-id", 0, "--process-count", 0), ("--process-count",)),
+        (
+            ("--coordinator", "a:9", "--process-id", 0, "--process-count", 2, "--parallel", "pmap"),
+            ("--parallel pmap", "one process"),
+        ),
+    ],
+)
+def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = command(ptb.main, "--data", corpus_folder, *SMALL, *arguments)
+    assert outcome.status == 2
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    assert all(part in outcome.err for part in parts)
+    assert not any(tmp_path.iterdir())
+
+
+def test_one_process_of_one_needs_no_others(command, corpus_folder, tmp_path):
+    one = ("--coordinator", "127.0.0.1:9", "--process-id", 0, "--process-count", 1)
+    arguments = ("--data", corpus_folder, *SMALL, "--epochs", 1, *one, "--run-dir", tmp_path / "run")
+    assert command(ptb.main, *arguments).status == 0
