@@ -1,10 +1,12 @@
 """What all experiments share on the command line: common flags, errors of one line."""
 
+import contextlib
 import dataclasses
 import os
 import sys
+import traceback
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import jax
 import tyro
@@ -153,14 +155,26 @@ def run_main(main: Callable[[], None]) -> None:
         main()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        if jax.distributed.is_initialized():
-            sys.stderr.flush()
-            os._exit(2)  # JAX would wait for the other processes, which may not know yet
-        sys.exit(2)
+        _leave(2)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output has gone (`| head`); Python would complain once more while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        _leave(1)
+    except (Exception, KeyboardInterrupt):
+        if not jax.distributed.is_initialized():
+            raise
+        traceback.print_exc()
+        _leave(1)
+
+
+def _leave(status: int) -> NoReturn:
+    """Ends this process; one of several at once, where JAX would first wait for the others for minutes."""
+    if jax.distributed.is_initialized():
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

@@ -201,7 +201,7 @@ def connect(
         if process_count == 1:
             return Alone()
     stderr = _divert_native_output()
-    where = "each other" if coordinator is None else f"process 0 at {coordinator}"
+    where = "each other" if coordinator is None else f"each other at {coordinator}"
     _speak_on_abort(stderr, f"another process was lost, or did not find {where}; start all of them again")
     try:
         jax.distributed.initialize(coordinator, process_count, process_id)
