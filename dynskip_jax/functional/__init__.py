@@ -4,12 +4,13 @@ from dynskip_jax.functional.agent import (
     AgentParams,
     Decision,
     agent_log_probs,
+    choice_noise,
     choose,
     entropy,
     project_agent_input,
 )
 from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask
-from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, project_gates
+from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, product, project_gates
 from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
 from dynskip_jax.functional.time_skip import (
@@ -35,6 +36,7 @@ __all__ = [
     "StepInputs",
     "TimeSkip",
     "agent_log_probs",
+    "choice_noise",
     "choose",
     "dropout",
     "dropout_mask",
@@ -45,6 +47,7 @@ __all__ = [
     "leave_one_out_mean",
     "length_mask",
     "lstm_transition",
+    "product",
     "project_agent_input",
     "project_gates",
     "project_inputs",

@@ -1,10 +1,12 @@
 """The agent of Gui et al. (2019), Eq. 1: a distribution over the last K states, and a choice from it."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
+
+from dynskip_jax.functional.lstm import product
 
 ActionMode = Literal["sample", "greedy"]
 
@@ -46,7 +48,7 @@ class Decision(NamedTuple):
 
 def project_agent_input(params: AgentParams, x: Float[Array, "*batch in"]) -> Float[Array, "*batch units"]:
     """Returns the input's share of the agent's first layer, which needs no state."""
-    units = x @ params.w_x
+    units = product(x, params.w_x)
     return units + params.b.reshape((1,) * (units.ndim - 1) + (-1,))
 
 
@@ -69,25 +71,43 @@ def agent_log_probs(
         Log-probabilities in nats, (*batch, K); very negative, but finite, where not allowed, so that
         p log p and its gradient are 0 there instead of NaN.
     """
-    logits = jnp.tanh(units_x + h @ params.w_h) @ params.w_out
+    logits = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
     logits = logits + params.b_out.reshape((1,) * (logits.ndim - 1) + (-1,))
     if allowed is not None:
         logits = jnp.where(allowed, logits, jnp.finfo(logits.dtype).min / 2)
     return jax.nn.log_softmax(logits, axis=-1)
 
 
-def choose(
-    log_probs: Float[Array, "*batch K"],
-    keys: Key[Array, "*batch"],
-    mode: ActionMode,
-) -> Int[Array, "*batch"]:
-    """Chooses a slot in 0..K-1 for each example: a sample drawn with the example's own key, or the mode."""
-    if mode == "greedy":
-        return jnp.argmax(log_probs, axis=-1).astype(jnp.int32)
-    categorical = jax.random.categorical
+def choice_noise(
+    keys: Key[Array, "*batch"], steps: Int[Array, "*batch"], max_skip: int, dtype: Any
+) -> Float[Array, "*batch K"]:
+    """The noise of `choose`: standard Gumbel variables, drawn with `fold_in(own key, own step)`.
+
+    Args:
+        keys: one PRNG key per example; `*batch` may contain the time axis.
+        steps: the number of the step that each draws for.
+        max_skip: K.
+        dtype: of the log-probabilities to which the noise is added.
+    """
+
+    def draw(key: Key[Array, ""], step: Int[Array, ""]) -> Float[Array, " K"]:
+        return jax.random.gumbel(jax.random.fold_in(key, step), (max_skip,), dtype)
+
     for _ in keys.shape:
-        categorical = jax.vmap(categorical)
-    return categorical(keys, log_probs).astype(jnp.int32)
+        draw = jax.vmap(draw)
+    return draw(keys, steps)
+
+
+def choose(
+    log_probs: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | None
+) -> Int[Array, "*batch"]:
+    """Chooses a slot in 0..K-1 for each example.
+
+    With Gumbel noise the largest sum is a sample of the categorical distribution, as in
+    `jax.random.categorical` (Gumbel-max); without noise the choice is the most probable one.
+    """
+    scores = log_probs if noise is None else log_probs + noise
+    return jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
 
 def entropy(log_probs: Float[Array, "*batch K"]) -> Float[Array, "*batch"]:

@@ -21,10 +21,20 @@ class LSTMParams(NamedTuple):
     b: Float[Array, " gates"]
 
 
+def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
+    """Returns x w, multiplied in the weights' dtype, and summed and returned in the wider one of both.
+
+    With bfloat16 weights a float32 state stays float32, and so do the sums.
+    """
+    wider = jnp.promote_types(x.dtype, w.dtype)
+    # As one matrix: of a product over several axes XLA would turn the gradient round, a copy of it all.
+    rows = x.reshape(-1, x.shape[-1]).astype(w.dtype)
+    return jnp.matmul(rows, w, preferred_element_type=wider).reshape(*x.shape[:-1], w.shape[-1])
+
+
 def project_gates(params: LSTMParams, x: Float[Array, "*batch in"]) -> Float[Array, "*batch gates"]:
-    """Returns W_x x + b, the part of Eq. 2 that needs no state, so that all steps can share one product."""
-    gates = x @ params.w_x
-    return gates + params.b.reshape((1,) * (gates.ndim - 1) + (-1,))
+    """Returns W_x x, the part of Eq. 2 that needs no state, so that all steps can share one product."""
+    return product(x, params.w_x)
 
 
 def lstm_transition(
@@ -44,7 +54,8 @@ def lstm_transition(
     Returns:
         The new hidden state h(t) and cell state c(t), each (*batch, hidden).
     """
-    g, i, f, o = jnp.split(gates_x + h @ params.w_h, 4, axis=-1)
+    b = params.b.reshape((1,) * (gates_x.ndim - 1) + (-1,))
+    g, i, f, o = jnp.split(gates_x + product(h, params.w_h) + b, 4, axis=-1)
     c = jnp.tanh(g) * jax.nn.sigmoid(i) + c * jax.nn.sigmoid(f)
     h = jax.nn.sigmoid(o) * jnp.tanh(c)
     return h, c

@@ -18,6 +18,7 @@ from dynskip_jax.functional.agent import (
     AgentParams,
     Decision,
     agent_log_probs,
+    choice_noise,
     choose,
     entropy,
     project_agent_input,
@@ -214,7 +215,7 @@ def project_inputs(
     """
     agent = None
     if params.agent is not None:
-        agent = project_agent_input(params.agent, _agent_view(x, skip))
+        agent = project_agent_input(params.agent, agent_view(x, skip))
     return StepInputs(gates=project_gates(params.lstm, x), agent=agent, action=action, valid=valid)
 
 
@@ -243,27 +244,12 @@ def skip_lstm_step(
     Returns:
         The new carry, and h(t) with the trace of the decision.
     """
-    h_previous, c_previous = carry.h[..., 0, :], carry.c[..., 0, :]
-    h, c, decision = _select(params, carry, inputs, skip, mode, policy_mask)
-
-    mix = skip.mix if mix is None else mix
-    if not (isinstance(mix, int | float) and mix == 1):
-        h = mix * h + (1 - mix) * h_previous
-        c = mix * c + (1 - mix) * c_previous
-    first = None
-    if skip.first_step == "carried":
-        first = carry.step == 0
-        h = jnp.where(first[..., None], h_previous, h)
-        c = jnp.where(first[..., None], c_previous, c)
-        decision = Decision(
-            action=jnp.where(first, 1, decision.action),
-            log_prob=jnp.where(first, 0, decision.log_prob),
-            entropy=jnp.where(first, 0, decision.entropy),
-        )
+    h, c, decision = entering_state(params, carry, inputs, skip, mode=mode, mix=mix, policy_mask=policy_mask)
     if carry.recurrent_mask is not None:
         h = h * carry.recurrent_mask
     h, c = lstm_transition(params.lstm, inputs.gates, h, c)
 
+    first = is_first_step(carry, skip)
     new = carry._replace(h=_push(carry.h, h, first), c=_push(carry.c, c, first), step=carry.step + 1)
     if inputs.valid is None:
         return new, SkipOutput(h, decision)
@@ -277,9 +263,106 @@ def skip_lstm_step(
     return new, SkipOutput(h, decision)
 
 
-def _agent_view(value: Array, skip: TimeSkip) -> Array:
+def entering_state(
+    params: SkipLSTMParams,
+    carry: SkipCarry,
+    inputs: StepInputs,
+    skip: TimeSkip,
+    *,
+    mode: ActionMode = "sample",
+    mix: float | Float[Array, ""] | None = None,
+    policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"], Decision]:
+    """h̃(t-1) and c̃(t-1) of Eq. 2: λ State(t-k) + (1 - λ) State(t-1), and how k was decided.
+
+    Arguments are those of `skip_lstm_step`; recurrent dropout is not applied yet.
+    """
+    h_previous, c_previous = carry.h[..., 0, :], carry.c[..., 0, :]
+    h, c, decision = _select(params, carry, inputs, skip, mode, policy_mask)
+    mix = skip.mix if mix is None else mix
+    h, c = mixed(mix, h, h_previous), mixed(mix, c, c_previous)
+    first = is_first_step(carry, skip)
+    if first is not None:
+        h = jnp.where(first[..., None], h_previous, h)
+        c = jnp.where(first[..., None], c_previous, c)
+        decision = without_choice(decision, first)
+    return h, c, decision
+
+
+def mixed(
+    mix: float | Float[Array, ""],
+    selected: Float[Array, "*batch hidden"],
+    previous: Float[Array, "*batch hidden"],
+) -> Float[Array, "*batch hidden"]:
+    """λ selected + (1 - λ) previous, without the arithmetic where λ is known to be 1."""
+    if isinstance(mix, int | float) and mix == 1:
+        return selected
+    return mix * selected + (1 - mix) * previous
+
+
+def is_first_step(carry: SkipCarry, skip: TimeSkip) -> Bool[Array, "*batch"] | None:
+    """Which sequences take a first step that is not the agent's; None where the agent has them all."""
+    return carry.step == 0 if skip.first_step == "carried" else None
+
+
+def without_choice(decision: Decision, where: Bool[Array, "*batch"]) -> Decision:
+    """The trace of steps at which State(t-1) entered whatever the agent said."""
+    return Decision(
+        action=jnp.where(where, 1, decision.action),
+        log_prob=jnp.where(where, 0, decision.log_prob),
+        entropy=jnp.where(where, 0, decision.entropy),
+    )
+
+
+def agent_view(value: Array, skip: TimeSkip) -> Array:
     """What the agent sees of the network: without a way back for the gradient if it is sampled."""
     return jax.lax.stop_gradient(value) if skip.is_stochastic else value
+
+
+def allowed_skips(
+    step: Int[Array, "*batch"], skip: TimeSkip, policy_mask: Bool[Array, "*batch_or_none K"] | None
+) -> Bool[Array, "*batch_or_1 K"] | None:
+    """Joins the caller's mask over K with the one that hides slots no step has filled yet.
+
+    Args:
+        step: steps taken before this one; `*batch` may contain the time axis.
+        skip: which state enters.
+        policy_mask: (K,), or with the axes of `step` before K (ones broadcast).
+    """
+    allowed = None
+    if policy_mask is not None:
+        allowed = policy_mask
+        if allowed.ndim == 1:
+            allowed = allowed.reshape((1,) * step.ndim + (-1,))
+    if skip.empty_slots == "masked":
+        # Slot 0 holds the initial state before the first step, so step + 1 states exist at step `step`.
+        slots = jnp.arange(skip.max_skip).reshape((1,) * step.ndim + (-1,))
+        filled = slots <= step[..., None]
+        allowed = filled if allowed is None else allowed & filled
+    return allowed
+
+
+def trace(log_probs: Float[Array, "*batch K"], slot: Int[Array, "*batch"]) -> Decision:
+    """The trace of having chosen a slot in 0..K-1."""
+    log_prob = jnp.take_along_axis(log_probs, slot[..., None], axis=-1)[..., 0]
+    return Decision(slot + 1, log_prob, entropy(log_probs))
+
+
+def attention_trace(log_probs: Float[Array, "*batch K"]) -> Decision:
+    """The trace of attention: the heaviest state, and nothing left to chance."""
+    heaviest = jnp.argmax(log_probs, axis=-1).astype(jnp.int32) + 1
+    return Decision(heaviest, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs))
+
+
+def certain_trace(batch: tuple[int, ...], max_skip: int, dtype) -> Decision:
+    """The trace of a fixed skip."""
+    certain = jnp.zeros(batch, dtype)
+    return Decision(jnp.full(batch, max_skip, jnp.int32), certain, certain)
+
+
+def slot_of(action: Int[Array, "*batch"], max_skip: int) -> Int[Array, "*batch"]:
+    """The slot in 0..K-1 of a skip k in 1..K; 0 for the 0 that stands at padding."""
+    return jnp.clip(action.astype(jnp.int32) - 1, 0, max_skip - 1)
 
 
 def _select(
@@ -291,53 +374,34 @@ def _select(
     policy_mask: Bool[Array, "*batch_or_none K"] | None,
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"], Decision]:
     """Returns State(t-k), h and c, and how k was decided."""
-    batch, dtype = carry.step.shape, carry.h.dtype
     if params.agent is None:
-        certain = jnp.zeros(batch, dtype)
-        decision = Decision(jnp.full(batch, skip.max_skip, jnp.int32), certain, certain)
-        return carry.h[..., -1, :], carry.c[..., -1, :], decision
+        return (
+            carry.h[..., -1, :],
+            carry.c[..., -1, :],
+            certain_trace(carry.step.shape, skip.max_skip, carry.h.dtype),
+        )
 
     seen = carry.h.mean(axis=-2) if skip.agent_input == "mean" else carry.h[..., 0, :]
     log_probs = agent_log_probs(
-        params.agent, inputs.agent, _agent_view(seen, skip), _allowed(carry, skip, policy_mask)
+        params.agent, inputs.agent, agent_view(seen, skip), allowed_skips(carry.step, skip, policy_mask)
     )
     if skip.kind == "attention":
         weights = jnp.exp(log_probs)
         h = jnp.einsum("...k,...kh->...h", weights, carry.h)
         c = jnp.einsum("...k,...kh->...h", weights, carry.c)
-        heaviest = jnp.argmax(log_probs, axis=-1).astype(jnp.int32) + 1
-        return h, c, Decision(heaviest, jnp.zeros(batch, dtype), entropy(log_probs))
+        return h, c, attention_trace(log_probs)
 
     if inputs.action is not None:
-        slot = jnp.clip(inputs.action.astype(jnp.int32) - 1, 0, skip.max_skip - 1)
+        slot = slot_of(inputs.action, skip.max_skip)
     else:
-        fold_in = jax.random.fold_in
-        for _ in batch:
-            fold_in = jax.vmap(fold_in)
-        slot = choose(log_probs, fold_in(carry.key, carry.step), mode)
-    log_prob = jnp.take_along_axis(log_probs, slot[..., None], axis=-1)[..., 0]
+        noise = None
+        if mode == "sample":
+            noise = choice_noise(carry.key, carry.step, skip.max_skip, log_probs.dtype)
+        slot = choose(log_probs, noise)
     where = slot[..., None, None]
     h = jnp.take_along_axis(carry.h, where, axis=-2)[..., 0, :]
     c = jnp.take_along_axis(carry.c, where, axis=-2)[..., 0, :]
-    return h, c, Decision(slot + 1, log_prob, entropy(log_probs))
-
-
-def _allowed(
-    carry: SkipCarry, skip: TimeSkip, policy_mask: Bool[Array, "*batch_or_none K"] | None
-) -> Bool[Array, "*batch_or_1 K"] | None:
-    """Joins the caller's mask over K with the one that hides slots no step has filled yet."""
-    batch_ndim = carry.step.ndim
-    allowed = None
-    if policy_mask is not None:
-        allowed = policy_mask
-        if allowed.ndim == 1:
-            allowed = allowed.reshape((1,) * batch_ndim + (-1,))
-    if skip.empty_slots == "masked":
-        # Slot 0 holds the initial state before the first step, so step + 1 states exist at step `step`.
-        slots = jnp.arange(skip.max_skip).reshape((1,) * batch_ndim + (-1,))
-        filled = slots <= carry.step[..., None]
-        allowed = filled if allowed is None else allowed & filled
-    return allowed
+    return h, c, trace(log_probs, slot)
 
 
 def _push(

@@ -1,12 +1,14 @@
 """The unroll of a skip LSTM over time: projections outside the loop, `jax.lax.scan` inside."""
 
 from functools import partial
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.fused import fused_unroll
 from dynskip_jax.functional.sequence import flip_sequences, length_mask
 from dynskip_jax.functional.time_skip import (
     SkipCarry,
@@ -16,6 +18,8 @@ from dynskip_jax.functional.time_skip import (
     project_inputs,
     skip_lstm_step,
 )
+
+Implementation = Literal["fast", "readable"]
 
 
 def unroll(
@@ -32,6 +36,7 @@ def unroll(
     mix: float | Float[Array, ""] | None = None,
     policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
     scan_unroll: int = 1,
+    implementation: Implementation = "fast",
 ) -> tuple[SkipCarry, SkipOutput]:
     """Runs `skip_lstm_step` over all steps of a batch of sequences.
 
@@ -48,7 +53,9 @@ def unroll(
         mode: `sample` or `greedy`, where no actions are given.
         mix: λ, in place of `skip.mix`; may be traced.
         policy_mask: False for skips the agent may not choose, (K,) or (batch, K).
-        scan_unroll: steps per iteration of the compiled loop.
+        scan_unroll: steps per iteration of the readable implementation's compiled loop.
+        implementation: `fast` has a derivative of its own (see `fused.py`); `readable` scans
+            `skip_lstm_step`, the definition, and can also be differentiated twice and in forward mode.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
@@ -58,10 +65,14 @@ def unroll(
         actions = None if actions is None else flip_sequences(actions, seq_lengths)
     valid = None if seq_lengths is None else length_mask(seq_lengths, x.shape[1])
     inputs = project_inputs(params, x, skip, action=actions, valid=valid)
-    time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
-    step = partial(skip_lstm_step, params, skip=skip, mode=mode, mix=mix, policy_mask=policy_mask)
-    carry, outputs = jax.lax.scan(step, carry, time_major, unroll=scan_unroll)
-    outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
+    options = dict(mode=mode, mix=mix, policy_mask=policy_mask)
+    if implementation == "fast":
+        carry, outputs = fused_unroll(params, carry, inputs, skip, seq_lengths=seq_lengths, **options)
+    else:
+        time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
+        step = partial(skip_lstm_step, params, skip=skip, **options)
+        carry, outputs = jax.lax.scan(step, carry, time_major, unroll=scan_unroll)
+        outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
     if reverse and keep_order:
         outputs = jax.tree.map(lambda leaf: flip_sequences(leaf, seq_lengths), outputs)
     return carry, outputs

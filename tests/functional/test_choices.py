@@ -32,7 +32,8 @@ def test_sampling_frequencies_follow_the_softmax():
     count = 40_000
     log_probs = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
     keys = jax.random.split(jax.random.key(1), count)
-    drawn = F.choose(jnp.broadcast_to(log_probs, (count, K)), keys, "sample")
+    noise = F.choice_noise(keys, jnp.zeros(count, jnp.int32), K, jnp.float32)
+    drawn = F.choose(jnp.broadcast_to(log_probs, (count, K)), noise)
     p = np.exp(log_probs)
     error = np.abs(np.bincount(drawn, minlength=K) / count - p) / np.sqrt(p * (1 - p) / count)
     assert error.max() < 4.0
@@ -53,8 +54,16 @@ def test_frequencies_of_a_whole_unroll_follow_the_policy_it_reports():
 
 def test_greedy_takes_the_most_probable():
     log_probs = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (50, K)))
-    keys = jax.random.split(jax.random.key(1), 50)
-    np.testing.assert_array_equal(F.choose(log_probs, keys, "greedy"), np.argmax(log_probs, axis=-1))
+    np.testing.assert_array_equal(F.choose(log_probs, None), np.argmax(log_probs, axis=-1))
+
+
+def test_a_choice_is_the_categorical_sample_of_the_same_key():
+    log_probs = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (50, K)))
+    keys, steps = jax.random.split(jax.random.key(1), 50), jnp.arange(50)
+    step_keys = jax.vmap(jax.random.fold_in)(keys, steps)
+    expected = jax.vmap(jax.random.categorical)(step_keys, log_probs)
+    noise = F.choice_noise(keys, steps, K, jnp.float32)
+    np.testing.assert_array_equal(F.choose(log_probs, noise), expected)
 
 
 def test_an_examples_noise_depends_on_its_own_key_alone():

@@ -1,0 +1,158 @@
+"""The unroll with a derivative of its own against the scan of the readable step."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynskip_jax import functional as F
+
+BATCH, TIME, INPUT, HIDDEN, UNITS = 3, 7, 2, 4, 5
+
+SKIPS = {
+    "lstm": F.TimeSkip(),
+    "lstm-mixed": F.TimeSkip("fixed", 1, 0.3),
+    **{
+        f"{kind}:3 {mix}": F.TimeSkip(kind, 3, mix)
+        for kind, mix in itertools.product(("fixed", "attention", "dynamic"), (1.0, 0.5))
+    },
+    "attention mean": F.TimeSkip("attention", 3, 0.5, agent_input="mean"),
+    "attention masked": F.TimeSkip("attention", 4, 1.0, empty_slots="masked"),
+    "dynamic:1": F.TimeSkip("dynamic", 1, 0.5),
+    "dynamic mean": F.TimeSkip("dynamic", 3, 0.5, agent_input="mean"),
+    "dynamic masked": F.TimeSkip("dynamic", 4, 0.5, empty_slots="masked"),
+    "dynamic carried": F.TimeSkip("dynamic", 3, 0.5, first_step="carried"),
+    "attention carried": F.TimeSkip("attention", 3, 0.5, first_step="carried"),
+    "fixed carried": F.TimeSkip("fixed", 3, 0.5, first_step="carried"),
+    "longer than the sequence": F.TimeSkip("dynamic", 12, 0.5),
+    "fixed, longer": F.TimeSkip("fixed", 12, 0.5),
+    "released": F.TimeSkip("dynamic", 4, 1.0, agent_input="mean", first_step="carried"),
+}
+
+
+def problem(skip, dtype=jnp.float64, seed=0, steps=0):
+    """Weights, a carry whose slots all differ, and inputs."""
+    keys = iter(jax.random.split(jax.random.key(seed), 12))
+    draw = lambda *shape: jax.random.normal(next(keys), shape, dtype)
+    lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
+    K = skip.max_skip
+    agent = F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, K), draw(K))
+    carry = F.SkipCarry(
+        h=draw(BATCH, K, HIDDEN),
+        c=draw(BATCH, K, HIDDEN),
+        step=jnp.full(BATCH, steps, jnp.int32),
+        key=jax.random.split(next(keys), BATCH),
+    )
+    return F.SkipLSTMParams(lstm, agent if skip.has_agent else None), carry, draw(BATCH, TIME, INPUT)
+
+
+def everything(implementation, skip, params, carry, x, mix=None, **options):
+    """Outputs, and the gradients of all that has one, of a loss in which every output takes part."""
+
+    def loss(params, h, c, mask, x, mix):
+        start = carry._replace(h=h, c=c, recurrent_mask=mask)
+        end, out = F.unroll(params, start, x, skip, mix=mix, implementation=implementation, **options)
+        parts = [out.h, out.decision.log_prob, out.decision.entropy, end.h, end.c]
+        weights = iter(jax.random.split(jax.random.key(9), len(parts)))
+        total = sum(jnp.sum(jax.random.normal(next(weights), p.shape, p.dtype) * jnp.sin(p)) for p in parts)
+        return total, (end._replace(key=jax.random.key_data(end.key)), out)
+
+    arguments = [params, carry.h, carry.c, carry.recurrent_mask, x, mix]
+    wanted = [i for i, a in enumerate(arguments) if a is not None]
+    (_, outputs), grads = jax.jit(jax.value_and_grad(loss, argnums=wanted, has_aux=True))(*arguments)
+    return outputs, grads
+
+
+def assert_same(skip, *problem, rtol=1e-10, **options):
+    fast = everything("fast", skip, *problem, **options)
+    readable = everything("readable", skip, *problem, **options)
+    np.testing.assert_array_equal(fast[0][1].decision.action, readable[0][1].decision.action)
+    for (path, a), b in zip(jax.tree.leaves_with_path(fast), jax.tree.leaves(readable), strict=True):
+        assert a.dtype == b.dtype, path
+        scale = max(1.0, float(np.abs(b).max()))
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.fixture
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("lengths", [None, (7, 2, 5)], ids=["full", "padded"])
+@pytest.mark.parametrize("name", SKIPS)
+def test_outputs_and_gradients_equal_those_of_the_readable_step(double_precision, name, lengths):
+    skip = SKIPS[name]
+    lengths = None if lengths is None else jnp.array(lengths)
+    assert_same(skip, *problem(skip), seq_lengths=lengths)
+
+
+@pytest.mark.parametrize("name", SKIPS)
+def test_so_they_do_in_float32(name):
+    skip = SKIPS[name]
+    assert_same(skip, *problem(skip, jnp.float32), seq_lengths=jnp.array((7, 2, 5)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lstm", "fixed:3 0.5", "attention:3 0.5", "dynamic:3 0.5", "released"])
+def test_the_options_of_the_unroll(double_precision, name):
+    skip = SKIPS[name]
+    params, carry, x = problem(skip, steps=2)
+    mask = F.dropout_mask(jax.random.key(3), 0.5, carry.h[:, 0].shape, x.dtype)
+    dropped = carry._replace(recurrent_mask=mask)
+    lengths = jnp.array((7, 2, 5))
+    assert_same(skip, params, dropped, x, seq_lengths=lengths, reverse=True, keep_order=True)
+    assert_same(skip, params, dropped, x, jnp.asarray(0.3, x.dtype), scan_unroll=3)
+    assert_same(skip, params, carry, x, mode="greedy")
+    assert_same(skip, params, carry, x[:, :1], seq_lengths=jnp.array((1, 0, 1)))
+    if skip.has_agent:
+        allowed = np.ones((BATCH, skip.max_skip), bool)
+        allowed[0, 1] = allowed[2, :2] = False
+        assert_same(skip, params, carry, x, policy_mask=jnp.array(allowed))
+        assert_same(skip, params, carry, x, policy_mask=jnp.array(allowed[0]), seq_lengths=lengths)
+    if skip.is_stochastic:
+        actions = jax.random.randint(jax.random.key(4), (BATCH, TIME), 1, skip.max_skip + 1)
+        assert_same(skip, params, dropped, x, actions=actions, seq_lengths=lengths)
+
+
+@pytest.mark.parametrize("name", ["lstm", "fixed:3 0.5", "attention:3 0.5", "dynamic:3 0.5"])
+def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
+    skip = SKIPS[name]
+    problems = [problem(skip, seed=seed) for seed in range(3)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
+    mixes = jnp.array([0.1, 0.5, 1.0])
+
+    def gradient(problem, mix):
+        params, carry, x = problem
+
+        def loss(params, x):
+            end, out = F.unroll(params, carry, x, skip, mix=mix)
+            return jnp.sum(out.h**2) + jnp.sum(out.decision.log_prob) + jnp.sum(end.c)
+
+        return jax.grad(loss, argnums=(0, 1))(params, x)
+
+    together = jax.jit(jax.vmap(gradient))(stacked, mixes)
+    for i, (one, mix) in enumerate(zip(problems, mixes, strict=True)):
+        alone = gradient(one, mix)
+        for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-10, atol=1e-10)
+
+
+def test_gradients_reach_what_was_carried_from_the_segment_before(double_precision):
+    """Two segments in a row, differentiated together, are one long sequence."""
+    for name, lengths in itertools.product(["lstm", "attention:3 0.5", "dynamic:3 0.5"], [None]):
+        skip = SKIPS[name]
+        params, carry, x = problem(skip)
+
+        def loss(params, x, cut, skip=skip, carry=carry, lengths=lengths):
+            end, outputs = carry, []
+            for part in jnp.split(x, [cut], axis=1) if cut else [x]:
+                end, out = F.unroll(params, end, part, skip, seq_lengths=lengths)
+                outputs.append(out.h)
+            return jnp.sum(jnp.sin(jnp.concatenate(outputs, axis=1)))
+
+        whole = jax.grad(loss, argnums=(0, 1))(params, x, 0)
+        halves = jax.grad(loss, argnums=(0, 1))(params, x, 4)
+        for a, b in zip(jax.tree.leaves(halves), jax.tree.leaves(whole), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
