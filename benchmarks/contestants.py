@@ -8,7 +8,7 @@ import jax
 from jaxtyping import Array, Int
 
 from benchmarks.contestant import Contestant
-from benchmarks.jax_layers import cudnn_lstm, flax_rnn, has_implementations, inputs, ours, weights
+from benchmarks.jax_layers import flax_rnn, inputs, ours, weights
 from benchmarks.shapes import Shape
 from dynskip_jax.functional import TimeSkip
 
@@ -34,12 +34,11 @@ def layers(
         "attention:k": partial(ours, shape=shape, skip=TimeSkip("attention", k, mix), x=x),
         "dynamic:k": partial(ours, shape=shape, skip=dynamic, x=x, actions=actions),
     }
-    if has_implementations():
-        for name in ("lstm", "dynamic:k"):
-            makers[f"{name} readable"] = partial(makers[name], implementation="readable")
+    for name in ("lstm", "dynamic:k"):
+        makers[f"{name} readable"] = partial(makers[name], implementation="readable")
     makers["Flax RNN"] = partial(flax_rnn, shape=shape, x=x)
     if jax.default_backend() == "gpu":
-        makers["cuDNN LSTM in JAX"] = partial(cudnn_lstm, shape=shape, x=x)
+        makers["lstm cudnn"] = partial(makers["lstm"], implementation="cudnn")
     if why_no_torch() is None:
         from benchmarks import torch_layers
 

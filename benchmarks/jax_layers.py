@@ -4,25 +4,18 @@ The loss is the sum of the squares of all outputs, plus the sum of the log-proba
 where there are any; the gradient is that of the weights and of the inputs.
 """
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.experimental import rnn as cudnn
 from jaxtyping import Array, Float, Int
 
 from benchmarks.contestant import Contestant, Ready
 from benchmarks.shapes import Shape
 from dynskip_jax import functional as F
 from dynskip_jax.nn import SkipLSTM, SkipLSTMCell
-
-
-def has_implementations() -> bool:
-    """Whether `SkipLSTM` can be told which implementation to run."""
-    return "implementation" in inspect.signature(SkipLSTM.__init__).parameters
 
 
 def inputs(shape: Shape, seed: int = 0) -> Float[Array, "batch time in"]:
@@ -122,24 +115,6 @@ def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Conte
         return jnp.sum(nnx.merge(graphdef, state)(x, initial_carry=carry) ** 2)
 
     return compiled(name, loss, state, x, (zeros, zeros))
-
-
-def cudnn_weights(lstm: F.LSTMParams) -> Float[Array, " weights"]:
-    """Packs an LSTM's weights as `jax.experimental.rnn` takes them: W_ih, W_hh, b_ih, b_hh, rows first."""
-    w_x, w_h, b = (torch_order(leaf) for leaf in lstm)
-    return jnp.concatenate([w_x.T.ravel(), w_h.T.ravel(), b, jnp.zeros_like(b)])
-
-
-def cudnn_lstm(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Contestant:
-    """cuDNN's LSTM called from JAX; NVIDIA GPUs alone have it."""
-    zeros = jnp.zeros((1, shape.batch, shape.hidden))
-    lengths = jnp.full(shape.batch, shape.time, jnp.int32)
-
-    def loss(packed, x, h, c, lengths):
-        out, _, _ = cudnn.lstm(x, h, c, packed, lengths, shape.features, shape.hidden, 1, 0.0, False)
-        return jnp.sum(out**2)
-
-    return compiled(name, loss, cudnn_weights(weights(shape, F.TimeSkip()).lstm), x, zeros, zeros, lengths)
 
 
 def seed_contestants(shape: Shape, num_seeds: int) -> list[Contestant]:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 from rich.table import Table
 
 from benchmarks.measure import Measured, Ratio, number, ratio
@@ -118,10 +119,10 @@ def _side_by_side(group: Sequence[Row]) -> Table:
     for name in names:
         add(name, lambda row: number(row.median), name)
     bases = _baselines(group)
-    for number_of_base, base in enumerate(bases):
+    for i, base in enumerate(bases):
         table.add_section()
         for name in names:
-            if name in bases[: number_of_base + 1]:
+            if name in bases[: i + 1]:
                 continue  # 1, or the inverse of one above
             add(f"{name} / {base}", lambda row, base=base: str(row.ratios.get(base, "")), name)
     return table
@@ -160,6 +161,9 @@ def draw_growth(all_rows: Iterable[Row], path: Path, title: str) -> None:
         ticks = sorted({float(row.case.label) for row in group if row.case.table == table})
         panel.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks])
         panel.set_xticks([], minor=True)
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_locator(NullLocator())
         panel.set_xlabel(table)
         panel.grid(True, which="major", color="0.9", linewidth=0.8)
         panel.spines[["top", "right"]].set_visible(False)

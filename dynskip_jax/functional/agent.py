@@ -52,13 +52,13 @@ def project_agent_input(params: AgentParams, x: Float[Array, "*batch in"]) -> Fl
     return units + params.b.reshape((1,) * (units.ndim - 1) + (-1,))
 
 
-def agent_log_probs(
+def agent_logits(
     params: AgentParams,
     units_x: Float[Array, "*batch units"],
     h: Float[Array, "*batch hidden"],
     allowed: Bool[Array, "*batch_or_1 K"] | None = None,
 ) -> Float[Array, "*batch K"]:
-    """log P = log softmax(MLP(s(t))), Eq. 1.
+    """MLP(s(t)), Eq. 1: unnormalised log-probabilities.
 
     Args:
         params: the agent's weights.
@@ -68,14 +68,24 @@ def agent_log_probs(
             At least one skip must be allowed.
 
     Returns:
-        Log-probabilities in nats, (*batch, K); very negative, but finite, where not allowed, so that
-        p log p and its gradient are 0 there instead of NaN.
+        (*batch, K); very negative, but finite, where not allowed, so that p log p and its gradient are 0
+        there instead of NaN.
     """
     logits = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
     logits = logits + params.b_out.reshape((1,) * (logits.ndim - 1) + (-1,))
     if allowed is not None:
         logits = jnp.where(allowed, logits, jnp.finfo(logits.dtype).min / 2)
-    return jax.nn.log_softmax(logits, axis=-1)
+    return logits
+
+
+def agent_log_probs(
+    params: AgentParams,
+    units_x: Float[Array, "*batch units"],
+    h: Float[Array, "*batch hidden"],
+    allowed: Bool[Array, "*batch_or_1 K"] | None = None,
+) -> Float[Array, "*batch K"]:
+    """log P = log softmax(MLP(s(t))), Eq. 1, in nats; see `agent_logits`."""
+    return jax.nn.log_softmax(agent_logits(params, units_x, h, allowed), axis=-1)
 
 
 def choice_noise(
@@ -98,15 +108,13 @@ def choice_noise(
     return draw(keys, steps)
 
 
-def choose(
-    log_probs: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | None
-) -> Int[Array, "*batch"]:
-    """Chooses a slot in 0..K-1 for each example.
+def choose(logits: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | None) -> Int[Array, "*batch"]:
+    """Chooses a slot in 0..K-1 for each example, from log-probabilities, normalised or not.
 
     With Gumbel noise the largest sum is a sample of the categorical distribution, as in
     `jax.random.categorical` (Gumbel-max); without noise the choice is the most probable one.
     """
-    scores = log_probs if noise is None else log_probs + noise
+    scores = logits if noise is None else logits + noise
     return jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
 

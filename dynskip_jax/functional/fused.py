@@ -15,6 +15,7 @@ The same equations, arranged for speed:
 states that were there before, then one per step, so that State(t - k) is row t + K - k.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +24,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from dynskip_jax.functional.agent import ActionMode, AgentParams, agent_log_probs, choice_noise, choose
+from dynskip_jax.functional.agent import (
+    ActionMode,
+    AgentParams,
+    agent_log_probs,
+    agent_logits,
+    choice_noise,
+    choose,
+)
 from dynskip_jax.functional.lstm import product
 from dynskip_jax.functional.time_skip import (
     Decision,
@@ -43,9 +51,6 @@ from dynskip_jax.functional.time_skip import (
     trace,
     without_choice,
 )
-
-# Elements of a product's result: (50, 512) x (512, 128) gains, (128, 800) x (800, 200) would lose.
-_SMALL = 8192
 
 
 class _Loop(NamedTuple):
@@ -152,7 +157,7 @@ def fused_unroll(
         loop = loop._replace(
             agent=params.agent, units=inputs.agent, allowed=allowed_skips(steps, skip, policy_mask)
         )
-        if inputs.action is not None:
+        if skip.is_stochastic and inputs.action is not None:
             loop = loop._replace(slots=slot_of(inputs.action, K))
         elif skip.is_stochastic and mode == "sample":
             keys = jnp.broadcast_to(carry.key[:, None], (batch, time))
@@ -268,7 +273,9 @@ def _run_backward(skip: TimeSkip, residuals, cotangents):
     h_adjoint, c_last_adjoint, _ = cotangents
     time, hidden, K = loop.gates.shape[1], loop.h_in.shape[1], skip.max_skip
     scale = _gate_scale(loop.h_in)
+    times_transposed = _times_transposed(loop.w_h, len(loop.h_in))
     choices = _choices(skip, loop, h_history, slots)
+    c_entered = _entered(skip, loop, c_history, loop.c_in, choices)
     c_adjoint = _cell_adjoint(skip, loop, c_history, c_last_adjoint)
 
     def complete(t, activation, dh, dc, adjoints):
@@ -286,20 +293,17 @@ def _run_backward(skip: TimeSkip, residuals, cotangents):
         tanh_c = jnp.tanh(_at(c_history, K + t))
         d_gates = jnp.concatenate([dc * i, dc * g, dc * c_in, dh * tanh_c], axis=-1)
         d_gates = d_gates * ((1 - activation * activation) * (scale * scale))
-        return d_gates, _product_transposed(d_gates, loop.w_h), dc * f
+        return d_gates, times_transposed(d_gates), dc * f
 
     def undo_step(state, t):
         gates, activation, dh, dc, adjoints, d_mask, d_mix = state
         choice = None if choices is None else _at(choices, t)
-        h_before, c_before = _at(h_history, K + t - 1), _at(c_history, K + t - 1)
-        c_in = _entering(skip, loop.mix, c_history, t, choice, c_before)
-        if reaches:
-            c_in = jnp.where(t > 0, c_in, loop.c_in)
-        d_gates, dh_in, dc_in = undo_transition(t, activation, dh, dc, c_in)
+        h_before = _at(h_history, K + t - 1)
+        d_gates, dh_in, dc_in = undo_transition(t, activation, dh, dc, _at(c_entered, t))
         gates = _put(gates, t, d_gates)
         if loop.recurrent_mask is not None:
             h_in = _entering(skip, loop.mix, h_history, t, choice, h_before)
-            d_mask = d_mask + dh_in * (jnp.where(t > 0, h_in, loop.h_in) if reaches else h_in)
+            d_mask = d_mask + dh_in * jnp.where(t > 0, h_in, loop.h_in)
             dh_in = dh_in * loop.recurrent_mask
 
         # What entered the first step is an argument of its own, so nothing is sent back from there.
@@ -314,7 +318,7 @@ def _run_backward(skip: TimeSkip, residuals, cotangents):
             dh, dc = (1 - mix) * dh_in, (1 - mix) * dc_in
             if loop.mix is not None:
                 moved = dh_in * (_fetch(skip, h_history, t, choice) - h_before)
-                moved = moved + dc_in * (_fetch(skip, c_history, t, choice) - c_before)
+                moved = moved + dc_in * (_fetch(skip, c_history, t, choice) - _at(c_history, K + t - 1))
                 d_mix = d_mix + jnp.where(t > 0, jnp.sum(moved), 0)
             if skip.kind == "attention":
                 d_weights = sent * _weights_adjoint(skip, h_history, c_history, t, dh_in, dc_in)
@@ -340,21 +344,16 @@ def _run_backward(skip: TimeSkip, residuals, cotangents):
     state, d_weights = lax.scan(undo_step, state, jnp.arange(time), reverse=True)
     gates, _, dh, dc, adjoints, d_mask, d_mix = state
 
-    entered = _entered_at_all_steps(skip, loop, h_history, choices)
-    correction = loop.h_in - entered[:, 0]  # zero where only the previous state can enter
+    h_entered = _entered(skip, loop, h_history, loop.h_in, choices)
     if loop.recurrent_mask is not None:
-        entered = entered * loop.recurrent_mask[:, None]
-        correction = correction * loop.recurrent_mask
-    d_w_h = _outer_products(entered, gates, loop.w_h.dtype)
-    if reaches:
-        d_w_h = d_w_h + _outer_products(correction, _at(gates, 0), loop.w_h.dtype)
+        h_entered = h_entered * loop.recurrent_mask[:, None]
     d_agent = d_units = None
     if d_weights is not None:
         d_agent, d_units = _agent_adjoint(skip, loop, h_history, jnp.moveaxis(d_weights, 0, 1))
     return (
         _Loop(
             gates=gates,
-            w_h=d_w_h,
+            w_h=_outer_products(h_entered, gates, loop.w_h.dtype),
             b=jnp.sum(gates, axis=(0, 1)).astype(loop.b.dtype),
             h_in=dh,
             c_in=dc,
@@ -440,8 +439,8 @@ def _choose_at(
     seen = _seen_at(skip, h_history, t, previous)
     if skip.kind == "attention":
         return _weights(skip, loop, t, seen)
-    log_probs = agent_log_probs(loop.agent, _at(loop.units, t), seen, _allowed_at(loop, t))
-    return choose(log_probs, None if loop.noise is None else _at(loop.noise, t))
+    logits = agent_logits(loop.agent, _at(loop.units, t), seen, _allowed_at(loop, t))
+    return choose(logits, None if loop.noise is None else _at(loop.noise, t))
 
 
 def _weights(
@@ -535,24 +534,28 @@ def _choices(
     return jnp.pad(slots, ((0, 0), (1, 0)))
 
 
-def _entered_at_all_steps(
-    skip: TimeSkip, loop: _Loop, h_history: Float[Array, "batch rows hidden"], choices: Array | None
+def _entered(
+    skip: TimeSkip,
+    loop: _Loop,
+    history: Float[Array, "batch rows hidden"],
+    start: Float[Array, "batch hidden"],
+    choices: Array | None,
 ) -> Float[Array, "batch time hidden"]:
-    """h̃(t-1) of each step from the second on, computed once more instead of kept."""
+    """What entered each step, computed once more instead of kept; `start` is what entered the first."""
     time, K = loop.gates.shape[1], skip.max_skip
-    entered = previous = h_history[:, K - 1 : K - 1 + time]
-    if _reaches_back(skip):
-        if skip.kind == "fixed":
-            fetched = h_history[:, :time]
-        elif skip.kind == "attention":
-            fetched = sum(
-                choices[:, :, k - 1, None] * h_history[:, K - k : K - k + time] for k in range(1, K + 1)
-            )
-        else:
-            rows = jnp.arange(time)[None, :] + (K - 1) - choices
-            fetched = jnp.take_along_axis(h_history, rows[..., None], axis=1, mode="promise_in_bounds")
-        entered = mixed(skip.mix if loop.mix is None else loop.mix, fetched, previous)
-    return entered
+    previous = history[:, K - 1 : K - 1 + time]
+    if not _reaches_back(skip):
+        return previous
+    if skip.kind == "fixed":
+        fetched = history[:, :time]
+    elif skip.kind == "attention":
+        rows = [(choices[:, :, k - 1, None], history[:, K - k : K - k + time]) for k in range(1, K + 1)]
+        fetched = sum(weight * row for weight, row in rows)
+    else:
+        rows = jnp.arange(time)[None, :] + (K - 1) - choices
+        fetched = jnp.take_along_axis(history, rows[..., None], axis=1, mode="promise_in_bounds")
+    entered = mixed(skip.mix if loop.mix is None else loop.mix, fetched, previous)
+    return jnp.where(jnp.arange(time)[None, :, None] > 0, entered, start[:, None])
 
 
 def _agent_adjoint(
@@ -605,18 +608,31 @@ def _gate_values(activation: Float[Array, "batch gates"], scale: Float[Array, "1
     return jnp.split(activation * scale + (1 - scale), 4, axis=-1)
 
 
-def _product_transposed(
-    d: Float[Array, "batch gates"], w: Float[Array, "hidden gates"]
-) -> Float[Array, "batch hidden"]:
-    """d wᵀ in the weights' dtype; see `product`."""
-    wider = jnp.promote_types(d.dtype, w.dtype)
-    if d.shape[0] * w.shape[0] <= _SMALL:
-        # XLA's CPU backend divides so small a product badly between threads: two halves take half the time.
-        halves = zip(jnp.split(d.astype(w.dtype), 2, axis=1), jnp.split(w, 2, axis=1), strict=True)
+def _times_transposed(w: Float[Array, "hidden gates"], rows: int) -> Callable[[Array], Array]:
+    """Returns d -> d wᵀ in the weights' dtype (see `product`), for d of (rows, gates), as a loop repeats it.
+
+    Which way to write it is fastest depends on the size (XLA's CPU backend, two cores): a product of
+    (50, 512) and (512, 128) is shared so badly between threads that two halves take half the time; a wᵀ that
+    fits the cache is worth a copy; a large w had better be read as it is.
+    """
+    hidden = w.shape[0]
+    if rows >= 32 and rows * hidden <= 8192:
+        parts, axis = jnp.split(w, 2, axis=1), 1
+    elif w.size <= 2**18:
+        parts, axis = [w.T], 0
     else:
-        halves = [(d.astype(w.dtype), w)]
-    contract = (((1,), (1,)), ((), ()))
-    return sum(lax.dot_general(x, y, contract, preferred_element_type=wider) for x, y in halves)
+        parts, axis = [w], 1
+
+    def times(d: Float[Array, "rows gates"]) -> Float[Array, "rows hidden"]:
+        wider = jnp.promote_types(d.dtype, w.dtype)
+        d_parts = jnp.split(d.astype(w.dtype), len(parts), axis=1)
+        products = [
+            lax.dot_general(d_part, part, (((1,), (axis,)), ((), ())), preferred_element_type=wider)
+            for d_part, part in zip(d_parts, parts, strict=True)
+        ]
+        return sum(products[1:], products[0])
+
+    return times
 
 
 def _outer_products(

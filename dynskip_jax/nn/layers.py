@@ -25,6 +25,7 @@ class SkipLSTM(nnx.Module):
         reverse: run from each sequence's own last step to its first.
         keep_order: with `reverse`, return outputs in the order of the inputs.
         return_decision: return `SkipOutput` (h and the decisions' trace) instead of h alone.
+        implementation: `fast`, `readable` (can be differentiated twice) or `cudnn`; see `functional.unroll`.
         rngs: where calls without a key of their own take one: the `carry` stream of an `nnx.Rngs`, a stream,
             True for a stream of the layer's own (seed 0; each call draws anew), or False for none, where
             every call brings a carry or a key.
@@ -49,6 +50,7 @@ class SkipLSTM(nnx.Module):
         reverse: bool = False,
         keep_order: bool = False,
         return_decision: bool = True,
+        implementation: str = "fast",
         rngs: nnx.Rngs | nnx.RngStream | bool = True,
     ):
         self.cell = cell
@@ -57,6 +59,7 @@ class SkipLSTM(nnx.Module):
         self.reverse = reverse
         self.keep_order = keep_order
         self.return_decision = return_decision
+        self.implementation = implementation
         if isinstance(rngs, nnx.Rngs):
             rngs = rngs.carry.fork()
         elif rngs is True:
@@ -80,6 +83,7 @@ class SkipLSTM(nnx.Module):
         mode: ActionMode | None = None,
         mix: float | Float[Array, ""] | None = None,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+        implementation: str | None = None,
     ) -> Any:
         """Runs the layer.
 
@@ -96,6 +100,7 @@ class SkipLSTM(nnx.Module):
             mode: `sample` or `greedy`; by default greedy after `.eval()`.
             mix: λ, in place of the skip's own.
             policy_mask: False for skips the agent may not choose, (K,) or (batch, K).
+            implementation: overrides the layer's own.
 
         Returns:
             `SkipOutput` (or h alone), preceded by the carry of each sequence's last step if asked for.
@@ -120,6 +125,7 @@ class SkipLSTM(nnx.Module):
             mode=mode or self.cell.default_mode,
             mix=mix,
             policy_mask=policy_mask,
+            implementation=implementation or self.implementation,
         )
         if time_major:
             outputs = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), outputs)

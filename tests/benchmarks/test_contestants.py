@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import rnn as cudnn
 
 from benchmarks import jax_layers
 from benchmarks.contestants import layers
@@ -124,20 +123,6 @@ def test_samples_differ_between_sequences_and_steps():
     layer = SkipLSTM(jax_layers.cell(SHAPE, DYNAMIC), rngs=False)
     out = layer(jax_layers.inputs(SHAPE), initial_carry=jax_layers.start(layer, SHAPE))
     assert len(np.unique(out.decision.action)) > 1
-
-
-def test_cudnn_gets_the_weights_in_its_order():
-    lstm = jax_layers.weights(SHAPE, TimeSkip()).lstm
-    x = jax_layers.inputs(SHAPE)
-    zeros = jnp.zeros((1, SHAPE.batch, SHAPE.hidden))
-    blocks = cudnn.unpack_lstm_weights(jax_layers.cudnn_weights(lstm), SHAPE.features, SHAPE.hidden, 1, False)
-    lengths = jnp.full(SHAPE.batch, SHAPE.time, jnp.int32)
-    with jax.numpy_rank_promotion("allow"):  # JAX's own reference adds vectors to matrices
-        h, _, _ = cudnn.lstm_ref(
-            x, zeros, zeros, *blocks, lengths, SHAPE.features, SHAPE.hidden, 1, 0.0, False
-        )
-    layer = SkipLSTM(jax_layers.cell(SHAPE, TimeSkip()))
-    np.testing.assert_allclose(h, layer(x).h, rtol=1e-5, atol=1e-6)
 
 
 def test_seeds_together_are_the_seeds_one_by_one():

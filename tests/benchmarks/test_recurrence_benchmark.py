@@ -11,7 +11,7 @@ from rich.console import Console
 
 from benchmarks import measure, recurrence, report
 from benchmarks.contestant import Contestant, Ready
-from benchmarks.contestants import GROWING, layers
+from benchmarks.contestants import GROWING, layers, why_no_torch
 from benchmarks.shapes import FULL, TINY, Shape
 
 # As little to compile as shows the form of each table.
@@ -87,6 +87,16 @@ def test_without_pytorch_the_output_says_so(measured, monkeypatch):
     assert content["notes"] == [why]
     assert why in text
     assert "torch" not in content["about"]
+
+
+def test_on_a_gpu_cudnn_takes_part_and_a_pytorch_without_it_does_not(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    names = [entry.name for entry in layers(TINY.shapes["tiny"], names=("lstm", "lstm cudnn"))]
+    assert names == ["lstm", "lstm cudnn"]
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "cannot use the GPU" in why_no_torch()
+    assert not any(entry.name.startswith("torch") for entry in layers(TINY.shapes["tiny"]))
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,70 @@
+"""The call of cuDNN, with JAX's own reference of it in its place: the test machines have no GPU."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import rnn
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional import cudnn
+
+BATCH, TIME, INPUT, HIDDEN = 3, 6, 2, 4
+
+
+def problem(skip=None):
+    keys = iter(jax.random.split(jax.random.key(0), 8))
+    draw = lambda *shape: jax.random.normal(next(keys), shape)
+    lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
+    K = 1 if skip is None else skip.max_skip
+    carry = F.initial_carry(jax.random.split(next(keys), BATCH), K, draw(BATCH, HIDDEN), draw(BATCH, HIDDEN))
+    return F.SkipLSTMParams(lstm), carry, draw(BATCH, TIME, INPUT)
+
+
+@pytest.fixture
+def reference(monkeypatch):
+    """Stands for a machine with an NVIDIA GPU."""
+
+    def lstm(x, h_0, c_0, weights, seq_lengths, *sizes):
+        return rnn.lstm_ref(
+            x, h_0, c_0, *rnn.unpack_lstm_weights(weights, *sizes[:3], sizes[4]), seq_lengths, *sizes
+        )
+
+    monkeypatch.setattr(cudnn.rnn, "lstm", lstm)
+    monkeypatch.setattr(cudnn.jax, "default_backend", lambda: "gpu")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"seq_lengths": (6, 1, 4)}, {"seq_lengths": (6, 1, 4), "reverse": True, "keep_order": True}],
+    ids=["full", "padded", "reverse"],
+)
+def test_outputs_carry_and_gradients_are_those_of_the_readable_unroll(reference, options):
+    params, carry, x = problem()
+    if "seq_lengths" in options:
+        options = options | {"seq_lengths": jnp.array(options["seq_lengths"], jnp.int32)}
+
+    def loss(params, x, implementation):
+        end, out = F.unroll(params, carry, x, F.TimeSkip(), implementation=implementation, **options)
+        return jnp.sum(jnp.sin(out.h)) + jnp.sum(end.c * end.h), (end._replace(key=None), out)
+
+    gradient = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
+    ours, theirs = gradient(params, x, "readable"), gradient(params, x, "cudnn")
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_what_cudnn_cannot_do_is_said(monkeypatch):
+    params, carry, x = problem()
+    run = lambda carry, skip, x=x: F.unroll(params, carry, x, skip, implementation="cudnn")
+    with pytest.raises(UserError, match="needs an NVIDIA GPU, not a cpu"):
+        run(carry, F.TimeSkip())
+    skip = F.TimeSkip("fixed", 3)
+    with pytest.raises(UserError, match="no skip over time"):
+        run(problem(skip)[1], skip)
+    with pytest.raises(UserError, match="no recurrent dropout"):
+        run(carry._replace(recurrent_mask=jnp.ones((BATCH, HIDDEN))), F.TimeSkip())
+    with pytest.raises(UserError, match="float32 alone"):
+        run(carry, F.TimeSkip(), x.astype(jnp.bfloat16))
