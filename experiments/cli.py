@@ -13,6 +13,7 @@ import tyro
 
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional import TimeSkip
+from dynskip_jax.training.compilation_cache import keep_compiled_programs
 from dynskip_jax.training.parallel import Parallel, make_parallel
 from dynskip_jax.training.processes import Alone, Group, connect
 from experiments.settings import CommonSettings
@@ -73,6 +74,8 @@ class CommonFlags:
     """How the agent chooses on dev: greedy or sample."""
     patience: Whole = None
     """Stop after this many epochs without a better dev result; 0 never stops."""
+    precision: Text = None
+    """f32, or bf16: matrices are multiplied in bfloat16; sums, states, losses and parameters stay float32."""
     devices: Whole = None
     """Devices to train on, 1 if not given: each has seeds of its own if their number divides --seeds, else a
     share of every batch. Results are the same up to rounding; a run may be resumed with another number."""
@@ -114,13 +117,19 @@ def models(flags: CommonFlags, default: str) -> tuple[str, ...]:
 def join(flags: CommonFlags) -> Alone | Group:
     """Joins the processes that the flags name; JAX must not have been asked for its devices before.
 
+    A process alone keeps its compiled programs for the next start. Several do not: the first one would find
+    them in its folder where others compile, and on GPUs they compile together.
+
     Raises:
         UserError: the flags make no sense together, or the processes do not find each other.
     """
     given = (flags.coordinator, flags.process_id, flags.process_count)
     if given != (None, None, None) and flags.parallel == "pmap":
         raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
-    return connect(*given)
+    processes = connect(*given)
+    if processes.count == 1:
+        keep_compiled_programs()
+    return processes
 
 
 def parallel(flags: CommonFlags, settings: CommonSettings, processes: Alone | Group) -> Parallel:

@@ -150,6 +150,7 @@ class NumberPrediction:
                 cell_options=(s.cell_options(),),
                 objective=s.agent_objective(self.skips[model].is_stochastic),
                 dropout=s.dropout,
+                dtype=s.dtype,
                 evaluation_mode=s.evaluation_mode,
             ),
         )

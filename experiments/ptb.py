@@ -218,6 +218,7 @@ class PTB:
                 batch_size=s.batch_size,
                 num_steps=s.num_steps,
                 dropout=s.dropout,
+                dtype=s.dtype,
                 init_scale=s.init_scale,
                 cell_options=self._cell_options(),
                 objective=s.agent_objective(self.skips[model][-1].is_stochastic),

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 from flax import nnx
 
 from dynskip_jax.errors import UserError
@@ -19,10 +20,12 @@ COUNTS = (
     "num_layers",
     "num_steps",
 )
+PRECISIONS = {"f32": jnp.float32, "bf16": jnp.bfloat16}
 CHOICES = {
     **{name: time_skip.CHOICES[name] for name in ("agent_input", "empty_slots", "first_step")},
     **objective.CHOICES,
     "evaluation_mode": ("greedy", "sample"),
+    "precision": tuple(PRECISIONS),
 }
 POSITIVE = ("learning_rate", "clip", "agent_learning_rate", "init_scale")
 
@@ -58,6 +61,7 @@ class CommonSettings:
     baseline: str = "none"
     rollouts: int = 1
     evaluation_mode: str = "greedy"
+    precision: str = "f32"
 
     def __post_init__(self) -> None:
         """Checks the values, with messages that name the flag.
@@ -88,6 +92,11 @@ class CommonSettings:
     def all_seeds(self) -> tuple[int, ...]:
         """One for each model that is trained."""
         return tuple(range(self.seed, self.seed + self.seeds))
+
+    @property
+    def dtype(self) -> Any:
+        """In which matrices are multiplied."""
+        return PRECISIONS[self.precision]
 
     def skip(self, model: str) -> TimeSkip:
         """Returns the time skip that a model's name stands for under these settings."""

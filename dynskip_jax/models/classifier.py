@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipLSTMStack
 
 
@@ -33,6 +34,7 @@ class SequenceClassifier(nnx.Module):
         num_classes: number of classes.
         skips: the time skip of each layer, bottom first.
         dropout: rate on every layer's input and before the linear layer.
+        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipLSTMCell`).
         cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
         rngs: source of the initial parameters.
     """
@@ -45,14 +47,21 @@ class SequenceClassifier(nnx.Module):
         skips: Sequence[F.TimeSkip],
         *,
         dropout: float = 0.0,
+        dtype: Any = None,
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
         self.num_symbols = num_symbols
         self.stack = SkipLSTMStack(
-            num_symbols, hidden_features, skips, dropout=dropout, cell_options=cell_options, rngs=rngs
+            num_symbols,
+            hidden_features,
+            skips,
+            dropout=dropout,
+            dtype=dtype,
+            cell_options=cell_options,
+            rngs=rngs,
         )
-        self.softmax = nnx.Linear(hidden_features, num_classes, rngs=rngs)
+        self.softmax = Linear(hidden_features, num_classes, dtype=dtype, rngs=rngs)
 
     def __call__(
         self,

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.nn.cells import Initializer
+from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipLSTMStack
 
 
@@ -32,6 +33,7 @@ class LanguageModel(nnx.Module):
         features: size of the embedding and of every layer's state.
         skips: the time skip of each layer, bottom first.
         dropout: rate on every layer's input and before the softmax (Zaremba et al. 2014, Section 3.2).
+        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipLSTMCell`).
         weight_init: initializer of every weight and bias outside `cell_options`.
         cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
         rngs: source of the initial parameters.
@@ -44,16 +46,17 @@ class LanguageModel(nnx.Module):
         skips: Sequence[F.TimeSkip],
         *,
         dropout: float = 0.0,
+        dtype: Any = None,
         weight_init: Initializer,
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
         self.embedding = nnx.Embed(vocabulary_size, features, embedding_init=weight_init, rngs=rngs)
         self.stack = SkipLSTMStack(
-            features, features, skips, dropout=dropout, cell_options=cell_options, rngs=rngs
+            features, features, skips, dropout=dropout, dtype=dtype, cell_options=cell_options, rngs=rngs
         )
-        self.softmax = nnx.Linear(
-            features, vocabulary_size, kernel_init=weight_init, bias_init=weight_init, rngs=rngs
+        self.softmax = Linear(
+            features, vocabulary_size, dtype=dtype, kernel_init=weight_init, bias_init=weight_init, rngs=rngs
         )
 
     def initialize_carry(self, batch_size: int, key: Key[Array, "..."]) -> tuple[F.SkipCarry, ...]:

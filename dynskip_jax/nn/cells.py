@@ -43,7 +43,9 @@ class SkipLSTMCell(nnx.RNNCellBase):
             steps of a sequence, while `deterministic` is False.
         learnable_carry: learn the initial h and c (shared by all sequences); otherwise they are zeros.
         return_decision: return `SkipOutput` (h with the decision's trace) instead of h alone.
-        param_dtype: dtype of the parameters and of the state.
+        dtype: in which matrices are multiplied; by default `param_dtype`. With bfloat16 the parameters,
+            biases, sums, states and all that is returned stay float32; see `functional.product`.
+        param_dtype: dtype of the parameters, and of the state unless `dtype` is wider.
         rngs: source of the initial parameters.
 
     Attributes:
@@ -75,6 +77,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
         recurrent_dropout: float = 0.0,
         learnable_carry: bool = False,
         return_decision: bool = False,
+        dtype: Any = None,
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
@@ -92,7 +95,9 @@ class SkipLSTMCell(nnx.RNNCellBase):
         self.skip = skip
         self.recurrent_dropout = recurrent_dropout
         self.return_decision = return_decision
+        self.dtype = param_dtype if dtype is None else dtype
         self.param_dtype = param_dtype
+        self.state_dtype = jnp.promote_types(self.dtype, param_dtype)
         self.deterministic = False
 
         def blocks(init: Initializer, rows: int) -> Array:
@@ -130,9 +135,9 @@ class SkipLSTMCell(nnx.RNNCellBase):
         return 1
 
     def params(self) -> F.SkipLSTMParams:
-        """Returns the weights as the pure functions take them."""
-        lstm = F.LSTMParams(self.w_x[...], self.w_h[...], self.b[...])
-        return F.SkipLSTMParams(lstm, None if self.agent is None else self.agent.params())
+        """Returns the weights as the pure functions take them: matrices in the dtype that multiplies."""
+        lstm = F.LSTMParams(self.w_x[...].astype(self.dtype), self.w_h[...].astype(self.dtype), self.b[...])
+        return F.SkipLSTMParams(lstm, None if self.agent is None else self.agent.params(self.dtype))
 
     def initialize_carry(
         self,
@@ -162,14 +167,14 @@ class SkipLSTMCell(nnx.RNNCellBase):
         if carry_init is not None:
             # An initializer draws all states at once: its fan-in is that of the whole array.
             h_key, c_key = jax.random.split(init_key.reshape(-1)[0])
-            h = carry_init(h_key, state_shape, self.param_dtype)
-            c = carry_init(c_key, state_shape, self.param_dtype)
+            h = carry_init(h_key, state_shape, self.state_dtype)
+            c = carry_init(c_key, state_shape, self.state_dtype)
         elif self.h0 is not None:
             leading = (1,) * len(batch) + (-1,)
-            h = jnp.broadcast_to(self.h0[...].reshape(leading), state_shape)
-            c = jnp.broadcast_to(self.c0[...].reshape(leading), state_shape)
+            h = jnp.broadcast_to(self.h0[...].reshape(leading), state_shape).astype(self.state_dtype)
+            c = jnp.broadcast_to(self.c0[...].reshape(leading), state_shape).astype(self.state_dtype)
         else:
-            h = c = jnp.zeros(state_shape, self.param_dtype)
+            h = c = jnp.zeros(state_shape, self.state_dtype)
         carry = F.initial_carry(example_keys(noise_key, batch), self.skip.max_skip, h, c)
         return self.draw_recurrent_mask(carry, dropout_key)
 
@@ -184,7 +189,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
             return carry._replace(recurrent_mask=None)
         batch = carry.step.shape
         mask = F.dropout_mask(
-            example_keys(key, batch), self.recurrent_dropout, (*batch, self.hidden_features), self.param_dtype
+            example_keys(key, batch), self.recurrent_dropout, (*batch, self.hidden_features), self.state_dtype
         )
         return carry._replace(recurrent_mask=mask)
 
@@ -291,6 +296,7 @@ class Agent(nnx.Module):
         self.w_out = nnx.Param(kernel_init(rngs.params(), (agent_features, max_skip), param_dtype))
         self.b_out = nnx.Param(bias_init(rngs.params(), (max_skip,), param_dtype))
 
-    def params(self) -> F.AgentParams:
-        """Returns the weights as the pure functions take them."""
-        return F.AgentParams(self.w_h[...], self.w_x[...], self.b[...], self.w_out[...], self.b_out[...])
+    def params(self, dtype: Any) -> F.AgentParams:
+        """Returns the weights as the pure functions take them, matrices as `dtype`."""
+        w_h, w_x, w_out = (w[...].astype(dtype) for w in (self.w_h, self.w_x, self.w_out))
+        return F.AgentParams(w_h, w_x, self.b[...], w_out, self.b_out[...])

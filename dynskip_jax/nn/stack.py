@@ -35,6 +35,7 @@ class SkipLSTMStack(nnx.Module):
         hidden_features: size of every layer's state.
         skips: the time skip of each layer, bottom first.
         dropout: rate between layers.
+        dtype: of all layers' products, where `cell_options` do not say; see `SkipLSTMCell`.
         rngs: source of the initial parameters.
         cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
     """
@@ -46,6 +47,7 @@ class SkipLSTMStack(nnx.Module):
         skips: Sequence[F.TimeSkip],
         *,
         dropout: float = 0.0,
+        dtype: Any = None,
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
@@ -55,7 +57,10 @@ class SkipLSTMStack(nnx.Module):
         sizes = [in_features] + [hidden_features] * (len(skips) - 1)
         self.layers = nnx.List(
             [
-                SkipLSTM(SkipLSTMCell(size, hidden_features, skip, rngs=rngs, **options), rngs=False)
+                SkipLSTM(
+                    SkipLSTMCell(size, hidden_features, skip, rngs=rngs, **{"dtype": dtype, **options}),
+                    rngs=False,
+                )
                 for size, skip, options in zip(sizes, skips, cell_options, strict=True)
             ]
         )

@@ -48,6 +48,7 @@ class ClassificationSettings:
         cell_options: options of `SkipLSTMCell` for each layer.
         objective: how agents are rewarded.
         dropout: on every layer's input and before the softmax.
+        dtype: in which matrices are multiplied, by default float32; parameters and all else are float32.
         evaluation_mode: how agents choose on dev during training.
         evaluation_batch_size: examples per evaluation step.
     """
@@ -61,6 +62,7 @@ class ClassificationSettings:
     cell_options: tuple[dict[str, Any], ...]
     objective: AgentObjective
     dropout: float = 0.0
+    dtype: Any = None
     evaluation_mode: ActionMode = "greedy"
     evaluation_batch_size: int = 1000
 
@@ -92,6 +94,7 @@ class Classification:
             s.num_classes,
             s.skips,
             dropout=s.dropout,
+            dtype=s.dtype,
             cell_options=s.cell_options,
             rngs=nnx.Rngs(key),
         )

@@ -33,6 +33,7 @@ class LanguageModellingSettings:
         init_scale: weights are drawn from U(-init_scale, init_scale).
         cell_options: options of `SkipLSTMCell` for each layer.
         objective: how agents are rewarded.
+        dtype: in which matrices are multiplied, by default float32; parameters and all else are float32.
         restart_buffer: forget all but the newest state at each segment, as the released code does.
         evaluation_mode: how agents choose on dev during training.
         evaluation_batch_size: streams read side by side on dev and test; 1 starts no stream without its
@@ -47,6 +48,7 @@ class LanguageModellingSettings:
     init_scale: float
     cell_options: tuple[dict[str, Any], ...]
     objective: AgentObjective
+    dtype: Any = None
     restart_buffer: bool = False
     evaluation_mode: ActionMode = "greedy"
     evaluation_batch_size: int = 10
@@ -80,6 +82,7 @@ class LanguageModelling:
             s.features,
             s.skips,
             dropout=s.dropout,
+            dtype=s.dtype,
             weight_init=uniform(s.init_scale),
             cell_options=s.cell_options,
             rngs=nnx.Rngs(key),

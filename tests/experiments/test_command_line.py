@@ -318,6 +318,22 @@ def test_number_prediction_released_preset_runs(command, small_number_prediction
     assert (config["reward"], config["agent_features"], config["mix"]) == ("correct", 10, 1.0)
 
 
+@pytest.mark.parametrize("name", ["ptb", "number_prediction"])
+def test_run_in_bfloat16(name, command, corpus_folder, small_number_prediction, finished, tmp_path):
+    main, arguments = {
+        "ptb": (ptb.main, finished[1]),
+        "number_prediction": (number_prediction.main, ("--model", "dynamic:10", *SMALL_NUMBERS)),
+    }[name]
+    outcome = command(main, *arguments, "--precision", "bf16", "--run-dir", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+    assert load(tmp_path / "run" / "config.json")["precision"] == "bf16"
+    if name == "ptb":
+        assert load(finished[0] / "config.json")["precision"] == "f32"
+        one, other = (load(path / "result.json")["metrics"] for path in (finished[0], tmp_path / "run"))
+        narrow, wide = other["test_perplexity"]["mean"], one["test_perplexity"]["mean"]
+        assert narrow != wide and narrow == pytest.approx(wide, rel=0.02)
+
+
 # --- Errors ---
 
 
@@ -347,6 +363,7 @@ def test_number_prediction_released_preset_runs(command, small_number_prediction
         (("--learning-rate", "0"), ("--learning-rate", "positive")),
         (("--reward", "nope"), ("--reward", "correct")),
         (("--evaluation-mode", "nope"), ("--evaluation-mode", "greedy")),
+        (("--precision", "f16"), ("--precision", "f32 or bf16")),
         (("--agent-input", "nope"), ("nope", "previous", "mean")),
         (("--rl-coef", "-1"), ("must not be negative",)),
         (("--entropy-coef", "-1"), ("must not be negative",)),
@@ -432,7 +449,10 @@ def test_data_asked_for_by_name_and_not_found(command, here):
     assert snapshot(here) == {}
 
 
-@pytest.mark.parametrize("change", [("--features", 9), ("--seed", 1), ("--mix", "0.25"), ("--model", "lstm")])
+@pytest.mark.parametrize(
+    "change",
+    [("--features", 9), ("--seed", 1), ("--mix", "0.25"), ("--model", "lstm"), ("--precision", "bf16")],
+)
 def test_run_folder_of_other_settings_is_left_as_it_is(change, finished, command, tmp_path):
     folder, arguments, _ = finished
     shutil.copytree(folder, tmp_path / "run")
@@ -483,6 +503,7 @@ def test_help_explains_every_flag(command):
             "--seeds",
             "--preset",
             "--run-dir",
+            "--precision",
             "--devices",
             "--parallel",
             own,

@@ -18,6 +18,8 @@ COMMAND = [
 def start(folder):
     # The machine's own device count: what a user has.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    # What is loaded from disk computes what was compiled.
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(folder.parent / "compiled")
     command = [*COMMAND, "--run-dir", str(folder)]
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -18,7 +18,11 @@ SMALL = (
     *("--num-steps", "5", "--batch-size", "4", "--dropout", "0.2", "--epochs", "3"),
 )
 FLAGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(ptb.__file__).parents[1]), "XLA_FLAGS": FLAGS}
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(Path(ptb.__file__).parents[1]),
+    "XLA_FLAGS": FLAGS,
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+}
 LOST = "was lost; start all processes again with the same command to go on\n"
 
 

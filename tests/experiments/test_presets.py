@@ -107,6 +107,15 @@ def test_released_agrees_with_paper_on_the_rest_of_the_table(settings):
 
 
 @pytest.mark.parametrize("experiment", BUILDERS)
+def test_precision_reaches_every_product_and_no_parameter(experiment):
+    for precision, dtype in ((None, "float32"), ("f32", "float32"), ("bf16", "bfloat16")):
+        model = model_of(BUILDERS[experiment]("paper", precision=precision)[0])
+        for part in (model.softmax, *(layer.cell for layer in model.stack.layers)):
+            assert jax.numpy.dtype(part.dtype) == dtype
+        assert {str(leaf.dtype) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {"float32"}
+
+
+@pytest.mark.parametrize("experiment", BUILDERS)
 def test_released_settings_reach_the_task(experiment):
     task, _ = BUILDERS[experiment]("released")
     skip = task.settings.skips[-1]

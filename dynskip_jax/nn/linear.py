@@ -1,0 +1,25 @@
+"""A linear layer that multiplies as the recurrent layers do."""
+
+from flax import nnx
+from jaxtyping import Array, Float
+
+from dynskip_jax import functional as F
+
+
+class Linear(nnx.Linear):
+    """`nnx.Linear`, multiplied in `dtype` (by default `param_dtype`), summed and returned in the wider dtype.
+
+    With bfloat16 and float32 inputs the result is float32; Flax's own layer would return bfloat16.
+
+    Example::
+
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> Linear(3, 4, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))(jnp.ones((2, 3))).dtype
+        dtype('float32')
+    """
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        """Returns x W + b."""
+        y = F.product(x, self.kernel[...].astype(self.dtype or self.param_dtype))
+        return y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))

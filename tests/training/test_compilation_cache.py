@@ -1,0 +1,104 @@
+"""Compiled programs on disk: whose folder, and that a second start loads instead of compiling."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+import experiments
+from dynskip_jax.training.compilation_cache import keep_compiled_programs
+
+PROGRAM = """
+import jax
+from experiments.cli import CommonFlags, join, run_main
+
+events = []
+jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))
+
+def main():
+    with join(CommonFlags()):
+        value = jax.jit(lambda x: jax.numpy.tanh(x @ x).sum())(jax.numpy.full((8, 8), 0.1))
+    print(value, events.count("cache_hits"), events.count("cache_misses"))
+
+run_main(main)
+"""
+
+
+def start(home, **changes):
+    """Compiles a little in a process of its own: (its value, programs loaded, programs compiled and kept)."""
+    unset = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"PYTHONPATH": str(Path(experiments.__file__).parents[1]), "XDG_CACHE_HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment | changes,
+    )
+    assert (done.returncode, done.stderr) == (0, "")  # no warnings either
+    value, hits, misses = done.stdout.split()
+    return value, int(hits), int(misses)
+
+
+def test_second_start_loads_what_the_first_one_compiled(tmp_path):
+    # Takes about 2 seconds per start, nearly all of them for imports.
+    value, hits, misses = start(tmp_path)
+    assert hits == 0 and misses > 0
+    folder = tmp_path / "dynskip_jax" / "compiled"
+    entries = sorted(folder.iterdir())
+    assert len(entries) == misses
+    assert folder.stat().st_mode & 0o077 == 0
+    assert start(tmp_path) == (value, misses, 0)
+
+    # A process that is killed may leave parts of a file: not worth a word.
+    for entry in entries:
+        entry.write_bytes(entry.read_bytes()[:-20])
+    assert start(tmp_path)[:2] == (value, 0)
+
+
+def test_switched_off_it_keeps_nothing(tmp_path):
+    _, hits, misses = start(tmp_path, JAX_ENABLE_COMPILATION_CACHE="false")
+    assert (hits, misses) == (0, 0)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def settings(monkeypatch, recwarn):
+    """JAX as it is where nobody has set anything."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_folder_of_the_users_own_is_left(settings, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "own"))
+    assert keep_compiled_programs() is None
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "own")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", ["", "relative"])
+def test_without_a_cache_home_it_is_in_the_users_home(given, settings, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", given)
+    folder = keep_compiled_programs()
+    assert folder == tmp_path / ".cache" / "dynskip_jax" / "compiled" and folder.is_dir()
+    assert jax.config.jax_compilation_cache_dir == str(folder)
+
+
+def test_folder_that_cannot_be_written_is_no_error(settings, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert keep_compiled_programs() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert keep_compiled_programs() is None
+    assert jax.config.jax_compilation_cache_dir is None
