@@ -139,7 +139,7 @@ def fused_unroll(
         policy_mask=policy_mask,
     )
     loop = _Loop(
-        gates=inputs.gates,
+        gates=inputs.gates.astype(dtype),
         w_h=params.lstm.w_h,
         b=params.lstm.b,
         h_in=h_in,
@@ -155,7 +155,9 @@ def fused_unroll(
         if policy_mask is not None and policy_mask.ndim == 2:
             policy_mask = policy_mask[:, None]
         loop = loop._replace(
-            agent=params.agent, units=inputs.agent, allowed=allowed_skips(steps, skip, policy_mask)
+            agent=params.agent,
+            units=inputs.agent.astype(dtype),
+            allowed=allowed_skips(steps, skip, policy_mask),
         )
         if skip.is_stochastic and inputs.action is not None:
             loop = loop._replace(slots=slot_of(inputs.action, K))
@@ -611,15 +613,15 @@ def _gate_values(activation: Float[Array, "batch gates"], scale: Float[Array, "1
 def _times_transposed(w: Float[Array, "hidden gates"], rows: int) -> Callable[[Array], Array]:
     """Returns d -> d wᵀ in the weights' dtype (see `product`), for d of (rows, gates), as a loop repeats it.
 
-    Which way to write it is fastest depends on the size (XLA's CPU backend, two cores): a product of
-    (50, 512) and (512, 128) is shared so badly between threads that two halves take half the time; a wᵀ that
-    fits the cache is worth a copy; a large w had better be read as it is.
+    Which way to write it is fastest depends on the size (XLA's CPU backend, two cores). Where the product
+    is small, a copy of wᵀ pays. A little larger, it is shared so badly between threads that a product for
+    each gate takes less time, (50, 512) x (512, 128) half of it. Beyond, w had better be read as it is.
     """
-    hidden = w.shape[0]
-    if rows >= 32 and rows * hidden <= 8192:
-        parts, axis = jnp.split(w, 2, axis=1), 1
-    elif w.size <= 2**18:
+    size = rows * w.shape[0]
+    if size <= 4096:
         parts, axis = [w.T], 0
+    elif size <= 8192:
+        parts, axis = [gate.T for gate in jnp.split(w, 4, axis=1)], 0
     else:
         parts, axis = [w], 1
 

@@ -24,12 +24,38 @@ class LSTMParams(NamedTuple):
 def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
     """Returns x w, multiplied in the weights' dtype, and summed and returned in the wider one of both.
 
-    With bfloat16 weights a float32 state stays float32, and so do the sums.
+    With bfloat16 weights a float32 state stays float32, and so do the sums. The same holds of the gradients'
+    products, for which such a mixed product has a derivative of its own (reverse mode only).
     """
-    wider = jnp.promote_types(x.dtype, w.dtype)
     # As one matrix: of a product over several axes XLA would turn the gradient round, a copy of it all.
-    rows = x.reshape(-1, x.shape[-1]).astype(w.dtype)
-    return jnp.matmul(rows, w, preferred_element_type=wider).reshape(*x.shape[:-1], w.shape[-1])
+    rows = x.reshape(-1, x.shape[-1])
+    if jnp.promote_types(x.dtype, w.dtype) == w.dtype:
+        y = jnp.matmul(rows.astype(w.dtype), w)
+    else:
+        y = _narrow_product(rows, w)
+    return y.reshape(*x.shape[:-1], w.shape[-1])
+
+
+@jax.custom_vjp
+def _narrow_product(x: Float[Array, "rows in"], w: Float[Array, "in out"]) -> Float[Array, "rows out"]:
+    """x w for w of a narrower dtype. JAX's derivative would multiply by the wide gradient, in its dtype."""
+    return jnp.matmul(x.astype(w.dtype), w, preferred_element_type=x.dtype)
+
+
+def _narrow_product_forward(x, w):
+    narrow = x.astype(w.dtype)
+    return jnp.matmul(narrow, w, preferred_element_type=x.dtype), (narrow, w)
+
+
+def _narrow_product_backward(residuals, d):
+    x, w = residuals
+    narrow = d.astype(w.dtype)
+    dx = jax.lax.dot_general(narrow, w, (((1,), (1,)), ((), ())), preferred_element_type=d.dtype)
+    dw = jax.lax.dot_general(x, narrow, (((0,), (0,)), ((), ())), preferred_element_type=d.dtype)
+    return dx, dw.astype(w.dtype)
+
+
+_narrow_product.defvjp(_narrow_product_forward, _narrow_product_backward)
 
 
 def project_gates(params: LSTMParams, x: Float[Array, "*batch in"]) -> Float[Array, "*batch gates"]:

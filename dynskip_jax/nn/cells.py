@@ -118,6 +118,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
                 skip.max_skip,
                 kernel_init=agent_kernel_init or kernel_init,
                 bias_init=agent_bias_init,
+                dtype=self.dtype,
                 param_dtype=param_dtype,
                 rngs=rngs,
             )
@@ -137,7 +138,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
     def params(self) -> F.SkipLSTMParams:
         """Returns the weights as the pure functions take them: matrices in the dtype that multiplies."""
         lstm = F.LSTMParams(self.w_x[...].astype(self.dtype), self.w_h[...].astype(self.dtype), self.b[...])
-        return F.SkipLSTMParams(lstm, None if self.agent is None else self.agent.params(self.dtype))
+        return F.SkipLSTMParams(lstm, None if self.agent is None else self.agent.params())
 
     def initialize_carry(
         self,
@@ -285,9 +286,11 @@ class Agent(nnx.Module):
         *,
         kernel_init: Initializer,
         bias_init: Initializer,
+        dtype: Any,
         param_dtype: Any,
         rngs: nnx.Rngs,
     ):
+        self.dtype = dtype
         # One matrix acts on h ⊕ x: its fan-in, and hence its scale, is that of the concatenation.
         first = kernel_init(rngs.params(), (hidden_features + in_features, agent_features), param_dtype)
         self.w_h = nnx.Param(first[:hidden_features])
@@ -296,7 +299,7 @@ class Agent(nnx.Module):
         self.w_out = nnx.Param(kernel_init(rngs.params(), (agent_features, max_skip), param_dtype))
         self.b_out = nnx.Param(bias_init(rngs.params(), (max_skip,), param_dtype))
 
-    def params(self, dtype: Any) -> F.AgentParams:
-        """Returns the weights as the pure functions take them, matrices as `dtype`."""
-        w_h, w_x, w_out = (w[...].astype(dtype) for w in (self.w_h, self.w_x, self.w_out))
+    def params(self) -> F.AgentParams:
+        """Returns the weights as the pure functions take them: matrices in the dtype that multiplies."""
+        w_h, w_x, w_out = (w[...].astype(self.dtype) for w in (self.w_h, self.w_x, self.w_out))
         return F.AgentParams(w_h, w_x, self.b[...], w_out, self.b_out[...])

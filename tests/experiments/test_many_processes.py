@@ -91,6 +91,7 @@ def one_process(command, corpus_folder, tmp_path_factory):
     return arguments, folder
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one_does(one_process, tmp_path):
     arguments, folder = one_process
     first, second = Processes(*arguments, "--run-dir", tmp_path / "run").outcomes()

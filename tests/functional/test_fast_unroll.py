@@ -145,7 +145,7 @@ def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
 
 def test_the_ways_to_multiply_by_the_transpose_are_one():
     """Sizes on each side of the limits between them; see `_times_transposed`."""
-    for rows, hidden in ((3, 8), (40, 16), (2, 300), (64, 300)):
+    for rows, hidden in ((3, 8), (40, 128), (40, 256)):
         w = jax.random.normal(jax.random.key(0), (hidden, 4 * hidden))
         d = jax.random.normal(jax.random.key(1), (rows, 4 * hidden))
         np.testing.assert_allclose(fused._times_transposed(w, rows)(d), d @ w.T, rtol=1e-4, atol=1e-3)

@@ -109,7 +109,6 @@ def test_every_product_multiplies_bfloat16_and_sums_in_float32(make, model):
         assert matrix_products(jax.make_jaxpr(loss)(*arguments).jaxpr) == {(name, name, "float32")}
 
 
-@pytest.mark.xfail(strict=True, reason="`functional.product` leaves its derivative to JAX: it mixes dtypes")
 @TASKS
 @pytest.mark.parametrize("model", MODELS)
 def test_every_product_of_the_gradient_does_too(make, model):

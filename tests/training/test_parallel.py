@@ -123,7 +123,9 @@ def assert_same_run(result, folder, expected):
 @pytest.mark.parametrize(
     ("kind", "devices"),
     [
-        *((kind, devices) for kind in ("classification", "language modelling") for devices in (2, 4, 8)),
+        *((kind, devices) for kind in ("classification", "language modelling") for devices in (2, 8)),
+        pytest.param("classification", 4, marks=pytest.mark.slow),
+        pytest.param("language modelling", 4, marks=pytest.mark.slow),
         ("classification, batch baseline", 4),
     ],
 )
