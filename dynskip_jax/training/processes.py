@@ -253,7 +253,8 @@ def _connect_to_others(count: int, host: str) -> dict[int, socket.socket]:
                     "the other processes do not connect to process 0: is a firewall between?"
                 ) from None
             connection.settimeout(_SILENCE_SECONDS)
-            hello = connection.makefile("rb").readline(200).split()
+            # Unbuffered: what follows, perhaps at once, is for the thread that listens.
+            hello = connection.makefile("rb", buffering=0).readline(200).split()
             if len(hello) == 2 and secrets.compare_digest(hello[0], token.encode()):
                 peers[int(hello[1])] = connection
             else:

@@ -1,6 +1,7 @@
 """One process alone, TPU hosts, senseless coordinators; tests/experiments runs several processes."""
 
 import importlib
+import socket
 
 import pytest
 
@@ -58,3 +59,20 @@ def test_hosts_of_a_tpu_pod_are_those_that_jax_knows(hosts, count, monkeypatch):
 def test_senseless_coordinators(arguments, message):
     with pytest.raises(UserError, match=message):
         connect(*arguments)
+
+
+def test_what_a_process_says_at_once_is_heard(monkeypatch):
+    """One that fails on its first line takes leave together with its greeting."""
+    clients = []
+
+    def connect_at_once(address):
+        client = socket.create_connection(("127.0.0.1", address["port"]))
+        client.sendall(f"{address['token']} 1\n".encode() + b'{"leave": "no data"}\n')
+        clients.append(client)
+        return address
+
+    monkeypatch.setattr(processes, "_broadcast_address", connect_at_once)
+    (peer,) = processes._connect_to_others(2, "127.0.0.1").values()
+    assert peer.recv(100) == b'{"leave": "no data"}\n'
+    for connection in (peer, *clients):
+        connection.close()
