@@ -2,10 +2,11 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NoReturn
 
 import jax
@@ -52,8 +53,11 @@ class CommonFlags:
     """Initial learning rate."""
     features: Whole = None
     """Size of the LSTM's state."""
-    mix: Real = None
-    """λ, the weight of the skipped-to state against the previous one."""
+    mix: Text = None
+    """λ, the weight of the skipped-to state against the previous one. Several values, separated by commas,
+    are trained together, in one program."""
+    max_skip: Text = None
+    """Values of K up to the model's own, separated by commas, to be trained together (through the policy)."""
     agent_features: Whole = None
     """Hidden units of the agent."""
     agent_input: Text = None
@@ -66,10 +70,23 @@ class CommonFlags:
     """Weight of the agent's loss."""
     entropy_coef: Real = None
     """Weight of the entropy in the agent's objective (the paper's is 1)."""
+    entropy_coef_final: Real = None
+    """That weight in the last epoch, reached linearly; by default it stays."""
     entropy: Text = None
     """sampled (inside the return, as in the paper) or exact (of each step's distribution)."""
     baseline: Text = None
-    """Subtracted from the return: none, batch (mean of the other examples) or rollouts (of the others)."""
+    """Subtracted from the return: none, batch (mean of the other examples), rollouts (of the others of the
+    same example), moving_average (of earlier batches) or learned (a critic)."""
+    estimator: Text = None
+    """reinforce, or vimco: for the averaged prediction of all rollouts."""
+    relaxation: Text = None
+    """How choices are relaxed at first: none, soft, gumbel_softmax, straight_through or reinmax."""
+    relaxed_epochs: Whole = None
+    """For how many epochs they are."""
+    temperature: Real = None
+    """Of relaxed choices."""
+    temperature_final: Real = None
+    """That temperature in the last relaxed epoch, reached geometrically; by default it stays."""
     evaluation_mode: Text = None
     """How the agent chooses on dev: greedy or sample."""
     patience: Whole = None
@@ -77,8 +94,9 @@ class CommonFlags:
     precision: Text = None
     """f32, or bf16: matrices are multiplied in bfloat16; sums, states, losses and parameters stay float32."""
     devices: Whole = None
-    """Devices to train on, 1 if not given: each has seeds of its own if their number divides --seeds, else a
-    share of every batch. Results are the same up to rounding; a run may be resumed with another number."""
+    """Devices to train on; if not given 1, or as many cores of a CPU as can share the seeds. Each has seeds
+    of its own if their number divides that of the seeds, else a share of every batch. Results are the same up
+    to rounding; a run may be resumed with another number."""
     parallel: str = "jit"
     """How several devices are driven: jit (one program over a mesh) or pmap (one replica per device)."""
     coordinator: Address = None
@@ -129,22 +147,43 @@ def join(flags: CommonFlags) -> Alone | Group:
     processes = connect(*given)
     if processes.count == 1:
         keep_compiled_programs()
+        _make_cores_devices()
     return processes
 
 
-def parallel(flags: CommonFlags, settings: CommonSettings, processes: Alone | Group) -> Parallel:
-    """Returns the devices asked for and how they are driven.
+def parallel(
+    flags: CommonFlags, settings: CommonSettings, models: Sequence[str], processes: Alone | Group
+) -> Parallel:
+    """Returns the devices asked for and how they are driven; on a CPU, by default, its cores share the seeds.
 
     Raises:
         UserError: there are not so many, or they cannot share the batch.
     """
+    # All models are driven alike, also where a sweep makes more of one than of another.
+    num_seeds = math.gcd(*(len(settings.all_seeds(model)) for model in models))
+    devices = flags.devices
+    if devices is None and processes.count == 1 and jax.default_backend() == "cpu":
+        cores = min(jax.device_count(), len(os.sched_getaffinity(0)))
+        devices = max(n for n in range(1, cores + 1) if num_seeds % n == 0)
     return make_parallel(
-        flags.devices,
+        devices,
         flags.parallel,
-        num_seeds=settings.seeds,
+        num_seeds=num_seeds,
         batch_size=settings.batch_size,
         processes=processes,
     )
+
+
+def _make_cores_devices() -> None:
+    """Makes each CPU core a device, so that each can have seeds of its own: small products share badly.
+
+    Where the user says how many there are (`XLA_FLAGS`, `JAX_NUM_CPU_DEVICES`), that is left as it is.
+    """
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    if jax.config.jax_num_cpu_devices == -1:
+        with contextlib.suppress(RuntimeError):  # JAX is in use already, in a notebook
+            jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
 
 
 def silent(line: str) -> None:

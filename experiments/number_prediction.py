@@ -2,10 +2,11 @@
 
     python -m experiments.number_prediction --length 11 --model dynamic:10 --mix 0.5
 
-The last digit of a sequence says where the answer stands (length 11), or where the position of the answer
-stands (length 21). Presets: `rollouts` (the default: four rollouts per example, leave-one-out baseline),
-`paper` (Eq. 5 as printed), `released` (as the authors' code does it). Models: lstm, fixed:k, attention:k,
-dynamic:k. RESULTS.md has what came out, and how long it took.
+The last symbol of a sequence says where the answer stands (length 11, and any other but 21), or where the
+position of the answer stands (length 21). Presets: `rollouts` (the default: four rollouts per example,
+leave-one-out baseline), `two_hops` (the default at length 21: as `rollouts`, after some relaxed epochs, and
+the number of the step stands beside each digit), `paper` (Eq. 5 as printed), `released` (as the authors' code
+does it). Models: lstm, fixed:k, attention:k, dynamic:k. RESULTS.md has what came out, and how long it took.
 """
 
 import dataclasses
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from flax import nnx
 
-from dynskip_jax.analysis import plots
+from dynskip_jax.analysis import chains, plots
 from dynskip_jax.data import NumberPredictionData, load_number_prediction
+from dynskip_jax.data.number_prediction import DEFAULT_SIZES, TWO_HOPS, hops_of, num_symbols
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.experiment import run
 from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
@@ -25,6 +28,7 @@ from dynskip_jax.training.schedule import decay_after
 from experiments.cli import (
     CommonFlags,
     Real,
+    Text,
     Whole,
     devices_line,
     join,
@@ -37,7 +41,7 @@ from experiments.cli import (
 from experiments.settings import CommonSettings, resolve
 
 DEFAULT_MODEL = "dynamic:10"
-DEFAULT_PRESET = "rollouts"
+EVALUATION_SAMPLES = 16  # predictions of an example that are averaged
 
 # Accuracies in percent of Gui et al. (2019), Table 5; the LSTM's dev accuracy at length 11 is not given.
 PUBLISHED = {
@@ -62,6 +66,27 @@ PRESETS: dict[str, dict[str, Any]] = {
     "rollouts": dict(
         rollouts=4, baseline="rollouts", entropy="exact", entropy_coef=0.02, epochs=25, patience=5
     ),
+    # Two hops take a chain of choices. The number of the step lets the agent tell the links of the chain
+    # apart; relaxed epochs let the gradient say which states would have helped; rollouts make it choose.
+    "two_hops": dict(
+        positions="input",
+        input_init="one_hot",
+        agent_features=100,
+        mix=1.0,
+        learning_rate=0.002,
+        decay_after=12,
+        decay=0.9,
+        clip=1.0,
+        relaxation="soft",
+        relaxed_epochs=8,
+        rollouts=4,
+        baseline="rollouts",
+        entropy="exact",
+        entropy_coef=0.02,
+        entropy_coef_final=0.0,
+        epochs=25,
+        patience=0,
+    ),
     # Gui et al. (2019), Section Number Prediction with Skips; batch size and epochs are not given there.
     "paper": {},
     # As `paper`, with the choices of the authors' released code.
@@ -84,7 +109,20 @@ class Flags(CommonFlags):
     """Flags of this experiment."""
 
     length: int = 11
-    """11: one hop, y = x[x[10]]. 21: two hops, y = x[x'] with x' = x[x[20]] < x[20]."""
+    """11: one hop, y = x[x[10]]. 21: two hops, y = x[x'] with x' = x[x[20]] < x[20]. Any other T up to 501:
+    one hop, y = x[x[T-1]], to anywhere in the sequence."""
+    train_examples: Whole = None
+    """Training examples; the paper's are 100,000."""
+    input_init: Text = None
+    """lecun, or one_hot: weights on the input are scaled by how many features are 1, not by all."""
+    positions: Text = None
+    """input: the number of the step stands beside each symbol, for network and agent; none (the paper)."""
+    decay: Real = None
+    """Factor on the learning rate, once an epoch after the first --decay-after."""
+    decay_after: Whole = None
+    """Epochs at the initial learning rate."""
+    clip: Real = None
+    """Largest norm of the gradient."""
     dropout: Real = None
     """Rate on the input and before the softmax."""
     rollouts: Whole = None
@@ -93,9 +131,19 @@ class Flags(CommonFlags):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(CommonSettings):
-    """Every setting, as resolved."""
+    """Every setting, as resolved.
+
+    `input_init` is `lecun`, of the number of features, or `one_hot`, of the number of those that are 1: one
+    symbol, and one position if `positions` is `input`.
+    """
 
     length: int
+    train_examples: int = DEFAULT_SIZES["train"]
+    positions: str = "none"
+    input_init: str = "lecun"
+    decay: float = 1.0
+    decay_after: int = 0
+    clip: float | None = None
     features: int = 200
     batch_size: int = 128
     epochs: int = 20
@@ -112,6 +160,7 @@ class NumberPrediction:
         "dev_accuracy": ("dev accuracy", ".2%"),
         "test_accuracy": ("test accuracy", ".2%"),
         "test_accuracy_sampled": ("test, sampled", ".2%"),
+        "test_accuracy_averaged": ("test, averaged", ".2%"),
         "test_exact_decisions": ("exact decisions", ".2%"),
     }
     curves = ("dev_accuracy",)
@@ -135,6 +184,20 @@ class NumberPrediction:
         data = {"name": self.data.name, "fingerprint": self.data.fingerprint}
         return {"experiment": self.name, "model": model, "dataset": data, **dataclasses.asdict(self.settings)}
 
+    def _cell_options(self) -> dict[str, Any]:
+        options = self.settings.cell_options()
+        if self.settings.input_init == "one_hot":
+            ones = 2 if self.settings.positions == "input" else 1
+            options |= dict.fromkeys(
+                ("kernel_init", "agent_input_kernel_init"), nnx.initializers.normal(ones**-0.5)
+            )
+            options["agent_kernel_init"] = nnx.initializers.lecun_normal()
+        return options
+
+    def values(self, model: str) -> Sequence[dict[str, Any]]:
+        """See `Experiment`."""
+        return self.settings.values(model)
+
     def build(self, model: str) -> tuple[Classification, FitSettings]:
         """See `Experiment`."""
         s = self.settings
@@ -143,11 +206,14 @@ class NumberPrediction:
             ClassificationSettings(
                 skips=(self.skips[model],),
                 features=s.features,
-                num_symbols=10,
+                num_symbols=num_symbols(s.length),
                 num_classes=10,
                 batch_size=s.batch_size,
-                seeds=self.settings.all_seeds,
-                cell_options=(s.cell_options(),),
+                seeds=s.all_seeds(model),
+                epochs=s.epochs,
+                sweep=s.sweep(model),
+                num_positions=s.length if s.positions == "input" else 0,
+                cell_options=(self._cell_options(),),
                 objective=s.agent_objective(self.skips[model].is_stochastic),
                 dropout=s.dropout,
                 dtype=s.dtype,
@@ -155,56 +221,81 @@ class NumberPrediction:
             ),
         )
         fit_settings = FitSettings(
-            seeds=self.settings.all_seeds,
+            seeds=s.all_seeds(model),
             epochs=s.epochs,
-            optimizer=make_optimizer("adam"),
-            learning_rate=decay_after(s.learning_rate, 1.0, s.epochs),
+            optimizer=make_optimizer("adam", clip=s.clip),
+            learning_rate=decay_after(s.learning_rate, s.decay, s.decay_after),
             patience=s.patience,
         )
         return task, fit_settings
 
     def final_metrics(self, model: str, task: Classification, result: FitResult) -> dict[str, np.ndarray]:
-        """Dev and test; agents in both modes, and how often their last choice is the right one."""
-        keys = evaluation_keys(self.settings.all_seeds)
-        metrics = {}
-        modes = {"": self.settings.evaluation_mode}
+        """Dev and test, agents in every mode; and how often the agent's choices are the right ones."""
+        keys = evaluation_keys(self.settings.all_seeds(model))
+        modes = {"": (self.settings.evaluation_mode, 1)}
         if self.skips[model].is_stochastic:
-            modes |= {"_greedy": "greedy", "_sampled": "sample"}
-        for suffix, mode in modes.items():
+            modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1)}
+            modes |= {"_averaged": ("sample", EVALUATION_SAMPLES)}
+        metrics, done = {}, {}
+        for suffix, (mode, samples) in modes.items():
             for split in ("dev", "test"):
-                values = task.evaluate(result.params, split, keys, mode=mode)
-                metrics |= {f"{name}{suffix}": value for name, value in values.items()}
+                at = split, mode, samples
+                if at not in done:
+                    done[at] = task.evaluate(result.params, split, keys, mode=mode, samples=samples)
+                metrics |= {f"{name}{suffix}": value for name, value in done[at].items()}
         if self._truth_is_known(model):
-            chosen = task.trace(result.params, "test", keys, layer=0)[:, :, -1]
-            metrics["test_exact_decisions"] = (chosen == self._right_skip("test")).mean(axis=1)
+            chosen = task.trace(result.params, "test", keys, layer=0)
+            metrics["test_exact_decisions"] = self._exact(chosen, "test").mean(axis=1)
         return metrics
 
     def _truth_is_known(self, model: str) -> bool:
-        """At length 11 one choice at the last step suffices, where it can reach the first digit."""
-        skip = self.skips[model]
-        return self.settings.length == 11 and skip.has_agent and skip.max_skip >= 10
+        """One hop takes one choice, the last one, if it reaches so far; two hops take a chain of choices."""
+        skip, settings = self.skips[model], self.settings
+        return skip.is_stochastic and (settings.length == TWO_HOPS or skip.max_skip >= settings.length - 1)
 
-    def _right_skip(self, split: str) -> np.ndarray:
-        """At the last step, t = 10, the state just after digit j is State(t - k) for k = t - j."""
-        return 10 - self.splits[split].x[:, -1]
+    def _exact(self, chosen: np.ndarray, split: str) -> np.ndarray:
+        """Where the choices, (seeds, examples, time), are right, (seeds, examples).
 
-    def draw(self, model: str, task: Classification, result: FitResult, folder: Path) -> None:
-        """Where the first seed's agent reaches at each position, and at the end against the truth."""
-        skip = self.skips[model]
+        With one hop the last choice is to reach the answer; with two, the chain of choices that leads to the
+        last state is to visit both positions that the digits point to.
+        """
+        hops = hops_of(self.splits[split].x)
+        if hops.shape[1] == 1:
+            return self.settings.length - 1 - chosen[:, :, -1] == hops[:, 0]
+        rows = np.arange(len(hops))[:, None]
+        return np.stack([chains.visited(of_seed)[rows, hops].all(axis=1) for of_seed in chosen])
+
+    def draw(self, model: str, task: Classification, result: FitResult, folder: Path, member: int) -> None:
+        """Where the agent reaches at each position, and at the end against the truth."""
+        skip, length = self.skips[model], self.settings.length
         if not skip.has_agent:
             return
-        chosen = task.trace(result.params, "dev", evaluation_keys(self.settings.all_seeds), layer=0)[0]
+        seeds = self.settings.all_seeds(model)
+        chosen = task.trace(result.params, "dev", evaluation_keys(seeds), layer=0)[member]
         counts = np.stack([np.bincount(column, minlength=skip.max_skip + 1)[1:] for column in chosen.T])
+        note = f"{self.data.name}, dev, greedy, seed {seeds[member]}"
         plots.action_distribution(
             counts,
             folder / "skips_by_position.png",
             f"{model}: how far back the agent reaches at each position",
-            note=f"{self.data.name}, dev, greedy, seed {self.settings.seed}",
+            note=note,
         )
-        if self._truth_is_known(model):
+        if not self._truth_is_known(model):
+            return
+        hops = hops_of(self.splits["dev"].x)
+        visited = chains.visited(chosen)
+        for number, position in enumerate(hops.T, 1):
+            plots.visited_positions(
+                visited,
+                position,
+                folder / f"chain_visits_hop_{number}.png",
+                f"{model}: positions on the chain to the last state",
+                note=f"hop {number} of {hops.shape[1]}; {note}",
+            )
+        if hops.shape[1] == 1:
             plots.action_against_truth(
                 chosen[:, -1] - 1,
-                self._right_skip("dev") - 1,
+                length - 1 - hops[:, 0] - 1,
                 skip.max_skip,
                 folder / "last_skip_against_truth.png",
                 f"{model}: the last choice against the right one",
@@ -212,18 +303,23 @@ class NumberPrediction:
 
     def published(self) -> Sequence[tuple[str, dict[str, float]]]:
         """The paper's rows for this length."""
-        return PUBLISHED[self.settings.length]
+        return PUBLISHED.get(self.settings.length, [])
+
+
+def default_preset(length: int) -> str:
+    """Returns the preset that solves the task of a length."""
+    return "two_hops" if length == TWO_HOPS else "rollouts"
 
 
 def main(announce: Callable[[str], None] = print) -> None:
     """Runs the command line."""
     flags = parse(Flags, NumberPrediction.name, __doc__)
     names = models(flags, DEFAULT_MODEL)
-    settings = resolve(flags, Settings, PRESETS, DEFAULT_PRESET)
+    settings = resolve(flags, Settings, PRESETS, default_preset(flags.length))
     with join(flags) as processes:
         announce = announce if processes.first else silent
-        devices = parallel(flags, settings, processes)
-        data = load_number_prediction(settings.length, data=flags.data)
+        devices = parallel(flags, settings, names, processes)
+        data = load_number_prediction(settings.length, data=flags.data, num_train=settings.train_examples)
         sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
         announce(f"data: {data.name}, {data.source} ({sizes})")
         chosen = "as asked" if flags.preset else "the default"

@@ -197,6 +197,10 @@ class PTB:
             **dataclasses.asdict(self.settings),
         }
 
+    def values(self, model: str) -> Sequence[dict[str, Any]]:
+        """See `Experiment`."""
+        return self.settings.values(model)
+
     def _cell_options(self) -> tuple[dict[str, Any], ...]:
         """Zaremba et al. draw every weight from one uniform distribution; the top layer may differ."""
         s = self.settings
@@ -222,6 +226,9 @@ class PTB:
                 init_scale=s.init_scale,
                 cell_options=self._cell_options(),
                 objective=s.agent_objective(self.skips[model][-1].is_stochastic),
+                epochs=s.epochs,
+                num_seeds=len(s.all_seeds(model)),
+                sweep=s.sweep(model),
                 restart_buffer=s.restart_buffer,
                 evaluation_mode=s.evaluation_mode,
             ),
@@ -231,7 +238,7 @@ class PTB:
         else:
             schedule = decay_after(s.learning_rate, 1 / s.decay, s.decay_after)
         fit_settings = FitSettings(
-            seeds=s.all_seeds,
+            seeds=s.all_seeds(model),
             epochs=s.epochs,
             optimizer=make_optimizer("sgd", clip=s.clip, agent_learning_rate=s.agent_learning_rate),
             learning_rate=schedule,
@@ -241,7 +248,7 @@ class PTB:
 
     def final_metrics(self, model: str, task: LanguageModelling, result: FitResult) -> dict[str, np.ndarray]:
         """One stream per split: no token without its past. Agents are run in both modes."""
-        keys = evaluation_keys(self.settings.all_seeds)
+        keys = evaluation_keys(self.settings.all_seeds(model))
         modes = {"": self.settings.evaluation_mode}
         if self.skips[model][-1].is_stochastic:
             modes |= {"_greedy": "greedy", "_sampled": "sample"}
@@ -253,22 +260,23 @@ class PTB:
                 metrics |= {f"{name}{suffix}": value for name, value in done[split, mode].items()}
         return metrics
 
-    def draw(self, model: str, task: LanguageModelling, result: FitResult, folder: Path) -> None:
-        """Which k the first seed's agent chooses at the corpus's most frequent words."""
+    def draw(self, model: str, task: LanguageModelling, result: FitResult, folder: Path, member: int) -> None:
+        """Which k the agent chooses at the corpus's most frequent words."""
         skip = self.skips[model][-1]
         if not skip.has_agent:
             return
-        keys = evaluation_keys(self.settings.all_seeds)
+        seeds = self.settings.all_seeds(model)
+        keys = evaluation_keys(seeds)
         tokens, chosen = task.trace(result.params, "dev", keys, layer=-1)
         frequent = np.argsort(-np.bincount(tokens), kind="stable")[:20]
         counts = np.zeros((len(frequent), skip.max_skip), np.int64)
         for row, word in enumerate(frequent):
-            np.add.at(counts[row], chosen[0][tokens == word] - 1, 1)
+            np.add.at(counts[row], chosen[member][tokens == word] - 1, 1)
         plots.action_distribution(
             counts,
             folder / "skips_by_word.png",
             f"{model}: how far back the agent reaches after each word",
-            note=f"{self.corpus.name}, dev, greedy, the 20 most frequent words, seed {self.settings.seed}",
+            note=f"{self.corpus.name}, dev, greedy, the 20 most frequent words, seed {seeds[member]}",
             rows=[self.corpus.vocabulary.tokens[word] for word in frequent],
         )
 
@@ -287,7 +295,7 @@ def main(announce: Callable[[str], None] = print) -> None:
         announce = announce if processes.first else silent
         backend = jax.default_backend()
         settings = resolve(flags, Settings, PRESETS, "small" if backend == "cpu" else "paper")
-        devices = parallel(flags, settings, processes)
+        devices = parallel(flags, settings, names, processes)
         corpus = find_language_corpus(flags.data, flags.dataset)
         experiment = PTB(corpus, names, settings)
         sizes = ", ".join(f"{name} {size:,}" for name, size in corpus.sizes.items())

@@ -1,6 +1,8 @@
 """Settings that all experiments share, the library objects they stand for, and how presets are filled in."""
 
 import dataclasses
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ from flax import nnx
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import TimeSkip, time_skip
 from dynskip_jax.training import objective
+from dynskip_jax.training.stage import Sweep
 
 COUNTS = (
     "epochs",
@@ -19,22 +22,27 @@ COUNTS = (
     "rollouts",
     "num_layers",
     "num_steps",
+    "train_examples",
 )
 PRECISIONS = {"f32": jnp.float32, "bf16": jnp.bfloat16}
 CHOICES = {
     **{name: time_skip.CHOICES[name] for name in ("agent_input", "empty_slots", "first_step")},
     **objective.CHOICES,
     "evaluation_mode": ("greedy", "sample"),
+    "positions": ("none", "input"),
+    "input_init": ("lecun", "one_hot"),
     "precision": tuple(PRECISIONS),
 }
-POSITIVE = ("learning_rate", "clip", "agent_learning_rate", "init_scale")
+POSITIVE = ("temperature", "decay", "learning_rate", "clip", "agent_learning_rate", "init_scale")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommonSettings:
     """Every setting as resolved; the defaults are the paper's, where it says anything.
 
-    `agent_init` is `uniform` or `lecun` (as the network's weights), or `normal`: N(0, 0.3) and biases 0.1.
+    `mixes` and `max_skips` are sweeps over λ and K: a model with an agent is then trained with each value (or
+    pair of values), all in one program. `agent_init` is `uniform` or `lecun` (as the network's weights), or
+    `normal`: N(0, 0.3) and biases 0.1.
     """
 
     preset: str
@@ -47,6 +55,8 @@ class CommonSettings:
     seed: int = 0
     seeds: int = 1
     mix: float = 1.0
+    mixes: tuple[float, ...] = ()
+    max_skips: tuple[int, ...] = ()
     agent_features: int = 50
     agent_input: str = "previous"
     agent_init: str
@@ -56,10 +66,16 @@ class CommonSettings:
     reward: str = "log_likelihood"
     rl_coef: float = 1.0
     entropy_coef: float = 1.0
+    entropy_coef_final: float | None = None
     entropy: str = "sampled"
     discount: float = 1.0
     baseline: str = "none"
     rollouts: int = 1
+    estimator: str = "reinforce"
+    relaxation: str = "none"
+    relaxed_epochs: int = 0
+    temperature: float = 1.0
+    temperature_final: float | None = None
     evaluation_mode: str = "greedy"
     precision: str = "f32"
 
@@ -77,7 +93,7 @@ class CommonSettings:
             if value is not None and not value > 0:
                 raise UserError(f"{_flag(name)} must be positive, got {value}")
         for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
+            if getattr(self, name, known[0]) not in known:
                 raise UserError(f"{_flag(name)} is {getattr(self, name)!r}: choose {' or '.join(known)}")
         if not 0.0 <= self.dropout < 1.0:
             raise UserError(f"--dropout lies in [0, 1), got {self.dropout}")
@@ -85,13 +101,42 @@ class CommonSettings:
             if getattr(self, name) < 0:
                 raise UserError(f"{_flag(name)} must not be negative, got {getattr(self, name)}")
         # The rest is checked where it is used, by the classes that these make.
+        for mix in self.mixes:
+            dataclasses.replace(self.skip("dynamic:1"), mix=mix)
+        if self.max_skips and min(self.max_skips) < 1:
+            raise UserError(f"--max-skip must be at least 1, got {min(self.max_skips)}")
         self.skip("dynamic:1")
         self.agent_objective(is_stochastic=True)
 
-    @property
-    def all_seeds(self) -> tuple[int, ...]:
-        """One for each model that is trained."""
-        return tuple(range(self.seed, self.seed + self.seeds))
+    def values(self, model: str) -> tuple[dict[str, Any], ...]:
+        """Returns what a sweep sets for a model, value by value; one empty dictionary without a sweep."""
+        if not self.skip(model).has_agent:
+            return ({},)
+        mixes = [{"mix": mix} for mix in self.mixes] or [{}]
+        max_skips = [{"max_skip": K} for K in self.max_skips] or [{}]
+        return tuple({**mix, **K} for mix, K in itertools.product(mixes, max_skips))
+
+    def all_seeds(self, model: str) -> tuple[int, ...]:
+        """Returns the seed of each model that is trained: all seeds with the first value, then the second."""
+        seeds = range(self.seed, self.seed + self.seeds)
+        return tuple(seeds) * len(self.values(model))
+
+    def sweep(self, model: str) -> Sweep:
+        """Returns in what else than their seeds these models differ.
+
+        Raises:
+            UserError: a value is beyond what the model can do.
+        """
+        values, K = self.values(model), self.skip(model).max_skip
+        if any(value.get("max_skip", 0) > K for value in values):
+            raise UserError(f"--max-skip {max(self.max_skips)} is beyond {model}: name a larger k")
+
+        def each(name: str) -> tuple | None:
+            if name not in values[0]:
+                return None
+            return tuple(value[name] for value in values for _ in range(self.seeds))
+
+        return Sweep(mix=each("mix"), max_skip=each("max_skip"))
 
     @property
     def dtype(self) -> Any:
@@ -116,10 +161,16 @@ class CommonSettings:
             reward=self.reward,
             rl_coef=self.rl_coef,
             entropy_coef=self.entropy_coef,
+            entropy_coef_final=self.entropy_coef_final,
             entropy=self.entropy,
             discount=self.discount,
             baseline=self.baseline if is_stochastic else "none",
             rollouts=self.rollouts if is_stochastic else 1,
+            estimator=self.estimator if is_stochastic else "reinforce",
+            relaxation=self.relaxation if is_stochastic else "none",
+            relaxed_epochs=self.relaxed_epochs if is_stochastic else 0,
+            temperature=self.temperature if is_stochastic else 1.0,
+            temperature_final=self.temperature_final if is_stochastic else None,
         )
 
     def cell_options(self) -> dict[str, Any]:
@@ -148,7 +199,28 @@ def resolve(flags: Any, settings: type, presets: dict[str, dict[str, Any]], defa
         raise UserError(f"unknown preset {preset!r}: choose one of {', '.join(presets)}")
     names = {field.name for field in dataclasses.fields(settings)}
     given = {name: value for name, value in vars(flags).items() if name in names and value is not None}
+    if flags.mix is not None:
+        mixes = numbers("--mix", flags.mix, float)
+        given["mix"], given["mixes"] = mixes[0], mixes if len(mixes) > 1 else ()
+    if flags.max_skip is not None:
+        given["max_skips"] = numbers("--max-skip", flags.max_skip, int)
     return settings(**{**presets[preset], **given, "preset": preset})
+
+
+def numbers(flag: str, text: str | float, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Reads one number, or several separated by commas.
+
+    Raises:
+        UserError: something in between is no number, or a number is named twice.
+    """
+    try:
+        values = tuple(kind(part) for part in str(text).split(","))
+    except ValueError:
+        what = "whole numbers" if kind is int else "numbers"
+        raise UserError(f"{flag} takes {what}, several separated by commas; got {text!r}") from None
+    if len(set(values)) < len(values):
+        raise UserError(f"{flag} names a value twice: {text}")
+    return values
 
 
 def _flag(name: str) -> str:

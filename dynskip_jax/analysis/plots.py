@@ -1,4 +1,4 @@
-"""Plots of a run: how it learned, and which skips the agent chose."""
+"""Plots of runs: how they learned, what a setting changes, and which skips the agent chose."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,14 +6,15 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 
 _LINE_STYLES = ("-", "--", ":", "-.")
 _MOST_LABELLED_SKIPS = 16  # beyond it, numbers in the cells of a K x K heat map no longer fit
+_LARGE = 10_000  # from here on, numbers on an axis have k and M for thousands and millions
 
 
 def learning_curves(
@@ -32,7 +33,7 @@ def learning_curves(
 
     Arguments:
         curves: for each model its records, as `RunDir.records` returns them.
-        x: the key of the horizontal axis, such as "epoch".
+        x: the key of the horizontal axis, such as "epoch" or "examples".
         y: the keys of the metrics; models differ by colour, metrics by line style.
         path: the PNG file.
         title: the title.
@@ -53,17 +54,63 @@ def learning_curves(
                 axes.fill_between(at, mean - spread, mean + spread, color=f"C{index % 10}", alpha=0.2, lw=0)
     axes.set_xlabel(_words(x))
     axes.set_ylabel(", ".join(map(_words, y)))
-    if all(point.is_integer() for line in axes.lines for point in line.get_xdata()):
+    points = [point for line in axes.lines for point in line.get_xdata()]
+    if all(point.is_integer() for point in points):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if max(points, default=0) >= _LARGE:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if log:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(_RoundNumbers())
-    axes.grid(True, which="both", color="0.9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+    _finish(axes)
+    _save(figure, path)
+
+
+def metric_over_values(
+    curves: Mapping[str, Sequence[Sequence[float | int]]],
+    values: Sequence[float | int],
+    path: str | Path,
+    title: str,
+    *,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+) -> None:
+    """Draws what a metric is at each value of a setting, such as a length, into a PNG file.
+
+    A line leads through the means over the seeds, with bars of one standard deviation (n - 1) to either side;
+    the faint points are the seeds.
+
+    Arguments:
+        curves: for each model, and each value in turn, the metric of each seed; where there is no seed,
+            nothing is drawn.
+        values: the values of the setting.
+        path: the PNG file.
+        title: the title.
+        x_label: what the setting is.
+        y_label: what the metric is.
+        log_x: whether the horizontal axis is logarithmic; all values are positive then.
+    """
+    figure, axes = _figure(title)
+    for index, (name, metrics) in enumerate(curves.items()):
+        color = f"C{index % 10}"
+        points = [(value, seeds) for value, seeds in zip(values, metrics, strict=True) if len(seeds)]
+        if not points:
+            continue
+        at = np.array([value for value, _ in points], np.float64)
+        mean, spread = np.array([_mean_and_spread(seeds) for _, seeds in points]).T
+        axes.errorbar(at, mean, spread, color=color, label=name, marker="o", markersize=5, capsize=4, lw=1.5)
+        single = np.array([(value, metric) for value, seeds in points for metric in seeds])
+        axes.plot(*single.T, "o", color=color, alpha=0.35, markersize=4, markeredgewidth=0)
+    if log_x:
+        axes.set_xscale("log")
+    ticks = _apart(values, log_x)
+    axes.set_xticks(ticks, labels=[_number(tick) for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    _finish(axes)
     _save(figure, path)
 
 
@@ -137,6 +184,43 @@ def action_against_truth(
     _save(figure, path)
 
 
+def visited_positions(
+    visited: Bool[np.ndarray, "examples time"],
+    truth: Int[np.ndarray, "examples"],
+    path: str | Path,
+    title: str,
+    note: str = "",
+) -> None:
+    """Draws which positions the chains of skips visit, against the position that is right, into a PNG file.
+
+    The title gains the share of examples whose chain visits the right position.
+
+    Arguments:
+        visited: which positions the chain of each example visits, as `chains.visited` returns them.
+        truth: the right position of each example; where it is not in 0 … time - 1 nothing is right, and the
+            example is left out.
+        path: the PNG file.
+        title: the title.
+        note: a line below the title, such as the name of the dataset.
+    """
+    judged = (truth >= 0) & (truth < visited.shape[1])
+    visited, truth = visited[judged], truth[judged]
+    examples = np.bincount(truth, minlength=1)  # a row for each position up to the last that is ever right
+    counts = np.zeros((len(examples), visited.shape[1]), np.int64)
+    np.add.at(counts, truth, visited)
+    shares = _shares(counts, examples[:, None])
+    right = visited[np.arange(len(truth)), truth]
+    share = f"{right.mean():.1%} of chains visit the right position" if right.size else "no examples"
+    figure, axes = _figure(f"{title} ({share})", note)
+    image = _heat_map(axes, shares)
+    axes.set_xlabel("position t")
+    axes.set_ylabel("right position")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(image, ax=axes, label="share of chains with that right position")
+    _save(figure, path)
+
+
 def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
     """One pair of axes of 900 x 600 pixels, on no window system and unknown to pyplot."""
     figure = Figure(figsize=(9, 6), dpi=100, layout="constrained")
@@ -153,14 +237,24 @@ def _save(figure: Figure, path: str | Path) -> None:
     figure.savefig(path, format="png", metadata={"Software": None})
 
 
+def _finish(axes: Axes) -> None:
+    """Grid, frame and legend of curves."""
+    axes.grid(True, which="both", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False)
+
+
 def _mean_and_spread(value: Any) -> tuple[float, float]:
     seeds = np.atleast_1d(np.asarray(value, np.float64))
-    return float(seeds.mean()), float(seeds.std(ddof=1)) if seeds.size > 1 else 0.0
+    with np.errstate(invalid="ignore"):  # a seed that diverged has no distance from the mean
+        return float(seeds.mean()), float(seeds.std(ddof=1)) if seeds.size > 1 else 0.0
 
 
-def _shares(counts: np.ndarray) -> np.ndarray:
-    """Each row divided by its sum; NaN, which is drawn blank, where there is nothing to divide."""
-    totals = counts.sum(axis=1, keepdims=True)
+def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:
+    """Each row divided by its total, its sum if none is given; NaN, which is drawn blank, where that is 0."""
+    totals = counts.sum(axis=1, keepdims=True) if totals is None else totals
     return np.where(totals > 0, counts / np.maximum(totals, 1), np.nan)
 
 
@@ -173,6 +267,20 @@ def _label_skips(axis: Any, num_actions: int) -> None:
     stride = -(-num_actions // 20)
     ticks = np.arange(0, num_actions, stride)
     axis.set_ticks(ticks, labels=[str(tick + 1) for tick in ticks])
+
+
+def _apart(values: Sequence[float | int], log: bool) -> list[float]:
+    """The values, in order, without those whose numbers on an axis would run into the one before."""
+    ticks: list[float] = []
+    scale = np.log10 if log else np.asarray
+    for value in sorted(set(map(float, values))):
+        if not ticks or scale(value) - scale(ticks[-1]) >= 0.05 * (scale(max(values)) - scale(min(values))):
+            ticks.append(value)
+    return ticks
+
+
+def _number(x: float) -> str:
+    return EngFormatter(sep="")(x) if abs(x) >= _LARGE else f"{x:g}"
 
 
 class _RoundNumbers(LogFormatter):

@@ -1,4 +1,8 @@
-"""Number prediction (Gui et al. 2019): follow one or two pointers in a sequence of random digits."""
+"""Number prediction (Gui et al. 2019): follow one or two pointers in a sequence of random digits.
+
+The paper has lengths 11 (one hop) and 21 (two hops). Beyond the paper, every other length up to 501 is the
+one-hop task with a pointer that reaches the whole sequence.
+"""
 
 import dataclasses
 import hashlib
@@ -16,7 +20,8 @@ NAME = "number_prediction"
 VERSION = "1.0.0"
 SPLITS = ("train", "dev", "test")
 DEFAULT_SIZES: Mapping[str, int] = {"train": 100_000, "dev": 10_000, "test": 10_000}
-HOPS: Mapping[int, int] = {11: 1, 21: 2}
+PAPER_LENGTHS = (11, 21)
+SHORTEST, LONGEST, TWO_HOPS = 11, 501, 21
 NUM_DIGITS = 10
 
 
@@ -25,7 +30,7 @@ class NumberPredictionData:
     """The examples of one length.
 
     Attributes:
-      name: "number_prediction/length_11" or "number_prediction/length_21".
+      name: such as "number_prediction/length_11".
       splits: for "train", "dev" and "test" the digits, int32 (examples, time), and labels, int32 (examples,).
       source: a phrase for people: where the examples came from.
     """
@@ -50,10 +55,25 @@ class NumberPredictionData:
         return digest.hexdigest()
 
 
-def follow(digits: Int[np.ndarray, "examples time"], hops: int) -> Int[np.ndarray, "examples"]:
-    """Start from the last digit and `hops` times take the digit at the position (from 0) that it names.
+def num_hops(length: int) -> int:
+    """How many pointers lead to the answer: two at length 21, one at every other."""
+    return 2 if length == TWO_HOPS else 1
 
-    One hop is x[x[T-1]], two hops are x[x[x[T-1]]]. Needs at least ten digits in each row.
+
+def num_symbols(length: int) -> int:
+    """How many symbols there are: the ten digits, with one hop as many as the positions before the last."""
+    return NUM_DIGITS if num_hops(length) == 2 else max(NUM_DIGITS, length - 1)
+
+
+def symbols_by_position(length: int) -> Int[np.ndarray, "time"]:
+    """For each position n, where its symbol is uniform in 0..n-1: ten, at the last one all symbols."""
+    return np.array([NUM_DIGITS] * (length - 1) + [num_symbols(length)])
+
+
+def follow(digits: Int[np.ndarray, "examples time"], hops: int) -> Int[np.ndarray, "examples"]:
+    """Start from the last symbol and `hops` times take the one at the position (from 0) that it names.
+
+    One hop is x[x[T-1]], two hops are x[x[x[T-1]]]. The symbols that are followed must be positions.
     """
     rows = np.arange(len(digits))
     value = digits[:, -1]
@@ -63,13 +83,21 @@ def follow(digits: Int[np.ndarray, "examples time"], hops: int) -> Int[np.ndarra
 
 
 def labels_of(digits: Int[np.ndarray, "examples time"]) -> Int[np.ndarray, "examples"]:
-    """The label of each row: one hop for 11 digits, two for 21."""
-    return follow(digits, HOPS[digits.shape[1]])
+    """The label of each row: the digit where the last hop leads."""
+    return follow(digits, num_hops(digits.shape[1]))
+
+
+def hops_of(digits: Int[np.ndarray, "examples time"]) -> Int[np.ndarray, "examples hops"]:
+    """The positions that the pointers lead to, in order; at the last of them stands the answer.
+
+    One hop has x[T-1], two hops have x[T-1] and x[x[T-1]].
+    """
+    return np.stack([follow(digits, hop) for hop in range(num_hops(digits.shape[1]))], axis=1)
 
 
 def is_allowed(digits: Int[np.ndarray, "examples time"]) -> np.ndarray:
     """Which rows the task has: with two hops, those whose first hop leads backwards, x' < x[T-1]."""
-    if HOPS[digits.shape[1]] == 1:
+    if num_hops(digits.shape[1]) == 1:
         return np.ones(len(digits), bool)
     return follow(digits, 1) < digits[:, -1]
 
@@ -78,11 +106,12 @@ def check_length(length: int) -> None:
     """Refuse a sequence length that the task does not define.
 
     Raises:
-      UserError: when `length` is neither 11 nor 21.
+      UserError: when `length` is not in 11..501.
     """
-    if length not in HOPS:
+    if not SHORTEST <= length <= LONGEST:
         raise UserError(
-            f"number prediction has no length {length}: use --length 11 (one hop) or 21 (two hops)"
+            f"number prediction has no length {length}: use --length {TWO_HOPS} (two hops) or any other from "
+            f"{SHORTEST} to {LONGEST} (one hop)"
         )
 
 
@@ -91,14 +120,17 @@ def generate(
 ) -> tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples"]]:
     """Draw examples: digits uniform in 0..9, rows that `is_allowed` refuses drawn again.
 
+    With one hop the last symbol is no digit but a position, uniform in 0..T-2; at T = 11 that is the same.
+
     Args:
-      length: digits in a row, T: 11 (y = x[x[T-1]]) or 21 (x' = x[x[T-1]], y = x[x'], x' < x[T-1]).
+      length: symbols in a row, T: 21 (x' = x[x[T-1]], y = x[x'], x' < x[T-1]) or another from 11 to 501
+        (y = x[x[T-1]]).
       num_examples: rows.
       seed: of the dataset, at least 0.
       stream: number of an independent stream of the same seed; the splits use 0, 1 and 2.
 
     Returns:
-      The digits and the labels, both int32.
+      The symbols and the labels, both int32.
 
     Raises:
       UserError: for another length or a negative number of examples.
@@ -109,8 +141,9 @@ def generate(
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
     rows = np.empty((0, length), np.int32)
     while len(rows) < num_examples:
-        # A first hop leads backwards in nearly half of the rows, so two or three rounds are enough.
-        drawn = rng.integers(NUM_DIGITS, size=(2 * num_examples, length), dtype=np.int32)
+        # The first of two hops leads backwards in nearly half of the rows, so two or three rounds are enough.
+        size = (num_hops(length) * num_examples, length)
+        drawn = rng.integers(symbols_by_position(length), size=size, dtype=np.int32)
         rows = np.concatenate([rows, drawn[is_allowed(drawn)]])
     digits = np.ascontiguousarray(rows[:num_examples])
     return digits, labels_of(digits)
@@ -131,7 +164,7 @@ def load_number_prediction(
     be written, the same examples are generated in memory, and `source` says so.
 
     Args:
-      length: digits in a row: 11 (one hop) or 21 (two hops).
+      length: symbols in a row: 21 (two hops) or another from 11 to 501 (one hop).
       data: the TFDS directory; None takes TFDS's own (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
       seed: of the examples, at least 0.
       num_train: training examples, at least 1.
@@ -200,7 +233,11 @@ def _read(
                 np.concatenate([record[key] for record in records[split]]).astype(np.int32)
                 for key in ("digits", "labels")
             )
-            sound = digits.shape == (sizes[split], length) and np.array_equal(labels, labels_of(digits))
+            sound = (
+                digits.shape == (sizes[split], length)
+                and bool((digits < symbols_by_position(length)).all())
+                and np.array_equal(labels, labels_of(digits))
+            )
         except (KeyError, ValueError, IndexError) as error:
             raise tfds_tools.damaged(folder, error) from error
         if not sound:

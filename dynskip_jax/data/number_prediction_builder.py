@@ -17,19 +17,21 @@ class NumberPredictionConfig(tfds.core.BuilderConfig):
     """Which examples: their length, seed and numbers.
 
     Args:
-      length: digits in a row, 11 or 21.
+      length: symbols in a row, 11 to 501.
       seed: of the examples.
       sizes: examples of "train", "dev" and "test".
     """
 
     def __init__(self, length: int, seed: int = 0, sizes: Mapping[str, int] = task.DEFAULT_SIZES):
-        hops = task.HOPS[length]
+        hops = task.num_hops(length)
         super().__init__(
             name=task.config_name(length, seed, sizes),
             version=task.VERSION,
             description=f"{length} digits, label after {hops} hop{'s' if hops > 1 else ''}, seed {seed}.",
         )
         self.length, self.seed, self.sizes = length, seed, sizes
+        # A byte, unless the sequence is too long for it.
+        self.dtype = np.min_scalar_type(task.num_symbols(length) - 1)
 
 
 class NumberPrediction(tfds.core.GeneratorBasedBuilder):
@@ -39,7 +41,7 @@ class NumberPrediction(tfds.core.GeneratorBasedBuilder):
     # No download, so no checksums; TFDS's own look-up of them needs importlib_resources, which it does not
     # declare (tensorflow/datasets#11212).
     url_infos = None
-    BUILDER_CONFIGS = [NumberPredictionConfig(length) for length in task.HOPS]  # noqa: RUF012
+    BUILDER_CONFIGS = [NumberPredictionConfig(length) for length in task.PAPER_LENGTHS]  # noqa: RUF012
 
     def __init__(
         self,
@@ -51,12 +53,13 @@ class NumberPrediction(tfds.core.GeneratorBasedBuilder):
         super().__init__(data_dir=data_dir, file_format=file_format, **kwargs)
 
     def _info(self) -> tfds.core.DatasetInfo:
+        config = self.builder_config
         return tfds.core.DatasetInfo(
             builder=self,
             description="Predict the digit that the last digit points to (Gui et al. 2019).",
             features=tfds.features.FeaturesDict(
                 {
-                    "digits": tfds.features.Tensor(shape=(None, self.builder_config.length), dtype=np.uint8),
+                    "digits": tfds.features.Tensor(shape=(None, config.length), dtype=config.dtype),
                     "labels": tfds.features.Tensor(shape=(None,), dtype=np.uint8),
                 }
             ),
@@ -72,9 +75,10 @@ class NumberPrediction(tfds.core.GeneratorBasedBuilder):
         digits, labels = task.generate(
             config.length, config.sizes[split], config.seed, task.SPLITS.index(split)
         )
+        digits, labels = digits.astype(config.dtype), labels.astype(np.uint8)
         for start in range(0, len(digits), EXAMPLES_PER_RECORD):
             part = slice(start, start + EXAMPLES_PER_RECORD)
-            yield start, {"digits": digits[part].astype(np.uint8), "labels": labels[part].astype(np.uint8)}
+            yield start, {"digits": digits[part], "labels": labels[part]}
 
 
 def make_builder(

@@ -10,9 +10,18 @@ from dynskip_jax.functional.agent import (
     entropy,
     project_agent_input,
 )
+from dynskip_jax.functional.baselines import (
+    MovingAverage,
+    critic_loss,
+    critic_values,
+    moving_average_start,
+    moving_average_update,
+    moving_average_value,
+)
 from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask
 from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, product, project_gates
 from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
+from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
 from dynskip_jax.functional.time_skip import (
     SkipCarry,
@@ -26,11 +35,14 @@ from dynskip_jax.functional.time_skip import (
     skip_lstm_step,
 )
 from dynskip_jax.functional.unroll import unroll
+from dynskip_jax.functional.vimco import averaged_log_likelihood, vimco_loss
 
 __all__ = [
+    "RELAXATIONS",
     "AgentParams",
     "Decision",
     "LSTMParams",
+    "MovingAverage",
     "SkipCarry",
     "SkipLSTMParams",
     "SkipOutput",
@@ -38,8 +50,11 @@ __all__ = [
     "TimeSkip",
     "agent_log_probs",
     "agent_logits",
+    "averaged_log_likelihood",
     "choice_noise",
     "choose",
+    "critic_loss",
+    "critic_values",
     "dropout",
     "dropout_mask",
     "entropy",
@@ -49,14 +64,19 @@ __all__ = [
     "leave_one_out_mean",
     "length_mask",
     "lstm_transition",
+    "moving_average_start",
+    "moving_average_update",
+    "moving_average_value",
     "product",
     "project_agent_input",
     "project_gates",
     "project_inputs",
     "recurrent_dropout_mask",
     "reinforce_loss",
+    "relaxed_weights",
     "restart_carry",
     "reward_to_go",
     "skip_lstm_step",
     "unroll",
+    "vimco_loss",
 ]

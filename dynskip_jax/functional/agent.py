@@ -7,8 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.lstm import product
+from dynskip_jax.functional.relaxation import Relaxation
 
-ActionMode = Literal["sample", "greedy"]
+# How the next state is chosen: one is drawn, or the most probable one is taken; or none is chosen, and a
+# relaxation weighs all of them (see `relaxation.py`).
+ActionMode = Literal["sample", "greedy", Relaxation]
 
 
 class AgentParams(NamedTuple):

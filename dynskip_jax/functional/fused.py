@@ -15,6 +15,7 @@ The same equations, arranged for speed:
 states that were there before, then one per step, so that State(t - k) is row t + K - k.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -33,6 +34,7 @@ from dynskip_jax.functional.agent import (
     choose,
 )
 from dynskip_jax.functional.lstm import product
+from dynskip_jax.functional.relaxation import draws_noise, relaxed_weights
 from dynskip_jax.functional.time_skip import (
     Decision,
     SkipCarry,
@@ -42,15 +44,38 @@ from dynskip_jax.functional.time_skip import (
     TimeSkip,
     agent_view,
     allowed_skips,
-    attention_trace,
     certain_trace,
     entering_state,
     is_first_step,
     mixed,
+    relaxation_of,
     slot_of,
     trace,
+    weighted_trace,
     without_choice,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Skip(TimeSkip):
+    """What is static about an unroll: which state enters, and how they are weighed if none is chosen."""
+
+    relaxation: str | None = None
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether a mean over all K states enters."""
+        return self.relaxation is not None
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether one of the K states is chosen."""
+        return self.is_stochastic and not self.is_weighted
+
+    @property
+    def draws_noise(self) -> bool:
+        """Whether the weights are random."""
+        return self.is_weighted and draws_noise(self.relaxation)
 
 
 class _Loop(NamedTuple):
@@ -69,7 +94,8 @@ class _Loop(NamedTuple):
         agent: weights of Eq. 1.
         units: projections of the inputs for the agent, (batch, time, units).
         allowed: skips that may be chosen, (batch_or_1, time_or_1, K).
-        noise: of the choices, (batch, time, K); None takes the most probable one.
+        noise: of the choices or weights, (batch, time, K); None takes the most probable one.
+        temperature: of the weights, if all states are weighed; no gradient is given for it.
         slots: choices to be replayed, (batch, time).
         seq_lengths: (batch,).
     """
@@ -87,6 +113,7 @@ class _Loop(NamedTuple):
     units: Float[Array, "batch time units"] | None = None
     allowed: Bool[Array, "batch_or_1 time_or_1 K"] | None = None
     noise: Float[Array, "batch time K"] | None = None
+    temperature: Float[Array, ""] | None = None
     slots: Int[Array, "batch time"] | None = None
     seq_lengths: Int[Array, " batch"] | None = None
 
@@ -99,6 +126,7 @@ def fused_unroll(
     *,
     seq_lengths: Int[Array, " batch"] | None = None,
     mode: ActionMode = "sample",
+    temperature: float | Float[Array, ""] = 1.0,
     mix: float | Float[Array, ""] | None = None,
     policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
 ) -> tuple[SkipCarry, SkipOutput]:
@@ -112,7 +140,8 @@ def fused_unroll(
         inputs: `project_inputs` of all steps, (batch, time, ...).
         skip: which state enters each step.
         seq_lengths: true lengths, (batch,), that `inputs.valid` was made of.
-        mode: see `skip_lstm_step`, as for `mix` and `policy_mask`.
+        mode: see `skip_lstm_step`, as for `temperature`, `mix` and `policy_mask`.
+        temperature: τ.
         mix: λ.
         policy_mask: (K,) or (batch, K).
 
@@ -122,8 +151,10 @@ def fused_unroll(
     batch, time = inputs.gates.shape[:2]
     K, dtype = skip.max_skip, carry.h.dtype
     mix = skip.mix if mix is None else mix
+    relaxation = relaxation_of(skip, mode, inputs.action is not None)
+    plan = _Skip(**vars(skip), relaxation=relaxation)
     if isinstance(mix, int | float):
-        skip, mix = TimeSkip(**{**vars(skip), "mix": float(mix)}), None
+        plan, mix = dataclasses.replace(plan, mix=float(mix)), None
     first = is_first_step(carry, skip)
     if first is not None and seq_lengths is not None:
         first = first & (seq_lengths > 0)
@@ -133,8 +164,9 @@ def fused_unroll(
         params,
         carry,
         jax.tree.map(lambda leaf: leaf[:, 0], inputs),
-        skip,
+        plan,
         mode=mode,
+        temperature=temperature,
         mix=mix,
         policy_mask=policy_mask,
     )
@@ -159,13 +191,15 @@ def fused_unroll(
             units=inputs.agent.astype(dtype),
             allowed=allowed_skips(steps, skip, policy_mask),
         )
-        if skip.is_stochastic and inputs.action is not None:
+        if plan.is_weighted:
+            loop = loop._replace(temperature=jnp.asarray(temperature, dtype))
+        if plan.is_chosen and inputs.action is not None:
             loop = loop._replace(slots=slot_of(inputs.action, K))
-        elif skip.is_stochastic and mode == "sample":
+        elif plan.draws_noise or (plan.is_chosen and mode == "sample"):
             keys = jnp.broadcast_to(carry.key[:, None], (batch, time))
             loop = loop._replace(noise=choice_noise(keys, steps, K, dtype))
 
-    history, c_last, slots = _run(skip, loop)
+    history, c_last, slots = _run(plan, loop)
 
     h = history[:, K:]
     if seq_lengths is None:
@@ -174,7 +208,7 @@ def fused_unroll(
         h_last, taken = _last_rows(history, seq_lengths, K), seq_lengths.astype(carry.step.dtype)
     end = carry._replace(h=jnp.flip(h_last, 1), c=jnp.flip(c_last, 1), step=carry.step + taken)
 
-    decision = _decisions(skip, loop, history, slots)
+    decision = _decisions(plan, loop, history, slots)
     if first is not None:
         start = jnp.arange(time)[None, :] == 0
         decision = without_choice(decision, first[:, None] & start)
@@ -202,7 +236,7 @@ def _last_rows(
 
 
 def _decisions(
-    skip: TimeSkip,
+    skip: _Skip,
     loop: _Loop,
     history: Float[Array, "batch rows hidden"],
     slots: Int[Array, "batch time"] | None,
@@ -213,8 +247,9 @@ def _decisions(
         return certain_trace((batch, time), skip.max_skip, history.dtype)
     seen = agent_view(_seen_at_all_steps(skip, history, time), skip)
     log_probs = agent_log_probs(loop.agent, loop.units, seen, loop.allowed)
-    if skip.kind == "attention":
-        return attention_trace(log_probs)
+    if skip.is_weighted:
+        weights = relaxed_weights(log_probs, loop.noise, skip.relaxation, loop.temperature)
+        return weighted_trace(weights, log_probs)
     if loop.slots is not None:
         return trace(log_probs, loop.slots)
     start = choose(log_probs[:, :1], None if loop.noise is None else loop.noise[:, :1])
@@ -223,7 +258,7 @@ def _decisions(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _run(
-    skip: TimeSkip, loop: _Loop
+    skip: _Skip, loop: _Loop
 ) -> tuple[
     Float[Array, "batch rows hidden"], Float[Array, "batch K hidden"], Int[Array, "batch time_but_one"] | None
 ]:
@@ -232,14 +267,16 @@ def _run(
     return h, _last_cells(skip, loop, c), slots
 
 
-def _run_forward(skip: TimeSkip, loop: _Loop):
+def _run_forward(skip: _Skip, loop: _Loop):
     """`_run`, and what its transpose needs."""
     h, c, activations, slots = _forward(skip, loop, keep=True)
-    kept = loop._replace(gates=activations, h_slots=None, c_slots=None, noise=None)
+    kept = loop._replace(gates=activations, h_slots=None, c_slots=None)
+    if not skip.draws_noise:
+        kept = kept._replace(noise=None)  # the choices themselves are kept
     return (h, _last_cells(skip, loop, c), slots), (kept, h, c, slots)
 
 
-def _forward(skip: TimeSkip, loop: _Loop, keep: bool):
+def _forward(skip: _Skip, loop: _Loop, keep: bool):
     """Runs all steps; returns the histories of h and c, the activations (if kept) and the choices."""
     time, K = loop.gates.shape[1], skip.max_skip
     scale = _gate_scale(loop.h_in)
@@ -257,7 +294,7 @@ def _forward(skip: TimeSkip, loop: _Loop, keep: bool):
         choice = _choose_at(skip, loop, h_history, t + 1, h)
         h_in = _entering(skip, loop.mix, h_history, t + 1, choice, h)
         c_in = _entering(skip, loop.mix, c_history, t + 1, choice, c)
-        return (gates, h_history, c_history, h_in, c_in), choice if skip.is_stochastic else None
+        return (gates, h_history, c_history, h_in, c_in), choice if skip.is_chosen else None
 
     grow = ((0, 0), (0, time), (0, 0))
     start = (loop.gates, jnp.pad(loop.h_slots, grow), jnp.pad(loop.c_slots, grow), loop.h_in, loop.c_in)
@@ -265,7 +302,7 @@ def _forward(skip: TimeSkip, loop: _Loop, keep: bool):
     return h, c, gates, None if slots is None else slots[:-1].T
 
 
-def _run_backward(skip: TimeSkip, residuals, cotangents):
+def _run_backward(skip: _Skip, residuals, cotangents):
     """The transpose of `_forward`, last step first.
 
     Row K + t of the two adjoint arrays collects what the steps after t send back to State(t); when step t is
@@ -322,8 +359,9 @@ def _run_backward(skip: TimeSkip, residuals, cotangents):
                 moved = dh_in * (_fetch(skip, h_history, t, choice) - h_before)
                 moved = moved + dc_in * (_fetch(skip, c_history, t, choice) - _at(c_history, K + t - 1))
                 d_mix = d_mix + jnp.where(t > 0, jnp.sum(moved), 0)
-            if skip.kind == "attention":
+            if skip.is_weighted:
                 d_weights = sent * _weights_adjoint(skip, h_history, c_history, t, dh_in, dc_in)
+            if skip.kind == "attention":
                 d_seen = _seen_adjoint(skip, loop, h_history, t, h_before, d_weights)
                 if skip.agent_input == "mean":
                     adjoints = (_add(adjoints[0], t, jnp.repeat(d_seen[:, None] / K, K, axis=1)), adjoints[1])
@@ -373,16 +411,16 @@ _run.defvjp(_run_forward, _run_backward)
 
 
 # Which states enter a step, and the transpose of that. The choice at a step is a slot of each example
-# (dynamic), its weights (attention), or nothing (fixed).
+# (dynamic), its weights (weighted), or nothing (fixed).
 
 
-def _reaches_back(skip: TimeSkip) -> bool:
+def _reaches_back(skip: _Skip) -> bool:
     """Whether any other state than the previous one can enter."""
     return not (skip.kind == "fixed" and skip.max_skip == 1)
 
 
 def _entering(
-    skip: TimeSkip,
+    skip: _Skip,
     mix: Float[Array, ""] | None,
     history: Float[Array, "batch rows hidden"],
     t: Int[Array, ""],
@@ -396,13 +434,13 @@ def _entering(
 
 
 def _fetch(
-    skip: TimeSkip, history: Float[Array, "batch rows hidden"], t: Int[Array, ""], choice: Array | None
+    skip: _Skip, history: Float[Array, "batch rows hidden"], t: Int[Array, ""], choice: Array | None
 ) -> Float[Array, "batch hidden"]:
     """State(t-k), or the weighted mean over k."""
     K = skip.max_skip
     if skip.kind == "fixed":
         return _at(history, t)
-    if skip.kind == "attention":
+    if skip.is_weighted:
         return sum(choice[:, k - 1, None] * _at(history, t + K - k) for k in range(1, K + 1))
     # By `vmap`, so that a batch divided among devices stays where it is.
     read = jax.vmap(lambda rows, row: rows.at[row].get(mode="promise_in_bounds"))
@@ -410,7 +448,7 @@ def _fetch(
 
 
 def _send_back(
-    skip: TimeSkip,
+    skip: _Skip,
     adjoint: Float[Array, "batch rows hidden"],
     t: Int[Array, ""],
     choice: Array | None,
@@ -420,14 +458,14 @@ def _send_back(
     K = skip.max_skip
     if skip.kind == "fixed":
         return _add(adjoint, t, d_fetched[:, None])
-    if skip.kind == "attention":
+    if skip.is_weighted:
         return _add(adjoint, t, jnp.flip(choice, axis=1)[..., None] * d_fetched[:, None])
     add = jax.vmap(lambda rows, row, d: rows.at[row].add(d, mode="promise_in_bounds", unique_indices=True))
     return add(adjoint, t + K - 1 - choice, d_fetched)
 
 
 def _choose_at(
-    skip: TimeSkip,
+    skip: _Skip,
     loop: _Loop,
     h_history: Float[Array, "batch rows hidden"],
     t: Int[Array, ""],
@@ -439,21 +477,23 @@ def _choose_at(
     if loop.slots is not None:
         return _at(loop.slots, t)
     seen = _seen_at(skip, h_history, t, previous)
-    if skip.kind == "attention":
+    if skip.is_weighted:
         return _weights(skip, loop, t, seen)
     logits = agent_logits(loop.agent, _at(loop.units, t), seen, _allowed_at(loop, t))
     return choose(logits, None if loop.noise is None else _at(loop.noise, t))
 
 
 def _weights(
-    skip: TimeSkip, loop: _Loop, t: Int[Array, ""], seen: Float[Array, "batch hidden"]
+    skip: _Skip, loop: _Loop, t: Int[Array, ""], seen: Float[Array, "batch hidden"]
 ) -> Float[Array, "batch K"]:
-    """Attention's weights at step t."""
-    return jnp.exp(agent_log_probs(loop.agent, _at(loop.units, t), seen, _allowed_at(loop, t)))
+    """The weights of all states at step t."""
+    log_probs = agent_log_probs(loop.agent, _at(loop.units, t), seen, _allowed_at(loop, t))
+    noise = None if loop.noise is None else _at(loop.noise, t)
+    return relaxed_weights(log_probs, noise, skip.relaxation, loop.temperature)
 
 
 def _weights_adjoint(
-    skip: TimeSkip,
+    skip: _Skip,
     h_history: Float[Array, "batch rows hidden"],
     c_history: Float[Array, "batch rows hidden"],
     t: Int[Array, ""],
@@ -467,7 +507,7 @@ def _weights_adjoint(
 
 
 def _seen_adjoint(
-    skip: TimeSkip,
+    skip: _Skip,
     loop: _Loop,
     h_history: Float[Array, "batch rows hidden"],
     t: Int[Array, ""],
@@ -481,7 +521,7 @@ def _seen_adjoint(
 
 
 def _seen_at(
-    skip: TimeSkip,
+    skip: _Skip,
     h_history: Float[Array, "batch rows hidden"],
     t: Int[Array, ""],
     previous: Float[Array, "batch hidden"],
@@ -502,7 +542,7 @@ def _allowed_at(loop: _Loop, t: Int[Array, ""]) -> Bool[Array, "batch_or_1 K"] |
 
 
 def _seen_at_all_steps(
-    skip: TimeSkip, h_history: Float[Array, "batch rows hidden"], time: int
+    skip: _Skip, h_history: Float[Array, "batch rows hidden"], time: int
 ) -> Float[Array, "batch time hidden"]:
     """The state that the agent looks at before each step."""
     K = skip.max_skip
@@ -512,18 +552,19 @@ def _seen_at_all_steps(
 
 
 def _weights_at_all_steps(
-    skip: TimeSkip,
+    skip: _Skip,
     loop: _Loop,
     h_history: Float[Array, "batch rows hidden"],
     agent: AgentParams,
     units: Float[Array, "batch time units"],
 ) -> Float[Array, "batch time K"]:
     seen = _seen_at_all_steps(skip, h_history, units.shape[1])
-    return jnp.exp(agent_log_probs(agent, units, seen, loop.allowed))
+    log_probs = agent_log_probs(agent, units, seen, loop.allowed)
+    return relaxed_weights(log_probs, loop.noise, skip.relaxation, loop.temperature)
 
 
 def _choices(
-    skip: TimeSkip,
+    skip: _Skip,
     loop: _Loop,
     h_history: Float[Array, "batch rows hidden"],
     slots: Int[Array, "batch time_but_one"] | None,
@@ -531,13 +572,13 @@ def _choices(
     """What entered each step, (batch, time) or (batch, time, K); of no meaning at step 0."""
     if skip.kind == "fixed":
         return None
-    if skip.kind == "attention":
+    if skip.is_weighted:
         return _weights_at_all_steps(skip, loop, h_history, loop.agent, loop.units)
     return jnp.pad(slots, ((0, 0), (1, 0)))
 
 
 def _entered(
-    skip: TimeSkip,
+    skip: _Skip,
     loop: _Loop,
     history: Float[Array, "batch rows hidden"],
     start: Float[Array, "batch hidden"],
@@ -550,7 +591,7 @@ def _entered(
         return previous
     if skip.kind == "fixed":
         fetched = history[:, :time]
-    elif skip.kind == "attention":
+    elif skip.is_weighted:
         rows = [(choices[:, :, k - 1, None], history[:, K - k : K - k + time]) for k in range(1, K + 1)]
         fetched = sum(weight * row for weight, row in rows)
     else:
@@ -561,19 +602,19 @@ def _entered(
 
 
 def _agent_adjoint(
-    skip: TimeSkip,
+    skip: _Skip,
     loop: _Loop,
     h_history: Float[Array, "batch rows hidden"],
     d_weights: Float[Array, "batch time K"],
 ) -> tuple[AgentParams, Float[Array, "batch time units"]]:
-    """Attention's gradients of the agent's weights and of its inputs' projections."""
+    """The gradients of the agent's weights and of its inputs' projections."""
     weights = partial(_weights_at_all_steps, skip, loop, h_history)
     _, undo = jax.vjp(weights, loop.agent, loop.units)
     return undo(d_weights)
 
 
 def _last_cells(
-    skip: TimeSkip, loop: _Loop, c_history: Float[Array, "batch rows hidden"]
+    skip: _Skip, loop: _Loop, c_history: Float[Array, "batch rows hidden"]
 ) -> Float[Array, "batch K hidden"]:
     if loop.seq_lengths is None:
         return c_history[:, loop.gates.shape[1] :]
@@ -581,7 +622,7 @@ def _last_cells(
 
 
 def _cell_adjoint(
-    skip: TimeSkip,
+    skip: _Skip,
     loop: _Loop,
     c_history: Float[Array, "batch rows hidden"],
     c_last_adjoint: Float[Array, "batch K hidden"],

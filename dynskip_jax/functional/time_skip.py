@@ -24,6 +24,7 @@ from dynskip_jax.functional.agent import (
     project_agent_input,
 )
 from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, project_gates
+from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, relaxed_weights
 
 # What the fields of `TimeSkip` that are words may be.
 CHOICES = {
@@ -226,6 +227,7 @@ def skip_lstm_step(
     skip: TimeSkip,
     *,
     mode: ActionMode = "sample",
+    temperature: float | Float[Array, ""] = 1.0,
     mix: float | Float[Array, ""] | None = None,
     policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
 ) -> tuple[SkipCarry, SkipOutput]:
@@ -236,7 +238,8 @@ def skip_lstm_step(
         carry: the K-slot buffer, counters and keys.
         inputs: `project_inputs(params, x(t), skip)`.
         skip: which state enters.
-        mode: whether the agent samples or takes its most probable choice.
+        mode: whether the agent samples, takes its most probable choice, or weighs all (`RELAXATIONS`).
+        temperature: τ of `relaxed_weights`, for attention and where `mode` is a relaxation.
         mix: λ, in place of `skip.mix`; may be traced, to sweep it inside one program.
         policy_mask: False for skips the agent may not choose, (K,) or (*batch, K); masking all but the
             first K' sweeps K inside one program.
@@ -244,7 +247,8 @@ def skip_lstm_step(
     Returns:
         The new carry, and h(t) with the trace of the decision.
     """
-    h, c, decision = entering_state(params, carry, inputs, skip, mode=mode, mix=mix, policy_mask=policy_mask)
+    options = dict(mode=mode, temperature=temperature, mix=mix, policy_mask=policy_mask)
+    h, c, decision = entering_state(params, carry, inputs, skip, **options)
     if carry.recurrent_mask is not None:
         h = h * carry.recurrent_mask
     h, c = lstm_transition(params.lstm, inputs.gates, h, c)
@@ -270,6 +274,7 @@ def entering_state(
     skip: TimeSkip,
     *,
     mode: ActionMode = "sample",
+    temperature: float | Float[Array, ""] = 1.0,
     mix: float | Float[Array, ""] | None = None,
     policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"], Decision]:
@@ -278,7 +283,7 @@ def entering_state(
     Arguments are those of `skip_lstm_step`; recurrent dropout is not applied yet.
     """
     h_previous, c_previous = carry.h[..., 0, :], carry.c[..., 0, :]
-    h, c, decision = _select(params, carry, inputs, skip, mode, policy_mask)
+    h, c, decision = _select(params, carry, inputs, skip, mode, temperature, policy_mask)
     mix = skip.mix if mix is None else mix
     h, c = mixed(mix, h, h_previous), mixed(mix, c, c_previous)
     first = is_first_step(carry, skip)
@@ -319,6 +324,15 @@ def agent_view(value: Array, skip: TimeSkip) -> Array:
     return jax.lax.stop_gradient(value) if skip.is_stochastic else value
 
 
+def relaxation_of(skip: TimeSkip, mode: ActionMode, replayed: bool) -> str | None:
+    """How the states are weighed if none of them is chosen; None where one is."""
+    if skip.kind == "attention":
+        return "soft"
+    if skip.kind == "dynamic" and mode in RELAXATIONS and not replayed:
+        return mode
+    return None
+
+
 def allowed_skips(
     step: Int[Array, "*batch"], skip: TimeSkip, policy_mask: Bool[Array, "*batch_or_none K"] | None
 ) -> Bool[Array, "*batch_or_1 K"] | None:
@@ -348,9 +362,9 @@ def trace(log_probs: Float[Array, "*batch K"], slot: Int[Array, "*batch"]) -> De
     return Decision(slot + 1, log_prob, entropy(log_probs))
 
 
-def attention_trace(log_probs: Float[Array, "*batch K"]) -> Decision:
-    """The trace of attention: the heaviest state, and nothing left to chance."""
-    heaviest = jnp.argmax(log_probs, axis=-1).astype(jnp.int32) + 1
+def weighted_trace(weights: Float[Array, "*batch K"], log_probs: Float[Array, "*batch K"]) -> Decision:
+    """The trace of weights on all states: the heaviest, and no score; the loss reaches the agent itself."""
+    heaviest = jnp.argmax(weights, axis=-1).astype(jnp.int32) + 1
     return Decision(heaviest, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs))
 
 
@@ -371,9 +385,10 @@ def _select(
     inputs: StepInputs,
     skip: TimeSkip,
     mode: ActionMode,
+    temperature: float | Float[Array, ""],
     policy_mask: Bool[Array, "*batch_or_none K"] | None,
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"], Decision]:
-    """Returns State(t-k), h and c, and how k was decided."""
+    """Returns State(t-k), or a mean over k, of h and c, and how it was decided."""
     if params.agent is None:
         return (
             carry.h[..., -1, :],
@@ -385,19 +400,16 @@ def _select(
     log_probs = agent_log_probs(
         params.agent, inputs.agent, agent_view(seen, skip), allowed_skips(carry.step, skip, policy_mask)
     )
-    if skip.kind == "attention":
-        weights = jnp.exp(log_probs)
+    relaxation = relaxation_of(skip, mode, inputs.action is not None)
+    noise = None
+    if mode == "sample" or (relaxation and draws_noise(relaxation)):
+        noise = choice_noise(carry.key, carry.step, skip.max_skip, log_probs.dtype)
+    if relaxation is not None:
+        weights = relaxed_weights(log_probs, noise, relaxation, temperature)
         h = jnp.einsum("...k,...kh->...h", weights, carry.h)
         c = jnp.einsum("...k,...kh->...h", weights, carry.c)
-        return h, c, attention_trace(log_probs)
-
-    if inputs.action is not None:
-        slot = slot_of(inputs.action, skip.max_skip)
-    else:
-        noise = None
-        if mode == "sample":
-            noise = choice_noise(carry.key, carry.step, skip.max_skip, log_probs.dtype)
-        slot = choose(log_probs, noise)
+        return h, c, weighted_trace(weights, log_probs)
+    slot = choose(log_probs, noise) if inputs.action is None else slot_of(inputs.action, skip.max_skip)
     where = slot[..., None, None]
     h = jnp.take_along_axis(carry.h, where, axis=-2)[..., 0, :]
     c = jnp.take_along_axis(carry.c, where, axis=-2)[..., 0, :]

@@ -34,6 +34,7 @@ def unroll(
     keep_order: bool = False,
     actions: Int[Array, "batch time"] | None = None,
     mode: ActionMode = "sample",
+    temperature: float | Float[Array, ""] = 1.0,
     mix: float | Float[Array, ""] | None = None,
     policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
     scan_unroll: int = 1,
@@ -51,7 +52,8 @@ def unroll(
         keep_order: with `reverse`, return outputs in the order of the inputs (output t belongs to x(t));
             otherwise in the order in which they were computed.
         actions: k in 1..K to be replayed, (batch, time), in the order of the inputs; 0 on padding.
-        mode: `sample` or `greedy`, where no actions are given.
+        mode: `sample`, `greedy` or a relaxation (`RELAXATIONS`), where no actions are given.
+        temperature: τ of `relaxed_weights`, for attention and relaxations; may be traced.
         mix: λ, in place of `skip.mix`; may be traced.
         policy_mask: False for skips the agent may not choose, (K,) or (batch, K).
         scan_unroll: steps per iteration of the readable implementation's compiled loop.
@@ -75,7 +77,7 @@ def unroll(
         return carry, _kept_order(outputs, seq_lengths) if reverse and keep_order else outputs
     valid = None if seq_lengths is None else length_mask(seq_lengths, x.shape[1])
     inputs = project_inputs(params, x, skip, action=actions, valid=valid)
-    options = dict(mode=mode, mix=mix, policy_mask=policy_mask)
+    options = dict(mode=mode, temperature=temperature, mix=mix, policy_mask=policy_mask)
     if implementation == "fast":
         carry, outputs = fused_unroll(params, carry, inputs, skip, seq_lengths=seq_lengths, **options)
     else:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -19,10 +20,12 @@ class ClassifierOutput(NamedTuple):
     Attributes:
         logits: unnormalised log-probabilities of the classes, (batch, classes).
         decisions: one trace per layer, bottom first, each leaf (batch, time).
+        seen: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
     """
 
     logits: Float[Array, "batch classes"]
     decisions: tuple[F.Decision, ...]
+    seen: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
 
 
 class SequenceClassifier(nnx.Module):
@@ -33,6 +36,8 @@ class SequenceClassifier(nnx.Module):
         hidden_features: size of every layer's state.
         num_classes: number of classes.
         skips: the time skip of each layer, bottom first.
+        num_positions: of how many steps the number is told beside the symbol, as a one-hot vector too: 0 for
+            symbols alone (the paper), or at least the length of the longest sequence.
         dropout: rate on every layer's input and before the linear layer.
         dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipLSTMCell`).
         cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
@@ -46,14 +51,16 @@ class SequenceClassifier(nnx.Module):
         num_classes: int,
         skips: Sequence[F.TimeSkip],
         *,
+        num_positions: int = 0,
         dropout: float = 0.0,
         dtype: Any = None,
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
         self.num_symbols = num_symbols
+        self.num_positions = num_positions
         self.stack = SkipLSTMStack(
-            num_symbols,
+            num_symbols + num_positions,
             hidden_features,
             skips,
             dropout=dropout,
@@ -72,6 +79,7 @@ class SequenceClassifier(nnx.Module):
         seq_lengths: Int[Array, " batch"] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         mode: ActionMode = "sample",
+        temperature: float | Float[Array, ""] = 1.0,
         mix: float | Float[Array, ""] | None = None,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
     ) -> ClassifierOutput:
@@ -84,10 +92,14 @@ class SequenceClassifier(nnx.Module):
             seq_lengths: true lengths, (batch,).
             actions: for each layer the actions to be replayed, or None.
             mode: how agents choose.
+            temperature: of attention and relaxations.
             mix: λ of every layer with an agent, in place of the skips' own.
             policy_mask: for every layer with an agent.
         """
         x = jax.nn.one_hot(symbols, self.num_symbols)
+        if self.num_positions:
+            numbers = jnp.broadcast_to(jnp.arange(symbols.shape[1])[None], symbols.shape)
+            x = jnp.concatenate([x, jax.nn.one_hot(numbers, self.num_positions)], axis=-1)
         _, outputs = self.stack(
             self.stack.initialize_carry(symbols.shape[0], carry_key),
             x,
@@ -95,7 +107,9 @@ class SequenceClassifier(nnx.Module):
             seq_lengths=seq_lengths,
             actions=actions,
             mode=mode,
+            temperature=temperature,
             mix=mix,
             policy_mask=policy_mask,
         )
-        return ClassifierOutput(self.softmax(F.last_valid(outputs.h, seq_lengths)), outputs.decisions)
+        logits = self.softmax(F.last_valid(outputs.h, seq_lengths))
+        return ClassifierOutput(logits, outputs.decisions, outputs.seen)

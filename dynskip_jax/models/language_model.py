@@ -71,6 +71,7 @@ class LanguageModel(nnx.Module):
         key: Key[Array, "..."] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         mode: ActionMode = "sample",
+        temperature: float | Float[Array, ""] = 1.0,
         mix: float | Float[Array, ""] | None = None,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
     ) -> tuple[tuple[F.SkipCarry, ...], LanguageModelOutput]:
@@ -82,6 +83,7 @@ class LanguageModel(nnx.Module):
             key: for dropout, one or one per stream, (batch,); None switches it off.
             actions: for each layer the actions to be replayed, or None.
             mode: how agents choose.
+            temperature: of attention and relaxations.
             mix: λ of every layer with an agent, in place of the skips' own.
             policy_mask: for every layer with an agent.
 
@@ -94,6 +96,7 @@ class LanguageModel(nnx.Module):
             key=key,
             actions=actions,
             mode=mode,
+            temperature=temperature,
             mix=mix,
             policy_mask=policy_mask,
         )

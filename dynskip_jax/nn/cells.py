@@ -38,6 +38,8 @@ class SkipLSTMCell(nnx.RNNCellBase):
         bias_init: initializer of the gates' biases.
         forget_bias: added to the forget gate's initial bias.
         agent_kernel_init: initializer of the agent's weights; by default `kernel_init`.
+        agent_input_kernel_init: initializer of those that act on x(t), where they are to have a scale of
+            their own, as for one-hot inputs: few of their features are not zero.
         agent_bias_init: initializer of the agent's biases.
         recurrent_dropout: rate at which features of the entering h are dropped, the same ones at all
             steps of a sequence, while `deterministic` is False.
@@ -73,6 +75,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
         bias_init: Initializer = _zeros,
         forget_bias: float = 0.0,
         agent_kernel_init: Initializer | None = None,
+        agent_input_kernel_init: Initializer | None = None,
         agent_bias_init: Initializer = _zeros,
         recurrent_dropout: float = 0.0,
         learnable_carry: bool = False,
@@ -117,6 +120,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
                 agent_features,
                 skip.max_skip,
                 kernel_init=agent_kernel_init or kernel_init,
+                input_kernel_init=agent_input_kernel_init,
                 bias_init=agent_bias_init,
                 dtype=self.dtype,
                 param_dtype=param_dtype,
@@ -201,6 +205,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
         *,
         action: Int[Array, "*batch"] | None = None,
         mode: ActionMode | None = None,
+        temperature: float | Float[Array, ""] = 1.0,
         mix: float | Float[Array, ""] | None = None,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
     ) -> tuple[F.SkipCarry, Any]:
@@ -210,7 +215,8 @@ class SkipLSTMCell(nnx.RNNCellBase):
             carry: from `initialize_carry` or the step before.
             inputs: x(t), (*batch, in_features).
             action: k in 1..K to be replayed.
-            mode: `sample` or `greedy`; by default greedy when `deterministic`.
+            mode: `sample`, `greedy` or a relaxation; by default greedy when `deterministic`.
+            temperature: of attention and relaxations.
             mix: λ, in place of the skip's own.
             policy_mask: False for skips the agent may not choose.
 
@@ -225,6 +231,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
             step_inputs,
             self.skip,
             mode=mode or self.default_mode,
+            temperature=temperature,
             mix=mix,
             policy_mask=policy_mask,
         )
@@ -285,6 +292,7 @@ class Agent(nnx.Module):
         max_skip: int,
         *,
         kernel_init: Initializer,
+        input_kernel_init: Initializer | None = None,
         bias_init: Initializer,
         dtype: Any,
         param_dtype: Any,
@@ -294,7 +302,10 @@ class Agent(nnx.Module):
         # One matrix acts on h ⊕ x: its fan-in, and hence its scale, is that of the concatenation.
         first = kernel_init(rngs.params(), (hidden_features + in_features, agent_features), param_dtype)
         self.w_h = nnx.Param(first[:hidden_features])
-        self.w_x = nnx.Param(first[hidden_features:])
+        if input_kernel_init is None:
+            self.w_x = nnx.Param(first[hidden_features:])
+        else:
+            self.w_x = nnx.Param(input_kernel_init(rngs.params(), (in_features, agent_features), param_dtype))
         self.b = nnx.Param(bias_init(rngs.params(), (agent_features,), param_dtype))
         self.w_out = nnx.Param(kernel_init(rngs.params(), (agent_features, max_skip), param_dtype))
         self.b_out = nnx.Param(bias_init(rngs.params(), (max_skip,), param_dtype))

@@ -81,6 +81,7 @@ class SkipLSTM(nnx.Module):
         rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
         actions: Int[Array, "batch_or_time time_or_batch"] | None = None,
         mode: ActionMode | None = None,
+        temperature: float | Float[Array, ""] = 1.0,
         mix: float | Float[Array, ""] | None = None,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
         implementation: str | None = None,
@@ -97,7 +98,9 @@ class SkipLSTM(nnx.Module):
             keep_order: see the class.
             rngs: a PRNG key, an `nnx.Rngs` or a stream, for the carry's keys and the dropout mask.
             actions: k in 1..K to be replayed, laid out as the inputs.
-            mode: `sample` or `greedy`; by default greedy after `.eval()`.
+            mode: `sample`, `greedy` or a relaxation (`functional.RELAXATIONS`); by default greedy after
+                `.eval()`.
+            temperature: of attention and relaxations.
             mix: λ, in place of the skip's own.
             policy_mask: False for skips the agent may not choose, (K,) or (batch, K).
             implementation: overrides the layer's own.
@@ -123,6 +126,7 @@ class SkipLSTM(nnx.Module):
             keep_order=self.keep_order if keep_order is None else keep_order,
             actions=actions,
             mode=mode or self.cell.default_mode,
+            temperature=temperature,
             mix=mix,
             policy_mask=policy_mask,
             implementation=implementation or self.implementation,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -19,10 +20,12 @@ class StackOutput(NamedTuple):
     Attributes:
         h: the top layer's outputs, (batch, time, hidden).
         decisions: one trace per layer, bottom first, each leaf (batch, time).
+        seen: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
     """
 
     h: Float[Array, "batch time hidden"]
     decisions: tuple[F.Decision, ...]
+    seen: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
 
 
 class SkipLSTMStack(nnx.Module):
@@ -87,6 +90,7 @@ class SkipLSTMStack(nnx.Module):
         seq_lengths: Int[Array, " batch"] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         mode: ActionMode = "sample",
+        temperature: float | Float[Array, ""] = 1.0,
         mix: float | Float[Array, ""] | None = None,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
     ) -> tuple[tuple[F.SkipCarry, ...], StackOutput]:
@@ -100,6 +104,7 @@ class SkipLSTMStack(nnx.Module):
             seq_lengths: true lengths, (batch,).
             actions: for each layer the actions to be replayed, or None.
             mode: how agents choose.
+            temperature: of attention and relaxations.
             mix: λ of every layer with an agent, in place of the skips' own.
             policy_mask: for every layer with an agent.
 
@@ -110,22 +115,26 @@ class SkipLSTMStack(nnx.Module):
         keys = (None,) * (2 * num_layers + 1)
         if key is not None:
             keys = split_each(example_keys(key, x.shape[:1]), 2 * num_layers + 1)
-        new_carry, decisions = [], []
+        new_carry, decisions, seen = [], [], []
         for i, layer in enumerate(self.layers):
             cell, start = layer.cell, carry[i]
             if key is not None and cell.recurrent_dropout > 0.0:
                 start = cell.draw_recurrent_mask(start, keys[num_layers + 1 + i])
+            x = F.dropout(keys[i], self.dropout, x)
             end, outputs = layer(
-                F.dropout(keys[i], self.dropout, x),
+                x,
                 initial_carry=start,
                 seq_lengths=seq_lengths,
                 return_carry=True,
                 actions=None if actions is None else actions[i],
                 mode=mode,
+                temperature=temperature,
                 mix=mix if cell.skip.has_agent else None,
                 policy_mask=policy_mask if cell.skip.has_agent else None,
             )
+            seen.append((x, jnp.concatenate([start.h[:, :1], outputs.h[:, :-1]], axis=1)))
             x = outputs.h
             new_carry.append(end._replace(recurrent_mask=None))
             decisions.append(outputs.decision)
-        return tuple(new_carry), StackOutput(F.dropout(keys[num_layers], self.dropout, x), tuple(decisions))
+        x = F.dropout(keys[num_layers], self.dropout, x)
+        return tuple(new_carry), StackOutput(x, tuple(decisions), tuple(seen))

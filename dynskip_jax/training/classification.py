@@ -17,7 +17,10 @@ from dynskip_jax.data import epoch_order, minibatches, padded_minibatches
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.models import SequenceClassifier
-from dynskip_jax.training.objective import AgentObjective, agent_loss
+from dynskip_jax.nn.cells import Agent
+from dynskip_jax.training.objective import AgentObjective, agent_loss, network_loss
+from dynskip_jax.training.parallel import mean_over
+from dynskip_jax.training.stage import AgentValues, Stage, Sweep
 
 
 class Examples(NamedTuple):
@@ -47,6 +50,9 @@ class ClassificationSettings:
         seeds: one per model; each seed has an order of examples of its own.
         cell_options: options of `SkipLSTMCell` for each layer.
         objective: how agents are rewarded.
+        epochs: how long training goes on, for what is scheduled over it.
+        sweep: in what else than their seeds the models differ.
+        num_positions: of how many steps the number is told beside the symbol; see `SequenceClassifier`.
         dropout: on every layer's input and before the softmax.
         dtype: in which matrices are multiplied, by default float32; parameters and all else are float32.
         evaluation_mode: how agents choose on dev during training.
@@ -61,6 +67,9 @@ class ClassificationSettings:
     seeds: tuple[int, ...]
     cell_options: tuple[dict[str, Any], ...]
     objective: AgentObjective
+    epochs: int = 1
+    sweep: Sweep = Sweep()  # noqa: RUF009 (immutable)
+    num_positions: int = 0
     dropout: float = 0.0
     dtype: Any = None
     evaluation_mode: ActionMode = "greedy"
@@ -78,17 +87,19 @@ class Classification:
     def __init__(self, splits: dict[str, Examples], settings: ClassificationSettings):
         self.splits = splits
         self.settings = settings
+        self.examples_per_batch = settings.batch_size
         # The rest of an epoch's order, less than a batch, is left out; each epoch leaves out another one.
         every = np.arange(len(splits["train"].y))
         self.num_batches = sum(1 for _ in minibatches(every, settings.batch_size, drop_remainder=True))
         self.graphdef = nnx.graphdef(nnx.eval_shape(lambda: self._model(jax.random.key(0))))
         self._evaluate_batch = jax.jit(
-            jax.vmap(self._batch_outputs, in_axes=(0, None, 0, None)), static_argnums=3
+            jax.vmap(self._batch_outputs, in_axes=(0, None, 0, 0, None, None)), static_argnums=(4, 5)
         )
 
     def _model(self, key: Key[Array, ""]) -> SequenceClassifier:
         s = self.settings
-        return SequenceClassifier(
+        rngs = nnx.Rngs(key)
+        model = SequenceClassifier(
             s.num_symbols,
             s.features,
             s.num_classes,
@@ -96,16 +107,34 @@ class Classification:
             dropout=s.dropout,
             dtype=s.dtype,
             cell_options=s.cell_options,
-            rngs=nnx.Rngs(key),
+            num_positions=s.num_positions,
+            rngs=rngs,
         )
+        if s.objective.baseline == "learned":
+            # Beside the model, not in it: of use in training alone.
+            model.critics = nnx.List([_critic(layer.cell, rngs) for layer in model.stack.layers])
+        return model
 
     def init(self, key: Key[Array, ""]) -> nnx.State:
         """See `Task`."""
         return nnx.state(self._model(key), nnx.Param)
 
     def initial_carry(self, params: nnx.State, key: Key[Array, ""]) -> tuple:
-        """Nothing passes from one batch to the next."""
-        return ()
+        """See `Task`: the average of rewards so far, the same for each example, if there is to be one."""
+        if self.settings.objective.baseline != "moving_average":
+            return ()
+        return F.moving_average_start((self.settings.batch_size,))
+
+    def stage(self, epoch: int) -> Stage:
+        """See `Task`; named after the way in which agents choose."""
+        s = self.settings
+        entropy_coef = s.objective.entropy_coef_at(epoch, s.epochs)
+        temperature = s.objective.temperature_at(epoch)
+        return Stage(s.objective.mode(epoch), self._agent_values(len(s.seeds), entropy_coef, temperature))
+
+    def _agent_values(self, count: int, entropy_coef: float = 0.0, temperature: float = 1.0) -> AgentValues:
+        K = max(skip.max_skip for skip in self.settings.skips)
+        return self.settings.sweep.agent_values(count, K, entropy_coef, temperature)
 
     def train_batches(self, epoch: int) -> Iterable[Examples]:
         """See `Task`; (seeds, batch, ...), each seed in an order of its own."""
@@ -117,12 +146,18 @@ class Classification:
             chosen = np.stack(indices)
             yield Examples(train.x[chosen], train.y[chosen])
 
-    def _classify(self, params, batch: Examples, carry_key, dropout_key, mode: ActionMode):
-        model = nnx.merge(self.graphdef, params)
-        output = model(batch.x, carry_key=carry_key, key=dropout_key, mode=mode)
-        nll = optax.softmax_cross_entropy_with_integer_labels(output.logits, batch.y)
-        correct = (output.logits.argmax(-1) == batch.y).astype(nll.dtype)
-        return output, nll, correct
+    def _classify(
+        self, model, batch: Examples, carry_key, dropout_key, mode: ActionMode, values: AgentValues
+    ):
+        return model(
+            batch.x,
+            carry_key=carry_key,
+            key=dropout_key,
+            mode=mode,
+            temperature=values.temperature,
+            mix=values.mix,
+            policy_mask=values.policy_mask,
+        )
 
     def loss(
         self,
@@ -130,23 +165,42 @@ class Classification:
         carry: tuple,
         batch: Examples,
         keys: Key[Array, "*batch_or_none"],
+        stage: Stage,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[tuple, dict[str, Array]]]:
         """Mean cross-entropy (Eq. 3) plus the agent's loss with a terminal reward (Eq. 5, 6).
 
-        Rollouts of one example stand side by side, each with noise of its own.
+        Rollouts of one example stand side by side, each with noise of its own. Relaxed choices need no more
+        than one.
         """
         s = self.settings
-        rollouts = s.objective.rollouts
+        mode, values = stage
+        rollouts = s.objective.rollouts if mode == "sample" else 1
         keys = jax.vmap(partial(jax.random.split, num=rollouts))(example_keys(keys, batch.y.shape))
         batch = jax.tree.map(lambda leaf: jnp.repeat(leaf, rollouts, axis=0), batch)
         carry_keys, dropout_keys = split_each(keys.reshape(-1), 2)
         uses_dropout = s.dropout > 0 or any(o.get("recurrent_dropout") for o in s.cell_options)
-        output, nll, correct = self._classify(
-            params, batch, carry_keys, dropout_keys if uses_dropout else None, "sample"
+        model = nnx.merge(self.graphdef, params)
+        output = self._classify(
+            model, batch, carry_keys, dropout_keys if uses_dropout else None, mode, values
         )
+        nll, correct = _judged(output.logits, batch)
         rewards = s.objective.rewards(-nll, correct)
-        loss = nll.mean() + agent_loss(s.objective, s.skips, output.decisions, rewards, axis_name)
+        average = jax.tree.map(lambda leaf: leaf[0], carry) if carry else None
+        loss = network_loss(s.objective, mode, nll) + agent_loss(
+            s.objective,
+            s.skips,
+            output.decisions,
+            rewards,
+            axis_name,
+            mode=mode,
+            entropy_coef=values.entropy_coef,
+            average=average,
+            values=_critics_say(model, output.seen),
+        )
+        if carry:
+            mean = mean_over(jax.lax.stop_gradient(rewards).mean(), axis_name)
+            carry = F.moving_average_update(carry, jnp.full_like(carry.mean, mean), s.objective.decay)
         return loss, (carry, self._sums(nll, correct, jnp.ones_like(nll), output.decisions))
 
     def _sums(self, nll, correct, mask, decisions) -> dict[str, Array]:
@@ -165,17 +219,32 @@ class Classification:
                 metrics[f"agent_entropy_{i + 1}"] = sums[f"entropy_{i}"] / examples
         return metrics
 
-    def _batch_outputs(self, params, batch: Examples, key, mode: ActionMode):
-        output, nll, correct = self._classify(params, batch, key, None, mode)
-        actions = tuple(decision.action for decision in output.decisions)
-        return self._sums(nll, correct, batch.mask.astype(nll.dtype), output.decisions), actions
+    def _batch_outputs(
+        self, params, batch: Examples, key, values: AgentValues, mode: ActionMode, samples: int
+    ):
+        model = nnx.merge(self.graphdef, params)
 
-    def _run(self, params, split: str, keys, mode: ActionMode):
+        def classify(key):
+            output = self._classify(model, batch, key, None, mode, values)
+            return jax.nn.log_softmax(output.logits), output.decisions
+
+        if samples == 1:
+            logits, decisions = classify(key)
+        else:
+            logits, decisions = jax.lax.map(classify, jax.random.split(key, samples))
+            logits = F.averaged_log_likelihood(jnp.moveaxis(logits, 0, -1))
+            decisions = jax.tree.map(lambda leaf: leaf[0], decisions)
+        nll, correct = _judged(logits, batch)
+        actions = tuple(decision.action for decision in decisions)
+        return self._sums(nll, correct, batch.mask.astype(nll.dtype), decisions), actions
+
+    def _run(self, params, split: str, keys, mode: ActionMode, samples: int = 1):
         examples, size = self.splits[split], self.settings.evaluation_batch_size
+        values = self._agent_values(len(keys))
         for number, (indices, mask) in enumerate(padded_minibatches(len(examples.y), size)):
             batch = Examples(examples.x[indices], examples.y[indices], mask)
             batch_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-            yield mask, *self._evaluate_batch(params, batch, batch_keys, mode)
+            yield mask, *self._evaluate_batch(params, batch, batch_keys, values, mode, samples)
 
     def evaluate(
         self,
@@ -184,10 +253,19 @@ class Classification:
         keys: Key[Array, " seeds"],
         *,
         mode: ActionMode | None = None,
+        samples: int = 1,
     ) -> dict[str, np.ndarray]:
-        """Metrics of a whole split; names lead with the split. See `summarise`."""
+        """Metrics of a whole split; names lead with the split. See `summarise`.
+
+        Args:
+            params: (seeds, ...).
+            split: `train`, `dev` or `test`.
+            keys: for sampled actions, (seeds,).
+            mode: how agents choose; by default `evaluation_mode`.
+            samples: how many predictions of each example are averaged, as probabilities.
+        """
         totals: dict[str, np.ndarray] = {}
-        for _, sums, _ in self._run(params, split, keys, mode or self.settings.evaluation_mode):
+        for _, sums, _ in self._run(params, split, keys, mode or self.settings.evaluation_mode, samples):
             for name, value in sums.items():
                 totals[name] = totals.get(name, 0.0) + np.asarray(value, np.float64)
         return {f"{split}_{name}": value for name, value in self.summarise(totals).items()}
@@ -201,3 +279,36 @@ class Classification:
             for mask, _, actions in self._run(params, split, keys, "greedy")
         ]
         return np.concatenate(chosen, axis=1)
+
+
+def _judged(logits: Float[Array, "batch classes"], batch: Examples) -> tuple[Array, Array]:
+    """The negative log-likelihood of each truth in nats, and 1 where the most probable class is right."""
+    nll = optax.softmax_cross_entropy_with_integer_labels(logits, batch.y)
+    return nll, (logits.argmax(-1) == batch.y).astype(nll.dtype)
+
+
+def _critic(cell: Any, rngs: nnx.Rngs) -> Agent | None:
+    """A critic for a layer that samples: an MLP of the agent's form and size whose one output is V(s(t))."""
+    if not cell.skip.is_stochastic:
+        return None
+    initializers = dict(kernel_init=nnx.initializers.lecun_normal(), bias_init=nnx.initializers.zeros_init())
+    return Agent(
+        cell.in_features,
+        cell.hidden_features,
+        cell.agent.b.shape[0],
+        1,
+        **initializers,
+        dtype=cell.dtype,
+        param_dtype=cell.param_dtype,
+        rngs=rngs,
+    )
+
+
+def _critics_say(model: SequenceClassifier, seen: tuple) -> tuple[Array | None, ...] | None:
+    """V(s(t)) for each layer that samples, (batch, time); None without critics."""
+    if not hasattr(model, "critics"):
+        return None
+    return tuple(
+        None if critic is None else F.critic_values(critic.params(), x, h)
+        for critic, (x, h) in zip(model.critics, seen, strict=True)
+    )

@@ -3,7 +3,7 @@
 import datetime
 import importlib.metadata
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,6 +17,8 @@ from dynskip_jax.training.loop import FitResult, FitSettings, Stopped, Task, fit
 from dynskip_jax.training.parallel import OneDevice, Parallel
 from dynskip_jax.training.run_dir import RunDir, default_path
 
+# How a swept setting is called in tables and plots.
+_SIGNS = {"mix": "λ", "max_skip": "K"}
 _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -43,14 +45,20 @@ class Experiment(Protocol):
     def config(self, model: str) -> dict[str, Any]:
         """Returns every setting of a model, as resolved."""
 
+    def values(self, model: str) -> Sequence[Mapping[str, Any]]:
+        """Returns what a sweep sets, value by value; one empty mapping without a sweep.
+
+        The models of `build` are all seeds with the first value, then all seeds with the second, and so on.
+        """
+
     def build(self, model: str) -> tuple[Task, FitSettings]:
         """Returns what to train, and how."""
 
     def final_metrics(self, model: str, task: Task, result: FitResult) -> dict[str, np.ndarray]:
         """Returns the metrics of the selected parameters, one value per seed."""
 
-    def draw(self, model: str, task: Task, result: FitResult, folder: Path) -> None:
-        """Draws what the agent chose."""
+    def draw(self, model: str, task: Task, result: FitResult, folder: Path, member: int) -> None:
+        """Draws what the agent of one of the models trained together chose."""
 
     def published(self) -> Sequence[tuple[str, dict[str, float]]]:
         """Returns the paper's rows: a name, and values for some of `columns`."""
@@ -113,12 +121,12 @@ def run(
             except Stopped as stopped:
                 raise Stopped(f"{stopped}; the same command with --run-dir {run_dir} goes on") from None
         results.append(finished)
-        curves[model] = here.records()
+        curves |= _curves(model, here.records(), experiment.values(model))
     if top is not None:
         for metric in experiment.curves:
             plots.learning_curves(
                 curves,
-                "epoch",
+                "examples",
                 [metric],
                 top.plots / f"{metric}.png",
                 f"{experiment.dataset['name']}: {metric}",
@@ -139,26 +147,34 @@ def _run_model(
     announce: Callable[[str], None],
 ) -> dict[str, Any]:
     parameters = _count(jax.eval_shape(task.init, jax.random.key(0)))
-    announce(f"{model}: {parameters:,} parameters, seeds {', '.join(map(str, settings.seeds))}")
+    values = experiment.values(model)
+    seeds = settings.seeds[: len(settings.seeds) // len(values)]
+    swept = f", {len(values)} values of the sweep" if len(values) > 1 else ""
+    announce(f"{model}: {parameters:,} parameters, seeds {', '.join(map(str, seeds))}{swept}")
     parallel.processes.agree(model)
     result = fit(task, settings, run_dir, parallel=parallel, announce=announce)
     metrics = experiment.final_metrics(model, task, result)
     dataset = experiment.dataset["name"]
+    selected = _best_value(metrics, task, len(values))
+    parts = {name: np.split(np.asarray(array), len(values)) for name, array in metrics.items()}
+    by_value = [{name: summary(part[i]) for name, part in parts.items()} for i in range(len(values))]
     plots.learning_curves(
-        {model: run_dir.records()},
-        "epoch",
+        _curves(model, run_dir.records(), values),
+        "examples",
         experiment.curves,
         run_dir.plots / "learning_curve.png",
         f"{experiment.name} on {dataset}: {model}",
     )
-    experiment.draw(model, task, result, run_dir.plots)
+    if len(values) > 1:
+        _draw_sweep(experiment, model, values, by_value, run_dir.plots)
+    experiment.draw(model, task, result, run_dir.plots, selected * len(seeds))
     record = {
         "experiment": experiment.name,
         "dataset": experiment.dataset,
         "model": model,
         "parameters": parameters,
-        "seeds": settings.seeds,
-        "metrics": {name: summary(values) for name, values in metrics.items()},
+        "seeds": seeds,
+        "metrics": by_value[selected],
         "epochs": result.epochs,
         "best_epoch": result.best_epoch,
         "wall_seconds": round(result.seconds, 1),
@@ -167,8 +183,69 @@ def _run_model(
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in _PACKAGES},
     }
+    if len(values) > 1:
+        rows = [{"value": value, "metrics": of} for value, of in zip(values, by_value, strict=True)]
+        record |= {"selected": values[selected], "sweep": rows}
     run_dir.write_result(record)
     return run_dir.result()
+
+
+def _best_value(metrics: Mapping[str, np.ndarray], task: Task, num_values: int) -> int:
+    """The value of a sweep whose models are best on dev, on average; 0 without a sweep."""
+    if num_values == 1:
+        return 0
+    means = np.asarray(metrics[task.monitor], float).reshape(num_values, -1).mean(axis=1)
+    return int(means.argmax() if task.higher_is_better else means.argmin())
+
+
+def _label(model: str, value: Mapping[str, Any]) -> str:
+    """Names a row or a curve, as in `dynamic:10, λ=0.5`."""
+    return ", ".join([model, *(f"{_SIGNS[name]}={setting}" for name, setting in value.items())])
+
+
+def _curves(
+    model: str, records: Sequence[Mapping[str, Any]], values: Sequence[Mapping[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """The records of each value of a sweep, under its name."""
+
+    def part(number: int, entry: Any) -> Any:
+        if not isinstance(entry, list):
+            return entry
+        size = len(entry) // len(values)
+        return entry[number * size : (number + 1) * size]
+
+    return {
+        _label(model, value): [{name: part(i, entry) for name, entry in r.items()} for r in records]
+        for i, value in enumerate(values)
+    }
+
+
+def _draw_sweep(
+    experiment: Experiment,
+    model: str,
+    values: Sequence[Mapping[str, Any]],
+    by_value: Sequence[Mapping[str, Any]],
+    folder: Path,
+) -> None:
+    """Draws the first column of the table over each swept setting; the other setting makes the curves."""
+    metric, (heading, _) = next(iter(experiment.columns.items()))
+    for axis in values[0]:
+        points = sorted({value[axis] for value in values})
+        if len(points) < 2:
+            continue
+        curves: dict[str, list] = {}
+        for value, metrics in zip(values, by_value, strict=True):
+            label = _label(model, {name: other for name, other in value.items() if name != axis})
+            of_point = curves.setdefault(label, [[] for _ in points])
+            of_point[points.index(value[axis])] = metrics[metric]["per_seed"]
+        plots.metric_over_values(
+            curves,
+            points,
+            folder / f"{metric}_over_{axis}.png",
+            f"{experiment.dataset['name']}: {heading} over {_SIGNS[axis]}",
+            x_label=_SIGNS[axis],
+            y_label=heading,
+        )
 
 
 def summary(values: np.ndarray) -> dict[str, Any]:
@@ -190,17 +267,15 @@ def _print_table(experiment: Experiment, results: Sequence[dict[str, Any]]) -> N
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     for result in results:
-        cells = []
-        for metric, (_, form) in experiment.columns.items():
-            value = result["metrics"].get(metric)
-            if value is None:
-                cells.append("")
-            elif len(value["per_seed"]) > 1:
-                cells.append(f"{value['mean']:{form}} ± {value['std']:{form}}")
-            else:
-                cells.append(f"{value['mean']:{form}}")
         time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))
-        table.add_row(result["model"], *cells, f"{result['parameters']:,}", time)
+        rows = result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]
+        for number, row in enumerate(rows):
+            cells = [
+                _cell(row["metrics"].get(metric), form) for metric, (_, form) in experiment.columns.items()
+            ]
+            # All values of a sweep have taken this time together.
+            shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
+            table.add_row(_label(result["model"], row["value"]), *cells, *shared)
     published = experiment.published()
     if published:
         table.add_section()
@@ -213,3 +288,12 @@ def _print_table(experiment: Experiment, results: Sequence[dict[str, Any]]) -> N
     console.print(table)
     if experiment.note:
         console.print(experiment.note, style="dim", highlight=False)
+
+
+def _cell(values: Mapping[str, Any] | None, form: str) -> str:
+    """A metric of one row, with its spread over seeds where there are several; empty where there is none."""
+    if values is None:
+        return ""
+    if len(values["per_seed"]) == 1:
+        return f"{values['mean']:{form}}"
+    return f"{values['mean']:{form}} ± {values['std']:{form}}"

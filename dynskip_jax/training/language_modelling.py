@@ -18,6 +18,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.models import LanguageModel
 from dynskip_jax.training.objective import AgentObjective, agent_loss
+from dynskip_jax.training.stage import AgentValues, Stage, Sweep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,9 @@ class LanguageModellingSettings:
         init_scale: weights are drawn from U(-init_scale, init_scale).
         cell_options: options of `SkipLSTMCell` for each layer.
         objective: how agents are rewarded.
+        epochs: how long training goes on, for what is scheduled over it.
+        num_seeds: how many models are trained together.
+        sweep: in what else than their seeds they differ.
         dtype: in which matrices are multiplied, by default float32; parameters and all else are float32.
         restart_buffer: forget all but the newest state at each segment, as the released code does.
         evaluation_mode: how agents choose on dev during training.
@@ -48,6 +52,9 @@ class LanguageModellingSettings:
     init_scale: float
     cell_options: tuple[dict[str, Any], ...]
     objective: AgentObjective
+    epochs: int = 1
+    num_seeds: int = 1
+    sweep: Sweep = Sweep()  # noqa: RUF009 (immutable)
     dtype: Any = None
     restart_buffer: bool = False
     evaluation_mode: ActionMode = "greedy"
@@ -65,6 +72,11 @@ class LanguageModelling:
     def __init__(self, corpus: LanguageCorpus, settings: LanguageModellingSettings):
         if settings.objective.rollouts != 1:
             raise UserError("language models are trained on one rollout of each stream")
+        if settings.objective.baseline not in ("none", "batch"):
+            raise UserError(
+                f"language models have no {settings.objective.baseline!r} baseline: choose none or batch"
+            )
+        self.examples_per_batch = settings.batch_size * settings.num_steps
         self.corpus = corpus
         self.settings = settings
         self.num_batches = num_segments(
@@ -72,7 +84,7 @@ class LanguageModelling:
         )
         self.graphdef = nnx.graphdef(nnx.eval_shape(lambda: self._model(jax.random.key(0))))
         self._evaluate_segment = jax.jit(
-            jax.vmap(self._segment_sums, in_axes=(0, 0, None, None)), static_argnums=3, donate_argnums=1
+            jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None)), static_argnums=4, donate_argnums=1
         )
 
     def _model(self, key: Key[Array, ""]) -> LanguageModel:
@@ -105,10 +117,29 @@ class LanguageModelling:
         end = self.corpus.vocabulary.index["<eos>"]
         return segments(tokens, batch_size, num_steps, drop_tail=drop_tail, first_token=end)
 
-    def _read(self, params, carry, segment: Segment, key, mode: ActionMode):
+    def stage(self, epoch: int) -> Stage:
+        """See `Task`; named after the way in which agents choose."""
+        s = self.settings
+        entropy_coef = s.objective.entropy_coef_at(epoch, s.epochs)
+        temperature = s.objective.temperature_at(epoch)
+        return Stage(s.objective.mode(epoch), self._agent_values(s.num_seeds, entropy_coef, temperature))
+
+    def _agent_values(self, count: int, entropy_coef: float = 0.0, temperature: float = 1.0) -> AgentValues:
+        K = max(skip.max_skip for skip in self.settings.skips)
+        return self.settings.sweep.agent_values(count, K, entropy_coef, temperature)
+
+    def _read(self, params, carry, segment: Segment, key, mode: ActionMode, values: AgentValues):
         if self.settings.restart_buffer:
             carry = tuple(F.restart_carry(layer) for layer in carry)
-        carry, output = nnx.merge(self.graphdef, params)(carry, segment.inputs, key=key, mode=mode)
+        carry, output = nnx.merge(self.graphdef, params)(
+            carry,
+            segment.inputs,
+            key=key,
+            mode=mode,
+            temperature=values.temperature,
+            mix=values.mix,
+            policy_mask=values.policy_mask,
+        )
         nll = optax.softmax_cross_entropy_with_integer_labels(output.logits, segment.targets)
         return carry, output, nll
 
@@ -118,6 +149,7 @@ class LanguageModelling:
         carry: Any,
         batch: Segment,
         keys: Key[Array, "*batch_or_none"],
+        stage: Stage,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Array]]]:
         """Cross-entropy summed over the segment and averaged over streams (the scale at which Zaremba et al.
@@ -126,10 +158,19 @@ class LanguageModelling:
         """
         s = self.settings
         uses_dropout = s.dropout > 0 or any(o.get("recurrent_dropout") for o in s.cell_options)
-        carry, output, nll = self._read(params, carry, batch, keys if uses_dropout else None, "sample")
+        mode, values = stage
+        carry, output, nll = self._read(params, carry, batch, keys if uses_dropout else None, mode, values)
         correct = (output.logits.argmax(-1) == batch.targets).astype(nll.dtype)
         rewards = s.objective.rewards(-nll, correct)
-        agent = agent_loss(s.objective, s.skips, output.decisions, rewards, axis_name)
+        agent = agent_loss(
+            s.objective,
+            s.skips,
+            output.decisions,
+            rewards,
+            axis_name,
+            mode=mode,
+            entropy_coef=values.entropy_coef,
+        )
         loss = nll.sum(axis=1).mean() + agent
         return loss, (carry, self._sums(nll, batch.mask, output.decisions))
 
@@ -151,8 +192,8 @@ class LanguageModelling:
                 metrics[f"agent_skip_{i + 1}"] = sums[f"skip_{i}"] / sums["tokens"]
         return metrics
 
-    def _segment_sums(self, params, carry, segment: Segment, mode: ActionMode):
-        carry, output, nll = self._read(params, carry, segment, None, mode)
+    def _segment_sums(self, params, carry, segment: Segment, values: AgentValues, mode: ActionMode):
+        carry, output, nll = self._read(params, carry, segment, None, mode, values)
         actions = tuple(decision.action for decision in output.decisions)
         return carry, self._sums(nll, segment.mask, output.decisions), actions
 
@@ -164,8 +205,9 @@ class LanguageModelling:
             # Long segments where few streams are read: less time spent in between, and the same result.
             num_steps = max(num_steps, 400 // batch_size)
         carry = jax.vmap(partial(self.initial_carry, batch_size=batch_size))(params, keys)
+        values = self._agent_values(len(keys))
         for segment in self._segments(tokens, batch_size, num_steps, drop_tail=False):
-            carry, sums, actions = self._evaluate_segment(params, carry, segment, mode)
+            carry, sums, actions = self._evaluate_segment(params, carry, segment, values, mode)
             yield segment, sums, actions
 
     def evaluate(

@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -30,6 +32,7 @@ from dynskip_jax.training.parallel import (
 )
 from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.run_dir import RunDir
+from dynskip_jax.training.stage import Stage
 
 PyTree = Any
 Sums = dict[str, Array]
@@ -45,6 +48,7 @@ class Task(Protocol):
         higher_is_better: whether more of it is better.
         headline: the training metric shown beside the progress bar.
         num_batches: batches in an epoch.
+        examples_per_batch: examples (of a language model: tokens) that one model sees in a batch.
         batch_axis: 0 if each seed has batches of its own, stacked; None if all share them. Beyond that every
             leaf of a batch leads with its examples.
     """
@@ -53,6 +57,7 @@ class Task(Protocol):
     higher_is_better: bool
     headline: str
     num_batches: int
+    examples_per_batch: int
     batch_axis: int | None
 
     def init(self, key: Key[Array, ""]) -> PyTree:
@@ -67,6 +72,7 @@ class Task(Protocol):
         carry: PyTree,
         batch: PyTree,
         keys: Key[Array, " batch"],
+        stage: Stage,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
         """Returns the loss, the carry for the next step, and sums from which metrics are made.
@@ -75,6 +81,9 @@ class Task(Protocol):
         then be divided among devices. Where it is divided over a mapped axis (`axis_name`, under pmap),
         whatever one example takes from the others (a baseline) has to be exchanged over that axis.
         """
+
+    def stage(self, epoch: int) -> Stage:
+        """Returns what the steps of an epoch (from 0) are told; equal each time it is asked."""
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
         """Returns the batches of an epoch, the same ones each time it is asked."""
@@ -172,7 +181,7 @@ def fit(
     num_seeds = len(settings.seeds)
     keys = _keys(settings.seeds)
     train_keys = parallel.place(keys.train, PER_SEED)
-    step = _make_step(task, settings.optimizer, parallel)
+    compiled_step = functools.cache(partial(_make_step, task, settings.optimizer, parallel))
     select = jax.jit(_select_seeds)
     initial_carry = jax.jit(jax.vmap(task.initial_carry))
     clock = time.monotonic()
@@ -243,6 +252,9 @@ def fit(
                 rates = settings.learning_rate(where.epoch, where.history)
                 rates = jnp.asarray(rates, jnp.float32)
                 placed_rates = parallel.place(rates, PER_SEED)
+                stage = task.stage(where.epoch)
+                step = compiled_step(stage.name)
+                values = parallel.place(stage.values, PER_SEED)
                 if where.batch == 0:
                     carry = initial_carry(parallel.gather(state.params), _for_epoch(keys.carry, where.epoch))
                     state = state._replace(
@@ -251,7 +263,7 @@ def fit(
                     )
                 for batch in itertools.islice(task.train_batches(where.epoch), where.batch, None):
                     batch = parallel.place(batch, batch_spec(task.batch_axis))
-                    state = step(state, batch, train_keys, where.step, placed_rates)
+                    state = step(state, batch, train_keys, where.step, placed_rates, values)
                     where.step += 1
                     where.batch += 1
                     progress.advance(1, **shown)
@@ -363,23 +375,24 @@ def _for_epoch(keys: Key[Array, " seeds"], epoch: int) -> Key[Array, " seeds"]:
 
 
 def _make_step(
-    task: Task, optimizer: optax.GradientTransformation, parallel: Parallel
+    task: Task, optimizer: optax.GradientTransformation, parallel: Parallel, stage_name: Hashable
 ) -> Callable[..., TrainState]:
-    """Compiles one update of all seeds; the old state's memory is given to the new one."""
+    """Compiles one update of all seeds in a stage; the old state's memory is given to the new one."""
     axis_name = parallel.axis_name
 
-    def update(state, batch, key, index, learning_rate):
+    def update(state, batch, key, index, learning_rate, values):
         keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
-        (_, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, axis_name)
+        stage = Stage(stage_name, values)
+        (_, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, stage, axis_name)
         grads, sums = mean_over(grads, axis_name), sum_over(sums, axis_name)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates)
         return TrainState(params, opt_state, carry, jax.tree.map(jnp.add, state.sums, sums))
 
     return parallel.compile(
-        jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0)),
-        in_specs=(LAYOUT, batch_spec(task.batch_axis), PER_SEED, P(), PER_SEED),
+        jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0, 0)),
+        in_specs=(LAYOUT, batch_spec(task.batch_axis), PER_SEED, P(), PER_SEED, PER_SEED),
         out_specs=LAYOUT,
     )
 
@@ -402,11 +415,13 @@ def _zero_sums(task: Task, params: PyTree, keys: _Keys) -> Sums:
     batch = next(iter(task.train_batches(0)))
     carry = jax.eval_shape(jax.vmap(task.initial_carry), params, keys.carry)
 
-    def loss(params, carry, batch, key):
-        return task.loss(params, carry, batch, _example_keys(key, batch))
+    name, values = task.stage(0)
 
-    loss = jax.vmap(loss, in_axes=(0, 0, task.batch_axis, 0))
-    _, (_, sums) = jax.eval_shape(loss, params, carry, batch, keys.train)
+    def loss(params, carry, batch, key, values):
+        return task.loss(params, carry, batch, _example_keys(key, batch), Stage(name, values))
+
+    loss = jax.vmap(loss, in_axes=(0, 0, task.batch_axis, 0, 0))
+    _, (_, sums) = jax.eval_shape(loss, params, carry, batch, keys.train, values)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
 
 
@@ -421,7 +436,8 @@ def _record(task: Task, where: _Position, split: str, metrics: Metrics, rates: A
     plain = {name: value.tolist() if len(value) > 1 else float(value[0]) for name, value in values.items()}
     # Inside an epoch `epoch` is a fraction, at its end the number of epochs finished.
     epoch = where.epoch + where.batch / task.num_batches
-    return {"step": where.step, "epoch": round(epoch, 4), "split": split, **plain}
+    examples = where.step * task.examples_per_batch
+    return {"step": where.step, "epoch": round(epoch, 4), "examples": examples, "split": split, **plain}
 
 
 def _epoch_line(task: Task, where: _Position, epochs: int, train: Metrics, dev: Metrics, rates) -> str:

@@ -30,9 +30,9 @@ def make_optimizer(
 
 
 def _labels(params):
-    """Names each parameter's group: those below a module called `agent`, and the rest."""
+    """Names each parameter's group: those below modules called `agent` or `critics`, and the rest."""
 
     def label(path, _):
-        return "agent" if any(getattr(part, "key", None) == "agent" for part in path) else "network"
+        return "agent" if any(getattr(p, "key", None) in ("agent", "critics") for p in path) else "network"
 
     return jax.tree_util.tree_map_with_path(label, params)

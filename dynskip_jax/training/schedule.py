@@ -1,4 +1,4 @@
-"""Learning rates per epoch, as pure functions of the epoch and the dev metrics so far."""
+"""Numbers that change from epoch to epoch; learning rates may depend on the dev metrics so far."""
 
 from collections.abc import Callable
 
@@ -28,3 +28,18 @@ def decay_on_plateau(initial: float, factor: float, *, threshold: float, floor: 
         return np.maximum(initial * factor**stalled, floor)
 
     return rate
+
+
+def linear(initial: float, final: float, epoch: int, epochs: int) -> float:
+    """Returns the value of an epoch (from 0) on a straight line from the first of `epochs` to the last."""
+    return initial + (final - initial) * _share(epoch, epochs)
+
+
+def geometric(initial: float, final: float, epoch: int, epochs: int) -> float:
+    """As `linear`, but each epoch multiplies by the same factor; both ends are positive."""
+    return initial * (final / initial) ** _share(epoch, epochs)
+
+
+def _share(epoch: int, epochs: int) -> float:
+    """From 0 in the first epoch to 1 in the last one, and after it."""
+    return min(epoch / max(epochs - 1, 1), 1.0)

@@ -5,9 +5,16 @@ import math
 import numpy as np
 import pytest
 from matplotlib import colormaps, pyplot
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from dynskip_jax.analysis.plots import action_against_truth, action_distribution, learning_curves
+from dynskip_jax.analysis.plots import (
+    action_against_truth,
+    action_distribution,
+    learning_curves,
+    metric_over_values,
+    visited_positions,
+)
 
 
 def pixels(path) -> np.ndarray:
@@ -19,6 +26,32 @@ def pixels(path) -> np.ndarray:
 def shows(path, color) -> bool:
     """Whether a patch of the colour is in the picture, larger than text or a line would make."""
     return int((np.abs(pixels(path) - np.asarray(color)[:3]).max(axis=-1) < 0.01).sum()) > 500
+
+
+@pytest.fixture
+def titles(monkeypatch):
+    """The titles of the plots, in order."""
+    found = []
+    monkeypatch.setattr("matplotlib.axes.Axes.set_title", lambda _self, label, **_kwargs: found.append(label))
+    return found
+
+
+@pytest.fixture
+def axes(monkeypatch):
+    """The axes of the plots that are saved, in order."""
+    found = []
+    save = Figure.savefig
+
+    def savefig(self, *args, **kwargs):
+        save(self, *args, **kwargs)
+        found.append(self.axes[0])
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return found
+
+
+def texts(labels):
+    return [label.get_text() for label in labels]
 
 
 def records(offset=0.0, seeds=None):
@@ -60,6 +93,75 @@ def test_learning_curves_of_a_diverged_run(tmp_path):
     curves_into(tmp_path / "2.png", {"lstm": bad}, ("a", "b"), log=True)
 
 
+def test_learning_curves_of_seeds_that_diverged(tmp_path):
+    bad = [{"epoch": epoch, "a": [1.0, math.inf if epoch > 1 else 1.5]} for epoch in (1, 2, 3)]
+    curves_into(tmp_path / "1.png", {"lstm": bad}, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("examples", "labels"),
+    [(2_000_000, {"0", "500k", "1M", "1.5M", "2M"}), (9_000, {"0", "2000", "4000", "6000", "8000"})],
+)
+def test_learning_curves_over_examples(tmp_path, axes, examples, labels):
+    points = [{"examples": n, "train_accuracy": n / examples} for n in np.linspace(0, examples, 101).tolist()]
+    learning_curves({"lstm": points}, "examples", ["train_accuracy"], tmp_path / "1.png", "T")
+    assert set(texts(axes[0].get_xticklabels())) >= labels
+    assert axes[0].get_xlabel() == "examples" and not axes[0].xaxis.get_offset_text().get_text()
+    pixels(tmp_path / "1.png")
+
+
+LENGTHS = [11, 21, 51, 101, 201, 501]
+
+
+def sweep():
+    skips = [[1 - length / 4000 - 0.01 * seed for seed in range(3)] for length in LENGTHS]
+    return {"lstm": [[0.8 / length**0.5] for length in LENGTHS], "dynamic:10": skips}
+
+
+def over_lengths(path, curves, values=LENGTHS, **options):
+    metric_over_values(curves, values, path, "T", x_label="length", y_label="accuracy", **options)
+    return pixels(path)
+
+
+def test_metric_over_values(tmp_path, axes):
+    pictures = [
+        over_lengths(tmp_path / "1.png", sweep()),
+        over_lengths(tmp_path / "2.png", sweep(), log_x=True),
+        over_lengths(tmp_path / "3.png", {}),
+    ]
+    assert all(not np.array_equal(a, b) for i, a in enumerate(pictures) for b in pictures[:i])
+    for plot in axes[:2]:
+        mean, lower, upper = plot.containers[1].lines[0], *plot.containers[1].lines[1]
+        for line, offset in ((mean, 0.0), (lower, -0.01), (upper, 0.01)):
+            np.testing.assert_allclose(line.get_xdata(), LENGTHS)
+            np.testing.assert_allclose(
+                line.get_ydata(), [0.99 + offset - length / 4000 for length in LENGTHS], atol=1e-12
+            )
+        seeds = plot.lines[-1].get_xydata()
+        assert sorted(map(tuple, seeds)) == sorted(
+            (n, metric)
+            for n, metrics in zip(LENGTHS, sweep()["dynamic:10"], strict=True)
+            for metric in metrics
+        )
+        assert texts(plot.get_legend().get_texts()) == ["lstm", "dynamic:10"]
+        assert (plot.get_xlabel(), plot.get_ylabel()) == ("length", "accuracy")
+    # Where 11 and 21 are too near to each other, one of them is not written.
+    assert texts(axes[0].get_xticklabels()) == ["11", "51", "101", "201", "501"]
+    assert texts(axes[1].get_xticklabels()) == ["11", "21", "51", "101", "201", "501"]
+    assert pyplot.get_fignums() == []
+
+
+def test_metric_over_values_with_gaps(tmp_path, axes):
+    curves = {"none": [[], []], "some": [[], [0.5, math.nan]], "bad": [[math.inf, 1.0], [0.4]]}
+    over_lengths(tmp_path / "1.png", curves, [20_000, 2_000_000])
+    assert texts(axes[0].get_legend().get_texts()) == ["some", "bad"]
+    assert texts(axes[0].get_xticklabels()) == ["20k", "2M"]
+    over_lengths(tmp_path / "2.png", {"one": [[0.5]]}, [0.25], log_x=True)
+    assert texts(axes[1].get_xticklabels()) == ["0.25"]
+    with pytest.raises(ValueError, match="argument"):
+        over_lengths(tmp_path / "3.png", {"short": [[0.5]]})
+
+
 def test_action_distribution_normalises_each_position(tmp_path):
     path = tmp_path / "1.png"
     counts = np.array([[1, 1], [3000, 1000], [0, 0]])
@@ -71,11 +173,7 @@ def test_action_distribution_normalises_each_position(tmp_path):
     assert pyplot.get_fignums() == []
 
 
-def test_action_against_truth(tmp_path, monkeypatch):
-    titles = []
-    monkeypatch.setattr(
-        "matplotlib.axes.Axes.set_title", lambda _self, label, **_kwargs: titles.append(label)
-    )
+def test_action_against_truth(tmp_path, titles):
     truth = np.array([[0, 1, 2, -1], [2, 2, 2, 3]])
     actions = np.array([[0, 1, 0, 0], [2, 2, 0, 2]])
     action_against_truth(actions, truth, 3, tmp_path / "1.png", "toy")
@@ -84,6 +182,22 @@ def test_action_against_truth(tmp_path, monkeypatch):
     assert shows(tmp_path / "1.png", colormaps["Blues"](1.0))
     action_against_truth(actions[:0], truth[:0], 3, tmp_path / "2.png", "toy")
     assert titles[1:] == ["toy (no decisions)"]
+
+
+def test_visited_positions(tmp_path, titles, axes):
+    truth = np.array([0, 0, 0, 0, 2, 2, -1, 4])
+    visited = np.zeros((8, 4), bool)
+    visited[:, 3] = visited[0, 0] = visited[:2, 1] = visited[4:6, 2] = visited[6:, 0] = True
+    visited_positions(visited, truth, tmp_path / "1.png", "toy", "a note")
+    # -1 and 4 are no positions of the sequence.
+    assert titles == ["toy (50.0% of chains visit the right position)\n"]
+    shares = np.ma.filled(axes[0].images[0].get_array(), np.nan)
+    np.testing.assert_allclose(shares, [[0.25, 0.5, 0, 1], [np.nan] * 4, [0, 0, 1, 1]])
+    for share in (0.25, 0.5, 1.0):
+        assert shows(tmp_path / "1.png", colormaps["Blues"](share)), share
+    visited_positions(visited[:0], truth[:0], tmp_path / "2.png", "toy")
+    assert titles[1:] == ["toy (no examples)"]
+    assert pyplot.get_fignums() == []
 
 
 @pytest.mark.parametrize("num_actions", [1, 40])

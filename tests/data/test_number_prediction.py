@@ -1,38 +1,78 @@
 """Number prediction: labels and rejection against their definition, streams, the TFDS cache."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
-from dynskip_jax.data import load_number_prediction
+from dynskip_jax.data import load_number_prediction, tfds_tools
 from dynskip_jax.data.number_prediction import (
     DEFAULT_SIZES,
+    NumberPredictionData,
     follow,
     generate,
     generate_splits,
+    hops_of,
     is_allowed,
+    labels_of,
+    num_symbols,
 )
 from dynskip_jax.errors import UserError
 
 SMALL = {"num_train": 2300, "num_dev": 40, "num_test": 1}
 
 
-def label_by_definition(row):
-    """The paper's sentence, in plain Python."""
+def hops_by_definition(row):
+    """The paper's sentence, in plain Python; lengths other than 11 and 21 are beyond the paper."""
     pointer = row[-1]
-    if len(row) == 11:
-        return row[pointer]
+    assert 0 <= pointer < len(row) - 1
+    if len(row) != 21:
+        return [pointer]
     first = row[pointer]
     assert first < pointer
-    return row[first]
+    return [pointer, first]
 
 
-@pytest.mark.parametrize("length", [11, 21])
+@pytest.mark.parametrize("length", [11, 12, 20, 21, 22, 51, 501])
 def test_labels_by_definition(length):
     digits, labels = generate(length, 500, seed=3)
     assert digits.shape == (500, length) and labels.shape == (500,)
     assert digits.dtype == labels.dtype == np.int32
-    assert digits.min() == 0 and digits.max() == 9
-    assert labels.tolist() == [label_by_definition(row) for row in digits.tolist()]
+    assert digits[:, :-1].min() == labels.min() == 0 and digits[:, :-1].max() == labels.max() == 9
+    hops = [hops_by_definition(row) for row in digits.tolist()]
+    assert hops_of(digits).tolist() == hops
+    answers = [row[hop[-1]] for row, hop in zip(digits.tolist(), hops, strict=True)]
+    assert labels.tolist() == labels_of(digits).tolist() == answers
+    assert digits.max() < num_symbols(length)
+
+
+def test_symbols():
+    expected = {11: 10, 12: 11, 20: 19, 21: 10, 22: 21, 51: 50, 201: 200, 501: 500}
+    assert {length: num_symbols(length) for length in expected} == expected
+
+
+def test_no_examples():
+    for length in (11, 21, 51):
+        digits, labels = generate(length, 0, seed=0)
+        assert digits.shape == (0, length) and labels.shape == (0,)
+        assert hops_of(digits).shape == (0, 2 if length == 21 else 1)
+
+
+@pytest.mark.parametrize("length", [11, 21])
+def test_the_papers_lengths_keep_their_examples(length):
+    """Digits drawn row by row; the examples are the allowed rows, in order; SHA-256 over all of it."""
+    sizes = {"train": 700, "dev": 30, "test": 1}
+    digest = hashlib.sha256()
+    for stream, (split, size) in enumerate(sizes.items()):
+        rng = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(stream,)))
+        drawn = rng.integers(10, size=(20 * size, length), dtype=np.int32).tolist()
+        rows = [row for row in drawn if length == 11 or row[row[-1]] < row[-1]][:size]
+        labels = [row[hops_by_definition(row)[-1]] for row in rows]
+        digest.update(f"{split} ({size}, {length})\n".encode())
+        for values in (rows, labels):
+            digest.update(np.array(values, "<i4").tobytes())
+    data = NumberPredictionData("", generate_splits(length, 5, sizes), "")
+    assert data.fingerprint == digest.hexdigest()
 
 
 def test_the_papers_example_of_two_hops():
@@ -43,16 +83,16 @@ def test_the_papers_example_of_two_hops():
 def test_rejection_by_definition():
     digits = np.random.default_rng(5).integers(0, 10, (400, 21))
     assert is_allowed(digits).tolist() == [row[row[-1]] < row[-1] for row in digits.tolist()]
-    assert is_allowed(digits[:, :11]).all()
+    assert is_allowed(digits[:, :11]).all() and is_allowed(digits[:, :20]).all()
 
 
 # 99.99 % quantile of chi-square with nine degrees of freedom.
 UNIFORM_BOUND = 33.7
 
 
-def chi_square(digits):
-    expected = digits.size / 10
-    return float(((np.bincount(digits.ravel(), minlength=10) - expected) ** 2 / expected).sum())
+def chi_square(digits, kinds=10):
+    expected = digits.size / kinds
+    return float(((np.bincount(digits.ravel(), minlength=kinds) - expected) ** 2 / expected).sum())
 
 
 def test_digits_are_uniform():
@@ -60,6 +100,19 @@ def test_digits_are_uniform():
     digits, labels = generate(11, 20_000, seed=0)
     assert all(chi_square(digits[:, column]) < UNIFORM_BOUND for column in range(11))
     assert chi_square(labels) < UNIFORM_BOUND
+
+
+@pytest.mark.parametrize("length", [12, 51, 301])
+def test_pointers_are_uniform(length):
+    digits, labels = generate(length, 60_000, seed=0)
+    freedom = length - 2
+    # Mean and variance of chi-square are `freedom` and twice that. Beyond five deviations lies one in 10,000,
+    # or less where the degrees of freedom are many.
+    assert chi_square(digits[:, -1], length - 1) < freedom + 5 * np.sqrt(2 * freedom)
+    assert all(chi_square(digits[:, column]) < UNIFORM_BOUND for column in (0, 9, 10, length - 2))
+    assert chi_square(labels) < UNIFORM_BOUND
+    # The pointer says nothing about the digits.
+    assert chi_square(labels[digits[:, -1] == length - 2]) < UNIFORM_BOUND
 
 
 def test_two_hops_keep_the_conditional_law():
@@ -73,7 +126,7 @@ def test_two_hops_keep_the_conditional_law():
     assert all(chi_square(digits[:, column]) < UNIFORM_BOUND for column in range(10, 20))
 
 
-@pytest.mark.parametrize("length", [11, 21])
+@pytest.mark.parametrize("length", [11, 21, 51])
 def test_seeds_and_splits_are_independent_streams(length):
     sizes = {"train": 3000, "dev": 3000, "test": 3000}
     first, again, other = (generate_splits(length, seed, sizes) for seed in (0, 0, 1))
@@ -101,7 +154,7 @@ def test_default_sizes_prepare_once(tmp_path, capfd):
 
 
 def test_cache_holds_what_is_generated(tmp_path):
-    for length in (11, 21):
+    for length in (11, 21, 51, 257, 258, 501):
         data = load_number_prediction(length, data=str(tmp_path), seed=7, **SMALL)
         assert data.sizes == {"train": 2300, "dev": 40, "test": 1}
         expected = generate_splits(length, 7, data.sizes)
@@ -111,8 +164,16 @@ def test_cache_holds_what_is_generated(tmp_path):
             assert digits.dtype == labels.dtype == np.int32
 
 
+def test_config_of_a_length_beyond_the_paper(tmp_path):
+    data = load_number_prediction(51, data=str(tmp_path))
+    assert data.name == "number_prediction/length_51" and data.sizes == dict(DEFAULT_SIZES)
+    again = load_number_prediction(51, data=str(tmp_path))
+    assert again.source == f"the TFDS cache {tmp_path / 'number_prediction' / 'length_51' / '1.0.0'}"
+    assert again.fingerprint == data.fingerprint
+
+
 def test_seeds_and_sizes_do_not_share_a_cache(tmp_path):
-    choices = [(11, {}), (21, {}), (11, {"seed": 1}), (11, {"num_dev": 41})]
+    choices = [(11, {}), (21, {}), (11, {"seed": 1}), (11, {"num_dev": 41}), (51, {})]
     loads = [
         [
             load_number_prediction(length, data=str(tmp_path), **(SMALL | more)).fingerprint
@@ -136,22 +197,60 @@ def test_directory_that_cannot_be_written(tmp_path):
     assert data.fingerprint == load_number_prediction(11, data=str(tmp_path), **SMALL).fingerprint
 
 
+@pytest.mark.parametrize("length", [11, 301])
 @pytest.mark.parametrize("keep", [0.5, 0.0])
 @pytest.mark.parametrize("file", ["dataset_info.json", "number_prediction-train.array_record-00000-of-00001"])
-def test_damaged_cache_names_the_folder(tmp_path, file, keep):
-    load_number_prediction(11, data=str(tmp_path), **SMALL)
+def test_damaged_cache_names_the_folder(tmp_path, file, keep, length):
+    load_number_prediction(length, data=str(tmp_path), **SMALL)
     (path,) = tmp_path.rglob(file)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
     with pytest.raises(UserError) as caught:
-        load_number_prediction(11, data=str(tmp_path), **SMALL)
+        load_number_prediction(length, data=str(tmp_path), **SMALL)
     message = str(caught.value)
     assert f"{path.parent} is damaged" in message and "delete that folder" in message and "\n" not in message
+
+
+def one_digit_less(digits, labels):
+    return digits[:, :-1], labels
+
+
+def another_label(digits, labels):
+    return digits, (labels + 1) % 10
+
+
+def pointer_to_itself(digits, labels):
+    digits[0, -1] = labels[0] = digits.shape[1] - 1
+    return digits, labels
+
+
+def pointer_to_nowhere(digits, labels):
+    digits[0, -1] = digits.shape[1]
+    return digits, labels
+
+
+@pytest.mark.parametrize("length", [11, 51])
+@pytest.mark.parametrize("damage", [one_digit_less, another_label, pointer_to_itself, pointer_to_nowhere])
+def test_examples_that_were_not_written(tmp_path, monkeypatch, length, damage):
+    load_number_prediction(length, data=str(tmp_path), **SMALL)
+    read = tfds_tools.read_splits
+
+    def read_splits(*arguments):
+        records = read(*arguments)
+        record = records["dev"][0]
+        record["digits"], record["labels"] = damage(record["digits"].copy(), record["labels"].copy())
+        return records
+
+    monkeypatch.setattr(tfds_tools, "read_splits", read_splits)
+    with pytest.raises(UserError, match="is damaged"):
+        load_number_prediction(length, data=str(tmp_path), **SMALL)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"length": 12}, "11 .*21"),
+        ({"length": 10}, r"no length 10: use --length 21 \(two hops\) or .* 11 to 501 \(one hop\)$"),
+        ({"length": 502}, "no length 502"),
+        ({"length": -51}, "no length -51"),
         ({"length": 11, "num_dev": 0}, "dev examples"),
         ({"length": 11, "seed": -1}, "seed"),
     ],

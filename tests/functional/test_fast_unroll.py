@@ -94,6 +94,20 @@ def test_without_lengths_too(double_precision, name):
     assert_same(SKIPS[name], *problem(SKIPS[name]))
 
 
+@pytest.mark.parametrize("mode", F.RELAXATIONS)
+@pytest.mark.parametrize("name", ["dynamic:3 0.5", "dynamic mean", "dynamic masked", "released"])
+def test_relaxed_choices_too(double_precision, name, mode):
+    options = dict(mode=mode, temperature=jnp.asarray(0.7))
+    assert_same(SKIPS[name], *problem(SKIPS[name]), seq_lengths=jnp.array((7, 2, 5)), **options)
+    allowed = jnp.array([True] * (SKIPS[name].max_skip - 1) + [False])
+    assert_same(SKIPS[name], *problem(SKIPS[name]), policy_mask=allowed, **options)
+
+
+def test_attention_at_a_temperature(double_precision):
+    for name in ("attention:3 0.5", "attention mean", "attention masked"):
+        assert_same(SKIPS[name], *problem(SKIPS[name]), temperature=0.7)
+
+
 @pytest.mark.parametrize("name", ["lstm", "attention mean", "released"])
 def test_and_in_float32(name):
     skip = SKIPS[name]

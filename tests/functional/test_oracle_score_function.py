@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import tiny_problem
+from benchmarks.tiny_problem import SEQUENCES, K, problem
 from dynskip_jax import functional as F
-
-K, TIME, HIDDEN, INPUT, UNITS, CLASSES = 2, 3, 3, 2, 4, 3
-SKIP = F.TimeSkip("dynamic", K, 0.7)
-SEQUENCES = np.array(list(itertools.product(range(1, K + 1), repeat=TIME)))
 
 
 @pytest.fixture(autouse=True)
@@ -21,24 +19,11 @@ def double_precision():
         yield
 
 
-def problem():
-    """Weights, an input, its label: h(T) decides the terminal reward, every h(t) a per-step one."""
-    rng = np.random.default_rng(0)
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape))
-    lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
-    agent = F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, K), draw(K))
-    head = 2 * draw(HIDDEN, CLASSES)
-    return lstm, agent, head, draw(TIME, INPUT), draw(2, HIDDEN)
-
-
 def rollout(agent, count, actions=None, seed=0):
     """Runs `count` copies of the input; returns decisions, and rewards of each step, (count, time)."""
-    lstm, _, head, x, (h0, c0) = problem()
     keys = jax.random.split(jax.random.key(seed), count)
-    tile = lambda a: jnp.broadcast_to(a, (count, *a.shape))
-    carry = F.initial_carry(keys, K, tile(h0), tile(c0))
-    _, out = F.unroll(F.SkipLSTMParams(lstm, agent), carry, tile(x), SKIP, actions=actions)
-    return out.decision, jax.nn.log_softmax(out.h @ head)[..., 1]
+    runs = tiny_problem.rollout(problem()._replace(agent=agent), keys, actions)
+    return runs.decision, runs.rewards
 
 
 def returns(rewards, per_step):
@@ -47,11 +32,7 @@ def returns(rewards, per_step):
 
 def exact_objective(agent, entropy_coef, per_step):
     """J_2 = E[R] + β H, every expectation a sum over all action sequences."""
-    decision, rewards = rollout(agent, len(SEQUENCES), jnp.asarray(SEQUENCES))
-    log_pi = decision.log_prob.sum(axis=1)
-    pi = jnp.exp(log_pi)
-    total = rewards.sum(axis=1) if per_step else rewards[:, -1]
-    return jnp.sum(pi * jax.lax.stop_gradient(total)) - entropy_coef * jnp.sum(pi * log_pi)
+    return tiny_problem.exact_objective(problem()._replace(agent=agent), entropy_coef, per_step)
 
 
 def losses(agent, entropy_coef, per_step, count, actions=None, seed=0, **options):

@@ -138,7 +138,7 @@ def test_training_segments_carry_the_state_on():
     carry = start = task.initial_carry(params, jax.random.key(3))
     total, tokens = 0.0, 0
     for number, batch in enumerate(train_batches(task)):
-        _, (carry, sums) = task.loss(params, carry, batch, jax.random.key(number))
+        _, (carry, sums) = task.loss(params, carry, batch, jax.random.key(number), task.stage(0).of_model(0))
         total, tokens = total + float(sums["nll"]), tokens + int(sums["tokens"])
     inputs, targets = (leaf.reshape(3, 20) for leaf in stream_of(task, "train"))
     _, output = nnx.merge(task.graphdef, params)(start, jnp.asarray(inputs, jnp.int32), mode="sample")
@@ -150,8 +150,8 @@ def second_segment(task, params, forget):
     """Loss of the second training segment, after `forget` was applied to the carry of the first."""
     first, second, *_ = train_batches(task)
     carry = task.initial_carry(params, jax.random.key(3))
-    _, (carry, _) = task.loss(params, carry, first, jax.random.key(4))
-    return float(task.loss(params, forget(carry), second, jax.random.key(4))[0])
+    _, (carry, _) = task.loss(params, carry, first, jax.random.key(4), task.stage(0).of_model(0))
+    return float(task.loss(params, forget(carry), second, jax.random.key(4), task.stage(0).of_model(0))[0])
 
 
 def keep_newest(carry):
@@ -197,7 +197,10 @@ def test_dropout_is_for_training_alone():
     batch = train_batches(plain)[0]
     carry = plain.initial_carry(params, jax.random.key(3))
     with_dropout, without = (
-        [float(task.loss(params, carry, batch, jax.random.key(k))[1][1]["nll"]) for k in (1, 1, 2)]
+        [
+            float(task.loss(params, carry, batch, jax.random.key(k), task.stage(0).of_model(0))[1][1]["nll"])
+            for k in (1, 1, 2)
+        ]
         for task in (dropped, plain)
     )
     assert with_dropout[0] == with_dropout[1] != with_dropout[2]
@@ -222,7 +225,7 @@ def test_loss_is_summed_over_the_segment_and_averaged_over_streams():
     params = task.init(jax.random.key(0))
     batch = train_batches(task)[0]
     carry = task.initial_carry(params, jax.random.key(3))
-    loss, (_, sums) = task.loss(params, carry, batch, jax.random.key(1))
+    loss, (_, sums) = task.loss(params, carry, batch, jax.random.key(1), task.stage(0).of_model(0))
     assert batch.inputs.shape == (3, 5)
     np.testing.assert_allclose(loss, sums["nll"] / 3, rtol=1e-6)
 

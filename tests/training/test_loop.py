@@ -19,6 +19,7 @@ from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.run_dir import RunDir
+from dynskip_jax.training.stage import Stage
 
 NUM_BATCHES = 3
 
@@ -29,6 +30,7 @@ class Scripted:
     monitor = "dev_score"
     headline = "loss"
     num_batches = NUM_BATCHES
+    examples_per_batch = 10
     batch_axis = None
 
     def __init__(self, *scripts, higher_is_better=False):
@@ -42,7 +44,10 @@ class Scripted:
     def initial_carry(self, params, key):
         return jax.random.normal(key, (2,))
 
-    def loss(self, params, carry, batch, keys, axis_name=None):
+    def stage(self, epoch):
+        return Stage()
+
+    def loss(self, params, carry, batch, keys, stage, axis_name=None):
         noise = jax.random.normal(keys[0], (2,))
         value = jnp.sum(jnp.sin(params["w"] * batch + carry * noise))
         return value - params["steps"], (carry + noise, {"loss": value, "batches": jnp.ones(())})
@@ -113,6 +118,7 @@ def language_modelling(seeds):
             dropout=0.3,
             init_scale=0.3,
             cell_options=({}, {"agent_features": 5, "recurrent_dropout": 0.2}),
+            num_seeds=len(seeds),
             objective=AgentObjective(baseline="batch", entropy_coef=0.1),
             evaluation_mode="sample",
         ),
@@ -235,7 +241,7 @@ def test_same_seed_gives_the_same_result(tmp_path):
 
 def test_no_two_steps_draw_the_same_noise(tmp_path):
     class Noisy(Scripted):
-        def loss(self, params, carry, batch, keys, axis_name=None):
+        def loss(self, params, carry, batch, keys, stage, axis_name=None):
             noise = jnp.stack([jax.random.normal(keys[0]), carry[0]])
             return -params["steps"], (carry, {"noise": noise, "loss": jnp.zeros(()), "batches": jnp.ones(())})
 

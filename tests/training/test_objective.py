@@ -163,7 +163,9 @@ def test_classifier_compares_the_rollouts_of_one_example():
                 objective=AgentObjective(entropy_coef=0.0, **objective),
             ),
         )
-        loss, (_, sums) = task.loss(task.init(jax.random.key(1)), (), batch, jax.random.key(2))
+        loss, (_, sums) = task.loss(
+            task.init(jax.random.key(1)), (), batch, jax.random.key(2), task.stage(0).of_model(0)
+        )
         return loss - sums["nll"] / sums["examples"], sums["examples"]
 
     # With λ = 0 the choice has no effect: the rollouts of an example agree, and none has an advantage.

@@ -55,6 +55,7 @@ def language_modelling(num_seeds, baseline):
             dropout=0.3,
             init_scale=0.3,
             cell_options=({}, {"agent_features": 5, "recurrent_dropout": 0.2}),
+            num_seeds=num_seeds,
             objective=AgentObjective(baseline=baseline, entropy_coef=0.1, discount=0.9),
         ),
     )

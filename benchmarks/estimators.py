@@ -1,0 +1,343 @@
+"""Bias and variance of estimators of the agent's gradient, against the sum over all action sequences.
+
+    python -m benchmarks.estimators
+    python -m benchmarks.estimators --samples 100000 --out bench/
+
+On `tiny_problem`, in double precision, with a terminal reward. An estimate is the gradient of the agent's
+weights from M rollouts of one example, M the same for all estimators. Each is held against the exact gradient
+of the objective it is meant for: the mean of N estimates, their spread, and how far a single one points
+astray. 20,000 estimates of each take half a minute on two cores.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Key
+from rich.console import Console
+
+from benchmarks import machine, tiny_problem
+from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
+from dynskip_jax import functional as F
+from dynskip_jax.training.progress import Progress
+
+# Of the first eight seeds of this length the one in which the choices move the reward most.
+TIME, PROBLEM_SEED = 4, 2
+ROLLOUTS = 4
+ENTROPY_COEF = 0.1
+DECAY = 0.99
+TEMPERATURE = 1.0
+CRITIC_UNITS = 16
+CHUNK = 1000  # estimates computed at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Command line."""
+
+    samples: int = 20_000
+    """N, estimates by each estimator."""
+    seed: int = 0
+    """Of the agent's noise."""
+    out: Path | None = None
+    """Folder for estimators.json and estimators.md."""
+
+
+class Seen(NamedTuple):
+    """What an estimator may use of the M rollouts of an example.
+
+    Attributes:
+        log_prob: log π of the choices taken, (M, time).
+        entropy: H(π) at each step, (M, time).
+        reward: terminal rewards, (M,).
+        value: V(s(t)) of the critic, (M, time).
+        past: moving average of the mean rewards of earlier estimates.
+    """
+
+    log_prob: Float[Array, "M time"]
+    entropy: Float[Array, "M time"]
+    reward: Float[Array, " M"]
+    value: Float[Array, "M time"]
+    past: Float[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimator:
+    """One way from M rollouts to a gradient.
+
+    Attributes:
+        name: in the table.
+        objective: what it should descend on, minus a key of `exact_gradients`.
+        loss: whose gradient of the agent's weights is the estimate.
+        mode: of `F.unroll`.
+        unbiased: whether its mean is the exact gradient.
+    """
+
+    name: str
+    objective: str
+    loss: Callable[[Seen], Float[Array, ""]]
+    mode: str = "sample"
+    unbiased: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What N estimates came to.
+
+    Attributes:
+        estimator: by which.
+        bias: |mean - exact| / |exact|.
+        standard_error: what an unbiased estimator's `bias` would be, root mean square.
+        variance: trace of the covariance of one estimate.
+        cosine: between one estimate and the exact gradient, mean; 0 where the estimate is 0.
+        exact: |exact|.
+    """
+
+    estimator: Estimator
+    bias: float
+    standard_error: float
+    variance: float
+    cosine: float
+    exact: float
+
+
+def estimators() -> list[Estimator]:
+    """Returns all that the table compares."""
+    reward, with_entropy = "E[R]", f"E[R] + {ENTROPY_COEF:g} H"
+
+    def scored(baseline: Callable[[Seen], Any], entropy_coef: float = 0.0) -> Callable:
+        return lambda seen: F.reinforce_loss(
+            seen.log_prob, seen.reward, entropy_coef=entropy_coef, baseline=baseline(seen)
+        ).mean()
+
+    def with_exact_entropy(loss: Callable) -> Callable:
+        return lambda seen: loss(seen) - ENTROPY_COEF * seen.entropy.sum(axis=1).mean()
+
+    def learned(seen: Seen) -> Float[Array, ""]:
+        # Each step has a value of its own, so the terminal reward counts as that of the last step.
+        rewards = jnp.zeros_like(seen.log_prob).at[:, -1].set(seen.reward)
+        return F.reinforce_loss(seen.log_prob, rewards, entropy_coef=0.0, baseline=seen.value).mean()
+
+    def none(seen: Seen) -> float:
+        return 0.0
+
+    def past(seen: Seen) -> Float[Array, ""]:
+        return seen.past
+
+    def others(seen: Seen) -> Float[Array, " M"]:
+        return F.leave_one_out_mean(seen.reward)
+
+    return [
+        Estimator("Eq. 5, no baseline", reward, scored(none)),
+        Estimator("moving average", reward, scored(past)),
+        Estimator("learned baseline", reward, learned),
+        Estimator("leave-one-out", reward, scored(others)),
+        Estimator("sampled entropy, no baseline", with_entropy, scored(none, ENTROPY_COEF)),
+        Estimator(
+            "exact entropy, no baseline", with_entropy, with_exact_entropy(scored(none)), unbiased=False
+        ),
+        Estimator("sampled entropy, leave-one-out", with_entropy, scored(others, ENTROPY_COEF)),
+        Estimator(
+            "exact entropy, leave-one-out", with_entropy, with_exact_entropy(scored(others)), unbiased=False
+        ),
+        Estimator(
+            "VIMCO",
+            f"E[log mean of {ROLLOUTS} p]",
+            lambda seen: F.vimco_loss(seen.log_prob[None], seen.reward[None])[0],
+        ),
+        *(
+            Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode=mode, unbiased=False)
+            for mode in F.RELAXATIONS
+        ),
+    ]
+
+
+def exact_gradients(of: Problem) -> dict[str, Float[Array, " weights"]]:
+    """Returns the gradient of each objective, of the agent's weights in one row."""
+    objectives = {
+        "E[R]": tiny_problem.exact_objective,
+        f"E[R] + {ENTROPY_COEF:g} H": lambda of: tiny_problem.exact_objective(of, ENTROPY_COEF),
+        f"E[log mean of {ROLLOUTS} p]": lambda of: tiny_problem.exact_averaged(of, ROLLOUTS),
+    }
+
+    def gradient(objective: Callable) -> Float[Array, " weights"]:
+        return ravel_pytree(jax.grad(lambda agent: objective(of._replace(agent=agent)))(of.agent))[0]
+
+    return {name: jax.jit(gradient, static_argnums=0)(objective) for name, objective in objectives.items()}
+
+
+def fitted_critic(of: Problem) -> F.AgentParams:
+    """Returns a critic of the exact values: a random hidden layer, and the output layer by least squares."""
+    rng = np.random.default_rng(0)
+    shapes = [(HIDDEN, CRITIC_UNITS), (INPUT, CRITIC_UNITS), (CRITIC_UNITS,)]
+    w_h, w_x, b = (rng.normal(size=shape) for shape in shapes)
+    seen = np.asarray(tiny_problem.every_sequence(of).seen)
+    units = np.tanh(seen @ w_h + np.asarray(of.x) @ w_x + b).reshape(-1, CRITIC_UNITS)
+    units = np.concatenate([units, np.ones((len(units), 1))], axis=1)
+    weights, *_ = np.linalg.lstsq(units, tiny_problem.exact_values(of).reshape(-1, 1))
+    return F.AgentParams(*map(jnp.asarray, (w_h, w_x, b, weights[:-1], weights[-1])))
+
+
+def run_rollouts(
+    of: Problem,
+    critic: F.AgentParams,
+    key: Key[Array, ""],
+    past: Float[Array, ""],
+    mode: str,
+) -> Seen:
+    """Runs M rollouts of the example.
+
+    Args:
+        of: the problem.
+        critic: for the learned baseline.
+        key: of this estimate's noise.
+        past: moving average of earlier rewards.
+        mode: of `F.unroll`.
+    """
+    options = {} if mode == "sample" else {"temperature": TEMPERATURE}
+    runs = tiny_problem.rollout(of, jax.random.split(key, ROLLOUTS), mode=mode, **options)
+    x = jnp.broadcast_to(of.x, (ROLLOUTS, TIME, INPUT))
+    return Seen(
+        runs.decision.log_prob,
+        runs.decision.entropy,
+        runs.rewards[:, -1],
+        F.critic_values(critic, x, runs.seen),
+        past,
+    )
+
+
+def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> Float[Array, " N"]:
+    """Returns for each estimate the moving average of the rewards of those before it; 0 for the first."""
+    nothing = jnp.zeros(())
+    means = jax.lax.map(
+        lambda key: run_rollouts(of, critic, key, nothing, "sample").reward.mean(), keys, batch_size=CHUNK
+    )
+
+    def step(average, value):
+        return F.moving_average_update(average, value, DECAY), F.moving_average_value(average)
+
+    return jax.lax.scan(step, F.moving_average_start((), means.dtype), means)[1]
+
+
+def estimates(
+    sharing: tuple[Estimator, ...],
+    of: Problem,
+    critic: F.AgentParams,
+    keys: Key[Array, " N"],
+    past: Float[Array, " N"],
+) -> Float[Array, "estimators N weights"]:
+    """Returns N estimates by each estimator of minus its objective's gradient, the weights in one row.
+
+    Args:
+        sharing: estimators of one mode, all applied to the same rollouts.
+        of: the problem.
+        critic: for the learned baseline.
+        keys: of each estimate's noise.
+        past: moving average of earlier rewards.
+    """
+    weights, as_agent = ravel_pytree(of.agent)
+
+    def losses(weights, key, past):
+        seen = run_rollouts(of._replace(agent=as_agent(weights)), critic, key, past, sharing[0].mode)
+        return jnp.stack([estimator.loss(seen) for estimator in sharing])
+
+    found = jax.lax.map(lambda own: jax.jacrev(losses)(weights, *own), (keys, past), batch_size=CHUNK)
+    return jnp.moveaxis(found, 1, 0)
+
+
+def summary(
+    estimator: Estimator, found: Float[np.ndarray, "N weights"], exact: Float[np.ndarray, " weights"]
+) -> Result:
+    """Compares estimates with the exact gradient.
+
+    Args:
+        estimator: that made them.
+        found: the estimates.
+        exact: what their mean should be.
+    """
+    norm = np.linalg.norm(exact)
+    variance = found.var(axis=0).sum()
+    cosines = found @ exact / np.maximum(np.linalg.norm(found, axis=1) * norm, np.finfo(found.dtype).tiny)
+    return Result(
+        estimator,
+        bias=float(np.linalg.norm(found.mean(axis=0) - exact) / norm),
+        standard_error=float(np.sqrt(variance / len(found)) / norm),
+        variance=float(variance),
+        cosine=float(cosines.mean()),
+        exact=float(norm),
+    )
+
+
+def run(samples: int, seed: int = 0, console: Console | None = None) -> list[Result]:
+    """Measures all estimators with the same noise.
+
+    Args:
+        samples: N.
+        seed: of the noise.
+        console: for a bar of progress; None for none.
+    """
+    chosen = estimators()
+    results = []
+    with jax.enable_x64(True), Progress(len(chosen), "estimators", console=console) as progress:
+        of = tiny_problem.problem(TIME, PROBLEM_SEED)
+        critic, exact = fitted_critic(of), exact_gradients(of)
+        keys = jax.random.split(jax.random.key(seed), samples)
+        past = jax.jit(past_rewards)(of, critic, keys)
+        for mode, group in groupby(chosen, key=lambda estimator: estimator.mode):
+            sharing = tuple(group)
+            found = np.asarray(jax.jit(estimates, static_argnums=0)(sharing, of, critic, keys, past))
+            for estimator, own in zip(sharing, found, strict=True):
+                results.append(summary(estimator, own, -np.asarray(exact[estimator.objective])))
+            progress.advance(len(sharing), now=mode)
+    return results
+
+
+def table(results: list[Result]) -> str:
+    """Returns the results in Markdown."""
+    lines = [
+        "| estimator | objective | relative bias (s.e.) | total variance | cosine |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for result in results:
+        bias = f"{result.bias:.4f} ({result.standard_error:.4f})"
+        name, objective = result.estimator.name, result.estimator.objective
+        # Without noise what is left is the rounding of the mean.
+        variance = "0" if result.variance < 1e-20 else f"{result.variance:.3g}"
+        lines.append(f"| {name} | {objective} | {bias} | {variance} | {result.cosine:.3f} |")
+    return "\n".join(lines)
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Returns the figures and what they belong to."""
+    figures = dataclasses.asdict(result)
+    figures["estimator"] = result.estimator.name
+    return {"objective": result.estimator.objective, "unbiased": result.estimator.unbiased, **figures}
+
+
+def main() -> None:
+    """Runs the command line."""
+    flags = tyro.cli(Flags, prog="python -m benchmarks.estimators", description=__doc__)
+    about = machine.describe("default", False)
+    # The bar is for a terminal; the table goes to a file as it is, to be pasted.
+    terminal = Console(stderr=True)
+    results = run(flags.samples, flags.seed, terminal if terminal.is_terminal else None)
+    text = table(results)
+    print(f"{machine.headline(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
+    if flags.out is not None:
+        flags.out.mkdir(parents=True, exist_ok=True)
+        (flags.out / "estimators.md").write_text(text + "\n")
+        content = {"about": about, "samples": flags.samples, "rollouts": ROLLOUTS, "seed": flags.seed}
+        content["results"] = [as_json(result) for result in results]
+        (flags.out / "estimators.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

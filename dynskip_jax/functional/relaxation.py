@@ -1,0 +1,62 @@
+"""Relaxed choices: weights over the last K states through which a gradient reaches the agent.
+
+The score function needs no more than the reward, and pays with variance. A relaxation lets the gradient of
+the loss flow through the states that could have entered: biased with regard to the sampled policy, but quiet.
+"""
+
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+Relaxation = Literal["soft", "gumbel_softmax", "straight_through", "reinmax"]
+RELAXATIONS: tuple[str, ...] = get_args(Relaxation)
+
+
+def draws_noise(relaxation: str) -> bool:
+    """Whether the weights are random: all but the agent's own distribution are."""
+    return relaxation != "soft"
+
+
+def relaxed_weights(
+    log_probs: Float[Array, "*batch K"],
+    noise: Float[Array, "*batch K"] | None,
+    relaxation: str,
+    temperature: float | Float[Array, ""] = 1.0,
+) -> Float[Array, "*batch K"]:
+    """Weights of the K states, which sum to 1.
+
+    With π = softmax(log_probs), g the noise, and τ the temperature:
+
+    * `soft`: softmax(log π / τ), the mean state of the policy; at τ = 1 this is attention.
+    * `gumbel_softmax`: softmax((log π + g) / τ) (Jang et al. 2017; Maddison et al. 2017).
+    * `straight_through`: one-hot of a sample, with the derivative of `gumbel_softmax` (Jang et al. 2017).
+    * `reinmax`: one-hot of a sample, with a derivative of second order, Heun's method (Liu et al. 2023).
+
+    Args:
+        log_probs: log π, normalised, in nats.
+        noise: `choice_noise`; not used by `soft`.
+        relaxation: one of `RELAXATIONS`.
+        temperature: τ > 0.
+    """
+    if relaxation == "soft":
+        return jax.nn.softmax(log_probs / temperature, axis=-1)
+    scores = log_probs + noise
+    if relaxation == "gumbel_softmax":
+        return jax.nn.softmax(scores / temperature, axis=-1)
+    one_hot = jax.nn.one_hot(jnp.argmax(scores, axis=-1), log_probs.shape[-1], dtype=log_probs.dtype)
+    if relaxation == "straight_through":
+        return _with_derivative_of(one_hot, jax.nn.softmax(scores / temperature, axis=-1))
+    # Liu et al. (2023), Algorithm 2: π_1 is the mean of the sample and π_τ, as a function of the same logits.
+    probs = jnp.exp(log_probs)
+    mean = jnp.log((one_hot + jax.nn.softmax(log_probs / temperature, axis=-1)) / 2)
+    pi_1 = jax.nn.softmax(jax.lax.stop_gradient(mean - log_probs) + log_probs, axis=-1)
+    return _with_derivative_of(one_hot, 2 * pi_1 - probs / 2)
+
+
+def _with_derivative_of(
+    value: Float[Array, "*batch K"], smooth: Float[Array, "*batch K"]
+) -> Float[Array, "*batch K"]:
+    """The value of one, the derivative of the other."""
+    return jax.lax.stop_gradient(value) + (smooth - jax.lax.stop_gradient(smooth))

@@ -1,0 +1,285 @@
+"""Baselines and VIMCO against exact enumeration of all action sequences, and against numbers by hand."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.tiny_problem import (
+    HIDDEN,
+    INPUT,
+    SEQUENCES,
+    TIME,
+    every_sequence,
+    exact_averaged,
+    exact_objective,
+    exact_values,
+    problem,
+    tuples,
+)
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+
+UNITS = 5
+ENTROPY_COEFS = (0.0, 0.3)
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def critic(seed=1, scale=1.0):
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: jnp.asarray(scale * rng.normal(size=shape))
+    return F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, 1), draw(1))
+
+
+def probabilities(runs):
+    return jnp.exp(runs.decision.log_prob.sum(axis=1))
+
+
+def largest(tree):
+    return max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+
+
+def assert_opposite(surrogate, exact):
+    """The gradient of a loss is minus that of an objective, and neither is zero."""
+    for a, b in zip(jax.tree.leaves(surrogate), jax.tree.leaves(exact), strict=True):
+        assert np.abs(b).max() > 1e-4
+        np.testing.assert_allclose(a, -b, rtol=1e-9, atol=1e-12)
+
+
+def expected_gradient(loss):
+    """Sums gradients of `loss(runs)`, one number per sequence, over all sequences by their probability."""
+    pi = probabilities(every_sequence(problem()))
+    return jax.grad(lambda agent: jnp.sum(pi * loss(every_sequence(problem()._replace(agent=agent)))))(
+        problem().agent
+    )
+
+
+def exact_gradient(**options):
+    return jax.grad(lambda agent: exact_objective(problem()._replace(agent=agent), **options))(
+        problem().agent
+    )
+
+
+def terminal_as_steps(runs):
+    """The terminal reward as the reward of the last step, so that each step may have its own baseline."""
+    return jnp.zeros_like(runs.rewards).at[:, -1].set(runs.rewards[:, -1])
+
+
+@pytest.mark.parametrize("entropy_coef", ENTROPY_COEFS)
+@pytest.mark.parametrize("per_step", [False, True])
+def test_moving_average_keeps_the_expected_gradient(entropy_coef, per_step):
+    average = F.moving_average_start((), jnp.float64)
+    for value in (-3.0, 1.0, -0.5):
+        average = F.moving_average_update(average, jnp.asarray(value), 0.9)
+    baseline = F.moving_average_value(average)
+    assert abs(baseline) > 0.1
+
+    def loss(runs):
+        rewards = runs.rewards if per_step else runs.rewards[:, -1]
+        return F.reinforce_loss(runs.decision.log_prob, rewards, entropy_coef=entropy_coef, baseline=baseline)
+
+    exact = exact_gradient(entropy_coef=entropy_coef, per_step=per_step)
+    assert_opposite(expected_gradient(loss), exact)
+
+
+@pytest.mark.parametrize("entropy_coef", ENTROPY_COEFS)
+@pytest.mark.parametrize("per_step", [False, True])
+def test_learned_baseline_with_arbitrary_weights_keeps_the_expected_gradient(entropy_coef, per_step):
+    x = jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT))
+
+    def values(runs):
+        return F.critic_values(critic(), x, runs.seen)
+
+    assert np.ptp(values(every_sequence(problem()))[:, -1]) > 0.1  # they do depend on the actions before
+
+    def loss(runs):
+        rewards = runs.rewards if per_step else terminal_as_steps(runs)
+        return F.reinforce_loss(
+            runs.decision.log_prob, rewards, entropy_coef=entropy_coef, baseline=values(runs)
+        )
+
+    exact = exact_gradient(entropy_coef=entropy_coef, per_step=per_step)
+    assert_opposite(expected_gradient(loss), exact)
+
+
+def test_a_baseline_that_knows_the_action_is_noticed():
+    def loss(runs):
+        knows = runs.decision.action.astype(runs.rewards.dtype)
+        return F.reinforce_loss(
+            runs.decision.log_prob, terminal_as_steps(runs), entropy_coef=0.0, baseline=knows
+        )
+
+    exact = exact_gradient()
+    wrong = jax.tree.map(jnp.add, expected_gradient(loss), exact)
+    assert largest(wrong) > 0.01 * largest(exact)
+
+
+def objective_of_trained(of, size):
+    """E[L] as a function of everything that is trained."""
+    return jax.grad(
+        lambda lstm, agent, head: exact_averaged(of._replace(lstm=lstm, agent=agent, head=head), size),
+        argnums=(0, 1, 2),
+    )(of.lstm, of.agent, of.head)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objective(size):
+    of, places = problem(), tuples(size)
+    pi = probabilities(every_sequence(of))[places].prod(axis=1)
+    np.testing.assert_allclose(pi.sum(), 1.0, rtol=1e-12)
+
+    def expected(lstm, agent, head):
+        runs = every_sequence(of._replace(lstm=lstm, agent=agent, head=head))
+        return jnp.sum(pi * F.vimco_loss(runs.decision.log_prob[places], runs.rewards[:, -1][places]))
+
+    enumerated = jax.grad(expected, argnums=(0, 1, 2))(of.lstm, of.agent, of.head)
+    assert_opposite(enumerated, objective_of_trained(of, size))
+
+
+def test_vimco_by_hand_for_two_rollouts():
+    log_probs = jnp.log(jnp.array([[[0.5, 0.25], [0.1, 1.0]]]))
+    log_likelihood = jnp.log(jnp.array([[0.2, 0.8]]))
+    # L = log 0.5; with the other in place of each: log 0.8 and log 0.2.
+    signals = np.log(0.5) - np.log([0.8, 0.2])
+    scores = np.log([0.5 * 0.25, 0.1])
+    loss = F.vimco_loss(log_probs, log_likelihood)
+    np.testing.assert_allclose(loss, [-np.log(0.5) - signals @ scores], rtol=1e-12)
+    to_log_probs, to_likelihood = jax.grad(lambda *a: F.vimco_loss(*a).sum(), argnums=(0, 1))(
+        log_probs, log_likelihood
+    )
+    np.testing.assert_allclose(to_log_probs, -signals[None, :, None] * np.ones((1, 1, 2)), rtol=1e-12)
+    # Shares of the sum, through L alone: the signals are stopped.
+    np.testing.assert_allclose(to_likelihood, [[-0.2, -0.8]], rtol=1e-12)
+
+
+def test_vimco_by_hand_for_three_rollouts():
+    p = np.array([0.1, 0.4, 0.9])
+    geometric = np.sqrt([0.4 * 0.9, 0.1 * 0.9, 0.1 * 0.4])
+    without = np.log((1.4 - p + geometric) / 3)
+    scores = np.array([-1.0, -2.0, -4.0])
+    loss = F.vimco_loss(jnp.asarray(scores)[None, :, None], jnp.log(jnp.asarray(p))[None])
+    L = np.log(1.4 / 3)
+    np.testing.assert_allclose(loss, [-L - (L - without) @ scores], rtol=1e-12)
+
+
+def test_vimco_does_not_count_padding():
+    rng = np.random.default_rng(0)
+    log_probs, log_likelihood = (jnp.asarray(-rng.exponential(size=s)) for s in ((2, 3, 4), (2, 3)))
+    valid = jnp.array([[True, True, False, False], [True, True, True, True]])
+    loss, gradient = jax.value_and_grad(lambda lp: F.vimco_loss(lp, log_likelihood, valid).sum())(log_probs)
+    cut = F.vimco_loss(log_probs[:1, :, :2], log_likelihood[:1]) + F.vimco_loss(
+        log_probs[1:], log_likelihood[1:]
+    )
+    np.testing.assert_allclose(loss, cut[0], rtol=1e-12)
+    np.testing.assert_array_equal(gradient[0, :, 2:], 0)
+    assert np.abs(gradient[1]).min() > 0
+
+
+def test_vimco_needs_two_rollouts():
+    with pytest.raises(UserError, match="at least 2 rollouts, got 1") as caught:
+        F.vimco_loss(jnp.zeros((2, 1, 3)), jnp.zeros((2, 1)))
+    assert "\n" not in str(caught.value)
+
+
+def test_averaged_log_likelihood_by_hand_and_where_probabilities_underflow():
+    likelihood = np.array([[0.2, 0.8, 0.5], [1.0, 0.0, 0.5]])
+    with np.errstate(divide="ignore"):
+        averaged = F.averaged_log_likelihood(jnp.asarray(np.log(likelihood)))
+    np.testing.assert_allclose(averaged, np.log([0.5, 0.5]), rtol=1e-12)
+    np.testing.assert_allclose(
+        F.averaged_log_likelihood(jnp.array([-2000.0, -2000.0 + np.log(3.0)])), -2000 + np.log(2), rtol=1e-12
+    )
+    np.testing.assert_allclose(F.averaged_log_likelihood(jnp.full((2, 4, 1), -3.0)), np.full((2, 4), -3.0))
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.99])
+def test_moving_average_against_a_loop(decay):
+    values = np.random.default_rng(0).normal(size=(20, 3)) + 5.0
+    average = F.moving_average_start((3,), jnp.float64)
+    np.testing.assert_array_equal(F.moving_average_value(average), np.zeros(3))
+    for n in range(1, len(values) + 1):
+        average = F.moving_average_update(average, jnp.asarray(values[n - 1]), decay)
+        weights = decay ** np.arange(n - 1, -1, -1.0)
+        expected = weights @ values[:n] / weights.sum()
+        np.testing.assert_allclose(F.moving_average_value(average), expected, rtol=1e-12)
+        if n == 1:
+            np.testing.assert_allclose(F.moving_average_value(average), values[0], rtol=1e-15)
+
+
+def test_moving_average_under_jit_and_scan_keeps_its_dtype():
+    values = jnp.arange(1.0, 5.0, dtype=jnp.float32)
+    step = lambda average, value: (
+        F.moving_average_update(average, value, 0.5),
+        F.moving_average_value(average),
+    )
+    last, before = jax.jit(partial(jax.lax.scan, step))(F.moving_average_start(), values)
+    assert F.moving_average_value(last).dtype == before.dtype == jnp.float32
+    np.testing.assert_allclose(before, [0.0, 1.0, 5 / 3, 17 / 7], rtol=1e-6)
+
+
+def test_moving_average_of_nothing_has_no_nan_in_its_gradient():
+    gradient = jax.grad(lambda average: F.moving_average_value(average).sum())(F.moving_average_start((2,)))
+    assert np.isfinite(np.concatenate(gradient)).all()
+
+
+def test_critic_values_by_hand_and_their_shapes():
+    params = critic()
+    w_h, w_x, b, w_out, b_out = map(np.asarray, params)
+    rng = np.random.default_rng(2)
+    x, h = rng.normal(size=(4, TIME, INPUT)), rng.normal(size=(4, TIME, HIDDEN))
+    hidden = np.tanh(h @ w_h + x @ w_x + b)
+    expected = (hidden @ w_out + b_out)[..., 0]
+    values = F.critic_values(params, jnp.asarray(x), jnp.asarray(h))
+    assert values.shape == (4, TIME)
+    np.testing.assert_allclose(values, expected, rtol=1e-12)
+    alone = F.critic_values(params, jnp.asarray(x[0, 0]), jnp.asarray(h[0, 0]))
+    assert alone.shape == ()
+    np.testing.assert_allclose(alone, expected[0, 0], rtol=1e-12)
+
+
+def test_a_critic_of_two_outputs_is_refused():
+    two = critic()._replace(w_out=jnp.zeros((UNITS, 2)), b_out=jnp.zeros(2))
+    with pytest.raises(ValueError):
+        F.critic_values(two, jnp.zeros((1, INPUT)), jnp.zeros((1, HIDDEN)))
+
+
+def test_critic_sends_no_gradient_into_what_it_sees_nor_into_returns():
+    x, h = jnp.ones((2, TIME, INPUT)), jnp.ones((2, TIME, HIDDEN))
+
+    def loss(params, x, h, returns):
+        return F.critic_loss(F.critic_values(params, x, h), returns).sum()
+
+    for returns in (jnp.ones(2), jnp.ones((2, TIME))):
+        to_critic, *elsewhere = jax.grad(loss, argnums=(0, 1, 2, 3))(critic(), x, h, returns)
+        assert min(float(jnp.abs(leaf).max()) for leaf in to_critic) > 1e-3
+        assert largest(elsewhere) == 0.0
+
+
+def test_critic_loss_by_hand_with_terminal_and_per_step_returns_and_padding():
+    values = jnp.array([[1.0, 2.0, 4.0], [0.0, 1.0, 9.0]])
+    valid = jnp.array([[True, True, True], [True, True, False]])
+    terminal, per_step = jnp.array([3.0, 1.0]), jnp.array([[1.0, 4.0, 4.0], [2.0, 2.0, np.nan]])
+    np.testing.assert_allclose(F.critic_loss(values, terminal), [3.0, 32.5], rtol=1e-12)
+    np.testing.assert_allclose(F.critic_loss(values, terminal, valid), [3.0, 0.5], rtol=1e-12)
+    np.testing.assert_allclose(F.critic_loss(values, per_step, valid), [2.0, 2.5], rtol=1e-12)
+    gradient = jax.grad(lambda v: F.critic_loss(v, per_step, valid).sum())(values)
+    np.testing.assert_allclose(gradient, [[0.0, -2.0, 0.0], [-2.0, -1.0, 0.0]], rtol=1e-12)
+
+
+def test_expected_critic_loss_is_smallest_at_the_expected_return():
+    runs = every_sequence(problem())
+    pi = probabilities(runs)
+    gradient = jax.grad(lambda v: jnp.sum(pi * F.critic_loss(v, runs.rewards[:, -1])))
+    slope = gradient(jnp.asarray(exact_values(problem())))
+    # A critic has one value for all sequences that begin alike: their slopes cancel.
+    for t in range(TIME):
+        for beginning in np.unique(SEQUENCES[:, :t], axis=0):
+            alike = (SEQUENCES[:, :t] == beginning).all(axis=1)
+            np.testing.assert_allclose(slope[alike, t].sum(), 0.0, atol=1e-12)
