@@ -147,7 +147,7 @@ def join(flags: CommonFlags) -> Alone | Group:
     processes = connect(*given)
     if processes.count == 1:
         keep_compiled_programs()
-        _make_cores_devices()
+        _make_cpu_devices(max(_num_cores(), flags.seeds))
     return processes
 
 
@@ -163,8 +163,9 @@ def parallel(
     num_seeds = math.gcd(*(len(settings.all_seeds(model)) for model in models))
     devices = flags.devices
     if devices is None and processes.count == 1 and jax.default_backend() == "cpu":
-        cores = min(jax.device_count(), len(os.sched_getaffinity(0)))
-        devices = max(n for n in range(1, cores + 1) if num_seeds % n == 0)
+        # As few as keep all cores busy; they may be more than there are cores, which then take turns.
+        fitting = [n for n in range(_num_cores(), jax.device_count() + 1) if num_seeds % n == 0]
+        devices = min(fitting, default=1)
     return make_parallel(
         devices,
         flags.parallel,
@@ -174,8 +175,13 @@ def parallel(
     )
 
 
-def _make_cores_devices() -> None:
-    """Makes each CPU core a device, so that each can have seeds of its own: small products share badly.
+def _num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _make_cpu_devices(count: int) -> None:
+    """Lets JAX see the CPU as several devices, each to have seeds of its own: small products share badly.
 
     Where the user says how many there are (`XLA_FLAGS`, `JAX_NUM_CPU_DEVICES`), that is left as it is.
     """
@@ -183,7 +189,7 @@ def _make_cores_devices() -> None:
         return
     if jax.config.jax_num_cpu_devices == -1:
         with contextlib.suppress(RuntimeError):  # JAX is in use already, in a notebook
-            jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+            jax.config.update("jax_num_cpu_devices", count)
 
 
 def silent(line: str) -> None:
