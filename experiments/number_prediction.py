@@ -70,8 +70,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     # apart; relaxed epochs let the gradient say which states would have helped; rollouts make it choose.
     "two_hops": dict(
         positions="input",
-        input_init="one_hot",
+        agent_init="one_hot",
         agent_features=100,
+        forget_bias=1.0,
         mix=1.0,
         learning_rate=0.002,
         decay_after=12,
@@ -113,8 +114,6 @@ class Flags(CommonFlags):
     one hop, y = x[x[T-1]], to anywhere in the sequence."""
     train_examples: Whole = None
     """Training examples; the paper's are 100,000."""
-    input_init: Text = None
-    """lecun, or one_hot: weights on the input are scaled by how many features are 1, not by all."""
     positions: Text = None
     """input: the number of the step stands beside each symbol, for network and agent; none (the paper)."""
     decay: Real = None
@@ -133,14 +132,13 @@ class Flags(CommonFlags):
 class Settings(CommonSettings):
     """Every setting, as resolved.
 
-    `input_init` is `lecun`, of the number of features, or `one_hot`, of the number of those that are 1: one
-    symbol, and one position if `positions` is `input`.
+    `agent_init` may also be `one_hot`: as `lecun`, but weights on the input are scaled by how many of its
+    features are 1 (the symbol, and the position if `positions` is `input`), not by how many there are.
     """
 
     length: int
     train_examples: int = DEFAULT_SIZES["train"]
     positions: str = "none"
-    input_init: str = "lecun"
     decay: float = 1.0
     decay_after: int = 0
     clip: float | None = None
@@ -186,12 +184,9 @@ class NumberPrediction:
 
     def _cell_options(self) -> dict[str, Any]:
         options = self.settings.cell_options()
-        if self.settings.input_init == "one_hot":
+        if self.settings.agent_init == "one_hot":
             ones = 2 if self.settings.positions == "input" else 1
-            options |= dict.fromkeys(
-                ("kernel_init", "agent_input_kernel_init"), nnx.initializers.normal(ones**-0.5)
-            )
-            options["agent_kernel_init"] = nnx.initializers.lecun_normal()
+            options["agent_input_kernel_init"] = nnx.initializers.normal(ones**-0.5)
         return options
 
     def values(self, model: str) -> Sequence[dict[str, Any]]:

@@ -30,7 +30,6 @@ CHOICES = {
     **objective.CHOICES,
     "evaluation_mode": ("greedy", "sample"),
     "positions": ("none", "input"),
-    "input_init": ("lecun", "one_hot"),
     "precision": tuple(PRECISIONS),
 }
 POSITIVE = ("temperature", "decay", "learning_rate", "clip", "agent_learning_rate", "init_scale")

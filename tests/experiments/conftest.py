@@ -55,9 +55,9 @@ def corpus_folder(tmp_path_factory):
 def small_number_prediction():
     """The data sets of number prediction with 60 examples to train on, and nothing kept in any cache."""
 
-    def load(length, *, data=None):
+    def load(length, *, data=None, num_train=60):
         check_length(length)
-        sizes = {"train": 60, "dev": 20, "test": 30}
+        sizes = {"train": min(num_train, 60), "dev": 20, "test": 30}
         return NumberPredictionData(
             f"number_prediction/length_{length}", generate_splits(length, 0, sizes), "made for a test"
         )

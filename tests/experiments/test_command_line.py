@@ -264,10 +264,13 @@ def test_compared_models_have_a_folder_each_and_one_result(command, corpus_folde
     assert {name: snapshot(folder / name) for name in before} == before
 
 
-@pytest.mark.parametrize("length", [11, 21])
+@pytest.mark.parametrize("length", [11, 21, 15])
 def test_number_prediction_run(length, command, small_number_prediction, tmp_path):
     folder = tmp_path / "run"
-    arguments = ("--length", length, "--model", "dynamic:10", "--seeds", 2, *SMALL_NUMBERS)
+    max_skip = max(10, length - 1) if length != 21 else 10
+    arguments = ("--length", length, "--model", f"dynamic:{max_skip}", "--seeds", 2, *SMALL_NUMBERS)
+    if length == 21:
+        arguments += ("--relaxed-epochs", 1)
     outcome = command(number_prediction.main, *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     assert outcome.out.startswith(f"data: number_prediction/length_{length}, made for a test (train 60")
@@ -276,25 +279,83 @@ def test_number_prediction_run(length, command, small_number_prediction, tmp_pat
     assert result["experiment"] == "number_prediction"
     assert result["dataset"]["name"] == f"number_prediction/length_{length}"
     assert result["dataset"]["sizes"] == {"train": 60, "dev": 20, "test": 30}
-    agent = (8 + 10) * 4 + 4 + 4 * 10 + 10
-    assert result["parameters"] == 4 * (10 * 8 + 8 * 8 + 8) + 8 * 10 + 10 + agent
+    # One feature for each symbol; at length 21 one for each position too.
+    features = {11: 10, 21: 10 + 21, 15: 14}[length]
+    agent = (8 + features) * 4 + 4 + 4 * max_skip + max_skip
+    assert result["parameters"] == 4 * (features * 8 + 8 * 8 + 8) + 8 * 10 + 10 + agent
     for split, size in (("dev", 20), ("test", 30)):
-        for suffix in ("", "_greedy", "_sampled"):
+        for suffix in ("", "_greedy", "_sampled", "_averaged"):
             values = result["metrics"][f"{split}_accuracy{suffix}"]["per_seed"]
             assert len(values) == 2
             # Shares of whole examples: padding of the last batch is not counted.
             assert all(0 <= value <= 1 and round(value * size, 3) % 1 == 0 for value in values)
-    # Where one skip from the end decides, it is known which one is right.
-    assert ("test_exact_decisions" in result["metrics"]) == (length == 11)
+    assert all(0 <= value <= 1 for value in result["metrics"]["test_exact_decisions"]["per_seed"])
     pictures = {path.name for path in (folder / "plots").iterdir()}
-    assert pictures == {"learning_curve.png", "skips_by_position.png"} | (
-        {"last_skip_against_truth.png"} if length == 11 else set()
+    assert pictures == {"learning_curve.png", "skips_by_position.png", "chain_visits_hop_1.png"} | (
+        {"chain_visits_hop_2.png"} if length == 21 else {"last_skip_against_truth.png"}
     )
     for name in pictures:
         assert_picture(folder / "plots" / name)
-    assert "paper: LSTM" in outcome.out
+    assert ("paper: LSTM" in outcome.out) == (length != 15)
     # 60 examples in batches of 20.
-    assert [record["step"] for record in records(folder) if record["split"] == "dev"] == [3, 6]
+    dev = [record for record in records(folder) if record["split"] == "dev"]
+    assert [(record["step"], record["examples"]) for record in dev] == [(3, 60), (6, 120)]
+
+
+def test_a_sweep_is_one_run_and_each_value_a_row(command, small_number_prediction, tmp_path):
+    folder = tmp_path / "run"
+    swept = ("--mix", "0.1,0.9", "--max-skip", "2,6,10", "--seeds", 2)
+    arguments = ("--compare", "lstm,dynamic:10", *swept, *SMALL_NUMBERS, "--epochs", 1)
+    outcome = command(number_prediction.main, *arguments, "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    lstm, dynamic = (load(folder / name / "result.json") for name in ("lstm", "dynamic-10"))
+    assert "sweep" not in lstm  # it has neither λ nor an agent with a K
+    assert [row["value"] for row in dynamic["sweep"]] == [
+        {"mix": mix, "max_skip": K} for mix in (0.1, 0.9) for K in (2, 6, 10)
+    ]
+    assert dynamic["seeds"] == [0, 1]
+    for row in dynamic["sweep"]:
+        assert len(row["metrics"]["test_accuracy"]["per_seed"]) == 2
+        assert f"λ={row['value']['mix']}, K={row['value']['max_skip']}" in outcome.out
+    # The best value on dev stands for the sweep.
+    best = max(dynamic["sweep"], key=lambda row: row["metrics"]["dev_accuracy"]["mean"])
+    selected = next(row for row in dynamic["sweep"] if row["value"] == dynamic["selected"])
+    assert selected["metrics"]["dev_accuracy"]["mean"] == best["metrics"]["dev_accuracy"]["mean"]
+    assert dynamic["metrics"] == selected["metrics"]
+    for name in ("dev_accuracy_over_mix.png", "dev_accuracy_over_max_skip.png", "learning_curve.png"):
+        assert_picture(folder / "dynamic-10" / "plots" / name)
+    (dev,) = (record for record in records(folder / "dynamic-10") if record["split"] == "dev")
+    assert len(dev["dev_accuracy"]) == 12
+
+    again = command(number_prediction.main, *arguments, "--run-dir", folder)
+    assert again.status == 0 and again.out.count("finished already") == 2
+    other = command(number_prediction.main, *arguments, "--mix", "0.1,0.8", "--run-dir", folder)
+    assert_user_error(other, "mixes was [0.1, 0.9] and is now [0.1, 0.8]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("--max-skip", "4,12"), ("--max-skip 12", "dynamic:10")),
+        (("--max-skip", "0,2"), ("--max-skip must be at least 1",)),
+        (("--max-skip", "2.5"), ("--max-skip takes whole numbers",)),
+        (("--mix", "0.1,much"), ("--mix takes numbers",)),
+        (("--mix", "0.5,0.5"), ("--mix names a value twice",)),
+        (("--mix", "0.5,1.5"), ("between 0 and 1",)),
+        (("--relaxed-epochs", "2"), ("relaxation",)),
+        (("--relaxation", "hard", "--relaxed-epochs", "2"), ("--relaxation", "'hard'")),
+        (("--estimator", "vimco", "--rollouts", "1"), ("at least 2",)),
+        (("--positions", "all"), ("--positions", "'all'")),
+        (("--length", "502"), ("no length 502",)),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_trained_is_said_in_one_line(
+    arguments, parts, command, small_number_prediction, tmp_path, here
+):
+    outcome = command(number_prediction.main, *arguments, "--run-dir", tmp_path / "run")
+    assert_user_error(outcome, *parts)
+    assert not (tmp_path / "run").exists() and not list(here.iterdir())
 
 
 def test_number_prediction_compares_with_models_that_sample_nothing(

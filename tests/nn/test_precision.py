@@ -82,7 +82,7 @@ def loss_of(task):
     params = task.init(jax.random.key(0))
     carry = task.initial_carry(params, jax.random.key(1))
     keys = jax.random.split(jax.random.key(2), BATCH)
-    return task.loss, (params, carry, batches_of(task)[0], keys)
+    return task.loss, (params, carry, batches_of(task)[0], keys, task.stage(0).of_model(0))
 
 
 def matrix_products(jaxpr):
@@ -203,12 +203,13 @@ def test_a_wider_compute_dtype_widens_the_state():
 
 def train(task, steps, learning_rate):
     """The mean negative log-likelihood at each step, at a fixed order of batches and of noise."""
-    optimizer = make_optimizer("adam")
+    optimizer, stage = make_optimizer("adam"), task.stage(0).of_model(0)
 
     @jax.jit
     def step(params, state, carry, batch, key):
         keys = jax.random.split(key, BATCH)
-        (_, (carry, sums)), grads = jax.value_and_grad(task.loss, has_aux=True)(params, carry, batch, keys)
+        gradient = jax.value_and_grad(task.loss, has_aux=True)
+        (_, (carry, sums)), grads = gradient(params, carry, batch, keys, stage)
         updates, state = optimizer.update(grads, state, params)
         params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
         return params, state, carry, sums["nll"] / sums.get("tokens", sums.get("examples"))

@@ -192,9 +192,10 @@ def compiled_step(kind, num_seeds, devices):
         jax.vmap(task.initial_carry)(params, keys.carry),
         loop._zero_sums(task, params, keys),
     )
-    step = loop._make_step(task, optimizer, parallel)
+    stage = task.stage(0)
+    step = loop._make_step(task, optimizer, parallel, stage.name)
     batch = next(iter(task.train_batches(0)))
-    return step.lower(state, batch, keys.train, 0, jnp.ones(num_seeds)).compile().as_text()
+    return step.lower(state, batch, keys.train, 0, jnp.ones(num_seeds), stage.values).compile().as_text()
 
 
 # What would move activations from device to device.
