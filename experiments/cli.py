@@ -83,6 +83,10 @@ class CommonFlags:
     """How choices are relaxed at first: none, soft, gumbel_softmax, straight_through or reinmax."""
     relaxed_epochs: Whole = None
     """For how many epochs they are."""
+    relaxed_entropy_coef: Real = None
+    """Weight of the exact entropy in these epochs; below 0 it makes the policy certain."""
+    relaxed_entropy_coef_final: Real = None
+    """That weight in the last of them, reached linearly."""
     temperature: Real = None
     """Of relaxed choices."""
     temperature_final: Real = None

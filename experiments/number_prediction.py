@@ -67,26 +67,28 @@ PRESETS: dict[str, dict[str, Any]] = {
         rollouts=4, baseline="rollouts", entropy="exact", entropy_coef=0.02, epochs=25, patience=5
     ),
     # Two hops take a chain of choices. The number of the step lets the agent tell the links of the chain
-    # apart; relaxed epochs let the gradient say which states would have helped; rollouts make it choose.
+    # apart; in relaxed epochs the gradient says which states would have helped, while the entropy first keeps
+    # the policy open and then closes it; rollouts teach network and agent to do with one state at a time.
     "two_hops": dict(
         positions="input",
         agent_init="one_hot",
         agent_features=100,
         forget_bias=1.0,
         mix=1.0,
+        features=100,
         learning_rate=0.002,
-        decay_after=12,
-        decay=0.9,
+        decay_after=8,
+        decay=0.6,
         clip=1.0,
         relaxation="soft",
         relaxed_epochs=8,
+        relaxed_entropy_coef=0.02,
+        relaxed_entropy_coef_final=-0.04,
         rollouts=4,
         baseline="rollouts",
         entropy="exact",
-        entropy_coef=0.02,
-        entropy_coef_final=0.0,
-        epochs=25,
-        patience=0,
+        entropy_coef=0.001,
+        epochs=13,
     ),
     # Gui et al. (2019), Section Number Prediction with Skips; batch size and epochs are not given there.
     "paper": {},

@@ -73,6 +73,8 @@ class CommonSettings:
     estimator: str = "reinforce"
     relaxation: str = "none"
     relaxed_epochs: int = 0
+    relaxed_entropy_coef: float | None = None
+    relaxed_entropy_coef_final: float | None = None
     temperature: float = 1.0
     temperature_final: float | None = None
     evaluation_mode: str = "greedy"
@@ -168,6 +170,8 @@ class CommonSettings:
             estimator=self.estimator if is_stochastic else "reinforce",
             relaxation=self.relaxation if is_stochastic else "none",
             relaxed_epochs=self.relaxed_epochs if is_stochastic else 0,
+            relaxed_entropy_coef=self.relaxed_entropy_coef if is_stochastic else None,
+            relaxed_entropy_coef_final=self.relaxed_entropy_coef_final if is_stochastic else None,
             temperature=self.temperature if is_stochastic else 1.0,
             temperature_final=self.temperature_final if is_stochastic else None,
         )

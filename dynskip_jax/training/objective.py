@@ -49,6 +49,9 @@ class AgentObjective:
         relaxation: one of `F.RELAXATIONS`, with which the first `relaxed_epochs` are trained in place of the
             estimator; `none` relaxes nothing.
         relaxed_epochs: how many epochs these are.
+        relaxed_entropy_coef: β in these epochs, of the exact entropy; None: as in the others. Below 0 it makes
+            the policy certain, so that little changes when choices are no longer relaxed.
+        relaxed_entropy_coef_final: that of the last relaxed epoch, reached linearly; None keeps it.
         temperature: τ of relaxed choices.
         temperature_final: τ of the last relaxed epoch, reached geometrically; None keeps `temperature`.
     """
@@ -65,6 +68,8 @@ class AgentObjective:
     decay: float = 0.99
     relaxation: str = "none"
     relaxed_epochs: int = 0
+    relaxed_entropy_coef: float | None = None
+    relaxed_entropy_coef_final: float | None = None
     temperature: float = 1.0
     temperature_final: float | None = None
 
@@ -91,6 +96,8 @@ class AgentObjective:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"{name} must be positive, got {value}")
+        if self.relaxed_entropy_coef_final is not None and self.relaxed_entropy_coef is None:
+            raise UserError("relaxed_entropy_coef_final is where relaxed_entropy_coef leads to: give both")
         if self.relaxation == "none" and self.relaxed_epochs > 0:
             raise UserError(
                 f"{self.relaxed_epochs} relaxed epochs need a relaxation: choose {', '.join(F.RELAXATIONS)}"
@@ -112,6 +119,9 @@ class AgentObjective:
 
     def entropy_coef_at(self, epoch: int, epochs: int) -> float:
         """Returns β of an epoch (from 0) out of `epochs`."""
+        if epoch < self.relaxed_epochs and self.relaxed_entropy_coef is not None:
+            initial, final = self.relaxed_entropy_coef, self.relaxed_entropy_coef_final
+            return initial if final is None else linear(initial, final, epoch, self.relaxed_epochs)
         if self.entropy_coef_final is None:
             return self.entropy_coef
         return linear(self.entropy_coef, self.entropy_coef_final, epoch, epochs)

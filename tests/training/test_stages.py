@@ -97,6 +97,9 @@ def test_numbers_of_a_schedule():
         [objective.entropy_coef_at(epoch, 5) for epoch in range(5)], [0.4, 0.3, 0.2, 0.1, 0]
     )
     assert [objective.temperature_at(epoch) for epoch in range(3)] == [1.0, 0.25, 0.25]
+    closing = dataclasses.replace(objective, relaxed_entropy_coef=0.2, relaxed_entropy_coef_final=-0.1)
+    coefs = [closing.entropy_coef_at(epoch, 5) for epoch in range(5)]
+    np.testing.assert_allclose(coefs, [0.2, -0.1, 0.2, 0.1, 0], atol=1e-12)
     constant = AgentObjective(entropy_coef=0.4)
     assert {constant.entropy_coef_at(epoch, 5) for epoch in range(5)} == {0.4}
     assert {constant.mode(epoch) for epoch in range(5)} == {"sample"}
@@ -271,6 +274,7 @@ def test_positions_stand_beside_the_symbols():
         (dict(estimator="vimco", rollouts=2, reward="correct", entropy_coef=0.0), "log_likelihood"),
         (dict(estimator="vimco", rollouts=2), "exact entropy"),
         (dict(relaxed_epochs=2), "need a relaxation"),
+        (dict(relaxed_entropy_coef_final=-0.1), "give both"),
         (dict(temperature=0.0), "positive"),
         (dict(temperature_final=-1.0), "positive"),
         (dict(decay=1.0), "decay"),
