@@ -49,8 +49,8 @@ class AgentObjective:
         relaxation: one of `F.RELAXATIONS`, with which the first `relaxed_epochs` are trained in place of the
             estimator; `none` relaxes nothing.
         relaxed_epochs: how many epochs these are.
-        relaxed_entropy_coef: β in these epochs, of the exact entropy; None: as in the others. Below 0 it makes
-            the policy certain, so that little changes when choices are no longer relaxed.
+        relaxed_entropy_coef: β in these epochs, of the exact entropy; None: as in the others. Below 0 it
+            makes the policy certain, so that little changes when choices are no longer relaxed.
         relaxed_entropy_coef_final: that of the last relaxed epoch, reached linearly; None keeps it.
         temperature: τ of relaxed choices.
         temperature_final: τ of the last relaxed epoch, reached geometrically; None keeps `temperature`.

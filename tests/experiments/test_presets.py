@@ -7,6 +7,8 @@ from flax import nnx
 
 from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
+from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.training.stage import Sweep
 from experiments import number_prediction, ptb
 from experiments.settings import resolve
 
@@ -22,7 +24,7 @@ def number_settings(preset, **flags):
         number_prediction.Flags(preset=preset, **flags),
         number_prediction.Settings,
         number_prediction.PRESETS,
-        number_prediction.DEFAULT_PRESET,
+        "rollouts",
     )
 
 
@@ -289,3 +291,40 @@ def test_every_number_prediction_preset_builds_every_model(preset, model):
 def test_every_ptb_preset_builds_every_model(preset, model):
     task, _ = build_ptb(preset, model)
     assert task.settings.skips[-1].has_agent == (model in ("attention:5", "dynamic:5"))
+
+
+def test_each_length_has_a_preset_that_solves_it():
+    assert [number_prediction.default_preset(length) for length in (11, 21, 51)] == [
+        "relaxed",
+        "two_hops",
+        "relaxed",
+    ]
+    task, fit = build_numbers("relaxed", mix="0.5")
+    modes = [task.stage(epoch).name for epoch in range(fit.epochs)]
+    relaxed = modes.index("sample")
+    assert set(modes[:relaxed]) == {"soft"} and set(modes[relaxed:]) == {"sample"}
+    # The entropy closes the policy before choices are made.
+    weights = [float(task.stage(epoch).values.entropy_coef[0]) for epoch in range(relaxed)]
+    assert weights == sorted(weights, reverse=True) and weights[0] > 0 > weights[-1]
+    # What samples nothing has one stage, and nothing of this.
+    lstm, fit = build_numbers("relaxed", "lstm")
+    assert {lstm.stage(epoch).name for epoch in range(fit.epochs)} == {"sample"}
+
+
+def test_the_objective_of_the_paper_is_the_default_of_nothing_else():
+    paper = number_settings("paper").agent_objective(is_stochastic=True)
+    assert paper == AgentObjective()
+    for preset in ("rollouts", "relaxed", "two_hops", "released"):
+        assert number_settings(preset).agent_objective(is_stochastic=True) != paper
+
+
+def test_sweeps_make_models_of_agents_alone():
+    settings = number_settings("rollouts", mix="0.1,0.5", max_skip="2,4", seeds=3, seed=5)
+    assert settings.all_seeds("dynamic:4") == (5, 6, 7) * 4
+    assert settings.sweep("dynamic:4") == Sweep(
+        mix=(0.1,) * 6 + (0.5,) * 6, max_skip=((2,) * 3 + (4,) * 3) * 2
+    )
+    assert settings.all_seeds("lstm") == (5, 6, 7)
+    assert settings.sweep("fixed:3") == Sweep()
+    alone = number_settings("rollouts", mix="0.25")
+    assert (alone.mix, alone.mixes, alone.sweep("dynamic:4")) == (0.25, (), Sweep())

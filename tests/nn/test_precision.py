@@ -82,7 +82,8 @@ def loss_of(task):
     params = task.init(jax.random.key(0))
     carry = task.initial_carry(params, jax.random.key(1))
     keys = jax.random.split(jax.random.key(2), BATCH)
-    return task.loss, (params, carry, batches_of(task)[0], keys, task.stage(0).of_model(0))
+    stage = task.stage(0).of_model(0)
+    return lambda *arguments: task.loss(*arguments, stage), (params, carry, batches_of(task)[0], keys)
 
 
 def matrix_products(jaxpr):
