@@ -77,6 +77,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         baseline="rollouts",
         entropy="exact",
         entropy_coef=0.005,
+        sampled_decay=0.5,
         epochs=25,
         patience=3,
     ),
@@ -91,8 +92,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         mix=1.0,
         features=100,
         learning_rate=0.002,
-        decay_after=5,
-        decay=0.6,
+        sampled_decay=0.6,
         clip=1.0,
         relaxation="soft",
         relaxed_epochs=5,
@@ -131,10 +131,8 @@ class Flags(CommonFlags):
     """Training examples; the paper's are 100,000."""
     positions: Text = None
     """input: the number of the step stands beside each symbol, for network and agent; none (the paper)."""
-    decay: Real = None
-    """Factor on the learning rate, once an epoch after the first --decay-after."""
-    decay_after: Whole = None
-    """Epochs at the initial learning rate."""
+    sampled_decay: Real = None
+    """Factor on the learning rate, once an epoch after the relaxed epochs; without these the rate stays."""
     clip: Real = None
     """Largest norm of the gradient."""
     dropout: Real = None
@@ -154,8 +152,7 @@ class Settings(CommonSettings):
     length: int
     train_examples: int = DEFAULT_SIZES["train"]
     positions: str = "none"
-    decay: float = 1.0
-    decay_after: int = 0
+    sampled_decay: float = 1.0
     clip: float | None = None
     features: int = 200
     batch_size: int = 128
@@ -211,6 +208,9 @@ class NumberPrediction:
     def build(self, model: str) -> tuple[Classification, FitSettings]:
         """See `Experiment`."""
         s = self.settings
+        objective = s.agent_objective(self.skips[model].is_stochastic)
+        # What takes no relaxed epochs, the baselines, keeps its learning rate.
+        decay = s.sampled_decay if objective.relaxed_epochs else 1.0
         task = Classification(
             self.splits,
             ClassificationSettings(
@@ -224,7 +224,7 @@ class NumberPrediction:
                 sweep=s.sweep(model),
                 num_positions=s.length if s.positions == "input" else 0,
                 cell_options=(self._cell_options(),),
-                objective=s.agent_objective(self.skips[model].is_stochastic),
+                objective=objective,
                 dropout=s.dropout,
                 dtype=s.dtype,
                 evaluation_mode=s.evaluation_mode,
@@ -234,7 +234,7 @@ class NumberPrediction:
             seeds=s.all_seeds(model),
             epochs=s.epochs,
             optimizer=make_optimizer("adam", clip=s.clip),
-            learning_rate=decay_after(s.learning_rate, s.decay, s.decay_after),
+            learning_rate=decay_after(s.learning_rate, decay, objective.relaxed_epochs),
             patience=s.patience,
         )
         return task, fit_settings

@@ -32,7 +32,15 @@ CHOICES = {
     "positions": ("none", "input"),
     "precision": tuple(PRECISIONS),
 }
-POSITIVE = ("temperature", "decay", "learning_rate", "clip", "agent_learning_rate", "init_scale")
+POSITIVE = (
+    "learning_rate",
+    "decay",
+    "sampled_decay",
+    "clip",
+    "agent_learning_rate",
+    "init_scale",
+    "temperature",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -306,9 +306,12 @@ def test_each_length_has_a_preset_that_solves_it():
     # The entropy closes the policy before choices are made.
     weights = [float(task.stage(epoch).values.entropy_coef[0]) for epoch in range(relaxed)]
     assert weights == sorted(weights, reverse=True) and weights[0] > 0 > weights[-1]
-    # What samples nothing has one stage, and nothing of this.
+    # Once choices are made, the learning rate falls; a model that makes none keeps it.
+    rates = [fit.learning_rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(relaxed + 2)]
+    np.testing.assert_allclose(rates, [1e-3] * relaxed + [5e-4, 2.5e-4])
     lstm, fit = build_numbers("relaxed", "lstm")
     assert {lstm.stage(epoch).name for epoch in range(fit.epochs)} == {"sample"}
+    assert {fit.learning_rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(fit.epochs)} == {1e-3}
 
 
 def test_the_objective_of_the_paper_is_the_default_of_nothing_else():
