@@ -299,7 +299,7 @@ class NumberPrediction:
                 visited,
                 position,
                 folder / f"chain_visits_hop_{number}.png",
-                f"{model}: positions on the chain to the last state",
+                f"{model}: chain to the last state",
                 note=f"hop {number} of {hops.shape[1]}; {note}",
             )
         if hops.shape[1] == 1:

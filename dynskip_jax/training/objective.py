@@ -157,7 +157,7 @@ def agent_loss(
 ) -> Float[Array, ""]:
     """Returns the batch mean of -J_2 (Eq. 4 to 6), summed over the layers that sample.
 
-    Relaxed choices are trained by the network's own loss; of J_2 the exact entropy is left.
+    Relaxed choices are trained by the network's own loss; of J_2 the entropy is left, which is exact then.
 
     Args:
         objective: how agents are rewarded.
@@ -173,7 +173,7 @@ def agent_loss(
     """
     rewards = jax.lax.stop_gradient(rewards)
     beta = objective.entropy_coef if entropy_coef is None else entropy_coef
-    exact = objective.entropy == "exact"
+    exact = objective.entropy == "exact" or mode != "sample"
     discount = objective.discount
     if values is not None and rewards.ndim == 1:
         # A critic has a value for each step, so the one reward becomes that of the last step.

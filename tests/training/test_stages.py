@@ -15,7 +15,7 @@ from dynskip_jax.functional import TimeSkip
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
-from dynskip_jax.training.objective import AgentObjective, network_loss
+from dynskip_jax.training.objective import AgentObjective, agent_loss, network_loss
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.parallel import make_parallel
 from dynskip_jax.training.run_dir import RunDir
@@ -230,6 +230,15 @@ def test_vimco_trains_the_averaged_prediction():
     np.testing.assert_allclose(sums["nll"], of_samples["nll"], rtol=1e-6)
     assert np.abs(agent_gradient(gradient)).max() > 1e-6
     assert not np.allclose(agent_gradient(gradient), agent_gradient(other))
+
+
+@pytest.mark.parametrize("entropy", ["sampled", "exact"])
+def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
+    decision = F.Decision(jnp.ones((2, 3), int), jnp.full((2, 3), -5.0), jnp.arange(6.0).reshape(2, 3))
+    objective = AgentObjective(entropy=entropy, relaxation="soft", relaxed_epochs=1)
+    skip, rewards = TimeSkip("dynamic", 4, 1.0), jnp.array([1.0, 2.0])
+    loss = agent_loss(objective, (skip,), (decision,), rewards, mode="soft", entropy_coef=-0.5)
+    np.testing.assert_allclose(loss, 0.5 * (0 + 1 + 2 + 3 + 4 + 5) / 2)
 
 
 def test_averaged_predictions_are_means_of_probabilities():
