@@ -293,6 +293,15 @@ class NumberPrediction:
         if not self._truth_is_known(model):
             return
         hops = hops_of(self.splits["dev"].x)
+        if hops.shape[1] == 1:
+            plots.action_against_truth(
+                chosen[:, -1] - 1,
+                length - 1 - hops[:, 0] - 1,
+                skip.max_skip,
+                folder / "last_skip_against_truth.png",
+                f"{model}: the last choice against the right one",
+            )
+            return
         visited = chains.visited(chosen)
         for number, position in enumerate(hops.T, 1):
             plots.visited_positions(
@@ -301,14 +310,6 @@ class NumberPrediction:
                 folder / f"chain_visits_hop_{number}.png",
                 f"{model}: chain to the last state",
                 note=f"hop {number} of {hops.shape[1]}; {note}",
-            )
-        if hops.shape[1] == 1:
-            plots.action_against_truth(
-                chosen[:, -1] - 1,
-                length - 1 - hops[:, 0] - 1,
-                skip.max_skip,
-                folder / "last_skip_against_truth.png",
-                f"{model}: the last choice against the right one",
             )
 
     def published(self) -> Sequence[tuple[str, dict[str, float]]]:
