@@ -68,14 +68,15 @@ def _contestant(model: str, chosen: ptb.Settings, vocabulary: int) -> Contestant
             carry=jax.vmap(task.initial_carry)(params, keys.carry),
             sums=loop._zero_sums(task, params, keys),
         )
-        stage = task.stage(0)
+        stage, average = task.stage(0), np.zeros(len(fit.seeds), bool)
         update = loop._make_step(task, fit.optimizer, OneDevice(), stage.name)
         batches = cycle(enumerate(task.train_batches(0)))
 
         def step() -> loop.TrainState:
             nonlocal state
             index, batch = next(batches)
-            state = jax.block_until_ready(update(state, batch, keys.train, index, rates, stage.values))
+            state = update(state, batch, keys.train, index, rates, stage.values, average)
+            state = jax.block_until_ready(state)
             return state
 
         return Ready(step)

@@ -194,6 +194,10 @@ class NumberPrediction:
         data = {"name": self.data.name, "fingerprint": self.data.fingerprint}
         return {"experiment": self.name, "model": model, "dataset": data, **dataclasses.asdict(self.settings)}
 
+    def files(self, model: str) -> dict[str, str]:
+        """Nothing: symbols are their own names."""
+        return {}
+
     def _cell_options(self) -> dict[str, Any]:
         options = self.settings.cell_options()
         if self.settings.agent_init == "one_hot":

@@ -30,6 +30,9 @@ CHOICES = {
     **objective.CHOICES,
     "evaluation_mode": ("greedy", "sample"),
     "positions": ("none", "input"),
+    "embedding": ("words", "characters"),
+    "average": ("none", "non_monotone", "always"),
+    "recurrent_init": ("uniform", "by_size", "orthogonal"),
     "precision": tuple(PRECISIONS),
 }
 POSITIVE = (

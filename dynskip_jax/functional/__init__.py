@@ -10,6 +10,13 @@ from dynskip_jax.functional.agent import (
     entropy,
     project_agent_input,
 )
+from dynskip_jax.functional.awd import (
+    activation_regularisation,
+    embedding_dropout,
+    locked_dropout,
+    temporal_activation_regularisation,
+    weight_dropout,
+)
 from dynskip_jax.functional.baselines import (
     MovingAverage,
     critic_loss,
@@ -18,6 +25,7 @@ from dynskip_jax.functional.baselines import (
     moving_average_update,
     moving_average_value,
 )
+from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
 from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask
 from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, product, project_gates
 from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
@@ -40,7 +48,9 @@ from dynskip_jax.functional.vimco import averaged_log_likelihood, vimco_loss
 __all__ = [
     "RELAXATIONS",
     "AgentParams",
+    "CharFilters",
     "Decision",
+    "HighwayParams",
     "LSTMParams",
     "MovingAverage",
     "SkipCarry",
@@ -48,21 +58,26 @@ __all__ = [
     "SkipOutput",
     "StepInputs",
     "TimeSkip",
+    "activation_regularisation",
     "agent_log_probs",
     "agent_logits",
     "averaged_log_likelihood",
+    "char_cnn",
     "choice_noise",
     "choose",
     "critic_loss",
     "critic_values",
     "dropout",
     "dropout_mask",
+    "embedding_dropout",
     "entropy",
     "flip_sequences",
+    "highway",
     "initial_carry",
     "last_valid",
     "leave_one_out_mean",
     "length_mask",
+    "locked_dropout",
     "lstm_transition",
     "moving_average_start",
     "moving_average_update",
@@ -77,6 +92,8 @@ __all__ = [
     "restart_carry",
     "reward_to_go",
     "skip_lstm_step",
+    "temporal_activation_regularisation",
     "unroll",
     "vimco_loss",
+    "weight_dropout",
 ]

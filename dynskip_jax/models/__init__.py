@@ -1,6 +1,12 @@
 """Task models: Flax NNX modules made of `dynskip_jax.nn`."""
 
 from dynskip_jax.models.classifier import ClassifierOutput, SequenceClassifier
-from dynskip_jax.models.language_model import LanguageModel, LanguageModelOutput
+from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout, LanguageModelOutput
 
-__all__ = ["ClassifierOutput", "LanguageModel", "LanguageModelOutput", "SequenceClassifier"]
+__all__ = [
+    "ClassifierOutput",
+    "LanguageModel",
+    "LanguageModelDropout",
+    "LanguageModelOutput",
+    "SequenceClassifier",
+]

@@ -1,16 +1,66 @@
-"""The recurrent language model of Zaremba et al. (2014), with a time skip in each layer."""
+"""Recurrent language models with a time skip in each layer: of words or characters, tied or not."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.nn.cells import Initializer
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipLSTMStack
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelDropout:
+    """Rates at which a language model drops what, each in [0, 1).
+
+    Attributes:
+        words: whole words, wherever they occur in a segment (Merity et al. 2018, Section 4.3).
+        inputs: features of the first layer's input.
+        hidden: features between layers.
+        outputs: features before the softmax.
+        weights: entries of every W_h, the same ones for a whole segment (Merity et al. 2018, Section 2).
+        locked: features are the same ones at all steps of a segment (Merity et al. 2018, Section 4.2).
+    """
+
+    words: float = 0.0
+    inputs: float = 0.0
+    hidden: float = 0.0
+    outputs: float = 0.0
+    weights: float = 0.0
+    locked: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the rates."""
+        for name, rate in self.rates().items():
+            if not 0.0 <= rate < 1.0:
+                raise UserError(f"the dropout of {name} lies in [0, 1), got {rate}")
+
+    @classmethod
+    def everywhere(cls, rate: float) -> "LanguageModelDropout":
+        """On every layer's input and before the softmax (Zaremba et al. 2014, Section 3.2)."""
+        return cls(inputs=rate, hidden=rate, outputs=rate)
+
+    def rates(self) -> dict[str, float]:
+        """Returns each rate by its name."""
+        return {name: value for name, value in vars(self).items() if name != "locked"}
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether something is dropped for all streams alike, with a key that they share."""
+        return self.words > 0 or self.weights > 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything is dropped at all."""
+        return any(self.rates().values())
 
 
 class LanguageModelOutput(NamedTuple):
@@ -19,20 +69,28 @@ class LanguageModelOutput(NamedTuple):
     Attributes:
         logits: unnormalised log-probabilities of the next token, (batch, time, vocabulary).
         decisions: one trace per layer, bottom first.
+        states: the top layer's h, (batch, time, hidden).
+        dropped_states: what the softmax saw of it, after dropout.
     """
 
     logits: Float[Array, "batch time vocabulary"]
     decisions: tuple[F.Decision, ...]
+    states: Float[Array, "batch time hidden"]
+    dropped_states: Float[Array, "batch time hidden"]
 
 
 class LanguageModel(nnx.Module):
-    """Embedding, stacked LSTMs, softmax; embedding and state have the same size.
+    """Embedding, stacked LSTMs, softmax (Zaremba et al. 2014).
 
     Args:
         vocabulary_size: number of token ids.
-        features: size of the embedding and of every layer's state.
+        features: size of every layer's state, or one size for each layer.
         skips: the time skip of each layer, bottom first.
-        dropout: rate on every layer's input and before the softmax (Zaremba et al. 2014, Section 3.2).
+        embedding: maps token ids to features and says how many (`.features`), as `CharEmbedding` does; by
+            default a table of `embedding_features` (by default the first layer's size).
+        embedding_features: size of that table.
+        tied: the softmax's weights are the table (Inan et al. 2017); the last layer then has its size.
+        dropout: see `LanguageModelDropout`; a number: `LanguageModelDropout.everywhere`.
         dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipLSTMCell`).
         weight_init: initializer of every weight and bias outside `cell_options`.
         cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
@@ -42,22 +100,60 @@ class LanguageModel(nnx.Module):
     def __init__(
         self,
         vocabulary_size: int,
-        features: int,
+        features: int | Sequence[int],
         skips: Sequence[F.TimeSkip],
         *,
-        dropout: float = 0.0,
+        embedding: nnx.Module | None = None,
+        embedding_features: int | None = None,
+        tied: bool = False,
+        dropout: float | LanguageModelDropout = 0.0,
         dtype: Any = None,
         weight_init: Initializer,
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
-        self.embedding = nnx.Embed(vocabulary_size, features, embedding_init=weight_init, rngs=rngs)
+        if isinstance(features, int):
+            features = (features,) * len(skips)
+        if not isinstance(dropout, LanguageModelDropout):
+            dropout = LanguageModelDropout.everywhere(dropout)
+        if embedding is None:
+            size = embedding_features or features[0]
+            embedding = nnx.Embed(vocabulary_size, size, embedding_init=weight_init, rngs=rngs)
+        is_table = isinstance(embedding, nnx.Embed)
+        if not is_table and (tied or dropout.words):
+            raise UserError("tied weights and dropped words need an embedding that is a table of words")
+        if tied and embedding.features != features[-1]:
+            raise UserError(
+                f"tied weights need an embedding of the last layer's size, {features[-1]}, "
+                f"got {embedding.features}"
+            )
+        if cell_options is None or isinstance(cell_options, dict):
+            cell_options = [cell_options or {}] * len(skips)
+        self.dropout = dropout
+        self.embedding = embedding
         self.stack = SkipLSTMStack(
-            features, features, skips, dropout=dropout, dtype=dtype, cell_options=cell_options, rngs=rngs
+            embedding.features,
+            features,
+            skips,
+            dropout=(dropout.inputs, *(dropout.hidden,) * (len(skips) - 1), dropout.outputs),
+            locked=dropout.locked,
+            dtype=dtype,
+            cell_options=[{"weight_dropout": dropout.weights, **options} for options in cell_options],
+            rngs=rngs,
         )
-        self.softmax = Linear(
-            features, vocabulary_size, dtype=dtype, kernel_init=weight_init, bias_init=weight_init, rngs=rngs
-        )
+        self.tied = tied
+        self.dtype = dtype
+        if tied:
+            self.bias = nnx.Param(weight_init(rngs.params(), (vocabulary_size,)))
+        else:
+            self.softmax = Linear(
+                features[-1],
+                vocabulary_size,
+                dtype=dtype,
+                kernel_init=weight_init,
+                bias_init=weight_init,
+                rngs=rngs,
+            )
 
     def initialize_carry(self, batch_size: int, key: Key[Array, "..."]) -> tuple[F.SkipCarry, ...]:
         """Returns each layer's initial carry for a batch of streams."""
@@ -69,6 +165,7 @@ class LanguageModel(nnx.Module):
         tokens: Int[Array, "batch time"],
         *,
         key: Key[Array, "..."] | None = None,
+        shared_key: Key[Array, ""] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         mode: ActionMode = "sample",
         temperature: float | Float[Array, ""] = 1.0,
@@ -80,7 +177,8 @@ class LanguageModel(nnx.Module):
         Args:
             carry: from `initialize_carry` or the segment before.
             tokens: token ids, (batch, time).
-            key: for dropout, one or one per stream, (batch,); None switches it off.
+            key: for the dropout of features, one or one per stream, (batch,); None switches it off.
+            shared_key: for what is dropped for all streams alike, words and weights; None switches it off.
             actions: for each layer the actions to be replayed, or None.
             mode: how agents choose.
             temperature: of attention and relaxations.
@@ -90,14 +188,34 @@ class LanguageModel(nnx.Module):
         Returns:
             The carry for the next segment, and the output.
         """
+        words_key = weight_key = None
+        if shared_key is not None:
+            words_key, weight_key = jax.random.split(shared_key)
         carry, outputs = self.stack(
             carry,
-            self.embedding(tokens),
+            self._embed(tokens, words_key),
             key=key,
+            weight_key=weight_key,
             actions=actions,
             mode=mode,
             temperature=temperature,
             mix=mix,
             policy_mask=policy_mask,
         )
-        return carry, LanguageModelOutput(self.softmax(outputs.h), outputs.decisions)
+        return carry, LanguageModelOutput(
+            self._logits(outputs.h), outputs.decisions, outputs.states, outputs.h
+        )
+
+    def _embed(
+        self, tokens: Int[Array, "batch time"], key: Key[Array, ""] | None
+    ) -> Float[Array, "batch time features"]:
+        if key is None or self.dropout.words == 0.0:
+            return self.embedding(tokens)
+        table = F.embedding_dropout(key, self.dropout.words, self.embedding.embedding[...])
+        return jnp.take(table, tokens, axis=0)
+
+    def _logits(self, h: Float[Array, "batch time hidden"]) -> Float[Array, "batch time vocabulary"]:
+        if not self.tied:
+            return self.softmax(h)
+        table = self.embedding.embedding[...].astype(self.dtype or jnp.float32)
+        return F.product(h, table.T) + self.bias[...][None, None]

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -43,6 +43,8 @@ class SkipLSTMCell(nnx.RNNCellBase):
         agent_bias_init: initializer of the agent's biases.
         recurrent_dropout: rate at which features of the entering h are dropped, the same ones at all
             steps of a sequence, while `deterministic` is False.
+        weight_dropout: rate at which entries of W_h are dropped where a call brings a `weight_key`, the same
+            ones for all sequences and steps (DropConnect, as in Merity et al. 2018); see `SkipLSTM`.
         learnable_carry: learn the initial h and c (shared by all sequences); otherwise they are zeros.
         return_decision: return `SkipOutput` (h with the decision's trace) instead of h alone.
         dtype: in which matrices are multiplied; by default `param_dtype`. With bfloat16 the parameters,
@@ -78,6 +80,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
         agent_input_kernel_init: Initializer | None = None,
         agent_bias_init: Initializer = _zeros,
         recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
         learnable_carry: bool = False,
         return_decision: bool = False,
         dtype: Any = None,
@@ -91,12 +94,14 @@ class SkipLSTMCell(nnx.RNNCellBase):
         ):
             if size < 1:
                 raise UserError(f"{name} must be at least 1, got {size}")
-        if not 0.0 <= recurrent_dropout < 1.0:
-            raise UserError(f"a dropout rate lies in [0, 1), got {recurrent_dropout}")
+        for rate in (recurrent_dropout, weight_dropout):
+            if not 0.0 <= rate < 1.0:
+                raise UserError(f"a dropout rate lies in [0, 1), got {rate}")
         self.in_features = in_features
         self.hidden_features = hidden_features
         self.skip = skip
         self.recurrent_dropout = recurrent_dropout
+        self.weight_dropout = weight_dropout
         self.return_decision = return_decision
         self.dtype = param_dtype if dtype is None else dtype
         self.param_dtype = param_dtype
@@ -139,9 +144,14 @@ class SkipLSTMCell(nnx.RNNCellBase):
         """One: an input is a vector."""
         return 1
 
-    def params(self) -> F.SkipLSTMParams:
-        """Returns the weights as the pure functions take them: matrices in the dtype that multiplies."""
-        lstm = F.LSTMParams(self.w_x[...].astype(self.dtype), self.w_h[...].astype(self.dtype), self.b[...])
+    def params(self, weight_key: Key[Array, ""] | None = None) -> F.SkipLSTMParams:
+        """Returns the weights as the pure functions take them: matrices in the dtype that multiplies.
+
+        Args:
+            weight_key: with which entries of W_h are dropped at `weight_dropout`; None drops none.
+        """
+        w_h = F.weight_dropout(weight_key, self.weight_dropout, self.w_h[...])
+        lstm = F.LSTMParams(self.w_x[...].astype(self.dtype), w_h.astype(self.dtype), self.b[...])
         return F.SkipLSTMParams(lstm, None if self.agent is None else self.agent.params())
 
     def initialize_carry(

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional.agent import ActionMode
@@ -84,6 +84,7 @@ class SkipLSTM(nnx.Module):
         temperature: float | Float[Array, ""] = 1.0,
         mix: float | Float[Array, ""] | None = None,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+        weight_key: Key[Array, ""] | None = None,
         implementation: str | None = None,
     ) -> Any:
         """Runs the layer.
@@ -103,6 +104,8 @@ class SkipLSTM(nnx.Module):
             temperature: of attention and relaxations.
             mix: λ, in place of the skip's own.
             policy_mask: False for skips the agent may not choose, (K,) or (batch, K).
+            weight_key: one PRNG key, with which the cell's `weight_dropout` is drawn for all sequences and
+                steps; None drops no weights.
             implementation: overrides the layer's own.
 
         Returns:
@@ -117,7 +120,7 @@ class SkipLSTM(nnx.Module):
             shape = (inputs.shape[0], inputs.shape[2])
             initial_carry = self.cell.initialize_carry(shape, self.rngs if rngs is None else rngs)
         carry, outputs = F.unroll(
-            self.cell.params(),
+            self.cell.params(weight_key),
             initial_carry,
             inputs,
             self.cell.skip,

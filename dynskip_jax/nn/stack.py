@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.nn.cells import SkipLSTMCell
@@ -18,12 +20,14 @@ class StackOutput(NamedTuple):
     """What a stack returns.
 
     Attributes:
-        h: the top layer's outputs, (batch, time, hidden).
+        h: the top layer's outputs after dropout, (batch, time, hidden).
+        states: the same before dropout.
         decisions: one trace per layer, bottom first, each leaf (batch, time).
         seen: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
     """
 
     h: Float[Array, "batch time hidden"]
+    states: Float[Array, "batch time hidden"]
     decisions: tuple[F.Decision, ...]
     seen: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
 
@@ -35,9 +39,11 @@ class SkipLSTMStack(nnx.Module):
 
     Args:
         in_features: size of the input.
-        hidden_features: size of every layer's state.
+        hidden_features: size of every layer's state, or one size for each layer.
         skips: the time skip of each layer, bottom first.
-        dropout: rate between layers.
+        dropout: rate on every layer's input and on the last one's output, or one rate for each of these
+            places, bottom first: one more than there are layers.
+        locked: drop the same features at all steps of a call (Gal & Ghahramani 2016; Merity et al. 2018).
         dtype: of all layers' products, where `cell_options` do not say; see `SkipLSTMCell`.
         rngs: source of the initial parameters.
         cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
@@ -46,25 +52,37 @@ class SkipLSTMStack(nnx.Module):
     def __init__(
         self,
         in_features: int,
-        hidden_features: int,
+        hidden_features: int | Sequence[int],
         skips: Sequence[F.TimeSkip],
         *,
-        dropout: float = 0.0,
+        dropout: float | Sequence[float] = 0.0,
+        locked: bool = False,
         dtype: Any = None,
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
-        self.dropout = dropout
+        if isinstance(hidden_features, int):
+            hidden_features = (hidden_features,) * len(skips)
+        if isinstance(dropout, int | float):
+            dropout = (dropout,) * (len(skips) + 1)
+        if len(dropout) != len(skips) + 1:
+            raise UserError(
+                f"{len(skips)} layers have {len(skips) + 1} places for dropout, got {len(dropout)}"
+            )
+        self.dropout = tuple(dropout)
+        self.locked = locked
         if cell_options is None or isinstance(cell_options, dict):
             cell_options = [cell_options or {}] * len(skips)
-        sizes = [in_features] + [hidden_features] * (len(skips) - 1)
+        sizes = (in_features, *hidden_features[:-1])
         self.layers = nnx.List(
             [
                 SkipLSTM(
-                    SkipLSTMCell(size, hidden_features, skip, rngs=rngs, **{"dtype": dtype, **options}),
+                    SkipLSTMCell(size, hidden, skip, rngs=rngs, **{"dtype": dtype, **options}),
                     rngs=False,
                 )
-                for size, skip, options in zip(sizes, skips, cell_options, strict=True)
+                for size, hidden, skip, options in zip(
+                    sizes, hidden_features, skips, cell_options, strict=True
+                )
             ]
         )
 
@@ -87,6 +105,7 @@ class SkipLSTMStack(nnx.Module):
         x: Float[Array, "batch time in"],
         *,
         key: Key[Array, "..."] | None = None,
+        weight_key: Key[Array, ""] | None = None,
         seq_lengths: Int[Array, " batch"] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         mode: ActionMode = "sample",
@@ -101,6 +120,7 @@ class SkipLSTMStack(nnx.Module):
             x: inputs, (batch, time, in).
             key: for dropout: one PRNG key, from which each sequence's own is split, or one per sequence,
                 (batch,); None switches it off. The agents' noise comes from the carry's own keys.
+            weight_key: one PRNG key, for the cells' `weight_dropout`; None switches it off.
             seq_lengths: true lengths, (batch,).
             actions: for each layer the actions to be replayed, or None.
             mode: how agents choose.
@@ -115,12 +135,14 @@ class SkipLSTMStack(nnx.Module):
         keys = (None,) * (2 * num_layers + 1)
         if key is not None:
             keys = split_each(example_keys(key, x.shape[:1]), 2 * num_layers + 1)
+        weight_keys = (None,) * num_layers if weight_key is None else jax.random.split(weight_key, num_layers)
+        drop = F.locked_dropout if self.locked else F.dropout
         new_carry, decisions, seen = [], [], []
         for i, layer in enumerate(self.layers):
             cell, start = layer.cell, carry[i]
             if key is not None and cell.recurrent_dropout > 0.0:
                 start = cell.draw_recurrent_mask(start, keys[num_layers + 1 + i])
-            x = F.dropout(keys[i], self.dropout, x)
+            x = drop(keys[i], self.dropout[i], x)
             end, outputs = layer(
                 x,
                 initial_carry=start,
@@ -131,10 +153,11 @@ class SkipLSTMStack(nnx.Module):
                 temperature=temperature,
                 mix=mix if cell.skip.has_agent else None,
                 policy_mask=policy_mask if cell.skip.has_agent else None,
+                weight_key=weight_keys[i],
             )
             seen.append((x, jnp.concatenate([start.h[:, :1], outputs.h[:, :-1]], axis=1)))
             x = outputs.h
             new_carry.append(end._replace(recurrent_mask=None))
             decisions.append(outputs.decision)
-        x = F.dropout(keys[num_layers], self.dropout, x)
-        return tuple(new_carry), StackOutput(x, tuple(decisions), tuple(seen))
+        dropped = drop(keys[num_layers], self.dropout[num_layers], x)
+        return tuple(new_carry), StackOutput(dropped, x, tuple(decisions), tuple(seen))

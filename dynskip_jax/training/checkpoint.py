@@ -113,12 +113,13 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
         self._intact[step] = digest
 
-    def restore_latest(self, like: PyTree) -> Restored | None:
+    def restore_latest(self, like: PyTree, *, partial: bool = False) -> Restored | None:
         """Restores the newest checkpoint that is intact, bit by bit as it was saved.
 
         Arguments:
             like: a pytree of the saved structure, of arrays or `jax.ShapeDtypeStruct`s. Where a leaf is a
                 committed JAX array, or a structure with a sharding, the restored array is placed likewise.
+            partial: `like` holds some of what was saved, and the rest is left alone.
 
         Returns:
             The step, the state, the metadata and a line for each newer checkpoint that had to be skipped;
@@ -137,7 +138,14 @@ class Checkpoints:
                 self._unreadable.add(step)
                 failures.append((step, _reason(error)))
                 continue
-            self._check_structure(step, document["leaves"], like)
+            leaves = document["leaves"]
+            if partial:
+                asked = {leaf["path"] for leaf in _describe(like)}
+                kept = [
+                    (leaf, array) for leaf, array in zip(leaves, data, strict=True) if leaf["path"] in asked
+                ]
+                leaves, data = [leaf for leaf, _ in kept], [array for _, array in kept]
+            self._check_structure(step, leaves, like)
             self._intact[step] = document["sha256"]
             state = jax.tree.unflatten(jax.tree.structure(like), map(_like, data, jax.tree.leaves(like)))
             skipped = tuple(

@@ -45,6 +45,9 @@ class Experiment(Protocol):
     def config(self, model: str) -> dict[str, Any]:
         """Returns every setting of a model, as resolved."""
 
+    def files(self, model: str) -> Mapping[str, str]:
+        """Returns what else its run folder keeps, so that it can be used without the data: name to text."""
+
     def values(self, model: str) -> Sequence[Mapping[str, Any]]:
         """Returns what a sweep sets, value by value; one empty mapping without a sweep.
 
@@ -112,6 +115,8 @@ def run(
     results, curves = [], {}
     for model, folder in zip(experiment.models, folders, strict=True):
         here = RunDir.open(folder, experiment.config(model))
+        for name, text in experiment.files(model).items():
+            here.keep(name, text)
         finished = here.result()
         if finished is not None:
             announce(f"{model}: finished already, in {folder}")

@@ -1,7 +1,7 @@
 """Language modelling as a task for the loop: truncated BPTT over streams, perplexity."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import LanguageCorpus, Segment, num_segments, segments
+from dynskip_jax.data.bptt import bptt_lengths, segments_of_lengths
+from dynskip_jax.data.characters import character_table
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
-from dynskip_jax.models import LanguageModel
+from dynskip_jax.models import LanguageModel, LanguageModelDropout, LanguageModelOutput
+from dynskip_jax.nn import CharEmbedding
 from dynskip_jax.training.objective import AgentObjective, agent_loss
 from dynskip_jax.training.stage import AgentValues, Stage, Sweep
 
@@ -27,13 +30,19 @@ class LanguageModellingSettings:
 
     Attributes:
         skips: the time skip of each layer, bottom first.
-        features: size of embedding and state.
+        features: size of every layer's state (and of the embedding), or one size for each layer.
         batch_size: streams read side by side in training.
         num_steps: steps of truncated back-propagation.
-        dropout: on every layer's input and before the softmax.
+        dropout: what is dropped in training; a number: `LanguageModelDropout.everywhere`.
         init_scale: weights are drawn from U(-init_scale, init_scale).
         cell_options: options of `SkipLSTMCell` for each layer.
-        objective: how agents are rewarded.
+        objective: how agents are rewarded. With several rollouts each stream is read as often, side by side.
+        character_options: options of `CharEmbedding`, which then takes the place of a table of words.
+        embedding_features: size of the embedding, where it is not that of the first layer.
+        tied: the softmax's weights are the embedding's.
+        activation_coef: α of AR (Merity et al. 2018, Section 4.5).
+        temporal_coef: β of TAR.
+        random_lengths: segments have random lengths around `num_steps` (see `bptt_lengths`).
         epochs: how long training goes on, for what is scheduled over it.
         num_seeds: how many models are trained together.
         sweep: in what else than their seeds they differ.
@@ -45,13 +54,19 @@ class LanguageModellingSettings:
     """
 
     skips: tuple[F.TimeSkip, ...]
-    features: int
+    features: int | tuple[int, ...]
     batch_size: int
     num_steps: int
-    dropout: float
+    dropout: float | LanguageModelDropout
     init_scale: float
     cell_options: tuple[dict[str, Any], ...]
     objective: AgentObjective
+    character_options: dict[str, Any] | None = None
+    embedding_features: int | None = None
+    tied: bool = False
+    activation_coef: float = 0.0
+    temporal_coef: float = 0.0
+    random_lengths: bool = False
     epochs: int = 1
     num_seeds: int = 1
     sweep: Sweep = Sweep()  # noqa: RUF009 (immutable)
@@ -59,6 +74,11 @@ class LanguageModellingSettings:
     restart_buffer: bool = False
     evaluation_mode: ActionMode = "greedy"
     evaluation_batch_size: int = 10
+
+    def __post_init__(self) -> None:
+        """Spells out what a number stands for."""
+        if not isinstance(self.dropout, LanguageModelDropout):
+            object.__setattr__(self, "dropout", LanguageModelDropout.everywhere(self.dropout))
 
 
 class LanguageModelling:
@@ -70,52 +90,58 @@ class LanguageModelling:
     batch_axis = None  # streams are cut once: every seed reads the same batches
 
     def __init__(self, corpus: LanguageCorpus, settings: LanguageModellingSettings):
-        if settings.objective.rollouts != 1:
-            raise UserError("language models are trained on one rollout of each stream")
-        if settings.objective.baseline not in ("none", "batch"):
+        objective = settings.objective
+        if objective.estimator != "reinforce":
+            raise UserError(f"language models do not take the estimator {objective.estimator!r}")
+        if objective.baseline not in ("none", "batch", "rollouts"):
             raise UserError(
-                f"language models have no {settings.objective.baseline!r} baseline: choose none or batch"
+                f"language models have no {objective.baseline!r} baseline: choose none, batch or rollouts"
             )
-        self.examples_per_batch = settings.batch_size * settings.num_steps
         self.corpus = corpus
         self.settings = settings
-        self.num_batches = num_segments(
-            len(corpus.train), settings.batch_size, settings.num_steps, drop_tail=True
-        )
-        self.graphdef = nnx.graphdef(nnx.eval_shape(lambda: self._model(jax.random.key(0))))
+        self.lengths = self._segment_lengths()
+        self.num_batches = len(self.lengths)
+        self.examples_per_batch = settings.batch_size * sum(self.lengths) // self.num_batches
+        self.graphdef = graph_of(corpus.vocabulary.tokens, settings)
         self._evaluate_segment = jax.jit(
-            jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None)), static_argnums=4, donate_argnums=1
+            jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None, None)),
+            static_argnums=(4, 5),
+            donate_argnums=1,
         )
 
-    def _model(self, key: Key[Array, ""]) -> LanguageModel:
+    def _segment_lengths(self) -> list[int]:
+        """The length of each segment of an epoch, in the order of the first."""
         s = self.settings
-        return LanguageModel(
-            len(self.corpus.vocabulary),
-            s.features,
-            s.skips,
-            dropout=s.dropout,
-            dtype=s.dtype,
-            weight_init=uniform(s.init_scale),
-            cell_options=s.cell_options,
-            rngs=nnx.Rngs(key),
-        )
+        size = len(self.corpus.train)
+        if not s.random_lengths:
+            return [s.num_steps] * num_segments(size, s.batch_size, s.num_steps, drop_tail=True)
+        row_length = num_segments(size, s.batch_size, 1, drop_tail=True)
+        return bptt_lengths(row_length, s.num_steps, np.random.default_rng(0), drop_tail=True)
 
     def init(self, key: Key[Array, ""]) -> nnx.State:
         """See `Task`."""
-        return nnx.state(self._model(key), nnx.Param)
+        return nnx.state(make_model(self.corpus.vocabulary.tokens, self.settings, key), nnx.Param)
 
     def initial_carry(self, params: nnx.State, key: Key[Array, ""], batch_size: int | None = None) -> Any:
-        """See `Task`; `batch_size` is the number of streams, by default that of training."""
-        return nnx.merge(self.graphdef, params).initialize_carry(batch_size or self.settings.batch_size, key)
+        """See `Task`; `batch_size` is the number of streams, by default that of training with rollouts."""
+        streams = batch_size or self.settings.batch_size * self.settings.objective.rollouts
+        return nnx.merge(self.graphdef, params).initialize_carry(streams, key)
 
     def train_batches(self, epoch: int) -> Iterable[Segment]:
-        """See `Task`; streams are read in the same order in every epoch."""
-        s = self.settings
-        return self._segments(self.corpus.train, s.batch_size, s.num_steps, drop_tail=True)
+        """See `Task`; streams are read in the same order in every epoch.
 
-    def _segments(self, tokens: np.ndarray, batch_size: int, num_steps: int, drop_tail: bool):
-        end = self.corpus.vocabulary.index["<eos>"]
-        return segments(tokens, batch_size, num_steps, drop_tail=drop_tail, first_token=end)
+        Where lengths are random, every epoch has the same ones in another order.
+        """
+        lengths = self.lengths
+        if self.settings.random_lengths and epoch > 0:
+            lengths = np.random.default_rng([0, epoch]).permutation(lengths).tolist()
+        return segments_of_lengths(
+            self.corpus.train, self.settings.batch_size, lengths, first_token=self._end_of_line
+        )
+
+    @property
+    def _end_of_line(self) -> int:
+        return self.corpus.vocabulary.index["<eos>"]
 
     def stage(self, epoch: int) -> Stage:
         """See `Task`; named after the way in which agents choose."""
@@ -128,13 +154,24 @@ class LanguageModelling:
         K = max(skip.max_skip for skip in self.settings.skips)
         return self.settings.sweep.agent_values(count, K, entropy_coef, temperature)
 
-    def _read(self, params, carry, segment: Segment, key, mode: ActionMode, values: AgentValues):
+    def _read(
+        self,
+        params: nnx.State,
+        carry: Any,
+        segment: Segment,
+        mode: ActionMode,
+        values: AgentValues,
+        key: Key[Array, "..."] | None = None,
+        shared_key: Key[Array, ""] | None = None,
+    ) -> tuple[Any, LanguageModelOutput, Float[Array, "batch time"]]:
+        """Returns the carry for the next segment, the output, and -log p of each target."""
         if self.settings.restart_buffer:
             carry = tuple(F.restart_carry(layer) for layer in carry)
         carry, output = nnx.merge(self.graphdef, params)(
             carry,
             segment.inputs,
             key=key,
+            shared_key=shared_key,
             mode=mode,
             temperature=values.temperature,
             mix=values.mix,
@@ -157,9 +194,24 @@ class LanguageModelling:
         (2014) clip gradients at 5), plus the agent's loss on the same scale.
         """
         s = self.settings
-        uses_dropout = s.dropout > 0 or any(o.get("recurrent_dropout") for o in s.cell_options)
         mode, values = stage
-        carry, output, nll = self._read(params, carry, batch, keys if uses_dropout else None, mode, values)
+        M = s.objective.rollouts
+        if mode == "sample":
+            # Rollouts of a stream differ in what their agents choose, and not in what is dropped.
+            batch = _repeat(batch, M)
+            keys = keys if keys.ndim == 0 else _repeat(keys, M)
+        elif M > 1:  # relaxed choices do not differ between rollouts: one is enough
+            carry = jax.tree.map(lambda leaf: leaf[::M], carry)
+        uses_dropout = s.dropout.is_used or any(o.get("recurrent_dropout") for o in s.cell_options)
+        carry, output, nll = self._read(
+            params,
+            carry,
+            batch,
+            mode,
+            values,
+            key=keys if uses_dropout else None,
+            shared_key=_shared_key(keys, axis_name) if s.dropout.shares_noise else None,
+        )
         correct = (output.logits.argmax(-1) == batch.targets).astype(nll.dtype)
         rewards = s.objective.rewards(-nll, correct)
         agent = agent_loss(
@@ -171,8 +223,12 @@ class LanguageModelling:
             mode=mode,
             entropy_coef=values.entropy_coef,
         )
-        loss = nll.sum(axis=1).mean() + agent
-        return loss, (carry, self._sums(nll, batch.mask, output.decisions))
+        # Both are means over tokens, beside a sum over the segment's.
+        penalty = F.activation_regularisation(output.dropped_states, s.activation_coef)
+        penalty = penalty + F.temporal_activation_regularisation(output.states, s.temporal_coef)
+        loss = nll.sum(axis=1).mean() + agent + nll.shape[1] * penalty
+        sums = self._sums(nll, batch.mask, output.decisions)
+        return loss, (carry if mode == "sample" else _repeat(carry, M), sums)
 
     def _sums(self, nll, mask, decisions) -> dict[str, Array]:
         sums = {"nll": jnp.sum(nll, where=mask), "tokens": jnp.sum(mask, dtype=jnp.float32)}
@@ -192,22 +248,32 @@ class LanguageModelling:
                 metrics[f"agent_skip_{i + 1}"] = sums[f"skip_{i}"] / sums["tokens"]
         return metrics
 
-    def _segment_sums(self, params, carry, segment: Segment, values: AgentValues, mode: ActionMode):
-        carry, output, nll = self._read(params, carry, segment, None, mode, values)
-        actions = tuple(decision.action for decision in output.decisions)
-        return carry, self._sums(nll, segment.mask, output.decisions), actions
+    def _segment_sums(
+        self, params, carry, segment: Segment, values: AgentValues, mode: ActionMode, samples: int
+    ):
+        """One segment of evaluation; what follows the carry is of the streams, not of their samples."""
+        carry, output, nll = self._read(params, carry, _repeat(segment, samples), mode, values)
+        shape = (len(segment.inputs), samples, -1)
+        log_likelihood = jnp.moveaxis(-nll.reshape(shape), 1, -1)
+        nll = -F.averaged_log_likelihood(log_likelihood)
+        decisions = jax.tree.map(lambda leaf: leaf.reshape(shape).mean(axis=1), output.decisions)
+        actions = tuple(decision.action[::samples] for decision in output.decisions)
+        return carry, self._sums(nll, segment.mask, decisions), actions
 
-    def _run(self, params, split: str, keys, mode: ActionMode, batch_size: int):
+    def _run(
+        self, params: nnx.State, split: str, keys, mode: ActionMode, batch_size: int, samples: int = 1
+    ) -> Iterator[tuple[Segment, dict[str, Array], tuple[Array, ...]]]:
         """Reads a whole split; yields each segment with its sums and actions, (seeds, ...)."""
         tokens = getattr(self.corpus, {"dev": "valid"}.get(split, split))
         num_steps = self.settings.num_steps
         if not self.settings.restart_buffer:
             # Long segments where few streams are read: less time spent in between, and the same result.
-            num_steps = max(num_steps, 400 // batch_size)
-        carry = jax.vmap(partial(self.initial_carry, batch_size=batch_size))(params, keys)
+            num_steps = max(num_steps, 400 // (batch_size * samples))
+        carry = jax.vmap(partial(self.initial_carry, batch_size=batch_size * samples))(params, keys)
         values = self._agent_values(len(keys))
-        for segment in self._segments(tokens, batch_size, num_steps, drop_tail=False):
-            carry, sums, actions = self._evaluate_segment(params, carry, segment, values, mode)
+        read = segments(tokens, batch_size, num_steps, drop_tail=False, first_token=self._end_of_line)
+        for segment in read:
+            carry, sums, actions = self._evaluate_segment(params, carry, segment, values, mode, samples)
             yield segment, sums, actions
 
     def evaluate(
@@ -218,6 +284,7 @@ class LanguageModelling:
         *,
         mode: ActionMode | None = None,
         batch_size: int | None = None,
+        samples: int = 1,
     ) -> dict[str, np.ndarray]:
         """Perplexity of a whole split, every token of it counted; names lead with the split.
 
@@ -227,6 +294,8 @@ class LanguageModelling:
             keys: for sampled actions, (seeds,).
             mode: how agents choose; by default `evaluation_mode`.
             batch_size: streams read side by side; by default `evaluation_batch_size`.
+            samples: M, how often each stream is read, side by side; the M probabilities of each token are
+                averaged, and so are the agents' entropies and skips.
         """
         totals: dict[str, np.ndarray] = {}
         read = self._run(
@@ -235,6 +304,7 @@ class LanguageModelling:
             keys,
             mode or self.settings.evaluation_mode,
             batch_size or self.settings.evaluation_batch_size,
+            samples,
         )
         for _, sums, _ in read:
             for name, value in sums.items():
@@ -254,6 +324,50 @@ class LanguageModelling:
             inputs.append(segment.inputs[segment.mask])
             chosen.append(np.asarray(actions[layer])[:, segment.mask])
         return np.concatenate(inputs), np.concatenate(chosen, axis=1)
+
+
+def make_model(
+    words: Sequence[str], settings: LanguageModellingSettings, key: Key[Array, ""]
+) -> LanguageModel:
+    """Returns a fresh model of the language whose vocabulary is `words`, in the order of their ids."""
+    rngs, weight_init = nnx.Rngs(key), uniform(settings.init_scale)
+    embedding = None
+    if settings.character_options is not None:
+        characters, _ = character_table(words)
+        embedding = CharEmbedding(
+            characters, **settings.character_options, weight_init=weight_init, dtype=settings.dtype, rngs=rngs
+        )
+    return LanguageModel(
+        len(words),
+        settings.features,
+        settings.skips,
+        embedding=embedding,
+        embedding_features=settings.embedding_features,
+        tied=settings.tied,
+        dropout=settings.dropout,
+        dtype=settings.dtype,
+        weight_init=weight_init,
+        cell_options=settings.cell_options,
+        rngs=rngs,
+    )
+
+
+def graph_of(words: Sequence[str], settings: LanguageModellingSettings) -> nnx.GraphDef:
+    """Returns all of such a model but its parameters."""
+    return nnx.graphdef(nnx.eval_shape(lambda: make_model(words, settings, jax.random.key(0))))
+
+
+def _repeat(tree: Any, times: int) -> Any:
+    """Every stream `times` times, its copies one after the other."""
+    return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
+
+
+def _shared_key(keys: Key[Array, "*batch_or_none"], axis_name: str | None) -> Key[Array, ""]:
+    """One key for all streams, also of a batch that is divided over a mapped axis; none of theirs."""
+    data = jax.random.key_data(keys if keys.ndim == 0 else keys[0])
+    if axis_name is not None:
+        data = jax.lax.all_gather(data, axis_name)[0]
+    return jax.random.fold_in(jax.random.wrap_key_data(data), 2**31 - 1)
 
 
 def uniform(scale: float):

@@ -18,7 +18,9 @@ from jaxtyping import Array, Float, Key
 from rich.console import Console
 
 from dynskip_jax.errors import Stopped
+from dynskip_jax.training.asgd import AveragedState, average_start, average_update
 from dynskip_jax.training.checkpoint import Checkpoints
+from dynskip_jax.training.memory import memory_line, program_memory
 from dynskip_jax.training.parallel import (
     PER_EXAMPLE,
     PER_SEED,
@@ -104,6 +106,9 @@ class FitSettings:
         epochs: passes over the training split.
         optimizer: direction of descent; see `make_optimizer`.
         learning_rate: from (epoch, dev history (epochs so far, seeds)) to a rate for each seed, (seeds,).
+        average: from the dev history (epochs so far, seeds) to whether each seed's iterates are averaged from
+            now on, (seeds,); the averages are then what is evaluated and kept. None never averages.
+        start: parameters to start from in place of fresh ones, (seeds, ...).
         patience: stop a seed after this many epochs without a better dev metric; 0 never stops.
         log_every: steps between records of training metrics.
         checkpoint_minutes: at most this much work is lost to a crash (an epoch's end always saves).
@@ -113,6 +118,8 @@ class FitSettings:
     epochs: int
     optimizer: optax.GradientTransformation
     learning_rate: Callable[[int, np.ndarray], np.ndarray]
+    average: Callable[[np.ndarray], np.ndarray] | None = None
+    start: PyTree | None = None
     patience: int = 0
     log_every: int = 100
     checkpoint_minutes: float = 10.0
@@ -125,9 +132,10 @@ class TrainState(NamedTuple):
     opt_state: PyTree
     carry: PyTree
     sums: Sums
+    average: AveragedState | None = None
 
 
-LAYOUT = TrainState(params=PER_SEED, opt_state=PER_SEED, carry=PER_EXAMPLE, sums=PER_SEED)
+LAYOUT = TrainState(params=PER_SEED, opt_state=PER_SEED, carry=PER_EXAMPLE, sums=PER_SEED, average=PER_SEED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,12 +194,13 @@ def fit(
     initial_carry = jax.jit(jax.vmap(task.initial_carry))
     clock = time.monotonic()
 
-    params = jax.jit(jax.vmap(task.init))(keys.init)
+    params = jax.jit(jax.vmap(task.init))(keys.init) if settings.start is None else settings.start
     state = TrainState(
         params=params,
         opt_state=jax.jit(jax.vmap(settings.optimizer.init))(params),
         carry=initial_carry(params, _for_epoch(keys.carry, 0)),
         sums=_zero_sums(task, params, keys),
+        average=None if settings.average is None else jax.vmap(average_start)(params),
     )
     best = jax.tree.map(jnp.copy, params)
     where = _Position.start(num_seeds)
@@ -213,7 +222,7 @@ def fit(
         state = _place(parallel, state)
         if run_dir is not None:
             run_dir.rewind(where.step)
-        seconds_before = where.seconds
+        seconds_before, first_step = where.seconds, where.step
 
         def save() -> None:
             where.seconds = seconds_before + time.monotonic() - clock
@@ -255,6 +264,10 @@ def fit(
                 stage = task.stage(where.epoch)
                 step = compiled_step(stage.name)
                 values = parallel.place(stage.values, PER_SEED)
+                averaged = np.zeros(num_seeds, bool)
+                if settings.average is not None:
+                    averaged = settings.average(where.history)
+                averaged = parallel.place(jnp.asarray(averaged), PER_SEED)
                 if where.batch == 0:
                     carry = initial_carry(parallel.gather(state.params), _for_epoch(keys.carry, where.epoch))
                     state = state._replace(
@@ -263,7 +276,12 @@ def fit(
                     )
                 for batch in itertools.islice(task.train_batches(where.epoch), where.batch, None):
                     batch = parallel.place(batch, batch_spec(task.batch_axis))
-                    state = step(state, batch, train_keys, where.step, placed_rates, values)
+                    arguments = state, batch, train_keys, where.step, placed_rates, values, averaged
+                    if where.step == first_step:
+                        memory = program_memory(step, *arguments)
+                        if memory is not None:
+                            announce(memory_line(memory))
+                    state = step(*arguments)
                     where.step += 1
                     where.batch += 1
                     progress.advance(1, **shown)
@@ -278,7 +296,9 @@ def fit(
                         save()
                         last_save = time.monotonic()
 
-                train, params = train_metrics(), parallel.gather(state.params)
+                # Before the iterates are averaged, their average is the last one.
+                params = state.params if state.average is None else state.average.mean
+                train, params = train_metrics(), parallel.gather(params)
                 dev = processes.agree(task.evaluate(params, "dev", keys.evaluate))
                 dev = {name: np.asarray(value) for name, value in dev.items()}
                 better = where.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
@@ -380,7 +400,7 @@ def _make_step(
     """Compiles one update of all seeds in a stage; the old state's memory is given to the new one."""
     axis_name = parallel.axis_name
 
-    def update(state, batch, key, index, learning_rate, values):
+    def update(state, batch, key, index, learning_rate, values, averaged):
         keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
         stage = Stage(stage_name, values)
@@ -388,11 +408,12 @@ def _make_step(
         grads, sums = mean_over(grads, axis_name), sum_over(sums, axis_name)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates)
-        return TrainState(params, opt_state, carry, jax.tree.map(jnp.add, state.sums, sums))
+        average = None if state.average is None else average_update(state.average, params, averaged)
+        return TrainState(params, opt_state, carry, jax.tree.map(jnp.add, state.sums, sums), average)
 
     return parallel.compile(
-        jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0, 0)),
-        in_specs=(LAYOUT, batch_spec(task.batch_axis), PER_SEED, P(), PER_SEED, PER_SEED),
+        jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0, 0, 0)),
+        in_specs=(LAYOUT, batch_spec(task.batch_axis), PER_SEED, P(), PER_SEED, PER_SEED, PER_SEED),
         out_specs=LAYOUT,
     )
 

@@ -7,26 +7,36 @@ import optax
 
 
 def make_optimizer(
-    kind: Literal["sgd", "adam"], *, clip: float | None = None, agent_learning_rate: float | None = None
+    kind: Literal["sgd", "adam"],
+    *,
+    clip: float | None = None,
+    weight_decay: float = 0.0,
+    agent_learning_rate: float | None = None,
 ) -> optax.GradientTransformation:
     """Builds the direction of descent, before the learning rate and without the minus sign.
 
     Args:
         kind: plain gradient descent, or Adam with Optax's defaults.
         clip: largest global norm of the gradient; None for no limit.
+        weight_decay: this times the parameters is added to the clipped gradient of the network.
         agent_learning_rate: None: the agent is one more part of the network, as in the paper. A number:
             agents have an Adam of their own with this rate (times the network's schedule), and a noisy
             score-function gradient then takes no share of the network's clipping norm.
     """
 
-    def direction(kind: str) -> optax.GradientTransformation:
-        scaling = optax.scale_by_adam() if kind == "adam" else optax.identity()
-        return scaling if clip is None else optax.chain(optax.clip_by_global_norm(clip), scaling)
+    def direction(kind: str, decay: float) -> optax.GradientTransformation:
+        parts = [optax.scale_by_adam() if kind == "adam" else optax.identity()]
+        if decay:
+            parts.insert(0, optax.add_decayed_weights(decay))
+        if clip is not None:
+            parts.insert(0, optax.clip_by_global_norm(clip))
+        return parts[0] if len(parts) == 1 else optax.chain(*parts)
 
+    network = direction(kind, weight_decay)
     if agent_learning_rate is None:
-        return direction(kind)
-    agent = optax.chain(direction("adam"), optax.scale(agent_learning_rate))
-    return optax.partition({"network": direction(kind), "agent": agent}, _labels)
+        return network
+    agent = optax.chain(direction("adam", 0.0), optax.scale(agent_learning_rate))
+    return optax.partition({"network": network, "agent": agent}, _labels)
 
 
 def _labels(params):

@@ -120,6 +120,15 @@ class RunDir:
             text = "".join(json.dumps(_to_json(record), allow_nan=False) + "\n" for record in kept)
             _write_atomically(self._metrics, text)
 
+    def keep(self, name: str, text: str) -> None:
+        """Writes a file into the folder, all of it or nothing; one of that name is replaced.
+
+        Arguments:
+            name: of the file.
+            text: its content.
+        """
+        _write_atomically(self.path / name, text)
+
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes `result.json`, all of it or nothing. It is the last thing a run does.
 

@@ -1,5 +1,7 @@
 """Language modelling: perplexity against one long forward pass, carried state, dropout, sizes."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from flax import nnx
 from dynskip_jax.data import LanguageCorpus, Vocabulary, make_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import TimeSkip
+from dynskip_jax.models import LanguageModelDropout
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings, uniform
 from dynskip_jax.training.objective import AgentObjective
 
@@ -240,9 +243,176 @@ def test_trace_has_one_choice_for_each_token():
     np.testing.assert_array_equal(np.sort(tokens), np.sort(inputs))
 
 
-def test_several_rollouts_are_refused():
-    with pytest.raises(UserError, match="one rollout"):
-        task_of(objective=AgentObjective(rollouts=2))
+def test_rollouts_of_a_stream_are_streams_of_their_own():
+    # Three rollouts of each of 3 streams are what 9 streams would be, of which three read the same text.
+    objective = AgentObjective(rollouts=3, baseline="rollouts", discount=0.5, entropy_coef=0.0)
+    task = task_of(objective=objective, dropout=0.4)
+    params = task.init(jax.random.key(0))
+    carry = task.initial_carry(params, jax.random.key(3))
+    assert carry[1].h.shape[0] == 9
+    batch = train_batches(task)[0]
+    keys = jax.random.split(jax.random.key(1), 3)
+    stage = task.stage(0).of_model(0)
+    _, (end, sums) = task.loss(params, carry, batch, keys, stage)
+    assert sums["tokens"] == 9 * 5 and end[1].h.shape[0] == 9
+
+    model = nnx.merge(task.graphdef, params)
+    tokens, targets = (np.repeat(leaf, 3, axis=0) for leaf in (batch.inputs, batch.targets))
+    _, output = model(carry, jnp.asarray(tokens), key=jnp.repeat(keys, 3), mode="sample")
+    nll = nll_of(output.logits, targets)
+    np.testing.assert_allclose(sums["nll"], nll.sum(), rtol=1e-5)
+    chosen = output.decisions[1].action.tolist()
+    assert any(len(set(map(tuple, chosen[i : i + 3]))) > 1 for i in (0, 3, 6))  # they choose for themselves
+
+    # Eq. 4 to 6, with the mean return of the other two rollouts as the baseline, position by position.
+    returns = np.zeros((9, 5))
+    for t in reversed(range(5)):
+        returns[:, t] = -nll[:, t] + (0.5 * returns[:, t + 1] if t < 4 else 0)
+    others = np.stack([returns[i // 3 * 3 : i // 3 * 3 + 3].sum(axis=0) - returns[i] for i in range(9)]) / 2
+
+    def both(params):
+        _, output = nnx.merge(task.graphdef, params)(
+            carry, jnp.asarray(tokens), key=jnp.repeat(keys, 3), mode="sample"
+        )
+        picked = jnp.take_along_axis(jax.nn.log_softmax(output.logits), jnp.asarray(targets)[..., None], -1)
+        weighed = output.decisions[1].log_prob * jnp.asarray(returns - others)
+        return (-picked.sum() - weighed.sum()) / 9
+
+    actual = jax.grad(lambda p: task.loss(p, carry, batch, keys, stage)[0])(params)
+    for found, expected in zip(jax.tree.leaves(actual), jax.tree.leaves(jax.grad(both)(params)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-5)
+
+
+def test_relaxed_epochs_read_each_stream_once():
+    objective = AgentObjective(rollouts=3, baseline="rollouts", relaxation="soft", relaxed_epochs=1)
+    task, alone = (
+        task_of(objective=objective),
+        task_of(objective=replace(objective, rollouts=1, baseline="none")),
+    )
+    params = task.init(jax.random.key(0))
+    batch = train_batches(task)[0]
+    starts = [each.initial_carry(params, jax.random.key(3)) for each in (task, alone)]
+    found = [
+        each.loss(params, carry, batch, jax.random.key(1), each.stage(0).of_model(0))
+        for each, carry in zip((task, alone), starts, strict=True)
+    ]
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
+    ends = [carry[1].h for _, (carry, _) in found]
+    np.testing.assert_allclose(ends[0], jnp.repeat(ends[1], 3, axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_averaged_predictions_are_means_of_probabilities(batch_size):
+    task = task_of()
+    params = task.init(jax.random.key(0))
+    found = task.evaluate(one_seed(params), "dev", KEYS, mode="sample", batch_size=batch_size, samples=4)
+
+    # The same by hand: each stream four times, in one long pass.
+    inputs, targets = stream_of(task, "valid")
+    rows = -(-len(targets) // batch_size)
+    padded = [
+        np.pad(leaf, (0, rows * batch_size - len(leaf))).reshape(batch_size, rows)
+        for leaf in (inputs, targets)
+    ]
+    tokens, truth = (np.repeat(leaf, 4, axis=0) for leaf in padded)
+    model = nnx.merge(task.graphdef, params)
+    carry = task.initial_carry(params, KEYS[0], batch_size=4 * batch_size)
+    _, output = model(carry, jnp.asarray(tokens, jnp.int32), mode="sample")
+    probabilities = np.exp(-nll_of(output.logits, truth)).reshape(batch_size, 4, rows).mean(axis=1)
+    nll = -np.log(probabilities).ravel()[:37].mean()
+    np.testing.assert_allclose(found["dev_perplexity"], [np.exp(nll)], rtol=1e-4)
+    # Jensen: the mean of probabilities is above the mean of their logarithms.
+    each = np.exp(nll_of(output.logits, truth).reshape(batch_size, 4, rows).mean(axis=1).ravel()[:37].mean())
+    assert found["dev_perplexity"][0] < each
+
+
+def test_activations_are_regularised_as_printed():
+    settings = dict(dropout=LanguageModelDropout(outputs=0.5), activation_coef=2.0, temporal_coef=0.7)
+    task, plain = task_of(**settings), task_of(dropout=settings["dropout"])
+    params = task.init(jax.random.key(0))
+    batch = train_batches(task)[0]
+    carry, keys = task.initial_carry(params, jax.random.key(3)), jax.random.split(jax.random.key(1), 3)
+    losses = [each.loss(params, carry, batch, keys, each.stage(0).of_model(0))[0] for each in (task, plain)]
+    _, output = nnx.merge(task.graphdef, params)(carry, batch.inputs, key=keys, mode="sample")
+    h, dropped = (np.asarray(leaf, float) for leaf in (output.states, output.dropped_states))
+    assert (dropped == 0).mean() > 0.2 and not np.any(h == 0)
+    expected = 2.0 * np.mean(dropped**2) + 0.7 * np.mean((h[:, 1:] - h[:, :-1]) ** 2)
+    np.testing.assert_allclose(losses[0] - losses[1], 5 * expected, rtol=1e-3)
+
+
+def test_random_lengths_read_the_same_text():
+    corpus = corpus_of(train=1200)
+    task = task_of(corpus=corpus, num_steps=30, random_lengths=True)
+    assert len(set(task.lengths)) > 1
+    text = np.concatenate([batch.targets for batch in task.train_batches(0)], axis=1)
+    whole = corpus.train[: 3 * 400].reshape(3, 400)
+    for epoch in range(3):
+        batches = list(task.train_batches(epoch))
+        assert len(batches) == task.num_batches
+        np.testing.assert_array_equal(np.concatenate([b.targets for b in batches], axis=1), text)
+        assert sorted(b.targets.shape[1] for b in batches) == sorted(task.lengths)
+    np.testing.assert_array_equal(text, whole[:, : text.shape[1]])
+    assert [b.targets.shape[1] for b in task.train_batches(1)] != task.lengths
+
+
+def test_words_and_weights_are_dropped_for_all_streams_alike():
+    dropout = LanguageModelDropout(words=0.5, weights=0.5)
+    task = task_of("lstm", dropout=dropout)
+    params = task.init(jax.random.key(0))
+    model = nnx.merge(task.graphdef, params)
+    # The same text in every stream: whatever is dropped alike leaves them alike.
+    tokens = jnp.tile(jnp.arange(5)[None], (3, 1))
+    carry = model.initialize_carry(3, jax.random.key(3))
+    keys = jax.random.split(jax.random.key(1), 3)
+    found = [model(carry, tokens, key=keys, shared_key=jax.random.key(k))[1].logits for k in (7, 8)]
+    for logits in found:
+        np.testing.assert_array_equal(logits, jnp.tile(logits[:1], (3, 1, 1)))
+    assert not np.allclose(found[0], found[1])
+    np.testing.assert_array_equal(model(carry, tokens, key=keys)[1].logits, model(carry, tokens)[1].logits)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_tied_weights_are_one_table(tied):
+    task = task_of("lstm", tied=tied)
+    params = task.init(jax.random.key(0))
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    V, D = len(task.corpus.vocabulary), 8
+    assert count == V * D + 2 * 4 * (2 * D * D + D) + V + (0 if tied else V * D)
+    if tied:
+        model = nnx.merge(task.graphdef, params)
+        carry = model.initialize_carry(1, jax.random.key(0))
+        _, output = model(carry, jnp.array([[1, 2, 3]]))
+        table = np.asarray(model.embedding.embedding[...], float)
+        expected = np.asarray(output.states, float) @ table.T + np.asarray(model.bias[...])
+        np.testing.assert_allclose(output.logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_impossible_embeddings_are_refused():
+    with pytest.raises(UserError, match="size"):
+        task_of("lstm", tied=True, embedding_features=5)
+    with pytest.raises(UserError, match="table of words"):
+        task_of("lstm", tied=True, character_options=CHARACTERS)
+    with pytest.raises(UserError, match="vimco"):
+        task_of(objective=AgentObjective(estimator="vimco", rollouts=2, entropy="exact"))
+    with pytest.raises(UserError, match="words"):
+        LanguageModelDropout(words=1.0)
+
+
+CHARACTERS = dict(char_features=3, widths=(1, 2), maps=(4, 6), num_highway=1)
+
+
+def test_a_model_of_characters_trains():
+    task = task_of(character_options=CHARACTERS, activation_coef=0.1)
+    params = task.init(jax.random.key(0))
+    carry = task.initial_carry(params, jax.random.key(3))
+    batch = train_batches(task)[0]
+    grads = jax.grad(lambda p: task.loss(p, carry, batch, jax.random.key(1), task.stage(0).of_model(0))[0])(
+        params
+    )
+    shapes = [leaf.shape for leaf in jax.tree.leaves(grads)]
+    assert (len(WORDS) + 3, 3) in shapes  # letters, <eos> as one symbol, and two marks; no row for padding
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
+    assert np.isfinite(task.evaluate(one_seed(params), "dev", KEYS)["dev_perplexity"]).all()
 
 
 @pytest.mark.parametrize("model", ["lstm", "dynamic:5"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import threading
 
@@ -128,6 +129,11 @@ def language_modelling(seeds):
 TASKS = {"classification": classification, "language_modelling": language_modelling}
 SEEDS = (3, 4)
 EPOCHS = 3
+
+
+def listen(said):
+    """Keeps what is announced in a list, but for the memory that a step needs: that is another test's."""
+    return lambda line: None if line.startswith("memory: ") else said.append(line)
 
 
 def run(
@@ -399,7 +405,7 @@ def test_crashed_run_goes_on_from_its_last_checkpoint(step, tmp_path, uninterrup
     with pytest.raises(RuntimeError, match="went down"):
         scripted(tmp_path, should_stop=crash_at(step))
     said = []
-    assert_as_uninterrupted(scripted(tmp_path, announce=said.append), tmp_path, uninterrupted)
+    assert_as_uninterrupted(scripted(tmp_path, announce=listen(said)), tmp_path, uninterrupted)
     assert said == ([] if step == 1 else [f"resuming after step {2 * NUM_BATCHES} (epoch 3)"])
 
 
@@ -407,7 +413,7 @@ def test_long_epochs_are_saved_on_the_way(tmp_path, uninterrupted):
     with pytest.raises(RuntimeError, match="went down"):
         scripted(tmp_path, should_stop=crash_at(NUM_BATCHES + 2), checkpoint_minutes=0.0)
     said = []
-    assert_as_uninterrupted(scripted(tmp_path, announce=said.append), tmp_path, uninterrupted)
+    assert_as_uninterrupted(scripted(tmp_path, announce=listen(said)), tmp_path, uninterrupted)
     assert said == [f"resuming after step {NUM_BATCHES + 1} (epoch 2)"]
 
 
@@ -437,7 +443,7 @@ def test_corrupt_newest_checkpoint_is_announced_and_the_one_before_used(tmp_path
     for file in [path for path in newest.rglob("*") if path.is_file()]:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     said = []
-    result = scripted(tmp_path, announce=said.append)
+    result = scripted(tmp_path, announce=listen(said))
     assert len(said) == 2
     assert said[0].startswith(f"warning: checkpoint {newest.name} in ") and "unreadable" in said[0]
     assert said[1] == f"resuming after step {2 * NUM_BATCHES} (epoch 3)"
@@ -460,7 +466,7 @@ def test_signal_saves_and_stops_and_the_handlers_come_back(number, tmp_path, uni
         scripted(tmp_path, should_stop=send)
     assert [signal.getsignal(handled) for handled in HANDLED] == before
     said = []
-    assert_as_uninterrupted(scripted(tmp_path, announce=said.append), tmp_path, uninterrupted)
+    assert_as_uninterrupted(scripted(tmp_path, announce=listen(said)), tmp_path, uninterrupted)
     assert said == ["resuming after step 5 (epoch 2)"]
     assert [signal.getsignal(handled) for handled in HANDLED] == before
 
@@ -537,3 +543,52 @@ def test_classifier_learns_to_copy_the_last_symbol(tmp_path):
     run(task, tmp_path, seeds=(0,), epochs=10, optimizer=make_optimizer("adam"), **rate)
     dev = [record["dev_accuracy"] for record in metrics(tmp_path) if record["split"] == "dev"]
     assert dev[-1] > 0.95
+
+
+class Counted(Scripted):
+    """Remembers the parameter that counts updates, as it was evaluated."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = []
+
+    def evaluate(self, params, split, keys):
+        self.counts.append(np.asarray(params["steps"], float).tolist())
+        return {"dev_score": np.zeros(len(keys))}
+
+
+def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
+    # Seed 0 is never averaged, seed 1 from the second epoch on: updates are counted, and averages of counts
+    # are known. Steps themselves go on from the iterates, also after a stop in the middle.
+    def average(history):
+        return np.array([False, len(history) >= 1])
+
+    def train(folder, **options):
+        task = Counted()
+        return task, run(task, folder, seeds=(3, 4), epochs=3, average=average, **options)
+
+    task, result = train(tmp_path / "whole")
+    N = NUM_BATCHES
+    iterates = np.arange(3 * N + 1)
+    expected = [[N, N], [2 * N, iterates[N : 2 * N + 1].mean()], [3 * N, iterates[N : 3 * N + 1].mean()]]
+    np.testing.assert_allclose(task.counts, expected, rtol=1e-6)
+    np.testing.assert_allclose(result.params["steps"], expected[0])  # the first of equal dev scores
+    with pytest.raises(Stopped):
+        train(tmp_path / "parts", should_stop=lambda step: step == 2 * N + 1)
+    again, _ = train(tmp_path / "parts")
+    np.testing.assert_allclose(again.counts[-1], expected[-1], rtol=1e-6)
+
+
+def test_training_starts_from_given_parameters(tmp_path):
+    task = Counted()
+    start = {"steps": jnp.array([100.0, 200.0]), "w": jnp.ones((2, 2))}
+    run(task, tmp_path, seeds=(3, 4), epochs=1, start=start)
+    np.testing.assert_allclose(task.counts, [[100 + NUM_BATCHES, 200 + NUM_BATCHES]])
+
+
+def test_the_memory_a_step_needs_is_said_once_and_in_time(tmp_path):
+    said, task = [], TASKS["classification"](SEEDS)
+    run(task, tmp_path, seeds=SEEDS, epochs=1, announce=said.append, should_stop=lambda step: said == [])
+    (line,) = said
+    total, state, work = map(float, re.findall(r"[0-9]+\.[0-9]+", line))
+    assert line.startswith("memory: ") and total == pytest.approx(state + work, abs=0.011)

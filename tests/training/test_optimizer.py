@@ -52,6 +52,17 @@ def test_sgd_clips_the_norm_of_everything_together():
             np.testing.assert_allclose(update, leaf * min(1.0, clip / norm(leaves)), rtol=1e-5)
 
 
+def test_weight_decay_joins_the_clipped_gradient_of_the_network_alone():
+    grads = grads_of(0)
+    options = dict(clip=0.5, agent_learning_rate=0.01)
+    plain, decayed = (
+        direction(make_optimizer("sgd", weight_decay=decay, **options), grads) for decay in (0.0, 0.25)
+    )
+    for before, after in zip(network(plain), network(decayed), strict=True):
+        np.testing.assert_allclose(after, before + 0.25, rtol=1e-5)  # all parameters are 1
+    np.testing.assert_array_equal(agent(plain), agent(decayed))
+
+
 def test_enormous_agent_gradient_takes_the_networks_share_of_a_joint_norm():
     optimizer = make_optimizer("sgd", clip=1.0)
     usual, swamped = (network(direction(optimizer, grads_of(0, scale))) for scale in (1.0, 1e6))

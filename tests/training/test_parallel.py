@@ -195,7 +195,8 @@ def compiled_step(kind, num_seeds, devices):
     stage = task.stage(0)
     step = loop._make_step(task, optimizer, parallel, stage.name)
     batch = next(iter(task.train_batches(0)))
-    return step.lower(state, batch, keys.train, 0, jnp.ones(num_seeds), stage.values).compile().as_text()
+    arguments = state, batch, keys.train, 0, jnp.ones(num_seeds), stage.values, jnp.zeros(num_seeds, bool)
+    return step.lower(*arguments).compile().as_text()
 
 
 # What would move activations from device to device.

@@ -1,0 +1,241 @@
+"""The runs that need an accelerator, in pieces of a few minutes: call it again until nothing is left.
+
+    python -m benchmarks.accelerator --out DIR --data PTB_DIR --minutes 9
+
+Each call goes on where the last one stopped, runs for at most `--minutes`, and keeps everything in DIR: one
+run folder for each run, in the order of their importance. `--list` says what is done and what is left. What a
+run found is in its `result.json`, and its table is printed by the call that finishes it.
+"""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from dynskip_jax.errors import UserError
+from experiments.cli import run_main
+
+INTERRUPTED = 130  # the exit status of a run that was stopped and goes on later
+GRACE = 60.0  # seconds that a run is given to save; they are part of the minutes
+
+
+class Run(NamedTuple):
+    """One command; `experiment` and `flags` as typed, `why` says what it is for."""
+
+    name: str
+    experiment: str
+    flags: tuple[str, ...]
+    why: str
+
+
+def _ptb(name: str, why: str, *flags: str) -> Run:
+    return Run(name, "ptb", flags, why)
+
+
+PLAN: tuple[Run, ...] = (
+    *(
+        _ptb(
+            f"table3-{model.replace(':', '-')}",
+            "Table 3, ten seeds, the paper's settings",
+            *("--preset", "paper", "--model", model, "--seeds", "10"),
+        )
+        for model in ("dynamic:5", "lstm")
+    ),
+    _ptb(
+        "table3-medium-dynamic-5",
+        "the same model, its agent trained as on a CPU",
+        *("--preset", "medium", "--model", "dynamic:5", "--seeds", "10"),
+    ),
+    *(
+        _ptb(
+            f"table3-{model.replace(':', '-')}",
+            "Table 3, ten seeds",
+            *("--preset", "paper", "--model", model, "--seeds", "10"),
+        )
+        for model in ("fixed:3", "fixed:5", "attention:5")
+    ),
+    _ptb(
+        "figure5-K",
+        "Figure 5: perplexity over K at λ = 0.5, one program",
+        *("--preset", "paper", "--model", "dynamic:10", "--max-skip", "2,3,4,5,6,7,8,9,10"),
+        *("--mix", "0.5", "--seeds", "3"),
+    ),
+    _ptb(
+        "figure5-mix",
+        "Figure 5: perplexity over λ at K = 5, one program",
+        *("--preset", "paper", "--model", "dynamic:5"),
+        *("--mix", "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0", "--seeds", "3"),
+    ),
+    *(
+        _ptb(
+            f"charlm-{model.replace(':', '-')}",
+            "Table 3, CharLM",
+            *("--preset", "charlm", "--model", model, "--seeds", "10"),
+        )
+        for model in ("dynamic:5", "lstm", "attention:5", "fixed:3", "fixed:5")
+    ),
+    *(
+        _ptb(
+            f"awd-{model.replace(':', '-')}",
+            "the recipe of Merity et al. (2018)",
+            *("--preset", "awd", "--model", model),
+        )
+        for model in ("lstm", "dynamic:5")
+    ),
+    *(
+        Run(
+            f"numbers-{length}",
+            "number_prediction",
+            ("--length", str(length), "--model", f"dynamic:{length - 1}", "--seeds", "5"),
+            "number prediction beyond the paper's lengths",
+        )
+        for length in (51, 101, 201)
+    ),
+)
+
+# Sizes with which every command above runs on a CPU in a moment, to see that it runs at all.
+TINY = {
+    "ptb": (
+        *("--dataset", "pydoc-topics", "--features", "8", "--epochs", "1", "--batch-size", "20"),
+        *("--seeds", "2"),
+    ),
+    "number_prediction": (
+        *("--features", "8", "--epochs", "1", "--train-examples", "256", "--seeds", "2"),
+        *("--agent-features", "4"),
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Flags of this script."""
+
+    out: Annotated[str, tyro.conf.arg(metavar="DIR")]
+    """Folder that keeps the runs; give the same one each time."""
+    data: Annotated[str | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
+    """Folder of the Penn Treebank."""
+    minutes: float = 9.0
+    """How long this call may take."""
+    only: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None
+    """Names of runs, or beginnings of names, separated by commas; by default all."""
+    size: Literal["full", "tiny"] = "full"
+    """tiny: every run at a size that takes a moment, in a folder of its own; the figures mean nothing."""
+    list: bool = False
+    """Only say what is done and what is left."""
+
+    def __post_init__(self) -> None:
+        """Checks the values."""
+        if not self.minutes > 0:
+            raise UserError(f"--minutes must be positive, got {self.minutes}")
+
+
+def command(run: Run, flags: Flags) -> list[str]:
+    """Returns the command of a run; later flags win."""
+    line = [sys.executable, "-m", f"experiments.{run.experiment}", *run.flags]
+    if flags.size == "tiny":
+        line = _without_repeats([*line, *TINY[run.experiment]])
+    elif run.experiment == "ptb" and flags.data is not None:
+        line += ["--data", flags.data]
+    return [*line, "--run-dir", str(folder(run, flags))]
+
+
+def _without_repeats(line: list[str]) -> list[str]:
+    """The command with the last value of each flag alone."""
+    start = next(i for i, part in enumerate(line) if part.startswith("--"))
+    given = dict(zip(line[start::2], line[start + 1 :: 2], strict=True))
+    return [*line[:start], *(part for pair in given.items() for part in pair)]
+
+
+def folder(run: Run, flags: Flags) -> Path:
+    """Returns the run folder."""
+    return Path(flags.out) / flags.size / run.name
+
+
+def chosen(flags: Flags) -> list[Run]:
+    """Returns the runs asked for, most important first.
+
+    Raises:
+        UserError: a name fits none.
+    """
+    if flags.only is None:
+        return list(PLAN)
+    names = flags.only.split(",")
+    for name in names:
+        if not any(run.name.startswith(name) for run in PLAN):
+            raise UserError(f"--only {name} fits no run: --list names them")
+    return [run for run in PLAN if any(run.name.startswith(name) for name in names)]
+
+
+def status(run: Run, flags: Flags) -> str:
+    """Returns `done`, how far a run is, or `not begun`."""
+    here = folder(run, flags)
+    if (here / "result.json").exists():
+        return "done"
+    if not (here / "metrics.jsonl").exists():
+        return "not begun"
+    records = (here / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    epochs = [record["epoch"] for record in map(_parsed, records) if record]
+    return f"epoch {max(epochs):.1f}" if epochs else "begun"
+
+
+def _parsed(line: str) -> dict | None:
+    try:
+        return json.loads(line)
+    except ValueError:  # cut off when the machine was taken away
+        return None
+
+
+def go_on(run: Run, flags: Flags, seconds: float) -> bool:
+    """Runs until it is finished or the time is over; returns whether it is finished.
+
+    Raises:
+        UserError: the run failed.
+    """
+    process = subprocess.Popen(command(run, flags))
+    try:
+        process.wait(timeout=max(seconds, 1.0))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # it saves, and exits
+        try:
+            process.wait(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()  # it goes on from its last checkpoint
+            process.wait()
+        return process.returncode == 0  # other than that, it was stopped wherever it was
+    if process.returncode in (0, INTERRUPTED):
+        return process.returncode == 0
+    raise UserError(f"{run.name} failed with exit status {process.returncode}: its message stands above")
+
+
+def main() -> None:
+    """Runs the command line."""
+    flags = tyro.cli(Flags, prog="python -m benchmarks.accelerator", description=__doc__)
+    runs = chosen(flags)
+    end = time.monotonic() + 60 * flags.minutes - GRACE
+    if not flags.list:
+        for run in runs:
+            if status(run, flags) == "done":
+                continue
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            print(f"== {run.name}: {run.why}", flush=True)
+            go_on(run, flags, left)
+    table = Table()
+    for heading in ("run", "status", "for"):
+        table.add_column(heading)
+    for run in runs:
+        table.add_row(run.name, status(run, flags), run.why)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    run_main(main)

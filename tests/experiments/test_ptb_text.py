@@ -1,0 +1,167 @@
+"""`explain` and `generate`: what they print agrees with the model in the run folder; errors of one line."""
+
+import json
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynskip_jax.analysis import reading
+from dynskip_jax.functional import TimeSkip
+from experiments import ptb, ptb_text
+
+SMALL = (
+    *("--preset", "small", "--features", 8, "--agent-features", 4),
+    *("--num-steps", 5, "--batch-size", 4, "--epochs", 1),
+)
+TEXT = "a b b c h"
+
+
+@pytest.fixture(scope="module")
+def compared(command, corpus_folder, tmp_path_factory):
+    """A finished comparison of two models, two seeds each."""
+    folder = tmp_path_factory.mktemp("ptb") / "run"
+    arguments = ("--data", corpus_folder, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL)
+    outcome = command(ptb.main, *arguments, "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    return folder
+
+
+def test_explain_prints_what_the_models_say(command, compared):
+    outcome = command(ptb.main, "explain", "--run-dir", compared, "--text", TEXT, "--seed", 1)
+    assert outcome.status == 0, outcome.err
+    models = ptb_text.load(compared, 1)
+    tokens, words = ptb_text.encode(models["lstm"].vocabulary, TEXT)
+    assert words == ["<eos>", *TEXT.split()]
+    for name, trained in models.items():
+        # The oracle: one call of the model on the text, and a softmax in float64.
+        model = trained.model
+        _, output = model(
+            model.initialize_carry(1, jax.random.key(5)), jnp.asarray(tokens)[None], mode="greedy"
+        )
+        logits = np.asarray(output.logits[0], float)
+        probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        best = probabilities[-1].argmax()
+        listed = f"next word by {name}: {trained.vocabulary.tokens[best]} {probabilities[-1, best]:.3f}"
+        assert listed in outcome.out
+        for position, token in enumerate(tokens[1:]):
+            assert f"{probabilities[position, token]:.4f}" in outcome.out
+    assert any(trained.has_agent for trained in models.values())
+    (picture,) = re.findall(r"picture: (\S+)", outcome.out)
+    with open(picture, "rb") as file:
+        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_seeds_are_different_models(compared):
+    first, second, default = (ptb_text.load(compared, seed)["dynamic:3"].model for seed in (0, 1, None))
+    tables = [np.asarray(model.embedding.embedding[...]) for model in (first, second, default)]
+    assert not np.array_equal(tables[0], tables[1])
+    np.testing.assert_array_equal(tables[0], tables[2])
+
+
+def test_unknown_words_are_named(command, compared, tmp_path):
+    outcome = command(ptb.main, "explain", "--run-dir", compared, "--text", "a zebra")
+    assert outcome.status == 2 and "zebra" in outcome.err
+    # In a vocabulary that has <unk>, they are read as that.
+    folder = tmp_path / "unk"
+    shutil.copytree(compared / "lstm", folder)
+    file = folder / ptb_text.VOCABULARY
+    file.write_text(file.read_text().replace('"h"', '"<unk>"'))
+    outcome = command(ptb.main, "explain", "--run-dir", folder, "--text", "a zebra")
+    assert outcome.status == 0, outcome.err
+    assert "zebra: read as <unk>" in outcome.out
+
+
+def test_generate_writes_words_of_the_vocabulary(command, compared):
+    arguments = ("generate", "--run-dir", compared, "--words", 30, "--text", "a b")
+    outcomes = [command(ptb.main, *arguments, "--key", key) for key in (1, 1, 2)]
+    assert all(outcome.status == 0 for outcome in outcomes)
+    assert outcomes[0].out == outcomes[1].out != outcomes[2].out
+    assert outcomes[0].out.startswith("a b")
+    assert set(outcomes[0].out.split()) <= set("abcdefgh")
+
+
+def test_generated_words_are_drawn_from_the_models_distribution(compared):
+    # The chance of each second word is a sum over the first; 4,000 texts of two words come close to it.
+    trained = ptb_text.load(compared, None)["lstm"]
+    prompt = jnp.array([0])
+
+    def probabilities(tokens):
+        found = reading.read_tokens(trained.model, jnp.asarray(tokens), jax.random.key(0))
+        return np.exp(np.asarray(found.log_probs[-1], float))
+
+    first = probabilities([0])
+    second = sum(p * probabilities([0, word]) for word, p in enumerate(first))
+    draw = jax.jit(jax.vmap(lambda key: reading.generate(trained.model, prompt, 2, key)[0]))
+    texts = np.asarray(draw(jax.random.split(jax.random.key(3), 4000)))
+    for column, expected in ((0, first), (1, second)):
+        counts = np.bincount(texts[:, column], minlength=len(expected)) / len(texts)
+        np.testing.assert_allclose(counts, expected, atol=4 * np.sqrt(0.25 / 4000))
+
+
+def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder, tmp_path):
+    folder = tmp_path / "sweep"
+    arguments = ("--data", corpus_folder, "--model", "dynamic:3", "--mix", "0.2,0.9", "--max-skip", "1,3")
+    outcome = command(ptb.main, *arguments, *SMALL, "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    result = json.loads((folder / "result.json").read_text())
+    trained = ptb_text.load(folder, None)["dynamic:3"]
+    selected = result["selected"]
+    assert trained.model.stack.layers[-1].cell.skip == TimeSkip("dynamic", 3, selected["mix"])
+    assert int(trained.policy_mask.sum()) == selected["max_skip"]
+    assert command(ptb.main, "explain", "--run-dir", folder, "--text", "a b c").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("explain", "--run-dir", "nowhere"), ("nowhere", "--run-dir")),
+        (("explain", "--text", " "), ("--text",)),
+        (("explain", "--seed", 7), ("--seed 7", "0, 1")),
+        (("generate", "--words", 0), ("--words",)),
+        (("generate", "--temperature", 0), ("--temperature",)),
+        (("generate", "--model", "fixed:2"), ("fixed:2", "lstm")),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_line(command, compared, arguments, parts):
+    if "--run-dir" not in arguments:
+        arguments = (*arguments, "--run-dir", compared)
+    outcome = command(ptb.main, *arguments)
+    assert outcome.status == 2
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    for part in parts:
+        assert part in outcome.err
+
+
+def test_an_unfinished_run_is_refused(command, compared, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(compared / "lstm", folder)
+    (folder / "result.json").unlink()
+    outcome = command(ptb.main, "explain", "--run-dir", folder)
+    assert outcome.status == 2 and "not finished" in outcome.err
+
+
+def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, tmp_path):
+    arguments = ("--data", corpus_folder, "--model", "lstm", "--seeds", 2, *SMALL, "--average", "always")
+    folder = tmp_path / "fine-tuned"
+    outcome = command(ptb.main, *arguments, "--start-from", compared, "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    before, after = (
+        json.loads((path / "result.json").read_text())["metrics"]["dev_perplexity"]["mean"]
+        for path in (compared / "lstm", folder)
+    )
+    assert after < before  # a second epoch, on a text that one epoch does not exhaust
+    refused = command(
+        ptb.main,
+        *arguments[:3],
+        "fixed:2",
+        *arguments[4:],
+        "--start-from",
+        compared,
+        "--run-dir",
+        tmp_path / "no",
+    )
+    assert refused.status == 2 and "fixed:2" in refused.err

@@ -1,0 +1,202 @@
+"""AWD-LSTM regularisers: what a mask shares, its statistics, and AR and TAR against loops and the authors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.awd import (
+    activation_regularisation,
+    embedding_dropout,
+    locked_dropout,
+    temporal_activation_regularisation,
+    weight_dropout,
+)
+
+RATES = [0.1, 0.5, 0.65]
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def normal(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
+
+
+def check_factors(factors, rate):
+    """0 or 1 / (1 - rate), each as often as it should be: within five standard deviations."""
+    kept = np.asarray(factors) != 0
+    np.testing.assert_allclose(np.asarray(factors)[kept], 1 / (1 - rate), rtol=1e-12)
+    assert abs(kept.mean() - (1 - rate)) < 5 * np.sqrt(rate * (1 - rate) / kept.size)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_a_locked_mask_is_that_of_a_sequence_at_all_steps(rate):
+    x = normal(0, 40, 7, 50)
+    factors = np.asarray(locked_dropout(jax.random.key(1), rate, x) / x)
+    np.testing.assert_allclose(factors, np.broadcast_to(factors[:, :1], factors.shape), rtol=1e-12)
+    check_factors(factors[:, 0], rate)
+    assert len({row.tobytes() for row in factors[:, 0] != 0}) == 40  # a mask for each sequence
+
+
+def test_with_its_own_key_an_example_is_dropped_alike_whatever_stands_beside_it():
+    x, keys = normal(2, 6, 5, 9), jax.random.split(jax.random.key(3), 6)
+    whole = locked_dropout(keys, 0.5, x)
+    order = np.array([4, 0, 5])
+    np.testing.assert_array_equal(locked_dropout(keys[order], 0.5, x[order]), whole[order])
+    np.testing.assert_array_equal(locked_dropout(keys[2:3], 0.5, x[2:3]), whole[2:3])
+    np.testing.assert_array_equal(locked_dropout(keys, 0.5, x.at[1].set(7.0))[2:], whole[2:])
+    for b in range(6):
+        mask = jax.random.bernoulli(keys[b], 0.5, (1, 9))
+        np.testing.assert_allclose(whole[b], np.where(mask, 2 * x[b], 0), rtol=1e-12)
+
+
+def test_a_locked_mask_does_not_depend_on_how_long_the_sequence_is():
+    x, keys = normal(4, 3, 8, 5), jax.random.split(jax.random.key(5), 3)
+    np.testing.assert_array_equal(locked_dropout(keys, 0.4, x)[:, :6], locked_dropout(keys, 0.4, x[:, :6]))
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_embedding_dropout_drops_words_wherever_they_occur(rate):
+    table = normal(6, 5000, 3)
+    dropped = embedding_dropout(jax.random.key(7), rate, table)
+    factors = np.asarray(dropped / table)
+    np.testing.assert_allclose(factors, np.broadcast_to(factors[:, :1], factors.shape), rtol=1e-12)
+    check_factors(factors[:, 0], rate)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_weight_dropout_drops_single_weights(rate):
+    w = normal(8, 60, 4 * 60)
+    factors = np.asarray(weight_dropout(jax.random.key(9), rate, w) / w)
+    check_factors(factors, rate)
+    kept = factors != 0
+    for axis in (0, 1):  # rows and columns have masks of their own
+        assert kept.mean(axis).std() < 2 * np.sqrt(rate * (1 - rate) / kept.shape[axis])
+
+
+DROPOUTS = {
+    "locked": (locked_dropout, (4, 3, 5)),
+    "embedding": (embedding_dropout, (12, 5)),
+    "weight": (weight_dropout, (5, 20)),
+}
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_dropouts_are_unbiased_linear_and_off_without_key_or_rate(name):
+    drop, shape = DROPOUTS[name]
+    x, key = normal(10, *shape), jax.random.key(11)
+    assert drop(None, 0.5, x) is x
+    assert drop(key, 0.0, x) is x
+    many = jax.vmap(lambda key: drop(key, 0.3, jnp.ones(shape)))(jax.random.split(key, 4000))
+    np.testing.assert_allclose(many.mean(0), np.ones(shape), atol=5.5 * np.sqrt(0.3 / 0.7 / 4000))
+    # What was dropped gets no gradient, what was kept the scaled one.
+    factors = drop(key, 0.3, jnp.ones(shape))
+    gradient = jax.grad(lambda x: jnp.sum(jnp.sin(x) * drop(key, 0.3, x)))(x)
+    np.testing.assert_allclose(gradient, factors * (jnp.cos(x) * x + jnp.sin(x)), rtol=1e-9)
+    with pytest.raises(UserError, match=r"\[0, 1\), got 1.0"):
+        drop(key, 1.0, x)
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_dropouts_keep_the_dtype(name):
+    drop, shape = DROPOUTS[name]
+    for dtype in (jnp.bfloat16, jnp.float32):
+        assert drop(jax.random.key(0), 0.3, jnp.ones(shape, dtype)).dtype == dtype
+
+
+def slow_ar(x, coef, valid):
+    squares = [x[b, t, i] ** 2 for b, t, i in np.ndindex(x.shape) if valid[b, t]]
+    return coef * np.mean(squares) if squares else 0.0
+
+
+def slow_tar(x, coef, valid):
+    batch, time, features = x.shape
+    squares = [
+        (x[b, t, i] - x[b, t + 1, i]) ** 2
+        for b, t, i in np.ndindex(batch, time - 1, features)
+        if valid[b, t] and valid[b, t + 1]
+    ]
+    return coef * np.mean(squares) if squares else 0.0
+
+
+PENALTIES = {
+    "AR": (activation_regularisation, slow_ar),
+    "TAR": (temporal_activation_regularisation, slow_tar),
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3)), seed=st.integers(0, 2**32 - 1)
+)
+@settings(deadline=None, max_examples=40)
+def test_penalties_are_means_over_valid_elements(name, shape, seed):
+    penalty, slow = PENALTIES[name]
+    rng = np.random.default_rng(seed)
+    x, valid = rng.normal(size=shape), rng.random(shape[:2]) < 0.7
+    with jax.enable_x64(True):
+        everywhere = penalty(jnp.asarray(x), 2.0)
+        np.testing.assert_allclose(everywhere, slow(x, 2.0, np.ones(shape[:2], bool)), rtol=1e-12)
+        np.testing.assert_allclose(
+            penalty(jnp.asarray(x), 0.5, jnp.asarray(valid)), slow(x, 0.5, valid), rtol=1e-12
+        )
+        full = penalty(jnp.asarray(x), 2.0, jnp.ones(shape[:2], bool))
+        np.testing.assert_allclose(full, everywhere, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_nothing_enters_from_padding_not_even_nan(name):
+    penalty, _ = PENALTIES[name]
+    valid = jnp.arange(6)[None] < jnp.array([6, 3, 0])[:, None]
+    x = jnp.where(valid[..., None], normal(12, 3, 6, 4), jnp.nan)
+    value, gradient = jax.value_and_grad(penalty)(x, 1.0, valid)
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+    assert (np.asarray(gradient)[~np.asarray(valid)] == 0).all()
+    assert (np.asarray(gradient)[np.asarray(valid)] != 0).all()
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_penalties_of_nothing_are_zero_with_gradient_zero(name):
+    penalty, _ = PENALTIES[name]
+    value, gradient = jax.value_and_grad(penalty)(normal(13, 2, 3, 4), 1.0, jnp.zeros((2, 3), bool))
+    assert value == 0 and (gradient == 0).all()
+
+
+def test_one_step_has_no_change():
+    assert temporal_activation_regularisation(normal(14, 2, 1, 4), 1.0) == 0
+
+
+def test_penalties_are_those_of_the_authors_code():
+    torch = pytest.importorskip("torch")
+    x = normal(15, 3, 6, 4)
+    theirs = torch.tensor(np.asarray(x).swapaxes(0, 1).copy(), requires_grad=True)  # time leads
+    for penalty, their_penalty in (
+        (activation_regularisation, 2.0 * theirs.pow(2).mean()),
+        (temporal_activation_regularisation, 2.0 * (theirs[1:] - theirs[:-1]).pow(2).mean()),
+    ):
+        value, gradient = jax.value_and_grad(penalty)(x, 2.0)
+        np.testing.assert_allclose(value, their_penalty.item(), rtol=1e-12)
+        (their_gradient,) = torch.autograd.grad(their_penalty, theirs)
+        np.testing.assert_allclose(gradient.swapaxes(0, 1), their_gradient.numpy(), rtol=1e-12, atol=1e-15)
+
+
+def test_everything_maps_over_seeds():
+    keys, x, coefs = jax.random.split(jax.random.key(16), 3), normal(17, 3, 2, 4, 5), jnp.arange(3.0)
+
+    def one(key, x, coef):
+        dropped = locked_dropout(jax.random.split(key, 2), 0.5, x)
+        w = weight_dropout(key, 0.5, embedding_dropout(key, 0.5, x[0]))
+        penalty = activation_regularisation(dropped, coef) + temporal_activation_regularisation(x, coef)
+        return dropped, w, penalty
+
+    mapped = jax.jit(jax.vmap(one))(keys, x, coefs)
+    for seed in range(3):
+        for found, wanted in zip(mapped, one(keys[seed], x[seed], coefs[seed]), strict=True):
+            np.testing.assert_allclose(found[seed], wanted, rtol=1e-12)

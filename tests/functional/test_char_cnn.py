@@ -1,0 +1,191 @@
+"""The character CNN and the highway layer against NumPy loops written from Kim et al. (2016), and PyTorch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
+
+CHAR = 3
+SHAPES = ((1, 2), (2, 4), (3, 1), (5, 3))  # (width, maps)
+FEATURES = sum(maps for _, maps in SHAPES)
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def draw_filters(rng):
+    return [CharFilters(rng.normal(size=(w, CHAR, maps)), rng.normal(size=maps)) for w, maps in SHAPES]
+
+
+def on_device(filters):
+    return jax.tree.map(jnp.asarray, filters)
+
+
+def draw_words(rng, lengths):
+    return [rng.normal(size=(n, CHAR)) for n in lengths]
+
+
+def padded(words, length, padding):
+    """The words in one array whose padding holds the given value."""
+    array = np.full((len(words), length, CHAR), padding)
+    for row, word in zip(array, words, strict=True):
+        row[: len(word)] = word
+    return jnp.asarray(array), jnp.array([len(word) for word in words])
+
+
+def oracle_features(filters, word):
+    """One word without padding, one window after the other."""
+    features = []
+    for w, b in filters:
+        width, _, maps = w.shape
+        for m in range(maps):
+            values = []
+            for start in range(len(word)):
+                z = b[m]
+                for k in range(width):
+                    if start + k < len(word):
+                        z += sum(w[k, d, m] * word[start + k, d] for d in range(CHAR))
+                values.append(np.tanh(z))
+            features.append(max(values))
+    return np.array(features)
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, 8), min_size=4, max_size=4))
+@settings(deadline=None, max_examples=20)
+def test_features_equal_the_loops(seed, lengths):
+    rng = np.random.default_rng(seed)
+    filters, words = draw_filters(rng), draw_words(rng, lengths)
+    x, n = padded(words, 8, padding=7.0)
+    actual = char_cnn(on_device(filters), x, n)
+    close(actual, np.stack([oracle_features(filters, word) for word in words]))
+
+
+def test_without_lengths_all_characters_count():
+    rng = np.random.default_rng(0)
+    filters, words = draw_filters(rng), draw_words(rng, [6, 6])
+    x, n = padded(words, 6, padding=0.0)
+    close(char_cnn(on_device(filters), x), char_cnn(on_device(filters), x, n))
+    close(char_cnn(on_device(filters), x)[1], oracle_features(filters, words[1]))
+
+
+def test_words_may_have_any_number_of_axes():
+    rng = np.random.default_rng(0)
+    filters = on_device(draw_filters(rng))
+    x, n = padded(draw_words(rng, [6, 1, 4, 2, 5, 3]), 6, padding=0.0)
+    flat = char_cnn(filters, x, n)
+    close(char_cnn(filters, x.reshape(3, 2, 6, CHAR), n.reshape(3, 2)), flat.reshape(3, 2, FEATURES))
+    close(char_cnn(filters, x[4], n[4]), flat[4])
+
+
+@pytest.mark.parametrize("padding", [0.0, 7.0, -7.0])
+def test_neither_the_amount_nor_the_content_of_padding_matters(padding):
+    rng = np.random.default_rng(0)
+    filters, words = on_device(draw_filters(rng)), draw_words(rng, [1, 2, 4, 6])
+
+    def outputs(length, padding):
+        x, n = padded(words, length, padding)
+
+        def loss(filters, x):
+            features = char_cnn(filters, x, n)
+            return jnp.sum(jnp.sin(features)), features
+
+        (d_filters, d_x), features = jax.grad(loss, argnums=(0, 1), has_aux=True)(filters, x)
+        inside = np.arange(length)[None, :, None] < np.asarray(n)[:, None, None]
+        assert not np.where(inside, 0.0, d_x).any()
+        return features, d_filters, d_x[:, :6]
+
+    jax.tree.map(close, outputs(23, padding), outputs(6, 0.0))
+
+
+def test_a_word_of_no_characters_is_a_window_of_zeros():
+    rng = np.random.default_rng(0)
+    filters = on_device(draw_filters(rng))
+    x, n = padded(draw_words(rng, [0, 3]), 4, padding=7.0)
+    features = char_cnn(filters, x, n)
+    close(features[0], np.tanh(np.concatenate([b for _, b in filters])))
+    grads = jax.grad(lambda filters: jnp.sum(char_cnn(filters, x, n)))(filters)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+
+
+def test_features_and_gradients_equal_those_of_torch():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    filters, lengths = draw_filters(rng), [6, 1, 3, 2]
+    x, n = padded(draw_words(rng, lengths), 6, padding=0.0)
+    readout = rng.normal(size=(len(lengths), FEATURES))
+
+    peers = [[torch.tensor(leaf, requires_grad=True) for leaf in pair] for pair in filters]
+    peer_x = torch.tensor(np.asarray(x), requires_grad=True)
+    outside = torch.arange(6)[None, None, :] >= torch.tensor(lengths)[:, None, None]
+    features = []
+    for w, b in peers:
+        right = torch.nn.functional.pad(peer_x.transpose(1, 2), (0, w.shape[0] - 1))
+        z = torch.tanh(torch.nn.functional.conv1d(right, w.permute(2, 1, 0), b))
+        features.append(z.masked_fill(outside, -torch.inf).amax(dim=2))
+    features = torch.cat(features, dim=1)
+    (features * torch.tensor(readout)).sum().backward()
+
+    def loss(filters, x):
+        ours = char_cnn(filters, x, n)
+        return jnp.sum(ours * readout), ours
+
+    (d_filters, d_x), ours = jax.grad(loss, argnums=(0, 1), has_aux=True)(on_device(filters), x)
+    close(ours, features.detach())
+    for pair, peer in zip(d_filters, peers, strict=True):
+        for leaf, peer_leaf in zip(pair, peer, strict=True):
+            close(leaf, peer_leaf.grad)
+    inside = ~outside.numpy().transpose(0, 2, 1)
+    close(d_x, np.where(inside, peer_x.grad.numpy(), 0.0))
+
+
+def test_derivatives_equal_differences():
+    rng = np.random.default_rng(0)
+    x, n = padded(draw_words(rng, [4, 1]), 5, padding=0.0)
+    # Compiled, they take the NumPy arrays of which JAX makes its differences.
+    features = jax.jit(lambda filters, x: char_cnn(filters, x, n))
+    check_grads(features, (on_device(draw_filters(rng)), x), order=1)
+    params = HighwayParams(jnp.asarray(rng.normal(size=(4, 8))), jnp.asarray(rng.normal(size=8)))
+    check_grads(jax.jit(highway), (params, jnp.asarray(rng.normal(size=(3, 4)))), order=2)
+
+
+def test_highway_equals_the_loop():
+    rng = np.random.default_rng(0)
+    w_t, w_h = rng.normal(size=(2, 4, 4))
+    b_t, b_h = rng.normal(size=(2, 4))
+    x = rng.normal(size=(2, 3, 4))
+    expected = np.empty_like(x)
+    for index in np.ndindex(*x.shape):
+        row, i = x[index[:2]], index[2]
+        t = 1 / (1 + np.exp(-(sum(row[j] * w_t[j, i] for j in range(4)) + b_t[i])))
+        h = max(sum(row[j] * w_h[j, i] for j in range(4)) + b_h[i], 0.0)
+        expected[index] = t * h + (1 - t) * row[i]
+    params = HighwayParams(jnp.concatenate([w_t, w_h], 1), jnp.concatenate([b_t, b_h]))
+    close(highway(params, jnp.asarray(x)), expected)
+
+
+def test_a_closed_highway_carries_its_input():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
+    closed = HighwayParams(jnp.zeros((4, 8)), jnp.repeat(jnp.array([-50.0, 1.0]), 4))
+    close(highway(closed, x), x)
+
+
+def test_equal_windows_count_once():
+    # A doubled letter: the windows of width 1 are the same, and one of them is the maximum.
+    filters = [CharFilters(jnp.ones((1, CHAR, 1)), jnp.zeros(1))]
+    x = jnp.full((4, CHAR), 0.1).at[0].set(-1.0)
+    features, d_x = jax.value_and_grad(lambda x: char_cnn(filters, x)[0])(x)
+    close(features, np.tanh(0.3))
+    slope = 1 - np.tanh(0.3) ** 2
+    close(d_x, np.array([0, slope, 0, 0])[:, None] * np.ones(CHAR))

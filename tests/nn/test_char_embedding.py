@@ -1,0 +1,192 @@
+"""The character embedding as a module: its constants, its parameters, its dtypes, and what it computes."""
+
+import doctest
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.extend.core import jaxprs_in_params
+
+from dynskip_jax.data.characters import character_table
+from dynskip_jax.errors import UserError
+from dynskip_jax.nn import char_embedding
+from dynskip_jax.nn.char_embedding import CharacterTable, CharEmbedding
+
+WORDS = ["the", "a", "cat", "<unk>", "category", "<eos>", "act"]
+TABLE, SYMBOLS = character_table(WORDS)
+TOKENS = jnp.array([[0, 1, 2, 3, 4], [5, 6, 6, 0, 2]])
+SMALL = dict(char_features=3, widths=(1, 2, 4), maps=(2, 3, 4), num_highway=2)
+normal = nnx.initializers.normal(0.5)
+
+
+def make(key=0, table=TABLE, **options):
+    return CharEmbedding(table, **{**SMALL, "weight_init": normal, **options}, rngs=nnx.Rngs(key))
+
+
+def params_of(module):
+    return nnx.state(module, nnx.Param)
+
+
+def widened(table, columns=5):
+    return np.pad(table, ((0, 0), (0, columns)))
+
+
+def close(actual, expected, tolerance=1e-6):
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def by_hand(module, word):
+    """The embedding of one word in float64, from its characters without padding."""
+    rows = np.asarray(module.embedding[...], np.float64)[word - 1]
+    features = []
+    for w, b in module.filters():
+        w, b, width = np.asarray(w, np.float64), np.asarray(b, np.float64), len(w)
+        zeros = np.concatenate([rows, np.zeros((width - 1, rows.shape[1]))])
+        values = [np.einsum("kd,kdm->m", zeros[i : i + width], w) + b for i in range(len(rows))]
+        features.append(np.tanh(np.max(values, axis=0)))
+    x = np.concatenate(features)
+    for w, b in module.highways():
+        gate, h = np.split(x @ np.asarray(w, np.float64) + np.asarray(b, np.float64), 2)
+        t = 1 / (1 + np.exp(-gate))
+        x = t * np.maximum(h, 0) + (1 - t) * x
+    return x
+
+
+def test_each_word_by_hand():
+    module = make()
+    expected = np.stack([by_hand(module, row[row != 0]) for row in TABLE])
+    actual = module(TOKENS)
+    assert actual.shape == (2, 5, module.features) == (2, 5, 9)
+    close(actual, expected[TOKENS], 1e-5)
+
+
+def test_words_that_differ_in_order_alone_differ():
+    embedded = make()(TOKENS)
+    words = dict(zip(np.asarray(TOKENS).ravel().tolist(), embedded.reshape(-1, 9), strict=True))
+    assert np.abs(words[WORDS.index("cat")] - words[WORDS.index("act")]).max() > 1e-2
+
+
+def test_parameters_alone_complete_the_structure():
+    # As training does: the structure from abstract values, the parameters of all seeds in one tree.
+    graphdef = nnx.graphdef(nnx.eval_shape(lambda: make(jax.random.key(0))))
+    keys = jax.random.split(jax.random.key(1), 3)
+    params = jax.jit(jax.vmap(lambda key: params_of(make(key))))(keys)
+
+    @jax.jit
+    def embed(params, tokens):
+        return jax.vmap(lambda params: nnx.merge(graphdef, params)(tokens))(params)
+
+    close(embed(params, TOKENS), np.stack([make(key)(TOKENS) for key in keys]))
+
+
+def test_all_state_is_parameters():
+    module = make()
+    assert len(jax.tree.leaves(nnx.state(module))) == len(jax.tree.leaves(params_of(module))) == 1 + 6 + 4
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(module))} == {jnp.dtype("float32")}
+
+
+def test_structures_are_equal_when_their_tables_are():
+    def graphdef(table):
+        return nnx.graphdef(nnx.eval_shape(lambda: make(table=table)))
+
+    other = TABLE.copy()
+    other[0, 1] = other[0, 2]
+    assert graphdef(TABLE) == graphdef(TABLE.copy())
+    assert hash(graphdef(TABLE)) == hash(graphdef(TABLE.copy()))
+    assert graphdef(TABLE) != graphdef(other)
+    assert CharacterTable.of(TABLE) != CharacterTable.of(TABLE.reshape(1, -1))
+    np.testing.assert_array_equal(CharacterTable.of(TABLE.astype(np.int64)).ids, TABLE)
+
+
+def test_a_module_works_under_flaxs_transformations():
+    module = make()
+    close(nnx.jit(lambda module: module(TOKENS))(module), module(TOKENS))
+    close(nnx.clone(module)(TOKENS), module(TOKENS))
+
+
+def test_the_large_models_parameters_are_counted():
+    # Kim et al. (2016), Table 2: d = 15, widths 1 to 7, maps min(200, 50 w), two highway layers.
+    init = nnx.initializers.uniform(0.05)
+    module = nnx.eval_shape(lambda: CharEmbedding(TABLE, weight_init=init, rngs=nnx.Rngs(0)))
+    characters = 2 + len(SYMBOLS)  # two marks; padding has none
+    convolution = sum((15 * w + 1) * min(200, 50 * w) for w in range(1, 8))
+    highways = 2 * 2 * (1100 * 1100 + 1100)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params_of(module)))
+    assert module.features == 1100
+    assert count == 15 * characters + convolution + highways == 15 * characters + 77_600 + 4_844_400
+
+
+def loss_of(graphdef, tokens=TOKENS):
+    return lambda params: jnp.sum(jnp.sin(nnx.merge(graphdef, params)(tokens)))
+
+
+def test_padding_stays_without_effect_in_training():
+    narrow, wide = make(), make(table=widened(TABLE))
+    for _ in range(3):
+        close(wide(TOKENS), narrow(TOKENS))
+        for module in (narrow, wide):
+            grads = jax.grad(loss_of(nnx.graphdef(module)))(params_of(module))
+            nnx.update(module, jax.tree.map(lambda p, g: p - 0.1 * g, params_of(module), grads))
+    jax.tree.map(close, params_of(wide), params_of(narrow))
+
+
+def test_gradient_reaches_the_characters_that_occur_and_no_others():
+    module = make()
+    grads = jax.grad(loss_of(nnx.graphdef(module), jnp.array([[1, 5]])))(params_of(module))  # "a", "<eos>"
+    reached = np.abs(grads["embedding"][...]).sum(axis=1) > 0
+    expected = {1, 2, 3 + SYMBOLS.index("a"), 3 + SYMBOLS.index("<eos>")}
+    assert set(np.flatnonzero(reached) + 1) == expected
+    weights = [leaf for path, leaf in nnx.to_flat_state(grads) if path != ("embedding",)]
+    assert all(np.abs(leaf[...]).max() > 0 for leaf in weights)
+
+
+def test_transform_gates_begin_closed_by_the_bias():
+    module = make(weight_init=nnx.initializers.zeros, highway_bias=-3.0)
+    for b in module.highway_b:
+        np.testing.assert_array_equal(b[...], [-3.0] * 9 + [0.0] * 9)
+    drawn, plain = make(), make(highway_bias=0.0)
+    close(drawn.highway_b[1][...], plain.highway_b[1][...] + np.repeat([-2.0, 0.0], 9))
+
+
+def product_dtypes(jaxpr):
+    found = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            found.add(tuple(str(v.aval.dtype) for v in (*equation.invars, *equation.outvars)))
+        for inner in jaxprs_in_params(equation.params):
+            found |= product_dtypes(inner)
+    return found
+
+
+def test_bfloat16_products_with_float32_sums_and_parameters():
+    for dtype, name in ((None, "float32"), (jnp.bfloat16, "bfloat16")):
+        module = make(dtype=dtype)
+        gradient = jax.value_and_grad(loss_of(nnx.graphdef(module)))
+        params = params_of(module)
+        assert product_dtypes(jax.make_jaxpr(gradient)(params).jaxpr) == {(name, name, "float32")}
+        assert {leaf.dtype for leaf in jax.tree.leaves((gradient(params), params))} == {jnp.dtype("float32")}
+        assert module(TOKENS).dtype == jnp.float32
+    difference = np.abs(make(dtype=jnp.bfloat16)(TOKENS) - make()(TOKENS)).max()
+    assert 0 < difference < 0.03
+
+
+@pytest.mark.parametrize("table", [[[1, 0, 2]], [[0, 0], [1, 2]], [[1, -3]], np.zeros((0, 3))])
+def test_what_is_no_table_is_refused(table):
+    with pytest.raises(ValueError, match=r"padding|character"):
+        make(table=np.array(table, np.int32))
+
+
+@pytest.mark.parametrize(
+    "options", [dict(widths=(1, 2)), dict(widths=(), maps=()), dict(maps=(1, 0, 2)), dict(char_features=0)]
+)
+def test_sizes_that_make_no_model_are_refused(options):
+    with pytest.raises(UserError, match=r"maps|sizes"):
+        make(**options)
+
+
+def test_example_in_the_docstring_runs():
+    result = doctest.testmod(char_embedding)
+    assert result.attempted > 0
+    assert result.failed == 0

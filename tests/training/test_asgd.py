@@ -1,0 +1,168 @@
+"""NT-ASGD: means against loops and torch.optim.ASGD, and the trigger against the published algorithm."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynskip_jax.training.asgd import average_start, average_update, non_monotone_trigger
+
+STEPS, SEEDS = 12, 3
+
+
+def iterates_of(seed, steps=STEPS, seeds=SEEDS):
+    rng = np.random.default_rng(seed)
+    return {"w": rng.normal(size=(steps, seeds, 2, 3)), "b": {"c": rng.normal(size=(steps, seeds, 4))}}
+
+
+def at(tree, *index):
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def slow_mean(iterates, active):
+    """Of one seed: the mean of the iterates since the last that came while averaging was off."""
+    last_off = max(step for step, on in enumerate(active) if not on)
+    return jax.tree.map(lambda leaf: leaf[last_off:].mean(0), iterates), len(active) - last_off
+
+
+def averaged(iterates, active):
+    """Of all seeds at once, compiled."""
+    update = jax.jit(jax.vmap(average_update))
+    state = jax.vmap(average_start)(jax.tree.map(jnp.asarray, at(iterates, 0)))
+    for step in range(1, len(active)):
+        state = update(state, jax.tree.map(jnp.asarray, at(iterates, step)), jnp.asarray(active[step]))
+    return state
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(1, STEPS), min_size=SEEDS, max_size=SEEDS))
+@settings(deadline=None, max_examples=25)
+def test_the_mean_of_each_seeds_iterates_since_its_trigger(seed, first_active):
+    iterates = iterates_of(seed)
+    active = np.arange(STEPS)[:, None] >= np.array(first_active)
+    with jax.enable_x64(True):
+        state = averaged(iterates, active)
+        for s in range(SEEDS):
+            mean, count = slow_mean(at(iterates, slice(None), s), active[:, s])
+            assert state.count[s] == count
+            jax.tree.map(
+                lambda found, wanted: np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14),
+                at(state.mean, s),
+                mean,
+            )
+
+
+def test_before_the_trigger_the_mean_is_the_parameters_bit_for_bit():
+    iterates = iterates_of(0)
+    iterates["w"][3], iterates["w"][4] = np.inf, np.nan  # what came before the last one is forgotten
+    state = averaged(iterates, np.zeros((STEPS, SEEDS), bool))
+    wanted = at(iterates, -1)
+    jax.tree.map(
+        lambda found, wanted: np.testing.assert_array_equal(found, wanted.astype(np.float32)),
+        state.mean,
+        wanted,
+    )
+    assert (state.count == 1).all()
+
+
+def test_one_seed_is_no_different_from_a_seed_among_others():
+    iterates = iterates_of(1)
+    active = np.arange(STEPS)[:, None] >= np.array([2, 5, 50])
+    together = averaged(iterates, active)
+    for s in range(SEEDS):
+        state = average_start(jax.tree.map(jnp.asarray, at(iterates, 0, s)))
+        for step in range(1, STEPS):
+            params = jax.tree.map(jnp.asarray, at(iterates, step, s))
+            state = average_update(state, params, bool(active[step, s]))
+        jax.tree.map(
+            lambda found, wanted: np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-7),
+            at(together, s),
+            state,
+        )
+
+
+def test_the_mean_of_many_iterates_in_single_precision():
+    """As many as in ten epochs of Penn Treebank."""
+    iterates = 1.0 + np.random.default_rng(2).normal(size=(6_640, 8)).astype(np.float32)
+    state, _ = jax.lax.scan(
+        lambda state, w: (average_update(state, w, True), None),
+        average_start(jnp.asarray(iterates[0])),
+        iterates[1:],
+    )
+    np.testing.assert_allclose(state.mean, iterates.astype(np.float64).mean(0), rtol=1e-5)
+    assert state.count == len(iterates) and state.mean.dtype == jnp.float32
+
+
+def test_start_and_parameters_can_both_be_given_away():
+    params = {"w": jnp.ones(3), "b": jnp.zeros(2)}
+    step = jax.jit(lambda params, state: (params, average_update(state, params, True)), donate_argnums=(0, 1))
+    params, state = step(params, average_start(params))
+    params, state = step(params, state)
+    np.testing.assert_array_equal(state.mean["w"], np.ones(3))
+    fresh = jnp.ones(3)
+    assert average_start(fresh).mean.unsafe_buffer_pointer() != fresh.unsafe_buffer_pointer()
+
+
+@pytest.mark.parametrize("t0", [0, 1, 4])
+def test_torch_averages_the_same_but_begins_two_steps_after_the_trigger(t0):
+    torch = pytest.importorskip("torch")
+    matrix = np.random.default_rng(3).normal(size=(4, 4))
+    # It keeps its rate and the weight of a new iterate in single precision: a rate without rounding.
+    theirs = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
+    optimizer = torch.optim.ASGD([theirs], lr=1 / 32, lambd=0.0, alpha=0.0, t0=t0)
+    with jax.enable_x64(True):
+        w = jnp.ones(4)
+        state = average_start(w)
+        for step in range(1, 15):
+            optimizer.zero_grad()
+            (torch.tensor(matrix) @ theirs).square().sum().backward()
+            optimizer.step()
+            w = w - 1 / 32 * 2 * jnp.asarray(matrix.T @ matrix) @ w
+            state = average_update(state, w, step > t0 + 2)
+            np.testing.assert_allclose(w, theirs.detach().numpy(), rtol=1e-9)
+            np.testing.assert_allclose(state.mean, optimizer.state[theirs]["ax"].numpy(), rtol=1e-5)
+            assert state.count == max(1, step - t0 - 1)
+
+
+def published_trigger(metrics, n):
+    """Algorithm 1 of the paper, as the authors' main.py has it, for one seed."""
+    logs = []
+    for v in metrics:
+        if len(logs) > n and v > min(logs[: len(logs) - n]):
+            return True
+        logs.append(v)
+    return False
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 8), min_size=2, max_size=2), max_size=14),
+    st.integers(0, 6),
+)
+@settings(deadline=None, max_examples=200)
+def test_trigger_is_the_published_algorithm_for_each_seed(rows, n):
+    history = np.array(rows, float).reshape(len(rows), 2)
+    found = non_monotone_trigger(history, n)
+    assert found.shape == (2,) and found.dtype == bool
+    assert found.tolist() == [published_trigger(history[:, s], n) for s in range(2)]
+    # Once triggered, whatever follows.
+    so_far = np.array([non_monotone_trigger(history[:epoch], n) for epoch in range(len(rows) + 1)], int)
+    assert (np.diff(so_far, axis=0) >= 0).all()
+
+
+def test_trigger_by_hand():
+    # Seeds: falls for ever; rises at the end; rises at once, but there is nothing old enough; stands still.
+    history = np.array([[90, 90, 90, 90], [80, 80, 95, 90], [70, 70, 94, 90], [60, 85, 89, 90]], float)
+    assert non_monotone_trigger(history, 2).tolist() == [False, False, False, False]
+    assert non_monotone_trigger(history, 1).tolist() == [False, True, True, False]
+    assert not non_monotone_trigger(history).any()
+    falls = np.concatenate([history, np.zeros((3, 4))])
+    assert non_monotone_trigger(falls, 1).tolist() == [False, True, True, False]
+
+
+def test_diverged_epochs():
+    nan = np.nan
+    history = np.array([[nan, 50, 50], [70, 40, 40], [60, nan, np.inf], [65, 30, 30]])
+    assert non_monotone_trigger(history, 0).tolist() == [True, False, True]
+    assert not non_monotone_trigger(np.full((9, 2), nan)).any()
+    assert non_monotone_trigger(np.zeros((0, 3))).tolist() == [False] * 3
