@@ -1,5 +1,6 @@
 """One experiment: train each model in its run folder, evaluate, draw, write results, print the table."""
 
+import dataclasses
 import datetime
 import importlib.metadata
 import platform
@@ -158,6 +159,7 @@ def _run_model(
     announce(f"{model}: {parameters:,} parameters, seeds {', '.join(map(str, seeds))}{swept}")
     parallel.processes.agree(model)
     result = fit(task, settings, run_dir, parallel=parallel, announce=announce)
+    result = dataclasses.replace(result, params=parallel.spread(result.params))
     metrics = experiment.final_metrics(model, task, result)
     dataset = experiment.dataset["name"]
     selected = _best_value(metrics, task, len(values))

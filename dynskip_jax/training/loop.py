@@ -299,7 +299,8 @@ def fit(
                 # Before the iterates are averaged, their average is the last one.
                 params = state.params if state.average is None else state.average.mean
                 train, params = train_metrics(), parallel.gather(params)
-                dev = processes.agree(task.evaluate(params, "dev", keys.evaluate))
+                dev = task.evaluate(parallel.spread(params), "dev", parallel.spread(keys.evaluate))
+                dev = processes.agree(dev)
                 dev = {name: np.asarray(value) for name, value in dev.items()}
                 better = where.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
                 best = select(jnp.asarray(better), params, best)

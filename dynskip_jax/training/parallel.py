@@ -55,6 +55,13 @@ class Parallel(Protocol):
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """Returns whole arrays on one device of each process, however the update left them."""
 
+    def spread(self, tree: PyTree) -> PyTree:
+        """Puts whole arrays that lead with the seeds where each can be evaluated on the device it trains on.
+
+        Whatever is computed from them seed by seed is then computed there. Where the devices share batches
+        instead of seeds, or processes share the devices, they stay as they are.
+        """
+
 
 class OneDevice:
     """Everything on JAX's default device."""
@@ -74,6 +81,10 @@ class OneDevice:
         return tree
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        """See `Parallel`."""
+        return tree
+
+    def spread(self, tree: PyTree) -> PyTree:
         """See `Parallel`."""
         return tree
 
@@ -115,6 +126,12 @@ class ShardedJit:
         if self.processes.count == 1:
             return jax.device_put(tree, self.devices[0])
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), self._replicate(tree))
+
+    def spread(self, tree: PyTree) -> PyTree:
+        """See `Parallel`."""
+        if self.processes.count > 1 or self.mesh.shape["seeds"] == 1:
+            return tree
+        return self.place(tree, PER_SEED)
 
 
 class Pmap:
@@ -161,6 +178,10 @@ class Pmap:
                 lambda leaf: leaf.reshape(*leaf.shape[:axis], -1, *leaf.shape[axis + 2 :]), tree
             )
         return jax.device_put(tree, self.devices[0])
+
+    def spread(self, tree: PyTree) -> PyTree:
+        """See `Parallel`."""
+        return tree
 
 
 def make_parallel(

@@ -199,6 +199,26 @@ def compiled_step(kind, num_seeds, devices):
     return step.lower(*arguments).compile().as_text()
 
 
+@pytest.mark.parametrize("kind", ["classification", "language modelling"])
+def test_seeds_are_evaluated_where_they_train(kind):
+    make, baseline = TASKS[kind]
+    task = make(4, baseline)
+    keys = loop._keys((0, 1, 2, 3))
+    params = jax.jit(jax.vmap(task.init))(keys.init)
+    shared, alone = (make_parallel(n, num_seeds=4, batch_size=BATCH) for n in (2, 1))
+    assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(shared.spread(params))} == {2}
+    assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(alone.spread(params))} == {1}
+    found, expected = (
+        task.evaluate(p.spread(params), "dev", p.spread(keys.evaluate), mode="sample", samples=3)
+        for p in (shared, alone)
+    )
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
+    # Devices that share a batch do not divide an evaluation.
+    by_batch = make_parallel(2, num_seeds=1, batch_size=BATCH)
+    assert by_batch.spread(params) is params
+
+
 # What would move activations from device to device.
 OTHER_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute")
 
