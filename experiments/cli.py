@@ -27,6 +27,9 @@ Whole = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=""
 Real = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
 
 
+_TURNS = 4  # devices that take turns on a core of a CPU, roughly
+
+
 @dataclasses.dataclass(frozen=True)
 class CommonFlags:
     """Flags every experiment has; None means: as the preset says."""
@@ -98,7 +101,7 @@ class CommonFlags:
     precision: Text = None
     """f32, or bf16: matrices are multiplied in bfloat16; sums, states, losses and parameters stay float32."""
     devices: Whole = None
-    """Devices to train on; if not given 1, or as many cores of a CPU as can share the seeds. Each has seeds
+    """Devices to train on; if not given 1, or as many parts of a CPU as can share the seeds. Each has seeds
     of its own if their number divides that of the seeds, else a share of every batch. Results are the same up
     to rounding; a run may be resumed with another number."""
     parallel: str = "jit"
@@ -151,7 +154,8 @@ def join(flags: CommonFlags) -> Alone | Group:
     processes = connect(*given)
     if processes.count == 1:
         keep_compiled_programs()
-        _make_cpu_devices(max(_num_cores(), flags.seeds))
+        swept = [given.count(",") + 1 for given in (flags.mix, flags.max_skip) if given]
+        _make_cpu_devices(max(_num_cores(), flags.seeds * math.prod(swept)))
     return processes
 
 
@@ -167,9 +171,10 @@ def parallel(
     num_seeds = math.gcd(*(len(settings.all_seeds(model)) for model in models))
     devices = flags.devices
     if devices is None and processes.count == 1 and jax.default_backend() == "cpu":
-        # As few as keep all cores busy; they may be more than there are cores, which then take turns.
-        fitting = [n for n in range(_num_cores(), jax.device_count() + 1) if num_seeds % n == 0]
-        devices = min(fitting, default=1)
+        # Few seeds for each: products of several at once are slow on a CPU. Where there are more devices than
+        # cores, they take turns; a few turns also even out that some are finished before others.
+        fitting = [n for n in range(1, jax.device_count() + 1) if num_seeds % n == 0]
+        devices = min(fitting, key=lambda n: abs(n - _TURNS * _num_cores()))
     return make_parallel(
         devices,
         flags.parallel,

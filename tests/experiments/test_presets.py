@@ -8,8 +8,9 @@ from flax import nnx
 from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
 from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.training.processes import Alone
 from dynskip_jax.training.stage import Sweep
-from experiments import number_prediction, ptb
+from experiments import cli, number_prediction, ptb
 from experiments.settings import resolve
 
 LINES = [" ".join("abcdefghij")] * 70
@@ -133,7 +134,7 @@ def test_released_settings_reach_the_task(experiment):
             True,
         )
         assert [skip.has_agent for skip in task.settings.skips] == [False, False, True]
-        assert (skip.max_skip, task.settings.features) == (5, 40)
+        assert (skip.max_skip, task.settings.features) == (5, (40, 40, 40))
     else:
         assert objective.reward == "correct"
         assert skip.max_skip == 10
@@ -331,3 +332,16 @@ def test_sweeps_make_models_of_agents_alone():
     assert settings.sweep("fixed:3") == Sweep()
     alone = number_settings("rollouts", mix="0.25")
     assert (alone.mix, alone.mixes, alone.sweep("dynamic:4")) == (0.25, (), Sweep())
+
+
+@pytest.mark.parametrize(
+    ("seeds", "devices"), [(1, 1), (2, 2), (5, 5), (6, 6), (7, 7), (8, 8), (16, 8), (20, 5)]
+)
+def test_seeds_take_turns_on_the_cores_of_a_cpu(seeds, devices, monkeypatch):
+    # Of the divisors of the number of seeds, the one that is nearest to four for each of two cores.
+    monkeypatch.setattr(cli, "_num_cores", lambda: 2)
+    flags = number_prediction.Flags(seeds=seeds)
+    settings = resolve(flags, number_prediction.Settings, number_prediction.PRESETS, "relaxed")
+    found = cli.parallel(flags, settings, ("dynamic:10",), Alone())
+    assert jax.device_count() == 8
+    assert len(found.devices) == devices
