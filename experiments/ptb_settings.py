@@ -15,6 +15,38 @@ from experiments.settings import CommonSettings
 # takes no share of the clipping norm, and the network's updates are those of the baselines.
 _AGENT = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch", mix=0.5)
 
+# Zaremba et al. (2014), the medium model.
+_MEDIUM = dict(
+    features=650,
+    num_layers=2,
+    num_steps=35,
+    batch_size=20,
+    dropout=0.5,
+    init_scale=0.05,
+    epochs=39,
+    learning_rate=1.0,
+    decay=1.2,
+    decay_after=6,
+    clip=5.0,
+)
+
+# Kim et al. (2016), the large model; no dropout on what the characters make of a word.
+_CHARACTERS = dict(
+    embedding="characters",
+    features=650,
+    num_layers=2,
+    num_steps=35,
+    batch_size=20,
+    dropout=0.5,
+    dropout_inputs=0.0,
+    init_scale=0.05,
+    epochs=25,
+    learning_rate=1.0,
+    decay=2.0,
+    plateau=1.0,
+    clip=5.0,
+)
+
 PRESETS: dict[str, dict[str, Any]] = {
     # Zaremba et al. (2014), the small model. λ = 0.5 was ahead of the paper's 1 on dev after one epoch (176.7
     # against 180.8).
@@ -33,68 +65,18 @@ PRESETS: dict[str, dict[str, Any]] = {
         clip=5.0,
     ),
     # Gui et al. (2019), Section Language Modeling, where they say it; Zaremba et al.'s medium elsewhere.
-    "paper": dict(
-        features=650,
-        num_layers=2,
-        num_steps=35,
-        batch_size=20,
-        dropout=0.5,
-        init_scale=0.05,
-        epochs=39,
-        learning_rate=1.0,
-        decay=1.2,
-        decay_after=6,
-        clip=5.0,
-    ),
+    "paper": _MEDIUM,
     # As `paper`, its agents trained as those of `small`, except for λ.
-    "medium": dict(
-        **{**_AGENT, "mix": 1.0},
-        features=650,
-        num_layers=2,
-        num_steps=35,
-        batch_size=20,
-        dropout=0.5,
-        init_scale=0.05,
-        epochs=39,
-        learning_rate=1.0,
-        decay=1.2,
-        decay_after=6,
-        clip=5.0,
-    ),
-    # Kim et al. (2016), the large and the small model; no dropout on what the characters make of a word.
-    "charlm": dict(
-        embedding="characters",
-        features=650,
-        num_layers=2,
-        num_steps=35,
-        batch_size=20,
-        dropout=0.5,
-        dropout_inputs=0.0,
-        init_scale=0.05,
-        epochs=25,
-        learning_rate=1.0,
-        decay=2.0,
-        plateau=1.0,
-        clip=5.0,
-    ),
-    "charlm_small": dict(
+    "medium": {**_MEDIUM, **_AGENT, "mix": 1.0},
+    # Kim et al. (2016), the large and the small model.
+    "charlm": _CHARACTERS,
+    "charlm_small": {
+        **_CHARACTERS,
         **_AGENT,
-        embedding="characters",
-        char_maps=(25, 50, 75, 100, 125, 150),
-        num_highway=1,
-        features=300,
-        num_layers=2,
-        num_steps=35,
-        batch_size=20,
-        dropout=0.5,
-        dropout_inputs=0.0,
-        init_scale=0.05,
-        epochs=25,
-        learning_rate=1.0,
-        decay=2.0,
-        plateau=1.0,
-        clip=5.0,
-    ),
+        "char_maps": (25, 50, 75, 100, 125, 150),
+        "num_highway": 1,
+        "features": 300,
+    },
     # Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70
     # steps: their learning rate of 30 and clipping norm of 0.25 are 30 / 70 and 0.25 x 70.
     "awd": dict(

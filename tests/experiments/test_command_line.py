@@ -77,7 +77,7 @@ def test_run_folder_has_what_the_design_says(finished, corpus_folder):
     folder, _, outcome = finished
     assert outcome.status == 0, outcome.err
     assert {path.name for path in folder.iterdir()} == {
-        *("config.json", "metrics.jsonl", "result.json", "checkpoints", "plots")
+        *("config.json", "metrics.jsonl", "result.json", "checkpoints", "plots", "vocabulary.json")
     }
     assert any((folder / "checkpoints").iterdir())
     assert {path.name for path in (folder / "plots").iterdir()} == {"learning_curve.png", "skips_by_word.png"}

@@ -430,3 +430,28 @@ def test_size_of_the_papers_model(model):
     agent = (650 + 650) * 50 + 50 + 50 * 5 + 5 if model == "dynamic:5" else 0
     assert count == embedding + 2 * layer + softmax + agent
     assert round(count / 1e6, 1) == 19.8
+
+
+@pytest.mark.parametrize("model", ["lstm", "fixed:2", "attention:3", "dynamic:3"])
+@pytest.mark.parametrize("cuts", [(4,), (1, 2, 7)])
+def test_gradients_through_carried_segments_are_those_of_one_long_pass(model, cuts):
+    # The buffer of K states is part of the carry: what enters a segment from before it has its gradient too.
+    task = task_of(model)
+    params = task.init(jax.random.key(0))
+    tokens, targets = (jnp.asarray(leaf[:20].reshape(2, 10), jnp.int32) for leaf in stream_of(task, "train"))
+    pieces = list(zip((0, *cuts), (*cuts, 10), strict=True))
+
+    def loss(params, pieces):
+        model = nnx.merge(task.graphdef, params)
+        carry, total = model.initialize_carry(2, jax.random.key(3)), 0.0
+        for start, end in pieces:
+            carry, output = model(carry, tokens[:, start:end], mode="sample")
+            log_probs = jax.nn.log_softmax(output.logits)
+            total = total - jnp.take_along_axis(log_probs, targets[:, start:end, None], axis=-1).sum()
+            total = total + sum((d.log_prob * 0.3).sum() for d in output.decisions)
+        return total
+
+    cut, whole = (jax.grad(loss)(params, parts) for parts in (pieces, [(0, 10)]))
+    for found, expected in zip(jax.tree.leaves(cut), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert any(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(whole))
