@@ -298,7 +298,7 @@ def test_each_length_has_a_preset_that_solves_it():
     assert [number_prediction.default_preset(length) for length in (11, 21, 51)] == [
         "relaxed",
         "two_hops",
-        "relaxed",
+        "far",
     ]
     task, fit = build_numbers("relaxed", mix="0.5")
     modes = [task.stage(epoch).name for epoch in range(fit.epochs)]
