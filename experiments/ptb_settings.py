@@ -47,6 +47,33 @@ _CHARACTERS = dict(
     clip=5.0,
 )
 
+# Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70 steps:
+# their learning rate of 30 and clipping norm of 0.25 are 30 / 70 and 0.25 x 70.
+_AWD = dict(
+    features=1150,
+    embedding_features=400,
+    num_layers=3,
+    tied=True,
+    num_steps=70,
+    random_lengths=True,
+    batch_size=20,
+    dropout=0.25,
+    dropout_words=0.1,
+    dropout_inputs=0.4,
+    dropout_outputs=0.4,
+    dropout_weights=0.5,
+    locked=True,
+    activation_coef=2.0,
+    temporal_coef=1.0,
+    weight_decay=1.2e-6,
+    init_scale=0.1,
+    recurrent_init="by_size",
+    epochs=500,
+    learning_rate=30 / 70,
+    clip=0.25 * 70,
+    average="non_monotone",
+)
+
 PRESETS: dict[str, dict[str, Any]] = {
     # Zaremba et al. (2014), the small model. λ = 0.5 was ahead of the paper's 1 on dev after one epoch (176.7
     # against 180.8).
@@ -77,57 +104,24 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_highway": 1,
         "features": 300,
     },
-    # Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70
-    # steps: their learning rate of 30 and clipping norm of 0.25 are 30 / 70 and 0.25 x 70.
-    "awd": dict(
-        features=1150,
-        embedding_features=400,
-        num_layers=3,
-        tied=True,
-        num_steps=70,
-        random_lengths=True,
-        batch_size=20,
-        dropout=0.25,
-        dropout_words=0.1,
-        dropout_inputs=0.4,
-        dropout_outputs=0.4,
-        dropout_weights=0.5,
-        locked=True,
-        activation_coef=2.0,
-        temporal_coef=1.0,
-        weight_decay=1.2e-6,
-        init_scale=0.1,
-        recurrent_init="by_size",
-        epochs=500,
-        learning_rate=30 / 70,
-        clip=0.25 * 70,
-        average="non_monotone",
-    ),
-    # The same parts at a size, and with rates, that fit a CPU.
-    "awd_small": dict(
+    # Merity et al. (2018), and the same parts at a size, and with rates, that fit a CPU.
+    "awd": _AWD,
+    "awd_small": {
+        **_AWD,
         **_AGENT,
-        features=200,
-        num_layers=2,
-        tied=True,
-        num_steps=35,
-        random_lengths=True,
-        batch_size=20,
-        dropout=0.1,
-        dropout_words=0.05,
-        dropout_inputs=0.2,
-        dropout_outputs=0.2,
-        dropout_weights=0.2,
-        locked=True,
-        activation_coef=2.0,
-        temporal_coef=1.0,
-        weight_decay=1.2e-6,
-        init_scale=0.1,
-        recurrent_init="by_size",
-        epochs=40,
-        learning_rate=30 / 35,
-        clip=0.25 * 35,
-        average="non_monotone",
-    ),
+        "features": 200,
+        "embedding_features": 200,
+        "num_layers": 2,
+        "num_steps": 35,
+        "dropout": 0.1,
+        "dropout_words": 0.05,
+        "dropout_inputs": 0.2,
+        "dropout_outputs": 0.2,
+        "dropout_weights": 0.2,
+        "epochs": 40,
+        "learning_rate": 30 / 35,
+        "clip": 0.25 * 35,
+    },
     # As `paper`, with the choices of the authors' released code.
     "released": dict(
         features=650,

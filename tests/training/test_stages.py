@@ -301,5 +301,5 @@ def test_language_models_say_which_baselines_they_have():
     task = language_modelling(Sweep())
     for baseline in ("learned", "moving_average"):
         objective = dataclasses.replace(task.settings.objective, baseline=baseline)
-        with pytest.raises(UserError, match="choose none or batch"):
+        with pytest.raises(UserError, match="choose none, batch or rollouts"):
             LanguageModelling(task.corpus, dataclasses.replace(task.settings, objective=objective))
