@@ -102,6 +102,7 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared):
         np.testing.assert_allclose(counts, expected, atol=4 * np.sqrt(0.25 / 4000))
 
 
+@pytest.mark.slow
 def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder, tmp_path):
     folder = tmp_path / "sweep"
     arguments = ("--data", corpus_folder, "--model", "dynamic:3", "--mix", "0.2,0.9", "--max-skip", "1,3")

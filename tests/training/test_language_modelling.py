@@ -1,6 +1,7 @@
 """Language modelling: perplexity against one long forward pass, carried state, dropout, sizes."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -433,13 +434,12 @@ def test_size_of_the_papers_model(model):
 
 
 @pytest.mark.parametrize("model", ["lstm", "fixed:2", "attention:3", "dynamic:3"])
-@pytest.mark.parametrize("cuts", [(4,), (1, 2, 7)])
-def test_gradients_through_carried_segments_are_those_of_one_long_pass(model, cuts):
+def test_gradients_through_carried_segments_are_those_of_one_long_pass(model):
     # The buffer of K states is part of the carry: what enters a segment from before it has its gradient too.
     task = task_of(model)
     params = task.init(jax.random.key(0))
     tokens, targets = (jnp.asarray(leaf[:20].reshape(2, 10), jnp.int32) for leaf in stream_of(task, "train"))
-    pieces = list(zip((0, *cuts), (*cuts, 10), strict=True))
+    pieces = [(0, 1), (1, 3), (3, 10)]
 
     def loss(params, pieces):
         model = nnx.merge(task.graphdef, params)
@@ -451,7 +451,7 @@ def test_gradients_through_carried_segments_are_those_of_one_long_pass(model, cu
             total = total + sum((d.log_prob * 0.3).sum() for d in output.decisions)
         return total
 
-    cut, whole = (jax.grad(loss)(params, parts) for parts in (pieces, [(0, 10)]))
+    cut, whole = (jax.jit(jax.grad(partial(loss, pieces=parts)))(params) for parts in (pieces, [(0, 10)]))
     for found, expected in zip(jax.tree.leaves(cut), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert any(np.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(whole))
