@@ -105,6 +105,7 @@ def test_numbers_of_a_schedule():
     assert {constant.mode(epoch) for epoch in range(5)} == {"sample"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "language modelling"])
 def test_models_that_differ_in_mix_are_those_trained_alone(kind, tmp_path):
     mixes = (0.2, 0.9)
@@ -151,6 +152,7 @@ def test_a_sweep_over_devices_is_the_same(tmp_path):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(tmp_path):
     objective = dataclasses.replace(
         EXACT, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2, temperature_final=0.5
