@@ -8,11 +8,11 @@ run found is in its `result.json`, and its table is printed by the call that fin
 """
 
 import dataclasses
-import json
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.training.run_dir import RunDir, file_name
 from experiments.cli import run_main
 
 INTERRUPTED = 130  # the exit status of a run that was stopped and goes on later
@@ -40,28 +41,19 @@ def _ptb(name: str, why: str, *flags: str) -> Run:
     return Run(name, "ptb", flags, why)
 
 
+def _each(table: str, preset: str, models: Sequence[str], why: str, *flags: str) -> list[Run]:
+    """One run for each model."""
+    return [
+        _ptb(f"{table}-{file_name(model)}", why, "--preset", preset, "--model", model, *flags)
+        for model in models
+    ]
+
+
+_TEN = ("--seeds", "10")
 PLAN: tuple[Run, ...] = (
-    *(
-        _ptb(
-            f"table3-{model.replace(':', '-')}",
-            "Table 3, ten seeds, the paper's settings",
-            *("--preset", "paper", "--model", model, "--seeds", "10"),
-        )
-        for model in ("dynamic:5", "lstm")
-    ),
-    _ptb(
-        "table3-medium-dynamic-5",
-        "the same model, its agent trained as on a CPU",
-        *("--preset", "medium", "--model", "dynamic:5", "--seeds", "10"),
-    ),
-    *(
-        _ptb(
-            f"table3-{model.replace(':', '-')}",
-            "Table 3, ten seeds",
-            *("--preset", "paper", "--model", model, "--seeds", "10"),
-        )
-        for model in ("fixed:3", "fixed:5", "attention:5")
-    ),
+    *_each("table3", "paper", ("dynamic:5", "lstm"), "Table 3, ten seeds, the paper's settings", *_TEN),
+    *_each("table3-medium", "medium", ("dynamic:5",), "the same model, its agent trained as on a CPU", *_TEN),
+    *_each("table3", "paper", ("fixed:3", "fixed:5", "attention:5"), "Table 3, ten seeds", *_TEN),
     _ptb(
         "figure5-K",
         "Figure 5: perplexity over K at λ = 0.5, one program",
@@ -74,22 +66,14 @@ PLAN: tuple[Run, ...] = (
         *("--preset", "paper", "--model", "dynamic:5"),
         *("--mix", "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1.0", "--seeds", "3"),
     ),
-    *(
-        _ptb(
-            f"charlm-{model.replace(':', '-')}",
-            "Table 3, CharLM",
-            *("--preset", "charlm", "--model", model, "--seeds", "10"),
-        )
-        for model in ("dynamic:5", "lstm", "attention:5", "fixed:3", "fixed:5")
+    *_each(
+        "charlm",
+        "charlm",
+        ("dynamic:5", "lstm", "attention:5", "fixed:3", "fixed:5"),
+        "Table 3, CharLM",
+        *_TEN,
     ),
-    *(
-        _ptb(
-            f"awd-{model.replace(':', '-')}",
-            "the recipe of Merity et al. (2018)",
-            *("--preset", "awd", "--model", model),
-        )
-        for model in ("lstm", "dynamic:5")
-    ),
+    *_each("awd", "awd", ("lstm", "dynamic:5"), "the recipe of Merity et al. (2018)"),
     *(
         Run(
             f"numbers-{length}",
@@ -176,21 +160,11 @@ def chosen(flags: Flags) -> list[Run]:
 
 def status(run: Run, flags: Flags) -> str:
     """Returns `done`, how far a run is, or `not begun`."""
-    here = folder(run, flags)
-    if (here / "result.json").exists():
+    here = RunDir(folder(run, flags), resumed=True)
+    if here.result() is not None:
         return "done"
-    if not (here / "metrics.jsonl").exists():
-        return "not begun"
-    records = (here / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    epochs = [record["epoch"] for record in map(_parsed, records) if record]
-    return f"epoch {max(epochs):.1f}" if epochs else "begun"
-
-
-def _parsed(line: str) -> dict | None:
-    try:
-        return json.loads(line)
-    except ValueError:  # cut off when the machine was taken away
-        return None
+    epochs = [record["epoch"] for record in here.records()]
+    return f"epoch {max(epochs):.1f}" if epochs else "not begun"
 
 
 def go_on(run: Run, flags: Flags, seconds: float) -> bool:

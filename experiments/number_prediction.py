@@ -22,7 +22,7 @@ from dynskip_jax.analysis import chains, plots
 from dynskip_jax.data import NumberPredictionData, load_number_prediction
 from dynskip_jax.data.number_prediction import DEFAULT_SIZES, TWO_HOPS, hops_of, num_symbols
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.training.experiment import run
+from dynskip_jax.training.experiment import metrics_in_every_mode, run
 from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after
@@ -60,13 +60,15 @@ PUBLISHED = {
     ],
 }
 
+# How agents are trained once their choices are sampled: leave-one-out over four rollouts of each example
+# (Kool et al. 2019), and the exact entropy.
+_ROLLOUTS = dict(rollouts=4, baseline="rollouts", entropy="exact")
+
 PRESETS: dict[str, dict[str, Any]] = {
     # The paper's model, its agent trained on four rollouts per example with a leave-one-out baseline (Kool et
     # al. 2019) and the exact entropy at a small weight. The plain LSTM learns slowly and for long: hence the
     # many epochs, and early stopping on dev for those that need few.
-    "rollouts": dict(
-        rollouts=4, baseline="rollouts", entropy="exact", entropy_coef=0.02, epochs=25, patience=5
-    ),
+    "rollouts": dict(**_ROLLOUTS, entropy_coef=0.02, epochs=25, patience=5),
     # As `rollouts`, after a few relaxed epochs, in which the gradient says which states would have helped.
     # The entropy first keeps the policy open and then closes it, so that choosing one state changes little.
     "relaxed": dict(
@@ -74,9 +76,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         relaxed_epochs=3,
         relaxed_entropy_coef=0.02,
         relaxed_entropy_coef_final=-0.04,
-        rollouts=4,
-        baseline="rollouts",
-        entropy="exact",
+        **_ROLLOUTS,
         entropy_coef=0.005,
         sampled_decay=0.5,
         epochs=25,
@@ -97,9 +97,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         clip=1.0,
         relaxation="soft",
         relaxed_epochs=5,
-        rollouts=4,
-        baseline="rollouts",
-        entropy="exact",
+        **_ROLLOUTS,
         entropy_coef=0.02,
         entropy_coef_final=0.0,
         epochs=10,
@@ -115,9 +113,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         relaxation="soft",
         relaxed_epochs=2,
         relaxed_entropy_coef=0.0,
-        rollouts=4,
-        baseline="rollouts",
-        entropy="exact",
+        **_ROLLOUTS,
         entropy_coef=0.0,
         sampled_decay=0.5,
         epochs=4,
@@ -265,17 +261,12 @@ class NumberPrediction:
     def final_metrics(self, model: str, task: Classification, result: FitResult) -> dict[str, np.ndarray]:
         """Dev and test, agents in every mode; and how often the agent's choices are the right ones."""
         keys = evaluation_keys(self.settings.all_seeds(model))
-        modes = {"": (self.settings.evaluation_mode, 1)}
-        if self.skips[model].is_stochastic:
-            modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1)}
-            modes |= {"_averaged": ("sample", EVALUATION_SAMPLES)}
-        metrics, done = {}, {}
-        for suffix, (mode, samples) in modes.items():
-            for split in ("dev", "test"):
-                at = split, mode, samples
-                if at not in done:
-                    done[at] = task.evaluate(result.params, split, keys, mode=mode, samples=samples)
-                metrics |= {f"{name}{suffix}": value for name, value in done[at].items()}
+        metrics = metrics_in_every_mode(
+            lambda split, **how: task.evaluate(result.params, split, keys, **how),
+            self.settings.evaluation_mode,
+            is_stochastic=self.skips[model].is_stochastic,
+            samples=EVALUATION_SAMPLES,
+        )
         if self._truth_is_known(model):
             chosen = task.trace(result.params, "test", keys, layer=0)
             metrics["test_exact_decisions"] = self._exact(chosen, "test").mean(axis=1)

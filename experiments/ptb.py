@@ -29,12 +29,12 @@ from dynskip_jax.analysis import plots
 from dynskip_jax.data import find_language_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.asgd import non_monotone_trigger
-from dynskip_jax.training.experiment import run
+from dynskip_jax.training.experiment import metrics_in_every_mode, run
 from dynskip_jax.training.language_modelling import LanguageModelling
 from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after, decay_on_plateau
-from dynskip_jax.training.trained import run_folders, selected_params
+from dynskip_jax.training.trained import finished_runs, selected_params
 from experiments import ptb_text
 from experiments.cli import devices_line, join, models, parallel, parse, run_main, silent
 from experiments.ptb_settings import PRESETS, Flags, Settings
@@ -135,11 +135,11 @@ class PTB:
 
     def _trained(self, model: str, task: LanguageModelling) -> Any:
         """The parameters of an earlier run of a model, of the same seeds."""
-        folders = run_folders(self.settings.start_from)
-        if model not in folders:
+        runs = finished_runs(self.settings.start_from)
+        if model not in runs:
             raise UserError(f"--start-from {self.settings.start_from} holds no finished run of {model}")
         like = jax.eval_shape(task.init, jax.random.key(0))
-        return selected_params(folders[model], like, len(self.settings.all_seeds(model)))
+        return selected_params(runs[model], like, len(self.settings.all_seeds(model)))
 
     def _averaging(self) -> Callable[[np.ndarray], np.ndarray] | None:
         s = self.settings
@@ -152,20 +152,12 @@ class PTB:
     def final_metrics(self, model: str, task: LanguageModelling, result: FitResult) -> dict[str, np.ndarray]:
         """One stream per split: no token without its past. Agents are run in every mode."""
         keys = evaluation_keys(self.settings.all_seeds(model))
-        modes = {"": (self.settings.evaluation_mode, 1)}
-        if self.skips[model].is_stochastic:
-            modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1)}
-            modes |= {"_averaged": ("sample", EVALUATION_SAMPLES)}
-        metrics, done = {}, {}
-        for suffix, (mode, samples) in modes.items():
-            for split in ("dev", "test"):
-                at = split, mode, samples
-                if at not in done:
-                    done[at] = task.evaluate(
-                        result.params, split, keys, mode=mode, batch_size=1, samples=samples
-                    )
-                metrics |= {f"{name}{suffix}": value for name, value in done[at].items()}
-        return metrics
+        return metrics_in_every_mode(
+            lambda split, **how: task.evaluate(result.params, split, keys, batch_size=1, **how),
+            self.settings.evaluation_mode,
+            is_stochastic=self.skips[model].is_stochastic,
+            samples=EVALUATION_SAMPLES,
+        )
 
     def draw(self, model: str, task: LanguageModelling, result: FitResult, folder: Path, member: int) -> None:
         """Which k the agent chooses at the corpus's most frequent words."""

@@ -15,37 +15,23 @@ from experiments.settings import CommonSettings
 # takes no share of the clipping norm, and the network's updates are those of the baselines.
 _AGENT = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch", mix=0.5)
 
-# Zaremba et al. (2014), the medium model.
-_MEDIUM = dict(
+# What the medium models of Zaremba et al. (2014) and of those who follow them share.
+_LARGE = dict(
     features=650,
     num_layers=2,
     num_steps=35,
     batch_size=20,
     dropout=0.5,
     init_scale=0.05,
-    epochs=39,
     learning_rate=1.0,
-    decay=1.2,
-    decay_after=6,
     clip=5.0,
 )
 
+# Zaremba et al. (2014), the medium model.
+_MEDIUM = dict(**_LARGE, epochs=39, decay=1.2, decay_after=6)
+
 # Kim et al. (2016), the large model; no dropout on what the characters make of a word.
-_CHARACTERS = dict(
-    embedding="characters",
-    features=650,
-    num_layers=2,
-    num_steps=35,
-    batch_size=20,
-    dropout=0.5,
-    dropout_inputs=0.0,
-    init_scale=0.05,
-    epochs=25,
-    learning_rate=1.0,
-    decay=2.0,
-    plateau=1.0,
-    clip=5.0,
-)
+_CHARACTERS = dict(**_LARGE, embedding="characters", dropout_inputs=0.0, epochs=25, decay=2.0, plateau=1.0)
 
 # Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70 steps:
 # their learning rate of 30 and clipping norm of 0.25 are 30 / 70 and 0.25 x 70.

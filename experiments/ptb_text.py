@@ -22,8 +22,9 @@ from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabulary import EOS, UNK
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModel
-from dynskip_jax.training.language_modelling import graph_of, make_model
-from dynskip_jax.training.trained import read_config, run_folders, selected_params
+from dynskip_jax.training.language_modelling import abstract_model
+from dynskip_jax.training.run_dir import RunDir, file_name
+from dynskip_jax.training.trained import finished_runs, selected_params
 from experiments.ptb_settings import Settings
 
 VOCABULARY = "vocabulary.json"
@@ -91,40 +92,32 @@ def load(run_dir: str | Path, seed: int | None) -> dict[str, Trained]:
     Raises:
         UserError: there are none, or none of that seed.
     """
-    return {model: _load(folder, model, seed) for model, folder in run_folders(run_dir).items()}
+    return {model: _load(run, model, seed) for model, run in finished_runs(run_dir).items()}
 
 
-def _load(folder: Path, model: str, seed: int | None) -> Trained:
-    config = read_config(folder)
+def _load(run: RunDir, model: str, seed: int | None) -> Trained:
+    config, result = run.config(), run.result()
     try:
-        vocabulary = Vocabulary(tuple(json.loads((folder / VOCABULARY).read_text(encoding="utf-8"))))
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        vocabulary = Vocabulary(tuple(json.loads((run.path / VOCABULARY).read_text(encoding="utf-8"))))
     except (OSError, ValueError):
         raise UserError(
-            f"{folder} lacks {VOCABULARY}: it was written by another experiment or version"
+            f"{run.path} lacks {VOCABULARY}: it was written by another experiment or version"
         ) from None
     names = {field.name for field in dataclasses.fields(Settings)}
     settings = Settings(**{name: _tuples(value) for name, value in config.items() if name in names})
     seeds, values = result["seeds"], settings.values(model)
     if seed is not None and seed not in seeds:
-        raise UserError(f"{folder} has the seeds {', '.join(map(str, seeds))}: there is no --seed {seed}")
+        raise UserError(f"{run.path} has the seeds {', '.join(map(str, seeds))}: there is no --seed {seed}")
     selected = result.get("selected", {})
     member = list(values).index(selected) * len(seeds) + (0 if seed is None else seeds.index(seed))
-    if "mix" in selected:
-        settings = dataclasses.replace(settings, mix=selected["mix"], mixes=())
-    skip = settings.skip(model)
-    mask = None
+    settings = dataclasses.replace(settings, mix=selected.get("mix", settings.mix))
+    skip, mask = settings.skip(model), None
     if "max_skip" in selected:
         mask = jnp.arange(1, skip.max_skip + 1) <= selected["max_skip"]
-        settings = dataclasses.replace(settings, max_skips=())
-    task = settings.task_settings(model)
-    like = jax.eval_shape(
-        lambda: nnx.state(make_model(vocabulary.tokens, task, jax.random.key(0)), nnx.Param)
-    )
-    params = selected_params(folder, like, len(seeds) * len(values))
+    graphdef, like = nnx.split(abstract_model(vocabulary.tokens, settings.task_settings(model)))
+    params = selected_params(run, like, len(seeds) * len(values))
     own = jax.tree.map(lambda leaf: leaf[member], params)
-    trained = nnx.merge(graph_of(vocabulary.tokens, task), own)
-    return Trained(trained, vocabulary, skip.has_agent, mask)
+    return Trained(nnx.merge(graphdef, own), vocabulary, skip.has_agent, mask)
 
 
 def _tuples(value: Any) -> Any:
@@ -162,7 +155,7 @@ def explain(arguments: Sequence[str]) -> None:
             print(arcs_text(reading, console.width))
         if trained.has_agent:
             slug = re.sub(r"[^A-Za-z0-9]+", "-", flags.text).strip("-")[:60]
-            path = Path(flags.run_dir) / "plots" / f"explain-{name.replace(':', '-')}-{slug}.png"
+            path = Path(flags.run_dir) / "plots" / f"explain-{file_name(name)}-{slug}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             draw_arcs(reading, path, f"{name}: which earlier word each word is connected to")
             print(f"picture: {path}")

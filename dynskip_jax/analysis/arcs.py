@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 from rich.cells import cell_len, set_cell_size
 
-from dynskip_jax.analysis.plots import _save
+from dynskip_jax.analysis.plots import save
 
 _BEFORE = "(before)"  # what a word reached to whose k leads to before the first word
 _SHORTEST = 8  # cells that words of the terminal keep on the narrowest page
@@ -190,7 +190,7 @@ def draw_arcs(reading: Reading, path: str | Path, title: str, note: str = "") ->
             style = dict(size=_LETTERS, ha="center", va="top", parse_math=False)
             above.annotate(word, (place, 0), (0, -6), textcoords="offset points", **style)
         _draw_probabilities(below, places, table)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _visible(word: str) -> str:

@@ -64,7 +64,7 @@ def learning_curves(
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(_RoundNumbers())
     _finish(axes)
-    _save(figure, path)
+    save(figure, path)
 
 
 def metric_over_values(
@@ -111,7 +111,7 @@ def metric_over_values(
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     _finish(axes)
-    _save(figure, path)
+    save(figure, path)
 
 
 def action_distribution(
@@ -143,7 +143,7 @@ def action_distribution(
     axes.set_ylabel("chosen skip k")
     _label_skips(axes.yaxis, counts.shape[1])
     figure.colorbar(image, ax=axes, label="share of decisions")
-    _save(figure, path)
+    save(figure, path)
 
 
 def action_against_truth(
@@ -181,7 +181,7 @@ def action_against_truth(
             color = "white" if share > 0.5 else "black"
             axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=9, color=color)
     figure.colorbar(image, ax=axes, label="share of decisions with that right skip")
-    _save(figure, path)
+    save(figure, path)
 
 
 def visited_positions(
@@ -218,7 +218,7 @@ def visited_positions(
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, ax=axes, label="share of chains with that right position")
-    _save(figure, path)
+    save(figure, path)
 
 
 def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
@@ -232,7 +232,8 @@ def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _save(figure: Figure, path: str | Path) -> None:
+def save(figure: Figure, path: str | Path) -> None:
+    """Writes a figure as PNG."""
     # Without the version of matplotlib in the file, equal plots are equal files.
     figure.savefig(path, format="png", metadata={"Software": None})
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from dynskip_jax.analysis import plots
 from dynskip_jax.training.loop import FitResult, FitSettings, Stopped, Task, fit
 from dynskip_jax.training.parallel import OneDevice, Parallel
-from dynskip_jax.training.run_dir import RunDir, default_path
+from dynskip_jax.training.run_dir import RunDir, default_path, file_name
 
 # How a swept setting is called in tables and plots.
 _SIGNS = {"mix": "λ", "max_skip": "K"}
@@ -112,7 +112,7 @@ def run(
             run_dir, {"models": experiment.models, **{m: experiment.config(m) for m in experiment.models}}
         )
     announce(f"run folder: {run_dir}")
-    folders = [run_dir / model.replace(":", "-") if several else run_dir for model in experiment.models]
+    folders = [run_dir / file_name(model) if several else run_dir for model in experiment.models]
     results, curves = [], {}
     for model, folder in zip(experiment.models, folders, strict=True):
         here = RunDir.open(folder, experiment.config(model))
@@ -195,6 +195,30 @@ def _run_model(
         record |= {"selected": values[selected], "sweep": rows}
     run_dir.write_result(record)
     return run_dir.result()
+
+
+def metrics_in_every_mode(
+    evaluate: Callable[..., dict[str, np.ndarray]], mode: str, *, is_stochastic: bool, samples: int
+) -> dict[str, np.ndarray]:
+    """Returns the metrics of dev and test; of agents that sample also `_greedy`, `_sampled`, `_averaged`.
+
+    Args:
+        evaluate: from a split, `mode` and `samples` to metrics; each combination is asked for once.
+        mode: of the metrics without a suffix.
+        is_stochastic: whether there are agents that sample.
+        samples: how many predictions are averaged.
+    """
+    modes = {"": (mode, 1)}
+    if is_stochastic:
+        modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": ("sample", samples)}
+    metrics, done = {}, {}
+    for suffix, (mode, samples) in modes.items():
+        for split in ("dev", "test"):
+            at = split, mode, samples
+            if at not in done:
+                done[at] = evaluate(split, mode=mode, samples=samples)
+            metrics |= {f"{name}{suffix}": value for name, value in done[at].items()}
+    return metrics
 
 
 def _best_value(metrics: Mapping[str, np.ndarray], task: Task, num_values: int) -> int:

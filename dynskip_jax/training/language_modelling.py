@@ -102,7 +102,7 @@ class LanguageModelling:
         self.lengths = self._segment_lengths()
         self.num_batches = len(self.lengths)
         self.examples_per_batch = settings.batch_size * sum(self.lengths) // self.num_batches
-        self.graphdef = graph_of(corpus.vocabulary.tokens, settings)
+        self.graphdef = nnx.graphdef(abstract_model(corpus.vocabulary.tokens, settings))
         self._evaluate_segment = jax.jit(
             jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None, None)),
             static_argnums=(4, 5),
@@ -352,9 +352,9 @@ def make_model(
     )
 
 
-def graph_of(words: Sequence[str], settings: LanguageModellingSettings) -> nnx.GraphDef:
-    """Returns all of such a model but its parameters."""
-    return nnx.graphdef(nnx.eval_shape(lambda: make_model(words, settings, jax.random.key(0))))
+def abstract_model(words: Sequence[str], settings: LanguageModellingSettings) -> LanguageModel:
+    """Returns such a model with shapes in the place of its parameters."""
+    return nnx.eval_shape(lambda: make_model(words, settings, jax.random.key(0)))
 
 
 def _repeat(tree: Any, times: int) -> Any:

@@ -19,7 +19,8 @@ class ProgramMemory(NamedTuple):
 def program_memory(program: Callable[..., Any], *args: Any) -> ProgramMemory | None:
     """Compiles a program for arguments, as its first call would, and says what it will need.
 
-    The call that follows finds it compiled.
+    A call that follows finds a program of `jax.jit` compiled; one of `jax.pmap` is compiled once more, or
+    found where compiled programs are kept.
 
     Args:
         program: made by `jax.jit` or `jax.pmap`.

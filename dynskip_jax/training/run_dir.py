@@ -70,6 +70,26 @@ class RunDir:
             ) from error
         return run
 
+    @classmethod
+    def existing(cls, path: str | Path) -> "RunDir":
+        """Returns the folder of a run that is there, to be read.
+
+        Raises:
+            UserError: it is not the folder of a run.
+        """
+        path = Path(path)
+        if not (path / "config.json").exists():
+            raise UserError(f"{path} is not a run folder (it has no config.json): name one with --run-dir")
+        return cls(path, resumed=True)
+
+    def config(self) -> dict:
+        """Returns the settings of the run.
+
+        Raises:
+            UserError: `config.json` does not hold them.
+        """
+        return _read_config(self.path / "config.json")
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Appends one record to the metrics, and hands it to the operating system before it returns.
 
@@ -156,16 +176,21 @@ def default_path(task: str, model: str, now: datetime.datetime) -> Path:
 
     Arguments:
         task: the name of the experiment.
-        model: the model as on the command line; what does not fit into a file name (":") becomes "-".
+        model: the model as on the command line; see `file_name`.
         now: the time that names the folder.
     """
-    name = f"{re.sub(r'[^A-Za-z0-9.,_+=-]', '-', model)}-{now:%Y%m%d-%H%M%S}"
+    name = f"{file_name(model)}-{now:%Y%m%d-%H%M%S}"
     path = Path("runs") / task / name
     count = 1
     while path.exists():
         count += 1
         path = path.with_name(f"{name}-{count}")
     return path
+
+
+def file_name(model: str) -> str:
+    """Returns a model's name as part of a file's: what does not fit into one (":") becomes "-"."""
+    return re.sub(r"[^A-Za-z0-9.,_+=-]", "-", model)
 
 
 def _holds_run(path: Path) -> bool:
