@@ -15,6 +15,7 @@ import tyro
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional import TimeSkip
 from dynskip_jax.training.compilation_cache import keep_compiled_programs
+from dynskip_jax.training.host_memory import keep_freed_memory
 from dynskip_jax.training.parallel import Parallel, make_parallel
 from dynskip_jax.training.processes import Alone, Group, connect
 from experiments.settings import CommonSettings
@@ -142,8 +143,9 @@ def models(flags: CommonFlags, default: str) -> tuple[str, ...]:
 def join(flags: CommonFlags) -> Alone | Group:
     """Joins the processes that the flags name; JAX must not have been asked for its devices before.
 
-    A process alone keeps its compiled programs for the next start. Several do not: the first one would find
-    them in its folder where others compile, and on GPUs they compile together.
+    Every process keeps the memory it frees. A process alone also keeps its compiled programs for the next
+    start. Several do not: the first one would find them in its folder where others compile, and on GPUs they
+    compile together.
 
     Raises:
         UserError: the flags make no sense together, or the processes do not find each other.
@@ -151,6 +153,7 @@ def join(flags: CommonFlags) -> Alone | Group:
     given = (flags.coordinator, flags.process_id, flags.process_count)
     if given != (None, None, None) and flags.parallel == "pmap":
         raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
+    keep_freed_memory()
     processes = connect(*given)
     if processes.count == 1:
         keep_compiled_programs()

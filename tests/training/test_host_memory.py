@@ -1,0 +1,58 @@
+"""Memory kept between steps: what the kernel hands out anew is counted in page faults."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Page faults of a call whose result takes 64 MB (16,000 pages), after some that let the heap grow.
+PROGRAM = """
+import resource
+import jax
+import jax.numpy as jnp
+from dynskip_jax.training.host_memory import keep_freed_memory
+
+step = jax.jit(lambda x: x + 1.0)
+x = jnp.ones((4000, 4000))
+kept = keep_freed_memory()
+
+def faults(calls):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(calls):
+        step(x).block_until_ready()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / calls
+
+faults(30)
+print(kept, faults(30))
+"""
+
+
+def run(**variables):
+    unset = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_TUNABLES"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=unset | {"JAX_PLATFORMS": "cpu"} | variables,
+    )
+    assert done.returncode == 0, done.stderr
+    kept, faults = done.stdout.split()
+    return kept == "True", float(faults)
+
+
+def test_a_step_gets_the_pages_of_the_one_before():
+    kept, faults = run()
+    if not kept:
+        pytest.skip("the C library is not glibc")
+    assert faults < 4_000  # all 16,000 without it
+
+
+def test_what_the_user_has_set_is_left_alone():
+    assert not run(MALLOC_ARENA_MAX="2")[0]
+    assert not run(GLIBC_TUNABLES="glibc.malloc.arena_max=2")[0]
