@@ -3,6 +3,7 @@
     python -m experiments.ptb --data DIR --preset small --compare lstm,dynamic:5
     python -m experiments.ptb explain --run-dir DIR --text "the company said it will buy"
     python -m experiments.ptb generate --run-dir DIR --words 100
+    python -m experiments.ptb evaluate --run-dir DIR --data DIR --cache 500
 
 Presets: `small` (2 x 200, the default on a CPU; about an hour on two cores for these two models), `paper`
 (2 x 650, the default on a GPU or TPU), `medium` (the same, its agent trained as in `small`), `released` (as
@@ -11,8 +12,8 @@ the recipe of Merity et al. (2018): `awd`, `awd_small`. Models: lstm, fixed:k, a
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
 address; with none of them the model trains on an embedded corpus, a matter of minutes. `explain` shows which
-earlier word the agent connects each word of a text to, `generate` writes text; both read a finished run
-folder. RESULTS.md has what came out.
+earlier word the agent connects each word of a text to, `generate` writes text, `evaluate` measures
+perplexity with a neural cache; they read a finished run folder. RESULTS.md has what came out.
 """
 
 import dataclasses
@@ -35,9 +36,11 @@ from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after, decay_on_plateau
 from dynskip_jax.training.trained import finished_runs, selected_params
-from experiments import ptb_text
 from experiments.cli import devices_line, join, models, parallel, parse, run_main, silent
+from experiments.ptb_evaluate import evaluate
+from experiments.ptb_runs import VOCABULARY, vocabulary_file
 from experiments.ptb_settings import PRESETS, Flags, Settings
+from experiments.ptb_text import explain, write
 from experiments.settings import resolve
 
 DEFAULT_MODEL = "dynamic:5"
@@ -61,6 +64,7 @@ PUBLISHED = {
     },
     "awd": {"lstm": ("Merity et al. (2018): AWD-LSTM", 60.0, 57.3)},
 }
+COMMANDS = {"explain": explain, "generate": write, "evaluate": evaluate}  # beside training
 EVALUATION_SAMPLES = 10  # predictions of a token that are averaged
 
 
@@ -103,7 +107,7 @@ class PTB:
 
     def files(self, model: str) -> dict[str, str]:
         """The vocabulary, with which a run folder can be used without the corpus."""
-        return {ptb_text.VOCABULARY: ptb_text.vocabulary_file(self.corpus.vocabulary)}
+        return {VOCABULARY: vocabulary_file(self.corpus.vocabulary)}
 
     def values(self, model: str) -> Sequence[dict[str, Any]]:
         """See `Experiment`."""
@@ -190,8 +194,8 @@ class PTB:
 
 def main(announce: Callable[[str], None] = print) -> None:
     """Runs the command line."""
-    if sys.argv[1:2] and sys.argv[1] in ptb_text.COMMANDS:
-        ptb_text.COMMANDS[sys.argv[1]](sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        COMMANDS[sys.argv[1]](sys.argv[2:])
         return
     flags = parse(Flags, PTB.name, __doc__)
     names = models(flags, DEFAULT_MODEL)

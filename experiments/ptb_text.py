@@ -1,18 +1,16 @@
 """What trained language models make of a text: the commands `explain` and `generate` of `experiments.ptb`."""
 
 import dataclasses
-import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from flax import nnx
 from jaxtyping import Float, Int
 from rich.console import Console
 
@@ -21,13 +19,9 @@ from dynskip_jax.analysis.reading import generate, read_tokens
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabulary import EOS, UNK
 from dynskip_jax.errors import UserError
-from dynskip_jax.models import LanguageModel
-from dynskip_jax.training.language_modelling import abstract_model
-from dynskip_jax.training.run_dir import RunDir, file_name
-from dynskip_jax.training.trained import finished_runs, selected_params
-from experiments.ptb_settings import Settings
+from dynskip_jax.training.run_dir import file_name
+from experiments.ptb_runs import Trained, load
 
-VOCABULARY = "vocabulary.json"
 NEXT_WORDS = 5  # the most probable words after a text that are shown
 
 
@@ -63,65 +57,6 @@ class GenerateFlags(TextFlags):
     """Of several models compared, the one that writes; by default the last."""
     key: int = 0
     """The seed of the words: another one writes another text."""
-
-
-class Trained(NamedTuple):
-    """One model of a run folder.
-
-    Attributes:
-        model: the language model with the parameters that were selected.
-        vocabulary: its words.
-        has_agent: whether its top layer has choices to show.
-        policy_mask: of a sweep over K, which skips the selected value leaves to the agent.
-    """
-
-    model: LanguageModel
-    vocabulary: Vocabulary
-    has_agent: bool
-    policy_mask: Any
-
-
-def vocabulary_file(vocabulary: Vocabulary) -> str:
-    """Returns the content of the file in which a run folder keeps its vocabulary."""
-    return json.dumps(vocabulary.tokens, ensure_ascii=False) + "\n"
-
-
-def load(run_dir: str | Path, seed: int | None) -> dict[str, Trained]:
-    """Reads the finished models of a run folder.
-
-    Raises:
-        UserError: there are none, or none of that seed.
-    """
-    return {model: _load(run, model, seed) for model, run in finished_runs(run_dir).items()}
-
-
-def _load(run: RunDir, model: str, seed: int | None) -> Trained:
-    config, result = run.config(), run.result()
-    try:
-        vocabulary = Vocabulary(tuple(json.loads((run.path / VOCABULARY).read_text(encoding="utf-8"))))
-    except (OSError, ValueError):
-        raise UserError(
-            f"{run.path} lacks {VOCABULARY}: it was written by another experiment or version"
-        ) from None
-    names = {field.name for field in dataclasses.fields(Settings)}
-    settings = Settings(**{name: _tuples(value) for name, value in config.items() if name in names})
-    seeds, values = result["seeds"], settings.values(model)
-    if seed is not None and seed not in seeds:
-        raise UserError(f"{run.path} has the seeds {', '.join(map(str, seeds))}: there is no --seed {seed}")
-    selected = result.get("selected", {})
-    member = list(values).index(selected) * len(seeds) + (0 if seed is None else seeds.index(seed))
-    settings = dataclasses.replace(settings, mix=selected.get("mix", settings.mix))
-    skip, mask = settings.skip(model), None
-    if "max_skip" in selected:
-        mask = jnp.arange(1, skip.max_skip + 1) <= selected["max_skip"]
-    graphdef, like = nnx.split(abstract_model(vocabulary.tokens, settings.task_settings(model)))
-    params = selected_params(run, like, len(seeds) * len(values))
-    own = jax.tree.map(lambda leaf: leaf[member], params)
-    return Trained(nnx.merge(graphdef, own), vocabulary, skip.has_agent, mask)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def encode(vocabulary: Vocabulary, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
@@ -212,6 +147,3 @@ def write(arguments: Sequence[str]) -> None:
     )
     text = " ".join([*words[1:], *trained.vocabulary.decode(np.asarray(written))])
     print(text.replace(f" {EOS}", "\n").replace("\n ", "\n").strip())
-
-
-COMMANDS: Mapping[str, Callable[[Sequence[str]], None]] = {"explain": explain, "generate": write}

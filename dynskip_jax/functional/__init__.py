@@ -28,6 +28,7 @@ from dynskip_jax.functional.baselines import (
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
 from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask
 from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, product, project_gates
+from dynskip_jax.functional.neural_cache import CacheCarry, cached_log_likelihood, empty_cache
 from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
@@ -48,6 +49,7 @@ from dynskip_jax.functional.vimco import averaged_log_likelihood, vimco_loss
 __all__ = [
     "RELAXATIONS",
     "AgentParams",
+    "CacheCarry",
     "CharFilters",
     "Decision",
     "HighwayParams",
@@ -62,6 +64,7 @@ __all__ = [
     "agent_log_probs",
     "agent_logits",
     "averaged_log_likelihood",
+    "cached_log_likelihood",
     "char_cnn",
     "choice_noise",
     "choose",
@@ -70,6 +73,7 @@ __all__ = [
     "dropout",
     "dropout_mask",
     "embedding_dropout",
+    "empty_cache",
     "entropy",
     "flip_sequences",
     "highway",

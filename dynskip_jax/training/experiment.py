@@ -302,7 +302,7 @@ def _print_table(experiment: Experiment, results: Sequence[dict[str, Any]]) -> N
         rows = result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]
         for number, row in enumerate(rows):
             cells = [
-                _cell(row["metrics"].get(metric), form) for metric, (_, form) in experiment.columns.items()
+                cell(row["metrics"].get(metric), form) for metric, (_, form) in experiment.columns.items()
             ]
             # All values of a sweep have taken this time together.
             shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
@@ -321,7 +321,7 @@ def _print_table(experiment: Experiment, results: Sequence[dict[str, Any]]) -> N
         console.print(experiment.note, style="dim", highlight=False)
 
 
-def _cell(values: Mapping[str, Any] | None, form: str) -> str:
+def cell(values: Mapping[str, Any] | None, form: str) -> str:
     """A metric of one row, with its spread over seeds where there are several; empty where there is none."""
     if values is None:
         return ""

@@ -81,6 +81,21 @@ class LanguageModellingSettings:
             object.__setattr__(self, "dropout", LanguageModelDropout.everywhere(self.dropout))
 
 
+@dataclasses.dataclass(frozen=True)
+class CacheGrid:
+    """Neural caches to be tried in one evaluation: every θ with every λ.
+
+    Attributes:
+        size: N, how many words are kept.
+        flatness: values of θ.
+        weight: values of λ.
+    """
+
+    size: int
+    flatness: tuple[float, ...]
+    weight: tuple[float, ...]
+
+
 class LanguageModelling:
     """Trains `LanguageModel` on a corpus; see `training.loop.Task`."""
 
@@ -104,8 +119,8 @@ class LanguageModelling:
         self.examples_per_batch = settings.batch_size * sum(self.lengths) // self.num_batches
         self.graphdef = nnx.graphdef(abstract_model(corpus.vocabulary.tokens, settings))
         self._evaluate_segment = jax.jit(
-            jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None, None)),
-            static_argnums=(4, 5),
+            jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None, None, None)),
+            static_argnums=(4, 5, 6),
             donate_argnums=1,
         )
 
@@ -242,6 +257,8 @@ class LanguageModelling:
         """Perplexity; and of each layer's agent the mean entropy (nats) and the mean k."""
         with np.errstate(over="ignore"):
             metrics = {"perplexity": np.exp(sums["nll"].astype(np.float64) / sums["tokens"])}
+            if "cached_nll" in sums:
+                metrics["perplexity_cached"] = np.exp(sums["cached_nll"] / sums["tokens"][:, None, None])
         for i, skip in enumerate(self.settings.skips):
             if skip.has_agent:
                 metrics[f"agent_entropy_{i + 1}"] = sums[f"entropy_{i}"] / sums["tokens"]
@@ -249,19 +266,43 @@ class LanguageModelling:
         return metrics
 
     def _segment_sums(
-        self, params, carry, segment: Segment, values: AgentValues, mode: ActionMode, samples: int
+        self,
+        params,
+        carry,
+        segment: Segment,
+        values: AgentValues,
+        mode: ActionMode,
+        samples: int,
+        cache: CacheGrid | None,
     ):
         """One segment of evaluation; what follows the carry is of the streams, not of their samples."""
-        carry, output, nll = self._read(params, carry, _repeat(segment, samples), mode, values)
+        carry, past = carry
+        repeated = _repeat(segment, samples)
+        carry, output, nll_of_samples = self._read(params, carry, repeated, mode, values)
         shape = (len(segment.inputs), samples, -1)
-        log_likelihood = jnp.moveaxis(-nll.reshape(shape), 1, -1)
-        nll = -F.averaged_log_likelihood(log_likelihood)
+
+        def averaged(nll):
+            return -F.averaged_log_likelihood(jnp.moveaxis(-nll.reshape(shape), 1, -1))
+
+        nll = averaged(nll_of_samples)
         decisions = jax.tree.map(lambda leaf: leaf.reshape(shape).mean(axis=1), output.decisions)
         actions = tuple(decision.action[::samples] for decision in output.decisions)
-        return carry, self._sums(nll, segment.mask, decisions), actions
+        sums = self._sums(nll, segment.mask, decisions)
+        if cache is not None:
+            past, cached = _cached_nll(cache, past, output.states, repeated.targets, nll_of_samples)
+            cached = jax.vmap(jax.vmap(averaged))(cached)
+            sums["cached_nll"] = jnp.sum(cached, axis=(-2, -1), where=segment.mask)
+        return (carry, past), sums, actions
 
     def _run(
-        self, params: nnx.State, split: str, keys, mode: ActionMode, batch_size: int, samples: int = 1
+        self,
+        params: nnx.State,
+        split: str,
+        keys: Key[Array, " seeds"],
+        mode: ActionMode,
+        batch_size: int,
+        samples: int = 1,
+        cache: CacheGrid | None = None,
     ) -> Iterator[tuple[Segment, dict[str, Array], tuple[Array, ...]]]:
         """Reads a whole split; yields each segment with its sums and actions, (seeds, ...)."""
         tokens = getattr(self.corpus, {"dev": "valid"}.get(split, split))
@@ -269,12 +310,24 @@ class LanguageModelling:
         if not self.settings.restart_buffer:
             # Long segments where few streams are read: less time spent in between, and the same result.
             num_steps = max(num_steps, 400 // (batch_size * samples))
-        carry = jax.vmap(partial(self.initial_carry, batch_size=batch_size * samples))(params, keys)
+        start = partial(self._start_of_evaluation, batch_size=batch_size * samples, cache=cache)
+        carry = jax.vmap(start)(params, keys)
         values = self._agent_values(len(keys))
         read = segments(tokens, batch_size, num_steps, drop_tail=False, first_token=self._end_of_line)
         for segment in read:
-            carry, sums, actions = self._evaluate_segment(params, carry, segment, values, mode, samples)
+            carry, sums, actions = self._evaluate_segment(
+                params, carry, segment, values, mode, samples, cache
+            )
             yield segment, sums, actions
+
+    def _start_of_evaluation(self, params, key, batch_size: int, cache: CacheGrid | None):
+        """The model's carry, and the neural cache if there is one."""
+        carry = self.initial_carry(params, key, batch_size)
+        if cache is None:
+            return carry, None
+        features = self.settings.features
+        features = features if isinstance(features, int) else features[-1]
+        return carry, F.empty_cache(batch_size, cache.size, features)
 
     def evaluate(
         self,
@@ -285,6 +338,7 @@ class LanguageModelling:
         mode: ActionMode | None = None,
         batch_size: int | None = None,
         samples: int = 1,
+        cache: CacheGrid | None = None,
     ) -> dict[str, np.ndarray]:
         """Perplexity of a whole split, every token of it counted; names lead with the split.
 
@@ -296,6 +350,8 @@ class LanguageModelling:
             batch_size: streams read side by side; by default `evaluation_batch_size`.
             samples: M, how often each stream is read, side by side; the M probabilities of each token are
                 averaged, and so are the agents' entropies and skips.
+            cache: neural caches with which perplexity is measured as well, each sample with its own:
+                `perplexity_cached`, (seeds, θ, λ).
         """
         totals: dict[str, np.ndarray] = {}
         read = self._run(
@@ -305,6 +361,7 @@ class LanguageModelling:
             mode or self.settings.evaluation_mode,
             batch_size or self.settings.evaluation_batch_size,
             samples,
+            cache,
         )
         for _, sums, _ in read:
             for name, value in sums.items():
@@ -355,6 +412,23 @@ def make_model(
 def abstract_model(words: Sequence[str], settings: LanguageModellingSettings) -> LanguageModel:
     """Returns such a model with shapes in the place of its parameters."""
     return nnx.eval_shape(lambda: make_model(words, settings, jax.random.key(0)))
+
+
+def _cached_nll(
+    cache: CacheGrid,
+    past: F.CacheCarry,
+    states: Float[Array, "batch time hidden"],
+    targets: Int[Array, "batch time"],
+    nll: Float[Array, "batch time"],
+) -> tuple[F.CacheCarry, Float[Array, "flatness weight batch time"]]:
+    """What each cache makes of a segment; what it remembers is the same for all."""
+
+    def of(flatness, weight):
+        return F.cached_log_likelihood(past, states, targets, -nll, flatness=flatness, weight=weight)
+
+    grid = jax.vmap(jax.vmap(of, (None, 0), (None, 0)), (0, None), (None, 0))
+    past, log_likelihood = grid(jnp.asarray(cache.flatness), jnp.asarray(cache.weight))
+    return past, -log_likelihood
 
 
 def _repeat(tree: Any, times: int) -> Any:

@@ -13,7 +13,12 @@ from dynskip_jax.data import LanguageCorpus, Vocabulary, make_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import TimeSkip
 from dynskip_jax.models import LanguageModelDropout
-from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings, uniform
+from dynskip_jax.training.language_modelling import (
+    CacheGrid,
+    LanguageModelling,
+    LanguageModellingSettings,
+    uniform,
+)
 from dynskip_jax.training.objective import AgentObjective
 
 WORDS = list("abcdefghijk")
@@ -325,6 +330,44 @@ def test_averaged_predictions_are_means_of_probabilities(batch_size):
     # Jensen: the mean of probabilities is above the mean of their logarithms.
     each = np.exp(nll_of(output.logits, truth).reshape(batch_size, 4, rows).mean(axis=1).ravel()[:37].mean())
     assert found["dev_perplexity"][0] < each
+
+
+def test_cached_perplexity_is_that_of_the_models_states_and_words():
+    task = task_of()
+    params = [task.init(jax.random.key(seed)) for seed in (0, 1)]
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
+    grid = CacheGrid(size=6, flatness=(0.0, 2.0), weight=(0.1, 0.6))
+    keys = jax.random.split(jax.random.key(5), 2)
+    found = task.evaluate(both, "dev", keys, batch_size=1, cache=grid)["dev_perplexity_cached"]
+    assert found.shape == (2, 2, 2)
+
+    inputs, targets = stream_of(task, "valid")
+    for seed, each in enumerate(params):
+        model = nnx.merge(task.graphdef, each)
+        _, output = model(task.initial_carry(each, keys[0], 1), jnp.asarray(inputs)[None], mode="greedy")
+        states = np.asarray(output.states[0], float)
+        model_says = np.exp(-nll_of(output.logits[0], targets))
+        for i, flatness in enumerate(grid.flatness):
+            for j, weight in enumerate(grid.weight):
+                p = model_says.copy()
+                for t in range(1, len(targets)):
+                    past = np.arange(max(0, t - 6), t)
+                    alike = np.exp(flatness * states[past] @ states[t])
+                    cache = alike[targets[past] == targets[t]].sum() / alike.sum()
+                    p[t] = (1 - weight) * p[t] + weight * cache
+                expected = np.exp(-np.log(p).mean())
+                np.testing.assert_allclose(found[seed, i, j], expected, rtol=1e-4)
+
+
+def test_samples_have_caches_of_their_own():
+    task, grid = task_of(), CacheGrid(size=6, flatness=(1.0,), weight=(0.5,))
+    params = one_seed(task.init(jax.random.key(0)))
+    # Greedy, all samples are the same, and so is their average.
+    once, thrice = (
+        task.evaluate(params, "dev", KEYS, batch_size=2, samples=samples, cache=grid) for samples in (1, 3)
+    )
+    for name, value in once.items():
+        np.testing.assert_allclose(thrice[name], value, rtol=1e-5, err_msg=name)
 
 
 def test_activations_are_regularised_as_printed():

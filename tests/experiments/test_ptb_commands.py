@@ -1,4 +1,4 @@
-"""`explain` and `generate`: what they print agrees with the model in the run folder; errors of one line."""
+"""`explain`, `generate`, `evaluate` print what the models in a run folder say; errors of one line."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from dynskip_jax.analysis import reading
 from dynskip_jax.functional import TimeSkip
-from experiments import ptb, ptb_text
+from experiments import ptb, ptb_runs, ptb_text
 
 SMALL = (
     *("--preset", "small", "--features", 8, "--agent-features", 4),
@@ -33,7 +33,7 @@ def compared(command, corpus_folder, tmp_path_factory):
 def test_explain_prints_what_the_models_say(command, compared):
     outcome = command(ptb.main, "explain", "--run-dir", compared, "--text", TEXT, "--seed", 1)
     assert outcome.status == 0, outcome.err
-    models = ptb_text.load(compared, 1)
+    models = ptb_runs.load(compared, 1)
     tokens, words = ptb_text.encode(models["lstm"].vocabulary, TEXT)
     assert words == ["<eos>", *TEXT.split()]
     for name, trained in models.items():
@@ -56,7 +56,7 @@ def test_explain_prints_what_the_models_say(command, compared):
 
 
 def test_seeds_are_different_models(compared):
-    first, second, default = (ptb_text.load(compared, seed)["dynamic:3"].model for seed in (0, 1, None))
+    first, second, default = (ptb_runs.load(compared, seed)["dynamic:3"].model for seed in (0, 1, None))
     tables = [np.asarray(model.embedding.embedding[...]) for model in (first, second, default)]
     assert not np.array_equal(tables[0], tables[1])
     np.testing.assert_array_equal(tables[0], tables[2])
@@ -68,7 +68,7 @@ def test_unknown_words_are_named(command, compared, tmp_path):
     # In a vocabulary that has <unk>, they are read as that.
     folder = tmp_path / "unk"
     shutil.copytree(compared / "lstm", folder)
-    file = folder / ptb_text.VOCABULARY
+    file = folder / ptb_runs.VOCABULARY
     file.write_text(file.read_text().replace('"h"', '"<unk>"'))
     outcome = command(ptb.main, "explain", "--run-dir", folder, "--text", "a zebra")
     assert outcome.status == 0, outcome.err
@@ -86,7 +86,7 @@ def test_generate_writes_words_of_the_vocabulary(command, compared):
 
 def test_generated_words_are_drawn_from_the_models_distribution(compared):
     # The chance of each second word is a sum over the first; 4,000 texts of two words come close to it.
-    trained = ptb_text.load(compared, None)["lstm"]
+    trained = ptb_runs.load(compared, None)["lstm"]
     prompt = jnp.array([0])
 
     def probabilities(tokens):
@@ -109,7 +109,7 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
     outcome = command(ptb.main, *arguments, *SMALL, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     result = json.loads((folder / "result.json").read_text())
-    trained = ptb_text.load(folder, None)["dynamic:3"]
+    trained = ptb_runs.load(folder, None)["dynamic:3"]
     selected = result["selected"]
     assert trained.model.stack.layers[-1].cell.skip == TimeSkip("dynamic", 3, selected["mix"])
     assert int(trained.policy_mask.sum()) == selected["max_skip"]
@@ -125,6 +125,9 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
         (("generate", "--words", 0), ("--words",)),
         (("generate", "--temperature", 0), ("--temperature",)),
         (("generate", "--model", "fixed:2"), ("fixed:2", "lstm")),
+        (("evaluate", "--cache", 0), ("--cache",)),
+        (("evaluate", "--weight", 1), ("--weight", "below 1")),
+        (("evaluate", "--flatness", -1), ("--flatness",)),
     ],
 )
 def test_what_the_user_can_put_right_is_one_line(command, compared, arguments, parts):
@@ -135,6 +138,34 @@ def test_what_the_user_can_put_right_is_one_line(command, compared, arguments, p
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
     for part in parts:
         assert part in outcome.err
+
+
+def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, compared, corpus_folder):
+    arguments = ("evaluate", "--run-dir", compared, "--data", corpus_folder, "--cache", 6)
+    outcome = command(ptb.main, *arguments, "--flatness", 0, 1.5, "--weight", 0.2, 0.7)
+    assert outcome.status == 0, outcome.err
+    rows = {line.split()[1]: line for line in outcome.out.splitlines() if "±" in line}
+    for model, folder in (("lstm", "lstm"), ("dynamic:3", "dynamic-3")):
+        metrics = json.loads((compared / folder / "result.json").read_text())["metrics"]
+        for split in ("dev", "test"):
+            found = metrics[f"{split}_perplexity"]
+            assert f"{found['mean']:.2f} ± {found['std']:.2f}" in rows[model]
+        # θ and λ are the best pair on dev: alone it gives the same row.
+        flatness, weight = rows[model].split()[-4:-1:2]
+        alone = command(ptb.main, *arguments, "--flatness", flatness, "--weight", weight)
+        assert rows[model] in alone.out
+        # Another pair is no better on dev.
+        dev = float(rows[model].split()[7])
+        other = command(ptb.main, *arguments, "--flatness", 1.5 - float(flatness), "--weight", weight)
+        (row,) = (line for line in other.out.splitlines() if model in line.split())
+        assert float(row.split()[7]) >= dev
+
+
+def test_evaluate_wants_the_data_of_the_run(command, compared, corpus_folder, tmp_path):
+    shutil.copytree(corpus_folder, tmp_path / "other")
+    (tmp_path / "other" / "test.txt").write_text("a b\n")
+    outcome = command(ptb.main, "evaluate", "--run-dir", compared, "--data", tmp_path / "other")
+    assert outcome.status == 2 and "other data (letters)" in outcome.err and "--data" in outcome.err
 
 
 def test_an_unfinished_run_is_refused(command, compared, tmp_path):
