@@ -88,7 +88,7 @@ PLAN: tuple[Run, ...] = (
 # Sizes with which every command above runs on a CPU in a moment, to see that it runs at all.
 TINY = {
     "ptb": (
-        *("--dataset", "pydoc-topics", "--features", "8", "--epochs", "1", "--batch-size", "20"),
+        *("--dataset", "pydoc-topics", "--features", "8", "--epochs", "1", "--batch-size", "100"),
         *("--seeds", "2"),
     ),
     "number_prediction": (

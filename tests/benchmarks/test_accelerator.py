@@ -50,7 +50,7 @@ def test_status_follows_the_run_folder(tmp_path):
 @pytest.mark.slow
 def test_a_run_stops_in_time_and_goes_on(tmp_path, monkeypatch):
     run = next(run for run in accelerator.PLAN if run.name == "table3-lstm")
-    long = {"ptb": (*accelerator.TINY["ptb"], "--num-steps", "5", "--epochs", "12")}
+    long = {"ptb": (*accelerator.TINY["ptb"], "--batch-size", "20", "--num-steps", "5", "--epochs", "12")}
     monkeypatch.setattr(accelerator, "TINY", accelerator.TINY | long)
     chosen = flags(tmp_path)
     assert not accelerator.go_on(run, chosen, 12.0)

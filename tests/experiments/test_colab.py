@@ -324,14 +324,16 @@ def test_number_prediction_cells(in_this_process, small_number_prediction, capsy
 
 def test_language_cells(in_this_process, corpus_folder, capsys):
     parameters = TINY | dict(CORPUS_FOLDER=str(corpus_folder), LANGUAGE_MODELS="dynamic:3")
-    names = ("install-functions", "helpers", *cells("language", "language-plots"), "results")
+    parameters |= dict(SENTENCE="a b b h")
+    names = ("install-functions", "helpers", *cells("language", "explain"), "results")
     folder = namespace_of(*names, **parameters)["LANGUAGE"]
     out = capsys.readouterr().out
     assert json.loads((folder / "result.json").read_text())["dataset"]["name"] == "letters"
     assert f"{folder}/result.json\n" in out
-    for name in ("learning_curve", "skips_by_word"):
+    for name in ("learning_curve", "skips_by_word", "explain-dynamic-3-a-b-b-h"):
         assert f"{folder}/plots/{name}.png\n" in out
     assert re.search(r"^ +dynamic:3  test_perplexity \d+\.\d\d  best epoch 1 of 1$", out, re.M)
+    assert "next word by dynamic:3: " in out
 
 
 def test_own_model_cells(here, capsys):
