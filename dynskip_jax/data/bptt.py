@@ -25,7 +25,9 @@ def bptt_lengths(
 
     As in the authors' code a length is max(minimum, N(mean, std) without its fraction), with the mean
     `num_steps`, or half of it with `short_probability`. Each is then rounded to a multiple, since every
-    length is one more program to compile: of N(70, 5) nearly all are 60, 70 or 80.
+    length is one more program to compile: of N(70, 5) nearly all are 60, 70 or 80. (They also multiply the
+    learning rate by length / num_steps, since their loss is a mean over tokens; a loss that is a sum over the
+    segment needs no such factor.)
 
     Args:
       num_tokens_per_stream: tokens in a row, as `num_segments(num_tokens, batch_size, 1, drop_tail=True)`.
@@ -78,15 +80,6 @@ def bptt_lengths(
         lengths.append(min(draw(), rest // tail_multiple * tail_multiple))
         rest -= lengths[-1]
     return lengths
-
-
-def learning_rate_scale(length: int, num_steps: int) -> float:
-    """Returns what the learning rate of a segment is multiplied by: its length over the usual one.
-
-    Merity et al. (2018), Section 4.1: with the loss a mean over tokens, the tokens of short segments would
-    otherwise count more than others.
-    """
-    return length / num_steps
 
 
 def segments_of_lengths(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynskip_jax.data.batching import num_segments, segments
-from dynskip_jax.data.bptt import bptt_lengths, learning_rate_scale, segments_of_lengths
+from dynskip_jax.data.bptt import bptt_lengths, segments_of_lengths
 from dynskip_jax.errors import UserError
 
 FIRST = 1000
@@ -107,14 +107,6 @@ def test_an_epoch_is_read_again_with_the_same_generator_and_cut_otherwise_with_a
 def test_numbers_out_of_range(change, message):
     with pytest.raises(UserError, match=message):
         bptt_lengths(**{"num_tokens_per_stream": 100, "num_steps": 10, "rng": generator(), **change})
-
-
-def test_with_the_scaled_rate_every_token_counts_alike():
-    lengths = bptt_lengths(1234, 70, generator())
-    assert learning_rate_scale(70, 70) == 1.0 and learning_rate_scale(35, 70) == 0.5
-    # A step takes the mean over its tokens: each has the weight scale / length.
-    weights = [learning_rate_scale(length, 70) / length for length in lengths]
-    np.testing.assert_allclose(weights, 1 / 70, rtol=1e-12)
 
 
 CUTS = st.tuples(st.integers(1, 60), st.integers(1, 7), st.lists(st.integers(1, 9), max_size=20))
