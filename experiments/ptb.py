@@ -5,10 +5,11 @@
     python -m experiments.ptb generate --run-dir DIR --words 100
     python -m experiments.ptb evaluate --run-dir DIR --data DIR --cache 500
 
-Presets: `small` (2 x 200, the default on a CPU; about an hour on two cores for these two models), `paper`
-(2 x 650, the default on a GPU or TPU), `medium` (the same, its agent trained as in `small`), `released` (as
-the authors' code does it); words read by their characters: `charlm` (Kim et al. 2016, large), `charlm_small`;
-the recipe of Merity et al. (2018): `awd`, `awd_small`. Models: lstm, fixed:k, attention:k, dynamic:k.
+Presets: `small` (2 x 200, the default on a CPU; less than an hour on two cores for these two models),
+`sketch` (the same in half the time, for sweeps), `paper` (2 x 650, the default on a GPU or TPU), `medium`
+(the same, its agent trained as in `small`), `released` (as the authors' code does it); words read by their
+characters: `charlm` (Kim et al. 2016, large), `charlm_small`; the recipe of Merity et al. (2018): `awd`,
+`awd_small`. Models: lstm, fixed:k, attention:k, dynamic:k.
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
 address; with none of them the model trains on an embedded corpus, a matter of minutes. `explain` shows which
