@@ -86,8 +86,9 @@ class LanguageModel(nnx.Module):
         vocabulary_size: number of token ids.
         features: size of every layer's state, or one size for each layer.
         skips: the time skip of each layer, bottom first.
-        embedding: maps token ids to features and says how many (`.features`), as `CharEmbedding` does; by
-            default a table of `embedding_features` (by default the first layer's size).
+        embedding: maps token ids to features, says how many (`.features`) and makes a table of all of them
+            (`.table()`), as `CharEmbedding` does; by default a table of `embedding_features` (by default the
+            first layer's size).
         embedding_features: size of that table.
         tied: the softmax's weights are the table (Inan et al. 2017); the last layer then has its size.
         dropout: see `LanguageModelDropout`; a number: `LanguageModelDropout.everywhere`.
@@ -154,6 +155,18 @@ class LanguageModel(nnx.Module):
                 bias_init=weight_init,
                 rngs=rngs,
             )
+
+    def with_table(self) -> "LanguageModel":
+        """Returns the model with a table of what its embedding makes of each word: the same, but faster.
+
+        A model that has a table already is returned as it is.
+        """
+        if isinstance(self.embedding, nnx.Embed):
+            return self
+        table = self.embedding.table()
+        model = nnx.merge(*nnx.split(self))
+        model.embedding = nnx.Embed(*table.shape, embedding_init=lambda *_: table, rngs=nnx.Rngs(0))
+        return model
 
     def initialize_carry(self, batch_size: int, key: Key[Array, "..."]) -> tuple[F.SkipCarry, ...]:
         """Returns each layer's initial carry for a batch of streams."""

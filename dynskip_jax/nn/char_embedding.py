@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -123,6 +124,11 @@ class CharEmbedding(nnx.Module):
         """Returns the highway layers as `functional.highway` takes them, first one first."""
         pairs = zip(self.highway_w, self.highway_b, strict=True)
         return tuple(HighwayParams(w[...].astype(self.dtype), b[...]) for w, b in pairs)
+
+    def table(self, words_at_once: int = 1000) -> Float[Array, "vocabulary features"]:
+        """Returns the embedding of each word: once trained, a table may take this module's place."""
+        words = jnp.arange(self.characters.shape[0])
+        return jax.lax.map(lambda word: self(word[None, None])[0, 0], words, batch_size=words_at_once)
 
     def __call__(self, tokens: Int[Array, "batch time"]) -> Float[Array, "batch time features"]:
         """Returns the embedding of each token, (batch, time, features)."""

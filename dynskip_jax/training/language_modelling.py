@@ -118,6 +118,12 @@ class LanguageModelling:
         self.num_batches = len(self.lengths)
         self.examples_per_batch = settings.batch_size * sum(self.lengths) // self.num_batches
         self.graphdef = nnx.graphdef(abstract_model(corpus.vocabulary.tokens, settings))
+        # What a model makes of a word's characters is computed once for each evaluation.
+        read_only = nnx.eval_shape(lambda: self._with_table(self.init(jax.random.key(0))))
+        self._read_only_graphdef = nnx.graphdef(read_only)
+        self._read_only_params = jax.jit(
+            jax.vmap(lambda params: nnx.state(self._with_table(params), nnx.Param))
+        )
         self._evaluate_segment = jax.jit(
             jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None, None, None)),
             static_argnums=(4, 5, 6),
@@ -136,6 +142,9 @@ class LanguageModelling:
     def init(self, key: Key[Array, ""]) -> nnx.State:
         """See `Task`."""
         return nnx.state(make_model(self.corpus.vocabulary.tokens, self.settings, key), nnx.Param)
+
+    def _with_table(self, params: nnx.State) -> LanguageModel:
+        return nnx.merge(self.graphdef, params).with_table()
 
     def initial_carry(self, params: nnx.State, key: Key[Array, ""], batch_size: int | None = None) -> Any:
         """See `Task`; `batch_size` is the number of streams, by default that of training with rollouts."""
@@ -171,7 +180,7 @@ class LanguageModelling:
 
     def _read(
         self,
-        params: nnx.State,
+        model: LanguageModel,
         carry: Any,
         segment: Segment,
         mode: ActionMode,
@@ -182,7 +191,7 @@ class LanguageModelling:
         """Returns the carry for the next segment, the output, and -log p of each target."""
         if self.settings.restart_buffer:
             carry = tuple(F.restart_carry(layer) for layer in carry)
-        carry, output = nnx.merge(self.graphdef, params)(
+        carry, output = model(
             carry,
             segment.inputs,
             key=key,
@@ -219,7 +228,7 @@ class LanguageModelling:
             carry = jax.tree.map(lambda leaf: leaf[::M], carry)
         uses_dropout = s.dropout.is_used or any(o.get("recurrent_dropout") for o in s.cell_options)
         carry, output, nll = self._read(
-            params,
+            nnx.merge(self.graphdef, params),
             carry,
             batch,
             mode,
@@ -278,7 +287,8 @@ class LanguageModelling:
         """One segment of evaluation; what follows the carry is of the streams, not of their samples."""
         carry, past = carry
         repeated = _repeat(segment, samples)
-        carry, output, nll_of_samples = self._read(params, carry, repeated, mode, values)
+        model = nnx.merge(self._read_only_graphdef, params)
+        carry, output, nll_of_samples = self._read(model, carry, repeated, mode, values)
         shape = (len(segment.inputs), samples, -1)
 
         def averaged(nll):
@@ -312,6 +322,8 @@ class LanguageModelling:
             num_steps = max(num_steps, 400 // (batch_size * samples))
         start = partial(self._start_of_evaluation, batch_size=batch_size * samples, cache=cache)
         carry = jax.vmap(start)(params, keys)
+        if self._read_only_graphdef != self.graphdef:
+            params = self._read_only_params(params)
         values = self._agent_values(len(keys))
         read = segments(tokens, batch_size, num_steps, drop_tail=False, first_token=self._end_of_line)
         for segment in read:

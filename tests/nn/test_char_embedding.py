@@ -186,6 +186,14 @@ def test_sizes_that_make_no_model_are_refused(options):
         make(**options)
 
 
+@pytest.mark.parametrize("words_at_once", [1, 2, 1000])
+def test_a_table_holds_what_each_word_is_embedded_as(words_at_once):
+    embed = make()
+    words = jnp.arange(embed.characters.shape[0])
+    table = embed.table(words_at_once)
+    np.testing.assert_allclose(table, embed(words[None])[0], rtol=1e-6)
+
+
 def test_example_in_the_docstring_runs():
     result = doctest.testmod(char_embedding)
     assert result.attempted > 0
