@@ -93,7 +93,7 @@ TINY = {
     ),
     "number_prediction": (
         *("--features", "8", "--epochs", "1", "--train-examples", "256", "--seeds", "2"),
-        *("--agent-features", "4"),
+        *("--agent-features", "4", "--length", "31", "--model", "dynamic:30"),
     ),
 }
 
