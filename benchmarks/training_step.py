@@ -11,6 +11,7 @@ from benchmarks.contestant import Contestant, Ready
 from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.training import loop
+from dynskip_jax.training.host_memory import keep_freed_memory
 from dynskip_jax.training.parallel import OneDevice
 from experiments import ptb
 from experiments.settings import resolve
@@ -36,7 +37,11 @@ def work(chosen: ptb.Settings, vocabulary: int) -> float:
 
 
 def contestants(chosen: ptb.Settings, vocabulary: int) -> list[Contestant]:
-    """Returns a training step of each model; a step continues where the one before it stopped."""
+    """Returns a training step of each model; a step continues where the one before it stopped.
+
+    From here on the process keeps the memory it frees, as experiments do.
+    """
+    keep_freed_memory()
     return [_contestant(model, chosen, vocabulary) for model in MODELS]
 
 
