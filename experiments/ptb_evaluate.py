@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import tyro
@@ -17,6 +18,9 @@ from dynskip_jax.training.loop import evaluation_keys
 from dynskip_jax.training.progress import Progress
 from experiments.cli import Folder, Text
 from experiments.ptb_runs import FinishedModel, finished_models
+from experiments.settings import numbers
+
+Numbers = Annotated[str, tyro.conf.arg(metavar="FLOAT,…")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +35,10 @@ class EvaluateFlags:
     """Or its name, as when it was trained."""
     cache: int = 500
     """N, how many words the neural cache keeps."""
-    flatness: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5)
-    """Values of θ, the best of which on dev is used on test: how much alike states count."""
-    weight: tuple[float, ...] = (0.05, 0.1, 0.15, 0.2, 0.3)
-    """Values of λ, likewise: the share of the cache in a prediction."""
+    flatness: Numbers = "0,0.1,0.2,0.3,0.5,0.8"
+    """θ, how much alike states count; of several values, separated by commas, the best on dev is taken."""
+    weight: Numbers = "0.02,0.05,0.1,0.15,0.2,0.3"
+    """λ, the share of the cache in a prediction; likewise."""
     samples: int = 1
     """Predictions that are averaged, their agents' choices sampled; 1: agents choose as in training."""
 
@@ -47,10 +51,19 @@ class EvaluateFlags:
         for name in ("cache", "samples"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        if not self.flatness or min(self.flatness) < 0:
-            raise UserError(f"--flatness takes values of at least 0, got {_listed(self.flatness)}")
-        if not self.weight or not 0 <= min(self.weight) <= max(self.weight) < 1:
-            raise UserError(f"--weight takes values from 0 to below 1, got {_listed(self.weight)}")
+        grid = self.grid()
+        if not min(grid.flatness) >= 0:
+            raise UserError(f"--flatness takes values of at least 0, got {self.flatness}")
+        if not 0 <= min(grid.weight) <= max(grid.weight) < 1:
+            raise UserError(f"--weight takes values from 0 to below 1, got {self.weight}")
+
+    def grid(self) -> CacheGrid:
+        """Returns the caches to be tried."""
+        flatness, weight = (
+            numbers("--flatness", self.flatness, float),
+            numbers("--weight", self.weight, float),
+        )
+        return CacheGrid(self.cache, flatness, weight)
 
 
 def evaluate(arguments: Sequence[str]) -> None:
@@ -106,13 +119,10 @@ def _row(model: FinishedModel, corpus: LanguageCorpus, flags: EvaluateFlags, pro
         metric = f"{split}_perplexity"
         return found[metric][model.members], found[f"{metric}_cached"][model.members]
 
-    dev, dev_cached = perplexities("dev", CacheGrid(flags.cache, flags.flatness, flags.weight))
+    grid = flags.grid()
+    dev, dev_cached = perplexities("dev", grid)
     best = np.unravel_index(dev_cached.mean(axis=0).argmin(), dev_cached.shape[1:])
-    flatness, weight = flags.flatness[best[0]], flags.weight[best[1]]
+    flatness, weight = grid.flatness[best[0]], grid.weight[best[1]]
     test, test_cached = perplexities("test", CacheGrid(flags.cache, (flatness,), (weight,)))
     columns = (dev, dev_cached[:, *best], test, test_cached[:, 0, 0])
     return [*(cell(summary(column), ".2f") for column in columns), f"{flatness:g}", f"{weight:g}"]
-
-
-def _listed(values: Sequence[float]) -> str:
-    return " ".join(f"{value:g}" for value in values) or "none"

@@ -127,7 +127,8 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
         (("generate", "--model", "fixed:2"), ("fixed:2", "lstm")),
         (("evaluate", "--cache", 0), ("--cache",)),
         (("evaluate", "--weight", 1), ("--weight", "below 1")),
-        (("evaluate", "--flatness", -1), ("--flatness",)),
+        (("evaluate", "--flatness", "0.1,x"), ("--flatness", "0.1,x")),
+        (("evaluate", "--flatness=-1"), ("--flatness", "at least 0")),
     ],
 )
 def test_what_the_user_can_put_right_is_one_line(command, compared, arguments, parts):
@@ -142,7 +143,7 @@ def test_what_the_user_can_put_right_is_one_line(command, compared, arguments, p
 
 def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, compared, corpus_folder):
     arguments = ("evaluate", "--run-dir", compared, "--data", corpus_folder, "--cache", 6)
-    outcome = command(ptb.main, *arguments, "--flatness", 0, 1.5, "--weight", 0.2, 0.7)
+    outcome = command(ptb.main, *arguments, "--flatness", "0,1.5", "--weight", "0.2,0.7")
     assert outcome.status == 0, outcome.err
     rows = {line.split()[1]: line for line in outcome.out.splitlines() if "±" in line}
     for model, folder in (("lstm", "lstm"), ("dynamic:3", "dynamic-3")):
