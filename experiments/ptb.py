@@ -14,7 +14,8 @@ characters: `charlm` (Kim et al. 2016, large), `charlm_small`; the recipe of Mer
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
 address; with none of them the model trains on an embedded corpus, a matter of minutes. `explain` shows which
 earlier word the agent connects each word of a text to, `generate` writes text, `evaluate` measures
-perplexity with a neural cache; they read a finished run folder. RESULTS.md has what came out.
+perplexity with a neural cache or by dynamic evaluation; they read a finished run folder. RESULTS.md has
+what came out.
 """
 
 import dataclasses

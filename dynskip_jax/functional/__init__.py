@@ -27,6 +27,7 @@ from dynskip_jax.functional.baselines import (
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
 from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask
+from dynskip_jax.functional.dynamic_evaluation import GradientScale, adapt, gradient_scale
 from dynskip_jax.functional.lstm import LSTMParams, lstm_transition, product, project_gates
 from dynskip_jax.functional.neural_cache import CacheCarry, cached_log_likelihood, empty_cache
 from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
@@ -52,6 +53,7 @@ __all__ = [
     "CacheCarry",
     "CharFilters",
     "Decision",
+    "GradientScale",
     "HighwayParams",
     "LSTMParams",
     "MovingAverage",
@@ -61,6 +63,7 @@ __all__ = [
     "StepInputs",
     "TimeSkip",
     "activation_regularisation",
+    "adapt",
     "agent_log_probs",
     "agent_logits",
     "averaged_log_likelihood",
@@ -76,6 +79,7 @@ __all__ = [
     "empty_cache",
     "entropy",
     "flip_sequences",
+    "gradient_scale",
     "highway",
     "initial_carry",
     "last_valid",

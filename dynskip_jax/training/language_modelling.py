@@ -160,21 +160,27 @@ class LanguageModelling:
         if self.settings.random_lengths and epoch > 0:
             lengths = np.random.default_rng([0, epoch]).permutation(lengths).tolist()
         return segments_of_lengths(
-            self.corpus.train, self.settings.batch_size, lengths, first_token=self._end_of_line
+            self.corpus.train, self.settings.batch_size, lengths, first_token=self.end_of_line
         )
 
     @property
-    def _end_of_line(self) -> int:
+    def end_of_line(self) -> int:
+        """The token that stands before the first of each split."""
         return self.corpus.vocabulary.index["<eos>"]
+
+    def tokens(self, split: str) -> Int[np.ndarray, " tokens"]:
+        """Returns the text of a split: `train`, `dev` or `test`."""
+        return getattr(self.corpus, {"dev": "valid"}.get(split, split))
 
     def stage(self, epoch: int) -> Stage:
         """See `Task`; named after the way in which agents choose."""
         s = self.settings
         entropy_coef = s.objective.entropy_coef_at(epoch, s.epochs)
         temperature = s.objective.temperature_at(epoch)
-        return Stage(s.objective.mode(epoch), self._agent_values(s.num_seeds, entropy_coef, temperature))
+        return Stage(s.objective.mode(epoch), self.agent_values(s.num_seeds, entropy_coef, temperature))
 
-    def _agent_values(self, count: int, entropy_coef: float = 0.0, temperature: float = 1.0) -> AgentValues:
+    def agent_values(self, count: int, entropy_coef: float = 0.0, temperature: float = 1.0) -> AgentValues:
+        """Returns what the agents of `count` models are told; by default in evaluation."""
         K = max(skip.max_skip for skip in self.settings.skips)
         return self.settings.sweep.agent_values(count, K, entropy_coef, temperature)
 
@@ -274,6 +280,14 @@ class LanguageModelling:
                 metrics[f"agent_skip_{i + 1}"] = sums[f"skip_{i}"] / sums["tokens"]
         return metrics
 
+    def segment_nll(
+        self, params: nnx.State, carry: Any, segment: Segment, values: AgentValues
+    ) -> tuple[Any, Float[Array, "batch time"]]:
+        """Returns the carry for the next segment and -log p of each target, in nats, as in evaluation."""
+        model = nnx.merge(self.graphdef, params)
+        carry, _, nll = self._read(model, carry, segment, self.settings.evaluation_mode, values)
+        return carry, nll
+
     def _segment_sums(
         self,
         params,
@@ -315,7 +329,7 @@ class LanguageModelling:
         cache: CacheGrid | None = None,
     ) -> Iterator[tuple[Segment, dict[str, Array], tuple[Array, ...]]]:
         """Reads a whole split; yields each segment with its sums and actions, (seeds, ...)."""
-        tokens = getattr(self.corpus, {"dev": "valid"}.get(split, split))
+        tokens = self.tokens(split)
         num_steps = self.settings.num_steps
         if not self.settings.restart_buffer:
             # Long segments where few streams are read: less time spent in between, and the same result.
@@ -324,8 +338,8 @@ class LanguageModelling:
         carry = jax.vmap(start)(params, keys)
         if self._read_only_graphdef != self.graphdef:
             params = self._read_only_params(params)
-        values = self._agent_values(len(keys))
-        read = segments(tokens, batch_size, num_steps, drop_tail=False, first_token=self._end_of_line)
+        values = self.agent_values(len(keys))
+        read = segments(tokens, batch_size, num_steps, drop_tail=False, first_token=self.end_of_line)
         for segment in read:
             carry, sums, actions = self._evaluate_segment(
                 params, carry, segment, values, mode, samples, cache

@@ -129,6 +129,8 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
         (("evaluate", "--weight", 1), ("--weight", "below 1")),
         (("evaluate", "--flatness", "0.1,x"), ("--flatness", "0.1,x")),
         (("evaluate", "--flatness=-1"), ("--flatness", "at least 0")),
+        (("evaluate", "--learning-rate=-1"), ("--learning-rate", "at least 0")),
+        (("evaluate", "--method", "dynamic", "--steps", 0), ("--steps",)),
     ],
 )
 def test_what_the_user_can_put_right_is_one_line(command, compared, arguments, parts):
@@ -141,25 +143,53 @@ def test_what_the_user_can_put_right_is_one_line(command, compared, arguments, p
         assert part in outcome.err
 
 
-def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, compared, corpus_folder):
-    arguments = ("evaluate", "--run-dir", compared, "--data", corpus_folder, "--cache", 6)
-    outcome = command(ptb.main, *arguments, "--flatness", "0,1.5", "--weight", "0.2,0.7")
+def evaluated(command, folder, data, method, *flags):
+    """What `evaluate` prints: for each model (dev, test) without and with, and the pair chosen."""
+    outcome = command(ptb.main, "evaluate", "--run-dir", folder, "--data", data, "--method", method, *flags)
     assert outcome.status == 0, outcome.err
-    rows = {line.split()[1]: line for line in outcome.out.splitlines() if "±" in line}
-    for model, folder in (("lstm", "lstm"), ("dynamic:3", "dynamic-3")):
-        metrics = json.loads((compared / folder / "result.json").read_text())["metrics"]
-        for split in ("dev", "test"):
-            found = metrics[f"{split}_perplexity"]
-            assert f"{found['mean']:.2f} ± {found['std']:.2f}" in rows[model]
-        # θ and λ are the best pair on dev: alone it gives the same row.
-        flatness, weight = rows[model].split()[-4:-1:2]
-        alone = command(ptb.main, *arguments, "--flatness", flatness, "--weight", weight)
-        assert rows[model] in alone.out
-        # Another pair is no better on dev.
-        dev = float(rows[model].split()[7])
-        other = command(ptb.main, *arguments, "--flatness", 1.5 - float(flatness), "--weight", weight)
-        (row,) = (line for line in other.out.splitlines() if model in line.split())
-        assert float(row.split()[7]) >= dev
+    lines = [line.split("│")[1:-1] for line in outcome.out.splitlines() if "±" in line]
+    rows = [[cell.strip() for cell in cells] for cells in lines]
+    assert [name for name, *_ in rows[1::2]] == [f"+ {method}"] * len(rows[::2])
+    return {
+        without[0]: (without[1:3], with_it[1:3], re.findall(r"= (\S+?)(?:,|$)", with_it[3]))
+        for without, with_it in zip(rows[::2], rows[1::2], strict=True)
+    }
+
+
+def in_training(folder, model):
+    """Dev and test perplexity as `result.json` has them."""
+    metrics = json.loads((folder / model.replace(":", "-") / "result.json").read_text())["metrics"]
+    found = [metrics[f"{split}_perplexity"] for split in ("dev", "test")]
+    return [f"{metric['mean']:.2f} ± {metric['std']:.2f}" for metric in found]
+
+
+def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, compared, corpus_folder):
+    def rows(flatness, weight):
+        flags = ("--cache", 6, "--flatness", flatness, "--weight", weight)
+        return evaluated(command, compared, corpus_folder, "cache", *flags)
+
+    found = rows("0,1.5", "0.2,0.7")
+    assert list(found) == ["lstm", "dynamic:3"]
+    for model, (without, with_cache, (flatness, weight)) in found.items():
+        assert without == in_training(compared, model)
+        # θ and λ are the best pair on dev: alone it gives the same row, and another pair is no better.
+        assert rows(flatness, weight)[model] == found[model]
+        other = rows(1.5 - float(flatness), weight)[model][1]
+        assert float(other[0].split()[0]) >= float(with_cache[0].split()[0])
+
+
+def test_dynamic_evaluation_keeps_the_rate_that_is_best_on_dev(command, compared, corpus_folder):
+    def rows(rates):
+        flags = ("--steps", 10, "--decay", 0.1, "--learning-rate", rates)
+        return evaluated(command, compared, corpus_folder, "dynamic", *flags)
+
+    both, moved = rows("0.003,0"), rows(0.003)
+    for model, (without, with_it, chosen) in both.items():
+        # Parameters that stay are the trained ones, as in training; on these few words they are the better.
+        assert without == with_it == in_training(compared, model)
+        assert chosen == ["0", "0.1"]
+        assert float(moved[model][1][0].split()[0]) > float(without[0].split()[0])
+        assert moved[model][2] == ["0.003", "0.1"]
 
 
 def test_evaluate_wants_the_data_of_the_run(command, compared, corpus_folder, tmp_path):

@@ -1,0 +1,147 @@
+"""Perplexity of language models whose parameters follow the text that they read (Krause et al. 2018)."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from dynskip_jax import functional as F
+from dynskip_jax.data import Segment, num_segments, segments
+from dynskip_jax.training.language_modelling import LanguageModelling
+from dynskip_jax.training.stage import AgentValues
+
+PyTree = Any
+Advance = Callable[[], None]
+_STREAMS = 100  # read side by side for the statistics of gradients, as Krause et al. do
+_AT_ONCE = 100  # segments read in one compiled call
+
+
+class DynamicEvaluation:
+    """Evaluates trained models of one task while they learn from what they have read.
+
+    A segment is first predicted, then learnt from: no word is known before its probability counts.
+
+    Args:
+        task: what the models were trained on.
+        params: the trained parameters, (seeds, ...), with which every evaluation begins.
+        keys: for sampled actions, (seeds,); agents choose as in the task's evaluation.
+        values: what agents are told, (seeds, ...); by default what the task tells them.
+        num_steps: words of a segment, after each of which parameters change.
+    """
+
+    def __init__(
+        self,
+        task: LanguageModelling,
+        params: PyTree,
+        keys: Key[Array, " seeds"],
+        *,
+        values: AgentValues | None = None,
+        num_steps: int = 5,
+    ):
+        self._task, self._params, self._keys = task, params, keys
+        self._values = task.agent_values(len(keys)) if values is None else values
+        self._num_steps = num_steps
+        self._add_squares = jax.jit(jax.vmap(self._add_squares_of_one, (0, 0, 0, 0, None)))
+        self._follow = jax.jit(jax.vmap(self._follow_one, (0, 0, 0, 0, 0, None, None)))
+
+    def num_parts(self, split: str) -> int:
+        """Returns how often `advance` is called for a split, `train` for the scale of gradients."""
+        size = self._task.tokens(split).size
+        count = num_segments(size, self._num_streams(split), self._num_steps, drop_tail=False)
+        return -(-count // _AT_ONCE)
+
+    def gradient_scale(self, advance: Advance = lambda: None) -> F.GradientScale:
+        """Returns how large gradients of a segment's mean loss are on the training text, (seeds, ...)."""
+        squares = jax.tree.map(jnp.zeros_like, self._params)
+        carry, count = self._initial_carry("train"), 0
+        for part in self._parts("train"):
+            squares, carry = self._add_squares(squares, carry, self._params, self._values, part)
+            count += int(part.mask.any(axis=(1, 2)).sum())
+            advance()
+        return jax.jit(jax.vmap(F.gradient_scale))(jax.tree.map(lambda leaf: leaf / count, squares))
+
+    def perplexity(
+        self,
+        split: str,
+        scale: F.GradientScale,
+        *,
+        learning_rate: float,
+        decay: float,
+        epsilon: float = 2e-5,
+        advance: Advance = lambda: None,
+    ) -> Float[np.ndarray, " seeds"]:
+        """Returns the perplexity of dev or test, read as one stream, every token of it counted.
+
+        Args:
+            split: `dev` or `test`.
+            scale: from `gradient_scale`.
+            learning_rate: η of `functional.adapt`.
+            decay: λ of it.
+            epsilon: ε of it.
+            advance: called after each of `num_parts` parts.
+        """
+        params, carry = self._params, self._initial_carry(split)
+        rates = dict(learning_rate=learning_rate, decay=decay, epsilon=epsilon)
+        totals = np.zeros((len(self._keys), 2))
+        for part in self._parts(split):
+            params, carry, sums = self._follow(params, carry, self._params, scale, self._values, part, rates)
+            totals += np.asarray(sums, np.float64)
+            advance()
+        nll, tokens = totals.T
+        with np.errstate(over="ignore"):
+            return np.exp(nll / tokens)
+
+    def _num_streams(self, split: str) -> int:
+        if split != "train":
+            return 1
+        return max(1, min(_STREAMS, self._task.tokens(split).size // self._num_steps))
+
+    def _initial_carry(self, split: str) -> PyTree:
+        streams = self._num_streams(split)
+        start = jax.vmap(lambda params, key: self._task.initial_carry(params, key, streams))
+        return start(self._params, self._keys)
+
+    def _parts(self, split: str) -> Iterator[Segment]:
+        """A split's segments, each leaf (segments, streams, time), so many at once; the last are padding."""
+        read = segments(
+            self._task.tokens(split),
+            self._num_streams(split),
+            self._num_steps,
+            drop_tail=False,
+            first_token=self._task.end_of_line,
+        )
+        leaves = [np.stack(leaf) for leaf in zip(*read, strict=True)]
+        missing = -len(leaves[0]) % _AT_ONCE
+        padded = [np.pad(leaf, ((0, missing), (0, 0), (0, 0))) for leaf in leaves]
+        for start in range(0, len(padded[0]), _AT_ONCE):
+            yield Segment(*(leaf[start : start + _AT_ONCE] for leaf in padded))
+
+    def _gradient(self, params, carry, values, segment: Segment):
+        """Of the mean loss of a segment's tokens; with the carry and the sums, (nll, tokens)."""
+
+        def loss(params):
+            end, nll = self._task.segment_nll(params, carry, segment, values)
+            sums = jnp.sum(nll, where=segment.mask), jnp.sum(segment.mask, dtype=nll.dtype)
+            return sums[0] / jnp.maximum(sums[1], 1), (end, jnp.stack(sums))
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    def _add_squares_of_one(self, squares, carry, params, values, part: Segment):
+        def step(state, segment):
+            squares, carry = state
+            grads, (carry, _) = self._gradient(params, carry, values, segment)
+            return (jax.tree.map(lambda s, g: s + g * g, squares, grads), carry), None
+
+        return jax.lax.scan(step, (squares, carry), part)[0]
+
+    def _follow_one(self, params, carry, trained, scale, values, part: Segment, rates):
+        def step(state, segment):
+            params, carry = state
+            grads, (carry, sums) = self._gradient(params, carry, values, segment)
+            return (F.adapt(params, grads, trained, scale, **rates), carry), sums
+
+        (params, carry), sums = jax.lax.scan(step, (params, carry), part)
+        return params, carry, sums.sum(axis=0)

@@ -1,0 +1,139 @@
+"""Dynamic evaluation against a loop over segments and a model that does not learn; a text that repeats."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from dynskip_jax.data import make_corpus
+from dynskip_jax.functional import TimeSkip
+from dynskip_jax.training.dynamic_evaluation import DynamicEvaluation
+from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings, uniform
+from dynskip_jax.training.objective import AgentObjective
+
+STEPS, EPSILON = 3, 2e-3
+KEYS = jax.random.split(jax.random.key(5), 2)
+
+
+def corpus_of(test):
+    """Random letters to train on, in lines of nine."""
+    rng = np.random.default_rng(0)
+    lines = {split: [" ".join(rng.choice(list("abcdef"), 9)) for _ in range(n)] for split, n in SIZES.items()}
+    return make_corpus("letters", lines | {"test": test}, "here")
+
+
+SIZES = {"train": 32, "valid": 4}  # 320 and 40 tokens: a row of four, in 100 rows; segments with a tail
+TEXT = ["a b c d e f a b c d"]
+
+
+def task_of(model, test=TEXT):
+    settings = LanguageModellingSettings(
+        skips=(TimeSkip.parse(model),),
+        features=6,
+        batch_size=4,
+        num_steps=5,
+        dropout=0.3,  # in training only
+        init_scale=0.5,
+        cell_options=({"agent_features": 4, "kernel_init": uniform(1.0)},),
+        objective=AgentObjective(),
+        num_seeds=2,
+    )
+    return LanguageModelling(corpus_of(test), settings)
+
+
+def params_of(task):
+    return jax.vmap(task.init)(jax.random.split(jax.random.key(0), 2))
+
+
+def segments_by_hand(tokens, first_token, rows):
+    """(inputs, targets, mask) of each segment."""
+    length = -(-len(tokens) // rows)
+    steps = -(-length // STEPS) * STEPS
+    sheets = np.zeros((3, rows, steps), int)
+    shifted = [first_token, *tokens[:-1]]
+    for place, (before, token) in enumerate(zip(shifted, tokens, strict=True)):
+        sheets[:, place // length, place % length] = before, token, 1
+    return [sheets[:, :, start : start + STEPS] for start in range(0, steps, STEPS)]
+
+
+def by_hand(task, learning_rate, decay):
+    """Returns one seed's parameters -> the perplexity of test; each segment a call, updates in float64."""
+    eos = task.corpus.vocabulary.index["<eos>"]
+
+    @jax.jit
+    def gradient(params, carry, inputs, targets, mask):
+        def loss(params):
+            end, output = nnx.merge(task.graphdef, params)(carry, inputs, mode="greedy")
+            nll = -jnp.take_along_axis(jax.nn.log_softmax(output.logits), targets[..., None], -1)[..., 0]
+            return (nll * mask).sum() / mask.sum(), (end, (nll * mask).sum())
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    def perplexity(params):
+        leaves, tree = jax.tree.flatten(params)
+        trained = [np.asarray(leaf, float) for leaf in leaves]
+        squares = [np.zeros_like(leaf) for leaf in trained]
+        read = segments_by_hand(task.corpus.train, eos, 100)
+        carry = task.initial_carry(params, jax.random.key(0), 100)
+        for segment in read:
+            grads, (carry, _) = gradient(params, carry, *map(jnp.asarray, segment))
+            new = [np.asarray(g, float) ** 2 for g in jax.tree.leaves(grads)]
+            squares = [s + g for s, g in zip(squares, new, strict=True)]
+        rms = [np.sqrt(s / len(read)) for s in squares]
+        mean = sum(r.sum() for r in rms) / sum(r.size for r in rms)
+
+        now, total = list(trained), 0.0
+        carry = task.initial_carry(params, jax.random.key(0), 1)
+        for segment in segments_by_hand(task.corpus.test, eos, 1):
+            params = jax.tree.unflatten(tree, [jnp.asarray(leaf, jnp.float32) for leaf in now])
+            grads, (carry, nll) = gradient(params, carry, *map(jnp.asarray, segment))
+            total += float(nll)
+            for i, g in enumerate(map(partial(np.asarray, dtype=float), jax.tree.leaves(grads))):
+                back = np.minimum(decay * rms[i] / mean, 1) * (trained[i] - now[i])
+                now[i] = now[i] - learning_rate * g / (rms[i] + EPSILON) + back
+        return np.exp(total / len(task.corpus.test))
+
+    return perplexity
+
+
+def test_it_is_a_loop_over_segments():
+    task = task_of("dynamic:3")
+    params = params_of(task)
+    dynamic = DynamicEvaluation(task, params, KEYS, num_steps=STEPS)
+    found = dynamic.perplexity(
+        "test", dynamic.gradient_scale(), learning_rate=0.02, decay=0.2, epsilon=EPSILON
+    )
+    perplexity = by_hand(task, 0.02, 0.2)
+    expected = [perplexity(jax.tree.map(partial(jnp.take, indices=seed, axis=0), params)) for seed in (0, 1)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    # Parameters have moved, and it matters far more than that.
+    still = task.evaluate(params, "test", KEYS, batch_size=1)["test_perplexity"]
+    assert (abs(np.log(found / still)) > 0.01).all()
+
+
+def test_parameters_that_do_not_change_give_the_perplexity_of_evaluation():
+    task = task_of("attention:3")
+    params = params_of(task)
+    dynamic = DynamicEvaluation(task, params, KEYS, num_steps=STEPS)
+    calls = []
+    scale = dynamic.gradient_scale(lambda: calls.append("train"))
+    found = dynamic.perplexity(
+        "dev", scale, learning_rate=0.0, decay=0.7, advance=lambda: calls.append("dev")
+    )
+    expected = task.evaluate(params, "dev", KEYS, batch_size=1)["dev_perplexity"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert [calls.count(split) for split in ("train", "dev")] == [
+        dynamic.num_parts(s) for s in ("train", "dev")
+    ]
+
+
+def test_a_text_that_repeats_becomes_likelier():
+    task = task_of("lstm", test=["a b c b"] * 100)
+    params = params_of(task)
+    dynamic = DynamicEvaluation(task, params, KEYS, num_steps=5)
+    scale = dynamic.gradient_scale()
+    still = task.evaluate(params, "test", KEYS, batch_size=1)["test_perplexity"]
+    found = dynamic.perplexity("test", scale, learning_rate=0.001, decay=0.001)
+    assert (found < 0.8 * still).all()
