@@ -47,8 +47,8 @@ from experiments.settings import resolve
 
 DEFAULT_MODEL = "dynamic:5"
 
-# Dev and test perplexities of Gui et al. (2019), Table 3: 2 x 650 units, averages of ten runs; and what
-# Merity et al. (2018) report for their recipe.
+# Dev and test perplexities of Gui et al. (2019), Table 3, averages of ten runs; and what Merity et al. (2018)
+# report for their recipe.
 PUBLISHED = {
     "words": {
         "lstm": ("paper: Regularized LSTM", 86.2, 82.7),
@@ -66,6 +66,7 @@ PUBLISHED = {
     },
     "awd": {"lstm": ("Merity et al. (2018): AWD-LSTM", 60.0, 57.3)},
 }
+PUBLISHED_SIZES = {"words": (2, 650), "characters": (2, 650), "awd": (3, 1150)}  # layers and their units
 COMMANDS = {"explain": explain, "generate": write, "evaluate": evaluate}  # beside training
 EVALUATION_SAMPLES = 10  # predictions of a token that are averaged
 
@@ -93,9 +94,7 @@ class PTB:
             "source": corpus.source,
         }
         self.skips = {model: settings.skip(model) for model in models}
-        self.note = ""
-        if corpus.name != "ptb":
-            self.note = f"Perplexities on {corpus.name}: not comparable with any published on PTB."
+        self.note = self._note()
 
     def config(self, model: str) -> dict[str, Any]:
         """See `Experiment`."""
@@ -185,12 +184,25 @@ class PTB:
             rows=[self.corpus.vocabulary.tokens[word] for word in frequent],
         )
 
+    def _note(self) -> str:
+        """What a table of this run must say."""
+        if self.corpus.name != "ptb":
+            return f"Perplexities on {self.corpus.name}: not comparable with any published on PTB."
+        own, theirs = (self.settings.num_layers, self.settings.features), PUBLISHED_SIZES[self._kind]
+        if own == theirs or not self.published():
+            return ""
+        sizes = ["{} x {}".format(*size) for size in (own, theirs)]
+        return f"The models of this run have {sizes[0]} units, published ones {sizes[1]}: not comparable."
+
+    @property
+    def _kind(self) -> str:
+        return "awd" if self.settings.average != "none" else self.settings.embedding
+
     def published(self) -> Sequence[tuple[str, dict[str, float]]]:
         """The paper's rows, for its corpus alone."""
         if self.corpus.name != "ptb":
             return []
-        kind = "awd" if self.settings.average != "none" else self.settings.embedding
-        rows = [PUBLISHED[kind][model] for model in self.models if model in PUBLISHED[kind]]
+        rows = [PUBLISHED[self._kind][model] for model in self.models if model in PUBLISHED[self._kind]]
         return [(name, {"dev_perplexity": dev, "test_perplexity": test}) for name, dev, test in rows]
 
 

@@ -57,6 +57,20 @@ def cells_of(task):
     return [layer.cell for layer in model_of(task).stack.layers]
 
 
+# --- What stands beside the published rows ---
+
+
+@pytest.mark.parametrize(
+    ("preset", "size"),
+    [("small", "2 x 200"), ("paper", None), ("charlm", None), ("awd_small", "2 x 200"), ("awd", None)],
+)
+def test_tables_say_where_models_have_other_sizes_than_published_ones(preset, size):
+    corpus = make_corpus("ptb", dict.fromkeys(("train", "valid", "test"), LINES), "here")
+    experiment = ptb.PTB(corpus, ("lstm",), ptb_settings(preset))
+    assert len(experiment.published()) == 1
+    assert (size in experiment.note and "not comparable" in experiment.note) if size else not experiment.note
+
+
 # --- The rows of the table of what the released code does ---
 
 # Row: (setting, released, paper), for both experiments where they agree.
