@@ -53,6 +53,13 @@ _TEN = ("--seeds", "10")
 PLAN: tuple[Run, ...] = (
     *_each("table3", "paper", ("dynamic:5", "lstm"), "Table 3, ten seeds, the paper's settings", *_TEN),
     *_each("table3-medium", "medium", ("dynamic:5",), "the same model, its agent trained as on a CPU", *_TEN),
+    *_each(
+        "table3-untrained",
+        "medium",
+        ("dynamic:5",),
+        "the same, its agent not trained: what random skips do",
+        *("--rl-coef", "0", "--evaluation-mode", "sample", *_TEN),
+    ),
     *_each("table3", "paper", ("fixed:3", "fixed:5", "attention:5"), "Table 3, ten seeds", *_TEN),
     _ptb(
         "figure5-K",
