@@ -236,6 +236,7 @@ def test_without_data_the_embedded_corpus_is_used_and_named_everywhere(command, 
 # --- Several models, several seeds, the other experiment ---
 
 
+@pytest.mark.slow
 def test_compared_models_have_a_folder_each_and_one_result(command, corpus_folder, tmp_path):
     folder = tmp_path / "run"
     arguments = ("--data", corpus_folder, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL_PTB)
@@ -264,7 +265,7 @@ def test_compared_models_have_a_folder_each_and_one_result(command, corpus_folde
     assert {name: snapshot(folder / name) for name in before} == before
 
 
-@pytest.mark.parametrize("length", [11, 21, 15])
+@pytest.mark.parametrize("length", [11, pytest.param(21, marks=pytest.mark.slow), 15])
 def test_number_prediction_run(length, command, small_number_prediction, tmp_path):
     folder = tmp_path / "run"
     max_skip = max(10, length - 1) if length != 21 else 10
@@ -303,6 +304,7 @@ def test_number_prediction_run(length, command, small_number_prediction, tmp_pat
     assert [(record["step"], record["examples"]) for record in dev] == [(3, 60), (6, 120)]
 
 
+@pytest.mark.slow
 def test_a_sweep_is_one_run_and_each_value_a_row(command, small_number_prediction, tmp_path):
     folder = tmp_path / "run"
     swept = ("--mix", "0.1,0.9", "--max-skip", "2,6,10", "--seeds", 2)

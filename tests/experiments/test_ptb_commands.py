@@ -178,6 +178,7 @@ def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, comp
         assert float(other[0].split()[0]) >= float(with_cache[0].split()[0])
 
 
+@pytest.mark.slow
 def test_dynamic_evaluation_keeps_the_rate_that_is_best_on_dev(command, compared, corpus_folder):
     def rows(rates):
         flags = ("--steps", 10, "--decay", 0.1, "--learning-rate", rates)

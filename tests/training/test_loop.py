@@ -194,7 +194,7 @@ def reference(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", TASKS)
-@pytest.mark.parametrize("where", ["after_an_epoch", "within_an_epoch"])
+@pytest.mark.parametrize("where", [pytest.param("after_an_epoch", marks=pytest.mark.slow), "within_an_epoch"])
 def test_stopped_run_resumes_bit_for_bit(kind, where, reference, tmp_path):
     task, result, folder = reference(kind)
     assert task.num_batches > 3

@@ -145,6 +145,7 @@ def test_rollouts_of_an_example_follow_each_other():
     assert abs(tiled) > 0.1
 
 
+@pytest.mark.slow
 def test_classifier_compares_the_rollouts_of_one_example():
     rng = np.random.default_rng(0)
     batch = Examples(rng.integers(5, size=(4, 6)).astype(np.int32), rng.integers(3, size=4))

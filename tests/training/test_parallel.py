@@ -124,10 +124,14 @@ def assert_same_run(result, folder, expected):
 @pytest.mark.parametrize(
     ("kind", "devices"),
     [
-        *((kind, devices) for kind in ("classification", "language modelling") for devices in (2, 8)),
-        pytest.param("classification", 4, marks=pytest.mark.slow),
-        pytest.param("language modelling", 4, marks=pytest.mark.slow),
+        ("classification", 2),
+        ("language modelling", 2),
         ("classification, batch baseline", 4),
+        *(
+            pytest.param(kind, devices, marks=pytest.mark.slow)
+            for kind in ("classification", "language modelling")
+            for devices in (4, 8)
+        ),
     ],
 )
 def test_devices_that_share_batches_train_as_one_does(kind, way, devices, one_device, tmp_path):
@@ -136,7 +140,9 @@ def test_devices_that_share_batches_train_as_one_does(kind, way, devices, one_de
 
 
 @pytest.mark.parametrize("way", ["jit", "pmap"])
-@pytest.mark.parametrize("kind", ["classification", "language modelling"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("classification", marks=pytest.mark.slow), "language modelling"]
+)
 def test_devices_with_seeds_of_their_own_train_as_one_does(kind, way, one_device, tmp_path):
     result = train(kind, tmp_path, num_seeds=4, devices=2, way=way)
     assert_same_run(result, tmp_path, one_device(kind, 4))
@@ -153,8 +159,8 @@ def test_several_seeds_share_batches_where_they_do_not_divide(way, one_device, t
     [
         ("classification", (4, "jit"), (1, "jit")),
         ("language modelling", (1, "jit"), (4, "jit")),
-        ("language modelling", (4, "pmap"), (8, "jit")),
-        ("language modelling", (4, "jit"), (2, "pmap")),
+        pytest.param("language modelling", (4, "pmap"), (8, "jit"), marks=pytest.mark.slow),
+        pytest.param("language modelling", (4, "jit"), (2, "pmap"), marks=pytest.mark.slow),
     ],
 )
 def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path):
@@ -164,7 +170,7 @@ def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path)
     assert_same_run(result, tmp_path, one_device(kind))
 
 
-@pytest.mark.parametrize("way", ["jit", "pmap"])
+@pytest.mark.parametrize("way", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
 def test_stopped_run_on_many_devices_resumes_bit_for_bit(way, tmp_path):
     whole = train("language modelling", tmp_path / "whole", devices=4, way=way)
     with pytest.raises(Stopped):
