@@ -101,7 +101,8 @@ def evaluate(arguments: Sequence[str]) -> None:
             )
     make = {"cache": _cached, "dynamic": _dynamic}[flags.method]
     methods = [make(m, LanguageModelling(corpus, m.task_settings()), flags) for m in models.values()]
-    table = Table(title=f"{corpus.name}, perplexity", title_justify="left")
+    size = {"cache": f"a cache of {flags.cache} words", "dynamic": f"segments of {flags.steps} words"}
+    table = Table(title=f"{corpus.name}, perplexity with {size[flags.method]}", title_justify="left")
     for heading in ("model", "dev", "test", "chosen on dev"):
         table.add_column(heading, no_wrap=True, justify="right" if heading in ("dev", "test") else "left")
     with Progress(sum(method.work for method in methods), "evaluating") as progress:
@@ -154,15 +155,12 @@ def _dynamic(model: FinishedModel, task: LanguageModelling, flags: EvaluateFlags
     dynamic = DynamicEvaluation(task, own(params), keys[model.members], values=values, num_steps=flags.steps)
     grid = flags.values("learning_rate"), flags.values("decay")
     train, dev, test = map(dynamic.num_parts, ("train", "dev", "test"))
-    scale = functools.cache(dynamic.gradient_scale)
+    scale = functools.cache(dynamic.gradient_scale)  # of train, once for dev and test
 
     def perplexities(split, grid, advance):
         without = task.evaluate(params, split, keys, batch_size=1)[f"{split}_perplexity"][model.members]
-        rates = [[dict(learning_rate=first, decay=second) for second in grid[1]] for first in grid[0]]
-        found = [
-            [dynamic.perplexity(split, scale(advance), **pair, advance=advance) for pair in row]
-            for row in rates
-        ]
+        adapted = functools.partial(dynamic.perplexity, split, scale(advance), advance=advance)
+        found = [[adapted(learning_rate=rate, decay=decay) for decay in grid[1]] for rate in grid[0]]
         return without, np.moveaxis(np.array(found), -1, 0)
 
     return _Method(("η", "λ"), grid, train + len(grid[0]) * len(grid[1]) * dev + test, perplexities)
