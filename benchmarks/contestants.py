@@ -10,7 +10,7 @@ from jaxtyping import Array, Int
 from benchmarks.contestant import Contestant
 from benchmarks.jax_layers import flax_rnn, inputs, ours, weights
 from benchmarks.shapes import Shape
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import Attention, Dynamic, Fixed, Previous, Transition
 
 GROWING = ("lstm", "dynamic:k", "torch.nn.LSTM")  # those whose growth is measured
 
@@ -27,15 +27,15 @@ def layers(
     """
     x = inputs(shape)
     k, mix = shape.max_skip, shape.mix
-    plain, dynamic = TimeSkip(), TimeSkip("dynamic", k, mix)
+    plain, dynamic = Previous(), Dynamic(k, mix)
     makers = {
         "lstm": partial(ours, shape=shape, skip=plain, x=x),
-        "fixed:k": partial(ours, shape=shape, skip=TimeSkip("fixed", k, mix), x=x),
-        "attention:k": partial(ours, shape=shape, skip=TimeSkip("attention", k, mix), x=x),
+        "fixed:k": partial(ours, shape=shape, skip=Fixed(k, mix), x=x),
+        "attention:k": partial(ours, shape=shape, skip=Attention(k, mix), x=x),
         "dynamic:k": partial(ours, shape=shape, skip=dynamic, x=x, actions=actions),
     }
     for name in ("lstm", "dynamic:k"):
-        makers[f"{name} readable"] = partial(makers[name], implementation="readable")
+        makers[f"{name} reference"] = partial(makers[name], implementation="reference")
     makers["Flax RNN"] = partial(flax_rnn, shape=shape, x=x)
     if jax.default_backend() == "gpu":
         makers["lstm cudnn"] = partial(makers["lstm"], implementation="cudnn")
@@ -44,6 +44,12 @@ def layers(
 
         makers |= torch_layers.makers(weights(shape, dynamic), shape, x, actions)
     return [make(name) for name, make in makers.items() if names is None or name in names]
+
+
+def pairs(shape: Shape, transition: Transition) -> list[Contestant]:
+    """The fused unroll of a transition without skips, and the reference it is held to."""
+    make = partial(ours, shape=shape, skip=Previous(), x=inputs(shape), transition=transition)
+    return [make(name, implementation=name) for name in ("reference", "fused")]
 
 
 def why_no_torch() -> str | None:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from benchmarks.contestant import Contestant, Ready
 from benchmarks.shapes import Shape
 from dynskip_jax import functional as F
-from dynskip_jax.nn import SkipLSTM, SkipLSTMCell
+from dynskip_jax.nn import SkipCell, SkipLayer
 
 
 def inputs(shape: Shape, seed: int = 0) -> Float[Array, "batch time in"]:
@@ -23,12 +23,17 @@ def inputs(shape: Shape, seed: int = 0) -> Float[Array, "batch time in"]:
     return jax.random.normal(jax.random.key(seed), (shape.batch, shape.time, shape.features))
 
 
-def cell(shape: Shape, skip: F.TimeSkip, seed: int = 0) -> SkipLSTMCell:
+def cell(
+    shape: Shape,
+    skip: F.TimeSkip,
+    seed: int = 0,
+    transition: F.Transition = F.LSTM(),  # noqa: B008
+) -> SkipCell:
     """Returns a cell with fresh weights; cells of one seed share those that they both have."""
-    return SkipLSTMCell(shape.features, shape.hidden, skip, rngs=nnx.Rngs(seed))
+    return SkipCell(shape.features, shape.hidden, skip, transition=transition, rngs=nnx.Rngs(seed))
 
 
-def weights(shape: Shape, skip: F.TimeSkip) -> F.SkipLSTMParams:
+def weights(shape: Shape, skip: F.TimeSkip) -> F.LayerParams:
     """Returns the weights of `cell(shape, skip)` as the pure functions take them."""
     return cell(shape, skip).params()
 
@@ -70,7 +75,7 @@ def program_bytes(program: jax.stages.Compiled) -> int | None:
 
 
 def skip_loss(
-    layer: SkipLSTM, actions: Int[Array, "batch time"] | None = None
+    layer: SkipLayer, actions: Int[Array, "batch time"] | None = None
 ) -> tuple[Callable[..., Float[Array, ""]], nnx.State]:
     """Returns (weights, inputs, carry) -> loss of a layer, and its weights."""
     graphdef, state = nnx.split(layer)
@@ -88,22 +93,23 @@ def ours(
     skip: F.TimeSkip,
     x: Float[Array, "batch time in"],
     actions: Int[Array, "batch time"] | None = None,
+    transition: F.Transition = F.LSTM(),  # noqa: B008
     **options: Any,
 ) -> Contestant:
     """This project's layer."""
-    layer = SkipLSTM(cell(shape, skip), rngs=False, **options)
+    layer = SkipLayer(cell(shape, skip, transition=transition), rngs=False, **options)
     loss, state = skip_loss(layer, actions)
     return compiled(name, loss, state, x, start(layer, shape))
 
 
-def start(layer: SkipLSTM, shape: Shape, seed: int = 0) -> F.SkipCarry:
+def start(layer: SkipLayer, shape: Shape, seed: int = 0) -> F.SkipCarry:
     """Returns the carry from which a layer starts: zeros, and one key per sequence."""
     return layer.cell.initialize_carry((shape.batch, shape.features), jax.random.key(seed))
 
 
 def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Contestant:
     """Flax's own LSTM, `nnx.RNN(nnx.OptimizedLSTMCell)`."""
-    lstm = weights(shape, F.TimeSkip()).lstm
+    lstm = weights(shape, F.Previous()).transition
     flax_cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
     flax_cell.dense_i.kernel[...] = torch_order(lstm.w_x)
     flax_cell.dense_h.kernel[...] = torch_order(lstm.w_h)
@@ -119,10 +125,10 @@ def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Conte
 
 def seed_contestants(shape: Shape, num_seeds: int) -> list[Contestant]:
     """The dynamic skip with several seeds: one program for all, and one program run once for each."""
-    skip = F.TimeSkip("dynamic", shape.max_skip, shape.mix)
+    skip = F.Dynamic(shape.max_skip, shape.mix)
     runs = []
     for seed in range(num_seeds):
-        layer = SkipLSTM(cell(shape, skip, seed), rngs=False)
+        layer = SkipLayer(cell(shape, skip, seed), rngs=False)
         loss, state = skip_loss(layer)
         runs.append((state, inputs(shape, seed), start(layer, shape, seed)))
     gradient = jax.value_and_grad(loss, argnums=(0, 1))  # every seed's layer has the same structure

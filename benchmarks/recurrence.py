@@ -8,7 +8,8 @@ so that a machine that speeds up or slows down does so for all, and ratios are t
 takes part where it is installed (`pip install -e ".[bench]"`). On a GPU the same command compares the same on
 the GPU. All parts take about ten minutes on two cores:
 
-shapes: each layer at four shapes. growth: as T, K, H or B grows. compile: seconds until the first step is
+shapes: each layer at four shapes. transitions: each transition's fused unroll against the scan of its step,
+without skips. growth: as T, K, H or B grows. compile: seconds until the first step is
 done. memory: what a step needs beyond its arguments (temporary memory and outputs, as XLA plans them; of
 PyTorch on a GPU: what it allocated). seeds: several seeds by `vmap`, against one after the other. training:
 whole training steps of `experiments.ptb` on synthetic words.
@@ -27,13 +28,20 @@ from rich.console import Console
 
 from benchmarks import machine, measure, report, training_step
 from benchmarks.contestant import Contestant
-from benchmarks.contestants import GROWING, layers, why_no_torch
+from benchmarks.contestants import GROWING, layers, pairs, why_no_torch
 from benchmarks.jax_layers import seed_contestants
 from benchmarks.shapes import FULL, TINY, Shape, Sizes
+from dynskip_jax import functional as F
 from dynskip_jax.training.progress import Progress
 
-Part = Literal["shapes", "growth", "compile", "memory", "seeds", "training"]
-PARTS: tuple[Part, ...] = ("shapes", "growth", "compile", "memory", "seeds", "training")
+Part = Literal["shapes", "transitions", "growth", "compile", "memory", "seeds", "training"]
+PARTS: tuple[Part, ...] = ("shapes", "transitions", "growth", "compile", "memory", "seeds", "training")
+
+TRANSITIONS = {
+    **{name: kind() for name, kind in F.TRANSITIONS.items()},
+    "gru, reset before": F.GRU("before"),
+    "peephole, full": F.Peephole(full=True),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +102,18 @@ def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
                     num_layers * (compiling + rounds * max(20.0, shape.work)),
                 )
                 for name, shape in sizes.shapes.items()
+            ]
+        case "transitions":
+            return [
+                Task(
+                    report.Case(part, name, str(shape), numbers(shape), "ms", ("reference",)),
+                    lambda shape=shape, transition=transition: pairs(shape, transition),
+                    measure.milliseconds,
+                    few,
+                    2 * (compiling + few * max(20.0, shape.work)),
+                )
+                for name, transition in TRANSITIONS.items()
+                for shape in sizes.shapes.values()
             ]
         case "growth":
             return [

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 
 K, TIME, HIDDEN, INPUT, UNITS, CLASSES = 2, 3, 3, 2, 4, 3
-SKIP = F.TimeSkip("dynamic", K, 0.7)
+RECURRENCE = F.Recurrence(F.Dynamic(K, 0.7))
 LABEL = 1
 
 
@@ -85,10 +85,9 @@ def rollout(
         return jnp.broadcast_to(leaf, (count, *leaf.shape))
 
     h0, c0 = map(tile, of.start)
-    carry = F.initial_carry(keys, K, h0, c0)
-    _, out = F.unroll(
-        F.SkipLSTMParams(of.lstm, of.agent), carry, tile(of.x), SKIP, actions=actions, **options
-    )
+    carry = F.initial_carry(keys, RECURRENCE, F.LSTMState(h0, c0))
+    params = F.LayerParams(of.lstm, of.agent)
+    _, out = F.unroll(params, carry, tile(of.x), RECURRENCE, actions=actions, **options)
     seen = jnp.concatenate([h0[:, None], out.h[:, :-1]], axis=1)
     return Rollouts(out.decision, jax.nn.log_softmax(out.h @ of.head)[..., LABEL], seen)
 

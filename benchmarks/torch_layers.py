@@ -86,11 +86,11 @@ class DynamicSkipLSTM(nn.Module):
             hs.append(h)
         return torch.stack(hs), torch.stack(log_probs), torch.stack(chosen)
 
-    def load(self, params: F.SkipLSTMParams) -> "DynamicSkipLSTM":
+    def load(self, params: F.LayerParams) -> "DynamicSkipLSTM":
         """Takes the weights of this project's layer."""
-        agent = params.agent
+        agent = params.skip
         with torch.no_grad():
-            for ours, theirs in _lstm_pairs(params.lstm, self.cell, ""):
+            for ours, theirs in _lstm_pairs(params.transition, self.cell, ""):
                 theirs.copy_(ours)
             first, _, last = self.agent
             # One matrix acts on h ⊕ x here.
@@ -107,7 +107,7 @@ def device() -> torch.device:
 
 
 def makers(
-    params: F.SkipLSTMParams, shape: Shape, x: Any, actions: Any = None
+    params: F.LayerParams, shape: Shape, x: Any, actions: Any = None
 ) -> dict[str, Callable[[str], Contestant]]:
     """Returns what makes PyTorch's contestants, by their names.
 
@@ -124,13 +124,13 @@ def makers(
     def plain() -> tuple[nn.Module, Loss]:
         lstm = nn.LSTM(shape.features, shape.hidden)
         with torch.no_grad():
-            for ours, theirs in _lstm_pairs(params.lstm, lstm, "_l0"):
+            for ours, theirs in _lstm_pairs(params.transition, lstm, "_l0"):
                 theirs.copy_(ours)
         lstm.to(where)
         return lstm, lambda: (lstm(x)[0] ** 2).sum()
 
     def loop(hoist: bool) -> tuple[nn.Module, Loss]:
-        units = params.agent.b.shape[0]
+        units = params.skip.b.shape[0]
         layer = DynamicSkipLSTM(shape.features, shape.hidden, shape.max_skip, shape.mix, units, hoist=hoist)
         layer.load(params).to(where)
 

@@ -13,7 +13,7 @@ import jax
 import tyro
 
 from dynskip_jax.errors import Stopped, UserError
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import parse_time_skip
 from dynskip_jax.training.compilation_cache import keep_compiled_programs
 from dynskip_jax.training.host_memory import keep_freed_memory
 from dynskip_jax.training.parallel import Parallel, make_parallel
@@ -36,7 +36,8 @@ class CommonFlags:
     """Flags every experiment has; None means: as the preset says."""
 
     model: Text = None
-    """lstm, fixed:k, attention:k or dynamic:k; k is how far back a skip may reach."""
+    """lstm (no skip over time), fixed:k, attention:k, content:k (attention by content), dynamic:k, skip_rnn or
+    lstm_jump; k is how far back a skip may reach."""
     compare: Text = None
     """Several models, separated by commas, trained one after another into one table."""
     preset: Text = None
@@ -56,12 +57,18 @@ class CommonFlags:
     learning_rate: Real = None
     """Initial learning rate."""
     features: Whole = None
-    """Size of the LSTM's state."""
+    """Size of every layer's state."""
     mix: Text = None
     """λ, the weight of the skipped-to state against the previous one. Several values, separated by commas,
     are trained together, in one program."""
     max_skip: Text = None
     """Values of K up to the model's own, separated by commas, to be trained together (through the policy)."""
+    transition: Text = None
+    """How a cell turns input and state into the new state: lstm, peephole, full_gate, plstm, ulstm, gru, rhn or
+    rhn:L (L layers deep)."""
+    depth_skip: Text = None
+    """What a layer receives from the one two below: gates, internal, gated_internal, output or gated_output; or
+    highway, from the one below."""
     agent_features: Whole = None
     """Hidden units of the agent."""
     agent_input: Text = None
@@ -134,7 +141,7 @@ def models(flags: CommonFlags, default: str) -> tuple[str, ...]:
     if flags.compare is None and len(names) > 1:
         raise UserError(f"--model takes one model; use --compare {','.join(names)} for several")
     for name in names:
-        TimeSkip.parse(name)
+        parse_time_skip(name)
         if names.count(name) > 1:
             raise UserError(f"--compare names {name} twice: leave one out")
     return names

@@ -235,6 +235,7 @@ class NumberPrediction:
             ClassificationSettings(
                 skips=(self.skips[model],),
                 features=s.features,
+                **s.recurrent_options(),
                 num_symbols=num_symbols(s.length),
                 num_classes=10,
                 batch_size=s.batch_size,

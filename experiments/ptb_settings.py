@@ -5,7 +5,7 @@ from typing import Any
 
 from flax import nnx
 
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import Previous
 from dynskip_jax.models import LanguageModelDropout
 from dynskip_jax.training.language_modelling import LanguageModellingSettings, uniform
 from experiments.cli import CommonFlags, Folder, Real, Text, Whole
@@ -257,10 +257,11 @@ class Settings(CommonSettings):
 
     def task_settings(self, model: str) -> LanguageModellingSettings:
         """Returns what the task of a model needs to know."""
-        skips = (TimeSkip(),) * (self.num_layers - 1) + (self.skip(model),)
+        skips = (Previous(),) * (self.num_layers - 1) + (self.skip(model),)
         return LanguageModellingSettings(
             skips=skips,
             features=self.sizes(),
+            **self.recurrent_options(),
             batch_size=self.batch_size,
             num_steps=self.num_steps,
             dropout=self.all_dropout(),

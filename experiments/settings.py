@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import TimeSkip, time_skip
+from dynskip_jax.functional import TimeSkip, parse_depth_skip, parse_time_skip, parse_transition
 from dynskip_jax.training import objective
 from dynskip_jax.training.stage import Sweep
 
@@ -26,7 +26,9 @@ COUNTS = (
 )
 PRECISIONS = {"f32": jnp.float32, "bf16": jnp.bfloat16}
 CHOICES = {
-    **{name: time_skip.CHOICES[name] for name in ("agent_input", "empty_slots", "first_step")},
+    "agent_input": ("previous", "mean"),
+    "empty_slots": ("initial", "masked"),
+    "first_step": ("agent", "carried"),
     **objective.CHOICES,
     "evaluation_mode": ("greedy", "sample"),
     "positions": ("none", "input"),
@@ -64,6 +66,8 @@ class CommonSettings:
     patience: int = 0
     seed: int = 0
     seeds: int = 1
+    transition: str = "lstm"
+    depth_skip: str | None = None
     mix: float = 1.0
     mixes: tuple[float, ...] = ()
     max_skips: tuple[int, ...] = ()
@@ -118,6 +122,7 @@ class CommonSettings:
         if self.max_skips and min(self.max_skips) < 1:
             raise UserError(f"--max-skip must be at least 1, got {min(self.max_skips)}")
         self.skip("dynamic:1")
+        self.recurrent_options()
         self.agent_objective(is_stochastic=True)
 
     def values(self, model: str) -> tuple[dict[str, Any], ...]:
@@ -155,11 +160,16 @@ class CommonSettings:
         """In which matrices are multiplied."""
         return PRECISIONS[self.precision]
 
+    def recurrent_options(self) -> dict[str, Any]:
+        """Returns the transition and the skip over depth of every layer."""
+        return dict(
+            transition=parse_transition(self.transition),
+            depth_skip=None if self.depth_skip is None else parse_depth_skip(self.depth_skip),
+        )
+
     def skip(self, model: str) -> TimeSkip:
         """Returns the time skip that a model's name stands for under these settings."""
-        if model == "lstm":
-            return TimeSkip.parse(model)
-        return TimeSkip.parse(
+        return parse_time_skip(
             model,
             mix=self.mix,
             agent_input=self.agent_input,
@@ -188,7 +198,7 @@ class CommonSettings:
         )
 
     def cell_options(self) -> dict[str, Any]:
-        """Returns the options of `SkipLSTMCell` that all experiments share."""
+        """Returns the options of `SkipCell` that all experiments share."""
         options: dict[str, Any] = dict(agent_features=self.agent_features, forget_bias=self.forget_bias)
         if self.agent_init == "normal":
             options["agent_kernel_init"] = nnx.initializers.normal(0.3)

@@ -1,12 +1,13 @@
 """The agent of Gui et al. (2019), Eq. 1: a distribution over the last K states, and a choice from it."""
 
+import math
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.functional.lstm import product
+from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.relaxation import Relaxation
 
 # How the next state is chosen: one is drawn, or the most probable one is taken; or none is chosen, and a
@@ -20,39 +21,27 @@ class AgentParams(NamedTuple):
     The first layer acts on a concatenation, so its matrix is kept as two blocks: the input's share of it
     can then be computed for all steps at once.
 
+    An agent that chooses by content has the same weights, but its output layer makes a query.
+
     Attributes:
         w_h: state block of the first layer, (hidden, units).
         w_x: input block of the first layer, (in, units).
         b: bias of the first layer, (units,).
-        w_out: output layer, (units, K).
-        b_out: bias of the output layer, (K,).
+        w_out: output layer, (units, K); by content (units, hidden).
+        b_out: bias of the K logits, (K,).
     """
 
     w_h: Float[Array, "hidden units"]
     w_x: Float[Array, "in units"]
     b: Float[Array, " units"]
-    w_out: Float[Array, "units K"]
+    w_out: Float[Array, "units out"]
     b_out: Float[Array, " K"]
-
-
-class Decision(NamedTuple):
-    """What was chosen at each step, and how willingly.
-
-    Attributes:
-        action: k in 1..K, the State(t-k) that was selected; 0 where there was no step (padding).
-        log_prob: log π(k | s), in nats; 0 where nothing was left to chance.
-        entropy: H(π(· | s)), in nats; 0 where nothing was left to chance.
-    """
-
-    action: Int[Array, "*batch"]
-    log_prob: Float[Array, "*batch"]
-    entropy: Float[Array, "*batch"]
 
 
 def project_agent_input(params: AgentParams, x: Float[Array, "*batch in"]) -> Float[Array, "*batch units"]:
     """Returns the input's share of the agent's first layer, which needs no state."""
     units = product(x, params.w_x)
-    return units + params.b.reshape((1,) * (units.ndim - 1) + (-1,))
+    return units + row(params.b, units)
 
 
 def agent_logits(
@@ -75,10 +64,33 @@ def agent_logits(
         there instead of NaN.
     """
     logits = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
-    logits = logits + params.b_out.reshape((1,) * (logits.ndim - 1) + (-1,))
-    if allowed is not None:
-        logits = jnp.where(allowed, logits, jnp.finfo(logits.dtype).min / 2)
-    return logits
+    return _where_allowed(logits + row(params.b_out, logits), allowed)
+
+
+def content_logits(
+    params: AgentParams,
+    units_x: Float[Array, "*batch units"],
+    slots: Float[Array, "*batch K hidden"],
+    allowed: Bool[Array, "*batch_or_1 K"] | None = None,
+) -> Float[Array, "*batch K"]:
+    """Logits by content: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).
+
+    Args:
+        params: the agent's weights; w_out is (units, hidden).
+        units_x: `project_agent_input(params, x)`, (*batch, units).
+        slots: the last K stored h, newest first.
+        allowed: as in `agent_logits`.
+    """
+    h = slots[..., 0, :]
+    query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
+    logits = jnp.sum(query[..., None, :] * slots, axis=-1) / math.sqrt(h.shape[-1])
+    return _where_allowed(logits + row(params.b_out, logits), allowed)
+
+
+def _where_allowed(
+    logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
+) -> Float[Array, "*batch K"]:
+    return logits if allowed is None else jnp.where(allowed, logits, jnp.finfo(logits.dtype).min / 2)
 
 
 def agent_log_probs(
@@ -100,8 +112,10 @@ def choice_noise(
         keys: one PRNG key per example; `*batch` may contain the time axis.
         steps: the number of the step that each draws for.
         max_skip: K.
-        dtype: of the log-probabilities to which the noise is added.
+        dtype: of the log-probabilities to which the noise is added. In less than float32 there are too few
+            values near the ends: it is drawn, and returned, in float32 then.
     """
+    dtype = jnp.promote_types(dtype, jnp.float32)
 
     def draw(key: Key[Array, ""], step: Int[Array, ""]) -> Float[Array, " K"]:
         return jax.random.gumbel(jax.random.fold_in(key, step), (max_skip,), dtype)

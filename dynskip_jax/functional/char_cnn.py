@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynskip_jax.functional.lstm import product
+from dynskip_jax.functional.product import product
 
 
 class CharFilters(NamedTuple):

@@ -6,15 +6,16 @@ from jax.experimental import rnn
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.lstm import LSTMParams
-from dynskip_jax.functional.time_skip import SkipCarry, SkipLSTMParams, SkipOutput, TimeSkip, certain_trace
+from dynskip_jax.functional.recurrence import LayerParams, Recurrence, SkipCarry, SkipOutput
+from dynskip_jax.functional.time_skips import Decision, Previous
+from dynskip_jax.functional.transitions import LSTM, LSTMParams, LSTMState
 
 
 def cudnn_unroll(
-    params: SkipLSTMParams,
+    params: LayerParams,
     carry: SkipCarry,
     x: Float[Array, "batch time in"],
-    skip: TimeSkip,
+    recurrence: Recurrence,
     *,
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> tuple[SkipCarry, SkipOutput]:
@@ -24,7 +25,7 @@ def cudnn_unroll(
         params: the layer's weights.
         carry: the state to start from.
         x: inputs, (batch, time, in).
-        skip: `fixed` with K = 1.
+        recurrence: an LSTM with no skips.
         seq_lengths: true lengths, (batch,); cuDNN takes those of at least 1.
 
     Returns:
@@ -33,24 +34,26 @@ def cudnn_unroll(
     Raises:
         UserError: the machine, the skip or the options are not those that cuDNN has.
     """
-    if skip.kind != "fixed" or skip.max_skip != 1:
-        raise UserError("implementation 'cudnn' has no skip over time but the previous state: use 'fast'")
+    if not isinstance(recurrence.time_skip, Previous) or recurrence.depth_skip is not None:
+        raise UserError("implementation 'cudnn' has no skips over time or depth: use 'fused'")
+    if recurrence.transition != LSTM():
+        raise UserError("implementation 'cudnn' runs an LSTM alone: use 'fused'")
     if carry.recurrent_mask is not None:
-        raise UserError("implementation 'cudnn' has no recurrent dropout: use 'fast'")
-    if any(leaf.dtype != jnp.float32 for leaf in (*params.lstm, x, carry.h)):
-        raise UserError("implementation 'cudnn' computes in float32 alone: use 'fast'")
+        raise UserError("implementation 'cudnn' has no recurrent dropout: use 'fused'")
+    if any(leaf.dtype != jnp.float32 for leaf in (*params.transition, x, carry.slots.h)):
+        raise UserError("implementation 'cudnn' computes in float32 alone: use 'fused'")
     if jax.default_backend() != "gpu":
         raise UserError(
-            f"implementation 'cudnn' needs an NVIDIA GPU, not a {jax.default_backend()}: use 'fast'"
+            f"implementation 'cudnn' needs an NVIDIA GPU, not a {jax.default_backend()}: use 'fused'"
         )
     batch, time, features = x.shape
-    hidden = carry.h.shape[-1]
+    hidden = carry.slots.h.shape[-1]
     lengths = jnp.full(batch, time) if seq_lengths is None else seq_lengths
     h, h_last, c_last = rnn.lstm(
         x,
-        jnp.swapaxes(carry.h, 0, 1),
-        jnp.swapaxes(carry.c, 0, 1),
-        cudnn_weights(params.lstm),
+        jnp.swapaxes(carry.slots.h, 0, 1),
+        jnp.swapaxes(carry.slots.c, 0, 1),
+        cudnn_weights(params.transition),
         lengths.astype(jnp.int32),
         features,
         hidden,
@@ -58,14 +61,14 @@ def cudnn_unroll(
         0.0,
         False,
     )
-    decision = certain_trace((batch, time), 1, h.dtype)
+    certain = jnp.zeros((batch, time), h.dtype)
+    decision = Decision(jnp.ones((batch, time), jnp.int32), certain, certain)
     if seq_lengths is not None:
         valid = jnp.arange(time)[None, :] < seq_lengths[:, None]
         h = jnp.where(valid[..., None], h, 0)
         decision = decision._replace(action=jnp.where(valid, decision.action, 0))
     end = carry._replace(
-        h=jnp.swapaxes(h_last, 0, 1),
-        c=jnp.swapaxes(c_last, 0, 1),
+        slots=LSTMState(jnp.swapaxes(h_last, 0, 1), jnp.swapaxes(c_last, 0, 1)),
         step=carry.step + lengths.astype(carry.step.dtype),
     )
     return end, SkipOutput(h, decision)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.stack import SkipLSTMStack
+from dynskip_jax.nn.stack import SkipStack
 
 
 class ClassifierOutput(NamedTuple):
@@ -20,12 +20,12 @@ class ClassifierOutput(NamedTuple):
     Attributes:
         logits: unnormalised log-probabilities of the classes, (batch, classes).
         decisions: one trace per layer, bottom first, each leaf (batch, time).
-        seen: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
+        observations: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
     """
 
     logits: Float[Array, "batch classes"]
     decisions: tuple[F.Decision, ...]
-    seen: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
+    observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
 
 
 class SequenceClassifier(nnx.Module):
@@ -36,11 +36,13 @@ class SequenceClassifier(nnx.Module):
         hidden_features: size of every layer's state.
         num_classes: number of classes.
         skips: the time skip of each layer, bottom first.
+        transition: the transition of every layer, or one for each.
+        depth_skip: what each layer receives from further below; see `SkipStack`.
         num_positions: of how many steps the number is told beside the symbol, as a one-hot vector too: 0 for
             symbols alone (the paper), or at least the length of the longest sequence.
         dropout: rate on every layer's input and before the linear layer.
-        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipLSTMCell`).
-        cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
+        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
+        cell_options: options of `SkipCell` for all layers, or one mapping for each.
         rngs: source of the initial parameters.
     """
 
@@ -51,6 +53,8 @@ class SequenceClassifier(nnx.Module):
         num_classes: int,
         skips: Sequence[F.TimeSkip],
         *,
+        transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
+        depth_skip: F.DepthSkip | None = None,
         num_positions: int = 0,
         dropout: float = 0.0,
         dtype: Any = None,
@@ -59,10 +63,12 @@ class SequenceClassifier(nnx.Module):
     ):
         self.num_symbols = num_symbols
         self.num_positions = num_positions
-        self.stack = SkipLSTMStack(
+        self.stack = SkipStack(
             num_symbols + num_positions,
             hidden_features,
             skips,
+            transition=transition,
+            depth_skip=depth_skip,
             dropout=dropout,
             dtype=dtype,
             cell_options=cell_options,
@@ -112,4 +118,4 @@ class SequenceClassifier(nnx.Module):
             policy_mask=policy_mask,
         )
         logits = self.softmax(F.last_valid(outputs.h, seq_lengths))
-        return ClassifierOutput(logits, outputs.decisions, outputs.seen)
+        return ClassifierOutput(logits, outputs.decisions, outputs.observations)

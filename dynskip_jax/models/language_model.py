@@ -14,7 +14,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.nn.cells import Initializer
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.stack import SkipLSTMStack
+from dynskip_jax.nn.stack import SkipStack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +86,17 @@ class LanguageModel(nnx.Module):
         vocabulary_size: number of token ids.
         features: size of every layer's state, or one size for each layer.
         skips: the time skip of each layer, bottom first.
+        transition: the transition of every layer, or one for each.
+        depth_skip: what each layer receives from further below; see `SkipStack`.
         embedding: maps token ids to features, says how many (`.features`) and makes a table of all of them
             (`.table()`), as `CharEmbedding` does; by default a table of `embedding_features` (by default the
             first layer's size).
         embedding_features: size of that table.
         tied: the softmax's weights are the table (Inan et al. 2017); the last layer then has its size.
         dropout: see `LanguageModelDropout`; a number: `LanguageModelDropout.everywhere`.
-        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipLSTMCell`).
+        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
         weight_init: initializer of every weight and bias outside `cell_options`.
-        cell_options: options of `SkipLSTMCell` for all layers, or one mapping for each.
+        cell_options: options of `SkipCell` for all layers, or one mapping for each.
         rngs: source of the initial parameters.
     """
 
@@ -104,6 +106,8 @@ class LanguageModel(nnx.Module):
         features: int | Sequence[int],
         skips: Sequence[F.TimeSkip],
         *,
+        transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
+        depth_skip: F.DepthSkip | None = None,
         embedding: nnx.Module | None = None,
         embedding_features: int | None = None,
         tied: bool = False,
@@ -132,10 +136,12 @@ class LanguageModel(nnx.Module):
             cell_options = [cell_options or {}] * len(skips)
         self.dropout = dropout
         self.embedding = embedding
-        self.stack = SkipLSTMStack(
+        self.stack = SkipStack(
             embedding.features,
             features,
             skips,
+            transition=transition,
+            depth_skip=depth_skip,
             dropout=(dropout.inputs, *(dropout.hidden,) * (len(skips) - 1), dropout.outputs),
             locked=dropout.locked,
             dtype=dtype,

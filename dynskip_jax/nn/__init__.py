@@ -1,8 +1,17 @@
 """Flax NNX modules that own parameters and call `dynskip_jax.functional`."""
 
-from dynskip_jax.nn.cells import DynamicSkipLSTMCell, SkipLSTMCell
+from dynskip_jax.nn.cells import DynamicSkipLSTMCell, SkipCell
 from dynskip_jax.nn.char_embedding import CharEmbedding
-from dynskip_jax.nn.layers import SkipLSTM
-from dynskip_jax.nn.stack import SkipLSTMStack, StackOutput
+from dynskip_jax.nn.layers import SkipLayer
+from dynskip_jax.nn.stack import SkipStack, StackOutput
+from dynskip_jax.nn.weights import Weights
 
-__all__ = ["CharEmbedding", "DynamicSkipLSTMCell", "SkipLSTM", "SkipLSTMCell", "SkipLSTMStack", "StackOutput"]
+__all__ = [
+    "CharEmbedding",
+    "DynamicSkipLSTMCell",
+    "SkipCell",
+    "SkipLayer",
+    "SkipStack",
+    "StackOutput",
+    "Weights",
+]

@@ -1,4 +1,4 @@
-"""LSTM cells with a skip over time, as Flax NNX cells that own their parameters."""
+"""Recurrent cells with skips over time and depth, as Flax NNX cells that own their parameters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.nn.weights import Weights
 
 Initializer = Callable[..., Any]
 _lecun_normal = nnx.initializers.lecun_normal()
@@ -19,33 +20,37 @@ _orthogonal = nnx.initializers.orthogonal()
 _zeros = nnx.initializers.zeros_init()
 
 
-class SkipLSTMCell(nnx.RNNCellBase):
-    """An LSTM cell into which one of the last K states, or a mean of them, enters.
+class SkipCell(nnx.RNNCellBase):
+    """A recurrent cell: any transition, any skip over time, any skip over depth.
 
     Works wherever Flax's own cells do: `nnx.RNN(cell)`, with `seq_lengths` and `return_carry`, and
-    `nnx.Bidirectional`. For training the agent use `SkipLSTM`, which returns its decisions beside h, or
+    `nnx.Bidirectional`. For training an agent use `SkipLayer`, which returns its decisions beside h, or
     `return_decision=True`.
 
-    Gui et al. (2019), Eq. 1 and 2; `functional.skip_lstm_step` holds the mathematics.
+    `functional.recurrent_step` holds the mathematics.
 
     Args:
         in_features: size of the input.
-        hidden_features: size of h and c.
-        skip: which state enters.
+        hidden_features: size of h, and of every other array of the state.
+        skip: which earlier state enters a step.
+        transition: how a state and an input become the new state.
+        depth_skip: what enters from further below in a stack; the cell is then called with `below`.
+        below_features: size of that, by default `hidden_features`.
         agent_features: hidden units of the agent; the paper's is 50. Ignored without an agent.
-        kernel_init: initializer of W_x, one (in, hidden) block per gate.
-        recurrent_kernel_init: initializer of W_h, one (hidden, hidden) block per gate.
-        bias_init: initializer of the gates' biases.
+        kernel_init: initializer of matrices on the input, one (in, hidden) block for each gate.
+        recurrent_kernel_init: initializer of matrices on the state, one (hidden, hidden) block for each gate.
+        bias_init: initializer of biases and other vectors.
         forget_bias: added to the forget gate's initial bias.
-        agent_kernel_init: initializer of the agent's weights; by default `kernel_init`.
-        agent_input_kernel_init: initializer of those that act on x(t), where they are to have a scale of
-            their own, as for one-hot inputs: few of their features are not zero.
-        agent_bias_init: initializer of the agent's biases.
+        agent_kernel_init: initializer of the time skip's weights; by default `kernel_init`.
+        agent_input_kernel_init: initializer of those of an agent that act on x(t), where they are to have a
+            scale of their own, as for one-hot inputs: few of their features are not zero.
+        agent_bias_init: initializer of the time skip's biases.
         recurrent_dropout: rate at which features of the entering h are dropped, the same ones at all
             steps of a sequence, while `deterministic` is False.
-        weight_dropout: rate at which entries of W_h are dropped where a call brings a `weight_key`, the same
-            ones for all sequences and steps (DropConnect, as in Merity et al. 2018); see `SkipLSTM`.
-        learnable_carry: learn the initial h and c (shared by all sequences); otherwise they are zeros.
+        weight_dropout: rate at which entries of the matrices on the state are dropped where a call brings a
+            `weight_key`, the same ones for all sequences and steps (DropConnect, as in Merity et al. 2018);
+            see `SkipLayer`.
+        learnable_carry: learn the initial state (shared by all sequences); otherwise it is zeros.
         return_decision: return `SkipOutput` (h with the decision's trace) instead of h alone.
         dtype: in which matrices are multiplied; by default `param_dtype`. With bfloat16 the parameters,
             biases, sums, states and all that is returned stay float32; see `functional.product`.
@@ -54,13 +59,17 @@ class SkipLSTMCell(nnx.RNNCellBase):
 
     Attributes:
         deterministic: set by `.train()` and `.eval()`: greedy choices and no dropout when True.
+        weights: the transition's parameters.
+        agent: the time skip's; None where it has none.
+        depth: the depth skip's; None without.
+        initial: the learned initial state; None without.
 
     Example::
 
         >>> import jax.numpy as jnp
         >>> from flax import nnx
-        >>> from dynskip_jax.functional import TimeSkip
-        >>> cell = SkipLSTMCell(3, 8, TimeSkip(kind="dynamic", max_skip=5), rngs=nnx.Rngs(0))
+        >>> from dynskip_jax import functional as F
+        >>> cell = SkipCell(3, 8, F.Dynamic(5), transition=F.GRU(), rngs=nnx.Rngs(0))
         >>> nnx.RNN(cell)(jnp.ones((2, 7, 3))).shape
         (2, 7, 8)
     """
@@ -71,6 +80,9 @@ class SkipLSTMCell(nnx.RNNCellBase):
         hidden_features: int,
         skip: F.TimeSkip,
         *,
+        transition: F.Transition = F.LSTM(),  # noqa: B008 (immutable)
+        depth_skip: F.DepthSkip | None = None,
+        below_features: int | None = None,
         agent_features: int = 50,
         kernel_init: Initializer = _lecun_normal,
         recurrent_kernel_init: Initializer = _orthogonal,
@@ -99,7 +111,8 @@ class SkipLSTMCell(nnx.RNNCellBase):
                 raise UserError(f"a dropout rate lies in [0, 1), got {rate}")
         self.in_features = in_features
         self.hidden_features = hidden_features
-        self.skip = skip
+        self.agent_features = agent_features
+        self.recurrence = F.Recurrence(skip, transition, depth_skip)
         self.recurrent_dropout = recurrent_dropout
         self.weight_dropout = weight_dropout
         self.return_decision = return_decision
@@ -108,51 +121,51 @@ class SkipLSTMCell(nnx.RNNCellBase):
         self.state_dtype = jnp.promote_types(self.dtype, param_dtype)
         self.deterministic = False
 
-        def blocks(init: Initializer, rows: int) -> Array:
-            shape = (rows, hidden_features)
-            return jnp.concatenate([init(rngs.params(), shape, param_dtype) for _ in range(4)], axis=1)
+        init = F.Initializers(kernel_init, recurrent_kernel_init, bias_init, forget_bias, param_dtype)
+        params = self.recurrence.init(
+            rngs.params(),
+            in_features,
+            hidden_features,
+            below=below_features,
+            agent_features=agent_features,
+            init=init,
+            agent_init=init._replace(
+                kernel=agent_kernel_init or kernel_init,
+                bias=agent_bias_init,
+                agent_input=agent_input_kernel_init,
+            ),
+        )
+        self.weights = Weights(params.transition)
+        self.agent = nnx.data(None if params.skip is None else Weights(params.skip))
+        self.depth = nnx.data(None if params.depth is None else Weights(params.depth))
+        learned = F.zero_state(transition, (hidden_features,), param_dtype) if learnable_carry else None
+        self.initial = nnx.data(None if learned is None else Weights(learned))
 
-        self.w_x = nnx.Param(blocks(kernel_init, in_features))
-        self.w_h = nnx.Param(blocks(recurrent_kernel_init, hidden_features))
-        bias = bias_init(rngs.params(), (4 * hidden_features,), param_dtype)
-        self.b = nnx.Param(bias.at[2 * hidden_features : 3 * hidden_features].add(forget_bias))
-
-        agent = None
-        if skip.has_agent:
-            agent = Agent(
-                in_features,
-                hidden_features,
-                agent_features,
-                skip.max_skip,
-                kernel_init=agent_kernel_init or kernel_init,
-                input_kernel_init=agent_input_kernel_init,
-                bias_init=agent_bias_init,
-                dtype=self.dtype,
-                param_dtype=param_dtype,
-                rngs=rngs,
-            )
-        self.agent = nnx.data(agent)
-
-        def learned() -> nnx.Param | None:
-            return nnx.Param(jnp.zeros((hidden_features,), param_dtype)) if learnable_carry else None
-
-        self.h0 = nnx.data(learned())
-        self.c0 = nnx.data(learned())
+    @property
+    def skip(self) -> F.TimeSkip:
+        """Which earlier state enters a step."""
+        return self.recurrence.time_skip
 
     @property
     def num_feature_axes(self) -> int:
         """One: an input is a vector."""
         return 1
 
-    def params(self, weight_key: Key[Array, ""] | None = None) -> F.SkipLSTMParams:
+    def params(self, weight_key: Key[Array, ""] | None = None) -> F.LayerParams:
         """Returns the weights as the pure functions take them: matrices in the dtype that multiplies.
 
         Args:
-            weight_key: with which entries of W_h are dropped at `weight_dropout`; None drops none.
+            weight_key: with which entries of the matrices on the state are dropped at `weight_dropout`; None
+                drops none.
         """
-        w_h = F.weight_dropout(weight_key, self.weight_dropout, self.w_h[...])
-        lstm = F.LSTMParams(self.w_x[...].astype(self.dtype), w_h.astype(self.dtype), self.b[...])
-        return F.SkipLSTMParams(lstm, None if self.agent is None else self.agent.params())
+        weights = self.weights.read(self.dtype)
+        if weight_key is not None and self.weight_dropout > 0.0:
+            weights = _dropped(weights, weight_key, self.weight_dropout)
+        return F.LayerParams(
+            weights,
+            None if self.agent is None else self.agent.read(self.dtype),
+            None if self.depth is None else self.depth.read(self.dtype),
+        )
 
     def initialize_carry(
         self,
@@ -166,7 +179,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
             input_shape: shape of one step's input, (*batch, in_features).
             rngs: an `nnx.Rngs` (its `carry` stream) or a stream, or a PRNG key, or one key per example,
                 (*batch,); key 0 when None.
-            carry_init: initializer of h and c instead of zeros or the learned state.
+            carry_init: initializer of the state instead of zeros or the learned state.
         """
         if isinstance(rngs, nnx.Rngs):
             rngs = rngs.carry
@@ -179,19 +192,31 @@ class SkipLSTMCell(nnx.RNNCellBase):
         noise_key, dropout_key, init_key = split_each(key, 3)
         batch = tuple(input_shape[:-1])
         state_shape = (*batch, self.hidden_features)
+        kind = self.recurrence.transition.state
         if carry_init is not None:
             # An initializer draws all states at once: its fan-in is that of the whole array.
-            h_key, c_key = jax.random.split(init_key.reshape(-1)[0])
-            h = carry_init(h_key, state_shape, self.state_dtype)
-            c = carry_init(c_key, state_shape, self.state_dtype)
-        elif self.h0 is not None:
-            leading = (1,) * len(batch) + (-1,)
-            h = jnp.broadcast_to(self.h0[...].reshape(leading), state_shape).astype(self.state_dtype)
-            c = jnp.broadcast_to(self.c0[...].reshape(leading), state_shape).astype(self.state_dtype)
+            keys = jax.random.split(init_key.reshape(-1)[0], len(kind._fields))
+            state = kind(*(carry_init(k, state_shape, self.state_dtype) for k in keys))
         else:
-            h = c = jnp.zeros(state_shape, self.state_dtype)
-        carry = F.initial_carry(example_keys(noise_key, batch), self.skip.max_skip, h, c)
+            state = self.initial_state(batch)
+        carry = F.initial_carry(example_keys(noise_key, batch), self.recurrence, state)
         return self.draw_recurrent_mask(carry, dropout_key)
+
+    def initial_state(self, batch: tuple[int, ...]) -> Any:
+        """The state every sequence starts from, zeros or learned, each array (*batch, hidden)."""
+        shape = (*batch, self.hidden_features)
+        if self.initial is None:
+            return F.zero_state(self.recurrence.transition, shape, self.state_dtype)
+        leading = (1,) * len(batch) + (-1,)
+
+        def spread(array: Float[Array, " hidden"]) -> Float[Array, "*batch hidden"]:
+            return jnp.broadcast_to(array.reshape(leading), shape).astype(self.state_dtype)
+
+        return jax.tree.map(spread, self.initial.read())
+
+    def restart_carry(self, carry: F.SkipCarry) -> F.SkipCarry:
+        """Keeps the newest state and forgets the others, the initial state in their place; see `functional`."""
+        return F.restart_carry(carry, self.recurrence, self.initial_state(carry.step.shape))
 
     def draw_recurrent_mask(self, carry: F.SkipCarry, key: Array) -> F.SkipCarry:
         """Returns the carry with a fresh recurrent-dropout mask, or with none in evaluation.
@@ -213,6 +238,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
         carry: F.SkipCarry,
         inputs: Float[Array, "*batch in"],
         *,
+        below: Float[Array, "*batch below"] | None = None,
         action: Int[Array, "*batch"] | None = None,
         mode: ActionMode | None = None,
         temperature: float | Float[Array, ""] = 1.0,
@@ -224,6 +250,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
         Args:
             carry: from `initialize_carry` or the step before.
             inputs: x(t), (*batch, in_features).
+            below: what the skip over depth brings, (*batch, below_features).
             action: k in 1..K to be replayed.
             mode: `sample`, `greedy` or a relaxation; by default greedy when `deterministic`.
             temperature: of attention and relaxations.
@@ -234,12 +261,12 @@ class SkipLSTMCell(nnx.RNNCellBase):
             The new carry, and h(t), or `SkipOutput` with `return_decision`.
         """
         params = self.params()
-        step_inputs = F.project_inputs(params, inputs, self.skip, action=action)
-        carry, output = F.skip_lstm_step(
+        step_inputs = F.project_inputs(params, inputs, self.recurrence, below=below, action=action)
+        carry, output = F.recurrent_step(
             params,
             carry,
             step_inputs,
-            self.skip,
+            self.recurrence,
             mode=mode or self.default_mode,
             temperature=temperature,
             mix=mix,
@@ -253,7 +280,7 @@ class SkipLSTMCell(nnx.RNNCellBase):
         return "greedy" if self.deterministic else "sample"
 
 
-class DynamicSkipLSTMCell(SkipLSTMCell):
+class DynamicSkipLSTMCell(SkipCell):
     """An LSTM cell whose agent picks which of the last K states enters (Gui et al. 2019).
 
     Args:
@@ -261,10 +288,10 @@ class DynamicSkipLSTMCell(SkipLSTMCell):
         hidden_features: size of h and c.
         max_skip: K; the paper's language model has 5.
         mix: λ, the weight of the chosen state against the previous one.
-        agent_input: what the agent sees beside x(t); see `TimeSkip`.
-        empty_slots: what stands for states that do not exist yet; see `TimeSkip`.
-        first_step: who decides at the first step; see `TimeSkip`.
-        **kwargs: see `SkipLSTMCell`.
+        agent_input: what the agent sees beside x(t); see `functional.Dynamic`.
+        empty_slots: what stands for states that do not exist yet; see `functional.Dynamic`.
+        first_step: who decides at the first step; see `functional.Dynamic`.
+        **kwargs: see `SkipCell`.
 
     Example::
 
@@ -287,40 +314,19 @@ class DynamicSkipLSTMCell(SkipLSTMCell):
         first_step: str = "agent",
         **kwargs: Any,
     ):
-        skip = F.TimeSkip("dynamic", max_skip, mix, agent_input, empty_slots, first_step)
+        skip = F.Dynamic(
+            max_skip, mix, first_step=first_step, agent_input=agent_input, empty_slots=empty_slots
+        )
         super().__init__(in_features, hidden_features, skip, **kwargs)
 
 
-class Agent(nnx.Module):
-    """Owns the weights of Eq. 1's MLP, so that an optimizer can tell the agent's from the network's."""
+def _dropped(weights: Any, key: Key[Array, ""], rate: float) -> Any:
+    """Drops entries of the matrices that multiply the state: all but those named w_x…"""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(weights)
+    keys = jax.random.split(key, len(leaves))
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        agent_features: int,
-        max_skip: int,
-        *,
-        kernel_init: Initializer,
-        input_kernel_init: Initializer | None = None,
-        bias_init: Initializer,
-        dtype: Any,
-        param_dtype: Any,
-        rngs: nnx.Rngs,
-    ):
-        self.dtype = dtype
-        # One matrix acts on h ⊕ x: its fan-in, and hence its scale, is that of the concatenation.
-        first = kernel_init(rngs.params(), (hidden_features + in_features, agent_features), param_dtype)
-        self.w_h = nnx.Param(first[:hidden_features])
-        if input_kernel_init is None:
-            self.w_x = nnx.Param(first[hidden_features:])
-        else:
-            self.w_x = nnx.Param(input_kernel_init(rngs.params(), (in_features, agent_features), param_dtype))
-        self.b = nnx.Param(bias_init(rngs.params(), (agent_features,), param_dtype))
-        self.w_out = nnx.Param(kernel_init(rngs.params(), (agent_features, max_skip), param_dtype))
-        self.b_out = nnx.Param(bias_init(rngs.params(), (max_skip,), param_dtype))
+    def drop(path, leaf, key):
+        is_recurrent = leaf.ndim > 1 and not path[0].name.startswith("w_x")
+        return F.weight_dropout(key, rate, leaf) if is_recurrent else leaf
 
-    def params(self) -> F.AgentParams:
-        """Returns the weights as the pure functions take them: matrices in the dtype that multiplies."""
-        w_h, w_x, w_out = (w[...].astype(self.dtype) for w in (self.w_h, self.w_x, self.w_out))
-        return F.AgentParams(w_h, w_x, self.b[...], w_out, self.b_out[...])
+    return structure.unflatten([drop(path, leaf, k) for (path, leaf), k in zip(leaves, keys, strict=True)])

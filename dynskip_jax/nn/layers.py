@@ -9,11 +9,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional.agent import ActionMode
-from dynskip_jax.nn.cells import SkipLSTMCell
+from dynskip_jax.nn.cells import SkipCell
 
 
-class SkipLSTM(nnx.Module):
-    """Runs a `SkipLSTMCell` over sequences, input projections outside the loop.
+class SkipLayer(nnx.Module):
+    """Runs a `SkipCell` over sequences, input projections outside the loop.
 
     The arguments and their defaults are those of `nnx.RNN`; in addition outputs past the end of a
     sequence are zeros, and actions can be replayed.
@@ -25,7 +25,7 @@ class SkipLSTM(nnx.Module):
         reverse: run from each sequence's own last step to its first.
         keep_order: with `reverse`, return outputs in the order of the inputs.
         return_decision: return `SkipOutput` (h and the decisions' trace) instead of h alone.
-        implementation: `fast`, `readable` (can be differentiated twice) or `cudnn`; see `functional.unroll`.
+        implementation: `fused`, `reference` (the definition) or `cudnn`; see `functional.unroll`.
         rngs: where calls without a key of their own take one: the `carry` stream of an `nnx.Rngs`, a stream,
             True for a stream of the layer's own (seed 0; each call draws anew), or False for none, where
             every call brings a carry or a key.
@@ -35,7 +35,7 @@ class SkipLSTM(nnx.Module):
         >>> import jax, jax.numpy as jnp
         >>> from flax import nnx
         >>> from dynskip_jax.nn import DynamicSkipLSTMCell
-        >>> layer = SkipLSTM(DynamicSkipLSTMCell(3, 8, max_skip=5, rngs=nnx.Rngs(0)))
+        >>> layer = SkipLayer(DynamicSkipLSTMCell(3, 8, max_skip=5, rngs=nnx.Rngs(0)))
         >>> outputs = layer(jnp.ones((2, 7, 3)), rngs=jax.random.key(1))
         >>> outputs.h.shape, outputs.decision.action.shape
         ((2, 7, 8), (2, 7))
@@ -43,14 +43,14 @@ class SkipLSTM(nnx.Module):
 
     def __init__(
         self,
-        cell: SkipLSTMCell,
+        cell: SkipCell,
         *,
         time_major: bool = False,
         return_carry: bool = False,
         reverse: bool = False,
         keep_order: bool = False,
         return_decision: bool = True,
-        implementation: str = "fast",
+        implementation: str = "fused",
         rngs: nnx.Rngs | nnx.RngStream | bool = True,
     ):
         self.cell = cell
@@ -72,6 +72,7 @@ class SkipLSTM(nnx.Module):
         self,
         inputs: Float[Array, "batch_or_time time_or_batch in"],
         *,
+        below: Float[Array, "batch_or_time time_or_batch below"] | None = None,
         initial_carry: F.SkipCarry | None = None,
         seq_lengths: Int[Array, " batch"] | None = None,
         return_carry: bool | None = None,
@@ -85,12 +86,14 @@ class SkipLSTM(nnx.Module):
         mix: float | Float[Array, ""] | None = None,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
         weight_key: Key[Array, ""] | None = None,
+        return_memory: bool = False,
         implementation: str | None = None,
     ) -> Any:
         """Runs the layer.
 
         Args:
             inputs: (batch, time, in), or (time, batch, in) with `time_major`.
+            below: what the cell's skip over depth brings, laid out as the inputs.
             initial_carry: where to start; by default the cell's initial carry.
             seq_lengths: true lengths, (batch,).
             return_carry: overrides the layer's own setting, as the next three do.
@@ -106,6 +109,7 @@ class SkipLSTM(nnx.Module):
             policy_mask: False for skips the agent may not choose, (K,) or (batch, K).
             weight_key: one PRNG key, with which the cell's `weight_dropout` is drawn for all sequences and
                 steps; None drops no weights.
+            return_memory: put the internal states into the output (`SkipOutput.memory`).
             implementation: overrides the layer's own.
 
         Returns:
@@ -115,7 +119,7 @@ class SkipLSTM(nnx.Module):
         time_major = self.time_major if time_major is None else time_major
         if time_major:
             inputs = jnp.swapaxes(inputs, 0, 1)
-            actions = None if actions is None else jnp.swapaxes(actions, 0, 1)
+            below, actions = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), (below, actions))
         if initial_carry is None:
             shape = (inputs.shape[0], inputs.shape[2])
             initial_carry = self.cell.initialize_carry(shape, self.rngs if rngs is None else rngs)
@@ -123,7 +127,8 @@ class SkipLSTM(nnx.Module):
             self.cell.params(weight_key),
             initial_carry,
             inputs,
-            self.cell.skip,
+            self.cell.recurrence,
+            below=below,
             seq_lengths=seq_lengths,
             reverse=self.reverse if reverse is None else reverse,
             keep_order=self.keep_order if keep_order is None else keep_order,
@@ -132,6 +137,7 @@ class SkipLSTM(nnx.Module):
             temperature=temperature,
             mix=mix,
             policy_mask=policy_mask,
+            return_memory=return_memory,
             implementation=implementation or self.implementation,
         )
         if time_major:

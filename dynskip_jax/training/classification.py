@@ -17,7 +17,7 @@ from dynskip_jax.data import epoch_order, minibatches, padded_minibatches
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.models import SequenceClassifier
-from dynskip_jax.nn.cells import Agent
+from dynskip_jax.nn import Weights
 from dynskip_jax.training.objective import AgentObjective, agent_loss, network_loss
 from dynskip_jax.training.parallel import mean_over
 from dynskip_jax.training.stage import AgentValues, Stage, Sweep
@@ -43,12 +43,14 @@ class ClassificationSettings:
 
     Attributes:
         skips: the time skip of each layer, bottom first.
+        transition: of every layer.
+        depth_skip: what each layer receives from further below; None for nothing.
         features: size of the state.
         num_symbols: number of input symbols.
         num_classes: number of classes.
         batch_size: examples per training step.
         seeds: one per model; each seed has an order of examples of its own.
-        cell_options: options of `SkipLSTMCell` for each layer.
+        cell_options: options of `SkipCell` for each layer.
         objective: how agents are rewarded.
         epochs: how long training goes on, for what is scheduled over it.
         sweep: in what else than their seeds the models differ.
@@ -67,6 +69,8 @@ class ClassificationSettings:
     seeds: tuple[int, ...]
     cell_options: tuple[dict[str, Any], ...]
     objective: AgentObjective
+    transition: F.Transition = F.LSTM()  # noqa: RUF009 (immutable)
+    depth_skip: F.DepthSkip | None = None
     epochs: int = 1
     sweep: Sweep = Sweep()  # noqa: RUF009 (immutable)
     num_positions: int = 0
@@ -104,6 +108,8 @@ class Classification:
             s.features,
             s.num_classes,
             s.skips,
+            transition=s.transition,
+            depth_skip=s.depth_skip,
             dropout=s.dropout,
             dtype=s.dtype,
             cell_options=s.cell_options,
@@ -196,7 +202,7 @@ class Classification:
             mode=mode,
             entropy_coef=values.entropy_coef,
             average=average,
-            values=_critics_say(model, output.seen),
+            values=_critics_say(model, output.observations),
         )
         if carry:
             mean = mean_over(jax.lax.stop_gradient(rewards).mean(), axis_name)
@@ -287,28 +293,19 @@ def _judged(logits: Float[Array, "batch classes"], batch: Examples) -> tuple[Arr
     return nll, (logits.argmax(-1) == batch.y).astype(nll.dtype)
 
 
-def _critic(cell: Any, rngs: nnx.Rngs) -> Agent | None:
+def _critic(cell: Any, rngs: nnx.Rngs) -> Weights | None:
     """A critic for a layer that samples: an MLP of the agent's form and size whose one output is V(s(t))."""
     if not cell.skip.is_stochastic:
         return None
-    initializers = dict(kernel_init=nnx.initializers.lecun_normal(), bias_init=nnx.initializers.zeros_init())
-    return Agent(
-        cell.in_features,
-        cell.hidden_features,
-        cell.agent.b.shape[0],
-        1,
-        **initializers,
-        dtype=cell.dtype,
-        param_dtype=cell.param_dtype,
-        rngs=rngs,
-    )
+    sizes = (cell.in_features, cell.hidden_features, cell.agent_features)
+    return Weights(F.Dynamic(1).init(rngs.params(), *sizes, F.Initializers(dtype=cell.param_dtype)))
 
 
-def _critics_say(model: SequenceClassifier, seen: tuple) -> tuple[Array | None, ...] | None:
+def _critics_say(model: SequenceClassifier, observations: tuple) -> tuple[Array | None, ...] | None:
     """V(s(t)) for each layer that samples, (batch, time); None without critics."""
     if not hasattr(model, "critics"):
         return None
     return tuple(
-        None if critic is None else F.critic_values(critic.params(), x, h)
-        for critic, (x, h) in zip(model.critics, seen, strict=True)
+        None if critic is None else F.critic_values(critic.read(), x, h)
+        for critic, (x, h) in zip(model.critics, observations, strict=True)
     )

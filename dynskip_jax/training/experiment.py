@@ -179,6 +179,7 @@ def _run_model(
         "experiment": experiment.name,
         "dataset": experiment.dataset,
         "model": model,
+        **_recurrence(experiment.config(model)),
         "parameters": parameters,
         "seeds": seeds,
         "metrics": by_value[selected],
@@ -195,6 +196,18 @@ def _run_model(
         record |= {"selected": values[selected], "sweep": rows}
     run_dir.write_result(record)
     return run_dir.result()
+
+
+def _recurrence(config: Mapping[str, Any]) -> dict[str, str]:
+    """What of a model its name does not say: another transition than the LSTM, a skip over depth."""
+    plain = {"transition": "lstm", "depth_skip": None}
+    return {name: config[name] for name, usual in plain.items() if config.get(name, usual) != usual}
+
+
+def _row_name(result: Mapping[str, Any]) -> str:
+    """A model's name in a table, with what its own name does not say."""
+    more = [result[name] for name in ("transition", "depth_skip") if name in result]
+    return ", ".join([result["model"], *more])
 
 
 def metrics_in_every_mode(
@@ -306,7 +319,7 @@ def _print_table(experiment: Experiment, results: Sequence[dict[str, Any]]) -> N
             ]
             # All values of a sweep have taken this time together.
             shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
-            table.add_row(_label(result["model"], row["value"]), *cells, *shared)
+            table.add_row(_label(_row_name(result), row["value"]), *cells, *shared)
     published = experiment.published()
     if published:
         table.add_section()

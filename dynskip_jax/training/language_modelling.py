@@ -30,12 +30,14 @@ class LanguageModellingSettings:
 
     Attributes:
         skips: the time skip of each layer, bottom first.
+        transition: of every layer.
+        depth_skip: what each layer receives from further below; None for nothing.
         features: size of every layer's state (and of the embedding), or one size for each layer.
         batch_size: streams read side by side in training.
         num_steps: steps of truncated back-propagation.
         dropout: what is dropped in training; a number: `LanguageModelDropout.everywhere`.
         init_scale: weights are drawn from U(-init_scale, init_scale).
-        cell_options: options of `SkipLSTMCell` for each layer.
+        cell_options: options of `SkipCell` for each layer.
         objective: how agents are rewarded. With several rollouts each stream is read as often, side by side.
         character_options: options of `CharEmbedding`, which then takes the place of a table of words.
         embedding_features: size of the embedding, where it is not that of the first layer.
@@ -61,6 +63,8 @@ class LanguageModellingSettings:
     init_scale: float
     cell_options: tuple[dict[str, Any], ...]
     objective: AgentObjective
+    transition: F.Transition = F.LSTM()  # noqa: RUF009 (immutable)
+    depth_skip: F.DepthSkip | None = None
     character_options: dict[str, Any] | None = None
     embedding_features: int | None = None
     tied: bool = False
@@ -196,7 +200,7 @@ class LanguageModelling:
     ) -> tuple[Any, LanguageModelOutput, Float[Array, "batch time"]]:
         """Returns the carry for the next segment, the output, and -log p of each target."""
         if self.settings.restart_buffer:
-            carry = tuple(F.restart_carry(layer) for layer in carry)
+            carry = model.stack.restart_carry(carry)
         carry, output = model(
             carry,
             segment.inputs,
@@ -424,6 +428,8 @@ def make_model(
         len(words),
         settings.features,
         settings.skips,
+        transition=settings.transition,
+        depth_skip=settings.depth_skip,
         embedding=embedding,
         embedding_features=settings.embedding_features,
         tied=settings.tied,

@@ -11,11 +11,11 @@ import pytest
 from benchmarks import jax_layers
 from benchmarks.contestants import layers
 from benchmarks.shapes import Shape
-from dynskip_jax.functional import TimeSkip
-from dynskip_jax.nn import SkipLSTM
+from dynskip_jax.functional import Attention, Dynamic
+from dynskip_jax.nn import SkipLayer
 
 SHAPE = Shape(time=6, batch=3, features=4, hidden=5, max_skip=3, mix=0.7)
-DYNAMIC = TimeSkip("dynamic", SHAPE.max_skip, SHAPE.mix)
+DYNAMIC = Dynamic(SHAPE.max_skip, SHAPE.mix)
 
 
 def float64(tree):
@@ -102,8 +102,8 @@ def test_loss_and_input_gradient(entries, actions):
 def test_attention_is_compared_on_the_same_terms(entries):
     """With the loss of all, of a layer that attends: at its weights for h, and its gradient for x."""
     loss, of_x = run(entries["attention:k"])
-    skip = TimeSkip("attention", SHAPE.max_skip, SHAPE.mix)
-    layer = SkipLSTM(jax_layers.cell(SHAPE, skip))
+    skip = Attention(SHAPE.max_skip, SHAPE.mix)
+    layer = SkipLayer(jax_layers.cell(SHAPE, skip))
     x = jax_layers.inputs(SHAPE)
     want, gradient = jax.value_and_grad(lambda x: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))(x)
     np.testing.assert_allclose(loss, want, rtol=1e-5)
@@ -120,7 +120,7 @@ def test_weight_gradient_is_complete(entries):
 
 def test_samples_differ_between_sequences_and_steps():
     """The carry that a contestant starts from makes the agent sample, not repeat itself."""
-    layer = SkipLSTM(jax_layers.cell(SHAPE, DYNAMIC), rngs=False)
+    layer = SkipLayer(jax_layers.cell(SHAPE, DYNAMIC), rngs=False)
     out = layer(jax_layers.inputs(SHAPE), initial_carry=jax_layers.start(layer, SHAPE))
     assert len(np.unique(out.decision.action)) > 1
 
@@ -142,8 +142,8 @@ def torch():
 def test_the_loop_in_pytorch_is_our_layer(torch, actions, hoist, mix):
     from benchmarks.torch_layers import DynamicSkipLSTM
 
-    skip = TimeSkip("dynamic", SHAPE.max_skip, mix)
-    layer = SkipLSTM(jax_layers.cell(SHAPE, skip))
+    skip = Dynamic(SHAPE.max_skip, mix)
+    layer = SkipLayer(jax_layers.cell(SHAPE, skip))
     x = jax_layers.inputs(SHAPE)
     theirs = DynamicSkipLSTM(SHAPE.features, SHAPE.hidden, SHAPE.max_skip, mix, 50, hoist=hoist)
     theirs.load(layer.cell.params())

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.analysis import reading
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import Dynamic
 from experiments import ptb, ptb_runs, ptb_text
 
 SMALL = (
@@ -111,7 +111,7 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
     result = json.loads((folder / "result.json").read_text())
     trained = ptb_runs.load(folder, None)["dynamic:3"]
     selected = result["selected"]
-    assert trained.model.stack.layers[-1].cell.skip == TimeSkip("dynamic", 3, selected["mix"])
+    assert trained.model.stack.layers[-1].cell.skip == Dynamic(3, selected["mix"])
     assert int(trained.policy_mask.sum()) == selected["max_skip"]
     assert command(ptb.main, "explain", "--run-dir", folder, "--text", "a b c").status == 0
 

@@ -9,7 +9,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 
 K, HIDDEN, INPUT, UNITS = 4, 3, 2, 6
-SKIP = F.TimeSkip("dynamic", K, 0.5)
+SKIP = F.Dynamic(K, 0.5)
 
 
 def layer(max_skip=K):
@@ -19,7 +19,7 @@ def layer(max_skip=K):
     agent = F.AgentParams(
         draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, max_skip), draw(max_skip)
     )
-    return F.SkipLSTMParams(lstm, agent)
+    return F.LayerParams(lstm, agent)
 
 
 def run(x, keys, skip=SKIP, **options):
@@ -109,7 +109,7 @@ def test_a_masked_skip_is_never_chosen_and_the_rest_is_renormalised():
 
 
 def test_masked_empty_slots_are_chosen_only_once_filled():
-    skip = F.TimeSkip("dynamic", K, 1.0, empty_slots="masked")
+    skip = F.Dynamic(K, 1.0, empty_slots="masked")
     x = jax.random.normal(jax.random.key(4), (500, 6, INPUT))
     _, out = run(x, jax.random.split(jax.random.key(5), 500), skip)
     reach = np.asarray(out.decision.action).max(axis=0)
@@ -183,7 +183,7 @@ def test_dropout_of_an_example_depends_on_its_own_key_alone():
 )
 def test_an_unknown_model_is_named_in_one_line(text, named):
     with pytest.raises(UserError) as error:
-        F.TimeSkip.parse(text)
+        F.parse_time_skip(text)
     assert named in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -215,7 +215,7 @@ def test_a_dropout_rate_outside_its_range_is_refused(rate):
 
 
 def test_known_models_are_read():
-    assert F.TimeSkip.parse("lstm") == F.TimeSkip("fixed", 1)
-    assert F.TimeSkip.parse("fixed:3", mix=0.5) == F.TimeSkip("fixed", 3, 0.5)
-    assert F.TimeSkip.parse("attention:4") == F.TimeSkip("attention", 4)
-    assert F.TimeSkip.parse("dynamic:10") == F.TimeSkip("dynamic", 10)
+    assert F.parse_time_skip("lstm") == F.Fixed(1)
+    assert F.parse_time_skip("fixed:3", mix=0.5) == F.Fixed(3, 0.5)
+    assert F.parse_time_skip("attention:4") == F.Attention(4)
+    assert F.parse_time_skip("dynamic:10") == F.Dynamic(10)

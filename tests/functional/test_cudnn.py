@@ -19,7 +19,7 @@ def problem(skip=None):
     lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
     K = 1 if skip is None else skip.max_skip
     carry = F.initial_carry(jax.random.split(next(keys), BATCH), K, draw(BATCH, HIDDEN), draw(BATCH, HIDDEN))
-    return F.SkipLSTMParams(lstm), carry, draw(BATCH, TIME, INPUT)
+    return F.LayerParams(lstm), carry, draw(BATCH, TIME, INPUT)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_outputs_carry_and_gradients_are_those_of_the_readable_unroll(reference,
         options = options | {"seq_lengths": jnp.array(options["seq_lengths"], jnp.int32)}
 
     def loss(params, x, implementation):
-        end, out = F.unroll(params, carry, x, F.TimeSkip(), implementation=implementation, **options)
+        end, out = F.unroll(params, carry, x, F.Previous(), implementation=implementation, **options)
         return jnp.sum(jnp.sin(out.h)) + jnp.sum(end.c * end.h), (end._replace(key=None), out)
 
     gradient = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
@@ -60,11 +60,11 @@ def test_what_cudnn_cannot_do_is_said(monkeypatch):
     params, carry, x = problem()
     run = lambda carry, skip, x=x: F.unroll(params, carry, x, skip, implementation="cudnn")
     with pytest.raises(UserError, match="needs an NVIDIA GPU, not a cpu"):
-        run(carry, F.TimeSkip())
-    skip = F.TimeSkip("fixed", 3)
+        run(carry, F.Previous())
+    skip = F.Fixed(3)
     with pytest.raises(UserError, match="no skip over time"):
         run(problem(skip)[1], skip)
     with pytest.raises(UserError, match="no recurrent dropout"):
-        run(carry._replace(recurrent_mask=jnp.ones((BATCH, HIDDEN))), F.TimeSkip())
+        run(carry._replace(recurrent_mask=jnp.ones((BATCH, HIDDEN))), F.Previous())
     with pytest.raises(UserError, match="float32 alone"):
-        run(carry, F.TimeSkip(), x.astype(jnp.bfloat16))
+        run(carry, F.Previous(), x.astype(jnp.bfloat16))

@@ -14,23 +14,23 @@ from dynskip_jax.functional import fused
 BATCH, TIME, INPUT, HIDDEN, UNITS = 3, 7, 2, 4, 5
 
 SKIPS = {
-    "lstm": F.TimeSkip(),
-    "lstm-mixed": F.TimeSkip("fixed", 1, 0.3),
+    "lstm": F.Previous(),
+    "lstm-mixed": F.Fixed(1, 0.3),
     **{
         f"{kind}:3 {mix}": F.TimeSkip(kind, 3, mix)
         for kind, mix in itertools.product(("fixed", "attention", "dynamic"), (1.0, 0.5))
     },
-    "attention mean": F.TimeSkip("attention", 3, 0.5, agent_input="mean"),
-    "attention masked": F.TimeSkip("attention", 4, 1.0, empty_slots="masked"),
-    "dynamic:1": F.TimeSkip("dynamic", 1, 0.5),
-    "dynamic mean": F.TimeSkip("dynamic", 3, 0.5, agent_input="mean"),
-    "dynamic masked": F.TimeSkip("dynamic", 4, 0.5, empty_slots="masked"),
-    "dynamic carried": F.TimeSkip("dynamic", 3, 0.5, first_step="carried"),
-    "attention carried": F.TimeSkip("attention", 3, 0.5, first_step="carried"),
-    "fixed carried": F.TimeSkip("fixed", 3, 0.5, first_step="carried"),
-    "longer than the sequence": F.TimeSkip("dynamic", 12, 0.5),
-    "fixed, longer": F.TimeSkip("fixed", 12, 0.5),
-    "released": F.TimeSkip("dynamic", 4, 1.0, agent_input="mean", first_step="carried"),
+    "attention mean": F.Attention(3, 0.5, agent_input="mean"),
+    "attention masked": F.Attention(4, 1.0, empty_slots="masked"),
+    "dynamic:1": F.Dynamic(1, 0.5),
+    "dynamic mean": F.Dynamic(3, 0.5, agent_input="mean"),
+    "dynamic masked": F.Dynamic(4, 0.5, empty_slots="masked"),
+    "dynamic carried": F.Dynamic(3, 0.5, first_step="carried"),
+    "attention carried": F.Attention(3, 0.5, first_step="carried"),
+    "fixed carried": F.Fixed(3, 0.5, first_step="carried"),
+    "longer than the sequence": F.Dynamic(12, 0.5),
+    "fixed, longer": F.Fixed(12, 0.5),
+    "released": F.Dynamic(4, 1.0, agent_input="mean", first_step="carried"),
 }
 
 
@@ -47,7 +47,7 @@ def problem(skip, dtype=jnp.float64, seed=0, steps=0):
         step=jnp.full(BATCH, steps, jnp.int32),
         key=jax.random.split(next(keys), BATCH),
     )
-    return F.SkipLSTMParams(lstm, agent if skip.has_agent else None), carry, draw(BATCH, TIME, INPUT)
+    return F.LayerParams(lstm, agent if skip.has_agent else None), carry, draw(BATCH, TIME, INPUT)
 
 
 def everything(implementation, skip, params, carry, x, mix=None, **options):

@@ -47,7 +47,7 @@ def draw_weights(rng, max_skip):
 def as_params(w, has_agent):
     lstm = F.LSTMParams(*(jnp.asarray(w[n]) for n in ("wx", "wh", "b")))
     agent = F.AgentParams(*(jnp.asarray(w[n]) for n in ("a_wh", "a_wx", "a_b", "a_out", "a_bout")))
-    return F.SkipLSTMParams(lstm, agent if has_agent else None)
+    return F.LayerParams(lstm, agent if has_agent else None)
 
 
 def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent_mask=None, first_call=True):
@@ -210,7 +210,7 @@ def test_every_option_equals_the_loop_when_greedy(
 @pytest.mark.parametrize("keep_order", [True, False])
 def test_reverse_starts_at_each_sequences_own_last_step(keep_order):
     rng = np.random.default_rng(1)
-    skip = F.TimeSkip("dynamic", 3, 0.5)
+    skip = F.Dynamic(3, 0.5)
     w = draw_weights(rng, 3)
     x = rng.normal(size=(BATCH, TIME, INPUT))
     lengths = np.array([TIME, 2, 5])
@@ -253,7 +253,7 @@ def test_two_segments_with_the_carry_passed_on_equal_one_long_pass(kind):
 
 def test_one_step_equals_the_scans():
     rng = np.random.default_rng(3)
-    skip = F.TimeSkip("dynamic", 3, 0.5)
+    skip = F.Dynamic(3, 0.5)
     params = as_params(draw_weights(rng, 3), True)
     x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
     carry, _ = start(rng, skip)
@@ -268,7 +268,7 @@ def test_policy_mask_of_the_first_skips_equals_a_smaller_k():
     rng = np.random.default_rng(4)
     w = draw_weights(rng, 5)
     x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
-    large, small = F.TimeSkip("dynamic", 5, 1.0), F.TimeSkip("dynamic", 3, 1.0)
+    large, small = F.Dynamic(5, 1.0), F.Dynamic(3, 1.0)
     h0, c0 = rng.normal(size=(2, BATCH, HIDDEN))
     mask = jnp.arange(5) < 3
     carry, _ = start(rng, large, h0, c0)
@@ -284,7 +284,7 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
     rng = np.random.default_rng(5)
     w = draw_weights(rng, 3)
     x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
-    skip = F.TimeSkip("fixed", 3, 1.0)
+    skip = F.Fixed(3, 1.0)
     carry, _ = start(rng, skip)
 
     def run(mix):
@@ -292,5 +292,5 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
 
     swept = jax.jit(jax.vmap(run))(jnp.array([0.0, 0.25, 1.0]))
     for mix, h in zip((0.0, 0.25, 1.0), swept, strict=True):
-        direct = F.unroll(as_params(w, False), carry, x, F.TimeSkip("fixed", 3, mix))[1].h
+        direct = F.unroll(as_params(w, False), carry, x, F.Fixed(3, mix))[1].h
         np.testing.assert_allclose(h, direct, rtol=1e-12)

@@ -181,7 +181,7 @@ def test_a_sampled_agent_sends_no_gradient_into_the_network_and_attention_does()
     def trace(lstm, x, kind):
         carry = F.initial_carry(jax.random.split(jax.random.key(0), 1), K, h0[None], c0[None])
         skip = F.TimeSkip(kind, K, 0.7)
-        _, out = F.unroll(F.SkipLSTMParams(lstm, agent), carry, x[None], skip)
+        _, out = F.unroll(F.LayerParams(lstm, agent), carry, x[None], skip)
         return out.decision.log_prob.sum() + out.decision.entropy.sum()
 
     largest = lambda tree: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
@@ -198,7 +198,7 @@ def test_gradients_with_replayed_actions_agree_with_finite_differences(kind):
     def loss(lstm, x, h0, c0):
         carry = F.initial_carry(jax.random.split(jax.random.key(0), 1), K, h0[None], c0[None])
         _, out = F.unroll(
-            F.SkipLSTMParams(lstm, agent if kind != "fixed" else None), carry, x[None], skip, actions=actions
+            F.LayerParams(lstm, agent if kind != "fixed" else None), carry, x[None], skip, actions=actions
         )
         return jnp.sum(jnp.sin(out.h @ head))
 

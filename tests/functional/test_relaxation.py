@@ -108,7 +108,7 @@ def weights_of_a_layer():
     keys = iter(jax.random.split(jax.random.key(6), 9))
     draw = lambda *shape: jax.random.normal(next(keys), shape)
     lstm = F.LSTMParams(draw(2, 12), draw(3, 12), draw(12))
-    return F.SkipLSTMParams(lstm, F.AgentParams(draw(3, 5), draw(2, 5), draw(5), draw(5, K), draw(K))), draw(
+    return F.LayerParams(lstm, F.AgentParams(draw(3, 5), draw(2, 5), draw(5), draw(5, K), draw(K))), draw(
         2, 6, 2
     )
 
@@ -142,7 +142,7 @@ def test_a_relaxed_agent_learns_from_the_loss_and_sends_nothing_into_the_network
 
 def test_replayed_actions_are_not_relaxed():
     params, x = weights_of_a_layer()
-    skip, zeros = F.TimeSkip("dynamic", K, 0.7), jnp.zeros((2, 3))
+    skip, zeros = F.Dynamic(K, 0.7), jnp.zeros((2, 3))
     carry = F.initial_carry(jax.random.split(jax.random.key(5), 2), K, zeros, zeros)
     actions = jnp.array([[1, 2, 1, 3, 4, 2]] * 2)
     replayed = [

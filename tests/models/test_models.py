@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import parse_time_skip
 from dynskip_jax.models import LanguageModel, SequenceClassifier
 from dynskip_jax.training.language_modelling import uniform
 
@@ -17,11 +17,11 @@ KEY = jax.random.key(1)
 
 
 def classifier_of(model, **options):
-    return SequenceClassifier(6, 8, 3, [TimeSkip.parse(model)], rngs=nnx.Rngs(0), **options)
+    return SequenceClassifier(6, 8, 3, [parse_time_skip(model)], rngs=nnx.Rngs(0), **options)
 
 
 def language_model_of(*names, features=12, **options):
-    skips = [TimeSkip.parse(name) for name in names]
+    skips = [parse_time_skip(name) for name in names]
     options = dict(weight_init=uniform(0.5), rngs=nnx.Rngs(0)) | options
     return LanguageModel(12, features, skips, **options)
 

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from dynskip_jax import functional as F
-from dynskip_jax.nn import DynamicSkipLSTMCell, SkipLSTM, SkipLSTMCell, SkipLSTMStack, cells, layers
+from dynskip_jax.nn import DynamicSkipLSTMCell, SkipCell, SkipLayer, SkipStack, cells, layers
 
 BATCH, TIME, INPUT, HIDDEN = 3, 7, 4, 5
 LENGTHS = jnp.array([TIME, 2, 5])
@@ -25,7 +25,7 @@ def same_weights(skip):
     flax_cell = nnx.LSTMCell(
         INPUT, HIDDEN, bias_init=nnx.initializers.normal(1.0), param_dtype=jnp.float32, rngs=nnx.Rngs(1)
     )
-    ours = SkipLSTMCell(INPUT, HIDDEN, skip, rngs=nnx.Rngs(2))
+    ours = SkipCell(INPUT, HIDDEN, skip, rngs=nnx.Rngs(2))
     ours.w_x[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("ig", "ii", "if_", "io")], 1)
     ours.w_h[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("hg", "hi", "hf", "ho")], 1)
     ours.b[...] = jnp.concatenate([getattr(flax_cell, n).bias[...] for n in ("hg", "hi", "hf", "ho")])
@@ -35,12 +35,12 @@ def same_weights(skip):
 @pytest.mark.parametrize(
     "skip",
     [
-        F.TimeSkip(),
-        F.TimeSkip("dynamic", 1, 0.0),
-        F.TimeSkip("dynamic", 1, 1.0),
-        F.TimeSkip("dynamic", 5, 0.0),
-        F.TimeSkip("attention", 1, 1.0),
-        F.TimeSkip("fixed", 4, 0.0),
+        F.Previous(),
+        F.Dynamic(1, 0.0),
+        F.Dynamic(1, 1.0),
+        F.Dynamic(5, 0.0),
+        F.Attention(1, 1.0),
+        F.Fixed(4, 0.0),
     ],
     ids=str,
 )
@@ -87,7 +87,7 @@ def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major
     )
     inputs = jnp.swapaxes(x, 0, 1) if time_major else x
     flax_carry, flax_h = nnx.RNN(cell)(inputs, **options)
-    carry, h = SkipLSTM(cell, return_decision=False)(inputs, **options)
+    carry, h = SkipLayer(cell, return_decision=False)(inputs, **options)
     if time_major:
         h, flax_h = jnp.swapaxes(h, 0, 1), jnp.swapaxes(flax_h, 0, 1)
     valid = F.length_mask(LENGTHS, TIME) if with_lengths else jnp.ones((BATCH, TIME), bool)
@@ -118,7 +118,7 @@ def test_bidirectional_reads_each_sequence_from_both_of_its_own_ends(x):
     h = both(x, seq_lengths=LENGTHS)
     assert h.shape == (BATCH, TIME, 2 * HIDDEN)
     ours = nnx.Bidirectional(
-        SkipLSTM(forward, return_decision=False), SkipLSTM(backward, return_decision=False)
+        SkipLayer(forward, return_decision=False), SkipLayer(backward, return_decision=False)
     )(x, seq_lengths=LENGTHS)
     for n, length in enumerate(np.asarray(LENGTHS)):
         alone = x[n : n + 1, :length]
@@ -130,7 +130,7 @@ def test_bidirectional_reads_each_sequence_from_both_of_its_own_ends(x):
 
 def test_a_learned_initial_carry_gets_a_gradient(x):
     cell = DynamicSkipLSTMCell(INPUT, HIDDEN, learnable_carry=True, rngs=nnx.Rngs(0))
-    gradient = nnx.grad(lambda layer: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))(SkipLSTM(cell))
+    gradient = nnx.grad(lambda layer: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))(SkipLayer(cell))
     assert jnp.abs(gradient.cell.h0[...]).min() > 0
     assert jnp.abs(gradient.cell.c0[...]).min() > 0
 
@@ -143,7 +143,7 @@ def test_carry_init_is_used(x):
 
 
 def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation(x):
-    cell = SkipLSTMCell(INPUT, 2000, F.TimeSkip(), recurrent_dropout=0.25, rngs=nnx.Rngs(0))
+    cell = SkipCell(INPUT, 2000, F.Previous(), recurrent_dropout=0.25, rngs=nnx.Rngs(0))
     carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0))
     mask = carry.recurrent_mask
     assert set(np.unique(mask)) == {0.0, np.float32(1 / 0.75)}
@@ -155,7 +155,7 @@ def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation(x):
 
 
 def test_evaluation_is_greedy_and_training_samples(x):
-    layer = SkipLSTM(DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=4, rngs=nnx.Rngs(0)))
+    layer = SkipLayer(DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=4, rngs=nnx.Rngs(0)))
     sampled = [np.asarray(layer(x).decision.action) for _ in range(2)]
     assert (sampled[0] != sampled[1]).any()  # each call draws anew
     layer.eval()
@@ -164,7 +164,7 @@ def test_evaluation_is_greedy_and_training_samples(x):
 
 
 def test_replayed_actions_reproduce_a_sampled_run(x):
-    layer = SkipLSTM(DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=4, rngs=nnx.Rngs(0)))
+    layer = SkipLayer(DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=4, rngs=nnx.Rngs(0)))
     first = layer(x, seq_lengths=LENGTHS)
     again = layer(x, seq_lengths=LENGTHS, actions=first.decision.action)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
@@ -174,7 +174,7 @@ def test_replayed_actions_reproduce_a_sampled_run(x):
 def test_models_stacked_by_vmap_equal_each_alone(x):
     def make(seed):
         cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, rngs=nnx.Rngs(seed))
-        return SkipLSTM(cell, rngs=False)
+        return SkipLayer(cell, rngs=False)
 
     def run(params, key):
         return nnx.merge(graphdef, params)(x, rngs=key)
@@ -191,8 +191,8 @@ def test_models_stacked_by_vmap_equal_each_alone(x):
 
 
 def test_stack_equals_its_layers_one_after_the_other(x):
-    skips = [F.TimeSkip(), F.TimeSkip("dynamic", 3, 0.5), F.TimeSkip("attention", 2)]
-    stack = SkipLSTMStack(INPUT, HIDDEN, skips, rngs=nnx.Rngs(0))
+    skips = [F.Previous(), F.Dynamic(3, 0.5), F.Attention(2)]
+    stack = SkipStack(INPUT, HIDDEN, skips, rngs=nnx.Rngs(0))
     carry = stack.initialize_carry(BATCH, jax.random.key(3))
     ends, out = stack(carry, x, seq_lengths=LENGTHS)
     h = x
@@ -205,7 +205,7 @@ def test_stack_equals_its_layers_one_after_the_other(x):
 
 
 def test_stack_drops_layer_inputs_and_outputs_only_with_a_key(x):
-    stack = SkipLSTMStack(INPUT, 64, [F.TimeSkip(), F.TimeSkip()], dropout=0.5, rngs=nnx.Rngs(0))
+    stack = SkipStack(INPUT, 64, [F.Previous(), F.Previous()], dropout=0.5, rngs=nnx.Rngs(0))
     carry = stack.initialize_carry(BATCH, jax.random.key(3))
     _, dropped = stack(carry, x, key=jax.random.key(4))
     share = float(jnp.mean(dropped.h == 0))
@@ -215,9 +215,9 @@ def test_stack_drops_layer_inputs_and_outputs_only_with_a_key(x):
 
 
 def test_stack_draws_for_each_sequence_with_its_own_key(x):
-    skips = [F.TimeSkip(), F.TimeSkip("dynamic", 3)]
+    skips = [F.Previous(), F.Dynamic(3)]
     options = {"recurrent_dropout": 0.3, "learnable_carry": True}
-    stack = SkipLSTMStack(INPUT, 8, skips, dropout=0.5, cell_options=options, rngs=nnx.Rngs(0))
+    stack = SkipStack(INPUT, 8, skips, dropout=0.5, cell_options=options, rngs=nnx.Rngs(0))
     carry_keys, keys = jax.random.split(jax.random.key(5), (2, BATCH))
 
     def run(rows):
@@ -231,10 +231,10 @@ def test_stack_draws_for_each_sequence_with_its_own_key(x):
 
 
 def test_released_options_reach_the_cell():
-    cell = SkipLSTMCell(
+    cell = SkipCell(
         3,
         64,
-        F.TimeSkip("dynamic", 5),
+        F.Dynamic(5),
         agent_features=400,
         forget_bias=1.0,
         agent_kernel_init=nnx.initializers.normal(0.3),

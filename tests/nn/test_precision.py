@@ -12,7 +12,7 @@ from jax.extend.core import jaxprs_in_params
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import make_corpus
-from dynskip_jax.nn import SkipLSTM, SkipLSTMCell, linear
+from dynskip_jax.nn import SkipCell, SkipLayer, linear
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.objective import AgentObjective
@@ -33,11 +33,11 @@ CORPUS = make_corpus("letters", dict.fromkeys(("train", "valid", "test"), LINES)
 
 
 def language_modelling(model, dtype):
-    skip = F.TimeSkip.parse(model, mix=0.5) if ":" in model else F.TimeSkip()
+    skip = F.parse_time_skip(model, mix=0.5) if ":" in model else F.Previous()
     return LanguageModelling(
         CORPUS,
         LanguageModellingSettings(
-            skips=(F.TimeSkip(), skip),
+            skips=(F.Previous(), skip),
             features=16,
             batch_size=BATCH,
             num_steps=TIME,
@@ -51,7 +51,7 @@ def language_modelling(model, dtype):
 
 
 def classification(model, dtype):
-    skip = F.TimeSkip.parse(model, mix=0.5) if ":" in model else F.TimeSkip()
+    skip = F.parse_time_skip(model, mix=0.5) if ":" in model else F.Previous()
     labels = SYMBOLS[:, -1]  # the last symbol: soon learned
     return Classification(
         {"train": Examples(SYMBOLS, labels)},
@@ -151,25 +151,25 @@ def test_losses_states_gradients_and_updated_parameters_are_float32(make, model)
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_layers_outputs_are_float32(model):
-    cell = SkipLSTMCell(
-        *(3, 8, F.TimeSkip.parse(model, mix=0.5) if ":" in model else F.TimeSkip()),
+    cell = SkipCell(
+        *(3, 8, F.parse_time_skip(model, mix=0.5) if ":" in model else F.Previous()),
         **CELL_OPTIONS,
         dtype=jnp.bfloat16,
         rngs=nnx.Rngs(0),
     )
     x = jax.random.normal(jax.random.key(1), (2, 5, 3))
-    carry, out = SkipLSTM(cell, return_carry=True)(x)
+    carry, out = SkipLayer(cell, return_carry=True)(x)
     flax_carry, h = nnx.RNN(cell, return_carry=True)(x)
     assert floats((carry, out, flax_carry, h, nnx.state(cell, nnx.Param))) == {"float32"}
     greedy = cell.initialize_carry(x[:, 0].shape)
     cell.eval()
-    _, out = SkipLSTM(cell, return_carry=True)(x, initial_carry=greedy)
+    _, out = SkipLayer(cell, return_carry=True)(x, initial_carry=greedy)
     np.testing.assert_allclose(nnx.RNN(cell)(x, initial_carry=greedy), out.h, rtol=1e-5, atol=1e-6)
 
 
 def test_one_step_by_hand():
-    cell = SkipLSTMCell(
-        3, 8, F.TimeSkip(), bias_init=nnx.initializers.normal(1.0), dtype=jnp.bfloat16, rngs=nnx.Rngs(0)
+    cell = SkipCell(
+        3, 8, F.Previous(), bias_init=nnx.initializers.normal(1.0), dtype=jnp.bfloat16, rngs=nnx.Rngs(0)
     )
     x = jax.random.normal(jax.random.key(1), (4, 3))
     carry = cell.initialize_carry((4, 3), jax.random.key(2), nnx.initializers.normal(1.0))
@@ -192,9 +192,9 @@ def test_a_wider_compute_dtype_widens_the_state():
     options = dict(
         recurrent_kernel_init=nnx.initializers.normal(0.1), param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0)
     )
-    skip = F.TimeSkip("dynamic", 3)
-    narrow = SkipLSTMCell(3, 8, skip, **CELL_OPTIONS, **options)
-    wide = SkipLSTMCell(3, 8, skip, **CELL_OPTIONS, **options, dtype=jnp.float32)
+    skip = F.Dynamic(3)
+    narrow = SkipCell(3, 8, skip, **CELL_OPTIONS, **options)
+    wide = SkipCell(3, 8, skip, **CELL_OPTIONS, **options, dtype=jnp.float32)
     for cell, name in ((narrow, "bfloat16"), (wide, "float32")):
         carry = cell.initialize_carry((2, 3))
         assert floats(carry) == {name}

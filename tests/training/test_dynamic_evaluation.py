@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 
 from dynskip_jax.data import make_corpus
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import parse_time_skip
 from dynskip_jax.training.dynamic_evaluation import DynamicEvaluation
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings, uniform
 from dynskip_jax.training.objective import AgentObjective
@@ -30,7 +30,7 @@ TEXT = ["a b c d e f a b c d"]
 
 def task_of(model, test=TEXT):
     settings = LanguageModellingSettings(
-        skips=(TimeSkip.parse(model),),
+        skips=(parse_time_skip(model),),
         features=6,
         batch_size=4,
         num_steps=5,

@@ -11,7 +11,7 @@ from flax import nnx
 
 from dynskip_jax.data import LanguageCorpus, Vocabulary, make_corpus
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import Previous, parse_time_skip
 from dynskip_jax.models import LanguageModelDropout
 from dynskip_jax.training.language_modelling import (
     CacheGrid,
@@ -39,7 +39,7 @@ def corpus_of(train=60, valid=37, test=23):
 
 def task_of(model="dynamic:3", corpus=None, **settings):
     defaults = dict(
-        skips=(TimeSkip(), TimeSkip.parse(model)),
+        skips=(Previous(), parse_time_skip(model)),
         features=8,
         batch_size=3,
         num_steps=5,
@@ -173,7 +173,7 @@ def keep_newest(carry):
 
 
 def test_restarted_buffer_keeps_the_newest_state_alone():
-    settings = dict(skips=(TimeSkip(), TimeSkip.parse("fixed:3")))
+    settings = dict(skips=(Previous(), parse_time_skip("fixed:3")))
     restarting, plain = task_of(restart_buffer=True, **settings), task_of(**settings)
     params = plain.init(jax.random.key(0))
     kept = second_segment(plain, params, lambda carry: carry)
@@ -187,7 +187,7 @@ def test_restarted_buffer_keeps_the_newest_state_alone():
 
 
 def test_restarting_the_buffer_is_nothing_to_a_plain_lstm():
-    settings = dict(skips=(TimeSkip(), TimeSkip()))
+    settings = dict(skips=(Previous(), Previous()))
     params = task_of(**settings).init(jax.random.key(0))
     losses = [
         second_segment(task_of(restart_buffer=restart, **settings), params, lambda carry: carry)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.data import make_corpus
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import Previous, parse_time_skip
 from dynskip_jax.training import loop
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
@@ -90,7 +90,7 @@ def classification(seeds):
     return WatchedClassification(
         splits,
         ClassificationSettings(
-            skips=(TimeSkip.parse("dynamic:3", mix=0.5),),
+            skips=(parse_time_skip("dynamic:3", mix=0.5),),
             features=8,
             num_symbols=6,
             num_classes=3,
@@ -112,7 +112,7 @@ def language_modelling(seeds):
     return WatchedLanguageModelling(
         corpus,
         LanguageModellingSettings(
-            skips=(TimeSkip(), TimeSkip.parse("dynamic:3")),
+            skips=(Previous(), parse_time_skip("dynamic:3")),
             features=8,
             batch_size=4,
             num_steps=6,
@@ -500,7 +500,7 @@ def test_cyclic_text_is_learned_to_a_perplexity_near_one(tmp_path):
     task = LanguageModelling(
         make_corpus("cycle", lines, "here"),
         LanguageModellingSettings(
-            skips=(TimeSkip(), TimeSkip.parse("dynamic:3")),
+            skips=(Previous(), parse_time_skip("dynamic:3")),
             features=16,
             batch_size=4,
             num_steps=9,
@@ -528,7 +528,7 @@ def test_classifier_learns_to_copy_the_last_symbol(tmp_path):
     task = Classification(
         splits,
         ClassificationSettings(
-            skips=(TimeSkip.parse("dynamic:3", mix=0.5),),
+            skips=(parse_time_skip("dynamic:3", mix=0.5),),
             features=16,
             num_symbols=4,
             num_classes=4,

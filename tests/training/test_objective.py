@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import Decision, TimeSkip
+from dynskip_jax.functional import Decision, parse_time_skip
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.objective import AgentObjective, agent_loss
 
 BATCH, TIME, ROLLOUTS = 6, 4, 3
-DYNAMIC = TimeSkip.parse("dynamic:5")
+DYNAMIC = parse_time_skip("dynamic:5")
 
 
 def decision_of(seed):
@@ -128,7 +128,7 @@ def test_only_layers_that_sample_contribute(entropy):
     objective = AgentObjective(entropy=entropy)
     decisions = tuple(decision_of(seed) for seed in range(4))
     rewards = rewards_of("per_step")
-    quiet = tuple(TimeSkip.parse(name) for name in ("lstm", "fixed:3", "attention:4"))
+    quiet = tuple(parse_time_skip(name) for name in ("lstm", "fixed:3", "attention:4"))
     assert agent_loss(objective, quiet, decisions[:3], rewards) == 0.0
     first, last = (agent_loss(objective, (DYNAMIC,), (decisions[i],), rewards) for i in (0, 3))
     stack = (DYNAMIC, quiet[0], quiet[2], DYNAMIC)
@@ -154,7 +154,7 @@ def test_classifier_compares_the_rollouts_of_one_example():
         task = Classification(
             {"train": batch},
             ClassificationSettings(
-                skips=(TimeSkip.parse("dynamic:4", mix=mix),),
+                skips=(parse_time_skip("dynamic:4", mix=mix),),
                 features=8,
                 num_symbols=5,
                 num_classes=3,

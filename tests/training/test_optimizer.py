@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from dynskip_jax.data import make_corpus
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import Previous, parse_time_skip
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
@@ -114,7 +114,7 @@ def test_agent_of_a_language_model_is_told_from_its_network():
     task = LanguageModelling(
         make_corpus("letters", lines, "here"),
         LanguageModellingSettings(
-            skips=(TimeSkip(), TimeSkip.parse("dynamic:2")),
+            skips=(Previous(), parse_time_skip("dynamic:2")),
             features=4,
             batch_size=2,
             num_steps=3,

@@ -7,7 +7,7 @@ import pytest
 
 from dynskip_jax.data import make_corpus
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import Previous, parse_time_skip
 from dynskip_jax.training import loop
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
@@ -27,7 +27,7 @@ def classification(num_seeds, baseline):
     return Classification(
         {"train": Examples(x[:42], y[:42]), "dev": Examples(x[42:], y[42:])},
         ClassificationSettings(
-            skips=(TimeSkip.parse("dynamic:3", mix=0.5),),
+            skips=(parse_time_skip("dynamic:3", mix=0.5),),
             features=8,
             num_symbols=6,
             num_classes=3,
@@ -48,7 +48,7 @@ def language_modelling(num_seeds, baseline):
     return LanguageModelling(
         corpus,
         LanguageModellingSettings(
-            skips=(TimeSkip(), TimeSkip.parse("dynamic:3")),
+            skips=(Previous(), parse_time_skip("dynamic:3")),
             features=8,
             batch_size=BATCH,
             num_steps=5,

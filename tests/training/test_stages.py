@@ -11,7 +11,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.data import make_corpus
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import TimeSkip
+from dynskip_jax.functional import Dynamic, Previous, TimeSkip, parse_time_skip
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
@@ -36,7 +36,7 @@ def classification(seeds=(0,), objective=EXACT, skip="dynamic:4", **settings):
     return Classification(
         splits(),
         ClassificationSettings(
-            skips=(skip if isinstance(skip, TimeSkip) else TimeSkip.parse(skip, mix=0.5),),
+            skips=(skip if isinstance(skip, TimeSkip) else parse_time_skip(skip, mix=0.5),),
             features=6,
             num_symbols=6,
             num_classes=3,
@@ -56,7 +56,7 @@ def language_modelling(sweep, num_seeds=1, mix=0.5):
     return LanguageModelling(
         corpus,
         LanguageModellingSettings(
-            skips=(TimeSkip(), TimeSkip.parse("dynamic:3", mix=mix)),
+            skips=(Previous(), parse_time_skip("dynamic:3", mix=mix)),
             features=6,
             batch_size=4,
             num_steps=6,
@@ -112,7 +112,7 @@ def test_models_that_differ_in_mix_are_those_trained_alone(kind, tmp_path):
     sweep = Sweep(mix=tuple(m for m in mixes for _ in range(2)))
     if kind == "classification":
         together = classification((3, 4) * 2, sweep=sweep)
-        alone = {mix: classification((4,), skip=TimeSkip("dynamic", 4, mix)) for mix in mixes}
+        alone = {mix: classification((4,), skip=Dynamic(4, mix)) for mix in mixes}
     else:
         together = language_modelling(sweep, num_seeds=4)
         alone = {mix: language_modelling(Sweep(), mix=mix) for mix in mixes}
@@ -177,7 +177,7 @@ def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(t
 
 
 def loss_and_gradient(objective, carry=None, **settings):
-    task = classification(objective=objective, skip=TimeSkip("dynamic", 4, 1.0), **settings)
+    task = classification(objective=objective, skip=Dynamic(4, 1.0), **settings)
     params = task.init(jax.random.key(1))
     batch = jax.tree.map(lambda leaf: leaf[0], next(iter(task.train_batches(0))))
     carry = task.initial_carry(params, jax.random.key(0)) if carry is None else carry
@@ -238,13 +238,13 @@ def test_vimco_trains_the_averaged_prediction():
 def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
     decision = F.Decision(jnp.ones((2, 3), int), jnp.full((2, 3), -5.0), jnp.arange(6.0).reshape(2, 3))
     objective = AgentObjective(entropy=entropy, relaxation="soft", relaxed_epochs=1)
-    skip, rewards = TimeSkip("dynamic", 4, 1.0), jnp.array([1.0, 2.0])
+    skip, rewards = Dynamic(4, 1.0), jnp.array([1.0, 2.0])
     loss = agent_loss(objective, (skip,), (decision,), rewards, mode="soft", entropy_coef=-0.5)
     np.testing.assert_allclose(loss, 0.5 * (0 + 1 + 2 + 3 + 4 + 5) / 2)
 
 
 def test_averaged_predictions_are_means_of_probabilities():
-    task = classification(skip=TimeSkip("dynamic", 4, 1.0))
+    task = classification(skip=Dynamic(4, 1.0))
     params = jax.tree.map(lambda leaf: leaf[None], task.init(jax.random.key(1)))
     keys = jax.random.split(jax.random.key(3), 1)
     model = nnx.merge(task.graphdef, jax.tree.map(lambda leaf: leaf[0], params))

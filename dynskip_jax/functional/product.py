@@ -1,24 +1,10 @@
-"""The LSTM transition of Gui et al. (2019), Eq. 2: one step from (input, state) to a new state."""
+"""Products with weights of a narrower dtype, and what stands beside a product in a recurrent layer."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-
-
-class LSTMParams(NamedTuple):
-    """Weights of Eq. 2, the four gates side by side in the paper's order g, i, f, o.
-
-    Attributes:
-        w_x: W_x, input to gates, (in, 4 * hidden).
-        w_h: W_h, state to gates, (hidden, 4 * hidden).
-        b: bias, (4 * hidden,).
-    """
-
-    w_x: Float[Array, "in gates"]
-    w_h: Float[Array, "hidden gates"]
-    b: Float[Array, " gates"]
 
 
 def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
@@ -58,30 +44,25 @@ def _narrow_product_backward(residuals, d):
 _narrow_product.defvjp(_narrow_product_forward, _narrow_product_backward)
 
 
-def project_gates(params: LSTMParams, x: Float[Array, "*batch in"]) -> Float[Array, "*batch gates"]:
-    """Returns W_x x, the part of Eq. 2 that needs no state, so that all steps can share one product."""
-    return product(x, params.w_x)
+def row(vector: Float[Array, " features"], like: Float[Array, "*batch features"]) -> Float[Array, "..."]:
+    """Returns a vector with as many axes as `like`, ones in place of its batch."""
+    return vector.reshape((1,) * (like.ndim - 1) + (-1,))
 
 
-def lstm_transition(
-    params: LSTMParams,
-    gates_x: Float[Array, "*batch gates"],
-    h: Float[Array, "*batch hidden"],
-    c: Float[Array, "*batch hidden"],
-) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]:
-    """One LSTM step, Eq. 2.
+def activate(
+    x: Float[Array, "*batch features"], activations: Sequence[str]
+) -> Float[Array, "*batch features"] | tuple[Float[Array, "*batch block"], ...]:
+    """Applies `tanh` or `sigmoid`, or one of them to each of as many blocks of equal width.
 
     Args:
-        params: the weights.
-        gates_x: `project_gates(params, x)`, (*batch, 4 * hidden).
-        h: the hidden state that enters, h̃(t-1) in the paper, (*batch, hidden).
-        c: the cell state that enters, c̃(t-1) in the paper, (*batch, hidden).
+        x: the features.
+        activations: one name, for all features; or several, one for each block. `linear` leaves a block as it is.
 
     Returns:
-        The new hidden state h(t) and cell state c(t), each (*batch, hidden).
+        The features; with several names a tuple of the blocks.
     """
-    b = params.b.reshape((1,) * (gates_x.ndim - 1) + (-1,))
-    g, i, f, o = jnp.split(gates_x + product(h, params.w_h) + b, 4, axis=-1)
-    c = jnp.tanh(g) * jax.nn.sigmoid(i) + c * jax.nn.sigmoid(f)
-    h = jax.nn.sigmoid(o) * jnp.tanh(c)
-    return h, c
+    functions = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid, "linear": lambda z: z}
+    if len(activations) == 1:
+        return functions[activations[0]](x)
+    blocks = jnp.split(x, len(activations), axis=-1)
+    return tuple(functions[name](block) for name, block in zip(activations, blocks, strict=True))

@@ -1,0 +1,64 @@
+"""The highway LSTM (Zhang et al. 2016; Yao et al. 2015): a depth gate between the cells of adjacent layers."""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+from jax.nn import sigmoid
+from jaxtyping import Array, Float
+
+from dynskip_jax.functional.depth_skips.base import DepthSkip, check_size
+from dynskip_jax.functional.product import product, row
+
+
+class HighwayGateParams(NamedTuple):
+    """Weights of the depth gate.
+
+    Attributes:
+        w_x: W_xd, from the layer's input, (in, hidden).
+        w_c: w_cd, the layer's own cell before, (hidden,).
+        w_l: w_ld, the cell below, (hidden,).
+        b: b_d, (hidden,).
+    """
+
+    w_x: Float[Array, "in hidden"]
+    w_c: Float[Array, " hidden"]
+    w_l: Float[Array, " hidden"]
+    b: Float[Array, " hidden"]
+
+
+class HighwayGateInputs(NamedTuple):
+    """Attributes:
+    below: c of the layer below, (*batch, hidden).
+    gate: W_xd x + w_ld ⊙ below, (*batch, hidden).
+    """
+
+    below: Float[Array, "*batch hidden"]
+    gate: Float[Array, "*batch hidden"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Highway(DepthSkip):
+    """c^l = d ⊙ c^{l-1} + f ⊙ c^l(t-1) + i ⊙ g, with d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t))."""
+
+    name: ClassVar[str] = "highway"
+    layers_below: ClassVar[int] = 1
+    source: ClassVar = "memory"
+
+    def init(self, key, in_features, below, hidden, widths, init) -> HighwayGateParams:
+        """Draws the weights; see `DepthSkip`."""
+        check_size(below, hidden)
+        x_key, c_key, l_key, b_key = jax.random.split(key, 4)
+        return HighwayGateParams(
+            init.draw(init.kernel, x_key, (in_features, hidden)),
+            *(init.draw(init.bias, k, (hidden,)) for k in (c_key, l_key, b_key)),
+        )
+
+    def project(self, params: HighwayGateParams, x, below) -> HighwayGateInputs:
+        """See `HighwayGateInputs`."""
+        return HighwayGateInputs(below, product(x, params.w_x) + row(params.w_l, below) * below)
+
+    def into_memory(self, params: HighwayGateParams, inputs: HighwayGateInputs, h, before, memory, dense):
+        """See `DepthSkip`."""
+        gate = sigmoid(inputs.gate + row(params.w_c, before) * before + row(params.b, before))
+        return memory + gate * inputs.below

@@ -1,0 +1,25 @@
+"""Skips over depth to the internal state, Wu et al. (2016), Eq. 33 and 34, plain or gated."""
+
+import dataclasses
+from typing import ClassVar
+
+from dynskip_jax.functional.depth_skips.base import Mapped
+
+
+@dataclasses.dataclass(frozen=True)
+class ToInternal(Mapped):
+    """c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, and h follows from it; h itself, where a state has no other memory."""
+
+    name: ClassVar[str] = "internal"
+
+    def into_memory(self, params, inputs, h, before, memory, dense):
+        """See `DepthSkip`."""
+        return memory + self.entering(params, inputs, h, dense)
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedToInternal(ToInternal):
+    """The same with a gate."""
+
+    name: ClassVar[str] = "gated_internal"
+    gated: bool = True

@@ -1,0 +1,386 @@
+"""A step as the fused unroll takes it: which products it has, and its derivative with their results kept."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.product import activate, product, row
+from dynskip_jax.functional.recurrence import LayerParams, Recurrence, StepInputs, advance
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One use of `dense` in a step.
+
+    Attributes:
+        matrix: which of the matrices.
+        input: which of the projected inputs is added; None for none.
+        vectors: which of the vectors are added.
+        activations: of the result.
+        rows: size of what is multiplied.
+        width: of the result.
+        of_h: whether the entering h, as it is, is multiplied.
+        in_place: whether the result takes the place of the projected input.
+    """
+
+    matrix: int
+    input: int | None
+    vectors: tuple[int, ...]
+    activations: tuple[str, ...]
+    rows: int
+    width: int
+    of_h: bool
+    in_place: bool = False
+
+    @property
+    def time_axis(self) -> int:
+        """Of an array of this call's results: first, so that steps are written in one piece, where neither the
+        result nor what was multiplied stands in an array of the unroll's own, which has the batch first.
+        """
+        return 1 if self.in_place or self.of_h else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+    """What is static about a step.
+
+    Attributes:
+        recurrence: what the layer computes.
+        params: structure of the params of transition and depth skip.
+        is_matrix: of each of their leaves.
+        inputs: structure of the projected inputs of both.
+        calls: the uses of `dense`, in their order.
+        read_inputs: which projected inputs a step reads beside adding them to a product.
+        read_vectors: which vectors it reads beside that.
+    """
+
+    recurrence: Recurrence
+    params: Any
+    is_matrix: tuple[bool, ...]
+    inputs: Any
+    calls: tuple[Call, ...] = ()
+    read_inputs: tuple[int, ...] = ()
+    read_vectors: tuple[int, ...] = ()
+
+    @property
+    def own_arrays(self) -> tuple[Call, ...]:
+        """The calls whose results do not take an input's place."""
+        return tuple(call for call in self.calls if not call.in_place)
+
+    def split(self, params: LayerParams) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """The matrices and the vectors of the params."""
+        leaves = jax.tree.leaves((params.transition, params.depth))
+        pairs = list(zip(leaves, self.is_matrix, strict=True))
+        return tuple(x for x, matrix in pairs if matrix), tuple(x for x, matrix in pairs if not matrix)
+
+    def advance(
+        self,
+        vectors: Sequence[Array],
+        inputs: Sequence[Array],
+        entering: Any,
+        previous: Any,
+        update: Float[Array, " batch"] | None,
+        recurrent_mask: Float[Array, "batch hidden"] | None,
+        dense: Callable[..., Any],
+    ) -> Any:
+        """`recurrence.advance`, a handle in place of each matrix."""
+        handles, vectors = iter(range(sum(self.is_matrix))), iter(vectors)
+        leaves = [_Matrix(next(handles)) if matrix else next(vectors) for matrix in self.is_matrix]
+        transition, depth = jax.tree.unflatten(self.params, leaves)
+        params = LayerParams(transition, depth=depth)
+        transition, depth = jax.tree.unflatten(self.inputs, inputs)
+        return advance(
+            params,
+            StepInputs(transition, depth=depth),
+            entering,
+            previous,
+            update,
+            self.recurrence,
+            recurrent_mask,
+            dense,
+        )
+
+
+class _Matrix:
+    """Stands for a matrix inside a step: only `dense` knows what to do with it."""
+
+    def __init__(self, index: int):
+        self.index = index
+
+    def _refuse(self, *_: Any):
+        raise UserError(
+            "a step multiplies by its matrices through `dense` and does nothing else with them: "
+            "write dense(params.w, x) for x @ params.w"
+        )
+
+    __matmul__ = __rmatmul__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = _refuse
+    __array__ = __jax_array__ = __getitem__ = __neg__ = __truediv__ = __rtruediv__ = _refuse
+
+    def __getattr__(self, name: str):
+        return self._refuse()
+
+
+def plan_step(
+    recurrence: Recurrence,
+    params: LayerParams,
+    inputs: StepInputs,
+    entering: Any,
+    update: Float[Array, " batch"] | None,
+    recurrent_mask: Float[Array, "batch hidden"] | None,
+) -> StepPlan:
+    """Finds out how a step multiplies, by tracing it.
+
+    Args:
+        recurrence: what the layer computes.
+        params: the layer's weights.
+        inputs: of all steps, (batch, time, ...).
+        entering: the state that enters a step.
+        update: share of the new state that is written.
+        recurrent_mask: see `SkipCarry`.
+    """
+    leaves, structure = jax.tree.flatten((params.transition, params.depth))
+    projected, input_structure = jax.tree.flatten((inputs.transition, inputs.depth))
+    plan = StepPlan(recurrence, structure, tuple(leaf.ndim > 1 for leaf in leaves), input_structure)
+    matrices, vectors = plan.split(params)
+    dtype = entering[0].dtype
+
+    at_a_step = tuple(jax.ShapeDtypeStruct((x.shape[0], x.shape[2]), dtype) for x in projected)
+    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), entering)
+    rest = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (update, recurrent_mask))
+    calls: list[Call] = []
+
+    def record(vectors, inputs, entering, update, recurrent_mask):
+        def dense(w, x, *addends, activations=("linear",)):
+            if not isinstance(w, _Matrix):
+                raise UserError("`dense` multiplies by a matrix out of the params, as it is there")
+            rows, width = matrices[w.index].shape
+            added = [i for a in addends for i, leaf in enumerate(inputs) if a is leaf]
+            biases = [i for a in addends for i, leaf in enumerate(vectors) if a is leaf]
+            call = Call(
+                w.index,
+                added[0] if added else None,
+                tuple(biases),
+                tuple(activations),
+                rows,
+                width,
+                x is entering[0],
+            )
+            calls.append(call)
+            return activate(jnp.zeros((*x.shape[:-1], width), x.dtype), activations)
+
+        return plan.advance(vectors, inputs, entering, entering, update, recurrent_mask, dense)
+
+    jax.eval_shape(record, vectors, at_a_step, state, *rest)
+    batch = entering[0].shape[0]
+    results = [jax.ShapeDtypeStruct((batch, call.width), dtype) for call in calls]
+
+    def without_products(vectors, inputs, results, entering, update, recurrent_mask):
+        remaining = iter(zip(results, calls, strict=True))
+
+        def dense(w, x, *addends, activations=("linear",)):
+            kept, call = next(remaining)
+            return _blocks(kept, call.activations)
+
+        return plan.advance(vectors, inputs, entering, entering, update, recurrent_mask, dense)
+
+    program = jax.make_jaxpr(without_products)(vectors, at_a_step, results, state, *rest).jaxpr
+    read = {id(var) for equation in program.eqns for var in equation.invars}
+    read |= {id(var) for var in program.outvars}
+    arguments = program.invars
+    read_vectors = tuple(i for i in range(len(vectors)) if id(arguments[i]) in read)
+    read_inputs = tuple(i for i in range(len(projected)) if id(arguments[len(vectors) + i]) in read)
+    added = [call.input for call in calls]
+    calls = [
+        dataclasses.replace(
+            call,
+            in_place=call.input is not None
+            and call.input not in read_inputs
+            and added.count(call.input) == 1,
+        )
+        for call in calls
+    ]
+    return dataclasses.replace(plan, calls=tuple(calls), read_inputs=read_inputs, read_vectors=read_vectors)
+
+
+def forward(
+    plan: StepPlan,
+    matrices: Sequence[Array],
+    vectors: Sequence[Array],
+    inputs: Sequence[Float[Array, "batch _"]],
+    entering: Any,
+    previous: Any,
+    update: Float[Array, " batch"] | None,
+    recurrent_mask: Float[Array, "batch hidden"] | None,
+) -> tuple[Any, list[Float[Array, "batch _"]]]:
+    """Takes a step; returns the new state and the results of all products."""
+    kept: list[Array] = []
+
+    def dense(w, x, *addends, activations=("linear",)):
+        y = product(x, matrices[w.index])
+        for addend in addends:
+            y = y + (addend if addend.ndim == y.ndim else row(addend, y))
+        y = _activated(y, activations)
+        kept.append(y)
+        return _blocks(y, activations)
+
+    new = plan.advance(vectors, inputs, entering, previous, update, recurrent_mask, dense)
+    return new, kept
+
+
+class Adjoints(NamedTuple):
+    """What a step sends back.
+
+    Attributes:
+        results: gradients of the products, before their activations, (batch, width) each.
+        operands: what each product multiplied; None where that is the entering h.
+        vectors: of those vectors that are read.
+        inputs: of those projected inputs that are read.
+        entering: of the state that entered.
+        previous: of State(t-1), through what is written of it.
+        update: of the share that is written.
+        recurrent_mask: of the mask.
+    """
+
+    results: tuple[Array, ...]
+    operands: tuple[Array | None, ...]
+    vectors: tuple[Array, ...]
+    inputs: tuple[Array, ...]
+    entering: Any
+    previous: Any
+    update: Array | None
+    recurrent_mask: Array | None
+
+
+def backward(
+    plan: StepPlan,
+    transposes: Sequence[Callable[[Array], Array]],
+    kept: Sequence[Float[Array, "batch _"]],
+    vectors: Sequence[Array],
+    inputs: Sequence[Float[Array, "batch _"]],
+    entering: Any,
+    previous: Any,
+    update: Float[Array, " batch"] | None,
+    recurrent_mask: Float[Array, "batch hidden"] | None,
+    d_state: Any,
+) -> Adjoints:
+    """Undoes a step whose products are kept.
+
+    Args:
+        plan: how the step multiplies.
+        transposes: of each call, d -> d wᵀ.
+        kept: of each call, its result.
+        vectors: the vectors.
+        inputs: the projected inputs of this step; only those are read that `read_inputs` names.
+        entering: the state that entered.
+        previous: State(t-1).
+        update: share of the new state that was written.
+        recurrent_mask: see `SkipCarry`.
+        d_state: the adjoint of the state that was written.
+    """
+
+    def step(probes, read_vectors, read_inputs, entering, previous, update, recurrent_mask):
+        remaining = iter(zip(kept, probes, transposes, plan.calls, strict=True))
+        operands: list[Array | None] = []
+        all_vectors, all_inputs = list(vectors), list(inputs)
+        for i, value in zip(plan.read_vectors, read_vectors, strict=True):
+            all_vectors[i] = value
+        for i, value in zip(plan.read_inputs, read_inputs, strict=True):
+            all_inputs[i] = value
+
+        def dense(w, x, *addends, activations=("linear",)):
+            y, probe, transpose, call = next(remaining)
+            operands.append(None if call.of_h else x)
+            known = {id(array) for array in (*all_vectors, *all_inputs)}
+            others = [addend for addend in addends if id(addend) not in known]
+            y = _replayed(y, x, probe, others, call.activations, transpose)
+            return _blocks(y, call.activations)
+
+        new = plan.advance(all_vectors, all_inputs, entering, previous, update, recurrent_mask, dense)
+        return new, tuple(operands)
+
+    probes = tuple(jnp.zeros_like(y) for y in kept)
+    arguments = (
+        probes,
+        tuple(vectors[i] for i in plan.read_vectors),
+        tuple(inputs[i] for i in plan.read_inputs),
+        entering,
+        previous,
+        update,
+        recurrent_mask,
+    )
+    _, undo, operands = jax.vjp(step, *arguments, has_aux=True)
+    results, *others = undo(d_state)
+    return Adjoints(results, operands, *others)
+
+
+def _replayed(
+    y: Float[Array, "batch width"],
+    x: Float[Array, "batch in"],
+    probe: Float[Array, "batch width"],
+    others: Sequence[Array],
+    activations: tuple[str, ...],
+    transpose: Callable[[Array], Array],
+) -> Float[Array, "batch width"]:
+    """The kept result y, with the derivative of the product that made it.
+
+    `probe` stands for something that was added before the activation: its gradient is the result's.
+    """
+
+    @jax.custom_vjp
+    def replay(y, x, probe, others):
+        return y
+
+    def replay_forward(y, x, probe, others):
+        return y, (y, tuple(addend.shape for addend in others))
+
+    def replay_backward(residuals, dy):
+        y, shapes = residuals
+        d = dy * _slope(y, activations)
+        d_others = [d if len(shape) == d.ndim else jnp.sum(d, axis=0) for shape in shapes]
+        return jnp.zeros_like(y), transpose(d), d, d_others
+
+    replay.defvjp(replay_forward, replay_backward)
+    return replay(y, x, probe, list(others))
+
+
+# Activations of a whole result at once.
+
+
+def _blocks(y: Float[Array, "batch width"], activations: Sequence[str]) -> Any:
+    return y if len(activations) == 1 else tuple(jnp.split(y, len(activations), axis=-1))
+
+
+def _scale(width: int, activations: Sequence[str], dtype: Any) -> Float[Array, "1 width"] | float | None:
+    """s such that the activation is s tanh(s z) + 1 - s: 1 for a tanh, ½ for a sigmoid; None for neither."""
+    if "linear" in activations:
+        return None
+    scales = [1.0 if name == "tanh" else 0.5 for name in activations]
+    if len(set(scales)) == 1:
+        return scales[0]
+    return jnp.concatenate([jnp.full((1, width // len(scales)), s, dtype) for s in scales], axis=1)
+
+
+def _activated(y: Float[Array, "batch width"], activations: Sequence[str]) -> Float[Array, "batch width"]:
+    scale = _scale(y.shape[-1], activations, y.dtype)
+    if scale is None:
+        if set(activations) == {"linear"}:
+            return y
+        return jnp.concatenate(activate(y, activations), axis=-1)
+    return jnp.tanh(y * scale) * scale + (1 - scale)
+
+
+def _slope(y: Float[Array, "batch width"], activations: Sequence[str]) -> Float[Array, "batch width"] | float:
+    """The derivative of the activation, from its value: 1 - y² of a tanh, y (1 - y) of a sigmoid."""
+    scale = _scale(y.shape[-1], activations, y.dtype)
+    if scale is None:
+        if set(activations) == {"linear"}:
+            return 1.0
+        slopes = {"linear": jnp.ones_like, "tanh": lambda y: 1 - y * y, "sigmoid": lambda y: y * (1 - y)}
+        blocks = zip(activations, jnp.split(y, len(activations), axis=-1), strict=True)
+        return jnp.concatenate([slopes[name](block) for name, block in blocks], axis=-1)
+    return (1 - y) * (y + (2 * scale - 1))

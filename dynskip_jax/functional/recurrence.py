@@ -1,0 +1,473 @@
+"""A recurrent layer as three choices, and its step, the function that `jax.lax.scan` runs.
+
+Gui et al. (2019), Eq. 1 and 2, for any transition, skip over time and skip over depth. This is the reference:
+what a layer means is defined here, and the fused unroll is held to it.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.depth_skips.base import DepthSkip
+from dynskip_jax.functional.relaxation import RELAXATIONS
+from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip, check_mix
+from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
+
+MODES = ("sample", "greedy", *RELAXATIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrence:
+    """What a recurrent layer computes. Hashable, hence a static argument under `jit`.
+
+    Attributes:
+        time_skip: which earlier state enters a step.
+        transition: how a state and an input become the new state.
+        depth_skip: what enters from further below in a stack; None for nothing.
+    """
+
+    time_skip: TimeSkip = Previous()  # noqa: RUF009 (immutable)
+    transition: Transition = LSTM()  # noqa: RUF009 (immutable)
+    depth_skip: DepthSkip | None = None
+
+    def init(
+        self,
+        key: Key[Array, ""],
+        in_features: int,
+        hidden: int,
+        *,
+        below: int | None = None,
+        agent_features: int = 50,
+        init: Initializers = Initializers(),  # noqa: B008 (immutable)
+        agent_init: Initializers | None = None,
+    ) -> "LayerParams":
+        """Draws all weights of a layer.
+
+        Args:
+            key: a PRNG key.
+            in_features: size of x(t).
+            hidden: size of each of the state's arrays.
+            below: size of what the skip over depth brings; by default `hidden`.
+            agent_features: hidden units of an agent; the paper's is 50.
+            init: how parameters are drawn.
+            agent_init: how those of the time skip are; by default as the others.
+        """
+        transition_key, skip_key, depth_key = jax.random.split(key, 3)
+        params = self.transition.init(transition_key, in_features, hidden, init)
+        skip = self.time_skip.init(skip_key, in_features, hidden, agent_features, agent_init or init)
+        depth = None
+        if self.depth_skip is not None:
+            x = jax.ShapeDtypeStruct((1, in_features), init.dtype)
+            widths = [
+                leaf.shape[-1] for leaf in jax.tree.leaves(jax.eval_shape(self.transition.project, params, x))
+            ]
+            below = hidden if below is None else below
+            depth = self.depth_skip.init(depth_key, in_features, below, hidden, widths, init)
+        return LayerParams(params, skip, depth)
+
+
+class LayerParams(NamedTuple):
+    """All weights of one layer.
+
+    Attributes:
+        transition: the transition's.
+        skip: the time skip's: an agent's (or attention's), an update gate's; None where it has none.
+        depth: the depth skip's.
+    """
+
+    transition: Any
+    skip: Any = None
+    depth: Any = None
+
+
+class SkipCarry(NamedTuple):
+    """What one step hands to the next. Every leaf leads with the batch dimensions.
+
+    Attributes:
+        slots: the last K states, newest first: the transition's state, each array (*batch, K, hidden).
+        step: how many steps were taken since the carry was made, (*batch,).
+        key: one PRNG key per example; step t draws with `fold_in(key, t)`, so an example's noise depends
+            on its own key and its own step alone, (*batch,).
+        own: what the time skip carries beside the states.
+        recurrent_mask: the factor on the state that enters the gates, the same at all steps (Gal &
+            Ghahramani 2016), (*batch, hidden); None without recurrent dropout.
+    """
+
+    slots: Any
+    step: Int[Array, "*batch"]
+    key: Key[Array, "*batch"]
+    own: Any = ()
+    recurrent_mask: Float[Array, "*batch hidden"] | None = None
+
+    @property
+    def state(self) -> Any:
+        """The newest state, each array (*batch, hidden)."""
+        return jax.tree.map(lambda slots: slots[..., 0, :], self.slots)
+
+
+class StepInputs(NamedTuple):
+    """What a step needs that no state enters into: it can be computed for all steps before the loop.
+
+    Attributes:
+        transition: `Transition.project` of x(t).
+        skip: `TimeSkip.project` of x(t).
+        depth: `DepthSkip.project` of x(t) and what comes from below.
+        action: to be replayed in place of a choice, (*batch,); None to choose.
+        valid: False past the end of a sequence, (*batch,); None where there is no padding.
+    """
+
+    transition: Any
+    skip: Any = None
+    depth: Any = None
+    action: Int[Array, "*batch"] | None = None
+    valid: Bool[Array, "*batch"] | None = None
+
+
+class SkipOutput(NamedTuple):
+    """What a step gives to the layer above.
+
+    Attributes:
+        h: h(t), (*batch, hidden); zeros past the end of a sequence.
+        decision: the trace of the choice.
+        memory: the internal state of step t (`Transition.memory`), (*batch, hidden), where it was asked for.
+    """
+
+    h: Float[Array, "*batch hidden"]
+    decision: Decision
+    memory: Float[Array, "*batch hidden"] | None = None
+
+
+def initial_carry(key: Key[Array, "*batch"], recurrence: Recurrence, state: Any) -> SkipCarry:
+    """A carry whose K slots all hold one state: zeros, a learned state, or one carried from elsewhere.
+
+    Args:
+        key: one PRNG key per example.
+        recurrence: what the layer computes.
+        state: the transition's state, each array (*batch, hidden).
+    """
+    K = recurrence.time_skip.max_skip
+    slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
+    own = recurrence.time_skip.initial_own(key.shape, state[0].dtype)
+    return SkipCarry(slots, jnp.zeros(key.shape, jnp.int32), key, own)
+
+
+def zero_state(transition: Transition, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Any:
+    """A state of zeros, each array of the shape (*batch, hidden)."""
+    return transition.state(*(jnp.zeros(shape, dtype) for _ in transition.state._fields))
+
+
+def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
+    """Keeps the newest state and forgets the other K-1, as the released language model does each segment.
+
+    The key moves on, so that the steps to come do not repeat the noise of those gone by.
+
+    Args:
+        carry: any carry of the layer.
+        recurrence: what the layer computes.
+        initial: the initial state, which takes the place of those forgotten, each array (*batch, hidden).
+    """
+    fold_in = jax.random.fold_in
+    for _ in carry.key.shape:
+        fold_in = jax.vmap(fold_in)
+
+    def forget(slots, state):
+        return slots.at[..., 1:, :].set(state[..., None, :])
+
+    return carry._replace(
+        slots=jax.tree.map(forget, carry.slots, initial),
+        step=jnp.zeros_like(carry.step),
+        key=fold_in(carry.key, carry.step),
+        own=recurrence.time_skip.initial_own(carry.step.shape, carry.slots[0].dtype),
+    )
+
+
+def project_inputs(
+    params: LayerParams,
+    x: Float[Array, "*batch in"],
+    recurrence: Recurrence,
+    *,
+    below: Float[Array, "*batch below"] | None = None,
+    action: Int[Array, "*batch"] | None = None,
+    valid: Bool[Array, "*batch"] | None = None,
+) -> StepInputs:
+    """Everything of a step that only the input decides; `*batch` may contain the time axis.
+
+    Past the end of a sequence the input is taken to be zeros: whatever stands there, not a number even, has
+    no effect on anything.
+    """
+    if valid is not None:
+        x = jnp.where(valid[..., None], x, 0)
+        below = None if below is None else jnp.where(valid[..., None], below, 0)
+    inputs = recurrence.transition.project(params.transition, x)
+    depth = None
+    if recurrence.depth_skip is not None:
+        if below is None:
+            raise UserError(f"a skip over depth to {recurrence.depth_skip.name} needs what comes from below")
+        inputs = recurrence.depth_skip.into_gates(params.depth, below, inputs)
+        depth = recurrence.depth_skip.project(params.depth, x, below)
+    return StepInputs(inputs, recurrence.time_skip.project(params.skip, x), depth, action, valid)
+
+
+def skip_inputs(
+    recurrence: Recurrence,
+    inputs: StepInputs,
+    step: Int[Array, "*batch"],
+    key: Key[Array, "*batch"],
+    dtype: Any,
+    mode: ActionMode,
+    temperature: float | Float[Array, ""],
+    policy_mask: Bool[Array, "*batch_or_none K"] | None,
+) -> SkipInputs:
+    """What of a decision needs no state, of one step or of all at once."""
+    skip = recurrence.time_skip
+    replayed = inputs.action is not None
+    return SkipInputs(
+        projected=jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip),
+        step=step,
+        noise=skip.noise(key, step, mode, replayed, dtype),
+        allowed=skip.allowed(step, policy_mask),
+        action=inputs.action,
+        temperature=temperature,
+    )
+
+
+def recurrent_step(
+    params: LayerParams,
+    carry: SkipCarry,
+    inputs: StepInputs,
+    recurrence: Recurrence,
+    *,
+    mode: ActionMode = "sample",
+    temperature: float | Float[Array, ""] = 1.0,
+    mix: float | Float[Array, ""] | None = None,
+    policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+    return_memory: bool = False,
+) -> tuple[SkipCarry, SkipOutput]:
+    """One step, the function that `jax.lax.scan` runs.
+
+    Args:
+        params: the layer's weights.
+        carry: the K-slot buffer, counters and keys.
+        inputs: `project_inputs(params, x(t), recurrence)`.
+        recurrence: what the layer computes.
+        mode: whether the agent samples, takes its most probable choice, or weighs all (`RELAXATIONS`).
+        temperature: τ of `relaxed_weights`, for attention and where `mode` is a relaxation.
+        mix: the skip weight λ, in place of the time skip's own; may be traced, to sweep it inside one program.
+        policy_mask: False for skips the agent may not choose, (K,) or (*batch, K); masking all but the
+            first K' sweeps K inside one program. Where it leaves nothing, State(t-1) enters.
+        return_memory: put the internal state into the output.
+
+    Returns:
+        The new carry, and h(t) with the trace of the decision.
+    """
+    skip = recurrence.time_skip
+    options = dict(mode=mode, temperature=temperature, mix=mix, policy_mask=policy_mask)
+    entering, choice, decision, own = prev_state(params, carry, inputs, recurrence, **options)
+    mask = carry.recurrent_mask
+    entering = dropped(entering, mask, recurrence.transition)
+    new = advance(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
+
+    first = (carry.step == 0) if skip.forgets_carried else None
+    slots = jax.tree.map(lambda slots, array: _push(slots, array, first), carry.slots, new)
+    after = carry._replace(slots=slots, step=carry.step + 1, own=own)
+    memory = getattr(new, recurrence.transition.memory) if return_memory else None
+    output = SkipOutput(new[0], decision, memory)
+    if inputs.valid is None:
+        return after, output
+
+    def where_valid(new, old):
+        valid = inputs.valid.reshape(inputs.valid.shape + (1,) * (new.ndim - inputs.valid.ndim))
+        return jnp.where(valid, new, old)
+
+    kept = jax.tree.map(
+        where_valid, (after.slots, after.step, after.own), (carry.slots, carry.step, carry.own)
+    )
+    after = after._replace(slots=kept[0], step=kept[1], own=kept[2])
+    return after, jax.tree.map(lambda leaf: where_valid(leaf, 0), output)
+
+
+def prev_state(
+    params: LayerParams,
+    carry: SkipCarry,
+    inputs: StepInputs,
+    recurrence: Recurrence,
+    *,
+    mode: ActionMode = "sample",
+    temperature: float | Float[Array, ""] = 1.0,
+    mix: float | Float[Array, ""] | None = None,
+    policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+) -> tuple[Any, Choice, Decision, Any]:
+    """The state that enters a step, λ State(t-k) + (1 - λ) State(t-1) (Eq. 2), and how k was decided.
+
+    Arguments are those of `recurrent_step`; recurrent dropout is not applied yet. Returns the state, the choice,
+    its trace, and what the time skip carries on.
+    """
+    skip = recurrence.time_skip
+    dtype = carry.slots[0].dtype
+    seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, mode, temperature, policy_mask)
+    slots = getattr(carry.slots, skip.observed_array(recurrence.transition))
+    observation = {
+        "previous": lambda: slots[..., 0, :],
+        "mean": lambda: slots.mean(axis=-2),
+        "slots": lambda: slots,
+    }[skip.observed]()
+    choice, own = skip.choose(params.skip, seen, observation, carry.own, mode)
+    decision = skip.decide(params.skip, seen, observation, carry.own, choice, mode)
+    mix = skip.mix if mix is None else mix
+
+    def enter(slots):
+        if skip.fixed_slot == 0:
+            return slots[..., 0, :]
+        return mixed(mix, _read(slots, choice, skip.fixed_slot), slots[..., 0, :])
+
+    return jax.tree.map(enter, carry.slots), choice, decision, own
+
+
+def advance(
+    params: LayerParams,
+    inputs: StepInputs,
+    entering: Any,
+    previous: Any,
+    update: Float[Array, "*batch"] | None,
+    recurrence: Recurrence,
+    recurrent_mask: Float[Array, "*batch hidden"] | None,
+    dense: Dense,
+) -> Any:
+    """From the state that enters to the state that is written.
+
+    Args:
+        params: the layer's weights.
+        inputs: what needs no state.
+        entering: from `prev_state`, and `dropped`.
+        previous: State(t-1).
+        update: share of the new state that is written; None for all of it.
+        recurrence: what the layer computes.
+        recurrent_mask: see `SkipCarry`.
+        dense: multiplies by a matrix; see `transitions.Dense`.
+    """
+    transition, depth = recurrence.transition, recurrence.depth_skip
+    if recurrent_mask is not None and transition.memory == "h":
+        dense = _masked(dense, recurrent_mask)
+    if depth is None:
+        new = transition.step(params.transition, inputs.transition, entering, dense)
+    else:
+        entered = []
+
+        def into_memory(memory):
+            entered.append(True)
+            before = getattr(entering, transition.memory)
+            return depth.into_memory(params.depth, inputs.depth, entering.h, before, memory, dense)
+
+        new = transition.step(params.transition, inputs.transition, entering, dense, into_memory)
+        if not entered and type(depth).into_memory is not DepthSkip.into_memory:
+            raise UserError(
+                f"{type(transition).__name__} calls no into_memory: a skip over depth to the internal state "
+                "has nowhere to go"
+            )
+        h = depth.into_output(params.depth, inputs.depth, entering.h, new.h, dense)
+        new = new._replace(h=h)
+    if update is None:
+        return new
+    share = update[..., None]
+    return jax.tree.map(lambda new, old: share * new + (1 - share) * old, new, previous)
+
+
+def dropped(
+    entering: Any, recurrent_mask: Float[Array, "*batch hidden"] | None, transition: Transition
+) -> Any:
+    """The state that enters, h times the mask; where h is the memory, products alone are masked (`advance`)."""
+    if recurrent_mask is None or transition.memory == "h":
+        return entering
+    return entering._replace(h=entering.h * recurrent_mask)
+
+
+def mixed(
+    mix: float | Float[Array, ""],
+    selected: Float[Array, "*batch hidden"],
+    previous: Float[Array, "*batch hidden"],
+) -> Float[Array, "*batch hidden"]:
+    """λ selected + (1 - λ) previous, without the arithmetic where λ is known to be 1."""
+    if isinstance(mix, int | float) and mix == 1:
+        return selected
+    return mix * selected + (1 - mix) * previous
+
+
+def check_call(
+    recurrence: Recurrence,
+    num_steps: int,
+    *,
+    mode: str,
+    mix: Any = None,
+    seq_lengths: Any = None,
+    actions: Any = None,
+) -> None:
+    """Checks what a call brings, as far as it is known: traced values are taken as they are.
+
+    Raises:
+        UserError: a value makes no sense.
+    """
+    if mode not in MODES:
+        raise UserError(f"unknown mode {mode!r}: choose one of {', '.join(MODES)}")
+    if mix is not None:
+        check_mix(mix)
+    lengths = np.asarray([num_steps]) if seq_lengths is None else _known(seq_lengths)
+    if lengths is not None:
+        _check_range("seq_lengths", lengths, 0, num_steps)
+    actions = None if actions is None else _known(actions)
+    if actions is not None and lengths is not None:
+        low, high = recurrence.time_skip.action_range
+        _check_range(
+            "actions",
+            actions[np.broadcast_to(np.arange(num_steps) < lengths[:, None], actions.shape)],
+            low,
+            high,
+        )
+
+
+def _known(values: Any) -> np.ndarray | None:
+    return None if isinstance(values, jax.core.Tracer) else np.asarray(values)
+
+
+def _check_range(name: str, values: np.ndarray, low: int, high: int) -> None:
+    if values.size and (values.min() < low or values.max() > high):
+        raise UserError(f"{name} lie between {low} and {high}, got {values.min()} to {values.max()}")
+
+
+def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
+    """Multiplies a masked operand: what is carried on without a product is not dropped."""
+
+    def masked(w, x, *addends, activations=("linear",)):
+        return dense(w, x * mask, *addends, activations=activations)
+
+    return masked
+
+
+def _read(
+    slots: Float[Array, "*batch K hidden"], choice: Choice, fixed_slot: int | None
+) -> Float[Array, "*batch hidden"]:
+    """What was chosen of the buffer."""
+    if fixed_slot is not None:
+        return slots[..., fixed_slot, :]
+    if choice.weights is not None:
+        return jnp.einsum("...k,...kh->...h", choice.weights, slots)
+    return jnp.take_along_axis(slots, choice.slot[..., None, None], axis=-2)[..., 0, :]
+
+
+def _push(
+    slots: Float[Array, "*batch K hidden"],
+    new: Float[Array, "*batch hidden"],
+    forget_newest: Bool[Array, "*batch"] | None,
+) -> Float[Array, "*batch K hidden"]:
+    """Puts the new state in slot 0 and moves the others one slot on."""
+    older = slots[..., :-1, :]
+    if forget_newest is not None and slots.shape[-2] > 1:
+        # Before a first step the other slots hold the initial state.
+        newest = jnp.where(forget_newest[..., None], slots[..., -1, :], older[..., 0, :])
+        older = older.at[..., 0, :].set(newest)
+    return jnp.concatenate([new[..., None, :], older], axis=-2)

@@ -1,0 +1,62 @@
+"""Skips over time: which of the earlier states enters a step. One file for each kind."""
+
+import dataclasses
+import re
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.discovery import kinds
+from dynskip_jax.functional.time_skips.attention import Attention, ContentAttention
+from dynskip_jax.functional.time_skips.base import Choice, Decision, SkipInputs, TimeSkip, check_mix
+from dynskip_jax.functional.time_skips.dynamic import Dynamic
+from dynskip_jax.functional.time_skips.fixed import Fixed
+from dynskip_jax.functional.time_skips.lstm_jump import JumpParams, LSTMJump
+from dynskip_jax.functional.time_skips.previous import Previous
+from dynskip_jax.functional.time_skips.skip_rnn import SkipRNN, UpdateParams
+
+TIME_SKIPS: dict[str, type[TimeSkip]] = kinds(__name__, TimeSkip)
+
+__all__ = [
+    "TIME_SKIPS",
+    "Attention",
+    "Choice",
+    "ContentAttention",
+    "Decision",
+    "Dynamic",
+    "Fixed",
+    "JumpParams",
+    "LSTMJump",
+    "Previous",
+    "SkipInputs",
+    "SkipRNN",
+    "TimeSkip",
+    "UpdateParams",
+    "check_mix",
+    "parse_time_skip",
+]
+
+
+def parse_time_skip(text: str, **options) -> TimeSkip:
+    """Reads `lstm` (no skip), `fixed:k`, `attention:k`, `content:k`, `dynamic:k`, `skip_rnn` or `lstm_jump`.
+
+    Args:
+        text: the name, as on the command line.
+        **options: other fields; a skip takes those it has.
+
+    Raises:
+        UserError: the name is not one of these, or k is not a whole number of at least 1.
+    """
+    name, colon, number = text.partition(":")
+    kind = TIME_SKIPS.get(name)
+    if kind is None or bool(colon) != kind.takes_max_skip:
+        known = [f"{name}:k" if kind.takes_max_skip else name for name, kind in TIME_SKIPS.items()]
+        raise UserError(f"unknown model {text!r}: choose {', '.join(known[:-1])} or {known[-1]}")
+    if kind.takes_max_skip:
+        if not re.fullmatch(r"-?[0-9]{1,9}", number):
+            raise UserError(f"model {text!r}: k must be a whole number, as in {name}:5")
+        if int(number) < 1:
+            raise UserError(f"model {text!r}: a skip needs K of at least 1, as in {name}:5")
+        options["max_skip"] = int(number)
+    else:  # such a skip has neither K nor λ
+        options = {name: value for name, value in options.items() if name not in ("max_skip", "mix")}
+    fields = {field.name for field in dataclasses.fields(kind)} - ({"agent"} if name == "content" else set())
+    return kind(**{name: value for name, value in options.items() if name in fields})

@@ -1,0 +1,209 @@
+"""What a skip over time is: which earlier state enters a step, and how much of the new one is written."""
+
+import dataclasses
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.transitions.base import Initializers, Transition
+
+Observed = Literal["previous", "mean", "slots"]
+
+
+class Choice(NamedTuple):
+    """What was decided at a step; None where a skip leaves it open. One of `slot` and `weights`, or neither.
+
+    Attributes:
+        slot: State(t-1-slot) enters, in 0..K-1, (*batch,).
+        weights: the mean of the K states under these weights enters, (*batch, K).
+        update: share of the new state that is written, the rest being State(t-1), (*batch,).
+        action: what was drawn, where that is not a slot, (*batch,).
+    """
+
+    slot: Int[Array, "*batch"] | None = None
+    weights: Float[Array, "*batch K"] | None = None
+    update: Float[Array, "*batch"] | None = None
+    action: Int[Array, "*batch"] | None = None
+
+
+class Decision(NamedTuple):
+    """What was chosen at each step, and how willingly.
+
+    Attributes:
+        action: k in 1..K, the State(t-k) that was selected; 0 where there was no step (padding). Other time
+            skips say in their own files what their actions are.
+        log_prob: log π(k | s), in nats; 0 where nothing was left to chance.
+        entropy: H(π(· | s)), in nats; 0 where nothing was left to chance.
+        update: share of the step's new state that was written: 0 where the token was not read. None where a
+            skip writes every state.
+    """
+
+    action: Int[Array, "*batch"]
+    log_prob: Float[Array, "*batch"]
+    entropy: Float[Array, "*batch"]
+    update: Float[Array, "*batch"] | None = None
+
+
+class SkipInputs(NamedTuple):
+    """What of a decision needs no state; `*batch` may contain the time axis.
+
+    Attributes:
+        projected: `TimeSkip.project` of x(t).
+        step: how many steps were taken before this one, (*batch,).
+        noise: `TimeSkip.noise`; None where nothing is drawn.
+        allowed: False for skips that must not be chosen, (*batch, K) or with ones in place of batch sizes.
+        action: to be replayed in place of a choice, (*batch,); None to choose.
+        temperature: τ of relaxed choices; one for all.
+    """
+
+    projected: Any = None
+    step: Int[Array, "*batch"] | None = None
+    noise: Float[Array, "*batch choices"] | None = None
+    allowed: Bool[Array, "*batch_or_1 K"] | None = None
+    action: Int[Array, "*batch"] | None = None
+    temperature: Float[Array, ""] | float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeSkip:
+    """Which state enters a step, and what is written. Hashable, hence a static argument under `jit`.
+
+    One of your own is a frozen dataclass in a file of its own: it says what it observes of the last K states
+    (`observed`, `observed_array`), makes a `Choice` of that, and tells the trace of it. Reading the buffer and
+    writing to it follow from the choice, in the reference and in the fused unroll alike. `choose` and `decide`
+    must work for any leading axes, for the fused unroll calls them for all steps at once.
+
+    Attributes:
+        name: on the command line, in front of a colon and K where it takes one.
+        takes_max_skip: whether it does.
+        max_skip: K, how many states the buffer holds.
+        mix: the skip weight λ in [0, 1]: λ State(t-k) + (1 - λ) State(t-1) enters the transition (Eq. 2).
+    """
+
+    name: ClassVar[str] = ""
+    takes_max_skip: ClassVar[bool] = True
+    has_agent: ClassVar[bool] = False  # whether an agent or attention distributes over the last K states
+    is_stochastic: ClassVar[bool] = False  # whether it samples, and is trained by a score-function gradient
+    writes_all: ClassVar[bool] = True  # whether every new state is written whole: `Choice.update` is None
+    max_skip: int = 1
+    mix: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Checks the values, with messages for the person who typed them."""
+        if self.max_skip < 1:
+            raise UserError(f"a skip needs max_skip (K) of at least 1, got {self.max_skip}")
+        check_mix(self.mix)
+        for field in dataclasses.fields(self):
+            known = field.metadata.get("choices")
+            value = getattr(self, field.name)
+            if known is not None and value not in known:
+                raise UserError(f"unknown {field.name} {value!r}: choose one of {', '.join(known)}")
+
+    @property
+    def fixed_slot(self) -> int | None:
+        """The slot that enters every step, where it is always the same; None where it is chosen."""
+        return None
+
+    @property
+    def forgets_carried(self) -> bool:
+        """Whether the state that entered the first step is forgotten after it, the initial one in its place."""
+        return False
+
+    @property
+    def action_range(self) -> tuple[int, int]:
+        """The smallest and the largest action that can be replayed at a step of a sequence."""
+        return 1, self.max_skip
+
+    @property
+    def observed(self) -> Observed:
+        """What is seen of the stored states: the `previous` one, their `mean`, or all K `slots`."""
+        return "previous"
+
+    def observed_array(self, transition: Transition) -> str:
+        """Which of the state's arrays is seen."""
+        return "h"
+
+    def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
+        """Draws the parameters; None where there are none.
+
+        Args:
+            key: a PRNG key.
+            in_features: size of x(t).
+            hidden: size of a state.
+            units: hidden units of an agent.
+            init: how parameters are drawn.
+        """
+        return None
+
+    def initial_own(self, batch: tuple[int, ...], dtype: Any) -> Any:
+        """What the skip itself carries from step to step beside the states; every leaf leads with the batch."""
+        return ()
+
+    def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:
+        """What of a decision only the input decides."""
+        return None
+
+    def noise(
+        self,
+        keys: Key[Array, "*batch"],
+        step: Int[Array, "*batch"],
+        mode: ActionMode,
+        replayed: bool,
+        dtype: Any,
+    ) -> Float[Array, "*batch choices"] | None:
+        """What a decision draws, `fold_in(own key, own step)` being the key of each; None without chance."""
+        return None
+
+    def differentiable(self, mode: ActionMode, replayed: bool) -> bool:
+        """Whether a gradient flows through the choice: through its `weights` or its `update`."""
+        return False
+
+    def choose(
+        self, params: Any, inputs: SkipInputs, observation: Array, own: Any, mode: ActionMode
+    ) -> tuple[Choice, Any]:
+        """Decides.
+
+        Args:
+            params: from `init`.
+            inputs: what needs no state.
+            observation: what is `observed`, (*batch, hidden), or (*batch, K, hidden) of all slots.
+            own: what the skip carries.
+            mode: `sample`, `greedy` or a relaxation.
+
+        Returns:
+            The choice, and what the skip carries on.
+        """
+        return Choice(), own
+
+    def decide(
+        self, params: Any, inputs: SkipInputs, observation: Array, own: Any, choice: Choice, mode: ActionMode
+    ) -> Decision:
+        """The trace of a choice; the arguments are those of `choose`, and what it returned."""
+        certain = jnp.zeros(inputs.step.shape, observation.dtype)
+        slot = 0 if self.fixed_slot is None else self.fixed_slot
+        return Decision(jnp.full(inputs.step.shape, slot + 1, jnp.int32), certain, certain)
+
+    def allowed(
+        self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
+    ) -> Bool[Array, "*batch_or_1 K"] | None:
+        """Which skips may be chosen; None for all."""
+        return None
+
+
+def check_mix(mix: Any) -> None:
+    """Raises a `UserError` where λ is known and does not lie in [0, 1]."""
+    if isinstance(mix, jax.core.Tracer):
+        return
+    values = np.asarray(mix)
+    if not np.all((values >= 0) & (values <= 1)):
+        raise UserError(f"mix (λ) lies between 0 and 1, got {mix}")
+
+
+def choice_field(*known: str) -> Any:
+    """A field of a time skip that takes one of a few words, the first one by default."""
+    return dataclasses.field(default=known[0], metadata={"choices": known})

@@ -1,0 +1,34 @@
+"""A skip of a fixed distance (Zhang et al. 2016)."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from dynskip_jax.functional.time_skips.base import Choice, Decision
+from dynskip_jax.functional.time_skips.windowed import Windowed
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed(Windowed):
+    """State(t-K) enters, so that K = 1 is no skip at all."""
+
+    name: ClassVar[str] = "fixed"
+
+    @property
+    def fixed_slot(self) -> int | None:
+        """The oldest, but for a first step of its own."""
+        return None if self.forgets_carried else self.max_skip - 1
+
+    def choose(self, params, inputs, observation, own, mode):
+        """See `TimeSkip`."""
+        if self.fixed_slot is not None:
+            return Choice(), own
+        oldest = jnp.full(inputs.step.shape, self.max_skip - 1, jnp.int32)
+        return self.carried_first(inputs, Choice(slot=oldest)), own
+
+    def decide(self, params, inputs, observation, own, choice, mode) -> Decision:
+        """See `TimeSkip`."""
+        certain = jnp.zeros(inputs.step.shape, observation.dtype)
+        k = jnp.full(inputs.step.shape, self.max_skip, jnp.int32)
+        return self.without_credit(inputs, Decision(k, certain, certain))

@@ -1,0 +1,142 @@
+"""LSTM-Jump (Yu et al. 2017): after some words, an agent samples how far to jump ahead."""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import choice_noise, choose, entropy
+from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip
+from dynskip_jax.functional.time_skips.windowed import log_softmax
+
+
+class JumpParams(NamedTuple):
+    """Weights of the softmax over jumps.
+
+    Attributes:
+        w: (hidden, max_jump + 1).
+        b: (max_jump + 1,).
+    """
+
+    w: Float[Array, "hidden jumps"]
+    b: Float[Array, " jumps"]
+
+
+class JumpCounts(NamedTuple):
+    """What LSTM-Jump carries.
+
+    Attributes:
+        to_read: words to be read until the next jump, (*batch,).
+        to_skip: words to be passed over, (*batch,).
+        jumps: jumps that are left, (*batch,); -1 once reading has stopped.
+    """
+
+    to_read: Int[Array, "*batch"]
+    to_skip: Int[Array, "*batch"]
+    jumps: Int[Array, "*batch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LSTMJump(TimeSkip):
+    """Reads R words, then samples κ in 0..K from softmax(W h + b): the κ-th word ahead is the next one read.
+
+    Reading stops for good at κ = 0, or when R words have been read after the last of N jumps. A word that is
+    not read changes no state. Trained by REINFORCE: `Decision.log_prob` is that of κ where one was sampled,
+    and `Decision.action` is κ + 1 there, 0 at all other steps. What the jump's softmax sees is stopped, so that
+    the score function trains its weights alone, as theirs does.
+
+    Attributes:
+        max_jump: K, the largest κ.
+        read_steps: R, words read between jumps.
+        max_jumps: N, jumps in a sequence.
+    """
+
+    name: ClassVar[str] = "lstm_jump"
+    takes_max_skip: ClassVar[bool] = False
+    is_stochastic = True
+    writes_all: ClassVar[bool] = False
+    max_jump: int = 5
+    read_steps: int = 20
+    max_jumps: int = 10
+
+    def __post_init__(self) -> None:
+        """Checks the options."""
+        super().__post_init__()
+        if self.max_skip != 1 or self.mix != 1:
+            raise UserError("LSTM-Jump keeps the previous state: it has no max_skip and no mix of its own")
+        for name in ("max_jump", "read_steps", "max_jumps"):
+            if getattr(self, name) < 1:
+                raise UserError(f"LSTM-Jump needs a {name} of at least 1, got {getattr(self, name)}")
+
+    @property
+    def fixed_slot(self) -> int:
+        """The newest."""
+        return 0
+
+    @property
+    def action_range(self) -> tuple[int, int]:
+        """κ + 1, and 0 where none was sampled."""
+        return 0, self.max_jump + 1
+
+    def init(self, key, in_features, hidden, units, init) -> JumpParams:
+        """Draws the softmax's weights; see `TimeSkip`."""
+        w_key, b_key = jax.random.split(key)
+        jumps = self.max_jump + 1
+        return JumpParams(
+            init.draw(init.kernel, w_key, (hidden, jumps)), init.draw(init.bias, b_key, (jumps,))
+        )
+
+    def initial_own(self, batch, dtype) -> JumpCounts:
+        """R words to read, N jumps left."""
+        return JumpCounts(
+            jnp.full(batch, self.read_steps, jnp.int32),
+            jnp.zeros(batch, jnp.int32),
+            jnp.full(batch, self.max_jumps, jnp.int32),
+        )
+
+    def noise(self, keys, step, mode, replayed, dtype):
+        """See `TimeSkip`."""
+        return (
+            choice_noise(keys, step, self.max_jump + 1, dtype) if mode == "sample" and not replayed else None
+        )
+
+    def choose(self, params: JumpParams, inputs, observation, own: JumpCounts, mode):
+        """See `TimeSkip`."""
+        at_jump = (own.to_skip == 0) & (own.to_read == 0) & (own.jumps > 0)
+        if inputs.action is None:
+            jump = choose(self._logits(params, observation), inputs.noise)
+        else:
+            jump = jnp.clip(inputs.action.astype(jnp.int32) - 1, 0, self.max_jump)
+        ends = (own.to_skip == 0) & (own.to_read == 0) & ((own.jumps == 0) | (at_jump & (jump == 0)))
+        ended = (own.jumps < 0) | ends
+        to_skip = jnp.where(at_jump, jnp.maximum(jump - 1, 0), own.to_skip)
+        to_read = jnp.where(at_jump, self.read_steps, own.to_read)
+        reads = ~ended & (to_skip == 0)
+        counts = JumpCounts(
+            to_read=to_read - reads,
+            to_skip=jnp.maximum(to_skip - 1, 0),
+            jumps=jnp.where(ended, -1, own.jumps - at_jump),
+        )
+        action = jnp.where(at_jump, jump + 1, 0)
+        return Choice(update=reads.astype(observation.dtype), action=action), counts
+
+    def decide(self, params: JumpParams, inputs, observation, own, choice: Choice, mode) -> Decision:
+        """See `TimeSkip`."""
+        log_probs = log_softmax(self._logits(params, observation))
+        jump = jnp.maximum(choice.action - 1, 0)
+        log_prob = jnp.take_along_axis(log_probs, jump[..., None], axis=-1)[..., 0]
+        drawn = choice.action > 0
+        return Decision(
+            choice.action,
+            jnp.where(drawn, log_prob, 0),
+            jnp.where(drawn, entropy(log_probs), 0),
+            choice.update,
+        )
+
+    def _logits(self, params: JumpParams, observation: Float[Array, "*batch hidden"]):
+        logits = product(jax.lax.stop_gradient(observation), params.w)
+        return logits + row(params.b, logits)

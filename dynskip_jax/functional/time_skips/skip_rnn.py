@@ -1,0 +1,89 @@
+"""Skip RNN (Campos et al. 2018): a binary gate decides whether a step's state is updated or copied."""
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.product import row
+from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip
+
+
+class UpdateParams(NamedTuple):
+    """Weights of Eq. 4.
+
+    Attributes:
+        w: W_p, (hidden,).
+        b: b_p, (1,).
+    """
+
+    w: Float[Array, " hidden"]
+    b: Float[Array, " one"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SkipRNN(TimeSkip):
+    """s(t) = u S(s(t-1), x(t)) + (1 - u) s(t-1), u = round(ũ), Eq. 1-5; the first token is always read.
+
+    ũ grows by Δũ = σ(W_p s + b_p) a step until it passes ½; then the state is updated and ũ starts from 0
+    again. The rounding has the derivative of the identity (straight-through). `Decision.update` is u, and
+    carries a gradient: a cost per update is `cost * decision.update.sum()` in the loss (Eq. 6).
+    `Decision.action` is 1 at every step, for State(t-1) enters; there is no score to be reinforced.
+
+    Attributes:
+        update_bias: initial b_p; the authors' is 1.
+        always: hold the gate at 1, which makes the network its transition (a check, and a baseline).
+    """
+
+    name: ClassVar[str] = "skip_rnn"
+    takes_max_skip: ClassVar[bool] = False
+    writes_all: ClassVar[bool] = False
+    update_bias: float = 1.0
+    always: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the options."""
+        super().__post_init__()
+        if self.max_skip != 1 or self.mix != 1:
+            raise UserError("Skip RNN copies the previous state: it has no max_skip and no mix of its own")
+
+    @property
+    def fixed_slot(self) -> int:
+        """The newest."""
+        return 0
+
+    def observed_array(self, transition) -> str:
+        """The internal state, as in the authors' code: c of an LSTM, h of a GRU."""
+        return transition.memory
+
+    def init(self, key, in_features, hidden, units, init) -> UpdateParams:
+        """Draws W_p as a kernel; see `TimeSkip`."""
+        w = init.draw(init.kernel, key, (hidden, 1))[:, 0]
+        return UpdateParams(w, jnp.full((1,), self.update_bias, init.dtype))
+
+    def initial_own(self, batch, dtype) -> Float[Array, "*batch"]:
+        """ũ before the first step."""
+        return jnp.zeros(batch, dtype)
+
+    def differentiable(self, mode, replayed) -> bool:
+        """See `TimeSkip`."""
+        return True
+
+    def choose(self, params: UpdateParams, inputs, observation, own: Any, mode):
+        """See `TimeSkip`."""
+        if self.always:
+            return Choice(update=jnp.ones_like(own)), own
+        # As a sum of products: a matrix of one column is slow to multiply by.
+        delta = jax.nn.sigmoid(jnp.sum(row(params.w, observation) * observation, axis=-1) + params.b[0])
+        delta = jnp.where(inputs.step == 0, 1, delta)
+        pending = own + jnp.minimum(delta, 1 - own)
+        update = pending + jax.lax.stop_gradient((pending > 0.5).astype(pending.dtype) - pending)
+        return Choice(update=update), (1 - update) * pending
+
+    def decide(self, params, inputs, observation, own, choice: Choice, mode) -> Decision:
+        """See `TimeSkip`."""
+        certain = jnp.zeros_like(choice.update)
+        return Decision(jnp.ones(certain.shape, jnp.int32), certain, certain, choice.update)

@@ -1,0 +1,56 @@
+"""How a cell turns (input, state) into a new state: one file for each transition."""
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.discovery import kinds
+from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition, dense, exposed, unchanged
+from dynskip_jax.functional.transitions.full_gate import FullGateParams, FullGateRecurrence, FullGateState
+from dynskip_jax.functional.transitions.gru import GRU, GRUInputs, GRUParams, GRUState
+from dynskip_jax.functional.transitions.lstm import LSTM, LSTMParams, LSTMState
+from dynskip_jax.functional.transitions.peephole import Peephole, PeepholeParams
+from dynskip_jax.functional.transitions.plstm import PLSTM, PLSTMParams
+from dynskip_jax.functional.transitions.rhn import RecurrentHighway, RHNParams
+from dynskip_jax.functional.transitions.ulstm import ULSTM, ULSTMInputs, ULSTMParams
+
+TRANSITIONS: dict[str, type[Transition]] = kinds(__name__, Transition)
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "PLSTM",
+    "TRANSITIONS",
+    "ULSTM",
+    "Dense",
+    "FullGateParams",
+    "FullGateRecurrence",
+    "FullGateState",
+    "GRUInputs",
+    "GRUParams",
+    "GRUState",
+    "Initializers",
+    "LSTMParams",
+    "LSTMState",
+    "PLSTMParams",
+    "Peephole",
+    "PeepholeParams",
+    "RHNParams",
+    "RecurrentHighway",
+    "Transition",
+    "ULSTMInputs",
+    "ULSTMParams",
+    "dense",
+    "exposed",
+    "parse_transition",
+    "unchanged",
+]
+
+
+def parse_transition(text: str) -> Transition:
+    """Reads the name of a transition, as on the command line; `rhn:5` has a depth of 5.
+
+    Raises:
+        UserError: there is no such transition.
+    """
+    name, colon, depth = text.partition(":")
+    if name not in TRANSITIONS or (colon and not (hasattr(TRANSITIONS[name], "depth") and depth.isdecimal())):
+        raise UserError(f"unknown transition {text!r}: choose one of {', '.join(TRANSITIONS)}")
+    return TRANSITIONS[name](depth=int(depth)) if colon else TRANSITIONS[name]()

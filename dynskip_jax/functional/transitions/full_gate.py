@@ -1,0 +1,100 @@
+"""Full gate recurrence, untied LSTM's paper, Eq. 13-18 (Greff et al. 2015): gates that see all gates."""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.nn import sigmoid
+from jaxtyping import Array, Float
+
+from dynskip_jax.functional.product import product
+from dynskip_jax.functional.transitions.base import Initializers, Transition, exposed, unchanged
+from dynskip_jax.functional.transitions.lstm import lstm_params
+from dynskip_jax.functional.transitions.peephole import peephole, peephole_params
+
+
+class FullGateState(NamedTuple):
+    """Attributes:
+    h: hidden state, (*batch, hidden).
+    c: cell state, (*batch, hidden).
+    i: input gate, (*batch, hidden).
+    f: forget gate, (*batch, hidden).
+    o: output gate, (*batch, hidden); a constant 1 by option, and then of no consequence.
+    """
+
+    h: Float[Array, "*batch hidden"]
+    c: Float[Array, "*batch hidden"]
+    i: Float[Array, "*batch hidden"]
+    f: Float[Array, "*batch hidden"]
+    o: Float[Array, "*batch hidden"]
+
+
+class FullGateParams(NamedTuple):
+    """Weights of Eq. 13-18: those of the peephole LSTM, and R.
+
+    Attributes:
+        w_x: input to gates g, i, f, o, (in, gates * hidden).
+        w_h: U, state to gates, (hidden, gates * hidden).
+        b: bias, (gates * hidden,).
+        p_i: P_i, (hidden,) or (hidden, hidden).
+        p_f: P_f.
+        p_o: P_o; None where that gate is fixed at 1.
+        r: the nine matrices R side by side, gates i, f, o before to gates i, f, o now,
+            (3 * hidden, 3 * hidden); without the output gate four of them.
+    """
+
+    w_x: Float[Array, "in gates"]
+    w_h: Float[Array, "hidden gates"]
+    b: Float[Array, " gates"]
+    p_i: Float[Array, "..."]
+    p_f: Float[Array, "..."]
+    p_o: Float[Array, "..."] | None
+    r: Float[Array, "gates gates"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FullGateRecurrence(Transition):
+    """A peephole LSTM each of whose gates also sees all gates of the step before.
+
+    Attributes:
+        output_gate: False fixes o at 1; no gate then sees it.
+        full: the peepholes are full matrices; by default each gate sees its own cell alone.
+    """
+
+    name: ClassVar[str] = "full_gate"
+    state: ClassVar = FullGateState
+    memory: ClassVar[str] = "c"
+    output_gate: bool = True
+    full: bool = False
+
+    def init(self, key, in_features, hidden, init: Initializers) -> FullGateParams:
+        """Draws the weights; see `Transition`."""
+        lstm_key, r_key, *keys = jax.random.split(key, 5)
+        w_x, w_h, b = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
+        p_i, p_f, p_o = (peephole_params(k, hidden, init, self.full) for k in keys)
+        gates = self.output_gates(3)
+        rows = [init.blocks(init.recurrent, k, hidden, hidden, gates) for k in jax.random.split(r_key, gates)]
+        return FullGateParams(
+            w_x, w_h, b, p_i, p_f, p_o if self.output_gate else None, jnp.concatenate(rows, axis=0)
+        )
+
+    def project(self, params: FullGateParams, x):
+        """W x, (*batch, gates * hidden)."""
+        return product(x, params.w_x)
+
+    def step(
+        self, params: FullGateParams, inputs, state: FullGateState, dense, into_memory=unchanged
+    ) -> FullGateState:
+        """One step of Eq. 13-18; see `Transition`."""
+        count = self.output_gates(4)
+        g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, activations=("linear",) * count)
+        before = jnp.concatenate([state.i, state.f, state.o][: count - 1], axis=-1)
+        r_i, r_f, *r_o = dense(params.r, before, activations=("linear",) * (count - 1))
+        i = sigmoid(i + r_i + peephole(params.p_i, state.c, dense, self.full))
+        f = sigmoid(f + r_f + peephole(params.p_f, state.c, dense, self.full))
+        c = into_memory(i * jnp.tanh(g) + f * state.c)
+        if not self.output_gate:
+            return FullGateState(exposed(None, c), c, i, f, jnp.ones_like(i))
+        o = sigmoid(o[0] + r_o[0] + peephole(params.p_o, c, dense, self.full))
+        return FullGateState(exposed(o, c), c, i, f, o)

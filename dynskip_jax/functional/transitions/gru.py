@@ -1,0 +1,101 @@
+"""Gated recurrent units: reset before the product (Cho et al. 2014) or after it (cuDNN, Flax, PyTorch)."""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.transitions.base import Initializers, Transition, unchanged
+
+
+class GRUState(NamedTuple):
+    """Attributes:
+    h: hidden state, (*batch, hidden).
+    """
+
+    h: Float[Array, "*batch hidden"]
+
+
+class GRUParams(NamedTuple):
+    """Weights, the gates side by side in the order r, z.
+
+    Attributes:
+        w_x: input to r, z, (in, 2 * hidden).
+        w_h: state to r, z, (hidden, 2 * hidden).
+        b: bias of r, z, (2 * hidden,).
+        w_xn: input to candidate, (in, hidden).
+        w_n: state to candidate, (hidden, hidden).
+        b_n: bias of the candidate, (hidden,).
+        b_hn: with the reset after the product, the bias inside it, (hidden,); None otherwise.
+    """
+
+    w_x: Float[Array, "in gates"]
+    w_h: Float[Array, "hidden gates"]
+    b: Float[Array, " gates"]
+    w_xn: Float[Array, "in hidden"]
+    w_n: Float[Array, "hidden hidden"]
+    b_n: Float[Array, " hidden"]
+    b_hn: Float[Array, " hidden"] | None = None
+
+
+class GRUInputs(NamedTuple):
+    """Attributes:
+    gates: of r, z, (*batch, 2 * hidden).
+    candidate: (*batch, hidden).
+    """
+
+    gates: Float[Array, "*batch gates"]
+    candidate: Float[Array, "*batch hidden"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GRU(Transition):
+    """h = (1 - z) ⊙ n + z ⊙ h(t-1), with n = tanh(W_n x + U_n (r ⊙ h) + b) or tanh(W_n x + b + r ⊙ (U_n h + b_hn)).
+
+    Attributes:
+        reset: `before` the product (Cho et al. 2014) or `after` it.
+    """
+
+    name: ClassVar[str] = "gru"
+    state: ClassVar = GRUState
+    reset: str = "after"
+
+    def __post_init__(self) -> None:
+        """Checks the option."""
+        if self.reset not in ("before", "after"):
+            raise UserError(f"a GRU resets before or after its product, not {self.reset!r}")
+
+    def init(self, key, in_features, hidden, init: Initializers) -> GRUParams:
+        """Draws the weights; see `Transition`. Here z is what forgets little: `forget_bias` is added to its bias."""
+        keys = jax.random.split(key, 7)
+        b = init.draw(init.bias, keys[2], (2 * hidden,))
+        return GRUParams(
+            init.blocks(init.kernel, keys[0], in_features, hidden, 2),
+            init.blocks(init.recurrent, keys[1], hidden, hidden, 2),
+            b.at[hidden:].add(init.forget_bias),
+            init.draw(init.kernel, keys[3], (in_features, hidden)),
+            init.draw(init.recurrent, keys[4], (hidden, hidden)),
+            init.draw(init.bias, keys[5], (hidden,)),
+            init.draw(init.bias, keys[6], (hidden,)) if self.reset == "after" else None,
+        )
+
+    def project(self, params: GRUParams, x) -> GRUInputs:
+        """W x and W_n x; see `GRUInputs`."""
+        return GRUInputs(product(x, params.w_x), product(x, params.w_xn))
+
+    def step(
+        self, params: GRUParams, inputs: GRUInputs, state: GRUState, dense, into_memory=unchanged
+    ) -> GRUState:
+        """One step; see `Transition`."""
+        h = state.h
+        r, z = dense(params.w_h, h, inputs.gates, params.b, activations=("sigmoid", "sigmoid"))
+        if self.reset == "before":
+            n = dense(params.w_n, r * h, inputs.candidate, params.b_n, activations=("tanh",))
+        else:
+            inside = dense(params.w_n, h, params.b_hn)
+            n = jnp.tanh(inputs.candidate + row(params.b_n, h) + r * inside)
+        return GRUState(into_memory((1 - z) * n + z * h))

@@ -1,0 +1,65 @@
+"""PLSTM: peepholes into the candidate alone, untied LSTM's paper, Section 3.2 and 4."""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynskip_jax.functional.product import product
+from dynskip_jax.functional.transitions.base import Initializers, Transition, exposed, unchanged
+from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
+from dynskip_jax.functional.transitions.peephole import peephole, peephole_params
+
+
+class PLSTMParams(NamedTuple):
+    """Weights of Eq. 1-6 and a peephole.
+
+    Attributes:
+        w_x: input to gates g, i, f, o, (in, gates * hidden).
+        w_h: U, state to gates, (hidden, gates * hidden).
+        b: bias, (gates * hidden,).
+        p_g: P, cell state to candidate, (hidden,) or (hidden, hidden).
+    """
+
+    w_x: Float[Array, "in gates"]
+    w_h: Float[Array, "hidden gates"]
+    b: Float[Array, " gates"]
+    p_g: Float[Array, "..."]
+
+
+@dataclasses.dataclass(frozen=True)
+class PLSTM(Transition):
+    """An LSTM whose candidate sees the cell state: g = tanh(W x + U h + P c(t-1) + b).
+
+    Attributes:
+        output_gate: False fixes o at 1.
+        full: the peephole is a full matrix; by default each candidate sees its own cell alone.
+    """
+
+    name: ClassVar[str] = "plstm"
+    state: ClassVar = LSTMState
+    memory: ClassVar[str] = "c"
+    output_gate: bool = True
+    full: bool = False
+
+    def init(self, key, in_features, hidden, init: Initializers) -> PLSTMParams:
+        """Draws the weights; see `Transition`."""
+        lstm_key, p_key = jax.random.split(key)
+        lstm = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
+        return PLSTMParams(*lstm, peephole_params(p_key, hidden, init, self.full))
+
+    def project(self, params: PLSTMParams, x):
+        """W x, (*batch, gates * hidden)."""
+        return product(x, params.w_x)
+
+    def step(self, params: PLSTMParams, inputs, state: LSTMState, dense, into_memory=unchanged) -> LSTMState:
+        """One step; see `Transition`."""
+        count = self.output_gates(4)
+        seen = peephole(params.p_g, state.c, dense, self.full)
+        seen = jnp.pad(seen, [(0, 0)] * (seen.ndim - 1) + [(0, (count - 1) * seen.shape[-1])])
+        activations = ("tanh", "sigmoid", "sigmoid", "sigmoid")[:count]
+        g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, seen, activations=activations)
+        c = into_memory(i * g + f * state.c)
+        return LSTMState(exposed(o[0] if o else None, c), c)
