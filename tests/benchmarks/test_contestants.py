@@ -28,7 +28,7 @@ def sigmoid(x):
 
 def oracle(params, x, skips, mix):
     """Sum of squares of h, and sum of the log-probabilities of `skips`, (batch, time); K = 1 is an LSTM."""
-    lstm, agent = params
+    lstm, agent, _ = params
     squares = log_probs = 0.0
     for n in range(x.shape[0]):
         h = [np.zeros(SHAPE.hidden)] * SHAPE.max_skip
@@ -168,7 +168,7 @@ def test_weight_gradients_of_the_loop_in_pytorch_are_ours(torch, entries, name):
     _, (ours, _) = entries["dynamic:k"].prepare().step()
     _, (theirs, _) = entries[name].prepare().step()
     w_x, w_h, b, b_again, first, first_b, last, last_b = (leaf.numpy() for leaf in theirs)
-    cell, agent = ours["cell"], ours["cell"]["agent"]
+    cell, agent = ours["cell"]["weights"], ours["cell"]["agent"]
     pairs = [
         (jax_layers.torch_order(cell["w_x"][...]).T, w_x),
         (jax_layers.torch_order(cell["w_h"][...]).T, w_h),

@@ -136,7 +136,7 @@ def test_precision_reaches_every_product_and_no_parameter(experiment):
 def test_released_settings_reach_the_task(experiment):
     task, _ = BUILDERS[experiment]("released")
     skip = task.settings.skips[-1]
-    assert (skip.kind, skip.mix, skip.agent_input, skip.first_step) == ("dynamic", 1.0, "mean", "carried")
+    assert (skip.name, skip.mix, skip.agent_input, skip.first_step) == ("dynamic", 1.0, "mean", "carried")
     assert skip.empty_slots == "initial"
     objective = task.settings.objective
     assert (objective.entropy_coef, objective.baseline, objective.discount) == (0.0, "none", 1.0)
@@ -176,23 +176,23 @@ def gate_blocks(w_h):
 
 def test_released_recurrent_weights_are_orthogonal_in_the_dynamic_layer_alone():
     *below, top = cells_of(build_ptb("released")[0])
-    for block in gate_blocks(top.w_h[...]):
+    for block in gate_blocks(top.weights.w_h[...]):
         np.testing.assert_allclose(block.T @ block, np.eye(40), atol=1e-5)
     assert len(below) == 2
     for cell in below:
-        for block in gate_blocks(cell.w_h[...]):
+        for block in gate_blocks(cell.weights.w_h[...]):
             assert 0.045 < np.abs(block).max() <= 0.05
     for cell in (*below, top):
-        assert 0.045 < np.abs(cell.w_x[...]).max() <= 0.05
+        assert 0.045 < np.abs(cell.weights.w_x[...]).max() <= 0.05
 
 
 def test_released_forget_gate_starts_open_in_the_dynamic_layer():
     top = cells_of(build_ptb("released")[0])[-1]
-    g, i, f, o = np.split(np.asarray(top.b[...]), 4)
+    g, i, f, o = np.split(np.asarray(top.weights.b[...]), 4)
     assert np.abs(f - 1.0).max() <= 0.05 + 1e-6
     assert max(np.abs(gate).max() for gate in (g, i, o)) <= 0.05
     cell = cells_of(build_numbers("released")[0])[-1]
-    np.testing.assert_array_equal(cell.b[...], np.repeat([0.0, 0.0, 1.0, 0.0], 40))
+    np.testing.assert_array_equal(cell.weights.b[...], np.repeat([0.0, 0.0, 1.0, 0.0], 40))
 
 
 def test_released_schedule_divides_by_1_2_when_dev_improves_by_less_than_one():
@@ -254,7 +254,7 @@ def test_paper_is_the_language_model_of_gui_et_al():
     assert {name: getattr(settings, name) for name in published} == published
     assert ptb.DEFAULT_MODEL == "dynamic:5"
     task, _ = build_ptb("paper", ptb.DEFAULT_MODEL)
-    assert [(skip.kind, skip.max_skip, skip.mix) for skip in task.settings.skips] == [
+    assert [(skip.name, skip.max_skip, skip.mix) for skip in task.settings.skips] == [
         ("fixed", 1, 1.0),
         ("dynamic", 5, 1.0),
     ]

@@ -24,8 +24,9 @@ def layer(max_skip=K):
 
 def run(x, keys, skip=SKIP, **options):
     zeros = jnp.zeros((len(x), HIDDEN))
-    carry = F.initial_carry(keys, skip.max_skip, zeros, zeros)
-    return F.unroll(layer(skip.max_skip), carry, x, skip, **options)
+    recurrence = F.Recurrence(skip)
+    carry = F.initial_carry(keys, recurrence, F.LSTMState(zeros, zeros))
+    return F.unroll(layer(skip.max_skip), carry, x, recurrence, **options)
 
 
 def test_sampling_frequencies_follow_the_softmax():
@@ -84,10 +85,11 @@ def test_an_examples_noise_depends_on_its_own_key_alone():
 def test_a_restarted_carry_keeps_the_newest_state_and_draws_new_noise():
     x = jnp.ones((200, 1, INPUT))
     end, _ = run(x, jax.random.split(jax.random.key(7), 200))
-    again = F.restart_carry(end)
-    np.testing.assert_array_equal(again.h[:, 0], end.h[:, 0])
-    np.testing.assert_array_equal(again.c[:, 0], end.c[:, 0])
-    assert not np.any(again.h[:, 1:]) and not np.any(again.c[:, 1:])
+    initial = F.LSTMState(jnp.full((200, HIDDEN), 0.25), jnp.full((200, HIDDEN), -0.5))
+    again = F.restart_carry(end, F.Recurrence(SKIP), initial)
+    for slots, before, forgotten in zip(again.slots, end.slots, initial, strict=True):
+        np.testing.assert_array_equal(slots[:, 0], before[:, 0])
+        np.testing.assert_array_equal(slots[:, 1:], np.repeat(forgotten[:, None], K - 1, axis=1))
     assert not np.any(again.step)
     data = lambda key: np.asarray(jax.random.key_data(key))
     assert (data(again.key) != data(end.key)).any(axis=1).all()
@@ -122,8 +124,8 @@ def test_gradients_stay_finite_under_a_mask():
     zeros = jnp.zeros((5, HIDDEN))
 
     def loss(params, mask):
-        carry = F.initial_carry(keys, K, zeros, zeros)
-        _, out = F.unroll(params, carry, x, SKIP, policy_mask=mask)
+        carry = F.initial_carry(keys, F.Recurrence(SKIP), F.LSTMState(zeros, zeros))
+        _, out = F.unroll(params, carry, x, F.Recurrence(SKIP), policy_mask=mask)
         return out.decision.log_prob.sum() + out.decision.entropy.sum()
 
     for mask in ([True, False, False, False], [True, True, False, True]):
@@ -191,7 +193,7 @@ def test_an_unknown_model_is_named_in_one_line(text, named):
 @pytest.mark.parametrize(
     "options",
     [
-        dict(kind="gated"),
+        dict(agent="gated"),
         dict(max_skip=0),
         dict(mix=1.5),
         dict(mix=-0.1),
@@ -204,7 +206,7 @@ def test_an_unknown_model_is_named_in_one_line(text, named):
 )
 def test_a_skip_that_makes_no_sense_is_refused(options):
     with pytest.raises(UserError) as error:
-        F.TimeSkip(**options)
+        F.Dynamic(**options)
     assert "\n" not in str(error.value)
 
 
@@ -215,7 +217,10 @@ def test_a_dropout_rate_outside_its_range_is_refused(rate):
 
 
 def test_known_models_are_read():
-    assert F.parse_time_skip("lstm") == F.Fixed(1)
+    assert F.parse_time_skip("lstm", mix=0.5, agent_input="mean") == F.Previous()
     assert F.parse_time_skip("fixed:3", mix=0.5) == F.Fixed(3, 0.5)
     assert F.parse_time_skip("attention:4") == F.Attention(4)
-    assert F.parse_time_skip("dynamic:10") == F.Dynamic(10)
+    assert F.parse_time_skip("content:4", agent_input="mean") == F.ContentAttention(4, agent_input="mean")
+    assert F.parse_time_skip("dynamic:10", agent="content") == F.Dynamic(10, agent="content")
+    assert F.parse_time_skip("skip_rnn", mix=0.5) == F.SkipRNN()
+    assert F.parse_time_skip("lstm_jump", max_jump=3) == F.LSTMJump(max_jump=3)

@@ -17,8 +17,9 @@ def problem(skip=None):
     keys = iter(jax.random.split(jax.random.key(0), 8))
     draw = lambda *shape: jax.random.normal(next(keys), shape)
     lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
-    K = 1 if skip is None else skip.max_skip
-    carry = F.initial_carry(jax.random.split(next(keys), BATCH), K, draw(BATCH, HIDDEN), draw(BATCH, HIDDEN))
+    state = F.LSTMState(draw(BATCH, HIDDEN), draw(BATCH, HIDDEN))
+    recurrence = F.Recurrence(skip or F.Previous())
+    carry = F.initial_carry(jax.random.split(next(keys), BATCH), recurrence, state)
     return F.LayerParams(lstm), carry, draw(BATCH, TIME, INPUT)
 
 
@@ -40,17 +41,17 @@ def reference(monkeypatch):
     [{}, {"seq_lengths": (6, 1, 4)}, {"seq_lengths": (6, 1, 4), "reverse": True, "keep_order": True}],
     ids=["full", "padded", "reverse"],
 )
-def test_outputs_carry_and_gradients_are_those_of_the_readable_unroll(reference, options):
+def test_outputs_carry_and_gradients_are_those_of_the_reference_unroll(reference, options):
     params, carry, x = problem()
     if "seq_lengths" in options:
         options = options | {"seq_lengths": jnp.array(options["seq_lengths"], jnp.int32)}
 
     def loss(params, x, implementation):
-        end, out = F.unroll(params, carry, x, F.Previous(), implementation=implementation, **options)
-        return jnp.sum(jnp.sin(out.h)) + jnp.sum(end.c * end.h), (end._replace(key=None), out)
+        end, out = F.unroll(params, carry, x, F.Recurrence(), implementation=implementation, **options)
+        return jnp.sum(jnp.sin(out.h)) + jnp.sum(end.slots.c * end.slots.h), (end._replace(key=None), out)
 
     gradient = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
-    ours, theirs = gradient(params, x, "readable"), gradient(params, x, "cudnn")
+    ours, theirs = gradient(params, x, "reference"), gradient(params, x, "cudnn")
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -58,11 +59,11 @@ def test_outputs_carry_and_gradients_are_those_of_the_readable_unroll(reference,
 
 def test_what_cudnn_cannot_do_is_said(monkeypatch):
     params, carry, x = problem()
-    run = lambda carry, skip, x=x: F.unroll(params, carry, x, skip, implementation="cudnn")
+    run = lambda carry, skip, x=x: F.unroll(params, carry, x, F.Recurrence(skip), implementation="cudnn")
     with pytest.raises(UserError, match="needs an NVIDIA GPU, not a cpu"):
         run(carry, F.Previous())
     skip = F.Fixed(3)
-    with pytest.raises(UserError, match="no skip over time"):
+    with pytest.raises(UserError, match="no skips over time or depth"):
         run(problem(skip)[1], skip)
     with pytest.raises(UserError, match="no recurrent dropout"):
         run(carry._replace(recurrent_mask=jnp.ones((BATCH, HIDDEN))), F.Previous())

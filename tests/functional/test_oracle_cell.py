@@ -57,16 +57,16 @@ def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent
     state. Returns per step: h, action, log-probability, entropy.
     """
     K = skip.max_skip
-    num_initial = len(past)
+    num_initial, initial = len(past), past[0]
     rows = []
     for t in range(len(x)):
         h1, c1 = past[-1]
         log_p = ent = 0.0
         weights = None
-        if skip.kind == "fixed":
+        if skip.name == "fixed":
             k = K
         else:
-            seen = np.mean([h for h, _ in past[-K:]], axis=0) if skip.agent_input == "mean" else h1
+            seen = np.mean([h for h, _ in past[-K:]], axis=0) if getattr(skip, "agent_input", "previous") == "mean" else h1
             s = np.concatenate([seen, x[t]])
             first = np.concatenate([w["a_wh"], w["a_wx"]])
             logits = np.tanh(s @ first + w["a_b"]) @ w["a_out"] + w["a_bout"]
@@ -76,7 +76,7 @@ def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent
             p = np.zeros(K)
             p[choosable] = softmax(logits[choosable])
             ent = -sum(q * np.log(q) for q in p if q > 0)
-            if skip.kind == "attention":
+            if skip.name == "attention":
                 weights, k = p, int(np.argmax(p)) + 1
             else:
                 k = int(actions[t]) if actions is not None else int(np.argmax(p)) + 1
@@ -98,7 +98,7 @@ def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent
         c = np.tanh(g) * sigmoid(i) + c * sigmoid(f)
         h = sigmoid(o) * np.tanh(c)
         if carried_first:
-            past[-1] = (np.zeros(HIDDEN), np.zeros(HIDDEN))
+            past[-1] = initial
         past.append((h, c))
         rows.append((h, k, log_p, ent))
     return rows
@@ -108,7 +108,7 @@ def start(rng, skip, h0=None, c0=None, seed=0):
     h0 = rng.normal(size=(BATCH, HIDDEN)) if h0 is None else h0
     c0 = rng.normal(size=(BATCH, HIDDEN)) if c0 is None else c0
     keys = jax.random.split(jax.random.key(seed), BATCH)
-    carry = F.initial_carry(keys, skip.max_skip, jnp.asarray(h0), jnp.asarray(c0))
+    carry = F.initial_carry(keys, F.Recurrence(skip), F.LSTMState(jnp.asarray(h0), jnp.asarray(c0)))
     pasts = [[(h0[n], c0[n])] * skip.max_skip for n in range(BATCH)]
     return carry, pasts
 
@@ -131,8 +131,8 @@ def check(outputs, rows_of, lengths, order=lambda rows: rows):
 def check_carry(carry, pasts, K):
     for n in range(BATCH):
         for slot in range(K):
-            np.testing.assert_allclose(carry.h[n, slot], pasts[n][-1 - slot][0], rtol=1e-10, atol=1e-12)
-            np.testing.assert_allclose(carry.c[n, slot], pasts[n][-1 - slot][1], rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(carry.slots.h[n, slot], pasts[n][-1 - slot][0], rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(carry.slots.c[n, slot], pasts[n][-1 - slot][1], rtol=1e-10, atol=1e-12)
 
 
 ALL = list(itertools.product(("fixed", "attention", "dynamic"), (1, 3, 5), (0.0, 0.5, 1.0)))
@@ -141,7 +141,7 @@ ALL = list(itertools.product(("fixed", "attention", "dynamic"), (1, 3, 5), (0.0,
 @pytest.mark.parametrize(("kind", "K", "mix"), ALL)
 def test_unroll_equals_the_loop_with_lengths_and_carry_out(kind, K, mix):
     rng = np.random.default_rng(K * 10 + int(4 * mix))
-    skip = F.TimeSkip(kind, K, mix)
+    skip = F.TIME_SKIPS[kind](K, mix)
     w = draw_weights(rng, K)
     x = rng.normal(size=(BATCH, TIME, INPUT))
     lengths = np.array([TIME, 1, 4])
@@ -152,7 +152,7 @@ def test_unroll_equals_the_loop_with_lengths_and_carry_out(kind, K, mix):
         as_params(w, skip.has_agent),
         carry,
         jnp.asarray(x),
-        skip,
+        F.Recurrence(skip),
         seq_lengths=jnp.asarray(lengths),
         actions=jnp.asarray(actions),
     )
@@ -176,7 +176,8 @@ def test_every_option_equals_the_loop_when_greedy(
     seed, kind, K, mix, agent_input, empty_slots, first_step, with_mask
 ):
     rng = np.random.default_rng(seed)
-    skip = F.TimeSkip(kind, K, mix, agent_input, empty_slots, first_step)
+    options = dict(first_step=first_step, agent_input=agent_input, empty_slots=empty_slots)
+    skip = F.TIME_SKIPS[kind](K, mix, **(options if kind != "fixed" else dict(first_step=first_step)))
     w = draw_weights(rng, K)
     x = rng.normal(size=(BATCH, TIME, INPUT))
     lengths = rng.integers(1, TIME + 1, size=BATCH)
@@ -199,7 +200,7 @@ def test_every_option_equals_the_loop_when_greedy(
         as_params(w, skip.has_agent),
         carry,
         jnp.asarray(x),
-        skip,
+        F.Recurrence(skip),
         seq_lengths=jnp.asarray(lengths),
         mode="greedy",
     )
@@ -224,7 +225,7 @@ def test_reverse_starts_at_each_sequences_own_last_step(keep_order):
         as_params(w, True),
         carry,
         jnp.asarray(x),
-        skip,
+        F.Recurrence(skip),
         seq_lengths=jnp.asarray(lengths),
         actions=jnp.asarray(actions),
         reverse=True,
@@ -237,17 +238,17 @@ def test_reverse_starts_at_each_sequences_own_last_step(keep_order):
 @pytest.mark.parametrize("kind", ["fixed", "attention", "dynamic"])
 def test_two_segments_with_the_carry_passed_on_equal_one_long_pass(kind):
     rng = np.random.default_rng(2)
-    skip = F.TimeSkip(kind, 4, 0.5, empty_slots="masked")
+    skip = F.Fixed(4, 0.5) if kind == "fixed" else F.TIME_SKIPS[kind](4, 0.5, empty_slots="masked")
     params = as_params(draw_weights(rng, 4), skip.has_agent)
     x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
     carry, _ = start(rng, skip)
-    whole_carry, whole = F.unroll(params, carry, x, skip)
-    middle, first = F.unroll(params, carry, x[:, :2], skip)
-    end, second = F.unroll(params, middle, x[:, 2:], skip)
+    whole_carry, whole = F.unroll(params, carry, x, F.Recurrence(skip))
+    middle, first = F.unroll(params, carry, x[:, :2], F.Recurrence(skip))
+    end, second = F.unroll(params, middle, x[:, 2:], F.Recurrence(skip))
     joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), first, second)
     for a, b in zip(jax.tree.leaves(joined), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
-    np.testing.assert_allclose(end.h, whole_carry.h, rtol=1e-12)
+    np.testing.assert_allclose(end.slots.h, whole_carry.slots.h, rtol=1e-12)
     np.testing.assert_array_equal(end.step, whole_carry.step)
 
 
@@ -257,9 +258,12 @@ def test_one_step_equals_the_scans():
     params = as_params(draw_weights(rng, 3), True)
     x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
     carry, _ = start(rng, skip)
-    _, whole = F.unroll(params, carry, x, skip)
+    recurrence = F.Recurrence(skip)
+    _, whole = F.unroll(params, carry, x, F.Recurrence(skip))
     for t in range(TIME):
-        carry, out = F.skip_lstm_step(params, carry, F.project_inputs(params, x[:, t], skip), skip)
+        carry, out = F.recurrent_step(
+            params, carry, F.project_inputs(params, x[:, t], recurrence), recurrence
+        )
         np.testing.assert_allclose(out.h, whole.h[:, t], rtol=1e-12)
         np.testing.assert_array_equal(out.decision.action, whole.decision.action[:, t])
 
@@ -272,10 +276,10 @@ def test_policy_mask_of_the_first_skips_equals_a_smaller_k():
     h0, c0 = rng.normal(size=(2, BATCH, HIDDEN))
     mask = jnp.arange(5) < 3
     carry, _ = start(rng, large, h0, c0)
-    _, masked = F.unroll(as_params(w, True), carry, x, large, mode="greedy", policy_mask=mask)
+    _, masked = F.unroll(as_params(w, True), carry, x, F.Recurrence(large), mode="greedy", policy_mask=mask)
     sliced = dict(w, a_out=w["a_out"][:, :3], a_bout=w["a_bout"][:3])
     carry, _ = start(rng, small, h0, c0)
-    _, direct = F.unroll(as_params(sliced, True), carry, x, small, mode="greedy")
+    _, direct = F.unroll(as_params(sliced, True), carry, x, F.Recurrence(small), mode="greedy")
     for a, b in zip(jax.tree.leaves(masked), jax.tree.leaves(direct), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
@@ -288,9 +292,9 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
     carry, _ = start(rng, skip)
 
     def run(mix):
-        return F.unroll(as_params(w, False), carry, x, skip, mix=mix)[1].h
+        return F.unroll(as_params(w, False), carry, x, F.Recurrence(skip), mix=mix)[1].h
 
     swept = jax.jit(jax.vmap(run))(jnp.array([0.0, 0.25, 1.0]))
     for mix, h in zip((0.0, 0.25, 1.0), swept, strict=True):
-        direct = F.unroll(as_params(w, False), carry, x, F.Fixed(3, mix))[1].h
+        direct = F.unroll(as_params(w, False), carry, x, F.Recurrence(F.Fixed(3, mix)))[1].h
         np.testing.assert_allclose(h, direct, rtol=1e-12)

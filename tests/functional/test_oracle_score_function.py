@@ -179,9 +179,10 @@ def test_a_sampled_agent_sends_no_gradient_into_the_network_and_attention_does()
     lstm, agent, _, x, (h0, c0) = problem()
 
     def trace(lstm, x, kind):
-        carry = F.initial_carry(jax.random.split(jax.random.key(0), 1), K, h0[None], c0[None])
-        skip = F.TimeSkip(kind, K, 0.7)
-        _, out = F.unroll(F.LayerParams(lstm, agent), carry, x[None], skip)
+        recurrence = F.Recurrence(F.TIME_SKIPS[kind](K, 0.7))
+        keys = jax.random.split(jax.random.key(0), 1)
+        carry = F.initial_carry(keys, recurrence, F.LSTMState(h0[None], c0[None]))
+        _, out = F.unroll(F.LayerParams(lstm, agent), carry, x[None], recurrence)
         return out.decision.log_prob.sum() + out.decision.entropy.sum()
 
     largest = lambda tree: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
@@ -193,13 +194,13 @@ def test_a_sampled_agent_sends_no_gradient_into_the_network_and_attention_does()
 def test_gradients_with_replayed_actions_agree_with_finite_differences(kind):
     lstm, agent, head, x, (h0, c0) = problem()
     actions = jnp.array([[1, 2, 2]])
-    skip = F.TimeSkip(kind, K, 0.7)
+    recurrence = F.Recurrence(F.TIME_SKIPS[kind](K, 0.7))
 
     def loss(lstm, x, h0, c0):
-        carry = F.initial_carry(jax.random.split(jax.random.key(0), 1), K, h0[None], c0[None])
-        _, out = F.unroll(
-            F.LayerParams(lstm, agent if kind != "fixed" else None), carry, x[None], skip, actions=actions
-        )
+        keys = jax.random.split(jax.random.key(0), 1)
+        carry = F.initial_carry(keys, recurrence, F.LSTMState(h0[None], c0[None]))
+        params = F.LayerParams(lstm, agent if kind != "fixed" else None)
+        _, out = F.unroll(params, carry, x[None], recurrence, actions=actions)
         return jnp.sum(jnp.sin(out.h @ head))
 
     arguments = (lstm, x, h0, c0)

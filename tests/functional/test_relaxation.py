@@ -98,10 +98,12 @@ def test_reinmax_is_exact_for_quadratic_functions_and_not_for_others():
 
 
 def unrolled(kind, mode, params, x, temperature=1.0):
-    skip = F.TimeSkip(kind, K, 0.7, empty_slots="masked")
+    recurrence = F.Recurrence(F.TIME_SKIPS[kind](K, 0.7, empty_slots="masked"))
     zeros = jnp.zeros((x.shape[0], 3))
-    carry = F.initial_carry(jax.random.split(jax.random.key(5), x.shape[0]), K, zeros, zeros)
-    return F.unroll(params, carry, x, skip, mode=mode, temperature=temperature)[1]
+    carry = F.initial_carry(
+        jax.random.split(jax.random.key(5), x.shape[0]), recurrence, F.LSTMState(zeros, zeros)
+    )
+    return F.unroll(params, carry, x, recurrence, mode=mode, temperature=temperature)[1]
 
 
 def weights_of_a_layer():
@@ -131,21 +133,21 @@ def test_a_relaxed_agent_learns_from_the_loss_and_sends_nothing_into_the_network
         return jnp.sum(jnp.sin(unrolled(kind, relaxation, params, x).h))
 
     gradient = jax.grad(loss)(params, "dynamic")
-    assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(gradient.agent))
+    assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(gradient.skip))
 
     def entropies(lstm):
-        return unrolled("dynamic", relaxation, params._replace(lstm=lstm), x).decision.entropy[:, 1].sum()
+        return unrolled("dynamic", relaxation, params._replace(transition=lstm), x).decision.entropy[:, 1].sum()
 
     # The entropy of the second step depends on h of the first, which the agent sees and may not move.
-    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(jax.grad(entropies)(params.lstm))) == 0
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(jax.grad(entropies)(params.transition))) == 0
 
 
 def test_replayed_actions_are_not_relaxed():
     params, x = weights_of_a_layer()
-    skip, zeros = F.Dynamic(K, 0.7), jnp.zeros((2, 3))
-    carry = F.initial_carry(jax.random.split(jax.random.key(5), 2), K, zeros, zeros)
+    recurrence, zeros = F.Recurrence(F.Dynamic(K, 0.7)), jnp.zeros((2, 3))
+    carry = F.initial_carry(jax.random.split(jax.random.key(5), 2), recurrence, F.LSTMState(zeros, zeros))
     actions = jnp.array([[1, 2, 1, 3, 4, 2]] * 2)
     replayed = [
-        F.unroll(params, carry, x, skip, actions=actions, mode=mode)[1].h for mode in ("soft", "sample")
+        F.unroll(params, carry, x, recurrence, actions=actions, mode=mode)[1].h for mode in ("soft", "sample")
     ]
     np.testing.assert_array_equal(*replayed)

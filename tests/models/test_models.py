@@ -38,7 +38,7 @@ def test_classifier_does_not_see_the_padding(model, mode):
     )
     np.testing.assert_array_equal(one.logits, two.logits)
     # Past its end a sequence decides nothing.
-    for leaf in one.decisions[0]:
+    for leaf in jax.tree.leaves(one.decisions[0]):
         assert not np.asarray(leaf)[np.arange(7) >= LENGTHS[:, None]].any()
 
 
@@ -80,9 +80,9 @@ def test_language_model_reads_no_later_token():
 def without_inputs(language_model):
     """Every layer deaf to its input: what is left is bias and recurrence."""
     for layer in language_model.stack.layers:
-        layer.cell.w_x[...] = jnp.zeros_like(layer.cell.w_x[...])
-        layer.cell.b[...] = jax.random.normal(jax.random.key(2), layer.cell.b.shape)
-        layer.cell.w_h[...] = jax.random.normal(jax.random.key(3), layer.cell.w_h.shape)
+        layer.cell.weights.w_x[...] = jnp.zeros_like(layer.cell.weights.w_x[...])
+        layer.cell.weights.b[...] = jax.random.normal(jax.random.key(2), layer.cell.weights.b.shape)
+        layer.cell.weights.w_h[...] = jax.random.normal(jax.random.key(3), layer.cell.weights.w_h.shape)
     return language_model
 
 
@@ -93,7 +93,7 @@ def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
         carry = language_model.initialize_carry(4, KEY)
         for _ in range(2):  # the second segment starts from a state that is not zero
             carry, _ = language_model(carry, tokens, key=key, mode="greedy")
-        return [np.asarray(layer.h) for layer in carry]
+        return [np.asarray(layer.slots.h) for layer in carry]
 
     for names in (("lstm", "lstm"), ("lstm", "fixed:2")):
         deaf = without_inputs(language_model_of(*names, dropout=0.5))
@@ -153,13 +153,13 @@ def test_language_models_initializers_reach_their_own_weights():
         (language_model.embedding.embedding, 0.5),
         (language_model.softmax.kernel, 0.5),
         (language_model.softmax.bias, 0.5),
-        (bottom.w_x, 1.0),
-        (bottom.w_h, 2.0),
-        (bottom.b, 3.0),
-        (top.w_x, 4.0),
+        (bottom.weights.w_x, 1.0),
+        (bottom.weights.w_h, 2.0),
+        (bottom.weights.b, 3.0),
+        (top.weights.w_x, 4.0),
         (top.agent.w_h, 5.0),
         (top.agent.w_out, 5.0),
     ):
         np.testing.assert_array_equal(param[...], value)
     # Gates are g, i, f, o: the forget gate's quarter is the third.
-    np.testing.assert_array_equal(top.b[...], np.repeat([0.0, 0.0, 6.0, 0.0], 12))
+    np.testing.assert_array_equal(top.weights.b[...], np.repeat([0.0, 0.0, 6.0, 0.0], 12))

@@ -26,9 +26,9 @@ def same_weights(skip):
         INPUT, HIDDEN, bias_init=nnx.initializers.normal(1.0), param_dtype=jnp.float32, rngs=nnx.Rngs(1)
     )
     ours = SkipCell(INPUT, HIDDEN, skip, rngs=nnx.Rngs(2))
-    ours.w_x[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("ig", "ii", "if_", "io")], 1)
-    ours.w_h[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("hg", "hi", "hf", "ho")], 1)
-    ours.b[...] = jnp.concatenate([getattr(flax_cell, n).bias[...] for n in ("hg", "hi", "hf", "ho")])
+    ours.weights.w_x[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("ig", "ii", "if_", "io")], 1)
+    ours.weights.w_h[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("hg", "hi", "hf", "ho")], 1)
+    ours.weights.b[...] = jnp.concatenate([getattr(flax_cell, n).bias[...] for n in ("hg", "hi", "hf", "ho")])
     return flax_cell, ours
 
 
@@ -62,8 +62,8 @@ def test_degenerate_skips_equal_flaxs_lstm_in_outputs_and_gradients(skip, x):
     (of_flax, flax_dx), flax_h = gradient(flax_cell)
     np.testing.assert_allclose(h, flax_h, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(dx, flax_dx, rtol=1e-4, atol=1e-5)
-    g_x = jnp.split(of_ours.cell.w_x[...], 4, axis=1)
-    g_h = jnp.split(of_ours.cell.w_h[...], 4, axis=1)
+    g_x = jnp.split(of_ours.cell.weights.w_x[...], 4, axis=1)
+    g_h = jnp.split(of_ours.cell.weights.w_h[...], 4, axis=1)
     for n, (name_x, name_h) in enumerate([("ig", "hg"), ("ii", "hi"), ("if_", "hf"), ("io", "ho")]):
         np.testing.assert_allclose(g_x[n], of_flax.cell[name_x].kernel[...], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(g_h[n], of_flax.cell[name_h].kernel[...], rtol=1e-4, atol=1e-5)
@@ -93,8 +93,8 @@ def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major
     valid = F.length_mask(LENGTHS, TIME) if with_lengths else jnp.ones((BATCH, TIME), bool)
     np.testing.assert_allclose(h[valid], flax_h[valid], rtol=1e-5, atol=1e-6)
     assert not np.any(h[~valid])
-    np.testing.assert_allclose(carry.h, flax_carry.h, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(carry.c, flax_carry.c, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(carry.slots.h, flax_carry.slots.h, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(carry.slots.c, flax_carry.slots.c, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(carry.step, flax_carry.step)
     np.testing.assert_array_equal(jax.random.key_data(carry.key), jax.random.key_data(flax_carry.key))
 
@@ -131,15 +131,15 @@ def test_bidirectional_reads_each_sequence_from_both_of_its_own_ends(x):
 def test_a_learned_initial_carry_gets_a_gradient(x):
     cell = DynamicSkipLSTMCell(INPUT, HIDDEN, learnable_carry=True, rngs=nnx.Rngs(0))
     gradient = nnx.grad(lambda layer: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))(SkipLayer(cell))
-    assert jnp.abs(gradient.cell.h0[...]).min() > 0
-    assert jnp.abs(gradient.cell.c0[...]).min() > 0
+    assert jnp.abs(gradient.cell.initial.h[...]).min() > 0
+    assert jnp.abs(gradient.cell.initial.c[...]).min() > 0
 
 
 def test_carry_init_is_used(x):
     cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=2, rngs=nnx.Rngs(0))
     carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0), nnx.initializers.normal(1.0))
-    assert jnp.std(carry.h) > 0.3
-    np.testing.assert_array_equal(carry.h[:, 0], carry.h[:, 1])
+    assert jnp.std(carry.slots.h) > 0.3
+    np.testing.assert_array_equal(carry.slots.h[:, 0], carry.slots.h[:, 1])
 
 
 def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation(x):
@@ -199,7 +199,7 @@ def test_stack_equals_its_layers_one_after_the_other(x):
     for layer, start, end, decision in zip(stack.layers, carry, ends, out.decisions, strict=True):
         last, step = layer(h, initial_carry=start, seq_lengths=LENGTHS, return_carry=True)
         h = step.h
-        np.testing.assert_allclose(last.h, end.h, rtol=1e-6)
+        np.testing.assert_allclose(last.slots.h, end.slots.h, rtol=1e-6)
         np.testing.assert_array_equal(step.decision.action, decision.action)
     np.testing.assert_allclose(h, out.h, rtol=1e-6)
 
@@ -241,11 +241,11 @@ def test_released_options_reach_the_cell():
         agent_bias_init=nnx.initializers.constant(0.1),
         rngs=nnx.Rngs(0),
     )
-    np.testing.assert_array_equal(cell.b[...], np.repeat([0.0, 0.0, 1.0, 0.0], 64))
+    np.testing.assert_array_equal(cell.weights.b[...], np.repeat([0.0, 0.0, 1.0, 0.0], 64))
     assert abs(float(jnp.std(cell.agent.w_h[...])) - 0.3) < 0.01
     np.testing.assert_allclose(cell.agent.b[...], 0.1)
     np.testing.assert_allclose(cell.agent.b_out[...], 0.1)
-    for block in jnp.split(cell.w_h[...], 4, axis=1):
+    for block in jnp.split(cell.weights.w_h[...], 4, axis=1):
         np.testing.assert_allclose(block @ block.T, np.eye(64), atol=1e-5)
 
 

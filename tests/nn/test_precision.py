@@ -181,10 +181,10 @@ def test_one_step_by_hand():
     def sigmoid(z):
         return 1 / (1 + np.exp(-z))
 
-    products = rounded(x) @ rounded(cell.w_x[...]) + rounded(carry.h[:, 0]) @ rounded(cell.w_h[...])
-    g, i, f, o = np.split(products + np.asarray(cell.b[...], np.float64), 4, axis=-1)
-    c = np.tanh(g) * sigmoid(i) + np.asarray(carry.c[:, 0], np.float64) * sigmoid(f)
-    np.testing.assert_allclose(new.c[:, 0], c, rtol=1e-5, atol=1e-6)
+    products = rounded(x) @ rounded(cell.weights.w_x[...]) + rounded(carry.slots.h[:, 0]) @ rounded(cell.weights.w_h[...])
+    g, i, f, o = np.split(products + np.asarray(cell.weights.b[...], np.float64), 4, axis=-1)
+    c = np.tanh(g) * sigmoid(i) + np.asarray(carry.slots.c[:, 0], np.float64) * sigmoid(f)
+    np.testing.assert_allclose(new.slots.c[:, 0], c, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(h, sigmoid(o) * np.tanh(c), rtol=1e-5, atol=1e-6)
 
 
@@ -198,7 +198,7 @@ def test_a_wider_compute_dtype_widens_the_state():
     for cell, name in ((narrow, "bfloat16"), (wide, "float32")):
         carry = cell.initialize_carry((2, 3))
         assert floats(carry) == {name}
-        assert floats(cell(carry, jnp.ones((2, 3), carry.h.dtype))) == {name}
+        assert floats(cell(carry, jnp.ones((2, 3), carry.slots.h.dtype))) == {name}
         assert floats(nnx.state(cell, nnx.Param)) == {"bfloat16"}
 
 

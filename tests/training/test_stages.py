@@ -214,7 +214,7 @@ def test_a_critic_is_fitted_and_leaves_the_network_alone():
     critic = jax.tree.leaves(gradient["critics"])
     assert len(critic) == 5 and all(np.abs(leaf).max() > 1e-4 for leaf in critic)
     for name in ("w_x", "w_h", "b"):
-        ours, theirs = (cell_of(g)[name][...] for g in (gradient, plain))
+        ours, theirs = (cell_of(g)["weights"][name][...] for g in (gradient, plain))
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 

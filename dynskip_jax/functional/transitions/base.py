@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from dynskip_jax.functional.product import activate, product, row
 Initializer = Callable[..., Any]
 
 
+@runtime_checkable
 class Dense(Protocol):
     """The function with which `Transition.step` multiplies: activation(x w + addends).
 

@@ -1,0 +1,329 @@
+"""The fused unroll against the scan of the reference step: every transition, skip over time, skip over depth."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recurrences import (
+    BATCH,
+    DEPTH_SKIPS,
+    HIDDEN,
+    LENGTHS,
+    TIME,
+    TIME_SKIPS,
+    TRANSITIONS,
+    assert_same,
+    everything,
+    problem,
+)
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional import fused_loop
+
+OPTIONS = {
+    "lstm-mixed": F.Fixed(1, 0.3),
+    "attention mean": F.Attention(3, 0.5, agent_input="mean"),
+    "attention masked": F.Attention(4, 1.0, empty_slots="masked"),
+    "attention carried": F.Attention(3, 0.5, first_step="carried"),
+    "content carried": F.ContentAttention(3, 0.5, first_step="carried"),
+    "dynamic:1": F.Dynamic(1, 0.5),
+    "dynamic mean": F.Dynamic(3, 0.5, agent_input="mean"),
+    "dynamic masked": F.Dynamic(4, 0.5, empty_slots="masked"),
+    "dynamic carried": F.Dynamic(3, 0.5, first_step="carried"),
+    "fixed carried": F.Fixed(3, 0.5, first_step="carried"),
+    "longer than the sequence": F.Dynamic(12, 0.5),
+    "fixed, longer": F.Fixed(12, 0.5),
+    "released": F.Dynamic(4, 1.0, agent_input="mean", first_step="carried"),
+}
+
+
+@pytest.fixture
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+
+
+# Every pair of transition and time skip; depth skips and directions go round so that each meets each.
+PAIRS = [
+    (transition, time_skip, list(DEPTH_SKIPS)[(i + 2 * j) % len(DEPTH_SKIPS)], (i + j) % 2 == 1)
+    for (i, transition), (j, time_skip) in itertools.product(enumerate(TRANSITIONS), enumerate(TIME_SKIPS))
+]
+EVERY = list(itertools.product(TRANSITIONS, TIME_SKIPS, DEPTH_SKIPS, (False, True)))
+
+
+def parameters(cases, marks=()):
+    return [
+        pytest.param(*case, id=" ".join([*case[:3], "backward" if case[3] else "forward"]), marks=marks)
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize(
+    ("transition", "time_skip", "depth_skip", "reverse"),
+    parameters(PAIRS) + parameters([case for case in EVERY if case not in PAIRS], pytest.mark.slow),
+)
+def test_outputs_and_gradients_equal_those_of_the_reference(
+    double_precision, transition, time_skip, depth_skip, reverse
+):
+    recurrence = F.Recurrence(TIME_SKIPS[time_skip], TRANSITIONS[transition], DEPTH_SKIPS[depth_skip])
+    _, gradients = assert_same(
+        recurrence, *problem(recurrence), seq_lengths=jnp.array(LENGTHS), reverse=reverse, keep_order=True
+    )
+    for path, gradient in jax.tree.leaves_with_path(gradients[0]):
+        assert np.abs(gradient).max() > 0, jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_options_of_time_skips(double_precision, name):
+    recurrence = F.Recurrence(OPTIONS[name])
+    assert_same(recurrence, *problem(recurrence), seq_lengths=jnp.array((7, 2, 5)))
+
+
+@pytest.mark.parametrize("name", ["previous", "fixed", "attention", "dynamic", "skip-rnn"])
+def test_without_lengths_too(double_precision, name):
+    recurrence = F.Recurrence(TIME_SKIPS[name])
+    assert_same(recurrence, *problem(recurrence))
+
+
+@pytest.mark.parametrize("mode", F.RELAXATIONS)
+@pytest.mark.parametrize("name", ["dynamic mean", "dynamic masked", "released"])
+def test_relaxed_choices_too(double_precision, name, mode):
+    recurrence = F.Recurrence(OPTIONS[name])
+    options = dict(mode=mode, temperature=jnp.asarray(0.7))
+    assert_same(recurrence, *problem(recurrence), seq_lengths=jnp.array((7, 2, 5)), **options)
+    allowed = jnp.array([True] * (OPTIONS[name].max_skip - 1) + [False])
+    assert_same(recurrence, *problem(recurrence), policy_mask=allowed, **options)
+
+
+def test_a_gradient_reaches_a_traced_temperature(double_precision):
+    """It was 0 once: the loop took temperatures for constants."""
+    for skip, mode in ((F.Attention(3, 0.5), "sample"), (F.Dynamic(3, 0.5), "gumbel_softmax")):
+        recurrence = F.Recurrence(skip)
+        _, gradients = assert_same(recurrence, *problem(recurrence), mode=mode, temperature=jnp.asarray(0.7))
+        assert abs(float(gradients[-1])) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["previous", "attention", "dynamic", "skip-rnn"])
+def test_and_in_float32(name):
+    recurrence = F.Recurrence(TIME_SKIPS[name], F.GRU("before"))
+    lengths = jnp.array((7, 2, 5))
+    assert_same(recurrence, *problem(recurrence, jnp.float32), seq_lengths=lengths, rtol=2e-5)
+
+
+@pytest.mark.parametrize("transition", ["lstm", "full-gate", "gru", "gru-before", "rhn"])
+@pytest.mark.parametrize("name", ["previous", "attention", "dynamic"])
+def test_the_options_of_the_unroll(double_precision, name, transition):
+    skip = TIME_SKIPS[name]
+    recurrence = F.Recurrence(skip, TRANSITIONS[transition], F.GatedToOutput())
+    params, carry, x, below = problem(recurrence, steps=2)
+    mask = F.dropout_mask(jax.random.key(3), 0.5, (BATCH, HIDDEN), x.dtype)
+    dropped = carry._replace(recurrent_mask=mask)
+    mix = jnp.asarray(0.3, x.dtype) if skip.fixed_slot is None else None
+    lengths = jnp.array((7, 2, 5))
+    if skip.is_stochastic:
+        actions = jax.random.randint(jax.random.key(4), (BATCH, TIME), 1, skip.max_skip + 1)
+        assert_same(recurrence, params, dropped, x, below, mix, actions=actions, seq_lengths=lengths)
+    else:
+        assert_same(recurrence, params, dropped, x, below, mix, seq_lengths=lengths)
+    assert_same(recurrence, params, carry, x[:, :1], below[:, :1], seq_lengths=jnp.array((1, 0, 1)))
+
+
+def test_policy_masks(double_precision):
+    recurrence = F.Recurrence(F.Dynamic(3, 0.5))
+    arguments = problem(recurrence, steps=2)
+    allowed = np.ones((BATCH, 3), bool)
+    allowed[0, 1] = allowed[2, :2] = False
+    assert_same(recurrence, *arguments, policy_mask=jnp.array(allowed), mode="greedy")
+    assert_same(recurrence, *arguments, policy_mask=jnp.array(allowed[0]), seq_lengths=jnp.array((7, 2, 5)))
+
+
+@pytest.mark.parametrize("name", ["previous", "fixed", "attention", "dynamic", "skip-rnn"])
+def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
+    recurrence = F.Recurrence(TIME_SKIPS[name])
+    problems = [problem(recurrence, seed=seed)[:3] for seed in range(3)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
+    mixes = jnp.array([0.1, 0.5, 1.0])
+
+    def gradient(problem, mix):
+        params, carry, x = problem
+
+        def loss(params, x):
+            end, out = F.unroll(params, carry, x, recurrence, mix=mix)
+            return jnp.sum(out.h**2) + jnp.sum(out.decision.log_prob) + jnp.sum(end.slots.c)
+
+        return jax.grad(loss, argnums=(0, 1))(params, x)
+
+    together = jax.jit(jax.vmap(gradient))(stacked, mixes)
+    for i, (one, mix) in enumerate(zip(problems, mixes, strict=True)):
+        alone = gradient(one, mix)
+        for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(a[i], b, rtol=1e-10, atol=1e-10)
+
+
+def test_the_ways_to_multiply_by_the_transpose_are_one():
+    """Sizes on each side of the limits between them; see `_times_transposed`."""
+    for rows, hidden in ((3, 8), (40, 128), (40, 256)):
+        w = jax.random.normal(jax.random.key(0), (hidden, 4 * hidden))
+        d = jax.random.normal(jax.random.key(1), (rows, 4 * hidden))
+        np.testing.assert_allclose(fused_loop._times_transposed(w, rows)(d), d @ w.T, rtol=1e-4, atol=1e-3)
+
+
+def test_gradients_reach_what_was_carried_from_the_segment_before(double_precision):
+    """Two segments in a row, differentiated together, are one long sequence."""
+    for name in ("previous", "attention", "dynamic", "skip-rnn", "lstm-jump"):
+        recurrence = F.Recurrence(TIME_SKIPS[name])
+        params, carry, x, _ = problem(recurrence)
+
+        def loss(params, x, cut, recurrence=recurrence, carry=carry):
+            end, outputs = carry, []
+            for part in jnp.split(x, [cut], axis=1) if cut else [x]:
+                end, out = F.unroll(params, end, part, recurrence)
+                outputs.append(out.h)
+            return jnp.sum(jnp.sin(jnp.concatenate(outputs, axis=1)))
+
+        gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2)
+        whole, halves = gradient(params, x, 0), gradient(params, x, 4)
+        for a, b in zip(jax.tree.leaves(halves), jax.tree.leaves(whole), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_no_steps_at_all_change_nothing(double_precision):
+    for name in ("previous", "dynamic", "skip-rnn"):
+        recurrence = F.Recurrence(TIME_SKIPS[name])
+        params, carry, x, _ = problem(recurrence)
+        for implementation in ("fused", "reference"):
+            end, out = F.unroll(params, carry, x[:, :0], recurrence, implementation=implementation)
+            assert out.h.shape == (BATCH, 0, HIDDEN) and out.decision.action.shape == (BATCH, 0)
+            for a, b in zip(jax.tree.leaves(end.slots), jax.tree.leaves(carry.slots), strict=True):
+                np.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(end.step, 0)
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("name", ["previous", "attention", "dynamic"])
+def test_what_stands_in_the_padding_has_no_effect(double_precision, name, implementation):
+    """Not a number there once made every weight's gradient not a number."""
+    recurrence = F.Recurrence(TIME_SKIPS[name], F.LSTM(), F.GatedToOutput())
+    params, carry, x, below = problem(recurrence)
+    lengths = jnp.array((7, 2, 5))
+    padding = (jnp.arange(TIME)[None] >= lengths[:, None])[..., None]
+    spoiled = (jnp.where(padding, jnp.nan, x), jnp.where(padding, jnp.inf, below))
+    clean = everything(implementation, recurrence, params, carry, x, below, seq_lengths=lengths)
+    outputs, gradients = everything(implementation, recurrence, params, carry, *spoiled, seq_lengths=lengths)
+    for a, b in zip(jax.tree.leaves(outputs), jax.tree.leaves(clean[0]), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(jax.tree.leaves(gradients[0]), jax.tree.leaves(clean[1][0]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(implementation="quick"), "unknown implementation 'quick': choose fused or reference or cudnn"),
+        (dict(mode="Sample"), "unknown mode 'Sample'"),
+        (dict(mix=1.5), "mix .* between 0 and 1, got 1.5"),
+        (dict(mix=np.float32(-0.1)), "mix .* between 0 and 1"),
+        (dict(seq_lengths=np.array([7, 8, 1])), "seq_lengths lie between 0 and 7, got 1 to 8"),
+        (dict(seq_lengths=np.array([7, -1, 1])), "seq_lengths lie between 0 and 7, got -1 to 7"),
+        (dict(actions=np.full((BATCH, TIME), 4)), "actions lie between 1 and 3, got 4 to 4"),
+        (dict(actions=np.zeros((BATCH, TIME), int)), "actions lie between 1 and 3, got 0 to 0"),
+    ],
+    ids=["implementation", "mode", "mix", "negative-mix", "long", "negative", "far", "none"],
+)
+def test_a_call_that_makes_no_sense_is_refused_in_one_line(implementation, options, message):
+    recurrence = F.Recurrence(F.Dynamic(3, 0.5))
+    params, carry, x, _ = problem(recurrence, jnp.float32)
+    with pytest.raises(UserError, match=message) as error:
+        F.unroll(params, carry, x, recurrence, **{"implementation": implementation, **options})
+    assert "\n" not in str(error.value)
+
+
+def test_traced_lengths_and_actions_beyond_their_range_count_as_its_ends(double_precision):
+    recurrence = F.Recurrence(F.Dynamic(3, 0.5))
+    params, carry, x, _ = problem(recurrence)
+    actions = jax.random.randint(jax.random.key(4), (BATCH, TIME), 1, 4)
+
+    def run(lengths, actions, implementation):
+        settings = dict(seq_lengths=lengths, actions=actions, implementation=implementation)
+        return F.unroll(params, carry, x, recurrence, **settings)[1]
+
+    for implementation in ("fused", "reference"):
+        program = jax.jit(run, static_argnums=2)
+        beyond = program(jnp.array([9, -2, 7]), jnp.where(actions == 3, 8, actions), implementation)
+        within = program(jnp.array([7, 0, 7]), actions, implementation)
+        for a, b in zip(jax.tree.leaves(beyond), jax.tree.leaves(within), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_the_first_action_is_the_one_that_was_taken():
+    """At a tie, where every bit counts: the state that entered is that of the reported action."""
+    recurrence = F.Recurrence(F.Dynamic(3, 1.0))
+    params, carry, x, _ = problem(recurrence, jnp.float32)
+    agent = params.skip._replace(w_out=jnp.zeros_like(params.skip.w_out), b_out=jnp.array([0.0, 1e-8, -1e-8]))
+    params = params._replace(skip=agent)
+    _, sampled = F.unroll(params, carry, x, recurrence)
+    _, replayed = F.unroll(params, carry, x, recurrence, actions=sampled.decision.action)
+    np.testing.assert_array_equal(sampled.h, replayed.h)
+
+
+@pytest.mark.parametrize("name", ["attention", "content", "dynamic", "dynamic-content"])
+def test_a_program_does_not_grow_with_k(name):
+    def size(K):
+        skip = TIME_SKIPS[name]
+        recurrence = F.Recurrence(type(skip)(K, 0.5, agent=skip.agent))
+        params, carry, x, _ = problem(recurrence, jnp.float32)
+
+        def loss(params, x):
+            out = F.unroll(params, carry, x, recurrence)[1]
+            return jnp.sum(out.h) + jnp.sum(out.decision.log_prob)
+
+        program = jax.jit(jax.grad(loss)).lower(params, x).as_text()
+        return sum(" = " in line for line in program.splitlines())
+
+    assert size(50) <= 1.1 * size(5)
+
+
+def test_matrices_are_multiplied_through_dense_alone():
+    class Careless(F.LSTM):
+        def step(self, params, inputs, state, dense, into_memory=None):
+            return state._replace(h=state.h @ params.w_h)
+
+    recurrence = F.Recurrence(transition=Careless())
+    params, carry, x, _ = problem(recurrence, jnp.float32)
+    with pytest.raises(UserError, match="through `dense`"):
+        F.unroll(params, carry, x, recurrence)
+
+
+def test_a_skip_to_an_internal_state_that_is_never_offered_is_refused():
+    class Closed(F.LSTM):
+        def step(self, params, inputs, state, dense, into_memory=None):
+            return super().step(params, inputs, state, dense)
+
+    recurrence = F.Recurrence(transition=Closed(), depth_skip=F.ToInternal())
+    params, carry, x, below = problem(recurrence, jnp.float32)
+    for implementation in ("fused", "reference"):
+        with pytest.raises(UserError, match="Closed calls no into_memory"):
+            F.unroll(params, carry, x, recurrence, below=below, implementation=implementation)
+    with pytest.raises(UserError, match="needs what comes from below"):
+        F.unroll(params, carry, x, recurrence)
+
+
+def test_a_second_derivative_is_right(double_precision):
+    """Of reverse mode over reverse mode."""
+    recurrence = F.Recurrence(F.Attention(3, 0.5))
+    params, carry, x, _ = problem(recurrence)
+
+    def squared(x, implementation):
+        def loss(x):
+            return jnp.sum(jnp.sin(F.unroll(params, carry, x, recurrence, implementation=implementation)[1].h))
+
+        return jnp.sum(jax.grad(loss)(x) ** 2)
+
+    second = [jax.jit(jax.grad(squared), static_argnums=1)(x, name) for name in ("fused", "reference")]
+    np.testing.assert_allclose(*second, rtol=1e-8, atol=1e-10)
