@@ -36,8 +36,8 @@ class CommonFlags:
     """Flags every experiment has; None means: as the preset says."""
 
     model: Text = None
-    """lstm (no skip over time), fixed:k, attention:k, content:k (attention by content), dynamic:k, skip_rnn or
-    lstm_jump; k is how far back a skip may reach."""
+    """lstm (no skip over time), fixed:k, attention:k, content:k (attention by content), dynamic:k, skip_rnn
+    or lstm_jump; k is how far back a skip may reach."""
     compare: Text = None
     """Several models, separated by commas, trained one after another into one table."""
     preset: Text = None
@@ -64,11 +64,11 @@ class CommonFlags:
     max_skip: Text = None
     """Values of K up to the model's own, separated by commas, to be trained together (through the policy)."""
     transition: Text = None
-    """How a cell turns input and state into the new state: lstm, peephole, full_gate, plstm, ulstm, gru, rhn or
-    rhn:L (L layers deep)."""
+    """How a cell turns input and state into the new state: lstm, peephole, full_gate, plstm, ulstm, gru, rhn
+    or rhn:L (L layers deep)."""
     depth_skip: Text = None
-    """What a layer receives from the one two below: gates, internal, gated_internal, output or gated_output; or
-    highway, from the one below."""
+    """What a layer receives from the one two below: gates, internal, gated_internal, output or gated_output;
+    or highway, from the one below."""
     agent_features: Whole = None
     """Hidden units of the agent."""
     agent_input: Text = None

@@ -1,4 +1,4 @@
-"""Collection: every process, at every second, finds the same tests (pytest-xdist refuses to run otherwise)."""
+"""Collection: every process, at every second, finds the same tests, as pytest-xdist wants it."""
 
 import os
 import subprocess

@@ -56,6 +56,7 @@ from dynskip_jax.functional.recurrence import (
 from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
+from dynskip_jax.functional.skipping import Reading, read_skipping
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
     Attention,
@@ -127,6 +128,7 @@ __all__ = [
     "MovingAverage",
     "Peephole",
     "Previous",
+    "Reading",
     "Recurrence",
     "RecurrentHighway",
     "SkipCarry",
@@ -175,6 +177,7 @@ __all__ = [
     "product",
     "project_agent_input",
     "project_inputs",
+    "read_skipping",
     "recurrent_dropout_mask",
     "recurrent_step",
     "reinforce_loss",

@@ -14,6 +14,10 @@ from dynskip_jax.functional.relaxation import Relaxation
 # relaxation weighs all of them (see `relaxation.py`).
 ActionMode = Literal["sample", "greedy", Relaxation]
 
+# The logit of what must not be chosen. Its probability is 0 in every precision, and p log p, times any weight
+# that a loss may give it, stays far from overflow: 0 times infinity would make gradients not a number.
+NOT_ALLOWED = -1e9
+
 
 class AgentParams(NamedTuple):
     """Weights of the MLP in Eq. 1: one tanh hidden layer between s(t) = h(t-1) ⊕ x(t) and K logits.
@@ -90,7 +94,7 @@ def content_logits(
 def _where_allowed(
     logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
 ) -> Float[Array, "*batch K"]:
-    return logits if allowed is None else jnp.where(allowed, logits, jnp.finfo(logits.dtype).min / 2)
+    return logits if allowed is None else jnp.where(allowed, logits, NOT_ALLOWED)
 
 
 def agent_log_probs(

@@ -12,7 +12,7 @@ def kinds(package: ModuleType | str, base: type) -> dict[str, type]:
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__:
-                if value.name:
-                    found[value.name] = value
+            is_kind = isinstance(value, type) and issubclass(value, base)
+            if is_kind and value.__module__ == module.__name__ and value.name:
+                found[value.name] = value
     return found

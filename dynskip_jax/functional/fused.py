@@ -1,22 +1,23 @@
-"""The fused unroll: what scanning `recurrent_step` means, with a derivative of its own and fewer passes over memory.
+"""The fused unroll: what scanning `recurrent_step` means, with a derivative of its own and fewer passes over
+memory.
 
 For any transition, skip over time and skip over depth. The equations are those of the pieces themselves; what
 stands here is where products are taken and what is kept:
 
-* A step multiplies through `dense` alone. The forward loop keeps each result, after its activation; the backward
-  loop differentiates the step with `jax.vjp`, a kept result standing for each product, and sends d wᵀ to
-  what was multiplied. The gradient of every matrix is one product after the loop, instead of a sum inside it;
-  so is that of a vector that is only added to products.
-* A result takes the place of the projected input it was added to, and its gradient takes the place of the result.
-  Other results have arrays of their own. Nothing that is kept for the backward pass grows with K.
+* A step multiplies through `dense` alone. The forward loop keeps each result, after its activation; the
+  backward loop differentiates the step with `jax.vjp`, a kept result standing for each product, and sends d
+  wᵀ to what was multiplied. The gradient of every matrix is one product after the loop, instead of a sum
+  inside it; so is that of a vector that is only added to products.
+* A result takes the place of the projected input it was added to, and its gradient takes the place of the
+  result. Other results have arrays of their own. Nothing that is kept for the backward pass grows with K.
 * A sampled agent learns from its log-probabilities alone (`stop_gradient`), so the loop only has to know
   what was chosen; log-probabilities and entropies of all steps are computed at once behind it.
 * Every array that the loop fills is written in place. XLA copies a whole array whenever a loop still reads
   an old version of it, so each iteration writes first and then reads what the next one needs.
 * σ(x) = (1 + tanh(x / 2)) / 2: one tanh for all gates of a product.
 
-A history below lists one array of the states, oldest first along the time axis, (batch, K + time, hidden): the
-K states that were there before, then one per step, so that State(t - k) is row t + K - k.
+A history below lists one array of the states, oldest first along the time axis, (batch, K + time, hidden):
+the K states that were there before, then one per step, so that State(t - k) is row t + K - k.
 """
 
 from functools import partial

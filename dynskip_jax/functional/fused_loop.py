@@ -145,7 +145,7 @@ class _Residuals(NamedTuple):
 
 def _forward(plan: Plan, loop: Loop, keep: bool) -> tuple[Result, _Residuals | None]:
     """Runs all steps."""
-    step_plan, skip = plan.step, plan.skip
+    step_plan = plan.step
     batch, time = loop.inputs[0].shape[:2]
     dtype = loop.entered[0].dtype
     keeps_entered = keep and loop.choice.weights is not None
@@ -372,7 +372,7 @@ def _put_results(plan: StepPlan, inputs, results, t, kept):
 
 
 def _put_gradients(plan: StepPlan, inputs, results, t, d):
-    """Writes the gradients of a step's products in place of their results, and those of inputs that are read."""
+    """Writes the gradients of a step's products in place of their results, and those of inputs read."""
     inputs, results = _put_results(plan, inputs, results, t, d.results)
     inputs = list(inputs)
     read = dict(zip(plan.read_inputs, d.inputs, strict=True))
@@ -474,7 +474,7 @@ def _undo_choice(plan: Plan, loop: Loop, residuals: _Residuals, t, d_choice: Cho
 
 
 def _undo_choices(plan: Plan, loop: Loop, residuals: _Residuals, d_choices: Choice, d_owns: Any):
-    """The gradients of the time skip's params and of what its choices saw of the inputs, all steps at once."""
+    """The gradients of the time skip's params and of its share of the inputs, all steps at once."""
     time = loop.inputs[0].shape[1]
     observations = observe_all_steps(plan, residuals.histories[plan.observed], time)
     owns = jax.tree.map(lambda owns: jnp.concatenate([owns[:, :1], owns[:, :-1]], axis=1), residuals.owns)
@@ -543,8 +543,8 @@ def _fetch(
     if plan.skip.fixed_slot is not None:
         return _at(history, t + K - 1 - plan.skip.fixed_slot)
     if choice.weights is not None:
-        # Row by row: XLA's CPU backend does not vectorise a sum over an axis in the middle. In a loop, so that
-        # the program does not grow with K.
+        # Row by row: XLA's CPU backend does not vectorise a sum over an axis in the middle. In a loop, so
+        # that the program does not grow with K.
         weights = jnp.flip(choice.weights, axis=1)
 
         def add(i, total):

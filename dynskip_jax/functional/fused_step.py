@@ -39,8 +39,8 @@ class Call:
 
     @property
     def time_axis(self) -> int:
-        """Of an array of this call's results: first, so that steps are written in one piece, where neither the
-        result nor what was multiplied stands in an array of the unroll's own, which has the batch first.
+        """Of an array of this call's results: first, so that steps are written in one piece, where neither
+        the result nor what was multiplied stands in an array of the unroll's own, which has the batch first.
         """
         return 1 if self.in_place or self.of_h else 0
 

@@ -56,7 +56,8 @@ def activate(
 
     Args:
         x: the features.
-        activations: one name, for all features; or several, one for each block. `linear` leaves a block as it is.
+        activations: one name, for all features; or several, one for each block. `linear` leaves a block as it
+            is.
 
     Returns:
         The features; with several names a tuple of the blocks.

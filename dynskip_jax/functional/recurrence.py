@@ -258,7 +258,8 @@ def recurrent_step(
         recurrence: what the layer computes.
         mode: whether the agent samples, takes its most probable choice, or weighs all (`RELAXATIONS`).
         temperature: τ of `relaxed_weights`, for attention and where `mode` is a relaxation.
-        mix: the skip weight λ, in place of the time skip's own; may be traced, to sweep it inside one program.
+        mix: the skip weight λ, in place of the time skip's own; may be traced, to sweep it inside one
+            program.
         policy_mask: False for skips the agent may not choose, (K,) or (*batch, K); masking all but the
             first K' sweeps K inside one program. Where it leaves nothing, State(t-1) enters.
         return_memory: put the internal state into the output.
@@ -305,8 +306,8 @@ def prev_state(
 ) -> tuple[Any, Choice, Decision, Any]:
     """The state that enters a step, λ State(t-k) + (1 - λ) State(t-1) (Eq. 2), and how k was decided.
 
-    Arguments are those of `recurrent_step`; recurrent dropout is not applied yet. Returns the state, the choice,
-    its trace, and what the time skip carries on.
+    Arguments are those of `recurrent_step`; recurrent dropout is not applied yet. Returns the state, the
+    choice, its trace, and what the time skip carries on.
     """
     skip = recurrence.time_skip
     dtype = carry.slots[0].dtype
@@ -381,7 +382,7 @@ def advance(
 def dropped(
     entering: Any, recurrent_mask: Float[Array, "*batch hidden"] | None, transition: Transition
 ) -> Any:
-    """The state that enters, h times the mask; where h is the memory, products alone are masked (`advance`)."""
+    """The state that enters, its h masked; where h is the memory, `advance` masks products alone."""
     if recurrent_mask is None or transition.memory == "h":
         return entering
     return entering._replace(h=entering.h * recurrent_mask)

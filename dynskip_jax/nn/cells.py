@@ -215,7 +215,7 @@ class SkipCell(nnx.RNNCellBase):
         return jax.tree.map(spread, self.initial.read())
 
     def restart_carry(self, carry: F.SkipCarry) -> F.SkipCarry:
-        """Keeps the newest state and forgets the others, the initial state in their place; see `functional`."""
+        """Keeps the newest state and puts the initial one in place of the others; see `functional`."""
         return F.restart_carry(carry, self.recurrence, self.initial_state(carry.step.shape))
 
     def draw_recurrent_mask(self, carry: F.SkipCarry, key: Array) -> F.SkipCarry:

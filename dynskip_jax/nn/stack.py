@@ -17,8 +17,8 @@ from dynskip_jax.nn.layers import SkipLayer
 
 
 class StackOutput(NamedTuple):
-    """What a stack returns. Where there are two directions, each has an entry of its own in the tuples: layer 1
-    forward, layer 1 backward, layer 2 forward, and so on.
+    """What a stack returns. Where there are two directions, each has an entry of its own in the tuples: layer
+    1 forward, layer 1 backward, layer 2 forward, and so on.
 
     Attributes:
         h: the top layer's outputs after dropout, (batch, time, hidden), or forward beside backward.
@@ -38,9 +38,10 @@ class SkipStack(nnx.Module):
 
     Dropout is not applied to recurrent connections (Zaremba et al. 2014), nor to what skips over depth bring.
 
-    With two directions every layer has a forward and a backward half, and the next one reads both, side by side
-    (Graves & Schmidhuber 2005). A skip over depth stays within its direction (Wu et al. 2016, Eq. 50); it
-    starts where a layer has one two below it (of `Highway`: one below), the stack's own input not counting.
+    With two directions every layer has a forward and a backward half, and the next one reads both, side by
+    side (Graves & Schmidhuber 2005). A skip over depth stays within its direction (Wu et al. 2016, Eq. 50);
+    it starts where a layer has one two below it (of `Highway`: one below), the stack's own input not
+    counting.
 
     Args:
         in_features: size of the input.

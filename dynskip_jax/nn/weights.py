@@ -1,4 +1,4 @@
-"""A module that owns the arrays of a params tuple, so that pure functions get them and optimizers find them."""
+"""A module that owns the arrays of a params tuple: pure functions get them, optimizers find them."""
 
 from typing import Any
 

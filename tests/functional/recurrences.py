@@ -1,4 +1,4 @@
-"""What the tests of recurrent layers share: all choices, a problem of each, outputs and gradients of an unroll."""
+"""What tests of recurrent layers share: all choices, a problem of each, outputs and gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +48,8 @@ DEPTH_SKIPS = {
 }
 
 
-def normal(key, shape, dtype=jnp.float64):
-    return jax.random.normal(key, shape, jnp.float64).astype(dtype)
+def normal(key, shape, dtype):
+    return jax.random.normal(key, shape, dtype)
 
 
 def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):

@@ -126,11 +126,50 @@ def test_gradients_stay_finite_under_a_mask():
     def loss(params, mask):
         carry = F.initial_carry(keys, F.Recurrence(SKIP), F.LSTMState(zeros, zeros))
         _, out = F.unroll(params, carry, x, F.Recurrence(SKIP), policy_mask=mask)
-        return out.decision.log_prob.sum() + out.decision.entropy.sum()
+        # Times a weight that once made the largest number infinite.
+        return out.decision.log_prob.sum() + 5 * out.decision.entropy.sum()
 
     for mask in ([True, False, False, False], [True, True, False, True]):
         gradient = jax.grad(loss)(layer(), jnp.array(mask))
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
+    """An empty slot that is masked and a policy mask once forbade all together, and then nothing."""
+    skip = F.Dynamic(K, 1.0, empty_slots="masked")
+    x = jax.random.normal(jax.random.key(4), (50, 4, INPUT))
+    mask = jnp.array([False, False, True, False])
+    keys = jax.random.split(jax.random.key(5), 50)
+    _, out = run(x, keys, skip, policy_mask=mask, implementation=implementation)
+    np.testing.assert_array_equal(out.decision.action, np.tile([1, 1, 3, 3], (50, 1)))
+    np.testing.assert_allclose(out.decision.entropy, 0, atol=1e-6)
+
+
+def test_noise_is_drawn_in_float32_at_least():
+    """In bfloat16 the same few values came again and again."""
+    keys, steps = jax.random.split(jax.random.key(1), 4000), jnp.zeros(4000, jnp.int32)
+    noise = F.choice_noise(keys, steps, 1, jnp.bfloat16)
+    assert noise.dtype == jnp.float32 and len(np.unique(noise)) > 3900
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementation):
+    """Which may be a learned one; zeros stood there once."""
+    skip = F.Dynamic(3, 1.0, first_step="carried")
+    recurrence = F.Recurrence(skip)
+    initial = F.LSTMState(jnp.full((2, HIDDEN), 0.25), jnp.full((2, HIDDEN), -0.5))
+    carry = F.initial_carry(jax.random.split(jax.random.key(0), 2), recurrence, initial)
+    carried = jax.tree.map(lambda slots: slots.at[:, 0].set(9.0), carry.slots)
+    end, _ = F.unroll(
+        layer(3),
+        carry._replace(slots=carried),
+        jnp.ones((2, 1, INPUT)),
+        recurrence,
+        implementation=implementation,
+    )
+    np.testing.assert_array_equal(end.slots.h[:, 1:], 0.25)
+    np.testing.assert_array_equal(end.slots.c[:, 1:], -0.5)
 
 
 def test_entropy_is_minus_sum_p_log_p():

@@ -66,7 +66,11 @@ def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent
         if skip.name == "fixed":
             k = K
         else:
-            seen = np.mean([h for h, _ in past[-K:]], axis=0) if getattr(skip, "agent_input", "previous") == "mean" else h1
+            seen = (
+                np.mean([h for h, _ in past[-K:]], axis=0)
+                if getattr(skip, "agent_input", "previous") == "mean"
+                else h1
+            )
             s = np.concatenate([seen, x[t]])
             first = np.concatenate([w["a_wh"], w["a_wx"]])
             logits = np.tanh(s @ first + w["a_b"]) @ w["a_out"] + w["a_bout"]

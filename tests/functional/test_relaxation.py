@@ -136,7 +136,9 @@ def test_a_relaxed_agent_learns_from_the_loss_and_sends_nothing_into_the_network
     assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(gradient.skip))
 
     def entropies(lstm):
-        return unrolled("dynamic", relaxation, params._replace(transition=lstm), x).decision.entropy[:, 1].sum()
+        return (
+            unrolled("dynamic", relaxation, params._replace(transition=lstm), x).decision.entropy[:, 1].sum()
+        )
 
     # The entropy of the second step depends on h of the first, which the agent sees and may not move.
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(jax.grad(entropies)(params.transition))) == 0

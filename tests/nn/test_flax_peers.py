@@ -26,8 +26,12 @@ def same_weights(skip):
         INPUT, HIDDEN, bias_init=nnx.initializers.normal(1.0), param_dtype=jnp.float32, rngs=nnx.Rngs(1)
     )
     ours = SkipCell(INPUT, HIDDEN, skip, rngs=nnx.Rngs(2))
-    ours.weights.w_x[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("ig", "ii", "if_", "io")], 1)
-    ours.weights.w_h[...] = jnp.concatenate([getattr(flax_cell, n).kernel[...] for n in ("hg", "hi", "hf", "ho")], 1)
+    ours.weights.w_x[...] = jnp.concatenate(
+        [getattr(flax_cell, n).kernel[...] for n in ("ig", "ii", "if_", "io")], 1
+    )
+    ours.weights.w_h[...] = jnp.concatenate(
+        [getattr(flax_cell, n).kernel[...] for n in ("hg", "hi", "hf", "ho")], 1
+    )
     ours.weights.b[...] = jnp.concatenate([getattr(flax_cell, n).bias[...] for n in ("hg", "hi", "hf", "ho")])
     return flax_cell, ours
 

@@ -181,7 +181,9 @@ def test_one_step_by_hand():
     def sigmoid(z):
         return 1 / (1 + np.exp(-z))
 
-    products = rounded(x) @ rounded(cell.weights.w_x[...]) + rounded(carry.slots.h[:, 0]) @ rounded(cell.weights.w_h[...])
+    products = rounded(x) @ rounded(cell.weights.w_x[...]) + rounded(carry.slots.h[:, 0]) @ rounded(
+        cell.weights.w_h[...]
+    )
     g, i, f, o = np.split(products + np.asarray(cell.weights.b[...], np.float64), 4, axis=-1)
     c = np.tanh(g) * sigmoid(i) + np.asarray(carry.slots.c[:, 0], np.float64) * sigmoid(f)
     np.testing.assert_allclose(new.slots.c[:, 0], c, rtol=1e-5, atol=1e-6)

@@ -18,8 +18,8 @@ MAPPINGS = ("identity", "linear", "sigmoid")
 class DepthSkip:
     """Where the output of the layer two below enters. Hashable, hence a static argument under `jit`.
 
-    `001…` is Wu et al. (2016). Layer l's own h^{l-1} is the layer's input x here, h^{l-2} is `below`. What enters
-    is part of the recurrence: the state of the next step contains it, as their equations say.
+    `001…` is Wu et al. (2016). Layer l's own h^{l-1} is the layer's input x here, h^{l-2} is `below`. What
+    enters is part of the recurrence: the state of the next step contains it, as their equations say.
 
     Attributes:
         name: on the command line.
@@ -119,7 +119,8 @@ class Mapped(DepthSkip):
 
     Attributes:
         gated: multiplied by g = σ(W x + W h(t-1) + b), Eq. 49.
-        mapping: of what comes from below: `identity`; `linear`, a matrix; or `sigmoid`, σ of it (Section 6.1.4).
+        mapping: of what comes from below: `identity`; `linear`, a matrix; or `sigmoid`, σ of it (Section
+            6.1.4).
         gate_sees: beside h(t-1) the gate sees the layer's `input`, Eq. 49; or what comes from `below`, as in
             the formula of Section 6.1.4.
     """

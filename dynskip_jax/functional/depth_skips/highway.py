@@ -1,4 +1,4 @@
-"""The highway LSTM (Zhang et al. 2016; Yao et al. 2015): a depth gate between the cells of adjacent layers."""
+"""The highway LSTM (Zhang et al. 2016; Yao et al. 2015): a depth gate between cells of adjacent layers."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -39,7 +39,10 @@ class HighwayGateInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Highway(DepthSkip):
-    """c^l = d ⊙ c^{l-1} + f ⊙ c^l(t-1) + i ⊙ g, with d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t))."""
+    """c^l = d ⊙ c^{l-1} + f ⊙ c^l(t-1) + i ⊙ g.
+
+    The depth gate is d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t)).
+    """
 
     name: ClassVar[str] = "highway"
     layers_below: ClassVar[int] = 1

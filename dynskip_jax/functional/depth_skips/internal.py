@@ -8,7 +8,7 @@ from dynskip_jax.functional.depth_skips.base import Mapped
 
 @dataclasses.dataclass(frozen=True)
 class ToInternal(Mapped):
-    """c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, and h follows from it; h itself, where a state has no other memory."""
+    """c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, of which h is made; h itself, where it is the memory."""
 
     name: ClassVar[str] = "internal"
 

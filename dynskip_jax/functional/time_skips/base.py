@@ -74,9 +74,9 @@ class TimeSkip:
     """Which state enters a step, and what is written. Hashable, hence a static argument under `jit`.
 
     One of your own is a frozen dataclass in a file of its own: it says what it observes of the last K states
-    (`observed`, `observed_array`), makes a `Choice` of that, and tells the trace of it. Reading the buffer and
-    writing to it follow from the choice, in the reference and in the fused unroll alike. `choose` and `decide`
-    must work for any leading axes, for the fused unroll calls them for all steps at once.
+    (`observed`, `observed_array`), makes a `Choice` of that, and tells the trace of it. Reading the buffer
+    and writing to it follow from the choice, in the reference and in the fused unroll alike. `choose` and
+    `decide` must work for any leading axes, for the fused unroll calls them for all steps at once.
 
     Attributes:
         name: on the command line, in front of a colon and K where it takes one.
@@ -111,7 +111,7 @@ class TimeSkip:
 
     @property
     def forgets_carried(self) -> bool:
-        """Whether the state that entered the first step is forgotten after it, the initial one in its place."""
+        """Whether the state that entered the first step is then replaced by the initial one."""
         return False
 
     @property
@@ -141,7 +141,7 @@ class TimeSkip:
         return None
 
     def initial_own(self, batch: tuple[int, ...], dtype: Any) -> Any:
-        """What the skip itself carries from step to step beside the states; every leaf leads with the batch."""
+        """What the skip carries from step to step beside the states; every leaf leads with the batch."""
         return ()
 
     def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:

@@ -46,8 +46,8 @@ class LSTMJump(TimeSkip):
 
     Reading stops for good at κ = 0, or when R words have been read after the last of N jumps. A word that is
     not read changes no state. Trained by REINFORCE: `Decision.log_prob` is that of κ where one was sampled,
-    and `Decision.action` is κ + 1 there, 0 at all other steps. What the jump's softmax sees is stopped, so that
-    the score function trains its weights alone, as theirs does.
+    and `Decision.action` is κ + 1 there, 0 at all other steps. What the jump's softmax sees is stopped, so
+    that the score function trains its weights alone, as theirs does.
 
     Attributes:
         max_jump: K, the largest κ.

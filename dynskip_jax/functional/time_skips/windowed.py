@@ -144,7 +144,7 @@ class Agented(Windowed):
         return allowed
 
     def weighted(self, weights: Float[Array, "*batch K"], log_probs: Float[Array, "*batch K"]) -> Decision:
-        """The trace of weights on all states: the heaviest, and no score; the loss reaches the agent itself."""
+        """The trace of weights on all states: the heaviest, and no score, for the loss reaches the agent."""
         heaviest = jnp.argmax(weights, axis=-1).astype(jnp.int32) + 1
         return Decision(heaviest, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs))
 

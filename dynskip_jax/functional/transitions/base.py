@@ -99,8 +99,8 @@ class Initializers(NamedTuple):
 class Transition:
     """How a cell turns (input, state) into a new state. Hashable, hence a static argument under `jit`.
 
-    One of your own is a frozen dataclass with `state`, `init`, `project` and `step`; docs/own_pieces.md has one
-    in twenty lines.
+    One of your own is a frozen dataclass with `state`, `init`, `project` and `step`; docs/own_pieces.md has
+    one in twenty lines.
 
     By their names, matrices that begin with w_x multiply the input (in `project`), all others the state (in
     `step`): to these `weight_dropout` is applied.

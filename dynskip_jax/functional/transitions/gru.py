@@ -54,7 +54,8 @@ class GRUInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GRU(Transition):
-    """h = (1 - z) ⊙ n + z ⊙ h(t-1), with n = tanh(W_n x + U_n (r ⊙ h) + b) or tanh(W_n x + b + r ⊙ (U_n h + b_hn)).
+    """h = (1 - z) ⊙ n + z ⊙ h(t-1), with n = tanh(W_n x + U_n (r ⊙ h) + b) or tanh(W_n x + b + r ⊙ (U_n h +
+    b_hn)).
 
     Attributes:
         reset: `before` the product (Cho et al. 2014) or `after` it.
@@ -70,7 +71,7 @@ class GRU(Transition):
             raise UserError(f"a GRU resets before or after its product, not {self.reset!r}")
 
     def init(self, key, in_features, hidden, init: Initializers) -> GRUParams:
-        """Draws the weights; see `Transition`. Here z is what forgets little: `forget_bias` is added to its bias."""
+        """Draws the weights; see `Transition`. `forget_bias` is added to the bias of z, which keeps h."""
         keys = jax.random.split(key, 7)
         b = init.draw(init.bias, keys[2], (2 * hidden,))
         return GRUParams(

@@ -30,8 +30,8 @@ class RHNParams(NamedTuple):
 class RecurrentHighway(Transition):
     """s_l = h_l ⊙ t_l + s_{l-1} ⊙ (1 - t_l), with (h_l, t_l) = (tanh, σ)(W x [l = 1] + R_l s_{l-1} + b_l).
 
-    The carry gate is coupled, c = 1 - t, as in the paper's experiments. A negative bias of t (the paper starts
-    from -2 or lower) is a positive `forget_bias`: what is not transformed is carried on.
+    The carry gate is coupled, c = 1 - t, as in the paper's experiments. A negative bias of t (the paper
+    starts from -2 or lower) is a positive `forget_bias`: what is not transformed is carried on.
 
     Attributes:
         depth: L, highway layers in a step.

@@ -1,0 +1,144 @@
+"""Inference that skips the work: Skip RNN and LSTM-Jump compute nothing of a word that they do not read."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.recurrence import (
+    LayerParams,
+    Recurrence,
+    SkipCarry,
+    advance,
+    check_call,
+    project_inputs,
+)
+from dynskip_jax.functional.time_skips import SkipInputs
+from dynskip_jax.functional.transitions import dense
+
+
+class Reading(NamedTuple):
+    """What was read, and what came of it.
+
+    Attributes:
+        h: h(t), (batch, time, hidden), that of the word read last where a word was not read; zeros past the
+            end of a sequence.
+        read: which words were read, (batch, time); their share of all is the share of the work.
+    """
+
+    h: Float[Array, "batch time hidden"]
+    read: Bool[Array, "batch time"]
+
+
+class _Reader(NamedTuple):
+    """Where each sequence stands: its next word, its state, what the time skip carries, what came so far."""
+
+    position: Int[Array, " batch"]
+    state: Any
+    own: Any
+    h: Float[Array, "batch time hidden"]
+    read: Bool[Array, "batch time"]
+
+
+def read_skipping(
+    params: LayerParams,
+    carry: SkipCarry,
+    x: Float[Array, "batch time in"],
+    recurrence: Recurrence,
+    *,
+    seq_lengths: Int[Array, " batch"] | None = None,
+    mode: ActionMode = "greedy",
+) -> tuple[SkipCarry, Reading]:
+    """Does what `unroll` does, for a time skip that leaves words out, and takes as many steps as words are
+    read.
+
+    Each iteration brings every sequence to its next word, and reads these words together: there are as many
+    iterations as words read of the sequence that reads most. Not to be differentiated in reverse mode.
+
+    Args:
+        params: the layer's weights.
+        carry: the state to start from.
+        x: inputs, (batch, time, in).
+        recurrence: what the layer computes; its time skip is one that does not write every state.
+        seq_lengths: true lengths, (batch,).
+        mode: `greedy` or `sample`; with the carry's keys the same is sampled as in `unroll`.
+
+    Returns:
+        The last carry of each sequence, and what was read.
+
+    Raises:
+        UserError: the time skip reads every word, or there is a skip over depth.
+    """
+    skip, transition = recurrence.time_skip, recurrence.transition
+    if skip.writes_all or recurrence.depth_skip is not None:
+        raise UserError("only Skip RNN, LSTM-Jump and their like, without skips over depth, leave words out")
+    batch, time = x.shape[:2]
+    check_call(recurrence, time, mode=mode, seq_lengths=seq_lengths)
+    lengths = jnp.full(batch, time) if seq_lengths is None else jnp.clip(seq_lengths, 0, time)
+    observed = skip.observed_array(transition)
+    rows = jnp.arange(batch)
+    dtype = carry.slots[0].dtype
+
+    def where(chosen: Bool[Array, " batch"], new: Any, old: Any) -> Any:
+        def pick(new: Array, old: Array) -> Array:
+            return jnp.where(chosen.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+        return jax.tree.map(pick, new, old)
+
+    def to_next_word(position, state, own):
+        """Moves on until each sequence stands before a word that it reads, or at its end."""
+
+        def is_looking(found, position):
+            return ~found & (position < lengths)
+
+        def move(looking):
+            position, own, found = looking
+            step = carry.step + position
+            noise = skip.noise(carry.key, step, mode, False, dtype)
+            seen = SkipInputs(step=step, noise=noise)
+            choice, own_after = skip.choose(params.skip, seen, getattr(state, observed), own, mode)
+            moving = is_looking(found, position)
+            reads = moving & (choice.update > 0.5)
+            return position + (moving & ~reads), where(moving, own_after, own), found | reads
+
+        return jax.lax.while_loop(
+            lambda looking: jnp.any(is_looking(looking[2], looking[0])),
+            move,
+            (position, own, jnp.zeros(batch, bool)),
+        )
+
+    def read_one(reader: _Reader) -> _Reader:
+        position, own, found = to_next_word(reader.position, reader.state, reader.own)
+        here = jnp.minimum(position, time - 1)
+        inputs = project_inputs(params, x[rows, here], recurrence)
+        new = advance(params, inputs, reader.state, reader.state, None, recurrence, None, dense)
+        state = where(found, new, reader.state)
+        return _Reader(
+            position + found,
+            state,
+            own,
+            reader.h.at[rows, here].set(where(found, state[0], reader.h[rows, here])),
+            reader.read.at[rows, here].set(reader.read[rows, here] | found),
+        )
+
+    start = _Reader(
+        jnp.zeros(batch, lengths.dtype),
+        carry.state,
+        carry.own,
+        jnp.zeros((batch, time, carry.slots[0].shape[-1]), dtype),
+        jnp.zeros((batch, time), bool),
+    )
+    end = jax.lax.while_loop(lambda reader: jnp.any(reader.position < lengths), read_one, start)
+
+    # Where a word was not read, h is that of the last one that was, or the one there was before.
+    steps = jnp.arange(time)[None, :]
+    last = jax.lax.cummax(jnp.where(end.read, steps, -1), axis=1)
+    h = jnp.take_along_axis(end.h, jnp.maximum(last, 0)[..., None], axis=1)
+    h = jnp.where((last >= 0)[..., None], h, carry.state[0][:, None])
+    h = jnp.where((steps < lengths[:, None])[..., None], h, 0)
+    slots = jax.tree.map(lambda array: array[:, None], end.state)
+    after = carry._replace(slots=slots, step=carry.step + lengths.astype(carry.step.dtype), own=end.own)
+    return after, Reading(h, end.read)

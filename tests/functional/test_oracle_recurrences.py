@@ -1,0 +1,393 @@
+"""Every transition, Skip RNN and LSTM-Jump against NumPy float64 loops written from their papers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from recurrences import BATCH, HIDDEN, LENGTHS, TIME, TRANSITIONS, problem
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def arrays(tree):
+    return jax.tree.map(np.asarray, tree)
+
+
+# One step of each transition: (option, params, x, state) -> state, one sequence, states as tuples, h first.
+
+
+def lstm(t, p, x, state):
+    h, c = state
+    parts = np.split(x @ p.w_x + h @ p.w_h + p.b, 4 if t.output_gate else 3)
+    c = np.tanh(parts[0]) * sigmoid(parts[1]) + c * sigmoid(parts[2])
+    return (sigmoid(parts[3]) if t.output_gate else 1) * np.tanh(c), c
+
+
+def peep(t, p, c):
+    return c @ p if t.full else p * c
+
+
+def peephole(t, p, x, state):
+    h, c = state
+    g, i, f, *o = np.split(x @ p.w_x + h @ p.w_h + p.b, 4 if t.output_gate else 3)
+    i, f = sigmoid(i + peep(t, p.p_i, c)), sigmoid(f + peep(t, p.p_f, c))
+    c = i * np.tanh(g) + f * c
+    return (sigmoid(o[0] + peep(t, p.p_o, c)) if o else 1) * np.tanh(c), c
+
+
+def full_gate(t, p, x, state):
+    h, c, i0, f0, o0 = state
+    g, i, f, *o = np.split(x @ p.w_x + h @ p.w_h + p.b, 4 if t.output_gate else 3)
+    # R[a][b]: gate b before to gate a now.
+    n = 3 if t.output_gate else 2
+    R = [
+        [p.r[b * HIDDEN : (b + 1) * HIDDEN, a * HIDDEN : (a + 1) * HIDDEN] for b in range(n)]
+        for a in range(n)
+    ]
+    before = [i0, f0, o0][:n]
+    r = [sum(gate @ R[a][b] for b, gate in enumerate(before)) for a in range(n)]
+    i, f = sigmoid(i + peep(t, p.p_i, c) + r[0]), sigmoid(f + peep(t, p.p_f, c) + r[1])
+    c = i * np.tanh(g) + f * c
+    o = sigmoid(o[0] + peep(t, p.p_o, c) + r[2]) if o else np.ones(HIDDEN)
+    return o * np.tanh(c), c, i, f, o
+
+
+def plstm(t, p, x, state):
+    h, c = state
+    g, i, f, *o = np.split(x @ p.w_x + h @ p.w_h + p.b, 4 if t.output_gate else 3)
+    c = sigmoid(i) * np.tanh(g + peep(t, p.p_g, c)) + sigmoid(f) * c
+    return (sigmoid(o[0]) if o else 1) * np.tanh(c), c
+
+
+def ulstm(t, p, x, state):
+    h, c = state
+    i, f, z, *o = map(sigmoid, np.split(x @ p.w_x + h @ p.w_h + p.b, 4 if t.output_gate else 3))
+    n = np.tanh(x @ p.w_xn + (z * np.tanh(c)) @ p.w_n + p.b_n)
+    c = i * n + f * c
+    return (o[0] if o else 1) * np.tanh(c), c
+
+
+def gru(t, p, x, state):
+    (h,) = state
+    r, z = map(sigmoid, np.split(x @ p.w_x + h @ p.w_h + p.b, 2))
+    inside = (r * h) @ p.w_n if t.reset == "before" else r * (h @ p.w_n + p.b_hn)
+    return ((1 - z) * np.tanh(x @ p.w_xn + p.b_n + inside) + z * h,)
+
+
+def rhn(t, p, x, state):
+    (s,) = state
+    for layer in range(t.depth):
+        h, gate = np.split((x @ p.w_x if layer == 0 else 0) + s @ p.r[layer] + p.b[layer], 2)
+        s = np.tanh(h) * sigmoid(gate) + s * (1 - sigmoid(gate))
+    return (s,)
+
+
+STEPS = dict(lstm=lstm, peephole=peephole, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn)
+
+
+def start_of(carry, n):
+    return tuple(np.asarray(slots[n, 0]) for slots in carry.slots)
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("name", TRANSITIONS)
+def test_a_transition_is_its_papers_equations(name, implementation):
+    transition = TRANSITIONS[name]
+    recurrence = F.Recurrence(transition=transition)
+    params, carry, x, _ = problem(recurrence)
+    lengths = jnp.array(LENGTHS)
+    end, out = F.unroll(params, carry, x, recurrence, seq_lengths=lengths, implementation=implementation)
+    p, step = arrays(params.transition), STEPS[transition.name]
+    for n in range(BATCH):
+        state = start_of(carry, n)
+        for t in range(TIME):
+            if t < LENGTHS[n]:
+                state = step(transition, p, np.asarray(x[n, t]), state)
+            expected = state[0] if t < LENGTHS[n] else np.zeros(HIDDEN)
+            np.testing.assert_allclose(out.h[n, t], expected, rtol=1e-11, atol=1e-13)
+        for slots, array in zip(end.slots, state, strict=True):
+            np.testing.assert_allclose(slots[n, 0], array, rtol=1e-11, atol=1e-13)
+
+
+def skip_rnn_loop(skip, params, x, state, transition):
+    """Campos et al. (2018), Eq. 1-5, one sequence; ũ(1) = 1. Returns h and u of each step."""
+    p, gate = arrays(params.transition), arrays(params.skip)
+    memory = transition.state._fields.index(transition.memory)
+    pending, rows = 1.0, []
+    for row in np.asarray(x):
+        u = round(pending)
+        if u:
+            state = STEPS[transition.name](transition, p, row, state)
+        delta = sigmoid(gate.w @ state[memory] + gate.b[0])
+        pending = u * delta + (1 - u) * (pending + min(delta, 1 - pending))
+        rows.append((state[0], u))
+    return rows
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("transition", [F.LSTM(), F.GRU()], ids=["lstm", "gru"])
+def test_skip_rnn_is_its_papers_equations(transition, implementation):
+    # A gate that opens seldom.
+    recurrence = F.Recurrence(F.SkipRNN(update_bias=-1.5), transition)
+    params, carry, x, _ = problem(recurrence)
+    params = params._replace(skip=params.skip._replace(b=jnp.array([-1.5])))
+    x = jnp.concatenate([x, -x, x[:, ::-1]], axis=1)
+    _, out = F.unroll(params, carry, x, recurrence, implementation=implementation)
+    reads = []
+    for n in range(BATCH):
+        rows = skip_rnn_loop(recurrence.time_skip, params, x[n], start_of(carry, n), transition)
+        for t, (h, u) in enumerate(rows):
+            np.testing.assert_allclose(out.h[n, t], h, rtol=1e-11, atol=1e-13)
+            assert out.decision.update[n, t] == u
+            reads.append(u)
+    assert 0.1 < np.mean(reads) < 0.9
+    assert np.all(out.decision.update[:, 0] == 1)
+
+
+def test_skip_rnn_with_its_gate_held_at_1_is_its_transition():
+    for transition in TRANSITIONS.values():
+        held, plain = F.Recurrence(F.SkipRNN(always=True), transition), F.Recurrence(transition=transition)
+        params, carry, x, _ = problem(held)
+        end, out = F.unroll(params, carry, x, held)
+        same_end, same = F.unroll(params._replace(skip=None), carry._replace(own=()), x, plain)
+        np.testing.assert_allclose(out.h, same.h, rtol=1e-12)
+        for a, b in zip(jax.tree.leaves(end.slots), jax.tree.leaves(same_end.slots), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_the_gradient_of_skip_rnns_gate_is_that_of_the_gate_before_rounding():
+    """At a step: dL/dũ = dL/du, and the cost of updates reaches W_p."""
+    recurrence = F.Recurrence(F.SkipRNN())
+    params, carry, x, _ = problem(recurrence)
+
+    def cost(gate):
+        return F.unroll(params._replace(skip=gate), carry, x, recurrence)[1].decision.update[:, 1].sum()
+
+    gradient = jax.grad(cost)(params.skip)
+    state = F.unroll(params, carry, x[:, :1], recurrence)[0].state
+    delta = sigmoid(np.asarray(state.c @ params.skip.w + params.skip.b))
+    slope = delta * (1 - delta)  # ũ(2) = Δũ, as u(1) = 1 took all that was pending
+    np.testing.assert_allclose(gradient.b, [slope.sum()], rtol=1e-9)
+    np.testing.assert_allclose(gradient.w, slope @ np.asarray(state.c), rtol=1e-9)
+
+
+def jump_loop(skip, params, x, state, actions=None):
+    """Yu et al. (2017), Section 2.1, one sequence, greedy or with κ + 1 given where one is drawn.
+
+    Returns h, whether the word was read, and κ + 1 (0 where none was drawn), of each step.
+    """
+    p, softmax = arrays(params.transition), arrays(params.skip)
+    rows = [(state[0], 0, 0)] * len(x)
+    position, jumps = 0, 0
+    while position < len(x):
+        for t in range(position, min(position + skip.read_steps, len(x))):
+            state = lstm(F.LSTM(), p, np.asarray(x[t]), state)
+            rows[t] = (state[0], 1, rows[t][2])
+        last, after = t, t + 1
+        if after >= len(x) or jumps == skip.max_jumps:
+            break
+        logits = state[0] @ softmax.w + softmax.b
+        kappa = int(np.argmax(logits)) if actions is None else int(actions[after]) - 1
+        jumps += 1
+        rows[after] = (state[0], 0, kappa + 1)
+        if kappa == 0:
+            break
+        position = last + kappa
+    # Where nothing is read the state stays.
+    h, filled = rows[0][0], []
+    for row in rows:
+        h = row[0] if row[1] else h
+        filled.append((h, *row[1:]))
+    return filled
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize(("max_jump", "read_steps", "max_jumps"), [(3, 2, 2), (2, 1, 9), (5, 3, 4)])
+@pytest.mark.parametrize("greedy", [True, False])
+def test_lstm_jump_is_its_papers_procedure(max_jump, read_steps, max_jumps, greedy, implementation):
+    recurrence = F.Recurrence(F.LSTMJump(max_jump=max_jump, read_steps=read_steps, max_jumps=max_jumps))
+    params, carry, x, _ = problem(recurrence)
+    x = jnp.concatenate([x, -x, x[:, ::-1]], axis=1)
+    mode = "greedy" if greedy else "sample"
+    _, out = F.unroll(params, carry, x, recurrence, mode=mode, implementation=implementation)
+    actions = None if greedy else np.asarray(out.decision.action)
+    for n in range(BATCH):
+        given = None if actions is None else actions[n]
+        rows = jump_loop(recurrence.time_skip, params, x[n], start_of(carry, n), given)
+        for t, (h, read, action) in enumerate(rows):
+            np.testing.assert_allclose(out.h[n, t], h, rtol=1e-11, atol=1e-13)
+            assert (out.decision.update[n, t], out.decision.action[n, t]) == (read, action), (n, t)
+    softmax = params.skip
+    logits = np.concatenate([np.zeros((BATCH, 1, HIDDEN)), out.h[:, :-1]], axis=1) @ softmax.w + softmax.b
+    log_probs = np.asarray(jax.nn.log_softmax(logits))
+    drawn = np.asarray(out.decision.action) > 0
+    kappa = np.maximum(np.asarray(out.decision.action) - 1, 0)
+    expected = np.where(drawn, np.take_along_axis(log_probs, kappa[..., None], -1)[..., 0], 0)
+    np.testing.assert_allclose(out.decision.log_prob, expected, rtol=1e-10, atol=1e-12)
+    assert drawn.any() and (np.asarray(out.decision.update) == 0).any()
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sample"])
+@pytest.mark.parametrize(
+    "skip", [F.SkipRNN(), F.LSTMJump(max_jump=3, read_steps=2, max_jumps=2)], ids=["skip-rnn", "lstm-jump"]
+)
+def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode):
+    recurrence = F.Recurrence(skip, F.GRU())
+    params, carry, x, _ = problem(recurrence)
+    x = jnp.concatenate([x, -x, x[:, ::-1]], axis=1)
+    if skip.name == "skip_rnn":
+        params = params._replace(skip=params.skip._replace(b=jnp.array([-1.5])))
+    for lengths in (jnp.array((21, 0, 8)), None):
+        end, out = F.unroll(params, carry, x, recurrence, seq_lengths=lengths, mode=mode)
+        skipped_end, reading = jax.jit(F.read_skipping, static_argnums=3, static_argnames="mode")(
+            params, carry, x, recurrence, seq_lengths=lengths, mode=mode
+        )
+        np.testing.assert_allclose(reading.h, out.h, rtol=1e-12)
+        np.testing.assert_array_equal(reading.read, out.decision.update == 1)
+        assert 0 < np.asarray(reading.read).sum() < reading.read.size
+        for a, b in zip(
+            jax.tree.leaves(skipped_end._replace(key=())), jax.tree.leaves(end._replace(key=())), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_work_is_skipped_where_nothing_is_read():
+    """As many steps of the transition as words are read, and no more."""
+    steps = []
+
+    class Counted(F.GRU):
+        def step(self, *arguments):
+            jax.debug.callback(lambda: steps.append(1))
+            return super().step(*arguments)
+
+    recurrence = F.Recurrence(F.LSTMJump(max_jump=3, read_steps=2, max_jumps=1), Counted())
+    params, carry, x, _ = problem(recurrence)
+    _, reading = F.read_skipping(params, carry, x, recurrence)
+    jax.effects_barrier()
+    assert len(steps) == np.asarray(reading.read).sum(axis=1).max() < TIME
+    with pytest.raises(UserError, match="leave words out"):
+        F.read_skipping(params, carry, x, F.Recurrence(F.Dynamic(3)))
+
+
+def test_limits_of_the_choices_are_each_other():
+    """λ = 0, K = 1, gates that let nothing through."""
+    for transition in (F.LSTM(), F.GRU(), F.FullGateRecurrence()):
+        plain = F.Recurrence(transition=transition)
+        params, carry, x, below = problem(F.Recurrence(F.Previous(), transition, F.GatedToOutput()))
+        wanted = F.unroll(params._replace(depth=None), carry, x, plain)[1].h
+        # A gate that is closed.
+        closed = params.depth._replace(b_g=jnp.full(HIDDEN, -1e9))
+        for depth_skip in (F.GatedToOutput(), F.GatedToInternal()):
+            recurrence = F.Recurrence(F.Previous(), transition, depth_skip)
+            h = F.unroll(params._replace(depth=closed), carry, x, recurrence, below=below)[1].h
+            np.testing.assert_allclose(h, wanted, rtol=1e-12)
+        for depth_skip in (F.ToGates(), F.ToInternal(), F.ToOutput()):
+            recurrence = F.Recurrence(F.Previous(), transition, depth_skip)
+            own = recurrence.init(jax.random.key(0), x.shape[-1], HIDDEN)
+            h = F.unroll(own._replace(transition=params.transition), carry, x, recurrence, below=0 * below)[
+                1
+            ].h
+            np.testing.assert_allclose(h, wanted, rtol=1e-12)
+        for skip in (F.Dynamic(1), F.Attention(1, 0.3), F.Fixed(1), F.ContentAttention(1)):
+            recurrence = F.Recurrence(skip, transition)
+            own = problem(recurrence)[0]._replace(transition=params.transition)
+            np.testing.assert_allclose(F.unroll(own, carry, x, recurrence)[1].h, wanted, rtol=1e-12)
+        for skip in (F.Dynamic(3, 0.0), F.Attention(3, 0.0), F.Fixed(3, 0.0)):
+            recurrence = F.Recurrence(skip, transition)
+            own, slots, _, _ = problem(recurrence)
+            slots = slots._replace(slots=jax.tree.map(lambda s: jnp.repeat(s, 3, 1), carry.slots))
+            own = own._replace(transition=params.transition)
+            np.testing.assert_allclose(F.unroll(own, slots, x, recurrence)[1].h, wanted, rtol=1e-12)
+
+
+def depth_loop(depth_skip, params, x, below, state):
+    """An LSTM with each skip over depth, Wu et al. (2016), Eq. 32-50, and the highway LSTM."""
+    p, d = arrays(params.transition), arrays(params.depth)
+    rows = []
+    for row, under in zip(np.asarray(x), np.asarray(below), strict=True):
+        h, c = state
+        gates = row @ p.w_x + h @ p.w_h + p.b
+        mapped = under
+        if getattr(depth_skip, "mapping", "") == "sigmoid":
+            mapped = sigmoid(under)
+        if getattr(depth_skip, "mapping", "") == "linear" and depth_skip.name != "gates":
+            mapped = under @ d.w_m
+        if getattr(depth_skip, "gated", False):
+            seen = row if depth_skip.gate_sees == "input" else under
+            mapped = sigmoid(seen @ d.w_gx + h @ d.w_gh + d.b_g) * mapped
+        if depth_skip.name == "gates":
+            gates = gates + (under @ d.w[0] if depth_skip.mapping == "linear" else np.tile(mapped, 4))
+        g, i, f, o = np.split(gates, 4)
+        before, c = c, np.tanh(g) * sigmoid(i) + c * sigmoid(f)
+        if "internal" in depth_skip.name:
+            c = c + mapped
+        if depth_skip.name == "highway":
+            c = c + sigmoid(row @ d.w_x + d.w_c * before + d.w_l * under + d.b) * under
+        h = sigmoid(o) * np.tanh(c)
+        if "output" in depth_skip.name:
+            h = h + mapped
+        state = (h, c)
+        rows.append(h)
+    return rows
+
+
+@pytest.mark.parametrize("mapping", ["identity", "linear", "sigmoid"])
+@pytest.mark.parametrize("name", F.DEPTH_SKIPS)
+def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
+    kind = F.DEPTH_SKIPS[name]
+    if name == "highway" and mapping != "identity":
+        pytest.skip("the highway LSTM has no mapping")
+    options = [{}] if name == "highway" else [{"mapping": mapping}]
+    if "gated" in name:
+        options += [{"mapping": mapping, "gate_sees": "below"}]
+    for option in options:
+        recurrence = F.Recurrence(depth_skip=kind(**option))
+        params, carry, x, below = problem(recurrence)
+        if option.get("gate_sees") == "below":
+            assert params.depth.w_gx.shape == (HIDDEN, HIDDEN)
+        out = F.unroll(params, carry, x, recurrence, below=below)[1]
+        for n in range(BATCH):
+            rows = depth_loop(recurrence.depth_skip, params, x[n], below[n], start_of(carry, n))
+            np.testing.assert_allclose(out.h[n], rows, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: F.GRU("never"), "before or after"),
+        (lambda: F.RecurrentHighway(0), "depth of at least 1"),
+        (lambda: F.SkipRNN(max_skip=3), "no max_skip"),
+        (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
+        (lambda: F.LSTMJump(mix=0.5), "no max_skip"),
+        (lambda: F.ToOutput(mapping="tanh"), "unknown mapping 'tanh'"),
+        (lambda: F.ToGates(gated=True), "no gate of its own"),
+        (lambda: F.parse_transition("lstm:3"), "unknown transition 'lstm:3'"),
+        (lambda: F.parse_transition("tree"), "unknown transition 'tree': choose one of .*gru"),
+        (lambda: F.parse_depth_skip("sideways"), "unknown skip over depth 'sideways'"),
+        (
+            lambda: F.Recurrence(depth_skip=F.ToOutput()).init(jax.random.key(0), 2, 4, below=6),
+            "size 6 .*linear",
+        ),
+    ],
+)
+def test_choices_that_make_no_sense_are_refused_in_one_line(make, message):
+    with pytest.raises(UserError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_transitions_are_read_by_name():
+    assert F.parse_transition("rhn:5") == F.RecurrentHighway(5)
+    assert {type(F.parse_transition(name)) for name in F.TRANSITIONS} == set(F.TRANSITIONS.values())
+    assert F.parse_depth_skip("gated_output") == F.GatedToOutput()
