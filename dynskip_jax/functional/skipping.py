@@ -34,9 +34,10 @@ class Reading(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """Where each sequence stands: its next word, its state, what the time skip carries, what came so far."""
+    """Where each sequence stands: its next word, if there is one, its state, and what came so far."""
 
     position: Int[Array, " batch"]
+    found: Bool[Array, " batch"]
     state: Any
     own: Any
     h: Float[Array, "batch time hidden"]
@@ -111,27 +112,19 @@ def read_skipping(
         )
 
     def read_one(reader: _Reader) -> _Reader:
-        position, own, found = to_next_word(reader.position, reader.state, reader.own)
-        here = jnp.minimum(position, time - 1)
+        here = jnp.minimum(reader.position, time - 1)
         inputs = project_inputs(params, x[rows, here], recurrence)
         new = advance(params, inputs, reader.state, reader.state, None, recurrence, None, dense)
-        state = where(found, new, reader.state)
-        return _Reader(
-            position + found,
-            state,
-            own,
-            reader.h.at[rows, here].set(where(found, state[0], reader.h[rows, here])),
-            reader.read.at[rows, here].set(reader.read[rows, here] | found),
-        )
+        state = where(reader.found, new, reader.state)
+        h = reader.h.at[rows, here].set(where(reader.found, state[0], reader.h[rows, here]))
+        read = reader.read.at[rows, here].set(reader.read[rows, here] | reader.found)
+        position, own, found = to_next_word(reader.position + reader.found, state, reader.own)
+        return _Reader(position, found, state, own, h, read)
 
-    start = _Reader(
-        jnp.zeros(batch, lengths.dtype),
-        carry.state,
-        carry.own,
-        jnp.zeros((batch, time, carry.slots[0].shape[-1]), dtype),
-        jnp.zeros((batch, time), bool),
-    )
-    end = jax.lax.while_loop(lambda reader: jnp.any(reader.position < lengths), read_one, start)
+    position, own, found = to_next_word(jnp.zeros(batch, lengths.dtype), carry.state, carry.own)
+    h = jnp.zeros((batch, time, carry.slots[0].shape[-1]), dtype)
+    start = _Reader(position, found, carry.state, own, h, jnp.zeros((batch, time), bool))
+    end = jax.lax.while_loop(lambda reader: jnp.any(reader.found), read_one, start)
 
     # Where a word was not read, h is that of the last one that was, or the one there was before.
     steps = jnp.arange(time)[None, :]

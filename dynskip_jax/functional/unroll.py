@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.cudnn import cudnn_unroll
 from dynskip_jax.functional.fused import fused_unroll
 from dynskip_jax.functional.recurrence import (
@@ -35,7 +34,7 @@ def unroll(
     reverse: bool = False,
     keep_order: bool = False,
     actions: Int[Array, "batch time"] | None = None,
-    mode: ActionMode = "sample",
+    mode: str = "sample",
     temperature: float | Float[Array, ""] = 1.0,
     mix: float | Float[Array, ""] | None = None,
     policy_mask: Bool[Array, "*batch_or_none K"] | None = None,

@@ -228,7 +228,7 @@ def test_lstm_jump_is_its_papers_procedure(max_jump, read_steps, max_jumps, gree
         for t, (h, read, action) in enumerate(rows):
             np.testing.assert_allclose(out.h[n, t], h, rtol=1e-11, atol=1e-13)
             assert (out.decision.update[n, t], out.decision.action[n, t]) == (read, action), (n, t)
-    softmax = params.skip
+    softmax = arrays(params.skip)
     logits = np.concatenate([np.zeros((BATCH, 1, HIDDEN)), out.h[:, :-1]], axis=1) @ softmax.w + softmax.b
     log_probs = np.asarray(jax.nn.log_softmax(logits))
     drawn = np.asarray(out.decision.action) > 0
