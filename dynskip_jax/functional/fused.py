@@ -9,7 +9,8 @@ stands here is where products are taken and what is kept:
   wᵀ to what was multiplied. The gradient of every matrix is one product after the loop, instead of a sum
   inside it; so is that of a vector that is only added to products.
 * A result takes the place of the projected input it was added to, and its gradient takes the place of the
-  result. Other results have arrays of their own. Nothing that is kept for the backward pass grows with K.
+  result. Other results have arrays of their own. But for the weights of choices that weigh all K
+  states, nothing that is kept for the backward pass grows with K.
 * A sampled agent learns from its log-probabilities alone (`stop_gradient`), so the loop only has to know
   what was chosen; log-probabilities and entropies of all steps are computed at once behind it.
 * Every array that the loop fills is written in place. XLA copies a whole array whenever a loop still reads

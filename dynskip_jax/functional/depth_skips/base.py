@@ -18,7 +18,7 @@ MAPPINGS = ("identity", "linear", "sigmoid")
 class DepthSkip:
     """Where the output of the layer two below enters. Hashable, hence a static argument under `jit`.
 
-    `001…` is Wu et al. (2016). Layer l's own h^{l-1} is the layer's input x here, h^{l-2} is `below`. What
+    Wu et al. (2016). Layer l's own h^{l-1} is the layer's input x here, h^{l-2} is `below`. What
     enters is part of the recurrence: the state of the next step contains it, as their equations say.
 
     Attributes:

@@ -108,9 +108,9 @@ class Transition:
     Attributes:
         name: on the command line.
         state: a `NamedTuple` class of the state's arrays, h first, each (*batch, hidden).
-        memory: which of them carries the memory: the internal state of `001…` Eq. 33, to which skips over
-            depth may connect. Where it is h, recurrent dropout spares what is carried on and acts on what the
-            matrices multiply.
+        memory: which of them carries the memory: the internal state of Wu et al. (2016), Eq. 33, to which
+            skips over depth may connect. Where it is h, recurrent dropout spares what is carried on and acts
+            on what the matrices multiply.
     """
 
     name: ClassVar[str] = ""
