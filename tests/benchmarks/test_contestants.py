@@ -87,7 +87,7 @@ def test_loss_and_input_gradient(entries, actions):
 
     def check(name):
         skips, mix = promise(name, actions)
-        params = dynamic if "dynamic" in name else dynamic._replace(agent=None)
+        params = dynamic if "dynamic" in name else dynamic._replace(skip=None)
         loss, of_x = run(entries[name])
         assert loss == pytest.approx(sum(oracle(params, x, skips, mix)), rel=1e-5), name
         # The agent steers the network, and no gradient flows from it into the network or the inputs.

@@ -255,7 +255,7 @@ def test_paper_is_the_language_model_of_gui_et_al():
     assert ptb.DEFAULT_MODEL == "dynamic:5"
     task, _ = build_ptb("paper", ptb.DEFAULT_MODEL)
     assert [(skip.name, skip.max_skip, skip.mix) for skip in task.settings.skips] == [
-        ("fixed", 1, 1.0),
+        ("lstm", 1, 1.0),
         ("dynamic", 5, 1.0),
     ]
 

@@ -169,7 +169,7 @@ def keep_newest(carry):
         slots[:, 1:] = 0
         return jnp.asarray(slots)
 
-    return tuple(layer._replace(h=zero_older(layer.h), c=zero_older(layer.c)) for layer in carry)
+    return tuple(layer._replace(slots=jax.tree.map(zero_older, layer.slots)) for layer in carry)
 
 
 def test_restarted_buffer_keeps_the_newest_state_alone():
@@ -255,7 +255,7 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
     task = task_of(objective=objective, dropout=0.4)
     params = task.init(jax.random.key(0))
     carry = task.initial_carry(params, jax.random.key(3))
-    assert carry[1].h.shape[0] == 9
+    assert carry[1].slots.h.shape[0] == 9
     batch = train_batches(task)[0]
     keys = jax.random.split(jax.random.key(1), 3)
     stage = task.stage(0).of_model(0)
@@ -303,7 +303,7 @@ def test_relaxed_epochs_read_each_stream_once():
         for each, carry in zip((task, alone), starts, strict=True)
     ]
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
-    ends = [carry[1].h for _, (carry, _) in found]
+    ends = [carry[1].slots.h for _, (carry, _) in found]
     np.testing.assert_allclose(ends[0], jnp.repeat(ends[1], 3, axis=0), rtol=1e-6)
 
 

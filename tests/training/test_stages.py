@@ -271,7 +271,7 @@ def test_positions_stand_beside_the_symbols():
         task = classification(skip="lstm", num_positions=positions)
         model = task._model(jax.random.key(0))
         assert model.stack.layers[0].cell.in_features == 6 + positions
-        x = model(same, carry_key=jax.random.key(0)).seen[0][0]
+        x = model(same, carry_key=jax.random.key(0)).observations[0][0]
         outputs.append(x)
     assert (outputs[0][:, 0] == outputs[0][:, 3]).all()
     np.testing.assert_array_equal(outputs[1][0, :, 6:], np.eye(7))

@@ -1,0 +1,155 @@
+"""Stacks: two directions, skips over depth and time per layer, against the same layers called by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.nn import DynamicSkipLSTMCell, SkipCell, SkipLayer, SkipStack
+
+BATCH, TIME, INPUT, HIDDEN = 3, 6, 2, 4
+LENGTHS = jnp.array([6, 1, 4])
+
+
+def inputs():
+    return jax.random.normal(jax.random.key(0), (BATCH, TIME, INPUT))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one-way", "both-ways"])
+@pytest.mark.parametrize(
+    "depth_skip", [None, F.GatedToOutput(), F.Highway()], ids=["none", "output", "highway"]
+)
+def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
+    skips = [F.Previous(), F.Dynamic(2), F.Attention(2), F.SkipRNN()]
+    stack = SkipStack(
+        INPUT,
+        HIDDEN,
+        skips,
+        transition=[F.LSTM(), F.ULSTM(), F.Peephole(), F.LSTM()],
+        depth_skip=depth_skip,
+        bidirectional=bidirectional,
+        rngs=nnx.Rngs(0),
+    )
+    carry = stack.initialize_carry(BATCH, jax.random.key(1))
+    ends, out = stack(carry, inputs(), seq_lengths=LENGTHS, mode="greedy")
+    ways = 2 if bidirectional else 1
+    assert len(stack.layers) == len(ends) == len(out.decisions) == 4 * ways
+    x, h, memory = inputs(), [], []
+    for i, layer in enumerate(stack.layers):
+        recurrence = layer.cell.recurrence
+        distance = 0 if depth_skip is None else depth_skip.layers_below * ways
+        has_skip = depth_skip is not None and i >= distance
+        assert (recurrence.depth_skip is not None) == has_skip
+        below = None
+        if has_skip:
+            below = (memory if depth_skip.source == "memory" else h)[i - distance]
+        end, one = F.unroll(
+            layer.cell.params(),
+            carry[i],
+            x,
+            recurrence,
+            below=below,
+            seq_lengths=LENGTHS,
+            reverse=bidirectional and i % 2 == 1,
+            keep_order=True,
+            mode="greedy",
+            return_memory=True,
+        )
+        h.append(one.h)
+        memory.append(one.memory)
+        np.testing.assert_allclose(out.decisions[i].action, one.decision.action)
+        for a, b in zip(end.slots, ends[i].slots, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        if (i + 1) % ways == 0:
+            x = jnp.concatenate(h[-ways:], axis=-1)
+    np.testing.assert_allclose(out.h, x, rtol=1e-5, atol=1e-6)
+    assert out.h.shape == (BATCH, TIME, HIDDEN * ways) and not np.any(out.h[1, 1:])
+
+
+def test_two_directions_are_flaxs_bidirectional():
+    stack = SkipStack(INPUT, HIDDEN, [F.Previous()], bidirectional=True, rngs=nnx.Rngs(0))
+    forward, backward = (nnx.RNN(layer.cell) for layer in stack.layers)
+    x = inputs()
+    theirs = nnx.Bidirectional(forward, backward)(x)
+    _, ours = stack(stack.initialize_carry(BATCH, jax.random.key(1)), x)
+    np.testing.assert_allclose(ours.h, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_critic_sees_is_the_state_before_in_either_direction():
+    stack = SkipStack(INPUT, HIDDEN, [F.Previous()], bidirectional=True, rngs=nnx.Rngs(0))
+    _, out = stack(stack.initialize_carry(BATCH, jax.random.key(1)), inputs(), seq_lengths=LENGTHS)
+    (_, before), (_, after) = out.observations
+    ahead, back = jnp.split(out.states, 2, axis=-1)
+    for n, length in enumerate(LENGTHS.tolist()):
+        zero = np.zeros((1, HIDDEN))
+        np.testing.assert_array_equal(before[n, :length], np.concatenate([zero, ahead[n, : length - 1]]))
+        np.testing.assert_array_equal(after[n, :length], np.concatenate([back[n, 1:length], zero]))
+
+
+@pytest.mark.slow
+def test_eleven_layers_in_both_directions_have_gradients_everywhere():
+    stack = SkipStack(
+        INPUT, HIDDEN, [F.Previous()] * 11, depth_skip=F.GatedToOutput(), bidirectional=True, rngs=nnx.Rngs(0)
+    )
+    carry = stack.initialize_carry(BATCH, jax.random.key(1))
+
+    def loss(stack):
+        return jnp.sum(stack(carry, inputs())[1].h ** 2)
+
+    gradients = nnx.grad(loss)(stack)
+    for path, gradient in jax.tree.leaves_with_path(gradients):
+        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, path
+
+
+def test_sizes_that_do_not_fit_are_refused_in_one_line():
+    with pytest.raises(UserError, match="from a layer of size 3 to one of size 5 needs mapping='linear'"):
+        SkipStack(2, [3, 4, 5], [F.Previous()] * 3, depth_skip=F.ToOutput(), rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="3 layers need as many sizes"):
+        SkipStack(2, [3, 4], [F.Previous()] * 3, rngs=nnx.Rngs(0))
+    linear = F.ToOutput(mapping="linear")
+    stack = SkipStack(2, [3, 4, 5], [F.Previous()] * 3, depth_skip=linear, rngs=nnx.Rngs(0))
+    assert stack.layers[2].cell.depth.w_m.shape == (3, 5)
+
+
+@pytest.mark.parametrize("transition", [kind() for kind in F.TRANSITIONS.values()], ids=list(F.TRANSITIONS))
+def test_every_transition_is_a_flax_cell(transition):
+    cell = SkipCell(
+        INPUT, HIDDEN, F.Dynamic(3), transition=transition, learnable_carry=True, rngs=nnx.Rngs(0)
+    )
+    cell.eval()
+    h = nnx.RNN(cell)(inputs(), seq_lengths=LENGTHS)
+    out = SkipLayer(cell)(inputs(), seq_lengths=LENGTHS)
+    valid = F.length_mask(LENGTHS, TIME)
+    np.testing.assert_allclose(h[valid], out.h[valid], rtol=1e-5, atol=1e-6)
+    assert len(jax.tree.leaves(nnx.state(cell.initial))) == len(transition.state._fields)
+
+
+def test_parameters_may_be_narrower_than_float32():
+    """Orthogonal matrices are not drawn in bfloat16; construction failed."""
+    cell = SkipCell(INPUT, HIDDEN, F.Dynamic(3), param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(cell, nnx.Param))} == {jnp.dtype(jnp.bfloat16)}
+    out = SkipLayer(cell)(inputs().astype(jnp.bfloat16))
+    assert np.isfinite(out.h.astype(jnp.float32)).all() and set(np.unique(out.decision.action)) == {1, 2, 3}
+
+
+def test_a_restarted_carry_holds_the_learned_state():
+    """Zeros stood in place of the states forgotten once."""
+    cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, learnable_carry=True, rngs=nnx.Rngs(0))
+    cell.initial.h[...] = jnp.full(HIDDEN, 0.5)
+    carry, _ = SkipLayer(cell, return_carry=True)(inputs())
+    again = cell.restart_carry(carry)
+    np.testing.assert_array_equal(again.slots.h[:, 0], carry.slots.h[:, 0])
+    np.testing.assert_array_equal(again.slots.h[:, 1:], 0.5)
+
+
+def test_dropped_weights_are_those_that_multiply_the_state():
+    cell = SkipCell(INPUT, 50, F.Previous(), transition=F.ULSTM(), weight_dropout=0.5, rngs=nnx.Rngs(0))
+    kept, dropped = cell.params().transition, cell.params(jax.random.key(1)).transition
+    for name in ("w_h", "w_n"):
+        share = float((getattr(dropped, name) == 0).mean())
+        assert 0.4 < share < 0.6
+    for name in ("w_x", "w_xn", "b", "b_n"):
+        np.testing.assert_array_equal(getattr(dropped, name), getattr(kept, name))
