@@ -260,7 +260,7 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
     keys = jax.random.split(jax.random.key(1), 3)
     stage = task.stage(0).of_model(0)
     _, (end, sums) = task.loss(params, carry, batch, keys, stage)
-    assert sums["tokens"] == 9 * 5 and end[1].h.shape[0] == 9
+    assert sums["tokens"] == 9 * 5 and end[1].slots.h.shape[0] == 9
 
     model = nnx.merge(task.graphdef, params)
     tokens, targets = (np.repeat(leaf, 3, axis=0) for leaf in (batch.inputs, batch.targets))
