@@ -77,7 +77,7 @@ class Estimator:
         name: in the table.
         objective: what it should descend on, minus a key of `exact_gradients`.
         loss: whose gradient of the agent's weights is the estimate.
-        mode: of `F.unroll`.
+        mode: of `F.Policy`.
         unbiased: whether its mean is the exact gradient.
     """
 
@@ -113,18 +113,24 @@ def estimators() -> list[Estimator]:
     """Returns all that the table compares."""
     reward, with_entropy = "E[R]", f"E[R] + {ENTROPY_COEF:g} H"
 
+    def reinforce(seen: Seen, baseline: Array, entropy_coef: float) -> Float[Array, " M"]:
+        def of_one(log_probs, reward, baseline):
+            return F.reinforce_loss(
+                log_probs, reward, valid=None, entropy_coef=entropy_coef, baseline=baseline
+            )
+
+        return jax.vmap(of_one)(seen.log_prob, seen.reward, baseline)
+
     def scored(baseline: Callable[[Seen], Any], entropy_coef: float = 0.0) -> Callable:
-        return lambda seen: F.reinforce_loss(
-            seen.log_prob, seen.reward, entropy_coef=entropy_coef, baseline=baseline(seen)
+        return lambda seen: reinforce(
+            seen, jnp.broadcast_to(baseline(seen), seen.reward.shape), entropy_coef
         ).mean()
 
     def with_exact_entropy(loss: Callable) -> Callable:
         return lambda seen: loss(seen) - ENTROPY_COEF * seen.entropy.sum(axis=1).mean()
 
     def learned(seen: Seen) -> Float[Array, ""]:
-        # Each step has a value of its own, so the terminal reward counts as that of the last step.
-        rewards = jnp.zeros_like(seen.log_prob).at[:, -1].set(seen.reward)
-        return F.reinforce_loss(seen.log_prob, rewards, entropy_coef=0.0, baseline=seen.value).mean()
+        return reinforce(seen, seen.value, 0.0).mean()
 
     def none(seen: Seen) -> float:
         return 0.0
@@ -200,10 +206,10 @@ def run_rollouts(
         critic: for the learned baseline.
         key: of this estimate's noise.
         past: moving average of earlier rewards.
-        mode: of `F.unroll`.
+        mode: of `F.Policy`.
     """
-    options = {} if mode == "sample" else {"temperature": TEMPERATURE}
-    runs = tiny_problem.rollout(of, jax.random.split(key, ROLLOUTS), mode=mode, **options)
+    policy = F.Policy(mode, temperature=TEMPERATURE)
+    runs = tiny_problem.rollout(of, jax.random.split(key, ROLLOUTS), policy=policy)
     x = jnp.broadcast_to(of.x, (ROLLOUTS, TIME, INPUT))
     return Seen(
         runs.decision.log_prob,

@@ -97,7 +97,7 @@ def ours(
     **options: Any,
 ) -> Contestant:
     """This project's layer."""
-    layer = SkipLayer(cell(shape, skip, transition=transition), rngs=False, **options)
+    layer = SkipLayer(cell(shape, skip, transition=transition), **options)
     loss, state = skip_loss(layer, actions)
     return compiled(name, loss, state, x, start(layer, shape))
 
@@ -128,7 +128,7 @@ def seed_contestants(shape: Shape, num_seeds: int) -> list[Contestant]:
     skip = F.Dynamic(shape.max_skip, shape.mix)
     runs = []
     for seed in range(num_seeds):
-        layer = SkipLayer(cell(shape, skip, seed), rngs=False)
+        layer = SkipLayer(cell(shape, skip, seed))
         loss, state = skip_loss(layer)
         runs.append((state, inputs(shape, seed), start(layer, shape, seed)))
     gradient = jax.value_and_grad(loss, argnums=(0, 1))  # every seed's layer has the same structure

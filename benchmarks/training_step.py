@@ -74,13 +74,13 @@ def _contestant(model: str, chosen: ptb.Settings, vocabulary: int) -> Contestant
             sums=loop._zero_sums(task, params, keys),
         )
         stage, average = task.stage(0), np.zeros(len(fit.seeds), bool)
-        update = loop._make_step(task, fit.optimizer, OneDevice(), stage.name)
+        update = loop._make_step(task, fit.optimizer, OneDevice())
         batches = cycle(enumerate(task.train_batches(0)))
 
         def step() -> loop.TrainState:
             nonlocal state
             index, batch = next(batches)
-            state = update(state, batch, keys.train, index, rates, stage.values, average)
+            state = update(state, batch, keys.train, index, rates, stage, average)
             state = jax.block_until_ready(state)
             return state
 

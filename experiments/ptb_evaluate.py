@@ -151,8 +151,8 @@ def _dynamic(model: FinishedModel, task: LanguageModelling, flags: EvaluateFlags
     def own(tree):
         return jax.tree.map(lambda leaf: leaf[model.members], tree)
 
-    values = own(task.agent_values(len(keys)))
-    dynamic = DynamicEvaluation(task, own(params), keys[model.members], values=values, num_steps=flags.steps)
+    policy = own(task.policy(len(keys)))
+    dynamic = DynamicEvaluation(task, own(params), keys[model.members], policy=policy, num_steps=flags.steps)
     grid = flags.values("learning_rate"), flags.values("decay")
     train, dev, test = map(dynamic.num_parts, ("train", "dev", "test"))
     scale = functools.cache(dynamic.gradient_scale)  # of train, once for dev and test

@@ -14,6 +14,7 @@ import tyro
 from jaxtyping import Float, Int
 from rich.console import Console
 
+from dynskip_jax import functional as F
 from dynskip_jax.analysis.arcs import Reading, arcs_text, draw_arcs
 from dynskip_jax.analysis.reading import generate, read_tokens
 from dynskip_jax.data import Vocabulary
@@ -111,7 +112,10 @@ class _TextReading(NamedTuple):
 def _read(trained: Trained, text: str) -> _TextReading:
     tokens, words = encode(trained.vocabulary, text)
     reading = read_tokens(
-        trained.model, jnp.asarray(tokens), jax.random.key(0), policy_mask=trained.policy_mask
+        trained.model,
+        jnp.asarray(tokens),
+        jax.random.key(0),
+        policy=F.Policy("greedy", mask=trained.policy_mask),
     )
     return _TextReading(words, tokens, np.asarray(reading.log_probs), np.asarray(reading.skips).tolist())
 
@@ -143,7 +147,7 @@ def write(arguments: Sequence[str]) -> None:
         flags.words,
         jax.random.key(flags.key),
         temperature=flags.temperature,
-        policy_mask=trained.policy_mask,
+        policy=F.Policy("sample", mask=trained.policy_mask),
     )
     text = " ".join([*words[1:], *trained.vocabulary.decode(np.asarray(written))])
     print(text.replace(f" {EOS}", "\n").replace("\n ", "\n").strip())

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import jax
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
-from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax import functional as F
 from dynskip_jax.models import LanguageModel
 
 
@@ -27,9 +27,7 @@ def read_tokens(
     model: LanguageModel,
     tokens: Int[Array, " time"],
     key: Key[Array, ""],
-    *,
-    mode: ActionMode = "greedy",
-    policy_mask: Bool[Array, " K"] | None = None,
+    policy: F.Policy = F.Policy("greedy"),  # noqa: B008 (immutable)
 ) -> TokenReading:
     """Reads a text from the initial state, once.
 
@@ -37,10 +35,9 @@ def read_tokens(
         model: the language model.
         tokens: ids, usually led by `<eos>`: a line begins after it.
         key: for sampled choices.
-        mode: how agents choose.
-        policy_mask: False for skips that agents may not choose.
+        policy: how agents choose.
     """
-    _, output = model(model.initialize_carry(1, key), tokens[None], mode=mode, policy_mask=policy_mask)
+    output = model(tokens[None], policy=policy, rngs=key, deterministic=True)
     return TokenReading(jax.nn.log_softmax(output.logits[0]), output.decisions[-1].action[0])
 
 
@@ -51,8 +48,7 @@ def generate(
     key: Key[Array, ""],
     *,
     temperature: float | Float[Array, ""] = 1.0,
-    mode: ActionMode = "sample",
-    policy_mask: Bool[Array, " K"] | None = None,
+    policy: F.Policy = F.Policy("sample"),  # noqa: B008 (immutable)
 ) -> tuple[Int[Array, " num_tokens"], Int[Array, " num_tokens"]]:
     """Samples a continuation.
 
@@ -62,22 +58,21 @@ def generate(
         num_tokens: how many to sample.
         key: for words and choices.
         temperature: logits are divided by it; below 1 the likely words become likelier.
-        mode: how agents choose.
-        policy_mask: False for skips that agents may not choose.
+        policy: how agents choose.
 
     Returns:
         The tokens that follow the prompt, and k that the top layer's agent chose when it read what stands
         before each, (num_tokens,).
     """
     carry_key, word_key = jax.random.split(key)
-    read = partial(model, mode=mode, policy_mask=policy_mask)
-    carry, output = read(model.initialize_carry(1, carry_key), prompt[None])
+    read = partial(model, policy=policy, deterministic=True, return_carry=True)
+    carry, output = read(prompt[None], rngs=carry_key)
     first = output.logits[0, -1], output.decisions[-1].action[0, -1]
 
     def step(state, key):
         carry, logits, skip = state
         token = jax.random.categorical(key, logits / temperature)
-        carry, output = read(carry, token[None, None])
+        carry, output = read(token[None, None], initial_carry=carry)
         return (carry, output.logits[0, -1], output.decisions[-1].action[0, -1]), (token, skip)
 
     _, (tokens, skips) = lax.scan(step, (carry, *first), jax.random.split(word_key, num_tokens))

@@ -37,9 +37,10 @@ from dynskip_jax.functional.depth_skips import (
     ToOutput,
     parse_depth_skip,
 )
-from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask
+from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask, zoneout
 from dynskip_jax.functional.dynamic_evaluation import GradientScale, adapt, gradient_scale
 from dynskip_jax.functional.neural_cache import CacheCarry, cached_log_likelihood, empty_cache
+from dynskip_jax.functional.policy import MODES, Policy
 from dynskip_jax.functional.product import activate, product, row
 from dynskip_jax.functional.recurrence import (
     LayerParams,
@@ -47,6 +48,7 @@ from dynskip_jax.functional.recurrence import (
     SkipCarry,
     SkipOutput,
     StepInputs,
+    check_carry,
     initial_carry,
     project_inputs,
     recurrent_step,
@@ -97,6 +99,7 @@ __all__ = [
     "DEPTH_SKIPS",
     "GRU",
     "LSTM",
+    "MODES",
     "PLSTM",
     "RELAXATIONS",
     "TIME_SKIPS",
@@ -127,6 +130,7 @@ __all__ = [
     "LayerParams",
     "MovingAverage",
     "Peephole",
+    "Policy",
     "Previous",
     "Reading",
     "Recurrence",
@@ -150,6 +154,7 @@ __all__ = [
     "averaged_log_likelihood",
     "cached_log_likelihood",
     "char_cnn",
+    "check_carry",
     "choice_noise",
     "choose",
     "content_logits",
@@ -190,4 +195,5 @@ __all__ = [
     "vimco_loss",
     "weight_dropout",
     "zero_state",
+    "zoneout",
 ]

@@ -77,23 +77,23 @@ def critic_values(
 
 
 def critic_loss(
-    values: Float[Array, "batch time"],
-    returns: Float[Array, "batch"] | Float[Array, "batch time"],
-    valid: Bool[Array, "batch time"] | None = None,
-) -> Float[Array, " batch"]:
-    """½ Σ_t (V(s(t)) - G(t))², smallest where V is the expected return (Greensmith et al. 2004).
+    values: Float[Array, " time"],
+    returns: Float[Array, ""] | Float[Array, " time"],
+    valid: Bool[Array, " time"] | None,
+) -> Float[Array, ""]:
+    """½ Σ_t (V(s(t)) - G(t))² of one sequence, smallest where V is the expected return.
+
+    See Greensmith et al. (2004). `jax.vmap` maps it over a batch.
 
     Args:
-        values: V(s(t)), `critic_values`.
-        returns: G(t), (batch, time), as `reward_to_go`; or a terminal R, (batch,), the return of every step;
-            stopped here.
-        valid: False at padding, (batch, time): nothing is fitted there.
+        values: V(s(t)), `critic_values`, (time,).
+        returns: G(t), (time,), as `reward_to_go`; or a terminal R, the return of every step; stopped here.
+        valid: False past the end, (time,): nothing is fitted there; None where all steps count.
 
     Returns:
-        One loss per example, in the squared unit of the returns.
+        The loss, in the squared unit of the returns.
     """
-    returns = jax.lax.stop_gradient(returns)
-    error = values - (returns[:, None] if returns.ndim == 1 else returns)
+    error = values - jax.lax.stop_gradient(returns)
     if valid is not None:
         error = jnp.where(valid, error, 0)
-    return 0.5 * jnp.square(error).sum(axis=-1)
+    return 0.5 * jnp.square(error).sum()

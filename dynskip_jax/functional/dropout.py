@@ -1,10 +1,13 @@
 """Dropout with explicit keys."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.keys import fold_in_each
 
 
 def dropout_mask(keys: Key[Array, "..."], rate: float, shape: tuple[int, ...], dtype) -> Float[Array, "..."]:
@@ -48,3 +51,46 @@ def recurrent_dropout_mask(
 ) -> Float[Array, "batch hidden"]:
     """One mask per example for all its steps (Gal & Ghahramani 2016), each drawn with its own key."""
     return dropout_mask(keys, rate, (*keys.shape, hidden), dtype)
+
+
+def zoneout(
+    keys: Key[Array, "..."],
+    step: Int[Array, "*batch"],
+    rates: Sequence[float],
+    hidden: int,
+    dtype=jnp.float32,
+    *,
+    deterministic: bool = False,
+) -> tuple[Float[Array, "*batch hidden"], ...]:
+    """Returns how much of State(t-1) stays (Krueger et al. 2017): State(t) = d ⊙ State(t-1) + (1 - d) ⊙ new.
+
+    In training d is 1 with probability `rate`, for each unit and step anew, and 0 otherwise; in evaluation it
+    is the rate. Nothing is drawn where the rate is 0.
+
+    Args:
+        keys: one key per example, of shapes that broadcast to `*batch`.
+        step: number of the step; `*batch` may contain the time axis.
+        rates: in [0, 1), one for each array of the state, h first.
+        hidden: size of each of them.
+        dtype: of the factors.
+        deterministic: whether this is evaluation.
+    """
+    shape = (*step.shape, hidden)
+
+    def draw(key: Key[Array, ""], rate: float) -> Array:
+        return jax.random.bernoulli(key, rate, (hidden,))
+
+    for _ in step.shape:
+        draw = jax.vmap(draw, (0, None))
+    at_step = fold_in_each(jnp.broadcast_to(keys, step.shape), step)
+    kept = []
+    for number, rate in enumerate(rates):
+        if not 0.0 <= rate < 1.0:
+            raise UserError(f"a zoneout rate lies in [0, 1), got {rate}")
+        if deterministic or rate == 0.0:
+            kept.append(jnp.full(shape, rate, dtype))
+        else:
+            # Apart from what the time skip draws with the same key.
+            own = fold_in_each(at_step, jnp.full(step.shape, number + 1))
+            kept.append(draw(own, rate).astype(dtype))
+    return tuple(kept)

@@ -21,15 +21,16 @@ A history below lists one array of the states, oldest first along the time axis,
 the K states that were there before, then one per step, so that State(t - k) is row t + K - k.
 """
 
+import dataclasses
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.fused_loop import Loop, Plan, last_rows, observe_all_steps, run
 from dynskip_jax.functional.fused_step import plan_step
+from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
     Recurrence,
@@ -39,6 +40,7 @@ from dynskip_jax.functional.recurrence import (
     prev_state,
     skip_inputs,
 )
+from dynskip_jax.functional.sequence import where_each
 
 
 def fused_unroll(
@@ -48,10 +50,7 @@ def fused_unroll(
     recurrence: Recurrence,
     *,
     seq_lengths: Int[Array, " batch"] | None = None,
-    mode: ActionMode = "sample",
-    temperature: float | Float[Array, ""] = 1.0,
-    mix: float | Float[Array, ""] | None = None,
-    policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+    policy: Policy = Policy(),  # noqa: B008 (immutable)
     return_memory: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
     """Does what scanning `recurrent_step` over `inputs` does.
@@ -64,36 +63,33 @@ def fused_unroll(
         inputs: `project_inputs` of all steps, (batch, time, ...), at least one.
         recurrence: what the layer computes.
         seq_lengths: true lengths, (batch,), that `inputs.valid` was made of.
-        mode: see `recurrent_step`, as for the others.
-        temperature: τ.
-        mix: λ.
-        policy_mask: (K,) or (batch, K).
+        policy: how choices are made.
         return_memory: put the internal states into the output.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
     """
     skip, transition = recurrence.time_skip, recurrence.transition
-    projected = jax.tree.leaves((inputs.transition, inputs.depth))
+    projected = jax.tree.leaves((inputs.transition, inputs.depth, inputs.kept))
     batch, time = projected[0].shape[:2]
     dtype = carry.slots[0].dtype
     projected = [leaf.astype(dtype) for leaf in projected]
-    mix = skip.mix if mix is None else mix
+    mix = skip.mix if policy.mix is None else policy.mix
     first = (carry.step == 0) if skip.forgets_carried else None
     if first is not None and seq_lengths is not None:
         first = first & (seq_lengths > 0)
 
     # The first choice is the reference's; the loop makes the choices from the second step on.
-    options = dict(mode=mode, temperature=temperature, mix=mix, policy_mask=policy_mask)
     at_first = jax.tree.map(lambda leaf: leaf[:, 0], inputs)
-    entered, choice, _, own = prev_state(params, carry, at_first, recurrence, **options)
+    entered, choice, _, own = prev_state(params, carry, at_first, recurrence, policy)
 
     steps = carry.step[:, None] + jnp.arange(time)[None, :]
     keys = jnp.broadcast_to(carry.key[:, None], (batch, time))
-    if policy_mask is not None and policy_mask.ndim == 2:
-        policy_mask = policy_mask[:, None]
-    temperature = jnp.asarray(temperature, dtype)
-    seen = skip_inputs(recurrence, inputs, steps, keys, dtype, mode, temperature, policy_mask)
+    mask = policy.mask
+    if mask is not None and mask.ndim == 2:
+        mask = mask[:, None]
+    policy = dataclasses.replace(policy, temperature=jnp.asarray(policy.temperature, dtype), mask=mask)
+    seen = skip_inputs(recurrence, inputs, steps, keys, dtype, policy)
 
     fields = transition.state._fields
     observed = fields.index(skip.observed_array(transition))
@@ -101,9 +97,9 @@ def fused_unroll(
     step_plan = plan_step(recurrence, params, inputs, entered, choice.update, carry.recurrent_mask)
     plan = Plan(
         step=step_plan,
-        mode=mode,
+        mode=policy.mode,
         mix=float(mix) if isinstance(mix, int | float) else 1.0,
-        differentiable=skip.differentiable(mode, inputs.action is not None),
+        differentiable=skip.differentiable(policy.mode, inputs.action is not None),
         observed=observed,
         whole=tuple(sorted(whole)),
     )
@@ -113,7 +109,7 @@ def fused_unroll(
         matrices=matrices,
         vectors=vectors,
         entered=entered,
-        previous=None if skip.writes_all else carry.state,
+        previous=None if skip.writes_all and inputs.kept is None else carry.state,
         slots=jax.tree.map(partial(_oldest_first, first=first), carry.slots),
         choice=choice,
         own=own,
@@ -138,16 +134,12 @@ def fused_unroll(
     before = jax.tree.map(
         lambda own, owns: jnp.concatenate([own[:, None], owns[:, :-1]], 1), carry.own, result.owns
     )
-    decision = skip.decide(params.skip, seen, observations, before, result.choices, mode)
+    decision = skip.decide(params.skip, seen, observations, before, result.choices, policy.mode)
     memory = histories[fields.index(transition.memory)][:, plan.K :] if return_memory else None
     output = SkipOutput(histories[0][:, plan.K :], decision, memory)
     if inputs.valid is not None:
-        output = jax.tree.map(partial(_where_valid, inputs.valid), output)
+        output = where_each(inputs.valid, output, 0)
     return end, output
-
-
-def _where_valid(valid: Bool[Array, "batch time"], leaf: Array) -> Array:
-    return jnp.where(valid.reshape(valid.shape + (1,) * (leaf.ndim - 2)), leaf, 0)
 
 
 def _oldest_first(
@@ -165,4 +157,4 @@ def _at_end(seq_lengths: Int[Array, " batch"] | None, owns: Array, before: Array
         return owns[:, -1]
     rows = jnp.maximum(seq_lengths - 1, 0).reshape((-1,) + (1,) * (owns.ndim - 1))
     last = jnp.take_along_axis(owns, rows, axis=1)[:, 0]
-    return jnp.where((seq_lengths > 0).reshape((-1,) + (1,) * (last.ndim - 1)), last, before)
+    return where_each(seq_lengths > 0, last, before)

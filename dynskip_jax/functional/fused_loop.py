@@ -70,7 +70,7 @@ class Loop(NamedTuple):
         matrices: that `dense` multiplies by.
         vectors: other parameters.
         entered: the state that enters the first step, each (batch, hidden).
-        previous: State(-1), where not every state is written whole.
+        previous: State(-1), where not every state is written whole, or zoneout keeps of it.
         slots: the last K states, oldest first, each (batch, K, hidden).
         choice: the choice at the first step.
         own: what the time skip carries after the first choice.
@@ -200,9 +200,6 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
     batch = loop.entered[0].shape[0]
     transposes = [_times_transposed(loop.matrices[call.matrix], batch) for call in step_plan.calls]
     entered = _entered(plan, residuals)
-    if loop.recurrent_mask is not None:
-        every_step = loop.recurrent_mask[:, None]
-        entered = dropped(entered, every_step, plan.transition)
     mix = plan.mix if loop.mix is None else loop.mix
 
     def complete(t, d_state, adjoints):
@@ -225,13 +222,14 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
         if loop.previous is not None:
             before = plan.transition.state(*(_at(history, K + t - 1) for history in histories))
             previous = jax.tree.map(lambda row, first: jnp.where(t > 0, row, first), before, loop.previous)
+        undropped = plan.transition.state(*(_at(array, t) for array in entered))
         d = backward(
             step_plan,
             transposes,
             kept,
             loop.vectors,
             rows[0],
-            plan.transition.state(*(_at(array, t) for array in entered)),
+            dropped(undropped, loop.recurrent_mask, plan.transition),
             previous,
             choice.update,
             loop.recurrent_mask,
@@ -239,8 +237,7 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
         )
         d_entering, d_mask = list(d.entering), d.recurrent_mask
         if loop.recurrent_mask is not None and plan.transition.memory != "h":
-            undropped = _undropped(plan, loop, histories, t, choice)
-            d_mask = d_mask + d_entering[0] * undropped
+            d_mask = d_mask + d_entering[0] * undropped[0]
             d_entering[0] = d_entering[0] * loop.recurrent_mask
         inputs, results = _put_gradients(step_plan, inputs, results, t, d)
         multiplied = [(call, x) for call, x in zip(step_plan.calls, d.operands, strict=True) if x is not None]
@@ -323,6 +320,8 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
     state, emitted = lax.scan(undo_step, start, jnp.arange(time), reverse=True)
     (inputs, results), _, operands, d_entered, adjoints, d_own, d_previous, sums = state
 
+    if loop.recurrent_mask is not None:
+        entered = dropped(entered, loop.recurrent_mask[:, None], plan.transition)
     gradients = _gradients_of_params(step_plan, loop, inputs, results, operands, entered[0], sums[0])
     d_skip, d_seen, d_choice = None, None, None
     if plan.differentiable:
@@ -526,13 +525,6 @@ def _entering(plan: Plan, mix, histories, t: Int[Array, ""], choice: Choice, new
             for history, new in zip(histories, newest, strict=True)
         )
     )
-
-
-def _undropped(plan: Plan, loop: Loop, histories, t: Int[Array, ""], choice: Choice) -> Array:
-    """The h that entered step t, before recurrent dropout."""
-    newest = [_at(history, plan.K + t - 1) for history in histories]
-    entering = _entering(plan, loop.mix, histories, t, choice, newest)
-    return jnp.where(t > 0, entering[0], loop.entered[0])
 
 
 def _fetch(

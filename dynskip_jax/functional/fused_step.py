@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import activate, product, row
+from dynskip_jax.functional.product import activate, affine
 from dynskip_jax.functional.recurrence import LayerParams, Recurrence, StepInputs, advance
 
 
@@ -53,7 +53,7 @@ class StepPlan:
         recurrence: what the layer computes.
         params: structure of the params of transition and depth skip.
         is_matrix: of each of their leaves.
-        inputs: structure of the projected inputs of both.
+        inputs: structure of the projected inputs of both, and of what zoneout keeps.
         calls: the uses of `dense`, in their order.
         read_inputs: which projected inputs a step reads beside adding them to a product.
         read_vectors: which vectors it reads beside that.
@@ -93,10 +93,10 @@ class StepPlan:
         leaves = [_Matrix(next(handles)) if matrix else next(vectors) for matrix in self.is_matrix]
         transition, depth = jax.tree.unflatten(self.params, leaves)
         params = LayerParams(transition, depth=depth)
-        transition, depth = jax.tree.unflatten(self.inputs, inputs)
+        transition_inputs, depth_inputs, kept = jax.tree.unflatten(self.inputs, inputs)
         return advance(
             params,
-            StepInputs(transition, depth=depth),
+            StepInputs(transition_inputs, depth=depth_inputs, kept=kept),
             entering,
             previous,
             update,
@@ -144,7 +144,7 @@ def plan_step(
         recurrent_mask: see `SkipCarry`.
     """
     leaves, structure = jax.tree.flatten((params.transition, params.depth))
-    projected, input_structure = jax.tree.flatten((inputs.transition, inputs.depth))
+    projected, input_structure = jax.tree.flatten((inputs.transition, inputs.depth, inputs.kept))
     plan = StepPlan(recurrence, structure, tuple(leaf.ndim > 1 for leaf in leaves), input_structure)
     matrices, vectors = plan.split(params)
     dtype = entering[0].dtype
@@ -221,10 +221,7 @@ def forward(
     kept: list[Array] = []
 
     def dense(w, x, *addends, activations=("linear",)):
-        y = product(x, matrices[w.index])
-        for addend in addends:
-            y = y + (addend if addend.ndim == y.ndim else row(addend, y))
-        y = _activated(y, activations)
+        y = _activated(affine(x, matrices[w.index], *addends), activations)
         kept.append(y)
         return _blocks(y, activations)
 

@@ -22,6 +22,16 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
     return y.reshape(*x.shape[:-1], w.shape[-1])
 
 
+def affine(
+    x: Float[Array, "*batch in"], w: Float[Array, "in out"], *addends: Float[Array, "..."]
+) -> Float[Array, "*batch out"]:
+    """Returns x w plus the addends, arrays (*batch, out) or vectors (out,)."""
+    y = product(x, w)
+    for addend in addends:
+        y = y + (addend if addend.ndim == y.ndim else row(addend, y))
+    return y
+
+
 @jax.custom_vjp
 def _narrow_product(x: Float[Array, "rows in"], w: Float[Array, "in out"]) -> Float[Array, "rows out"]:
     """x w for w of a narrower dtype. JAX's derivative would multiply by the wide gradient, in its dtype."""

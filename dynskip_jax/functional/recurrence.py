@@ -13,13 +13,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.depth_skips.base import DepthSkip
-from dynskip_jax.functional.relaxation import RELAXATIONS
+from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
+from dynskip_jax.functional.outputs import holds_array
+from dynskip_jax.functional.policy import Policy
+from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip, check_mix
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
-
-MODES = ("sample", "greedy", *RELAXATIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,17 +118,23 @@ class StepInputs(NamedTuple):
         transition: `Transition.project` of x(t).
         skip: `TimeSkip.project` of x(t).
         depth: `DepthSkip.project` of x(t) and what comes from below.
+        kept: zoneout: the share of each array of State(t-1) that stays, (*batch, hidden) each; see
+            `dropout.zoneout`. None without.
         action: to be replayed in place of a choice, (*batch,); None to choose.
         valid: False past the end of a sequence, (*batch,); None where there is no padding.
+        restart: True where another sequence of the same row begins, (*batch,); None where there is one.
     """
 
     transition: Any
     skip: Any = None
     depth: Any = None
+    kept: Any = None
     action: Int[Array, "*batch"] | None = None
     valid: Bool[Array, "*batch"] | None = None
+    restart: Bool[Array, "*batch"] | None = None
 
 
+@holds_array("h")
 class SkipOutput(NamedTuple):
     """What a step gives to the layer above.
 
@@ -147,10 +153,11 @@ def initial_carry(key: Key[Array, "*batch"], recurrence: Recurrence, state: Any)
     """A carry whose K slots all hold one state: zeros, a learned state, or one carried from elsewhere.
 
     Args:
-        key: one PRNG key per example.
+        key: one PRNG key per example, (*batch,), or a single one, from which these are split.
         recurrence: what the layer computes.
         state: the transition's state, each array (*batch, hidden).
     """
+    key = example_keys(key, state[0].shape[:-1])
     K = recurrence.time_skip.max_skip
     slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
     own = recurrence.time_skip.initial_own(key.shape, state[0].dtype)
@@ -172,9 +179,6 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
         recurrence: what the layer computes.
         initial: the initial state, which takes the place of those forgotten, each array (*batch, hidden).
     """
-    fold_in = jax.random.fold_in
-    for _ in carry.key.shape:
-        fold_in = jax.vmap(fold_in)
 
     def forget(slots, state):
         return slots.at[..., 1:, :].set(state[..., None, :])
@@ -182,9 +186,21 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
     return carry._replace(
         slots=jax.tree.map(forget, carry.slots, initial),
         step=jnp.zeros_like(carry.step),
-        key=fold_in(carry.key, carry.step),
+        key=fold_in_each(carry.key, carry.step),
         own=recurrence.time_skip.initial_own(carry.step.shape, carry.slots[0].dtype),
     )
+
+
+def begin_again(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
+    """The carry with which another sequence of the same row begins, its noise that of no step before.
+
+    Args:
+        carry: any carry of the layer.
+        recurrence: what the layer computes.
+        initial: the initial state, each array (*batch, hidden).
+    """
+    fresh = initial_carry(fold_in_each(carry.key, carry.step), recurrence, initial)
+    return fresh._replace(recurrent_mask=carry.recurrent_mask)
 
 
 def project_inputs(
@@ -211,7 +227,8 @@ def project_inputs(
             raise UserError(f"a skip over depth to {recurrence.depth_skip.name} needs what comes from below")
         inputs = recurrence.depth_skip.into_gates(params.depth, below, inputs)
         depth = recurrence.depth_skip.project(params.depth, x, below)
-    return StepInputs(inputs, recurrence.time_skip.project(params.skip, x), depth, action, valid)
+    skip = recurrence.time_skip.project(params.skip, x)
+    return StepInputs(inputs, skip, depth, action=action, valid=valid)
 
 
 def skip_inputs(
@@ -220,9 +237,7 @@ def skip_inputs(
     step: Int[Array, "*batch"],
     key: Key[Array, "*batch"],
     dtype: Any,
-    mode: ActionMode,
-    temperature: float | Float[Array, ""],
-    policy_mask: Bool[Array, "*batch_or_none K"] | None,
+    policy: Policy,
 ) -> SkipInputs:
     """What of a decision needs no state, of one step or of all at once."""
     skip = recurrence.time_skip
@@ -230,10 +245,10 @@ def skip_inputs(
     return SkipInputs(
         projected=jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip),
         step=step,
-        noise=skip.noise(key, step, mode, replayed, dtype),
-        allowed=skip.allowed(step, policy_mask),
+        noise=skip.noise(key, step, policy.mode, replayed, dtype),
+        allowed=skip.allowed(step, policy.mask),
         action=inputs.action,
-        temperature=temperature,
+        temperature=policy.temperature,
     )
 
 
@@ -242,11 +257,9 @@ def recurrent_step(
     carry: SkipCarry,
     inputs: StepInputs,
     recurrence: Recurrence,
+    policy: Policy = Policy(),  # noqa: B008 (immutable)
     *,
-    mode: ActionMode = "sample",
-    temperature: float | Float[Array, ""] = 1.0,
-    mix: float | Float[Array, ""] | None = None,
-    policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+    initial: Any = None,
     return_memory: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
     """One step, the function that `jax.lax.scan` runs.
@@ -256,20 +269,21 @@ def recurrent_step(
         carry: the K-slot buffer, counters and keys.
         inputs: `project_inputs(params, x(t), recurrence)`.
         recurrence: what the layer computes.
-        mode: whether the agent samples, takes its most probable choice, or weighs all (`RELAXATIONS`).
-        temperature: τ of `relaxed_weights`, for attention and where `mode` is a relaxation.
-        mix: the skip weight λ, in place of the time skip's own; may be traced, to sweep it inside one
-            program.
-        policy_mask: False for skips the agent may not choose, (K,) or (*batch, K); masking all but the
-            first K' sweeps K inside one program. Where it leaves nothing, State(t-1) enters.
+        policy: how choices are made.
+        initial: the state with which the sequences begin that `inputs.restart` names, each array
+            (*batch, hidden); by default zeros.
         return_memory: put the internal state into the output.
 
     Returns:
         The new carry, and h(t) with the trace of the decision.
     """
     skip = recurrence.time_skip
-    options = dict(mode=mode, temperature=temperature, mix=mix, policy_mask=policy_mask)
-    entering, choice, decision, own = prev_state(params, carry, inputs, recurrence, **options)
+    before = carry
+    if inputs.restart is not None:
+        if initial is None:
+            initial = jax.tree.map(jnp.zeros_like, carry.state)
+        carry = where_each(inputs.restart, begin_again(carry, recurrence, initial), carry)
+    entering, choice, decision, own = prev_state(params, carry, inputs, recurrence, policy)
     mask = carry.recurrent_mask
     entering = dropped(entering, mask, recurrence.transition)
     new = advance(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
@@ -282,15 +296,7 @@ def recurrent_step(
     if inputs.valid is None:
         return after, output
 
-    def where_valid(new, old):
-        valid = inputs.valid.reshape(inputs.valid.shape + (1,) * (new.ndim - inputs.valid.ndim))
-        return jnp.where(valid, new, old)
-
-    kept = jax.tree.map(
-        where_valid, (after.slots, after.step, after.own), (carry.slots, carry.step, carry.own)
-    )
-    after = after._replace(slots=kept[0], step=kept[1], own=kept[2])
-    return after, jax.tree.map(lambda leaf: where_valid(leaf, 0), output)
+    return where_each(inputs.valid, after, before), where_each(inputs.valid, output, 0)
 
 
 def prev_state(
@@ -298,11 +304,7 @@ def prev_state(
     carry: SkipCarry,
     inputs: StepInputs,
     recurrence: Recurrence,
-    *,
-    mode: ActionMode = "sample",
-    temperature: float | Float[Array, ""] = 1.0,
-    mix: float | Float[Array, ""] | None = None,
-    policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+    policy: Policy = Policy(),  # noqa: B008 (immutable)
 ) -> tuple[Any, Choice, Decision, Any]:
     """The state that enters a step, λ State(t-k) + (1 - λ) State(t-1) (Eq. 2), and how k was decided.
 
@@ -311,16 +313,16 @@ def prev_state(
     """
     skip = recurrence.time_skip
     dtype = carry.slots[0].dtype
-    seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, mode, temperature, policy_mask)
+    seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
     slots = getattr(carry.slots, skip.observed_array(recurrence.transition))
     observation = {
         "previous": lambda: slots[..., 0, :],
         "mean": lambda: slots.mean(axis=-2),
         "slots": lambda: slots,
     }[skip.observed]()
-    choice, own = skip.choose(params.skip, seen, observation, carry.own, mode)
-    decision = skip.decide(params.skip, seen, observation, carry.own, choice, mode)
-    mix = skip.mix if mix is None else mix
+    choice, own = skip.choose(params.skip, seen, observation, carry.own, policy.mode)
+    decision = skip.decide(params.skip, seen, observation, carry.own, choice, policy.mode)
+    mix = skip.mix if policy.mix is None else policy.mix
 
     def enter(slots):
         if skip.fixed_slot == 0:
@@ -373,6 +375,8 @@ def advance(
             )
         h = depth.into_output(params.depth, inputs.depth, entering.h, new.h, dense)
         new = new._replace(h=h)
+    if inputs.kept is not None:
+        new = jax.tree.map(lambda new, old, kept: new + kept * (old - new), new, previous, inputs.kept)
     if update is None:
         return new
     share = update[..., None]
@@ -401,34 +405,86 @@ def mixed(
 
 def check_call(
     recurrence: Recurrence,
-    num_steps: int,
+    carry: SkipCarry,
+    x: Any,
     *,
-    mode: str,
-    mix: Any = None,
+    policy: Policy,
+    below: Any = None,
     seq_lengths: Any = None,
+    segment_ids: Any = None,
     actions: Any = None,
 ) -> None:
-    """Checks what a call brings, as far as it is known: traced values are taken as they are.
+    """Checks what a call of an unroll brings: shapes always, values as far as they are known.
 
     Raises:
-        UserError: a value makes no sense.
+        UserError: something does not fit, or makes no sense.
     """
-    if mode not in MODES:
-        raise UserError(f"unknown mode {mode!r}: choose one of {', '.join(MODES)}")
-    if mix is not None:
-        check_mix(mix)
-    lengths = np.asarray([num_steps]) if seq_lengths is None else _known(seq_lengths)
+    if not isinstance(policy, Policy):
+        raise UserError(f"policy is a Policy, such as Policy('greedy'), not {policy!r}")
+    if jnp.ndim(x) != 3:
+        raise UserError(f"expected inputs (batch, time, in), got {_described(x)}")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise UserError(f"expected inputs that are vectors of floats, got {_described(x)}: embed tokens")
+    batch, time = x.shape[:2]
+    check_carry(recurrence, carry, (batch,))
+    for name, array in (("seq_lengths", seq_lengths), ("segment_ids", segment_ids), ("actions", actions)):
+        shape = (batch,) if name == "seq_lengths" else (batch, time)
+        _check_whole_numbers(name, array, shape, "(batch,)" if name == "seq_lengths" else "(batch, time)")
+    if below is not None and jnp.shape(below)[:2] != (batch, time):
+        raise UserError(f"expected below to be {(batch, time, 'features')}, got {_described(below)}")
+    K = recurrence.time_skip.max_skip
+    if policy.mask is not None and jnp.shape(policy.mask) not in ((K,), (batch, K)):
+        raise UserError(f"a policy's mask is (K,) = {(K,)} or (batch, K), got {_described(policy.mask)}")
+    if policy.mix is not None:
+        check_mix(policy.mix)
+    lengths = np.asarray([time]) if seq_lengths is None else _known(seq_lengths)
     if lengths is not None:
-        _check_range("seq_lengths", lengths, 0, num_steps)
+        _check_range("seq_lengths", lengths, 0, time)
     actions = None if actions is None else _known(actions)
     if actions is not None and lengths is not None:
         low, high = recurrence.time_skip.action_range
         _check_range(
             "actions",
-            actions[np.broadcast_to(np.arange(num_steps) < lengths[:, None], actions.shape)],
+            actions[np.broadcast_to(np.arange(time) < lengths[:, None], actions.shape)],
             low,
             high,
         )
+
+
+def check_carry(recurrence: Recurrence, carry: SkipCarry, batch: tuple[int, ...]) -> None:
+    """Checks that a carry is one of this layer and this batch.
+
+    Raises:
+        UserError: it is of another K, batch or kind.
+    """
+    if not isinstance(carry, SkipCarry):
+        raise UserError(f"expected a SkipCarry, as initialize_carry makes it, got {_described(carry)}")
+    kind, K = recurrence.transition.state, recurrence.time_skip.max_skip
+    if not isinstance(carry.slots, kind):
+        raise UserError(f"expected a carry of {kind.__name__}, got one of {type(carry.slots).__name__}")
+    for array in carry.slots:
+        if array.shape[:-2] != batch or carry.step.shape != batch:
+            raise UserError(f"expected a carry of the inputs' batch {batch}, got one of {array.shape[:-2]}")
+        if array.shape[-2] != K:
+            raise UserError(f"expected a carry with K = {K} slots, got one with {array.shape[-2]}")
+    check_keys(carry.key)
+    if carry.key.shape != batch:
+        raise UserError(
+            f"expected a carry with one key per example, {batch}, got {carry.key.shape}: "
+            "make it with `initial_carry`, which splits a single key"
+        )
+
+
+def _check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], what: str) -> None:
+    if array is None:
+        return
+    if not hasattr(array, "dtype") or not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
+        wanted = f"an array of whole numbers, {what} = {shape}"
+        raise UserError(f"expected {name} to be {wanted}, got {_described(array)}")
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
 
 
 def _known(values: Any) -> np.ndarray | None:

@@ -1,5 +1,8 @@
 """Sequences of different lengths in one padded batch: masks, reversal, last states."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
@@ -7,6 +10,23 @@ from jaxtyping import Array, Bool, Int, Shaped
 def length_mask(seq_lengths: Int[Array, " batch"], num_steps: int) -> Bool[Array, "batch time"]:
     """Returns True at the steps before each sequence's end."""
     return jnp.arange(num_steps)[None, :] < seq_lengths[:, None]
+
+
+def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
+    """`jnp.where` for trees whose leaves, (*lead, ...), have more axes than the condition.
+
+    Args:
+        chosen: where the new values are taken.
+        new: a tree of arrays.
+        old: a tree of the same structure, or one number for all leaves.
+    """
+
+    def pick(new: Array, old: Any) -> Array:
+        return jnp.where(chosen.reshape(chosen.shape + (1,) * (new.ndim - chosen.ndim)), new, old)
+
+    if isinstance(old, int | float):
+        return jax.tree.map(lambda leaf: pick(leaf, old), new)
+    return jax.tree.map(pick, new, old)
 
 
 def flip_sequences(

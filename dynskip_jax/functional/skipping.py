@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
     Recurrence,
@@ -16,6 +16,7 @@ from dynskip_jax.functional.recurrence import (
     check_call,
     project_inputs,
 )
+from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.time_skips import SkipInputs
 from dynskip_jax.functional.transitions import dense
 
@@ -51,7 +52,7 @@ def read_skipping(
     recurrence: Recurrence,
     *,
     seq_lengths: Int[Array, " batch"] | None = None,
-    mode: ActionMode = "greedy",
+    policy: Policy = Policy("greedy"),  # noqa: B008 (immutable)
 ) -> tuple[SkipCarry, Reading]:
     """Does what `unroll` does, for a time skip that leaves words out, and takes as many steps as words are
     read.
@@ -65,7 +66,7 @@ def read_skipping(
         x: inputs, (batch, time, in).
         recurrence: what the layer computes; its time skip is one that does not write every state.
         seq_lengths: true lengths, (batch,).
-        mode: `greedy` or `sample`; with the carry's keys the same is sampled as in `unroll`.
+        policy: `greedy` or `sample`; with the carry's keys the same is sampled as in `unroll`.
 
     Returns:
         The last carry of each sequence, and what was read.
@@ -76,18 +77,12 @@ def read_skipping(
     skip, transition = recurrence.time_skip, recurrence.transition
     if skip.writes_all or recurrence.depth_skip is not None:
         raise UserError("only Skip RNN, LSTM-Jump and their like, without skips over depth, leave words out")
+    check_call(recurrence, carry, x, policy=policy, seq_lengths=seq_lengths)
     batch, time = x.shape[:2]
-    check_call(recurrence, time, mode=mode, seq_lengths=seq_lengths)
     lengths = jnp.full(batch, time) if seq_lengths is None else jnp.clip(seq_lengths, 0, time)
     observed = skip.observed_array(transition)
     rows = jnp.arange(batch)
     dtype = carry.slots[0].dtype
-
-    def where(chosen: Bool[Array, " batch"], new: Any, old: Any) -> Any:
-        def pick(new: Array, old: Array) -> Array:
-            return jnp.where(chosen.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
-
-        return jax.tree.map(pick, new, old)
 
     def to_next_word(position, state, own):
         """Moves on until each sequence stands before a word that it reads, or at its end."""
@@ -98,12 +93,12 @@ def read_skipping(
         def move(looking):
             position, own, found = looking
             step = carry.step + position
-            noise = skip.noise(carry.key, step, mode, False, dtype)
+            noise = skip.noise(carry.key, step, policy.mode, False, dtype)
             seen = SkipInputs(step=step, noise=noise)
-            choice, own_after = skip.choose(params.skip, seen, getattr(state, observed), own, mode)
+            choice, own_after = skip.choose(params.skip, seen, getattr(state, observed), own, policy.mode)
             moving = is_looking(found, position)
             reads = moving & (choice.update > 0.5)
-            return position + (moving & ~reads), where(moving, own_after, own), found | reads
+            return position + (moving & ~reads), where_each(moving, own_after, own), found | reads
 
         return jax.lax.while_loop(
             lambda looking: jnp.any(is_looking(looking[2], looking[0])),
@@ -115,8 +110,8 @@ def read_skipping(
         here = jnp.minimum(reader.position, time - 1)
         inputs = project_inputs(params, x[rows, here], recurrence)
         new = advance(params, inputs, reader.state, reader.state, None, recurrence, None, dense)
-        state = where(reader.found, new, reader.state)
-        h = reader.h.at[rows, here].set(where(reader.found, state[0], reader.h[rows, here]))
+        state = where_each(reader.found, new, reader.state)
+        h = reader.h.at[rows, here].set(where_each(reader.found, state[0], reader.h[rows, here]))
         read = reader.read.at[rows, here].set(reader.read[rows, here] | reader.found)
         position, own, found = to_next_word(reader.position + reader.found, state, reader.own)
         return _Reader(position, found, state, own, h, read)

@@ -1,14 +1,16 @@
 """The unroll of a recurrent layer over time: projections outside the loop, `jax.lax.scan` inside."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.cudnn import cudnn_unroll
 from dynskip_jax.functional.fused import fused_unroll
+from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
     Recurrence,
@@ -33,11 +35,11 @@ def unroll(
     seq_lengths: Int[Array, " batch"] | None = None,
     reverse: bool = False,
     keep_order: bool = False,
+    segment_ids: Int[Array, "batch time"] | None = None,
+    initial: Any = None,
+    kept: Any = None,
     actions: Int[Array, "batch time"] | None = None,
-    mode: str = "sample",
-    temperature: float | Float[Array, ""] = 1.0,
-    mix: float | Float[Array, ""] | None = None,
-    policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+    policy: Policy = Policy(),  # noqa: B008 (immutable)
     return_memory: bool = False,
     scan_unroll: int = 1,
     implementation: str = "fused",
@@ -55,12 +57,15 @@ def unroll(
         reverse: run from each sequence's own last step to its first.
         keep_order: with `reverse`, return outputs in the order of the inputs (output t belongs to x(t));
             otherwise in the order in which they were computed.
+        segment_ids: of several sequences packed in one row, (batch, time): where the number changes another
+            sequence begins, from the initial state, and its steps see nothing of those before. The first of a
+            row goes on from the carry. Takes the reference unroll, whatever `implementation` says.
+        initial: that initial state, each array (batch, hidden); by default zeros.
+        kept: zoneout, (batch, time, hidden) for each array of the state, in the order of the steps; see
+            `functional.zoneout`.
         actions: to be replayed, (batch, time), in the order of the inputs; k in 1..K of a dynamic skip; 0 on
             padding.
-        mode: `sample`, `greedy` or a relaxation (`RELAXATIONS`), where no actions are given.
-        temperature: τ of `relaxed_weights`, for attention and relaxations; may be traced.
-        mix: the skip weight λ in [0, 1], in place of the time skip's own; may be traced.
-        policy_mask: False for skips the agent may not choose, (K,) or (batch, K).
+        policy: how choices are made, where no actions are given.
         return_memory: put the internal state of each step into the outputs (`SkipOutput.memory`).
         scan_unroll: steps per iteration of the reference's compiled loop.
         implementation: `fused` has a derivative of its own (see `fused.py`); `reference` scans
@@ -77,25 +82,30 @@ def unroll(
     if implementation not in IMPLEMENTATIONS:
         raise UserError(f"unknown implementation {implementation!r}: choose {' or '.join(IMPLEMENTATIONS)}")
     time = x.shape[1]
-    check_call(recurrence, time, mode=mode, mix=mix, seq_lengths=seq_lengths, actions=actions)
+    given = dict(seq_lengths=seq_lengths, segment_ids=segment_ids, actions=actions)
+    check_call(recurrence, carry, x, policy=policy, below=below, **given)
     if seq_lengths is not None:
         seq_lengths = jnp.clip(seq_lengths, 0, time)
     flip = partial(flip_sequences, seq_lengths=seq_lengths)
     if reverse:
-        x, below, actions = jax.tree.map(flip, (x, below, actions))
+        x, below, actions, segment_ids = jax.tree.map(flip, (x, below, actions, segment_ids))
     if implementation == "cudnn":
+        if segment_ids is not None or kept is not None:
+            raise UserError("implementation 'cudnn' has neither segment_ids nor zoneout: use 'fused'")
         carry, outputs = cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths)
         return carry, jax.tree.map(flip, outputs) if reverse and keep_order else outputs
     valid = None if seq_lengths is None else length_mask(seq_lengths, time)
     inputs = project_inputs(params, x, recurrence, below=below, action=actions, valid=valid)
-    options = dict(
-        mode=mode, temperature=temperature, mix=mix, policy_mask=policy_mask, return_memory=return_memory
-    )
-    if implementation == "fused" and time > 0:
+    inputs = inputs._replace(kept=kept)
+    if segment_ids is not None:
+        begins = segment_ids[:, 1:] != segment_ids[:, :-1]
+        inputs = inputs._replace(restart=jnp.pad(begins, ((0, 0), (1, 0))))
+    options = dict(policy=policy, return_memory=return_memory)
+    if implementation == "fused" and time > 0 and segment_ids is None:
         carry, outputs = fused_unroll(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
     else:
         time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
-        step = partial(recurrent_step, params, recurrence=recurrence, **options)
+        step = partial(recurrent_step, params, recurrence=recurrence, initial=initial, **options)
         carry, outputs = jax.lax.scan(step, carry, time_major, unroll=scan_unroll)
         outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
     return carry, jax.tree.map(flip, outputs) if reverse and keep_order else outputs

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
-from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipStack
 
@@ -80,42 +79,33 @@ class SequenceClassifier(nnx.Module):
         self,
         symbols: Int[Array, "batch time"],
         *,
-        carry_key: Key[Array, "..."],
-        key: Key[Array, "..."] | None = None,
         seq_lengths: Int[Array, " batch"] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
-        mode: ActionMode = "sample",
-        temperature: float | Float[Array, ""] = 1.0,
-        mix: float | Float[Array, ""] | None = None,
-        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+        policy: F.Policy | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        deterministic: bool | None = None,
     ) -> ClassifierOutput:
         """Classifies a batch of sequences.
 
         Args:
             symbols: symbol ids, (batch, time).
-            carry_key: from which each example's own noise key is split; or one per example, (batch,).
-            key: for dropout, one or one per example, (batch,); None switches it off.
             seq_lengths: true lengths, (batch,).
             actions: for each layer the actions to be replayed, or None.
-            mode: how agents choose.
-            temperature: of attention and relaxations.
-            mix: λ of every layer with an agent, in place of the skips' own.
-            policy_mask: for every layer with an agent.
+            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
+            rngs: for choices and dropout: a PRNG key, one per example, (batch,), an `nnx.Rngs` or a stream.
+            deterministic: overrides what `.train()` and `.eval()` say.
         """
         x = jax.nn.one_hot(symbols, self.num_symbols)
         if self.num_positions:
             numbers = jnp.broadcast_to(jnp.arange(symbols.shape[1])[None], symbols.shape)
             x = jnp.concatenate([x, jax.nn.one_hot(numbers, self.num_positions)], axis=-1)
-        _, outputs = self.stack(
-            self.stack.initialize_carry(symbols.shape[0], carry_key),
+        outputs = self.stack(
             x,
-            key=key,
             seq_lengths=seq_lengths,
             actions=actions,
-            mode=mode,
-            temperature=temperature,
-            mix=mix,
-            policy_mask=policy_mask,
+            policy=policy,
+            rngs=rngs,
+            deterministic=deterministic,
         )
         logits = self.softmax(F.last_valid(outputs.h, seq_lengths))
         return ClassifierOutput(logits, outputs.decisions, outputs.observations)

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.agent import ActionMode
-from dynskip_jax.nn.cells import Initializer
+from dynskip_jax.nn.cells import Initializer, drawn_key
+from dynskip_jax.nn.layers import WEIGHTS
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipStack
 
@@ -174,56 +174,61 @@ class LanguageModel(nnx.Module):
         model.embedding = nnx.Embed(*table.shape, embedding_init=lambda *_: table, rngs=nnx.Rngs(0))
         return model
 
-    def initialize_carry(self, batch_size: int, key: Key[Array, "..."]) -> tuple[F.SkipCarry, ...]:
-        """Returns each layer's initial carry for a batch of streams."""
-        return self.stack.initialize_carry(batch_size, key)
+    def initialize_carry(
+        self, batch_size: int, rngs: nnx.Rngs | nnx.RngStream | Array | None = None
+    ) -> tuple[F.SkipCarry, ...]:
+        """Returns each layer's initial carry for a batch of streams; see `SkipStack`."""
+        return self.stack.initialize_carry(batch_size, rngs)
 
     def __call__(
         self,
-        carry: tuple[F.SkipCarry, ...],
         tokens: Int[Array, "batch time"],
         *,
-        key: Key[Array, "..."] | None = None,
-        shared_key: Key[Array, ""] | None = None,
+        initial_carry: tuple[F.SkipCarry, ...] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
-        mode: ActionMode = "sample",
-        temperature: float | Float[Array, ""] = 1.0,
-        mix: float | Float[Array, ""] | None = None,
-        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
-    ) -> tuple[tuple[F.SkipCarry, ...], LanguageModelOutput]:
+        policy: F.Policy | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        shared_key: Key[Array, ""] | None = None,
+        deterministic: bool | None = None,
+        return_carry: bool = False,
+    ) -> Any:
         """Reads one segment of each stream.
 
         Args:
-            carry: from `initialize_carry` or the segment before.
             tokens: token ids, (batch, time).
-            key: for the dropout of features, one or one per stream, (batch,); None switches it off.
-            shared_key: for what is dropped for all streams alike, words and weights; None switches it off.
+            initial_carry: that of the segment before; by default that of `initialize_carry`.
             actions: for each layer the actions to be replayed, or None.
-            mode: how agents choose.
-            temperature: of attention and relaxations.
-            mix: λ of every layer with an agent, in place of the skips' own.
-            policy_mask: for every layer with an agent.
-
-        Returns:
-            The carry for the next segment, and the output.
+            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
+            rngs: for dropout, and for the initial carry: a PRNG key, one for each stream, (batch,), an
+                `nnx.Rngs` or a stream.
+            shared_key: one PRNG key for what is dropped for all streams alike, words and weights, in place of
+                one made of `rngs`.
+            deterministic: overrides what `.train()` and `.eval()` say.
+            return_carry: return `(carry, output)`, the carry being that for the next segment.
         """
+        deterministic = self.stack.deterministic if deterministic is None else deterministic
         words_key = weight_key = None
-        if shared_key is not None:
+        if self.dropout.shares_noise and not deterministic:
+            if shared_key is None:
+                if rngs is None:
+                    raise UserError(
+                        "dropped words and weights need rngs=, a PRNG key or nnx.Rngs, or .eval()"
+                    )
+                rngs = drawn_key(rngs)
+                shared_key = jax.random.fold_in(rngs.reshape(-1)[0], WEIGHTS)
             words_key, weight_key = jax.random.split(shared_key)
         carry, outputs = self.stack(
-            carry,
             self._embed(tokens, words_key),
-            key=key,
-            weight_key=weight_key,
+            initial_carry=initial_carry,
             actions=actions,
-            mode=mode,
-            temperature=temperature,
-            mix=mix,
-            policy_mask=policy_mask,
+            policy=policy,
+            rngs=rngs,
+            weight_key=weight_key,
+            deterministic=deterministic,
+            return_carry=True,
         )
-        return carry, LanguageModelOutput(
-            self._logits(outputs.h), outputs.decisions, outputs.states, outputs.h
-        )
+        output = LanguageModelOutput(self._logits(outputs.h), outputs.decisions, outputs.states, outputs.h)
+        return (carry, output) if return_carry else output
 
     def _embed(
         self, tokens: Int[Array, "batch time"], key: Key[Array, ""] | None

@@ -1,17 +1,18 @@
 """Recurrent cells with skips over time and depth, as Flax NNX cells that own their parameters."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.agent import ActionMode
-from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.functional.keys import check_keys, example_keys, split_each
+from dynskip_jax.functional.recurrence import check_carry
 from dynskip_jax.nn.weights import Weights
 
 Initializer = Callable[..., Any]
@@ -25,7 +26,10 @@ class SkipCell(nnx.RNNCellBase):
 
     Works wherever Flax's own cells do: `nnx.RNN(cell)`, with `seq_lengths` and `return_carry`, and
     `nnx.Bidirectional`. For training an agent use `SkipLayer`, which returns its decisions beside h, or
-    `return_decision=True`.
+    `return_decision=True`; the decisions past the end of a sequence are then those of a step like any other
+    (`nnx.RNN` tells a cell nothing of lengths), so losses have to be told what is `valid`. Give
+    `nnx.Bidirectional` a `merge_fn` of yours for them: its own concatenates every array's last axis, which
+    is time of a decision.
 
     `functional.recurrent_step` holds the mathematics.
 
@@ -47,9 +51,12 @@ class SkipCell(nnx.RNNCellBase):
         agent_bias_init: initializer of the time skip's biases.
         recurrent_dropout: rate at which features of the entering h are dropped, the same ones at all
             steps of a sequence, while `deterministic` is False.
-        weight_dropout: rate at which entries of the matrices on the state are dropped where a call brings a
-            `weight_key`, the same ones for all sequences and steps (DropConnect, as in Merity et al. 2018);
-            see `SkipLayer`.
+        weight_dropout: rate at which entries of the matrices on the state are dropped while `deterministic`
+            is False, the same ones for all sequences and steps (DropConnect, as in Merity et al. 2018); by
+            `SkipLayer` and `SkipStack` alone.
+        zoneout: rate at which units of State(t-1) stay instead of being written anew, each step drawing its
+            own, while `deterministic` is False; otherwise so much of them stays (Krueger et al. 2017). One
+            rate for all arrays of the state, or one for each, h first.
         learnable_carry: learn the initial state (shared by all sequences); otherwise it is zeros.
         return_decision: return `SkipOutput` (h with the decision's trace) instead of h alone.
         dtype: in which matrices are multiplied; by default `param_dtype`. With bfloat16 the parameters,
@@ -93,6 +100,7 @@ class SkipCell(nnx.RNNCellBase):
         agent_bias_init: Initializer = _zeros,
         recurrent_dropout: float = 0.0,
         weight_dropout: float = 0.0,
+        zoneout: float | Sequence[float] = 0.0,
         learnable_carry: bool = False,
         return_decision: bool = False,
         dtype: Any = None,
@@ -106,15 +114,24 @@ class SkipCell(nnx.RNNCellBase):
         ):
             if size < 1:
                 raise UserError(f"{name} must be at least 1, got {size}")
-        for rate in (recurrent_dropout, weight_dropout):
+        if not isinstance(skip, F.TimeSkip):
+            raise UserError(f"skip is a time skip, such as functional.Dynamic(5), not {skip!r}")
+        arrays = len(transition.state._fields)
+        rates = (zoneout,) * arrays if isinstance(zoneout, int | float) else tuple(zoneout)
+        if len(rates) != arrays:
+            raise UserError(
+                f"zoneout has one rate, or one for each of {transition.state._fields}, got {rates}"
+            )
+        for rate in (recurrent_dropout, weight_dropout, *rates):
             if not 0.0 <= rate < 1.0:
-                raise UserError(f"a dropout rate lies in [0, 1), got {rate}")
+                raise UserError(f"a rate of dropout or zoneout lies in [0, 1), got {rate}")
         self.in_features = in_features
         self.hidden_features = hidden_features
         self.agent_features = agent_features
         self.recurrence = F.Recurrence(skip, transition, depth_skip)
         self.recurrent_dropout = recurrent_dropout
         self.weight_dropout = weight_dropout
+        self.zoneout = rates
         self.return_decision = return_decision
         self.dtype = param_dtype if dtype is None else dtype
         self.param_dtype = param_dtype
@@ -178,19 +195,29 @@ class SkipCell(nnx.RNNCellBase):
         Args:
             input_shape: shape of one step's input, (*batch, in_features).
             rngs: an `nnx.Rngs` (its `carry` stream) or a stream, or a PRNG key, or one key per example,
-                (*batch,); key 0 when None.
+                (*batch,). None where nothing is drawn: no choice is sampled, no dropout.
             carry_init: initializer of the state instead of zeros or the learned state.
+
+        Raises:
+            UserError: something is drawn, and there is no key.
         """
-        if isinstance(rngs, nnx.Rngs):
-            rngs = rngs.carry
-        if rngs is None:
-            key = jax.random.key(0)
-        elif isinstance(rngs, nnx.RngStream):
-            key = rngs()
-        else:
-            key = rngs
+        if rngs is None and (self.draws() or carry_init is not None):
+            raise UserError(
+                "this cell draws (choices, dropout or zoneout): pass a PRNG key or nnx.Rngs, or call .eval()"
+            )
+        return self.new_carry(input_shape[:-1], drawn_key(rngs), self.deterministic, carry_init)
+
+    def new_carry(
+        self,
+        batch: Sequence[int],
+        key: Key[Array, "..."],
+        deterministic: bool,
+        carry_init: Initializer | None = None,
+    ) -> F.SkipCarry:
+        """What `initialize_carry` returns, from a key, or one for each example."""
+        batch = tuple(batch)
+        check_keys(key)
         noise_key, dropout_key, init_key = split_each(key, 3)
-        batch = tuple(input_shape[:-1])
         state_shape = (*batch, self.hidden_features)
         kind = self.recurrence.transition.state
         if carry_init is not None:
@@ -199,8 +226,23 @@ class SkipCell(nnx.RNNCellBase):
             state = kind(*(carry_init(k, state_shape, self.state_dtype) for k in keys))
         else:
             state = self.initial_state(batch)
-        carry = F.initial_carry(example_keys(noise_key, batch), self.recurrence, state)
-        return self.draw_recurrent_mask(carry, dropout_key)
+        carry = F.initial_carry(noise_key, self.recurrence, state)
+        return self.draw_recurrent_mask(carry, dropout_key, deterministic=deterministic)
+
+    def draws(
+        self, policy: F.Policy | None = None, *, replayed: bool = False, deterministic: bool | None = None
+    ) -> bool:
+        """Whether a call draws anything: choices, a recurrent-dropout mask or zoneout.
+
+        Args:
+            policy: how choices are made, by default as the cell does.
+            replayed: whether they are given.
+            deterministic: overrides the cell's own setting.
+        """
+        mode = (policy or self.default_policy(deterministic)).mode
+        samples = self.skip.is_stochastic and not replayed and mode not in ("greedy", "soft")
+        drops = self.recurrent_dropout > 0 or any(rate > 0 for rate in self.zoneout)
+        return samples or (drops and not self._is_deterministic(deterministic))
 
     def initial_state(self, batch: tuple[int, ...]) -> Any:
         """The state every sequence starts from, zeros or learned, each array (*batch, hidden)."""
@@ -218,20 +260,46 @@ class SkipCell(nnx.RNNCellBase):
         """Keeps the newest state and puts the initial one in place of the others; see `functional`."""
         return F.restart_carry(carry, self.recurrence, self.initial_state(carry.step.shape))
 
-    def draw_recurrent_mask(self, carry: F.SkipCarry, key: Array) -> F.SkipCarry:
+    def draw_recurrent_mask(
+        self, carry: F.SkipCarry, key: Array, *, deterministic: bool | None = None
+    ) -> F.SkipCarry:
         """Returns the carry with a fresh recurrent-dropout mask, or with none in evaluation.
 
         Args:
             carry: any carry of this cell.
             key: one PRNG key, from which each example's own is split, or one per example, (*batch,).
+            deterministic: overrides the cell's own setting.
         """
-        if self.recurrent_dropout == 0.0 or self.deterministic:
+        if self.recurrent_dropout == 0.0 or self._is_deterministic(deterministic):
             return carry._replace(recurrent_mask=None)
         batch = carry.step.shape
         mask = F.dropout_mask(
             example_keys(key, batch), self.recurrent_dropout, (*batch, self.hidden_features), self.state_dtype
         )
         return carry._replace(recurrent_mask=mask)
+
+    def kept(self, carry: F.SkipCarry, steps: int | None = None, *, deterministic: bool | None = None) -> Any:
+        """Returns what zoneout keeps of the steps that follow a carry; None without zoneout.
+
+        Args:
+            carry: any carry of this cell.
+            steps: how many steps, which become the axis after the batch; None for one, without an axis.
+            deterministic: overrides the cell's own setting.
+        """
+        if not any(self.zoneout):
+            return None
+        keys, step = carry.key, carry.step
+        if steps is not None:
+            keys = keys[..., None]
+            step = step[..., None] + jnp.arange(steps).reshape((1,) * step.ndim + (-1,))
+        return F.zoneout(
+            keys,
+            step,
+            self.zoneout,
+            self.hidden_features,
+            self.state_dtype,
+            deterministic=self._is_deterministic(deterministic),
+        )
 
     def __call__(
         self,
@@ -240,10 +308,7 @@ class SkipCell(nnx.RNNCellBase):
         *,
         below: Float[Array, "*batch below"] | None = None,
         action: Int[Array, "*batch"] | None = None,
-        mode: ActionMode | None = None,
-        temperature: float | Float[Array, ""] = 1.0,
-        mix: float | Float[Array, ""] | None = None,
-        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+        policy: F.Policy | None = None,
     ) -> tuple[F.SkipCarry, Any]:
         """One step.
 
@@ -252,32 +317,70 @@ class SkipCell(nnx.RNNCellBase):
             inputs: x(t), (*batch, in_features).
             below: what the skip over depth brings, (*batch, below_features).
             action: k in 1..K to be replayed.
-            mode: `sample`, `greedy` or a relaxation; by default greedy when `deterministic`.
-            temperature: of attention and relaxations.
-            mix: λ, in place of the skip's own.
-            policy_mask: False for skips the agent may not choose.
+            policy: how choices are made; by default greedy when `deterministic`, and sampled otherwise.
 
         Returns:
             The new carry, and h(t), or `SkipOutput` with `return_decision`.
+
+        Raises:
+            UserError: the input or the carry is not of this cell, or weights would have to be dropped.
         """
+        self.check_inputs(inputs, "(*batch, in)", 1)
+        check_carry(self.recurrence, carry, inputs.shape[:-1])
+        if self.weight_dropout > 0.0 and not self.deterministic:
+            raise UserError(
+                "weight_dropout drops the same weights at all steps, which a cell alone cannot: "
+                "run it by SkipLayer, or call .eval()"
+            )
         params = self.params()
         step_inputs = F.project_inputs(params, inputs, self.recurrence, below=below, action=action)
-        carry, output = F.recurrent_step(
-            params,
-            carry,
-            step_inputs,
-            self.recurrence,
-            mode=mode or self.default_mode,
-            temperature=temperature,
-            mix=mix,
-            policy_mask=policy_mask,
-        )
+        step_inputs = step_inputs._replace(kept=self.kept(carry))
+        policy = policy or self.default_policy()
+        carry, output = F.recurrent_step(params, carry, step_inputs, self.recurrence, policy)
         return carry, output if self.return_decision else output.h
 
-    @property
-    def default_mode(self) -> ActionMode:
-        """How the agent chooses when the caller does not say."""
-        return "greedy" if self.deterministic else "sample"
+    def check_inputs(self, inputs: Any, shape: str, axes: int) -> None:
+        """Raises a `UserError` unless inputs are floats of so many axes or more, the last `in_features`."""
+        expected = shape.replace("in)", f"{self.in_features})")
+        dtype = getattr(inputs, "dtype", None)
+        if dtype is None:
+            raise UserError(f"expected inputs {expected}, got a {type(inputs).__name__}")
+        found = f"{dtype} {inputs.shape}"
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise UserError(f"expected inputs {expected} of floats, got {found}: embed tokens first")
+        if inputs.ndim < axes or inputs.shape[-1] != self.in_features:
+            raise UserError(f"expected inputs {expected}, got {found}")
+
+    def default_policy(self, deterministic: bool | None = None) -> F.Policy:
+        """How choices are made when the caller does not say."""
+        return F.Policy("greedy" if self._is_deterministic(deterministic) else "sample")
+
+    def _is_deterministic(self, deterministic: bool | None) -> bool:
+        return self.deterministic if deterministic is None else deterministic
+
+
+def drawn_key(rngs: nnx.Rngs | nnx.RngStream | Array | None) -> Array:
+    """A key out of a stream, anew at each call, or the key that was given; key 0 for None."""
+    if isinstance(rngs, nnx.Rngs):
+        rngs = rngs.carry
+    if rngs is None:
+        return jax.random.key(0)
+    return rngs() if isinstance(rngs, nnx.RngStream) else rngs
+
+
+def _with_options_of(cls: type) -> Callable[[Callable], Callable]:
+    """Decorates an `__init__` that hands **kwargs on to a class: its signature names them."""
+
+    def decorate(function: Callable) -> Callable:
+        signature, options = inspect.signature(function), inspect.signature(cls.__init__).parameters
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        more = [
+            p for p in options.values() if p.kind is p.KEYWORD_ONLY and p.name not in signature.parameters
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *more])
+        return function
+
+    return decorate
 
 
 class DynamicSkipLSTMCell(SkipCell):
@@ -291,7 +394,7 @@ class DynamicSkipLSTMCell(SkipCell):
         agent_input: what the agent sees beside x(t); see `functional.Dynamic`.
         empty_slots: what stands for states that do not exist yet; see `functional.Dynamic`.
         first_step: who decides at the first step; see `functional.Dynamic`.
-        **kwargs: see `SkipCell`.
+        **kwargs: the options of `SkipCell` after its `skip`.
 
     Example::
 
@@ -302,6 +405,7 @@ class DynamicSkipLSTMCell(SkipCell):
         (2, 7, 8)
     """
 
+    @_with_options_of(SkipCell)
     def __init__(
         self,
         in_features: int,

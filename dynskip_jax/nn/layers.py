@@ -1,34 +1,38 @@
 """A recurrent layer that runs the whole unroll of a skip cell and returns the agent's decisions."""
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
-from dynskip_jax.functional.agent import ActionMode
-from dynskip_jax.nn.cells import SkipCell
+from dynskip_jax.errors import UserError
+from dynskip_jax.nn.batching import BatchAxes
+from dynskip_jax.nn.cells import SkipCell, drawn_key
+
+WEIGHTS = 3  # which of a call's keys dropped weights have; the carry has the first ones
 
 
 class SkipLayer(nnx.Module):
     """Runs a `SkipCell` over sequences, input projections outside the loop.
 
-    The arguments and their defaults are those of `nnx.RNN`; in addition outputs past the end of a
-    sequence are zeros, and actions can be replayed.
+    The arguments are those of `nnx.RNN`; in addition outputs past the end of a sequence are zeros, actions
+    can be replayed, and several sequences may share a row. `.eval()` makes choices greedy and drops nothing.
 
     Args:
         cell: the cell.
-        time_major: inputs and outputs are (time, batch, ...) instead of (batch, time, ...).
+        time_major: inputs and outputs are (time, *batch, ...) instead of (*batch, time, ...).
         return_carry: return `(carry, outputs)` instead of `outputs`.
         reverse: run from each sequence's own last step to its first.
         keep_order: with `reverse`, return outputs in the order of the inputs.
         return_decision: return `SkipOutput` (h and the decisions' trace) instead of h alone.
         implementation: `fused`, `reference` (the definition) or `cudnn`; see `functional.unroll`.
-        rngs: where calls without a key of their own take one: the `carry` stream of an `nnx.Rngs`, a stream,
-            True for a stream of the layer's own (seed 0; each call draws anew), or False for none, where
-            every call brings a carry or a key.
+        rngs: where calls without a key of their own take one: the `carry` stream of an `nnx.Rngs`, from which
+            each call then draws anew, or a stream. By default there is none: a call that draws brings a key.
+            Two layers that are given the same key draw the same; given the same `nnx.Rngs`, they do not.
 
     Example::
 
@@ -51,8 +55,13 @@ class SkipLayer(nnx.Module):
         keep_order: bool = False,
         return_decision: bool = True,
         implementation: str = "fused",
-        rngs: nnx.Rngs | nnx.RngStream | bool = True,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
     ):
+        if not isinstance(cell, SkipCell):
+            raise UserError(
+                f"SkipLayer runs a SkipCell, got {type(cell).__name__}: nnx.RNN runs other cells, "
+                "and `nn.from_flax` makes a SkipCell of Flax's"
+            )
         self.cell = cell
         self.time_major = time_major
         self.return_carry = return_carry
@@ -60,88 +69,128 @@ class SkipLayer(nnx.Module):
         self.keep_order = keep_order
         self.return_decision = return_decision
         self.implementation = implementation
-        if isinstance(rngs, nnx.Rngs):
-            rngs = rngs.carry.fork()
-        elif rngs is True:
-            rngs = nnx.RngStream(0, tag="carry")
-        elif rngs is False:
-            rngs = None
-        self.rngs = nnx.data(rngs)
+        self.rngs = nnx.data(rngs.carry.fork() if isinstance(rngs, nnx.Rngs) else rngs)
 
     def __call__(
         self,
-        inputs: Float[Array, "batch_or_time time_or_batch in"],
+        inputs: Float[Array, "..."],
         *,
-        below: Float[Array, "batch_or_time time_or_batch below"] | None = None,
         initial_carry: F.SkipCarry | None = None,
-        seq_lengths: Int[Array, " batch"] | None = None,
+        seq_lengths: Int[Array, "*batch"] | None = None,
+        segment_ids: Int[Array, "..."] | None = None,
+        below: Float[Array, "..."] | None = None,
+        actions: Int[Array, "..."] | None = None,
+        policy: F.Policy | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        weight_key: Key[Array, ""] | None = None,
+        deterministic: bool | None = None,
         return_carry: bool | None = None,
+        return_memory: bool = False,
         time_major: bool | None = None,
         reverse: bool | None = None,
         keep_order: bool | None = None,
-        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
-        actions: Int[Array, "batch_or_time time_or_batch"] | None = None,
-        mode: ActionMode | None = None,
-        temperature: float | Float[Array, ""] = 1.0,
-        mix: float | Float[Array, ""] | None = None,
-        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
-        weight_key: Key[Array, ""] | None = None,
-        return_memory: bool = False,
         implementation: str | None = None,
     ) -> Any:
         """Runs the layer.
 
         Args:
-            inputs: (batch, time, in), or (time, batch, in) with `time_major`.
+            inputs: (*batch, time, in), or (time, *batch, in) with `time_major`; with one batch axis, none or
+                several.
+            initial_carry: where to start; by default the cell's initial carry. Its keys are what choices are
+                drawn with, and its mask that of recurrent dropout.
+            seq_lengths: true lengths, (*batch,).
+            segment_ids: of several sequences packed in one row, laid out as the inputs: where the number
+                changes the next sequence begins, from the initial state; see `functional.unroll`.
             below: what the cell's skip over depth brings, laid out as the inputs.
-            initial_carry: where to start; by default the cell's initial carry.
-            seq_lengths: true lengths, (batch,).
-            return_carry: overrides the layer's own setting, as the next three do.
+            actions: k in 1..K to be replayed, laid out as the inputs.
+            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
+            rngs: a PRNG key, one for each example, an `nnx.Rngs` or a stream, for the initial carry's keys
+                and its recurrent-dropout mask, and for dropped weights.
+            weight_key: one PRNG key for the cell's `weight_dropout`, in place of one made of `rngs`.
+            deterministic: overrides what `.train()` and `.eval()` say.
+            return_carry: overrides the layer's own setting, as do the next but one and those that follow.
+            return_memory: put the internal states into the output (`SkipOutput.memory`).
             time_major: see the class.
             reverse: see the class.
             keep_order: see the class.
-            rngs: a PRNG key, an `nnx.Rngs` or a stream, for the carry's keys and the dropout mask.
-            actions: k in 1..K to be replayed, laid out as the inputs.
-            mode: `sample`, `greedy` or a relaxation (`functional.RELAXATIONS`); by default greedy after
-                `.eval()`.
-            temperature: of attention and relaxations.
-            mix: λ, in place of the skip's own.
-            policy_mask: False for skips the agent may not choose, (K,) or (batch, K).
-            weight_key: one PRNG key, with which the cell's `weight_dropout` is drawn for all sequences and
-                steps; None drops no weights.
-            return_memory: put the internal states into the output (`SkipOutput.memory`).
-            implementation: overrides the layer's own.
+            implementation: see the class.
 
         Returns:
             `SkipOutput` (or h alone), preceded by the carry of each sequence's last step if asked for.
+
+        Raises:
+            UserError: an argument does not fit, or something is drawn without a key.
         """
-        return_carry = self.return_carry if return_carry is None else return_carry
+        cell = self.cell
+        deterministic = cell.deterministic if deterministic is None else deterministic
+        policy = policy or cell.default_policy(deterministic)
         time_major = self.time_major if time_major is None else time_major
+        cell.check_inputs(inputs, "(time, *batch, in)" if time_major else "(*batch, time, in)", 2)
+        rank = inputs.ndim - 2
+        per_step = inputs, below, actions, segment_ids
         if time_major:
-            inputs = jnp.swapaxes(inputs, 0, 1)
-            below, actions = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), (below, actions))
-        if initial_carry is None:
-            shape = (inputs.shape[0], inputs.shape[2])
-            initial_carry = self.cell.initialize_carry(shape, self.rngs if rngs is None else rngs)
-        carry, outputs = F.unroll(
-            self.cell.params(weight_key),
+            per_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, rank), per_step)
+        axes = BatchAxes(per_step[0].shape[:rank])
+        carry, weight_key = self._noise(
+            axes.shape,
             initial_carry,
+            self.rngs if rngs is None else rngs,
+            weight_key,
+            policy,
+            deterministic,
+            replayed=actions is not None,
+        )
+        inputs, below, actions, segment_ids = axes.merged(per_step)
+        if policy.mask is not None and policy.mask.ndim > 1:
+            policy = dataclasses.replace(policy, mask=axes.merged(policy.mask))
+        carry, seq_lengths = axes.merged((carry, seq_lengths))
+        carry, outputs = F.unroll(
+            cell.params(weight_key),
+            carry,
             inputs,
-            self.cell.recurrence,
+            cell.recurrence,
             below=below,
             seq_lengths=seq_lengths,
+            segment_ids=segment_ids,
+            initial=cell.initial_state(inputs.shape[:1]) if segment_ids is not None else None,
+            kept=cell.kept(carry, inputs.shape[1], deterministic=deterministic),
             reverse=self.reverse if reverse is None else reverse,
             keep_order=self.keep_order if keep_order is None else keep_order,
             actions=actions,
-            mode=mode or self.cell.default_mode,
-            temperature=temperature,
-            mix=mix,
-            policy_mask=policy_mask,
+            policy=policy,
             return_memory=return_memory,
             implementation=implementation or self.implementation,
         )
+        carry, outputs = axes.split((carry, outputs))
         if time_major:
-            outputs = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), outputs)
+            outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, rank, 0), outputs)
         if not self.return_decision:
             outputs = outputs.h
+        return_carry = self.return_carry if return_carry is None else return_carry
         return (carry, outputs) if return_carry else outputs
+
+    def _noise(
+        self, batch, initial_carry, rngs, weight_key, policy, deterministic, *, replayed
+    ) -> tuple[F.SkipCarry, Key[Array, ""] | None]:
+        """The carry to start from, and the key of dropped weights, drawn from `rngs` where needed."""
+        cell, key = self.cell, None
+        draws = initial_carry is None and cell.draws(policy, replayed=replayed, deterministic=deterministic)
+        drops_weights = cell.weight_dropout > 0.0 and not deterministic
+        if draws or (drops_weights and weight_key is None):
+            if rngs is None:
+                raise UserError(
+                    "this layer draws (choices, dropout): pass rngs=, a PRNG key or nnx.Rngs, or call .eval()"
+                )
+            key = drawn_key(rngs)
+        if initial_carry is None:
+            initial_carry = cell.new_carry(batch, jax.random.key(0) if key is None else key, deterministic)
+        elif deterministic:
+            F.check_carry(cell.recurrence, initial_carry, batch)
+            initial_carry = initial_carry._replace(recurrent_mask=None)
+        else:
+            F.check_carry(cell.recurrence, initial_carry, batch)
+        if not drops_weights:
+            weight_key = None
+        elif weight_key is None:
+            weight_key = jax.random.fold_in(key.reshape(-1)[0], WEIGHTS)
+        return initial_carry, weight_key

@@ -20,6 +20,6 @@ class Linear(nnx.Linear):
     """
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        """Returns x W + b."""
+        """Returns x W + b, without b where the layer has none."""
         y = F.product(x, self.kernel[...].astype(self.dtype or self.param_dtype))
-        return y + self.bias[...].reshape((1,) * (y.ndim - 1) + (-1,))
+        return y if self.bias is None else y + F.row(self.bias[...], y)

@@ -1,5 +1,6 @@
 """Stacked recurrent layers, in one or both directions, with skips over time and over depth."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,12 +11,14 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.agent import ActionMode
-from dynskip_jax.functional.keys import example_keys, split_each
-from dynskip_jax.nn.cells import SkipCell
-from dynskip_jax.nn.layers import SkipLayer
+from dynskip_jax.functional.keys import check_keys, example_keys, split_each
+from dynskip_jax.functional.outputs import holds_array
+from dynskip_jax.nn.batching import BatchAxes
+from dynskip_jax.nn.cells import SkipCell, drawn_key
+from dynskip_jax.nn.layers import WEIGHTS, SkipLayer
 
 
+@holds_array("h")
 class StackOutput(NamedTuple):
     """What a stack returns. Where there are two directions, each has an entry of its own in the tuples: layer
     1 forward, layer 1 backward, layer 2 forward, and so on.
@@ -53,12 +56,14 @@ class SkipStack(nnx.Module):
         dropout: rate on every layer's input and on the last one's output, or one rate for each of these
             places, bottom first: one more than there are layers.
         locked: drop the same features at all steps of a call (Gal & Ghahramani 2016; Merity et al. 2018).
+        return_carry: return `(carry, outputs)` instead of `outputs`.
         dtype: of all layers' products, where `cell_options` do not say; see `SkipCell`.
         rngs: source of the initial parameters.
         cell_options: options of `SkipCell` for all layers, or one mapping for each.
 
     Attributes:
         layers: one `SkipLayer` for each layer and direction, in the order of `StackOutput`.
+        deterministic: set by `.train()` and `.eval()`: greedy choices and no dropout when True.
 
     Example::
 
@@ -69,7 +74,7 @@ class SkipStack(nnx.Module):
         >>> stack = SkipStack(
         ...     3, 8, skips, depth_skip=F.GatedToOutput(), bidirectional=True, rngs=nnx.Rngs(0)
         ... )
-        >>> carry, outputs = stack(stack.initialize_carry(2, jax.random.key(1)), jnp.ones((2, 7, 3)))
+        >>> outputs = stack(jnp.ones((2, 7, 3)), rngs=jax.random.key(1))
         >>> outputs.h.shape, len(outputs.decisions)
         ((2, 7, 16), 6)
     """
@@ -85,6 +90,7 @@ class SkipStack(nnx.Module):
         bidirectional: bool = False,
         dropout: float | Sequence[float] = 0.0,
         locked: bool = False,
+        return_carry: bool = False,
         dtype: Any = None,
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
@@ -98,6 +104,8 @@ class SkipStack(nnx.Module):
             raise UserError(f"{depth} layers have {depth + 1} places for dropout, got {len(dropout)}")
         self.dropout = tuple(dropout)
         self.locked = locked
+        self.return_carry = return_carry
+        self.deterministic = False
         self.num_directions = 2 if bidirectional else 1
         if cell_options is None or isinstance(cell_options, dict):
             cell_options = [cell_options or {}] * depth
@@ -112,7 +120,7 @@ class SkipStack(nnx.Module):
                 cell = SkipCell(
                     sizes[i], hidden_features[i], skips[i], transition=transitions[i], rngs=rngs, **options
                 )
-                layers.append(SkipLayer(cell, reverse=direction == 1, keep_order=True, rngs=False))
+                layers.append(SkipLayer(cell, reverse=direction == 1, keep_order=True))
         self.layers = nnx.List(layers)
 
     @property
@@ -120,17 +128,23 @@ class SkipStack(nnx.Module):
         """The time skip of each layer and direction, in the order of `StackOutput`."""
         return tuple(layer.cell.skip for layer in self.layers)
 
-    def initialize_carry(self, batch_size: int, key: Key[Array, "..."]) -> tuple[F.SkipCarry, ...]:
-        """Returns the initial carry of each layer, without a recurrent-dropout mask.
+    def initialize_carry(
+        self, batch_size: int, rngs: nnx.Rngs | nnx.RngStream | Array | None = None
+    ) -> tuple[F.SkipCarry, ...]:
+        """Returns the initial carry of each layer and direction, without a recurrent-dropout mask.
 
         Args:
             batch_size: number of sequences.
-            key: one PRNG key, or one per sequence, (batch,).
+            rngs: a PRNG key, one for each sequence, (batch,), an `nnx.Rngs` or a stream; None where nothing
+                is drawn.
         """
-        keys = split_each(key, len(self.layers))
+        if rngs is None and any(layer.cell.draws(deterministic=self.deterministic) for layer in self.layers):
+            raise UserError(
+                "this stack draws (choices, dropout): pass a PRNG key or nnx.Rngs, or call .eval()"
+            )
+        keys = split_each(drawn_key(rngs), len(self.layers))
         return tuple(
-            layer.cell.initialize_carry((batch_size, layer.cell.in_features), k)._replace(recurrent_mask=None)
-            for layer, k in zip(self.layers, keys, strict=True)
+            layer.cell.new_carry((batch_size,), k, True) for layer, k in zip(self.layers, keys, strict=True)
         )
 
     def restart_carry(self, carry: tuple[F.SkipCarry, ...]) -> tuple[F.SkipCarry, ...]:
@@ -139,69 +153,94 @@ class SkipStack(nnx.Module):
 
     def __call__(
         self,
-        carry: tuple[F.SkipCarry, ...],
-        x: Float[Array, "batch time in"],
+        inputs: Float[Array, "*batch time in"],
         *,
-        key: Key[Array, "..."] | None = None,
+        initial_carry: tuple[F.SkipCarry, ...] | None = None,
+        seq_lengths: Int[Array, "*batch"] | None = None,
+        segment_ids: Int[Array, "*batch time"] | None = None,
+        actions: Sequence[Int[Array, "*batch time"] | None] | None = None,
+        policy: F.Policy | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
         weight_key: Key[Array, ""] | None = None,
-        seq_lengths: Int[Array, " batch"] | None = None,
-        actions: Sequence[Int[Array, "batch time"] | None] | None = None,
-        mode: ActionMode = "sample",
-        temperature: float | Float[Array, ""] = 1.0,
-        mix: float | Float[Array, ""] | None = None,
-        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+        deterministic: bool | None = None,
+        return_carry: bool | None = None,
         implementation: str | None = None,
-    ) -> tuple[tuple[F.SkipCarry, ...], StackOutput]:
-        """Runs the stack.
+    ) -> Any:
+        """Runs the stack; arguments are those of `SkipLayer`.
 
         Args:
-            carry: one carry per layer and direction.
-            x: inputs, (batch, time, in).
-            key: for dropout: one PRNG key, from which each sequence's own is split, or one per sequence,
-                (batch,); None switches it off. The agents' noise comes from the carry's own keys.
-            weight_key: one PRNG key, for the cells' `weight_dropout`; None switches it off.
-            seq_lengths: true lengths, (batch,).
+            inputs: (*batch, time, in), with one batch axis, none or several.
+            initial_carry: where to start, one carry for each layer and direction; the choices' noise comes
+                from their keys.
+            seq_lengths: true lengths, (*batch,).
+            segment_ids: of several sequences packed in one row, (*batch, time).
             actions: for each layer and direction the actions to be replayed, or None.
-            mode: how agents choose.
-            temperature: of attention and relaxations.
-            mix: the skip weight λ of every layer with an agent, in place of the skips' own.
-            policy_mask: for every layer with an agent.
+            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise. Its λ and
+                its mask are for the layers with an agent.
+            rngs: for all dropout, and for the initial carries: a PRNG key, one for each sequence, an
+                `nnx.Rngs` or a stream.
+            weight_key: one PRNG key for the cells' `weight_dropout`, in place of one made of `rngs`.
+            deterministic: overrides what `.train()` and `.eval()` say.
+            return_carry: overrides the stack's own setting.
             implementation: of every layer's unroll; see `functional.unroll`.
 
         Returns:
-            The last carry of each layer and direction, and the outputs.
+            `StackOutput`, preceded by the last carry of each layer and direction if asked for.
+
+        Raises:
+            UserError: an argument does not fit, or something is drawn without a key.
         """
+        deterministic = self.deterministic if deterministic is None else deterministic
+        policy = policy or F.Policy("greedy" if deterministic else "sample")
+        self.layers[0].cell.check_inputs(inputs, "(*batch, time, in)", 2)
+        axes = BatchAxes(inputs.shape[:-2])
+        self._check_per_layer(initial_carry=initial_carry, actions=actions)
+        x, carry, seq_lengths, segment_ids, actions = axes.merged(
+            (inputs, initial_carry, seq_lengths, segment_ids, actions)
+        )
+        if policy.mask is not None and policy.mask.ndim > 1:
+            policy = dataclasses.replace(policy, mask=axes.merged(policy.mask))
+        carry, keys, weight_keys = self._noise(
+            x.shape[0],
+            carry,
+            axes.merged(rngs) if _is_array(rngs) and rngs.ndim else rngs,
+            weight_key,
+            policy,
+            deterministic,
+            actions,
+        )
+
         num_layers = len(self.layers)
         depth = num_layers // self.num_directions
-        keys = (None,) * (depth + 1 + num_layers)
-        if key is not None:
-            keys = split_each(example_keys(key, x.shape[:1]), depth + 1 + num_layers)
-        weight_keys = (None,) * num_layers if weight_key is None else jax.random.split(weight_key, num_layers)
         drop = F.locked_dropout if self.locked else F.dropout
+        plain = dataclasses.replace(policy, mix=None, mask=None)
         new_carry, outputs, observations = [], [], []
         for i, layer in enumerate(self.layers):
             cell, start = layer.cell, carry[i]
             place, direction = divmod(i, self.num_directions)
             if direction == 0:
                 x = drop(keys[place], self.dropout[place], x)
-            if key is not None and cell.recurrent_dropout > 0.0:
-                start = cell.draw_recurrent_mask(start, keys[depth + 1 + i])
+            if keys[depth + 1 + i] is not None:
+                start = cell.draw_recurrent_mask(start, keys[depth + 1 + i], deterministic=deterministic)
             end, output = layer(
                 x,
                 below=self._below(i, outputs),
                 initial_carry=start,
                 seq_lengths=seq_lengths,
+                segment_ids=segment_ids,
                 return_carry=True,
                 actions=None if actions is None else actions[i],
-                mode=mode,
-                temperature=temperature,
-                mix=mix if cell.skip.has_agent else None,
-                policy_mask=policy_mask if cell.skip.has_agent else None,
+                policy=policy if cell.skip.has_agent else plain,
                 weight_key=weight_keys[i],
+                deterministic=deterministic,
                 return_memory=self._gives_memory(i),
                 implementation=implementation,
             )
-            observations.append((x, _previous(start.state.h, output.h, layer.reverse, seq_lengths)))
+            before = _previous(start.state.h, output.h, layer.reverse, seq_lengths)
+            if segment_ids is not None:
+                begins = _begins(segment_ids, layer.reverse, seq_lengths)
+                before = jnp.where(begins[..., None], cell.initial_state(x.shape[:1]).h[:, None], before)
+            observations.append((x, before))
             new_carry.append(end._replace(recurrent_mask=None))
             outputs.append(output)
             if direction == self.num_directions - 1:
@@ -209,7 +248,57 @@ class SkipStack(nnx.Module):
                 x = jnp.concatenate(sides, axis=-1) if len(sides) > 1 else sides[0]
         dropped = drop(keys[depth], self.dropout[depth], x)
         decisions = tuple(output.decision for output in outputs)
-        return tuple(new_carry), StackOutput(dropped, x, decisions, tuple(observations))
+        result = axes.split(StackOutput(dropped, x, decisions, tuple(observations)))
+        if self.return_carry if return_carry is None else return_carry:
+            return axes.split(tuple(new_carry)), result
+        return result
+
+    def _check_per_layer(self, **given: Any) -> None:
+        for name, values in given.items():
+            if values is None:
+                continue
+            if not isinstance(values, tuple | list) or isinstance(values, F.SkipCarry):
+                raise UserError(f"{name} is a tuple, one for each layer and direction")
+            if len(values) != len(self.layers):
+                raise UserError(
+                    f"{len(self.layers)} layers and directions need as many of {name}, got {len(values)}"
+                )
+
+    def _noise(self, batch, carry, rngs, weight_key, policy, deterministic, actions):
+        """The carries to start from, and the keys of dropped features, masks and weights; None for none."""
+        cells = [layer.cell for layer in self.layers]
+        num_layers = len(cells)
+        places = len(self.dropout) + num_layers
+        replayed = [actions is not None and actions[i] is not None for i in range(num_layers)]
+        draws = carry is None and any(
+            cell.draws(policy, replayed=known, deterministic=deterministic)
+            for cell, known in zip(cells, replayed, strict=True)
+        )
+        drops = not deterministic and (any(self.dropout) or any(cell.recurrent_dropout for cell in cells))
+        drops_weights = not deterministic and any(cell.weight_dropout for cell in cells)
+        key = None
+        if draws or drops or (drops_weights and weight_key is None):
+            if rngs is None:
+                raise UserError(
+                    "this stack draws (choices, dropout): pass rngs=, a PRNG key or nnx.Rngs, or call .eval()"
+                )
+            key = drawn_key(rngs)
+            check_keys(key)
+        if carry is None:
+            carry_key = jax.random.key(0)
+            if key is not None:
+                carry_key, key = split_each(key, 2)
+            keys = split_each(carry_key, num_layers)
+            carry = tuple(cell.new_carry((batch,), k, True) for cell, k in zip(cells, keys, strict=True))
+        feature_keys = (None,) * places
+        if drops:
+            feature_keys = split_each(example_keys(key, (batch,)), places)
+        weight_keys = (None,) * num_layers
+        if drops_weights:
+            if weight_key is None:
+                weight_key = jax.random.fold_in(key.reshape(-1)[0], WEIGHTS)
+            weight_keys = jax.random.split(weight_key, num_layers)
+        return carry, feature_keys, weight_keys
 
     def _below(self, i: int, outputs: Sequence[F.SkipOutput]) -> Float[Array, "batch time below"] | None:
         """What the skip over depth brings to a layer, from the same direction further below."""
@@ -251,3 +340,17 @@ def _previous(
         h = F.flip_sequences(h, seq_lengths)
     before = jnp.concatenate([start[:, None], h[:, :-1]], axis=1)
     return F.flip_sequences(before, seq_lengths) if reverse else before
+
+
+def _begins(
+    segment_ids: Int[Array, "batch time"], reverse: bool, seq_lengths: Int[Array, " batch"] | None
+) -> Bool[Array, "batch time"]:
+    """Where another sequence of the row begins, in the order of the inputs."""
+    if reverse:
+        segment_ids = F.flip_sequences(segment_ids, seq_lengths)
+    begins = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
+    return F.flip_sequences(begins, seq_lengths) if reverse else begins
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array)

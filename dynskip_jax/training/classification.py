@@ -15,12 +15,12 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.data import epoch_order, minibatches, padded_minibatches
 from dynskip_jax.functional.agent import ActionMode
-from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.nn import Weights
-from dynskip_jax.training.objective import AgentObjective, agent_loss, network_loss
+from dynskip_jax.training.objective import AgentObjective, AgentStage
 from dynskip_jax.training.parallel import mean_over
-from dynskip_jax.training.stage import AgentValues, Stage, Sweep
+from dynskip_jax.training.stage import Sweep
 
 
 class Examples(NamedTuple):
@@ -97,7 +97,7 @@ class Classification:
         self.num_batches = sum(1 for _ in minibatches(every, settings.batch_size, drop_remainder=True))
         self.graphdef = nnx.graphdef(nnx.eval_shape(lambda: self._model(jax.random.key(0))))
         self._evaluate_batch = jax.jit(
-            jax.vmap(self._batch_outputs, in_axes=(0, None, 0, 0, None, None)), static_argnums=(4, 5)
+            jax.vmap(self._batch_outputs, in_axes=(0, None, 0, 0, None)), static_argnums=4
         )
 
     def _model(self, key: Key[Array, ""]) -> SequenceClassifier:
@@ -131,16 +131,14 @@ class Classification:
             return ()
         return F.moving_average_start((self.settings.batch_size,))
 
-    def stage(self, epoch: int) -> Stage:
-        """See `Task`; named after the way in which agents choose."""
+    def stage(self, epoch: int) -> AgentStage:
+        """See `Task`."""
         s = self.settings
-        entropy_coef = s.objective.entropy_coef_at(epoch, s.epochs)
-        temperature = s.objective.temperature_at(epoch)
-        return Stage(s.objective.mode(epoch), self._agent_values(len(s.seeds), entropy_coef, temperature))
+        return self._for_each(s.objective.stage(epoch, s.epochs), len(s.seeds))
 
-    def _agent_values(self, count: int, entropy_coef: float = 0.0, temperature: float = 1.0) -> AgentValues:
+    def _for_each(self, stage: AgentStage, count: int) -> AgentStage:
         K = max(skip.max_skip for skip in self.settings.skips)
-        return self.settings.sweep.agent_values(count, K, entropy_coef, temperature)
+        return self.settings.sweep.stage(stage, count, K)
 
     def train_batches(self, epoch: int) -> Iterable[Examples]:
         """See `Task`; (seeds, batch, ...), each seed in an order of its own."""
@@ -152,26 +150,13 @@ class Classification:
             chosen = np.stack(indices)
             yield Examples(train.x[chosen], train.y[chosen])
 
-    def _classify(
-        self, model, batch: Examples, carry_key, dropout_key, mode: ActionMode, values: AgentValues
-    ):
-        return model(
-            batch.x,
-            carry_key=carry_key,
-            key=dropout_key,
-            mode=mode,
-            temperature=values.temperature,
-            mix=values.mix,
-            policy_mask=values.policy_mask,
-        )
-
     def loss(
         self,
         params: nnx.State,
         carry: tuple,
         batch: Examples,
         keys: Key[Array, "*batch_or_none"],
-        stage: Stage,
+        stage: AgentStage,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[tuple, dict[str, Array]]]:
         """Mean cross-entropy (Eq. 3) plus the agent's loss with a terminal reward (Eq. 5, 6).
@@ -180,32 +165,27 @@ class Classification:
         than one.
         """
         s = self.settings
-        mode, values = stage
-        rollouts = s.objective.rollouts if mode == "sample" else 1
-        keys = jax.vmap(partial(jax.random.split, num=rollouts))(example_keys(keys, batch.y.shape))
-        batch = jax.tree.map(lambda leaf: jnp.repeat(leaf, rollouts, axis=0), batch)
-        carry_keys, dropout_keys = split_each(keys.reshape(-1), 2)
-        uses_dropout = s.dropout > 0 or any(o.get("recurrent_dropout") for o in s.cell_options)
-        model = nnx.merge(self.graphdef, params)
-        output = self._classify(
-            model, batch, carry_keys, dropout_keys if uses_dropout else None, mode, values
+        keys = jax.vmap(partial(jax.random.split, num=s.objective.num_rollouts(stage)))(
+            example_keys(keys, batch.y.shape)
         )
+        batch = s.objective.repeat(batch, stage)
+        model = nnx.merge(self.graphdef, params)
+        output = model(batch.x, policy=stage.policy, rngs=keys.reshape(-1))
         nll, correct = _judged(output.logits, batch)
-        rewards = s.objective.rewards(-nll, correct)
-        average = jax.tree.map(lambda leaf: leaf[0], carry) if carry else None
-        loss = network_loss(s.objective, mode, nll) + agent_loss(
-            s.objective,
-            s.skips,
+        loss = s.objective.loss(
+            stage,
+            nll,
             output.decisions,
-            rewards,
-            axis_name,
-            mode=mode,
-            entropy_coef=values.entropy_coef,
-            average=average,
+            valid=None,
+            skips=s.skips,
+            correct=correct,
+            average=jax.tree.map(lambda leaf: leaf[0], carry) if carry else None,
             values=_critics_say(model, output.observations),
+            axis_name=axis_name,
         )
         if carry:
-            mean = mean_over(jax.lax.stop_gradient(rewards).mean(), axis_name)
+            rewards = jax.lax.stop_gradient(s.objective.rewards(-nll, correct))
+            mean = mean_over(rewards.mean(), axis_name)
             carry = F.moving_average_update(carry, jnp.full_like(carry.mean, mean), s.objective.decay)
         return loss, (carry, self._sums(nll, correct, jnp.ones_like(nll), output.decisions))
 
@@ -225,13 +205,11 @@ class Classification:
                 metrics[f"agent_entropy_{i + 1}"] = sums[f"entropy_{i}"] / examples
         return metrics
 
-    def _batch_outputs(
-        self, params, batch: Examples, key, values: AgentValues, mode: ActionMode, samples: int
-    ):
+    def _batch_outputs(self, params, batch: Examples, key, policy: F.Policy, samples: int):
         model = nnx.merge(self.graphdef, params)
 
         def classify(key):
-            output = self._classify(model, batch, key, None, mode, values)
+            output = model(batch.x, policy=policy, rngs=key, deterministic=True)
             return jax.nn.log_softmax(output.logits), output.decisions
 
         if samples == 1:
@@ -246,11 +224,11 @@ class Classification:
 
     def _run(self, params, split: str, keys, mode: ActionMode, samples: int = 1):
         examples, size = self.splits[split], self.settings.evaluation_batch_size
-        values = self._agent_values(len(keys))
+        policy = self._for_each(AgentStage(F.Policy(mode), 0.0), len(keys)).policy
         for number, (indices, mask) in enumerate(padded_minibatches(len(examples.y), size)):
             batch = Examples(examples.x[indices], examples.y[indices], mask)
             batch_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-            yield mask, *self._evaluate_batch(params, batch, batch_keys, values, mode, samples)
+            yield mask, *self._evaluate_batch(params, batch, batch_keys, policy, samples)
 
     def evaluate(
         self,

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Key
 from dynskip_jax import functional as F
 from dynskip_jax.data import Segment, num_segments, segments
 from dynskip_jax.training.language_modelling import LanguageModelling
-from dynskip_jax.training.stage import AgentValues
 
 PyTree = Any
 Advance = Callable[[], None]
@@ -28,7 +27,7 @@ class DynamicEvaluation:
         task: what the models were trained on.
         params: the trained parameters, (seeds, ...), with which every evaluation begins.
         keys: for sampled actions, (seeds,); agents choose as in the task's evaluation.
-        values: what agents are told, (seeds, ...); by default what the task tells them.
+        policy: how agents choose, each leaf (seeds, ...); by default as the task says.
         num_steps: words of a segment, after each of which parameters change.
     """
 
@@ -38,11 +37,11 @@ class DynamicEvaluation:
         params: PyTree,
         keys: Key[Array, " seeds"],
         *,
-        values: AgentValues | None = None,
+        policy: F.Policy | None = None,
         num_steps: int = 5,
     ):
         self._task, self._params, self._keys = task, params, keys
-        self._values = task.agent_values(len(keys)) if values is None else values
+        self._policy = task.policy(len(keys)) if policy is None else policy
         self._num_steps = num_steps
         self._add_squares = jax.jit(jax.vmap(self._add_squares_of_one, (0, 0, 0, 0, None)))
         self._follow = jax.jit(jax.vmap(self._follow_one, (0, 0, 0, 0, 0, None, None)))
@@ -58,7 +57,7 @@ class DynamicEvaluation:
         squares = jax.tree.map(jnp.zeros_like, self._params)
         carry, count = self._initial_carry("train"), 0
         for part in self._parts("train"):
-            squares, carry = self._add_squares(squares, carry, self._params, self._values, part)
+            squares, carry = self._add_squares(squares, carry, self._params, self._policy, part)
             count += int(part.mask.any(axis=(1, 2)).sum())
             advance()
         return jax.jit(jax.vmap(F.gradient_scale))(jax.tree.map(lambda leaf: leaf / count, squares))
@@ -87,7 +86,7 @@ class DynamicEvaluation:
         rates = dict(learning_rate=learning_rate, decay=decay, epsilon=epsilon)
         totals = np.zeros((len(self._keys), 2))
         for part in self._parts(split):
-            params, carry, sums = self._follow(params, carry, self._params, scale, self._values, part, rates)
+            params, carry, sums = self._follow(params, carry, self._params, scale, self._policy, part, rates)
             totals += np.asarray(sums, np.float64)
             advance()
         nll, tokens = totals.T
@@ -119,28 +118,28 @@ class DynamicEvaluation:
         for start in range(0, len(padded[0]), _AT_ONCE):
             yield Segment(*(leaf[start : start + _AT_ONCE] for leaf in padded))
 
-    def _gradient(self, params, carry, values, segment: Segment):
+    def _gradient(self, params, carry, policy, segment: Segment):
         """Of the mean loss of a segment's tokens; with the carry and the sums, (nll, tokens)."""
 
         def loss(params):
-            end, nll = self._task.segment_nll(params, carry, segment, values)
+            end, nll = self._task.segment_nll(params, carry, segment, policy)
             sums = jnp.sum(nll, where=segment.mask), jnp.sum(segment.mask, dtype=nll.dtype)
             return sums[0] / jnp.maximum(sums[1], 1), (end, jnp.stack(sums))
 
         return jax.grad(loss, has_aux=True)(params)
 
-    def _add_squares_of_one(self, squares, carry, params, values, part: Segment):
+    def _add_squares_of_one(self, squares, carry, params, policy, part: Segment):
         def step(state, segment):
             squares, carry = state
-            grads, (carry, _) = self._gradient(params, carry, values, segment)
+            grads, (carry, _) = self._gradient(params, carry, policy, segment)
             return (jax.tree.map(lambda s, g: s + g * g, squares, grads), carry), None
 
         return jax.lax.scan(step, (squares, carry), part)[0]
 
-    def _follow_one(self, params, carry, trained, scale, values, part: Segment, rates):
+    def _follow_one(self, params, carry, trained, scale, policy, part: Segment, rates):
         def step(state, segment):
             params, carry = state
-            grads, (carry, sums) = self._gradient(params, carry, values, segment)
+            grads, (carry, sums) = self._gradient(params, carry, policy, segment)
             return (F.adapt(params, grads, trained, scale, **rates), carry), sums
 
         (params, carry), sums = jax.lax.scan(step, (params, carry), part)

@@ -20,8 +20,8 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.models import LanguageModel, LanguageModelDropout, LanguageModelOutput
 from dynskip_jax.nn import CharEmbedding
-from dynskip_jax.training.objective import AgentObjective, agent_loss
-from dynskip_jax.training.stage import AgentValues, Stage, Sweep
+from dynskip_jax.training.objective import AgentObjective, AgentStage
+from dynskip_jax.training.stage import Sweep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ class LanguageModelling:
         )
         self._evaluate_segment = jax.jit(
             jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None, None, None)),
-            static_argnums=(4, 5, 6),
+            static_argnums=(4, 5),
             donate_argnums=1,
         )
 
@@ -176,25 +176,26 @@ class LanguageModelling:
         """Returns the text of a split: `train`, `dev` or `test`."""
         return getattr(self.corpus, {"dev": "valid"}.get(split, split))
 
-    def stage(self, epoch: int) -> Stage:
-        """See `Task`; named after the way in which agents choose."""
+    def stage(self, epoch: int) -> AgentStage:
+        """See `Task`."""
         s = self.settings
-        entropy_coef = s.objective.entropy_coef_at(epoch, s.epochs)
-        temperature = s.objective.temperature_at(epoch)
-        return Stage(s.objective.mode(epoch), self.agent_values(s.num_seeds, entropy_coef, temperature))
+        return self._for_each(s.objective.stage(epoch, s.epochs), s.num_seeds)
 
-    def agent_values(self, count: int, entropy_coef: float = 0.0, temperature: float = 1.0) -> AgentValues:
-        """Returns what the agents of `count` models are told; by default in evaluation."""
+    def policy(self, count: int, mode: str | None = None) -> F.Policy:
+        """Returns how `count` models choose, each leaf (seeds, ...); by default as in evaluation."""
+        policy = F.Policy(mode or self.settings.evaluation_mode)
+        return self._for_each(AgentStage(policy, 0.0), count).policy
+
+    def _for_each(self, stage: AgentStage, count: int) -> AgentStage:
         K = max(skip.max_skip for skip in self.settings.skips)
-        return self.settings.sweep.agent_values(count, K, entropy_coef, temperature)
+        return self.settings.sweep.stage(stage, count, K)
 
     def _read(
         self,
         model: LanguageModel,
         carry: Any,
         segment: Segment,
-        mode: ActionMode,
-        values: AgentValues,
+        policy: F.Policy,
         key: Key[Array, "..."] | None = None,
         shared_key: Key[Array, ""] | None = None,
     ) -> tuple[Any, LanguageModelOutput, Float[Array, "batch time"]]:
@@ -202,14 +203,13 @@ class LanguageModelling:
         if self.settings.restart_buffer:
             carry = model.stack.restart_carry(carry)
         carry, output = model(
-            carry,
             segment.inputs,
-            key=key,
+            initial_carry=carry,
+            policy=policy,
+            rngs=key,
             shared_key=shared_key,
-            mode=mode,
-            temperature=values.temperature,
-            mix=values.mix,
-            policy_mask=values.policy_mask,
+            deterministic=key is None,
+            return_carry=True,
         )
         nll = optax.softmax_cross_entropy_with_integer_labels(output.logits, segment.targets)
         return carry, output, nll
@@ -220,7 +220,7 @@ class LanguageModelling:
         carry: Any,
         batch: Segment,
         keys: Key[Array, "*batch_or_none"],
-        stage: Stage,
+        stage: AgentStage,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[Any, dict[str, Array]]]:
         """Cross-entropy summed over the segment and averaged over streams (the scale at which Zaremba et al.
@@ -228,41 +228,31 @@ class LanguageModelling:
         (2014) clip gradients at 5), plus the agent's loss on the same scale.
         """
         s = self.settings
-        mode, values = stage
-        M = s.objective.rollouts
-        if mode == "sample":
+        M, sampled = s.objective.rollouts, stage.policy.mode == "sample"
+        if sampled:
             # Rollouts of a stream differ in what their agents choose, and not in what is dropped.
             batch = _repeat(batch, M)
             keys = keys if keys.ndim == 0 else _repeat(keys, M)
         elif M > 1:  # relaxed choices do not differ between rollouts: one is enough
             carry = jax.tree.map(lambda leaf: leaf[::M], carry)
-        uses_dropout = s.dropout.is_used or any(o.get("recurrent_dropout") for o in s.cell_options)
         carry, output, nll = self._read(
             nnx.merge(self.graphdef, params),
             carry,
             batch,
-            mode,
-            values,
-            key=keys if uses_dropout else None,
+            stage.policy,
+            key=keys,
             shared_key=_shared_key(keys, axis_name) if s.dropout.shares_noise else None,
         )
         correct = (output.logits.argmax(-1) == batch.targets).astype(nll.dtype)
-        rewards = s.objective.rewards(-nll, correct)
-        agent = agent_loss(
-            s.objective,
-            s.skips,
-            output.decisions,
-            rewards,
-            axis_name,
-            mode=mode,
-            entropy_coef=values.entropy_coef,
+        loss = s.objective.loss(
+            stage, nll, output.decisions, valid=None, skips=s.skips, correct=correct, axis_name=axis_name
         )
         # Both are means over tokens, beside a sum over the segment's.
         penalty = F.activation_regularisation(output.dropped_states, s.activation_coef)
         penalty = penalty + F.temporal_activation_regularisation(output.states, s.temporal_coef)
-        loss = nll.sum(axis=1).mean() + agent + nll.shape[1] * penalty
+        loss = loss + nll.shape[1] * penalty
         sums = self._sums(nll, batch.mask, output.decisions)
-        return loss, (carry if mode == "sample" else _repeat(carry, M), sums)
+        return loss, (carry if sampled else _repeat(carry, M), sums)
 
     def _sums(self, nll, mask, decisions) -> dict[str, Array]:
         sums = {"nll": jnp.sum(nll, where=mask), "tokens": jnp.sum(mask, dtype=jnp.float32)}
@@ -285,11 +275,11 @@ class LanguageModelling:
         return metrics
 
     def segment_nll(
-        self, params: nnx.State, carry: Any, segment: Segment, values: AgentValues
+        self, params: nnx.State, carry: Any, segment: Segment, policy: F.Policy
     ) -> tuple[Any, Float[Array, "batch time"]]:
         """Returns the carry for the next segment and -log p of each target, in nats, as in evaluation."""
         model = nnx.merge(self.graphdef, params)
-        carry, _, nll = self._read(model, carry, segment, self.settings.evaluation_mode, values)
+        carry, _, nll = self._read(model, carry, segment, policy)
         return carry, nll
 
     def _segment_sums(
@@ -297,8 +287,7 @@ class LanguageModelling:
         params,
         carry,
         segment: Segment,
-        values: AgentValues,
-        mode: ActionMode,
+        policy: F.Policy,
         samples: int,
         cache: CacheGrid | None,
     ):
@@ -306,7 +295,7 @@ class LanguageModelling:
         carry, past = carry
         repeated = _repeat(segment, samples)
         model = nnx.merge(self._read_only_graphdef, params)
-        carry, output, nll_of_samples = self._read(model, carry, repeated, mode, values)
+        carry, output, nll_of_samples = self._read(model, carry, repeated, policy)
         shape = (len(segment.inputs), samples, -1)
 
         def averaged(nll):
@@ -342,12 +331,10 @@ class LanguageModelling:
         carry = jax.vmap(start)(params, keys)
         if self._read_only_graphdef != self.graphdef:
             params = self._read_only_params(params)
-        values = self.agent_values(len(keys))
+        policy = self.policy(len(keys), mode)
         read = segments(tokens, batch_size, num_steps, drop_tail=False, first_token=self.end_of_line)
         for segment in read:
-            carry, sums, actions = self._evaluate_segment(
-                params, carry, segment, values, mode, samples, cache
-            )
+            carry, sums, actions = self._evaluate_segment(params, carry, segment, policy, samples, cache)
             yield segment, sums, actions
 
     def _start_of_evaluation(self, params, key, batch_size: int, cache: CacheGrid | None):

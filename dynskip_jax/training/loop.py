@@ -2,12 +2,10 @@
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import signal
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -34,7 +32,6 @@ from dynskip_jax.training.parallel import (
 )
 from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.run_dir import RunDir
-from dynskip_jax.training.stage import Stage
 
 PyTree = Any
 Sums = dict[str, Array]
@@ -74,7 +71,7 @@ class Task(Protocol):
         carry: PyTree,
         batch: PyTree,
         keys: Key[Array, " batch"],
-        stage: Stage,
+        stage: PyTree,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
         """Returns the loss, the carry for the next step, and sums from which metrics are made.
@@ -84,8 +81,12 @@ class Task(Protocol):
         whatever one example takes from the others (a baseline) has to be exchanged over that axis.
         """
 
-    def stage(self, epoch: int) -> Stage:
-        """Returns what the steps of an epoch (from 0) are told; equal each time it is asked."""
+    def stage(self, epoch: int) -> PyTree:
+        """Returns what the steps of an epoch (from 0) are told; equal each time it is asked.
+
+        Every leaf is a number for each seed, (seeds, ...). What is static belongs to the structure: the step
+        is compiled anew where that changes.
+        """
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
         """Returns the batches of an epoch, the same ones each time it is asked."""
@@ -189,7 +190,7 @@ def fit(
     num_seeds = len(settings.seeds)
     keys = _keys(settings.seeds)
     train_keys = parallel.place(keys.train, PER_SEED)
-    compiled_step = functools.cache(partial(_make_step, task, settings.optimizer, parallel))
+    step = _make_step(task, settings.optimizer, parallel)
     select = jax.jit(_select_seeds)
     initial_carry = jax.jit(jax.vmap(task.initial_carry))
     clock = time.monotonic()
@@ -261,9 +262,7 @@ def fit(
                 rates = settings.learning_rate(where.epoch, where.history)
                 rates = jnp.asarray(rates, jnp.float32)
                 placed_rates = parallel.place(rates, PER_SEED)
-                stage = task.stage(where.epoch)
-                step = compiled_step(stage.name)
-                values = parallel.place(stage.values, PER_SEED)
+                stage = parallel.place(task.stage(where.epoch), PER_SEED)
                 averaged = np.zeros(num_seeds, bool)
                 if settings.average is not None:
                     averaged = settings.average(where.history)
@@ -276,7 +275,7 @@ def fit(
                     )
                 for batch in itertools.islice(task.train_batches(where.epoch), where.batch, None):
                     batch = parallel.place(batch, batch_spec(task.batch_axis))
-                    arguments = state, batch, train_keys, where.step, placed_rates, values, averaged
+                    arguments = state, batch, train_keys, where.step, placed_rates, stage, averaged
                     if where.step == first_step:
                         memory = program_memory(step, *arguments)
                         if memory is not None:
@@ -396,15 +395,14 @@ def _for_epoch(keys: Key[Array, " seeds"], epoch: int) -> Key[Array, " seeds"]:
 
 
 def _make_step(
-    task: Task, optimizer: optax.GradientTransformation, parallel: Parallel, stage_name: Hashable
+    task: Task, optimizer: optax.GradientTransformation, parallel: Parallel
 ) -> Callable[..., TrainState]:
-    """Compiles one update of all seeds in a stage; the old state's memory is given to the new one."""
+    """Compiles one update of all seeds; the old state's memory is given to the new one."""
     axis_name = parallel.axis_name
 
-    def update(state, batch, key, index, learning_rate, values, averaged):
+    def update(state, batch, key, index, learning_rate, stage, averaged):
         keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
-        stage = Stage(stage_name, values)
         (_, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, stage, axis_name)
         grads, sums = mean_over(grads, axis_name), sum_over(sums, axis_name)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -437,13 +435,11 @@ def _zero_sums(task: Task, params: PyTree, keys: _Keys) -> Sums:
     batch = next(iter(task.train_batches(0)))
     carry = jax.eval_shape(jax.vmap(task.initial_carry), params, keys.carry)
 
-    name, values = task.stage(0)
-
-    def loss(params, carry, batch, key, values):
-        return task.loss(params, carry, batch, _example_keys(key, batch), Stage(name, values))
+    def loss(params, carry, batch, key, stage):
+        return task.loss(params, carry, batch, _example_keys(key, batch), stage)
 
     loss = jax.vmap(loss, in_axes=(0, 0, task.batch_axis, 0, 0))
-    _, (_, sums) = jax.eval_shape(loss, params, carry, batch, keys.train, values)
+    _, (_, sums) = jax.eval_shape(loss, params, carry, batch, keys.train, task.stage(0))
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
 
 

@@ -1,13 +1,17 @@
-"""The agent's part of the objective: J_2 of Gui et al. (2019), Eq. 4 to 6, and what can take its place.
+"""Training a model whose layers choose: Gui et al. (2019), Eq. 3 to 6, and what can take the place of J_2.
 
+For any Flax model; the experiments of this project use the very same. `AgentObjective` says how agents are
+trained, its `stage` what an epoch tells its steps, and its `loss` is that of a step.
 Nothing here replaces the paper's objective silently: the defaults of `AgentObjective` are Eq. 5 as printed.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -23,9 +27,47 @@ CHOICES = {
 }
 
 
+class AgentStage(NamedTuple):
+    """What an epoch tells every step of it. A pytree whose only static part is the policy's mode: an argument
+    under `jit`, which compiles anew where choices are made in another way.
+
+    Attributes:
+        policy: how choices are made.
+        entropy_coef: β.
+    """
+
+    policy: F.Policy
+    entropy_coef: float | Float[Array, "..."]
+
+
 @dataclasses.dataclass(frozen=True)
 class AgentObjective:
-    """How the agent is rewarded.
+    """How agents are trained.
+
+    An epoch is whatever the caller counts: `stage` is asked with its number. What is called an example is a
+    row of the batch before rollouts.
+
+    Example, a step of any model that returns logits and a layer's decisions::
+
+        agents = AgentObjective(  # relaxed first, then four rollouts compared with each other
+            relaxation="soft", relaxed_epochs=5, rollouts=4, baseline="rollouts",
+            entropy="exact", entropy_coef=0.02,
+        )
+
+        @nnx.jit
+        def train_step(model, optimizer, x, y, key, stage):
+            x, y = agents.repeat((x, y), stage)
+
+            def loss_fn(model):
+                logits, decisions = model(x, policy=stage.policy, rngs=key)
+                nll = optax.softmax_cross_entropy_with_integer_labels(logits, y)
+                return agents.loss(stage, nll, decisions, valid=None)
+
+            optimizer.update(model, nnx.grad(loss_fn)(model))
+
+        for epoch in range(15):
+            for x, y in batches(epoch):
+                train_step(model, optimizer, x, y, next_key(), agents.stage(epoch, epochs=15))
 
     Attributes:
         reward: `log_likelihood` of the ground truth (the paper); its `probability` (the released
@@ -117,8 +159,12 @@ class AgentObjective:
         """Returns how choices are made in training in an epoch (from 0): a relaxation, or `sample`."""
         return self.relaxation if epoch < self.relaxed_epochs else "sample"
 
-    def entropy_coef_at(self, epoch: int, epochs: int) -> float:
-        """Returns β of an epoch (from 0) out of `epochs`."""
+    def stage(self, epoch: int, epochs: int) -> AgentStage:
+        """Returns what the steps of an epoch (from 0) out of `epochs` are told."""
+        policy = F.Policy(self.mode(epoch), temperature=self._temperature(epoch))
+        return AgentStage(policy, self._entropy_coef(epoch, epochs))
+
+    def _entropy_coef(self, epoch: int, epochs: int) -> float:
         if epoch < self.relaxed_epochs and self.relaxed_entropy_coef is not None:
             initial, final = self.relaxed_entropy_coef, self.relaxed_entropy_coef_final
             return initial if final is None else linear(initial, final, epoch, self.relaxed_epochs)
@@ -126,125 +172,188 @@ class AgentObjective:
             return self.entropy_coef
         return linear(self.entropy_coef, self.entropy_coef_final, epoch, epochs)
 
-    def temperature_at(self, epoch: int) -> float:
-        """Returns τ of an epoch (from 0)."""
+    def _temperature(self, epoch: int) -> float:
         if self.temperature_final is None:
             return self.temperature
         return geometric(self.temperature, self.temperature_final, epoch, self.relaxed_epochs)
 
+    def num_rollouts(self, stage: AgentStage) -> int:
+        """Returns how often each example is read in a step: relaxed choices need no more than once."""
+        return self.rollouts if stage.policy.mode == "sample" else 1
+
+    def repeat(self, batch: Any, stage: AgentStage) -> Any:
+        """Returns the rows of every leaf `num_rollouts` times, the rollouts of an example side by side."""
+        return jax.tree.map(lambda leaf: jnp.repeat(leaf, self.num_rollouts(stage), axis=0), batch)
+
     def rewards(
-        self, log_likelihood: Float[Array, "*shape"], correct: Float[Array, "*shape"]
+        self, log_likelihood: Float[Array, "*shape"], correct: Float[Array, "*shape"] | None = None
     ) -> Float[Array, "*shape"]:
-        """Returns the reward of each prediction from its log-likelihood and whether it was right."""
+        """Returns the reward of each prediction from its log-likelihood and, for `correct`, whether it was
+        right."""
         if self.reward == "log_likelihood":
             return log_likelihood
         if self.reward == "probability":
             return jnp.exp(log_likelihood)
+        if correct is None:
+            raise UserError("the reward `correct` needs to be told which predictions were: pass correct=")
         return 2.0 * correct - 1.0
 
+    def loss(
+        self,
+        stage: AgentStage,
+        nll: Float[Array, " rows"] | Float[Array, "rows time"],
+        decisions: F.Decision | Sequence[F.Decision],
+        *,
+        valid: Bool[Array, "rows time"] | None,
+        skips: Sequence[F.TimeSkip] | None = None,
+        rewards: Float[Array, " rows"] | Float[Array, "rows time"] | None = None,
+        correct: Float[Array, "..."] | None = None,
+        average: F.MovingAverage | None = None,
+        values: Sequence[Float[Array, "rows time"] | None] | None = None,
+        axis_name: str | None = None,
+    ) -> Float[Array, ""]:
+        """Returns J_1 - rl_coef · J_2, Eq. 3 to 6, to be minimised: the mean over the rows of a batch.
 
-def agent_loss(
-    objective: AgentObjective,
-    skips: tuple[F.TimeSkip, ...],
-    decisions: tuple[F.Decision, ...],
-    rewards: Float[Array, "batch"] | Float[Array, "batch time"],
-    axis_name: str | None = None,
-    *,
-    mode: str = "sample",
-    entropy_coef: float | Float[Array, ""] | None = None,
-    average: F.MovingAverage | None = None,
-    values: tuple[Float[Array, "batch time"] | None, ...] | None = None,
-) -> Float[Array, ""]:
-    """Returns the batch mean of -J_2 (Eq. 4 to 6), summed over the layers that sample.
+        J_1 is the cross-entropy, summed over the steps where there is one for each; with VIMCO that of the
+        averaged prediction. -J_2 is summed over all layers and directions that sample. Relaxed choices are
+        trained by J_1 itself; of J_2 the entropy is left, which is exact then.
 
-    Relaxed choices are trained by the network's own loss; of J_2 the entropy is left, which is exact then.
+        Args:
+            stage: of this epoch; the model was called with its policy.
+            nll: the negative log-likelihood of the truth in nats, one for each row, or one for each step.
+            decisions: the trace of each layer and direction, or of the only one; the rollouts of an example
+                stand side by side (`repeat`).
+            valid: False past the end of a sequence (`functional.length_mask`); None where all steps count.
+            skips: the time skip of each, as `SkipStack.skips`, where not all of them sample.
+            rewards: in place of those that `reward` makes of the log-likelihood: one for each row, or for
+                each step; stopped here.
+            correct: where the reward is `correct`: 1 where a prediction was right, and 0 otherwise.
+            average: of earlier returns, for the baseline `moving_average`.
+            values: a critic's V(s(t)) for each layer that samples, for the baseline `learned`; the critics'
+                own loss is added.
+            axis_name: the mapped axis over which the batch is divided, if it is; the mean is that of the
+                part.
 
-    Args:
-        objective: how agents are rewarded.
-        skips: the time skip of each layer.
-        decisions: the trace of each layer; the rollouts of an example follow each other in the batch.
-        rewards: a terminal reward for each example, or one for each step.
-        axis_name: the mapped axis over which the batch is divided, if it is; the mean is that of the part.
-        mode: how choices were made: `sample`, or a relaxation.
-        entropy_coef: β in place of the objective's own, as in an epoch of a schedule.
-        average: of earlier returns, for the baseline `moving_average`.
-        values: a critic's V(s(t)) for each layer that samples, for the baseline `learned`; the critics'
-            own loss is added.
-    """
-    rewards = jax.lax.stop_gradient(rewards)
-    beta = objective.entropy_coef if entropy_coef is None else entropy_coef
-    exact = objective.entropy == "exact" or mode != "sample"
-    discount = objective.discount
-    if values is not None and rewards.ndim == 1:
-        # A critic has a value for each step, so the one reward becomes that of the last step.
-        steps = decisions[0].log_prob.shape[1]
-        rewards, discount = jnp.pad(rewards[:, None], ((0, 0), (steps - 1, 0))), 1.0
-    returns = rewards if rewards.ndim == 1 else F.reward_to_go(rewards, discount)
-    total = jnp.zeros((), rewards.dtype)
-    for i, (skip, decision) in enumerate(zip(skips, decisions, strict=True)):
-        if not skip.is_stochastic:
-            continue
-        learned = None if values is None else values[i]
+        Raises:
+            UserError: shapes do not fit each other.
+        """
+        if isinstance(decisions, F.Decision):
+            decisions = (decisions,)
+        if skips is None:
+            skips = (F.Dynamic(),) * len(decisions)
+        rewards = self._checked_rewards(stage, nll, decisions, valid, rewards, correct)
+        total = jnp.zeros((), rewards.dtype)
+        for i, (skip, decision) in enumerate(zip(skips, decisions, strict=True)):
+            if skip.is_stochastic:
+                own = None if values is None else values[i]
+                total = (
+                    total + self._of_agent(stage, decision, rewards, valid, average, own, axis_name).mean()
+                )
+        return self._of_network(stage, nll, valid) + self.rl_coef * total
+
+    def _checked_rewards(self, stage, nll, decisions, valid, rewards, correct) -> Float[Array, "..."]:
+        """The rewards, stopped, every shape beside them looked at."""
+        if rewards is None:
+            rewards = self.rewards(-nll, correct)
+        for decision in decisions:
+            rows, time = jnp.shape(decision.log_prob)
+            shapes = {"nll": nll, "rewards": rewards}
+            for name, array in shapes.items():
+                if jnp.shape(array) not in ((rows,), (rows, time)):
+                    raise UserError(
+                        f"expected {name} to be {(rows,)} or {(rows, time)} beside decisions {(rows, time)}, "
+                        f"got {jnp.shape(array)}"
+                    )
+            if valid is not None and jnp.shape(valid) != (rows, time):
+                raise UserError(f"expected valid to be {(rows, time)}, got {jnp.shape(valid)}")
+            if rows % self.num_rollouts(stage):
+                raise UserError(
+                    f"{rows} rows are no multiple of {self.num_rollouts(stage)} rollouts: `repeat` the batch"
+                )
+        return jax.lax.stop_gradient(rewards)
+
+    def _of_network(self, stage: AgentStage, nll: Array, valid: Array | None) -> Float[Array, ""]:
+        """J_1."""
+        if self._averages(stage):
+            if nll.ndim > 1:
+                raise UserError("the estimator vimco averages predictions of rows, not of steps")
+            return -F.averaged_log_likelihood(-nll.reshape(-1, self.rollouts)).mean()
+        if nll.ndim > 1:
+            nll = (nll if valid is None else jnp.where(valid, nll, 0)).sum(axis=1)
+        return nll.mean()
+
+    def _averages(self, stage: AgentStage) -> bool:
+        return stage.policy.mode == "sample" and self.estimator == "vimco"
+
+    def _of_agent(
+        self,
+        stage: AgentStage,
+        decision: F.Decision,
+        rewards: Array,
+        valid: Bool[Array, "rows time"] | None,
+        average: F.MovingAverage | None,
+        values: Float[Array, "rows time"] | None,
+        axis_name: str | None,
+    ) -> Float[Array, " rows"]:
+        """-J_2 of one layer, for each row."""
+        sampled = stage.policy.mode == "sample"
+        exact = self.entropy == "exact" or not sampled
         losses = jnp.zeros(len(rewards), rewards.dtype)
-        if mode == "sample" and objective.estimator == "vimco":
-            losses = _vimco_scores(objective, decision, rewards)
-        elif mode == "sample":
-            losses = F.reinforce_loss(
-                decision.log_prob,
-                rewards,
-                discount=discount,
-                entropy_coef=0.0 if exact else beta,
-                baseline=_baseline(objective, returns, axis_name, average, learned),
-            )
-            if learned is not None:
-                losses = losses + F.critic_loss(learned, returns)
+        if self._averages(stage):
+            losses = self._vimco_scores(decision, rewards, valid)
+        elif sampled:
+            returns = rewards if rewards.ndim == 1 else _returns(rewards, valid, self.discount)
+            baseline = self._baseline(returns, axis_name, average, values)
+
+            def of_sequence(log_probs, rewards, valid, baseline):
+                return F.reinforce_loss(
+                    log_probs,
+                    rewards,
+                    valid=valid,
+                    discount=self.discount,
+                    entropy_coef=0.0 if exact else stage.entropy_coef,
+                    baseline=baseline,
+                )
+
+            losses = jax.vmap(of_sequence)(decision.log_prob, rewards, valid, baseline)
+            if values is not None:
+                losses = losses + jax.vmap(F.critic_loss)(values, returns, valid)
         if exact:
-            losses = losses - beta * decision.entropy.sum(axis=1)
-        total = total + losses.mean()
-    return objective.rl_coef * total
+            entropy = decision.entropy if valid is None else jnp.where(valid, decision.entropy, 0)
+            losses = losses - stage.entropy_coef * entropy.sum(axis=1)
+        return losses
+
+    def _vimco_scores(self, decision: F.Decision, log_likelihood: Array, valid: Array | None) -> Array:
+        """The agents' part of `F.vimco_loss`, one for each rollout; the network's is J_1."""
+        M = self.rollouts
+        log_probs = decision.log_prob if valid is None else jnp.where(valid, decision.log_prob, 0)
+        log_probs = log_probs.reshape(-1, M, log_probs.shape[-1])
+        log_likelihood = log_likelihood.reshape(-1, M)
+        losses = F.vimco_loss(log_probs, log_likelihood) + F.averaged_log_likelihood(log_likelihood)
+        return jnp.repeat(losses, M)
+
+    def _baseline(
+        self,
+        returns: Float[Array, " rows"] | Float[Array, "rows time"],
+        axis_name: str | None,
+        average: F.MovingAverage | None,
+        values: Float[Array, "rows time"] | None,
+    ) -> Array:
+        """What returns are compared with; none of it depends on the action it is subtracted for."""
+        if self.baseline == "none":
+            return jnp.zeros(len(returns), returns.dtype)
+        if self.baseline == "batch":
+            return F.leave_one_out_mean(returns, axis_name)
+        if self.baseline == "rollouts":
+            grouped = returns.reshape(-1, self.rollouts, *returns.shape[1:])
+            return jax.vmap(F.leave_one_out_mean)(grouped).reshape(returns.shape)
+        if self.baseline == "learned" and values is not None:
+            return values
+        if self.baseline == "moving_average" and average is not None:
+            return jnp.broadcast_to(F.moving_average_value(average), returns.shape)
+        needs = {"learned": "values, what critics say", "moving_average": "average, of earlier returns"}
+        raise UserError(f"the baseline {self.baseline!r} needs {needs[self.baseline]}")
 
 
-def _vimco_scores(
-    objective: AgentObjective, decision: F.Decision, log_likelihood: Float[Array, " batch"]
-) -> Float[Array, " batch"]:
-    """The agents' part of `F.vimco_loss`, one for each rollout; the network's is `network_loss`."""
-    M = objective.rollouts
-    log_probs = decision.log_prob.reshape(-1, M, decision.log_prob.shape[-1])
-    log_likelihood = log_likelihood.reshape(-1, M)
-    losses = F.vimco_loss(log_probs, log_likelihood) + F.averaged_log_likelihood(log_likelihood)
-    return jnp.repeat(losses, M)
-
-
-def network_loss(objective: AgentObjective, mode: str, nll: Float[Array, " batch"]) -> Float[Array, ""]:
-    """Returns J_1, the mean cross-entropy of each sample (Eq. 3); with VIMCO that of the averaged prediction.
-
-    Args:
-        objective: how agents are trained.
-        mode: how choices were made: `sample`, or a relaxation.
-        nll: the negative log-likelihood of the truth in nats; the rollouts of an example follow each other.
-    """
-    if mode == "sample" and objective.estimator == "vimco":
-        return -F.averaged_log_likelihood(-nll.reshape(-1, objective.rollouts)).mean()
-    return nll.mean()
-
-
-def _baseline(
-    objective: AgentObjective,
-    returns: Float[Array, "batch"] | Float[Array, "batch time"],
-    axis_name: str | None,
-    average: F.MovingAverage | None,
-    values: Float[Array, "batch time"] | None,
-) -> Array | float:
-    """What returns are compared with; none of it depends on the action it is subtracted for."""
-    if objective.baseline == "none":
-        return 0.0
-    if objective.baseline == "batch":
-        return F.leave_one_out_mean(returns, axis_name)
-    if objective.baseline == "rollouts":
-        grouped = returns.reshape(-1, objective.rollouts, *returns.shape[1:])
-        return jax.vmap(F.leave_one_out_mean)(grouped).reshape(returns.shape)
-    if objective.baseline == "learned" and values is not None:
-        return values
-    if objective.baseline == "moving_average" and average is not None:
-        return F.moving_average_value(average)
-    raise UserError(f"this task has no {objective.baseline!r} baseline: choose none, batch or rollouts")
+def _returns(rewards: Float[Array, "rows time"], valid: Array | None, discount: float) -> Array:
+    return F.reward_to_go(rewards if valid is None else jnp.where(valid, rewards, 0), discount)

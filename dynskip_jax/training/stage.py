@@ -1,45 +1,18 @@
-"""What an epoch tells every step of it: how agents are trained, and the numbers that go with it."""
+"""What the models trained together are told in an epoch, and in what they differ."""
 
-from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+
+from dynskip_jax import functional as F
+from dynskip_jax.training.objective import AgentStage
 
 
-class Stage(NamedTuple):
-    """One epoch's part of the training program.
-
-    Attributes:
-        name: what is static; the step is compiled once for each name.
-        values: numbers, one for each of the models trained together, every leaf (seeds, ...); inside a step
-            those of one model.
-    """
-
-    name: Hashable = None
-    values: Any = ()
-
-    def of_model(self, number: int) -> "Stage":
-        """Returns what one of the models is told."""
-        return Stage(self.name, jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], self.values))
-
-
-class AgentValues(NamedTuple):
-    """The numbers of a stage that agents are trained with; None where a setting is the skip's own.
-
-    Attributes:
-        entropy_coef: β.
-        temperature: τ of relaxed choices.
-        mix: λ.
-        policy_mask: False for skips the agent may not choose.
-    """
-
-    entropy_coef: Float[Array, "*seeds"]
-    temperature: Float[Array, "*seeds"]
-    mix: Float[Array, "*seeds"] | None = None
-    policy_mask: Bool[Array, "*seeds K"] | None = None
+def of_model(stage: Any, number: int) -> Any:
+    """Returns what one of the models is told, out of leaves (seeds, ...)."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], stage)
 
 
 class Sweep(NamedTuple):
@@ -53,14 +26,15 @@ class Sweep(NamedTuple):
     mix: tuple[float, ...] | None = None
     max_skip: tuple[int, ...] | None = None
 
-    def agent_values(self, count: int, K: int, entropy_coef: float, temperature: float) -> AgentValues:
-        """Returns the numbers of a stage for `count` models with agents that choose among K states."""
+    def stage(self, stage: AgentStage, count: int, K: int) -> AgentStage:
+        """Returns a stage for `count` models whose agents choose among K states, each leaf (seeds, ...)."""
         mask = None
         if self.max_skip is not None:
             mask = np.arange(1, K + 1)[None, :] <= np.asarray(self.max_skip)[:, None]
-        return AgentValues(
-            entropy_coef=np.full(count, entropy_coef, np.float32),
-            temperature=np.full(count, temperature, np.float32),
+        policy = F.Policy(
+            stage.policy.mode,
+            temperature=np.full(count, stage.policy.temperature, np.float32),
             mix=None if self.mix is None else np.asarray(self.mix, np.float32),
-            policy_mask=mask,
+            mask=mask,
         )
+        return AgentStage(policy, np.full(count, stage.entropy_coef, np.float32))

@@ -315,17 +315,17 @@ def test_each_length_has_a_preset_that_solves_it():
         "far",
     ]
     task, fit = build_numbers("relaxed", mix="0.5")
-    modes = [task.stage(epoch).name for epoch in range(fit.epochs)]
+    modes = [task.stage(epoch).policy.mode for epoch in range(fit.epochs)]
     relaxed = modes.index("sample")
     assert set(modes[:relaxed]) == {"soft"} and set(modes[relaxed:]) == {"sample"}
     # The entropy closes the policy before choices are made.
-    weights = [float(task.stage(epoch).values.entropy_coef[0]) for epoch in range(relaxed)]
+    weights = [float(task.stage(epoch).entropy_coef[0]) for epoch in range(relaxed)]
     assert weights == sorted(weights, reverse=True) and weights[0] > 0 > weights[-1]
     # Once choices are made, the learning rate falls; a model that makes none keeps it.
     rates = [fit.learning_rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(relaxed + 2)]
     np.testing.assert_allclose(rates, [1e-3] * relaxed + [5e-4, 2.5e-4])
     lstm, fit = build_numbers("relaxed", "lstm")
-    assert {lstm.stage(epoch).name for epoch in range(fit.epochs)} == {"sample"}
+    assert {lstm.stage(epoch).policy.mode for epoch in range(fit.epochs)} == {"sample"}
     assert {fit.learning_rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(fit.epochs)} == {1e-3}
 
 

@@ -38,10 +38,7 @@ def test_explain_prints_what_the_models_say(command, compared):
     assert words == ["<eos>", *TEXT.split()]
     for name, trained in models.items():
         # The oracle: one call of the model on the text, and a softmax in float64.
-        model = trained.model
-        _, output = model(
-            model.initialize_carry(1, jax.random.key(5)), jnp.asarray(tokens)[None], mode="greedy"
-        )
+        output = trained.model(jnp.asarray(tokens)[None], deterministic=True)
         logits = np.asarray(output.logits[0], float)
         probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         best = probabilities[-1].argmax()

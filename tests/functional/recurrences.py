@@ -1,5 +1,7 @@
 """What tests of recurrent layers share: all choices, a problem of each, outputs and gradients."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,14 +68,21 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
     return params, carry, draw(BATCH, TIME, INPUT), below
 
 
-def everything(
-    implementation, recurrence, params, carry, x, below=None, mix=None, temperature=1.0, **options
-):
+def everything(implementation, recurrence, params, carry, x, below=None, policy=None, kept=None, **options):
     """Outputs, and the gradients of all that has one, of a loss in which every output takes part."""
 
-    def loss(params, slots, mask, x, below, mix, temperature):
+    policy = policy or F.Policy(temperature=1.0)
+    allowed, policy = policy.mask, dataclasses.replace(policy, mask=None)
+    if isinstance(policy.mix, int | float):  # static: no argument of the program
+        static, policy = policy.mix, dataclasses.replace(policy, mix=None)
+    else:
+        static = None
+
+    def loss(params, slots, mask, x, below, policy):
+        mix = policy.mix if static is None else static
+        policy = dataclasses.replace(policy, mix=mix, mask=allowed)
         start = carry._replace(slots=slots, recurrent_mask=mask)
-        settings = dict(below=below, mix=mix, temperature=temperature, implementation=implementation)
+        settings = dict(below=below, policy=policy, kept=kept, implementation=implementation)
         end, out = F.unroll(params, start, x, recurrence, return_memory=True, **settings, **options)
         parts = jax.tree.leaves((out.h, out.decision, out.memory, end.slots, end.own))
         parts = [part for part in parts if jnp.issubdtype(part.dtype, jnp.floating)]
@@ -81,7 +90,7 @@ def everything(
         total = sum(jnp.sum(jax.random.normal(next(weights), p.shape, p.dtype) * jnp.sin(p)) for p in parts)
         return total, (end._replace(key=jax.random.key_data(end.key)), out)
 
-    arguments = [params, carry.slots, carry.recurrent_mask, x, below, mix, temperature]
+    arguments = [params, carry.slots, carry.recurrent_mask, x, below, policy]
     wanted = [i for i, a in enumerate(arguments) if a is not None]
     (_, outputs), grads = jax.jit(jax.value_and_grad(loss, argnums=wanted, has_aux=True))(*arguments)
     return outputs, grads

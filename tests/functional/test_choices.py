@@ -99,12 +99,12 @@ def test_a_masked_skip_is_never_chosen_and_the_rest_is_renormalised():
     x = jax.random.normal(jax.random.key(4), (500, 6, INPUT))
     keys = jax.random.split(jax.random.key(5), 500)
     mask = jnp.array([True, False, True, False])
-    _, out = run(x, keys, policy_mask=mask)
+    _, out = run(x, keys, policy=F.Policy(mask=mask))
     assert set(np.unique(out.decision.action)) == {1, 3}
     per_example = jnp.broadcast_to(mask, (500, K))
-    _, same = run(x, keys, policy_mask=per_example)
+    _, same = run(x, keys, policy=F.Policy(mask=per_example))
     np.testing.assert_array_equal(same.decision.action, out.decision.action)
-    _, one = run(x, keys, policy_mask=jnp.array([False, True, False, False]))
+    _, one = run(x, keys, policy=F.Policy(mask=jnp.array([False, True, False, False])))
     np.testing.assert_array_equal(one.decision.action, 2)
     np.testing.assert_allclose(one.decision.log_prob, 0, atol=1e-6)
     np.testing.assert_allclose(one.decision.entropy, 0, atol=1e-6)
@@ -125,7 +125,7 @@ def test_gradients_stay_finite_under_a_mask():
 
     def loss(params, mask):
         carry = F.initial_carry(keys, F.Recurrence(SKIP), F.LSTMState(zeros, zeros))
-        _, out = F.unroll(params, carry, x, F.Recurrence(SKIP), policy_mask=mask)
+        _, out = F.unroll(params, carry, x, F.Recurrence(SKIP), policy=F.Policy(mask=mask))
         # Times a weight that once made the largest number infinite.
         return out.decision.log_prob.sum() + 5 * out.decision.entropy.sum()
 
@@ -141,7 +141,7 @@ def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
     x = jax.random.normal(jax.random.key(4), (50, 4, INPUT))
     mask = jnp.array([False, False, True, False])
     keys = jax.random.split(jax.random.key(5), 50)
-    _, out = run(x, keys, skip, policy_mask=mask, implementation=implementation)
+    _, out = run(x, keys, skip, policy=F.Policy(mask=mask), implementation=implementation)
     np.testing.assert_array_equal(out.decision.action, np.tile([1, 1, 3, 3], (50, 1)))
     np.testing.assert_allclose(out.decision.entropy, 0, atol=1e-6)
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batched import critic_loss, reinforce_loss
 
 from benchmarks.tiny_problem import (
     HIDDEN,
@@ -83,7 +84,7 @@ def test_moving_average_keeps_the_expected_gradient(entropy_coef, per_step):
 
     def loss(runs):
         rewards = runs.rewards if per_step else runs.rewards[:, -1]
-        return F.reinforce_loss(runs.decision.log_prob, rewards, entropy_coef=entropy_coef, baseline=baseline)
+        return reinforce_loss(runs.decision.log_prob, rewards, entropy_coef=entropy_coef, baseline=baseline)
 
     exact = exact_gradient(entropy_coef=entropy_coef, per_step=per_step)
     assert_opposite(expected_gradient(loss), exact)
@@ -101,7 +102,7 @@ def test_learned_baseline_with_arbitrary_weights_keeps_the_expected_gradient(ent
 
     def loss(runs):
         rewards = runs.rewards if per_step else terminal_as_steps(runs)
-        return F.reinforce_loss(
+        return reinforce_loss(
             runs.decision.log_prob, rewards, entropy_coef=entropy_coef, baseline=values(runs)
         )
 
@@ -112,7 +113,7 @@ def test_learned_baseline_with_arbitrary_weights_keeps_the_expected_gradient(ent
 def test_a_baseline_that_knows_the_action_is_noticed():
     def loss(runs):
         knows = runs.decision.action.astype(runs.rewards.dtype)
-        return F.reinforce_loss(
+        return reinforce_loss(
             runs.decision.log_prob, terminal_as_steps(runs), entropy_coef=0.0, baseline=knows
         )
 
@@ -254,7 +255,7 @@ def test_critic_sends_no_gradient_into_what_it_sees_nor_into_returns():
     x, h = jnp.ones((2, TIME, INPUT)), jnp.ones((2, TIME, HIDDEN))
 
     def loss(params, x, h, returns):
-        return F.critic_loss(F.critic_values(params, x, h), returns).sum()
+        return critic_loss(F.critic_values(params, x, h), returns).sum()
 
     for returns in (jnp.ones(2), jnp.ones((2, TIME))):
         to_critic, *elsewhere = jax.grad(loss, argnums=(0, 1, 2, 3))(critic(), x, h, returns)
@@ -266,17 +267,17 @@ def test_critic_loss_by_hand_with_terminal_and_per_step_returns_and_padding():
     values = jnp.array([[1.0, 2.0, 4.0], [0.0, 1.0, 9.0]])
     valid = jnp.array([[True, True, True], [True, True, False]])
     terminal, per_step = jnp.array([3.0, 1.0]), jnp.array([[1.0, 4.0, 4.0], [2.0, 2.0, np.nan]])
-    np.testing.assert_allclose(F.critic_loss(values, terminal), [3.0, 32.5], rtol=1e-12)
-    np.testing.assert_allclose(F.critic_loss(values, terminal, valid), [3.0, 0.5], rtol=1e-12)
-    np.testing.assert_allclose(F.critic_loss(values, per_step, valid), [2.0, 2.5], rtol=1e-12)
-    gradient = jax.grad(lambda v: F.critic_loss(v, per_step, valid).sum())(values)
+    np.testing.assert_allclose(critic_loss(values, terminal), [3.0, 32.5], rtol=1e-12)
+    np.testing.assert_allclose(critic_loss(values, terminal, valid), [3.0, 0.5], rtol=1e-12)
+    np.testing.assert_allclose(critic_loss(values, per_step, valid), [2.0, 2.5], rtol=1e-12)
+    gradient = jax.grad(lambda v: critic_loss(v, per_step, valid).sum())(values)
     np.testing.assert_allclose(gradient, [[0.0, -2.0, 0.0], [-2.0, -1.0, 0.0]], rtol=1e-12)
 
 
 def test_expected_critic_loss_is_smallest_at_the_expected_return():
     runs = every_sequence(problem())
     pi = probabilities(runs)
-    gradient = jax.grad(lambda v: jnp.sum(pi * F.critic_loss(v, runs.rewards[:, -1])))
+    gradient = jax.grad(lambda v: jnp.sum(pi * critic_loss(v, runs.rewards[:, -1])))
     slope = gradient(jnp.asarray(exact_values(problem())))
     # A critic has one value for all sequences that begin alike: their slopes cancel.
     for t in range(TIME):

@@ -113,7 +113,7 @@ def test_without_lengths_too(double_precision, name):
 def test_relaxed_choices_too(double_precision, name, mode):
     recurrence = F.Recurrence(OPTIONS[name])
     allowed = jnp.array([True] * (OPTIONS[name].max_skip - 1) + [False])
-    options = dict(mode=mode, temperature=jnp.asarray(0.7), policy_mask=allowed)
+    options = dict(policy=F.Policy(mode, temperature=jnp.asarray(0.7), mask=allowed))
     assert_same(recurrence, *problem(recurrence), seq_lengths=jnp.array((7, 2, 5)), **options)
 
 
@@ -121,8 +121,8 @@ def test_a_gradient_reaches_a_traced_temperature(double_precision):
     """It was 0 once: the loop took temperatures for constants."""
     for skip, mode in ((F.Attention(3, 0.5), "sample"), (F.Dynamic(3, 0.5), "gumbel_softmax")):
         recurrence = F.Recurrence(skip)
-        _, gradients = assert_same(recurrence, *problem(recurrence), mode=mode, temperature=jnp.asarray(0.7))
-        assert abs(float(gradients[-1])) > 1e-3
+        _, gradients = assert_same(recurrence, *problem(recurrence), policy=F.Policy(mode, jnp.asarray(0.7)))
+        assert abs(float(gradients[-1].temperature)) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["previous", "attention", "dynamic", "skip-rnn"])
@@ -163,8 +163,9 @@ def test_policy_masks(double_precision):
     arguments = problem(recurrence, steps=2)
     allowed = np.ones((BATCH, 3), bool)
     allowed[0, 1] = allowed[2, :2] = False
-    assert_same(recurrence, *arguments, policy_mask=jnp.array(allowed), mode="greedy")
-    assert_same(recurrence, *arguments, policy_mask=jnp.array(allowed[0]), seq_lengths=jnp.array((7, 2, 5)))
+    assert_same(recurrence, *arguments, policy=F.Policy("greedy", mask=jnp.array(allowed)))
+    mask = jnp.array(allowed[0])
+    assert_same(recurrence, *arguments, policy=F.Policy(mask=mask), seq_lengths=jnp.array((7, 2, 5)))
 
 
 @pytest.mark.parametrize("name", ["previous", "fixed", "attention", "dynamic", "skip-rnn"])
@@ -178,7 +179,7 @@ def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
         params, carry, x = problem
 
         def loss(params, x):
-            end, out = F.unroll(params, carry, x, recurrence, mix=mix)
+            end, out = F.unroll(params, carry, x, recurrence, policy=F.Policy(mix=mix))
             return jnp.sum(out.h**2) + jnp.sum(out.decision.log_prob) + jnp.sum(end.slots.c)
 
         return jax.grad(loss, argnums=(0, 1))(params, x)
@@ -251,15 +252,14 @@ def test_what_stands_in_the_padding_has_no_effect(double_precision, name, implem
     ("options", "message"),
     [
         (dict(implementation="quick"), "unknown implementation 'quick': choose fused or reference or cudnn"),
-        (dict(mode="Sample"), "unknown mode 'Sample'"),
-        (dict(mix=1.5), "mix .* between 0 and 1, got 1.5"),
-        (dict(mix=-0.1), "mix .* between 0 and 1"),
+        (dict(policy=F.Policy(mix=1.5)), "mix .* between 0 and 1, got 1.5"),
+        (dict(policy=F.Policy(mix=-0.1)), "mix .* between 0 and 1"),
         (dict(seq_lengths=jnp.array([7, 8, 1])), "seq_lengths lie between 0 and 7, got 1 to 8"),
         (dict(seq_lengths=jnp.array([7, -1, 1])), "seq_lengths lie between 0 and 7, got -1 to 7"),
         (dict(actions=jnp.full((BATCH, TIME), 4)), "actions lie between 1 and 3, got 4 to 4"),
         (dict(actions=jnp.zeros((BATCH, TIME), int)), "actions lie between 1 and 3, got 0 to 0"),
     ],
-    ids=["implementation", "mode", "mix", "negative-mix", "long", "negative", "far", "none"],
+    ids=["implementation", "mix", "negative-mix", "long", "negative", "far", "none"],
 )
 def test_a_call_that_makes_no_sense_is_refused_in_one_line(implementation, options, message):
     recurrence = F.Recurrence(F.Dynamic(3, 0.5))
@@ -354,3 +354,16 @@ def test_a_second_derivative_is_right(double_precision):
 
     second = [jax.jit(jax.grad(squared), static_argnums=1)(x, name) for name in ("fused", "reference")]
     np.testing.assert_allclose(*second, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(("name", "rates"), [("lstm", (0.3, 0.6)), ("gru", (0.5,)), ("rhn", (0.5,))])
+@pytest.mark.parametrize("skip", ["previous", "dynamic", "skip-rnn"])
+def test_zoneout_too(double_precision, name, rates, skip):
+    recurrence = F.Recurrence(TIME_SKIPS[skip], TRANSITIONS[name])
+    params, carry, x, below = problem(recurrence)
+    steps = carry.step[:, None] + jnp.arange(TIME)[None]
+    for deterministic in (False, True):
+        kept = F.zoneout(carry.key[:, None], steps, rates, HIDDEN, x.dtype, deterministic=deterministic)
+        assert_same(recurrence, params, carry, x, below, kept=kept)
+        lengths = jnp.array((TIME, 0, 1))
+        assert_same(recurrence, params, carry, x, below, kept=kept, seq_lengths=lengths)

@@ -206,7 +206,7 @@ def test_every_option_equals_the_loop_when_greedy(
         jnp.asarray(x),
         F.Recurrence(skip),
         seq_lengths=jnp.asarray(lengths),
-        mode="greedy",
+        policy=F.Policy("greedy"),
     )
     check(outputs, rows, lengths)
     check_carry(last, pasts, K)
@@ -280,10 +280,12 @@ def test_policy_mask_of_the_first_skips_equals_a_smaller_k():
     h0, c0 = rng.normal(size=(2, BATCH, HIDDEN))
     mask = jnp.arange(5) < 3
     carry, _ = start(rng, large, h0, c0)
-    _, masked = F.unroll(as_params(w, True), carry, x, F.Recurrence(large), mode="greedy", policy_mask=mask)
+    _, masked = F.unroll(
+        as_params(w, True), carry, x, F.Recurrence(large), policy=F.Policy("greedy", mask=mask)
+    )
     sliced = dict(w, a_out=w["a_out"][:, :3], a_bout=w["a_bout"][:3])
     carry, _ = start(rng, small, h0, c0)
-    _, direct = F.unroll(as_params(sliced, True), carry, x, F.Recurrence(small), mode="greedy")
+    _, direct = F.unroll(as_params(sliced, True), carry, x, F.Recurrence(small), policy=F.Policy("greedy"))
     for a, b in zip(jax.tree.leaves(masked), jax.tree.leaves(direct), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
@@ -296,7 +298,7 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
     carry, _ = start(rng, skip)
 
     def run(mix):
-        return F.unroll(as_params(w, False), carry, x, F.Recurrence(skip), mix=mix)[1].h
+        return F.unroll(as_params(w, False), carry, x, F.Recurrence(skip), policy=F.Policy(mix=mix))[1].h
 
     swept = jax.jit(jax.vmap(run))(jnp.array([0.0, 0.25, 1.0]))
     for mix, h in zip((0.0, 0.25, 1.0), swept, strict=True):

@@ -220,7 +220,7 @@ def test_lstm_jump_is_its_papers_procedure(max_jump, read_steps, max_jumps, gree
     params, carry, x, _ = problem(recurrence)
     x = jnp.concatenate([x, -x, x[:, ::-1]], axis=1)
     mode = "greedy" if greedy else "sample"
-    _, out = F.unroll(params, carry, x, recurrence, mode=mode, implementation=implementation)
+    _, out = F.unroll(params, carry, x, recurrence, policy=F.Policy(mode), implementation=implementation)
     actions = None if greedy else np.asarray(out.decision.action)
     for n in range(BATCH):
         given = None if actions is None else actions[n]
@@ -249,9 +249,9 @@ def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode):
     if skip.name == "skip_rnn":
         params = params._replace(skip=params.skip._replace(b=jnp.array([-1.5])))
     for lengths in (jnp.array((21, 0, 8)), None):
-        end, out = F.unroll(params, carry, x, recurrence, seq_lengths=lengths, mode=mode)
-        skipped_end, reading = jax.jit(F.read_skipping, static_argnums=3, static_argnames="mode")(
-            params, carry, x, recurrence, seq_lengths=lengths, mode=mode
+        end, out = F.unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode))
+        skipped_end, reading = jax.jit(F.read_skipping, static_argnums=3)(
+            params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode)
         )
         np.testing.assert_allclose(reading.h, out.h, rtol=1e-12)
         np.testing.assert_array_equal(reading.read, out.decision.update == 1)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from batched import reinforce_loss
 
 from benchmarks import tiny_problem
 from benchmarks.tiny_problem import SEQUENCES, K, problem
@@ -37,9 +38,7 @@ def exact_objective(agent, entropy_coef, per_step):
 
 def losses(agent, entropy_coef, per_step, count, actions=None, seed=0, **options):
     decision, rewards = rollout(agent, count, actions, seed)
-    return F.reinforce_loss(
-        decision.log_prob, returns(rewards, per_step), entropy_coef=entropy_coef, **options
-    )
+    return reinforce_loss(decision.log_prob, returns(rewards, per_step), entropy_coef=entropy_coef, **options)
 
 
 CASES = list(itertools.product((0.0, 0.3, 1.0), (False, True)))
@@ -116,7 +115,7 @@ def test_constant_and_leave_one_out_baselines_keep_the_expected_gradient():
         decision, rewards = rollout(agent, len(both), both)
         R = rewards[:, -1].reshape(-1, 2)
         baseline = jax.vmap(F.leave_one_out_mean)(R).reshape(-1)
-        loss = F.reinforce_loss(decision.log_prob, R.reshape(-1), baseline=baseline).reshape(-1, 2)
+        loss = reinforce_loss(decision.log_prob, R.reshape(-1), baseline=baseline).reshape(-1, 2)
         return jnp.sum(pi[pairs[:, 0]] * pi[pairs[:, 1]] * loss.mean(axis=1))
 
     for a, b in zip(plain, jax.grad(expected_pairs)(agent), strict=True):
@@ -135,8 +134,8 @@ def test_terminal_loss_is_equation_5_by_hand():
     R = jnp.array([-1.0, -2.0])
     # -Σ log π · (R - Σ log π - 1)
     s = np.log([0.5 * 0.25, 0.1])
-    np.testing.assert_allclose(F.reinforce_loss(log_probs, R), -s * (np.array(R) - s - 1), rtol=1e-12)
-    gradient = jax.grad(lambda lp: F.reinforce_loss(lp, R).sum())(log_probs)
+    np.testing.assert_allclose(reinforce_loss(log_probs, R), -s * (np.array(R) - s - 1), rtol=1e-12)
+    gradient = jax.grad(lambda lp: reinforce_loss(lp, R).sum())(log_probs)
     np.testing.assert_allclose(gradient, -(np.array(R) - s - 1)[:, None] * np.ones((1, 2)), rtol=1e-12)
 
 
@@ -145,9 +144,7 @@ def test_per_step_loss_by_hand_with_discount_entropy_baseline_and_padding():
     rewards = jnp.array([[3.0, 5.0, 99.0]])
     valid = jnp.array([[True, True, False]])
     baseline = jnp.array([[0.25, 0.75, 0.0]])
-    loss = F.reinforce_loss(
-        log_probs, rewards, valid=valid, discount=0.5, entropy_coef=0.1, baseline=baseline
-    )
+    loss = reinforce_loss(log_probs, rewards, valid=valid, discount=0.5, entropy_coef=0.1, baseline=baseline)
     G1 = 5.0 + 0.1 * 2.0
     G0 = 3.0 + 0.1 * 1.0 + 0.5 * G1
     np.testing.assert_allclose(loss, [1.0 * (G0 - 0.1 - 0.25) + 2.0 * (G1 - 0.1 - 0.75)], rtol=1e-12)
@@ -157,8 +154,8 @@ def test_baseline_may_be_one_number_in_an_array():
     log_probs, baseline = jnp.log(jnp.array([[0.5, 0.25], [0.2, 0.4]])), jnp.array(0.25)
     for rewards in (jnp.array([1.0, 2.0]), jnp.array([[1.0, 2.0], [3.0, 4.0]])):
         np.testing.assert_array_equal(
-            F.reinforce_loss(log_probs, rewards, baseline=baseline),
-            F.reinforce_loss(log_probs, rewards, baseline=0.25),
+            reinforce_loss(log_probs, rewards, baseline=baseline),
+            reinforce_loss(log_probs, rewards, baseline=0.25),
         )
 
 
@@ -171,7 +168,7 @@ def test_leave_one_out_mean_of_a_group_divided_among_devices():
 
 
 def test_rewards_are_stopped():
-    gradient = jax.grad(lambda r: F.reinforce_loss(jnp.array([[-1.0]]), r).sum())(jnp.array([2.0]))
+    gradient = jax.grad(lambda r: reinforce_loss(jnp.array([[-1.0]]), r).sum())(jnp.array([2.0]))
     np.testing.assert_array_equal(gradient, [0.0])
 
 

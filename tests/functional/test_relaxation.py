@@ -103,7 +103,7 @@ def unrolled(kind, mode, params, x, temperature=1.0):
     carry = F.initial_carry(
         jax.random.split(jax.random.key(5), x.shape[0]), recurrence, F.LSTMState(zeros, zeros)
     )
-    return F.unroll(params, carry, x, recurrence, mode=mode, temperature=temperature)[1]
+    return F.unroll(params, carry, x, recurrence, policy=F.Policy(mode, temperature))[1]
 
 
 def weights_of_a_layer():
@@ -150,6 +150,7 @@ def test_replayed_actions_are_not_relaxed():
     carry = F.initial_carry(jax.random.split(jax.random.key(5), 2), recurrence, F.LSTMState(zeros, zeros))
     actions = jnp.array([[1, 2, 1, 3, 4, 2]] * 2)
     replayed = [
-        F.unroll(params, carry, x, recurrence, actions=actions, mode=mode)[1].h for mode in ("soft", "sample")
+        F.unroll(params, carry, x, recurrence, actions=actions, policy=F.Policy(mode))[1].h
+        for mode in ("soft", "sample")
     ]
     np.testing.assert_array_equal(*replayed)

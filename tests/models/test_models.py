@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from dynskip_jax import functional as F
 from dynskip_jax.functional import parse_time_skip
 from dynskip_jax.models import LanguageModel, SequenceClassifier
 from dynskip_jax.training.language_modelling import uniform
@@ -34,7 +35,8 @@ def test_classifier_does_not_see_the_padding(model, mode):
     other = np.where(np.arange(7) < LENGTHS[:, None], SYMBOLS, 5 - SYMBOLS)
     assert (other != SYMBOLS).any()
     one, two = (
-        classifier(jnp.asarray(x), carry_key=KEY, seq_lengths=lengths, mode=mode) for x in (SYMBOLS, other)
+        classifier(jnp.asarray(x), rngs=KEY, seq_lengths=lengths, policy=F.Policy(mode))
+        for x in (SYMBOLS, other)
     )
     np.testing.assert_array_equal(one.logits, two.logits)
     # Past its end a sequence decides nothing.
@@ -45,11 +47,9 @@ def test_classifier_does_not_see_the_padding(model, mode):
 @pytest.mark.parametrize("model", SKIPS)
 def test_padded_sequence_is_classified_as_it_is_alone(model):
     classifier = classifier_of(model)
-    padded = classifier(
-        jnp.asarray(SYMBOLS), carry_key=KEY, seq_lengths=jnp.asarray(LENGTHS), mode="greedy"
-    ).logits
+    padded = classifier(jnp.asarray(SYMBOLS), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).logits
     for row, length in enumerate(LENGTHS):
-        alone = classifier(jnp.asarray(SYMBOLS[row : row + 1, :length]), carry_key=KEY, mode="greedy").logits
+        alone = classifier(jnp.asarray(SYMBOLS[row : row + 1, :length]), deterministic=True).logits
         np.testing.assert_allclose(padded[row], alone[0], rtol=1e-5, atol=1e-6)
 
 
@@ -57,7 +57,7 @@ def test_padded_sequence_is_classified_as_it_is_alone(model):
 def test_language_model_returns_one_distribution_per_position(model):
     language_model = language_model_of("lstm", model)
     carry = language_model.initialize_carry(4, KEY)
-    new, output = language_model(carry, jnp.asarray(SYMBOLS))
+    new, output = language_model(jnp.asarray(SYMBOLS), initial_carry=carry, return_carry=True)
     assert output.logits.shape == (4, 7, 12)
     assert [decision.action.shape for decision in output.decisions] == [(4, 7), (4, 7)]
     assert jax.tree.structure(new) == jax.tree.structure(carry)
@@ -69,10 +69,7 @@ def test_language_model_reads_no_later_token():
     language_model = language_model_of("lstm", "dynamic:3")
     changed = SYMBOLS.copy()
     changed[:, 4:] = 11 - changed[:, 4:]
-    one, two = (
-        language_model(language_model.initialize_carry(4, KEY), jnp.asarray(x))[1].logits
-        for x in (SYMBOLS, changed)
-    )
+    one, two = (language_model(jnp.asarray(x), rngs=KEY).logits for x in (SYMBOLS, changed))
     np.testing.assert_array_equal(one[:, :4], two[:, :4])
     assert not np.allclose(one[:, 4:], two[:, 4:])
 
@@ -92,7 +89,9 @@ def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
     def states(language_model, key):
         carry = language_model.initialize_carry(4, KEY)
         for _ in range(2):  # the second segment starts from a state that is not zero
-            carry, _ = language_model(carry, tokens, key=key, mode="greedy")
+            carry, _ = language_model(
+                tokens, initial_carry=carry, rngs=key, deterministic=key is None, return_carry=True
+            )
         return [np.asarray(layer.slots.h) for layer in carry]
 
     for names in (("lstm", "lstm"), ("lstm", "fixed:2")):
@@ -112,9 +111,8 @@ def test_dropped_outputs_are_zero_and_the_others_scaled_up():
     language_model.softmax.kernel[...] = jnp.eye(features)
     language_model.softmax.bias[...] = jnp.zeros(features)
     tokens = jnp.zeros((20, 30), jnp.int32)
-    carry = language_model.initialize_carry(20, KEY)
     h, dropped = (
-        np.asarray(language_model(carry, tokens, key=key)[1].logits) for key in (None, jax.random.key(4))
+        np.asarray(language_model(tokens, rngs=KEY, deterministic=still).logits) for still in (True, False)
     )
     gone = dropped == 0
     np.testing.assert_allclose(dropped[~gone], h[~gone] / (1 - rate), rtol=1e-5)

@@ -17,6 +17,7 @@ from dynskip_jax.training.classification import Classification, ClassificationSe
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.stage import of_model
 
 MODELS = ("lstm", "fixed:2", "attention:3", "dynamic:3")
 OBJECTIVE = AgentObjective(entropy_coef=0.01)
@@ -82,7 +83,7 @@ def loss_of(task):
     params = task.init(jax.random.key(0))
     carry = task.initial_carry(params, jax.random.key(1))
     keys = jax.random.split(jax.random.key(2), BATCH)
-    stage = task.stage(0).of_model(0)
+    stage = of_model(task.stage(0), 0)
     return lambda *arguments: task.loss(*arguments, stage), (params, carry, batches_of(task)[0], keys)
 
 
@@ -158,11 +159,11 @@ def test_the_layers_outputs_are_float32(model):
         rngs=nnx.Rngs(0),
     )
     x = jax.random.normal(jax.random.key(1), (2, 5, 3))
-    carry, out = SkipLayer(cell, return_carry=True)(x)
+    carry, out = SkipLayer(cell, return_carry=True)(x, rngs=jax.random.key(2))
     flax_carry, h = nnx.RNN(cell, return_carry=True)(x)
     assert floats((carry, out, flax_carry, h, nnx.state(cell, nnx.Param))) == {"float32"}
-    greedy = cell.initialize_carry(x[:, 0].shape)
     cell.eval()
+    greedy = cell.initialize_carry(x[:, 0].shape)
     _, out = SkipLayer(cell, return_carry=True)(x, initial_carry=greedy)
     np.testing.assert_allclose(nnx.RNN(cell)(x, initial_carry=greedy), out.h, rtol=1e-5, atol=1e-6)
 
@@ -198,7 +199,7 @@ def test_a_wider_compute_dtype_widens_the_state():
     narrow = SkipCell(3, 8, skip, **CELL_OPTIONS, **options)
     wide = SkipCell(3, 8, skip, **CELL_OPTIONS, **options, dtype=jnp.float32)
     for cell, name in ((narrow, "bfloat16"), (wide, "float32")):
-        carry = cell.initialize_carry((2, 3))
+        carry = cell.initialize_carry((2, 3), jax.random.key(2))
         assert floats(carry) == {name}
         assert floats(cell(carry, jnp.ones((2, 3), carry.slots.h.dtype))) == {name}
         assert floats(nnx.state(cell, nnx.Param)) == {"bfloat16"}
@@ -206,7 +207,7 @@ def test_a_wider_compute_dtype_widens_the_state():
 
 def train(task, steps, learning_rate):
     """The mean negative log-likelihood at each step, at a fixed order of batches and of noise."""
-    optimizer, stage = make_optimizer("adam"), task.stage(0).of_model(0)
+    optimizer, stage = make_optimizer("adam"), of_model(task.stage(0), 0)
 
     @jax.jit
     def step(params, state, carry, batch, key):

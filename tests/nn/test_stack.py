@@ -34,7 +34,9 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
         rngs=nnx.Rngs(0),
     )
     carry = stack.initialize_carry(BATCH, jax.random.key(1))
-    ends, out = stack(carry, inputs(), seq_lengths=LENGTHS, mode="greedy")
+    ends, out = stack(
+        inputs(), initial_carry=carry, seq_lengths=LENGTHS, policy=F.Policy("greedy"), return_carry=True
+    )
     ways = 2 if bidirectional else 1
     assert len(stack.layers) == len(ends) == len(out.decisions) == 4 * ways
     x, h, memory = inputs(), [], []
@@ -55,7 +57,7 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
             seq_lengths=LENGTHS,
             reverse=bidirectional and i % 2 == 1,
             keep_order=True,
-            mode="greedy",
+            policy=F.Policy("greedy"),
             return_memory=True,
         )
         h.append(one.h)
@@ -74,13 +76,13 @@ def test_two_directions_are_flaxs_bidirectional():
     forward, backward = (nnx.RNN(layer.cell) for layer in stack.layers)
     x = inputs()
     theirs = nnx.Bidirectional(forward, backward)(x)
-    _, ours = stack(stack.initialize_carry(BATCH, jax.random.key(1)), x)
+    ours = stack(x)
     np.testing.assert_allclose(ours.h, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_what_a_critic_sees_is_the_state_before_in_either_direction():
     stack = SkipStack(INPUT, HIDDEN, [F.Previous()], bidirectional=True, rngs=nnx.Rngs(0))
-    _, out = stack(stack.initialize_carry(BATCH, jax.random.key(1)), inputs(), seq_lengths=LENGTHS)
+    out = stack(inputs(), seq_lengths=LENGTHS)
     (_, before), (_, after) = out.observations
     ahead, back = jnp.split(out.states, 2, axis=-1)
     for n, length in enumerate(LENGTHS.tolist()):
@@ -94,10 +96,9 @@ def test_eleven_layers_in_both_directions_have_gradients_everywhere():
     stack = SkipStack(
         INPUT, HIDDEN, [F.Previous()] * 11, depth_skip=F.GatedToOutput(), bidirectional=True, rngs=nnx.Rngs(0)
     )
-    carry = stack.initialize_carry(BATCH, jax.random.key(1))
 
     def loss(stack):
-        return jnp.sum(stack(carry, inputs())[1].h ** 2)
+        return jnp.sum(stack(inputs()).h ** 2)
 
     gradients = nnx.grad(loss)(stack)
     for path, gradient in jax.tree.leaves_with_path(gradients):
@@ -139,7 +140,7 @@ def test_a_restarted_carry_holds_the_learned_state():
     """Zeros stood in place of the states forgotten once."""
     cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, learnable_carry=True, rngs=nnx.Rngs(0))
     cell.initial.h[...] = jnp.full(HIDDEN, 0.5)
-    carry, _ = SkipLayer(cell, return_carry=True)(inputs())
+    carry, _ = SkipLayer(cell, return_carry=True)(inputs(), rngs=jax.random.key(1))
     again = cell.restart_carry(carry)
     np.testing.assert_array_equal(again.slots.h[:, 0], carry.slots.h[:, 0])
     np.testing.assert_array_equal(again.slots.h[:, 1:], 0.5)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from dynskip_jax import functional as F
 from dynskip_jax.data import LanguageCorpus, Vocabulary, make_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Previous, parse_time_skip
@@ -20,6 +21,7 @@ from dynskip_jax.training.language_modelling import (
     uniform,
 )
 from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.training.stage import of_model
 
 WORDS = list("abcdefghijk")
 
@@ -64,7 +66,7 @@ def long_pass_of(task):
     @jax.jit
     def logits_of(params, inputs):
         model = nnx.merge(task.graphdef, params)
-        return model(model.initialize_carry(1, jax.random.key(9)), inputs[None], mode="greedy")[1].logits[0]
+        return model(inputs[None], policy=F.Policy("greedy")).logits[0]
 
     def nll(params, inputs, targets):
         return nll_of(logits_of(params, jnp.asarray(inputs, jnp.int32)), targets)
@@ -147,7 +149,7 @@ def test_training_segments_carry_the_state_on():
     carry = start = task.initial_carry(params, jax.random.key(3))
     total, tokens = 0.0, 0
     for number, batch in enumerate(train_batches(task)):
-        _, (carry, sums) = task.loss(params, carry, batch, jax.random.key(number), task.stage(0).of_model(0))
+        _, (carry, sums) = task.loss(params, carry, batch, jax.random.key(number), of_model(task.stage(0), 0))
         total, tokens = total + float(sums["nll"]), tokens + int(sums["tokens"])
     inputs, targets = (leaf.reshape(3, 20) for leaf in stream_of(task, "train"))
     _, output = nnx.merge(task.graphdef, params)(start, jnp.asarray(inputs, jnp.int32), mode="sample")
@@ -159,8 +161,8 @@ def second_segment(task, params, forget):
     """Loss of the second training segment, after `forget` was applied to the carry of the first."""
     first, second, *_ = train_batches(task)
     carry = task.initial_carry(params, jax.random.key(3))
-    _, (carry, _) = task.loss(params, carry, first, jax.random.key(4), task.stage(0).of_model(0))
-    return float(task.loss(params, forget(carry), second, jax.random.key(4), task.stage(0).of_model(0))[0])
+    _, (carry, _) = task.loss(params, carry, first, jax.random.key(4), of_model(task.stage(0), 0))
+    return float(task.loss(params, forget(carry), second, jax.random.key(4), of_model(task.stage(0), 0))[0])
 
 
 def keep_newest(carry):
@@ -207,7 +209,7 @@ def test_dropout_is_for_training_alone():
     carry = plain.initial_carry(params, jax.random.key(3))
     with_dropout, without = (
         [
-            float(task.loss(params, carry, batch, jax.random.key(k), task.stage(0).of_model(0))[1][1]["nll"])
+            float(task.loss(params, carry, batch, jax.random.key(k), of_model(task.stage(0), 0))[1][1]["nll"])
             for k in (1, 1, 2)
         ]
         for task in (dropped, plain)
@@ -234,7 +236,7 @@ def test_loss_is_summed_over_the_segment_and_averaged_over_streams():
     params = task.init(jax.random.key(0))
     batch = train_batches(task)[0]
     carry = task.initial_carry(params, jax.random.key(3))
-    loss, (_, sums) = task.loss(params, carry, batch, jax.random.key(1), task.stage(0).of_model(0))
+    loss, (_, sums) = task.loss(params, carry, batch, jax.random.key(1), of_model(task.stage(0), 0))
     assert batch.inputs.shape == (3, 5)
     np.testing.assert_allclose(loss, sums["nll"] / 3, rtol=1e-6)
 
@@ -258,13 +260,13 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
     assert carry[1].slots.h.shape[0] == 9
     batch = train_batches(task)[0]
     keys = jax.random.split(jax.random.key(1), 3)
-    stage = task.stage(0).of_model(0)
+    stage = of_model(task.stage(0), 0)
     _, (end, sums) = task.loss(params, carry, batch, keys, stage)
     assert sums["tokens"] == 9 * 5 and end[1].slots.h.shape[0] == 9
 
     model = nnx.merge(task.graphdef, params)
     tokens, targets = (np.repeat(leaf, 3, axis=0) for leaf in (batch.inputs, batch.targets))
-    _, output = model(carry, jnp.asarray(tokens), key=jnp.repeat(keys, 3), mode="sample")
+    output = model(jnp.asarray(tokens), initial_carry=carry, rngs=jnp.repeat(keys, 3))
     nll = nll_of(output.logits, targets)
     np.testing.assert_allclose(sums["nll"], nll.sum(), rtol=1e-5)
     chosen = output.decisions[1].action.tolist()
@@ -277,9 +279,8 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
     others = np.stack([returns[i // 3 * 3 : i // 3 * 3 + 3].sum(axis=0) - returns[i] for i in range(9)]) / 2
 
     def both(params):
-        _, output = nnx.merge(task.graphdef, params)(
-            carry, jnp.asarray(tokens), key=jnp.repeat(keys, 3), mode="sample"
-        )
+        model = nnx.merge(task.graphdef, params)
+        output = model(jnp.asarray(tokens), initial_carry=carry, rngs=jnp.repeat(keys, 3))
         picked = jnp.take_along_axis(jax.nn.log_softmax(output.logits), jnp.asarray(targets)[..., None], -1)
         weighed = output.decisions[1].log_prob * jnp.asarray(returns - others)
         return (-picked.sum() - weighed.sum()) / 9
@@ -299,7 +300,7 @@ def test_relaxed_epochs_read_each_stream_once():
     batch = train_batches(task)[0]
     starts = [each.initial_carry(params, jax.random.key(3)) for each in (task, alone)]
     found = [
-        each.loss(params, carry, batch, jax.random.key(1), each.stage(0).of_model(0))
+        each.loss(params, carry, batch, jax.random.key(1), of_model(each.stage(0), 0))
         for each, carry in zip((task, alone), starts, strict=True)
     ]
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
@@ -323,7 +324,7 @@ def test_averaged_predictions_are_means_of_probabilities(batch_size):
     tokens, truth = (np.repeat(leaf, 4, axis=0) for leaf in padded)
     model = nnx.merge(task.graphdef, params)
     carry = task.initial_carry(params, KEYS[0], batch_size=4 * batch_size)
-    _, output = model(carry, jnp.asarray(tokens, jnp.int32), mode="sample")
+    output = model(jnp.asarray(tokens, jnp.int32), initial_carry=carry)
     probabilities = np.exp(-nll_of(output.logits, truth)).reshape(batch_size, 4, rows).mean(axis=1)
     nll = -np.log(probabilities).ravel()[:37].mean()
     np.testing.assert_allclose(found["dev_perplexity"], [np.exp(nll)], rtol=1e-4)
@@ -344,7 +345,7 @@ def test_cached_perplexity_is_that_of_the_models_states_and_words():
     inputs, targets = stream_of(task, "valid")
     for seed, each in enumerate(params):
         model = nnx.merge(task.graphdef, each)
-        _, output = model(task.initial_carry(each, keys[0], 1), jnp.asarray(inputs)[None], mode="greedy")
+        output = model(jnp.asarray(inputs)[None], policy=F.Policy("greedy"))
         states = np.asarray(output.states[0], float)
         model_says = np.exp(-nll_of(output.logits[0], targets))
         for i, flatness in enumerate(grid.flatness):
@@ -376,8 +377,8 @@ def test_activations_are_regularised_as_printed():
     params = task.init(jax.random.key(0))
     batch = train_batches(task)[0]
     carry, keys = task.initial_carry(params, jax.random.key(3)), jax.random.split(jax.random.key(1), 3)
-    losses = [each.loss(params, carry, batch, keys, each.stage(0).of_model(0))[0] for each in (task, plain)]
-    _, output = nnx.merge(task.graphdef, params)(carry, batch.inputs, key=keys, mode="sample")
+    losses = [each.loss(params, carry, batch, keys, of_model(each.stage(0), 0))[0] for each in (task, plain)]
+    output = nnx.merge(task.graphdef, params)(jnp.asarray(batch.inputs), initial_carry=carry, rngs=keys)
     h, dropped = (np.asarray(leaf, float) for leaf in (output.states, output.dropped_states))
     assert (dropped == 0).mean() > 0.2 and not np.any(h == 0)
     expected = 2.0 * np.mean(dropped**2) + 0.7 * np.mean((h[:, 1:] - h[:, :-1]) ** 2)
@@ -408,11 +409,16 @@ def test_words_and_weights_are_dropped_for_all_streams_alike():
     tokens = jnp.tile(jnp.arange(5)[None], (3, 1))
     carry = model.initialize_carry(3, jax.random.key(3))
     keys = jax.random.split(jax.random.key(1), 3)
-    found = [model(carry, tokens, key=keys, shared_key=jax.random.key(k))[1].logits for k in (7, 8)]
+    read = partial(model, tokens, initial_carry=carry)
+    found = [read(rngs=keys, shared_key=jax.random.key(k)).logits for k in (7, 8)]
     for logits in found:
         np.testing.assert_array_equal(logits, jnp.tile(logits[:1], (3, 1, 1)))
     assert not np.allclose(found[0], found[1])
-    np.testing.assert_array_equal(model(carry, tokens, key=keys)[1].logits, model(carry, tokens)[1].logits)
+    # Without a key of their own they are dropped with the first stream's; in evaluation not at all.
+    np.testing.assert_array_equal(read(rngs=keys).logits, read(rngs=keys[:1].repeat(3)).logits)
+    assert not np.allclose(read(rngs=keys).logits, read(deterministic=True).logits)
+    with pytest.raises(UserError, match="dropped words and weights need rngs="):
+        read()
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -424,8 +430,7 @@ def test_tied_weights_are_one_table(tied):
     assert count == V * D + 2 * 4 * (2 * D * D + D) + V + (0 if tied else V * D)
     if tied:
         model = nnx.merge(task.graphdef, params)
-        carry = model.initialize_carry(1, jax.random.key(0))
-        _, output = model(carry, jnp.array([[1, 2, 3]]))
+        output = model(jnp.array([[1, 2, 3]]))
         table = np.asarray(model.embedding.embedding[...], float)
         expected = np.asarray(output.states, float) @ table.T + np.asarray(model.bias[...])
         np.testing.assert_allclose(output.logits, expected, rtol=1e-4, atol=1e-5)
@@ -450,7 +455,7 @@ def test_a_model_of_characters_trains_and_is_evaluated():
     params = task.init(jax.random.key(0))
     carry = task.initial_carry(params, jax.random.key(3))
     batch = train_batches(task)[0]
-    grads = jax.grad(lambda p: task.loss(p, carry, batch, jax.random.key(1), task.stage(0).of_model(0))[0])(
+    grads = jax.grad(lambda p: task.loss(p, carry, batch, jax.random.key(1), of_model(task.stage(0), 0))[0])(
         params
     )
     shapes = [leaf.shape for leaf in jax.tree.leaves(grads)]
@@ -491,7 +496,7 @@ def test_gradients_through_carried_segments_are_those_of_one_long_pass(model):
         model = nnx.merge(task.graphdef, params)
         carry, total = model.initialize_carry(2, jax.random.key(3)), 0.0
         for start, end in pieces:
-            carry, output = model(carry, tokens[:, start:end], mode="sample")
+            carry, output = model(tokens[:, start:end], initial_carry=carry, return_carry=True)
             log_probs = jax.nn.log_softmax(output.logits)
             total = total - jnp.take_along_axis(log_probs, targets[:, start:end, None], axis=-1).sum()
             total = total + sum((d.log_prob * 0.3).sum() for d in output.decisions)

@@ -20,7 +20,6 @@ from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.run_dir import RunDir
-from dynskip_jax.training.stage import Stage
 
 NUM_BATCHES = 3
 
@@ -46,7 +45,7 @@ class Scripted:
         return jax.random.normal(key, (2,))
 
     def stage(self, epoch):
-        return Stage()
+        return ()
 
     def loss(self, params, carry, batch, keys, stage, axis_name=None):
         noise = jax.random.normal(keys[0], (2,))

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Decision, parse_time_skip
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.training.objective import AgentObjective, agent_loss
+from dynskip_jax.training.objective import AgentObjective, AgentStage
+from dynskip_jax.training.stage import of_model
 
 BATCH, TIME, ROLLOUTS = 6, 4, 3
 DYNAMIC = parse_time_skip("dynamic:5")
@@ -23,6 +25,13 @@ def decision_of(seed):
         log_prob=jnp.asarray(-rng.exponential(1.0, (BATCH, TIME)), jnp.float32),
         entropy=jnp.asarray(rng.uniform(0, 1.6, (BATCH, TIME)), jnp.float32),
     )
+
+
+def agents_part(objective, skips, decisions, rewards, valid=None):
+    """What is left of the loss where the network's is 0."""
+    stage = AgentStage(F.Policy("sample"), objective.entropy_coef)
+    nll = jnp.zeros(rewards.shape)
+    return objective.loss(stage, nll, decisions, skips=skips, rewards=rewards, valid=valid)
 
 
 def slow_returns(objective, log_prob, rewards):
@@ -83,7 +92,7 @@ def test_loss_and_gradient_are_the_slow_definition(kind, baseline, entropy, disc
 
     def loss(log_prob, entropies, rewards):
         traced = decision._replace(log_prob=log_prob, entropy=entropies)
-        return agent_loss(objective, (DYNAMIC,), (traced,), rewards)
+        return agents_part(objective, (DYNAMIC,), (traced,), rewards)
 
     value, grads = jax.value_and_grad(loss, (0, 1, 2))(decision.log_prob, decision.entropy, rewards)
     np.testing.assert_allclose(value, slow_loss(objective, decision, rewards), rtol=1e-4)
@@ -102,11 +111,11 @@ def test_a_case_worked_out_by_hand():
     )
     # Returns less baseline: (10 - 4) and (4 - 10). Losses: 3 * 6 = 18 and 7 * -6 = -42; their mean is -12.
     objective = AgentObjective(entropy_coef=0.0, baseline="batch")
-    assert agent_loss(objective, (DYNAMIC,), (decision,), jnp.array([10.0, 4.0])) == -12.0
+    assert agents_part(objective, (DYNAMIC,), (decision,), jnp.array([10.0, 4.0])) == -12.0
     # Rewards to go (3, 2) and (0, 0): losses 1 * 3 + 2 * 2 = 7 and 0; half of their mean.
     objective = AgentObjective(entropy_coef=0.0, rl_coef=0.5)
     rewards = jnp.array([[1.0, 2.0], [0.0, 0.0]])
-    assert agent_loss(objective, (DYNAMIC,), (decision,), rewards) == 0.5 * 3.5
+    assert agents_part(objective, (DYNAMIC,), (decision,), rewards) == 0.5 * 3.5
 
 
 def test_rewards_of_each_kind():
@@ -129,18 +138,18 @@ def test_only_layers_that_sample_contribute(entropy):
     decisions = tuple(decision_of(seed) for seed in range(4))
     rewards = rewards_of("per_step")
     quiet = tuple(parse_time_skip(name) for name in ("lstm", "fixed:3", "attention:4"))
-    assert agent_loss(objective, quiet, decisions[:3], rewards) == 0.0
-    first, last = (agent_loss(objective, (DYNAMIC,), (decisions[i],), rewards) for i in (0, 3))
+    assert agents_part(objective, quiet, decisions[:3], rewards) == 0.0
+    first, last = (agents_part(objective, (DYNAMIC,), (decisions[i],), rewards) for i in (0, 3))
     stack = (DYNAMIC, quiet[0], quiet[2], DYNAMIC)
-    np.testing.assert_allclose(agent_loss(objective, stack, decisions, rewards), first + last, rtol=1e-6)
+    np.testing.assert_allclose(agents_part(objective, stack, decisions, rewards), first + last, rtol=1e-6)
 
 
 def test_rollouts_of_an_example_follow_each_other():
     objective = AgentObjective(entropy_coef=0.0, baseline="rollouts", rollouts=ROLLOUTS)
     each = jnp.array([5.0, -2.0])
     # Equal rewards within an example leave no advantage; in the other order they do.
-    repeated = agent_loss(objective, (DYNAMIC,), (decision_of(0),), jnp.repeat(each, ROLLOUTS))
-    tiled = agent_loss(objective, (DYNAMIC,), (decision_of(0),), jnp.tile(each, ROLLOUTS))
+    repeated = agents_part(objective, (DYNAMIC,), (decision_of(0),), jnp.repeat(each, ROLLOUTS))
+    tiled = agents_part(objective, (DYNAMIC,), (decision_of(0),), jnp.tile(each, ROLLOUTS))
     assert abs(repeated) < 1e-5
     assert abs(tiled) > 0.1
 
@@ -165,7 +174,7 @@ def test_classifier_compares_the_rollouts_of_one_example():
             ),
         )
         loss, (_, sums) = task.loss(
-            task.init(jax.random.key(1)), (), batch, jax.random.key(2), task.stage(0).of_model(0)
+            task.init(jax.random.key(1)), (), batch, jax.random.key(2), of_model(task.stage(0), 0)
         )
         return loss - sums["nll"] / sums["examples"], sums["examples"]
 

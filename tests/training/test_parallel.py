@@ -199,9 +199,9 @@ def compiled_step(kind, num_seeds, devices):
         loop._zero_sums(task, params, keys),
     )
     stage = task.stage(0)
-    step = loop._make_step(task, optimizer, parallel, stage.name)
+    step = loop._make_step(task, optimizer, parallel)
     batch = next(iter(task.train_batches(0)))
-    arguments = state, batch, keys.train, 0, jnp.ones(num_seeds), stage.values, jnp.zeros(num_seeds, bool)
+    arguments = state, batch, keys.train, 0, jnp.ones(num_seeds), stage, jnp.zeros(num_seeds, bool)
     return step.lower(*arguments).compile().as_text()
 
 

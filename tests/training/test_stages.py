@@ -15,12 +15,12 @@ from dynskip_jax.functional import Dynamic, Previous, TimeSkip, parse_time_skip
 from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
-from dynskip_jax.training.objective import AgentObjective, agent_loss, network_loss
+from dynskip_jax.training.objective import AgentObjective, AgentStage
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.parallel import make_parallel
 from dynskip_jax.training.run_dir import RunDir
 from dynskip_jax.training.schedule import geometric, linear
-from dynskip_jax.training.stage import Sweep
+from dynskip_jax.training.stage import Sweep, of_model
 
 EXACT = AgentObjective(baseline="rollouts", rollouts=2, entropy="exact", entropy_coef=0.1)
 
@@ -92,17 +92,22 @@ def test_numbers_of_a_schedule():
     objective = AgentObjective(
         entropy_coef=0.4, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2, temperature_final=0.25
     )
-    assert [objective.mode(epoch) for epoch in range(4)] == ["soft", "soft", "sample", "sample"]
+    assert [objective.stage(epoch, 5).policy.mode for epoch in range(4)] == [
+        "soft",
+        "soft",
+        "sample",
+        "sample",
+    ]
     np.testing.assert_allclose(
-        [objective.entropy_coef_at(epoch, 5) for epoch in range(5)], [0.4, 0.3, 0.2, 0.1, 0]
+        [objective.stage(epoch, 5).entropy_coef for epoch in range(5)], [0.4, 0.3, 0.2, 0.1, 0]
     )
-    assert [objective.temperature_at(epoch) for epoch in range(3)] == [1.0, 0.25, 0.25]
+    assert [objective.stage(epoch, 5).policy.temperature for epoch in range(3)] == [1.0, 0.25, 0.25]
     closing = dataclasses.replace(objective, relaxed_entropy_coef=0.2, relaxed_entropy_coef_final=-0.1)
-    coefs = [closing.entropy_coef_at(epoch, 5) for epoch in range(5)]
+    coefs = [closing.stage(epoch, 5).entropy_coef for epoch in range(5)]
     np.testing.assert_allclose(coefs, [0.2, -0.1, 0.2, 0.1, 0], atol=1e-12)
     constant = AgentObjective(entropy_coef=0.4)
-    assert {constant.entropy_coef_at(epoch, 5) for epoch in range(5)} == {0.4}
-    assert {constant.mode(epoch) for epoch in range(5)} == {"sample"}
+    assert {constant.stage(epoch, 5).entropy_coef for epoch in range(5)} == {0.4}
+    assert {constant.stage(epoch, 5).policy.mode for epoch in range(5)} == {"sample"}
 
 
 @pytest.mark.slow
@@ -181,7 +186,7 @@ def loss_and_gradient(objective, carry=None, **settings):
     params = task.init(jax.random.key(1))
     batch = jax.tree.map(lambda leaf: leaf[0], next(iter(task.train_batches(0))))
     carry = task.initial_carry(params, jax.random.key(0)) if carry is None else carry
-    stage = task.stage(0).of_model(0)
+    stage = of_model(task.stage(0), 0)
     value = jax.value_and_grad(task.loss, has_aux=True)
     return value(params, carry, batch, jax.random.key(2), stage)
 
@@ -223,9 +228,13 @@ def test_vimco_trains_the_averaged_prediction():
     alone = AgentObjective(rollouts=3, entropy_coef=0.0)
     nll = jnp.array([0.1, 2.0, 0.7, 1.0, 1.0, 1.0])  # three rollouts of two examples
     expected = -np.log(np.exp(-np.array(nll)).reshape(2, 3).mean(axis=1)).mean()
-    np.testing.assert_allclose(network_loss(vimco, "sample", nll), expected, rtol=1e-6)
+
+    def network_loss(objective, mode):
+        return objective.loss(AgentStage(F.Policy(mode), 0.0), nll, (), valid=None)
+
+    np.testing.assert_allclose(network_loss(vimco, "sample"), expected, rtol=1e-6)
     for objective, mode in ((vimco, "soft"), (alone, "sample")):
-        np.testing.assert_allclose(network_loss(objective, mode, nll), nll.mean(), rtol=1e-6)
+        np.testing.assert_allclose(network_loss(objective, mode), nll.mean(), rtol=1e-6)
     # The metrics stay those of single samples; the agent gets a gradient of its own.
     (_, (_, sums)), gradient = loss_and_gradient(vimco)
     (_, (_, of_samples)), other = loss_and_gradient(alone)
@@ -238,8 +247,8 @@ def test_vimco_trains_the_averaged_prediction():
 def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
     decision = F.Decision(jnp.ones((2, 3), int), jnp.full((2, 3), -5.0), jnp.arange(6.0).reshape(2, 3))
     objective = AgentObjective(entropy=entropy, relaxation="soft", relaxed_epochs=1)
-    skip, rewards = Dynamic(4, 1.0), jnp.array([1.0, 2.0])
-    loss = agent_loss(objective, (skip,), (decision,), rewards, mode="soft", entropy_coef=-0.5)
+    stage, nll = AgentStage(F.Policy("soft"), -0.5), jnp.array([1.0, 2.0])
+    loss = objective.loss(stage, nll, decision, valid=None) - nll.mean()
     np.testing.assert_allclose(loss, 0.5 * (0 + 1 + 2 + 3 + 4 + 5) / 2)
 
 
@@ -255,7 +264,7 @@ def test_averaged_predictions_are_means_of_probabilities():
         [dev.x, np.repeat(dev.x[:1], task.settings.evaluation_batch_size - len(dev.x), axis=0)]
     )
     for sample in jax.random.split(key, 5):
-        total += jax.nn.softmax(model(jnp.asarray(x), carry_key=sample, mode="sample").logits)[: len(dev.x)]
+        total += jax.nn.softmax(model(jnp.asarray(x), rngs=sample).logits)[: len(dev.x)]
     nll = -np.log(np.asarray(total / 5)[np.arange(len(dev.y)), dev.y])
     averaged = task.evaluate(params, "dev", keys, mode="sample", samples=5)
     np.testing.assert_allclose(averaged["dev_nll"], nll.mean(), rtol=1e-5)
@@ -271,7 +280,7 @@ def test_positions_stand_beside_the_symbols():
         task = classification(skip="lstm", num_positions=positions)
         model = task._model(jax.random.key(0))
         assert model.stack.layers[0].cell.in_features == 6 + positions
-        x = model(same, carry_key=jax.random.key(0)).observations[0][0]
+        x = model(same).observations[0][0]
         outputs.append(x)
     assert (outputs[0][:, 0] == outputs[0][:, 3]).all()
     np.testing.assert_array_equal(outputs[1][0, :, 6:], np.eye(7))

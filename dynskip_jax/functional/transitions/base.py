@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from dynskip_jax.functional.product import activate, product, row
+from dynskip_jax.functional.product import activate, affine
 
 Initializer = Callable[..., Any]
 
@@ -51,10 +51,7 @@ def dense(
     activations: Sequence[str] = ("linear",),
 ) -> Any:
     """The plain `Dense`."""
-    y = product(x, w)
-    for addend in addends:
-        y = y + (addend if addend.ndim == y.ndim else row(addend, y))
-    return activate(y, activations)
+    return activate(affine(x, w, *addends), activations)
 
 
 def unchanged(memory: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:

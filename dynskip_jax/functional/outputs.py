@@ -1,0 +1,35 @@
+"""Output tuples that say what to do where they are taken for the array that they hold."""
+
+from typing import Any
+
+from dynskip_jax.errors import UserError
+
+_OPERATORS = (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "rmatmul"),
+    *("neg", "pow", "array"),
+)
+
+
+def holds_array(field: str) -> Any:
+    """Decorates a named tuple: used as an array, it raises a `UserError` that names the field to be taken."""
+
+    def decorate(cls: type) -> type:
+        message = f"{cls.__name__} is no array: take its .{field}, as in out.{field}"
+
+        def refuse(self: Any, *_: Any, **__: Any) -> Any:
+            raise UserError(message)
+
+        def item(self: Any, index: Any) -> Any:
+            return tuple.__getitem__(self, index) if isinstance(index, int | slice) else refuse(self)
+
+        def attribute(self: Any, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise AttributeError(f"{cls.__name__} has no {name!r}; the array is its .{field}")
+
+        for name in (*(f"__{operator}__" for operator in _OPERATORS), "__jax_array__"):
+            setattr(cls, name, refuse)
+        cls.__getitem__, cls.__getattr__ = item, attribute
+        return cls
+
+    return decorate

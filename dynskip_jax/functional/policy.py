@@ -1,0 +1,47 @@
+"""How choices are made: sampled, greedy or relaxed, among which skips, and with which skip weight."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.relaxation import RELAXATIONS
+
+MODES = ("sample", "greedy", *RELAXATIONS)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("temperature", "mix", "mask"), meta_fields=("mode",))
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """How a layer's choices are made. A pytree whose `mode` is static: it may be an argument under `jit`.
+
+    Attributes:
+        mode: `sample`; `greedy`, the most probable choice; or a relaxation (`RELAXATIONS`), weights on all
+            K states.
+        temperature: τ of attention and relaxations, a number.
+        mix: the skip weight λ in [0, 1], in place of the time skip's own; None keeps that. Traced, it sweeps
+            λ inside one program.
+        mask: False for skips an agent may not choose, (K,) or (*batch, K); masking all but the first K'
+            sweeps K inside one program. Where it leaves nothing, State(t-1) enters. None allows all.
+
+    Raises:
+        UserError: there is no such mode.
+
+    Example::
+
+        >>> Policy("greedy", mix=0.5)
+        Policy(mode='greedy', temperature=1.0, mix=0.5, mask=None)
+    """
+
+    mode: str = "sample"
+    # Leaves of a pytree: JAX may put anything in their place.
+    temperature: Any = 1.0
+    mix: Any = None
+    mask: Any = None
+
+    def __post_init__(self) -> None:
+        """Checks the mode."""
+        if self.mode not in MODES:
+            raise UserError(f"unknown mode {self.mode!r}: choose one of {', '.join(MODES)}")
