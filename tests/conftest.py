@@ -21,8 +21,10 @@ from jaxtyping import install_import_hook
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Checks every annotated shape and dtype of the library at run time.
-install_import_hook("dynskip_jax", "beartype.beartype")
+# Checks every annotated shape and dtype of the library at run time; but not for what users see, who have no
+# such checks (tests/nn/users_table.py).
+if "DYNSKIP_TEST_AS_USERS" not in os.environ:
+    install_import_hook("dynskip_jax", "beartype.beartype")
 
 
 @pytest.fixture(scope="session", autouse=True)

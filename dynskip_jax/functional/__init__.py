@@ -58,6 +58,7 @@ from dynskip_jax.functional.recurrence import (
 from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
+from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.skipping import Reading, read_skipping
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
@@ -185,6 +186,7 @@ __all__ = [
     "read_skipping",
     "recurrent_dropout_mask",
     "recurrent_step",
+    "register_for_export",
     "reinforce_loss",
     "relaxed_weights",
     "restart_carry",

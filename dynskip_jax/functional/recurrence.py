@@ -376,7 +376,8 @@ def advance(
         h = depth.into_output(params.depth, inputs.depth, entering.h, new.h, dense)
         new = new._replace(h=h)
     if inputs.kept is not None:
-        new = jax.tree.map(lambda new, old, kept: new + kept * (old - new), new, previous, inputs.kept)
+        kept = transition.state(*inputs.kept)
+        new = jax.tree.map(lambda new, old, kept: new + kept * (old - new), new, previous, kept)
     if update is None:
         return new
     share = update[..., None]
@@ -451,11 +452,19 @@ def check_call(
         )
 
 
-def check_carry(recurrence: Recurrence, carry: SkipCarry, batch: tuple[int, ...]) -> None:
+def check_carry(
+    recurrence: Recurrence, carry: SkipCarry, batch: tuple[int, ...], hidden: int | None = None
+) -> None:
     """Checks that a carry is one of this layer and this batch.
 
+    Args:
+        recurrence: what the layer computes.
+        carry: what is to be checked.
+        batch: sizes of the batch axes.
+        hidden: size of the state's arrays, where it is known.
+
     Raises:
-        UserError: it is of another K, batch or kind.
+        UserError: it is of another K, batch, size or kind.
     """
     if not isinstance(carry, SkipCarry):
         raise UserError(f"expected a SkipCarry, as initialize_carry makes it, got {_described(carry)}")
@@ -467,6 +476,8 @@ def check_carry(recurrence: Recurrence, carry: SkipCarry, batch: tuple[int, ...]
             raise UserError(f"expected a carry of the inputs' batch {batch}, got one of {array.shape[:-2]}")
         if array.shape[-2] != K:
             raise UserError(f"expected a carry with K = {K} slots, got one with {array.shape[-2]}")
+        if hidden is not None and array.shape[-1] != hidden:
+            raise UserError(f"expected a carry of {hidden} features, got one of {array.shape[-1]}")
     check_keys(carry.key)
     if carry.key.shape != batch:
         raise UserError(

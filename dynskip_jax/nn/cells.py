@@ -28,8 +28,7 @@ class SkipCell(nnx.RNNCellBase):
     `nnx.Bidirectional`. For training an agent use `SkipLayer`, which returns its decisions beside h, or
     `return_decision=True`; the decisions past the end of a sequence are then those of a step like any other
     (`nnx.RNN` tells a cell nothing of lengths), so losses have to be told what is `valid`. Give
-    `nnx.Bidirectional` a `merge_fn` of yours for them: its own concatenates every array's last axis, which
-    is time of a decision.
+    `nnx.Bidirectional` the `merge_fn` that is `merge_directions`: its own concatenates decisions along time.
 
     `functional.recurrent_step` holds the mathematics.
 
@@ -201,13 +200,13 @@ class SkipCell(nnx.RNNCellBase):
         Raises:
             UserError: something is drawn, and there is no key.
         """
-        if rngs is None and (self.draws() or carry_init is not None):
+        if rngs is None and (self._draws() or carry_init is not None):
             raise UserError(
                 "this cell draws (choices, dropout or zoneout): pass a PRNG key or nnx.Rngs, or call .eval()"
             )
-        return self.new_carry(input_shape[:-1], drawn_key(rngs), self.deterministic, carry_init)
+        return self._new_carry(input_shape[:-1], drawn_key(rngs), self.deterministic, carry_init)
 
-    def new_carry(
+    def _new_carry(
         self,
         batch: Sequence[int],
         key: Key[Array, "..."],
@@ -227,9 +226,9 @@ class SkipCell(nnx.RNNCellBase):
         else:
             state = self.initial_state(batch)
         carry = F.initial_carry(noise_key, self.recurrence, state)
-        return self.draw_recurrent_mask(carry, dropout_key, deterministic=deterministic)
+        return self._draw_recurrent_mask(carry=carry, key=dropout_key, deterministic=deterministic)
 
-    def draws(
+    def _draws(
         self, policy: F.Policy | None = None, *, replayed: bool = False, deterministic: bool | None = None
     ) -> bool:
         """Whether a call draws anything: choices, a recurrent-dropout mask or zoneout.
@@ -239,7 +238,7 @@ class SkipCell(nnx.RNNCellBase):
             replayed: whether they are given.
             deterministic: overrides the cell's own setting.
         """
-        mode = (policy or self.default_policy(deterministic)).mode
+        mode = self._policy(policy=policy, deterministic=deterministic).mode
         samples = self.skip.is_stochastic and not replayed and mode not in ("greedy", "soft")
         drops = self.recurrent_dropout > 0 or any(rate > 0 for rate in self.zoneout)
         return samples or (drops and not self._is_deterministic(deterministic))
@@ -260,7 +259,7 @@ class SkipCell(nnx.RNNCellBase):
         """Keeps the newest state and puts the initial one in place of the others; see `functional`."""
         return F.restart_carry(carry, self.recurrence, self.initial_state(carry.step.shape))
 
-    def draw_recurrent_mask(
+    def _draw_recurrent_mask(
         self, carry: F.SkipCarry, key: Array, *, deterministic: bool | None = None
     ) -> F.SkipCarry:
         """Returns the carry with a fresh recurrent-dropout mask, or with none in evaluation.
@@ -278,7 +277,9 @@ class SkipCell(nnx.RNNCellBase):
         )
         return carry._replace(recurrent_mask=mask)
 
-    def kept(self, carry: F.SkipCarry, steps: int | None = None, *, deterministic: bool | None = None) -> Any:
+    def _kept(
+        self, carry: F.SkipCarry, steps: int | None = None, *, deterministic: bool | None = None
+    ) -> Any:
         """Returns what zoneout keeps of the steps that follow a carry; None without zoneout.
 
         Args:
@@ -325,8 +326,8 @@ class SkipCell(nnx.RNNCellBase):
         Raises:
             UserError: the input or the carry is not of this cell, or weights would have to be dropped.
         """
-        self.check_inputs(inputs, "(*batch, in)", 1)
-        check_carry(self.recurrence, carry, inputs.shape[:-1])
+        self._check_inputs(inputs, "(*batch, in)", 1)
+        check_carry(self.recurrence, carry, inputs.shape[:-1], self.hidden_features)
         if self.weight_dropout > 0.0 and not self.deterministic:
             raise UserError(
                 "weight_dropout drops the same weights at all steps, which a cell alone cannot: "
@@ -334,12 +335,12 @@ class SkipCell(nnx.RNNCellBase):
             )
         params = self.params()
         step_inputs = F.project_inputs(params, inputs, self.recurrence, below=below, action=action)
-        step_inputs = step_inputs._replace(kept=self.kept(carry))
-        policy = policy or self.default_policy()
+        step_inputs = step_inputs._replace(kept=self._kept(carry=carry))
+        policy = self._policy(policy=policy)
         carry, output = F.recurrent_step(params, carry, step_inputs, self.recurrence, policy)
         return carry, output if self.return_decision else output.h
 
-    def check_inputs(self, inputs: Any, shape: str, axes: int) -> None:
+    def _check_inputs(self, inputs: Any, shape: str, axes: int) -> None:
         """Raises a `UserError` unless inputs are floats of so many axes or more, the last `in_features`."""
         expected = shape.replace("in)", f"{self.in_features})")
         dtype = getattr(inputs, "dtype", None)
@@ -351,9 +352,13 @@ class SkipCell(nnx.RNNCellBase):
         if inputs.ndim < axes or inputs.shape[-1] != self.in_features:
             raise UserError(f"expected inputs {expected}, got {found}")
 
-    def default_policy(self, deterministic: bool | None = None) -> F.Policy:
-        """How choices are made when the caller does not say."""
-        return F.Policy("greedy" if self._is_deterministic(deterministic) else "sample")
+    def _policy(self, *, policy: F.Policy | None = None, deterministic: bool | None = None) -> F.Policy:
+        """How choices are made: as the caller says; by default greedy in evaluation, else sampled."""
+        if policy is None:
+            return F.Policy("greedy" if self._is_deterministic(deterministic) else "sample")
+        if not isinstance(policy, F.Policy):
+            raise UserError(f"policy is a Policy, such as Policy('greedy'), not {policy!r}")
+        return policy
 
     def _is_deterministic(self, deterministic: bool | None) -> bool:
         return self.deterministic if deterministic is None else deterministic

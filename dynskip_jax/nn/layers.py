@@ -16,6 +16,19 @@ from dynskip_jax.nn.cells import SkipCell, drawn_key
 WEIGHTS = 3  # which of a call's keys dropped weights have; the carry has the first ones
 
 
+def merge_directions(
+    forward: Float[Array, "batch time *features"], backward: Float[Array, "batch time *features"]
+) -> Array:
+    """A `merge_fn` for `nnx.Bidirectional` over two `SkipLayer`s that return their decisions.
+
+    Flax's own concatenates the last axis of every array, which of a decision is time. Here features stand
+    beside each other, and of decisions the directions become the last axis, (batch, time, 2).
+    """
+    if forward.ndim < 3:
+        return jnp.stack([forward, backward], axis=-1)
+    return jnp.concatenate([forward, backward], axis=-1)
+
+
 class SkipLayer(nnx.Module):
     """Runs a `SkipCell` over sequences, input projections outside the loop.
 
@@ -123,9 +136,9 @@ class SkipLayer(nnx.Module):
         """
         cell = self.cell
         deterministic = cell.deterministic if deterministic is None else deterministic
-        policy = policy or cell.default_policy(deterministic)
+        policy = cell._policy(policy=policy, deterministic=deterministic)
         time_major = self.time_major if time_major is None else time_major
-        cell.check_inputs(inputs, "(time, *batch, in)" if time_major else "(*batch, time, in)", 2)
+        cell._check_inputs(inputs, "(time, *batch, in)" if time_major else "(*batch, time, in)", 2)
         rank = inputs.ndim - 2
         per_step = inputs, below, actions, segment_ids
         if time_major:
@@ -153,7 +166,7 @@ class SkipLayer(nnx.Module):
             seq_lengths=seq_lengths,
             segment_ids=segment_ids,
             initial=cell.initial_state(inputs.shape[:1]) if segment_ids is not None else None,
-            kept=cell.kept(carry, inputs.shape[1], deterministic=deterministic),
+            kept=cell._kept(carry=carry, steps=inputs.shape[1], deterministic=deterministic),
             reverse=self.reverse if reverse is None else reverse,
             keep_order=self.keep_order if keep_order is None else keep_order,
             actions=actions,
@@ -174,7 +187,9 @@ class SkipLayer(nnx.Module):
     ) -> tuple[F.SkipCarry, Key[Array, ""] | None]:
         """The carry to start from, and the key of dropped weights, drawn from `rngs` where needed."""
         cell, key = self.cell, None
-        draws = initial_carry is None and cell.draws(policy, replayed=replayed, deterministic=deterministic)
+        draws = initial_carry is None and cell._draws(
+            policy=policy, replayed=replayed, deterministic=deterministic
+        )
         drops_weights = cell.weight_dropout > 0.0 and not deterministic
         if draws or (drops_weights and weight_key is None):
             if rngs is None:
@@ -183,12 +198,11 @@ class SkipLayer(nnx.Module):
                 )
             key = drawn_key(rngs)
         if initial_carry is None:
-            initial_carry = cell.new_carry(batch, jax.random.key(0) if key is None else key, deterministic)
-        elif deterministic:
-            F.check_carry(cell.recurrence, initial_carry, batch)
-            initial_carry = initial_carry._replace(recurrent_mask=None)
+            initial_carry = cell._new_carry(batch, jax.random.key(0) if key is None else key, deterministic)
         else:
-            F.check_carry(cell.recurrence, initial_carry, batch)
+            F.check_carry(cell.recurrence, initial_carry, batch, cell.hidden_features)
+            if deterministic:
+                initial_carry = initial_carry._replace(recurrent_mask=None)
         if not drops_weights:
             weight_key = None
         elif weight_key is None:

@@ -36,6 +36,9 @@ class StackOutput(NamedTuple):
     observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
 
 
+F.register_for_export(StackOutput)
+
+
 class SkipStack(nnx.Module):
     """Layers on top of each other, with dropout on every layer's input and on the last one's output.
 
@@ -138,13 +141,13 @@ class SkipStack(nnx.Module):
             rngs: a PRNG key, one for each sequence, (batch,), an `nnx.Rngs` or a stream; None where nothing
                 is drawn.
         """
-        if rngs is None and any(layer.cell.draws(deterministic=self.deterministic) for layer in self.layers):
+        if rngs is None and any(layer.cell._draws(deterministic=self.deterministic) for layer in self.layers):
             raise UserError(
                 "this stack draws (choices, dropout): pass a PRNG key or nnx.Rngs, or call .eval()"
             )
         keys = split_each(drawn_key(rngs), len(self.layers))
         return tuple(
-            layer.cell.new_carry((batch_size,), k, True) for layer, k in zip(self.layers, keys, strict=True)
+            layer.cell._new_carry((batch_size,), k, True) for layer, k in zip(self.layers, keys, strict=True)
         )
 
     def restart_carry(self, carry: tuple[F.SkipCarry, ...]) -> tuple[F.SkipCarry, ...]:
@@ -191,8 +194,8 @@ class SkipStack(nnx.Module):
             UserError: an argument does not fit, or something is drawn without a key.
         """
         deterministic = self.deterministic if deterministic is None else deterministic
-        policy = policy or F.Policy("greedy" if deterministic else "sample")
-        self.layers[0].cell.check_inputs(inputs, "(*batch, time, in)", 2)
+        policy = self.layers[0].cell._policy(policy=policy, deterministic=deterministic)
+        self.layers[0].cell._check_inputs(inputs, "(*batch, time, in)", 2)
         axes = BatchAxes(inputs.shape[:-2])
         self._check_per_layer(initial_carry=initial_carry, actions=actions)
         x, carry, seq_lengths, segment_ids, actions = axes.merged(
@@ -221,7 +224,9 @@ class SkipStack(nnx.Module):
             if direction == 0:
                 x = drop(keys[place], self.dropout[place], x)
             if keys[depth + 1 + i] is not None:
-                start = cell.draw_recurrent_mask(start, keys[depth + 1 + i], deterministic=deterministic)
+                start = cell._draw_recurrent_mask(
+                    carry=start, key=keys[depth + 1 + i], deterministic=deterministic
+                )
             end, output = layer(
                 x,
                 below=self._below(i, outputs),
@@ -271,7 +276,7 @@ class SkipStack(nnx.Module):
         places = len(self.dropout) + num_layers
         replayed = [actions is not None and actions[i] is not None for i in range(num_layers)]
         draws = carry is None and any(
-            cell.draws(policy, replayed=known, deterministic=deterministic)
+            cell._draws(policy=policy, replayed=known, deterministic=deterministic)
             for cell, known in zip(cells, replayed, strict=True)
         )
         drops = not deterministic and (any(self.dropout) or any(cell.recurrent_dropout for cell in cells))
@@ -289,7 +294,7 @@ class SkipStack(nnx.Module):
             if key is not None:
                 carry_key, key = split_each(key, 2)
             keys = split_each(carry_key, num_layers)
-            carry = tuple(cell.new_carry((batch,), k, True) for cell, k in zip(cells, keys, strict=True))
+            carry = tuple(cell._new_carry((batch,), k, True) for cell, k in zip(cells, keys, strict=True))
         feature_keys = (None,) * places
         if drops:
             feature_keys = split_each(example_keys(key, (batch,)), places)

@@ -129,7 +129,7 @@ class LanguageModelling:
             jax.vmap(lambda params: nnx.state(self._with_table(params), nnx.Param))
         )
         self._evaluate_segment = jax.jit(
-            jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None, None, None)),
+            jax.vmap(self._segment_sums, in_axes=(0, 0, None, 0, None, None)),
             static_argnums=(4, 5),
             donate_argnums=1,
         )

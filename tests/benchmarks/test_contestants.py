@@ -120,7 +120,7 @@ def test_weight_gradient_is_complete(entries):
 
 def test_samples_differ_between_sequences_and_steps():
     """The carry that a contestant starts from makes the agent sample, not repeat itself."""
-    layer = SkipLayer(jax_layers.cell(SHAPE, DYNAMIC), rngs=False)
+    layer = SkipLayer(jax_layers.cell(SHAPE, DYNAMIC))
     out = layer(jax_layers.inputs(SHAPE), initial_carry=jax_layers.start(layer, SHAPE))
     assert len(np.unique(out.decision.action)) > 1
 

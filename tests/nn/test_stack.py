@@ -132,7 +132,7 @@ def test_parameters_may_be_narrower_than_float32():
     """Orthogonal matrices are not drawn in bfloat16; construction failed."""
     cell = SkipCell(INPUT, HIDDEN, F.Dynamic(3), param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(cell, nnx.Param))} == {jnp.dtype(jnp.bfloat16)}
-    out = SkipLayer(cell)(inputs().astype(jnp.bfloat16))
+    out = SkipLayer(cell)(inputs().astype(jnp.bfloat16), rngs=jax.random.key(1))
     assert np.isfinite(out.h.astype(jnp.float32)).all() and set(np.unique(out.decision.action)) == {1, 2, 3}
 
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from dynskip_jax import functional as F
 from dynskip_jax.data import make_corpus
 from dynskip_jax.functional import parse_time_skip
 from dynskip_jax.training.dynamic_evaluation import DynamicEvaluation
@@ -67,7 +66,7 @@ def by_hand(task, learning_rate, decay):
     def gradient(params, carry, inputs, targets, mask):
         def loss(params):
             end, output = nnx.merge(task.graphdef, params)(
-                inputs, initial_carry=carry, policy=F.Policy("greedy"), return_carry=True
+                inputs, initial_carry=carry, deterministic=True, return_carry=True
             )
             nll = -jnp.take_along_axis(jax.nn.log_softmax(output.logits), targets[..., None], -1)[..., 0]
             return (nll * mask).sum() / mask.sum(), (end, (nll * mask).sum())

@@ -152,7 +152,7 @@ def test_training_segments_carry_the_state_on():
         _, (carry, sums) = task.loss(params, carry, batch, jax.random.key(number), of_model(task.stage(0), 0))
         total, tokens = total + float(sums["nll"]), tokens + int(sums["tokens"])
     inputs, targets = (leaf.reshape(3, 20) for leaf in stream_of(task, "train"))
-    _, output = nnx.merge(task.graphdef, params)(start, jnp.asarray(inputs, jnp.int32), mode="sample")
+    output = nnx.merge(task.graphdef, params)(jnp.asarray(inputs, jnp.int32), initial_carry=start)
     assert tokens == 60
     np.testing.assert_allclose(total, nll_of(output.logits, targets).sum(), rtol=1e-4)
 
@@ -415,7 +415,7 @@ def test_words_and_weights_are_dropped_for_all_streams_alike():
         np.testing.assert_array_equal(logits, jnp.tile(logits[:1], (3, 1, 1)))
     assert not np.allclose(found[0], found[1])
     # Without a key of their own they are dropped with the first stream's; in evaluation not at all.
-    np.testing.assert_array_equal(read(rngs=keys).logits, read(rngs=keys[:1].repeat(3)).logits)
+    np.testing.assert_array_equal(read(rngs=keys).logits, read(rngs=jnp.repeat(keys[:1], 3)).logits)
     assert not np.allclose(read(rngs=keys).logits, read(deterministic=True).logits)
     with pytest.raises(UserError, match="dropped words and weights need rngs="):
         read()

@@ -1,0 +1,352 @@
+"""Weights from and to other libraries' recurrent layers, as dictionaries of arrays: none of them is imported.
+
+Every library orders its gates in a way of its own; ours are g, i, f, o of an LSTM and r, z, n of a GRU.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.nn.cells import SkipCell
+from dynskip_jax.nn.layers import SkipLayer
+from dynskip_jax.nn.stack import SkipStack
+
+ArrayLike = Any
+_zeros = nnx.initializers.zeros_init()
+
+# Names of the gates, in each library's order; n of a GRU is its candidate.
+_TORCH = {"lstm": "ifgo", "gru": "rzn"}
+_KERAS = {"lstm": "ifgo", "gru": "zrn"}
+_FLAX = {"lstm": "ifgo", "gru": "rzn"}
+_OURS = {"lstm": "gifo", "gru": "rz"}
+
+
+def from_torch(
+    state_dict: Mapping[str, ArrayLike],
+    *,
+    skip: F.TimeSkip = F.Previous(),  # noqa: B008 (immutable)
+    rngs: nnx.Rngs | None = None,
+    **cell_options: Any,
+) -> SkipStack:
+    """Makes a stack of the weights of a `torch.nn.LSTM` or `torch.nn.GRU`, of all its layers and directions.
+
+    The stack is batch-first, whatever `batch_first` was.
+
+    Args:
+        state_dict: `module.state_dict()`, its tensors as arrays (`{k: v.numpy() for k, v in …}`).
+        skip: the time skip of every layer: with `functional.Dynamic` an agent is put into a trained network.
+        rngs: for the agents' weights; not needed without.
+        **cell_options: of `SkipCell`.
+
+    Raises:
+        UserError: the dictionary is not that of an LSTM or a GRU.
+
+    Example::
+
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> state = {"weight_ih_l0": rng.normal(size=(32, 3)), "weight_hh_l0": rng.normal(size=(32, 8)),
+        ...          "bias_ih_l0": np.zeros(32), "bias_hh_l0": np.zeros(32)}
+        >>> stack = from_torch(state)
+        >>> stack(jnp.ones((2, 5, 3))).h.shape
+        (2, 5, 8)
+    """
+    arrays = {name: np.asarray(value) for name, value in state_dict.items()}
+    if not arrays or not all(re.fullmatch(r"(weight|bias)_(ih|hh)_l\d+(_reverse)?", n) for n in arrays):
+        raise UserError(
+            "expected the state_dict of a torch.nn.LSTM or GRU (weight_ih_l0, …, without a projection), "
+            f"got {', '.join(sorted(arrays)[:4]) or 'nothing'}"
+        )
+    bidirectional = "weight_ih_l0_reverse" in arrays
+    suffixes = ("", "_reverse") if bidirectional else ("",)
+    depth = len({re.search(r"_l(\d+)", name)[1] for name in arrays})
+    rows, hidden = arrays["weight_hh_l0"].shape
+    kind = {4: "lstm", 3: "gru"}.get(rows // hidden, "")
+    if not kind:
+        raise UserError(f"weight_hh_l0 has {rows // hidden} gates: an LSTM has 4 and a GRU 3")
+    stack = SkipStack(
+        arrays["weight_ih_l0"].shape[1],
+        hidden,
+        [skip] * depth,
+        transition=_transition(kind),
+        bidirectional=bidirectional,
+        cell_options=_quick(cell_options),
+        rngs=rngs or nnx.Rngs(0),
+    )
+    _needs_rngs(skip, rngs)
+    cells = iter(layer.cell for layer in stack.layers)
+    for layer in range(depth):
+        for suffix in suffixes:
+            place = f"l{layer}{suffix}"
+            zero = np.zeros(rows, arrays["weight_hh_l0"].dtype)
+            _fill(
+                next(cells),
+                kind,
+                _named(_TORCH[kind], arrays[f"weight_ih_{place}"].T),
+                _named(_TORCH[kind], arrays[f"weight_hh_{place}"].T),
+                _named(_TORCH[kind], arrays.get(f"bias_ih_{place}", zero)),
+                _named(_TORCH[kind], arrays.get(f"bias_hh_{place}", zero)),
+            )
+    return stack
+
+
+def to_torch(module: SkipStack | SkipLayer | SkipCell) -> dict[str, np.ndarray]:
+    """Returns the weights as the state dict of a `torch.nn.LSTM` or `torch.nn.GRU` of the same shape.
+
+    `module.load_state_dict({k: torch.from_numpy(v) for k, v in to_torch(stack).items()})`. Of skips and
+    agents it has nothing. The biases that torch has twice are in `bias_ih`, but for that which a GRU resets.
+
+    Args:
+        module: a stack, a layer or a cell with an LSTM or a GRU (reset after).
+
+    Raises:
+        UserError: torch has no such layer.
+    """
+    cells, ways = [module], 1
+    if isinstance(module, SkipStack):
+        cells, ways = [layer.cell for layer in module.layers], module.num_directions
+    elif isinstance(module, SkipLayer):
+        cells = [module.cell]
+    state = {}
+    for i, cell in enumerate(cells):
+        kind, w_x, w_h, b, b_h = _gates(cell, "torch.nn")
+        place = f"l{i // ways}" + ("_reverse" if i % ways else "")
+        state[f"weight_ih_{place}"] = _joined(_TORCH[kind], w_x).T
+        state[f"weight_hh_{place}"] = _joined(_TORCH[kind], w_h).T
+        state[f"bias_ih_{place}"] = _joined(_TORCH[kind], b)
+        state[f"bias_hh_{place}"] = _joined(_TORCH[kind], b_h)
+    return {name: np.ascontiguousarray(array) for name, array in state.items()}
+
+
+def from_flax(
+    params: nnx.Module | Mapping[str, Any],
+    *,
+    skip: F.TimeSkip = F.Previous(),  # noqa: B008 (immutable)
+    rngs: nnx.Rngs | None = None,
+    **cell_options: Any,
+) -> SkipCell:
+    """Makes a cell of the weights of Flax's `LSTMCell`, `OptimizedLSTMCell` or `GRUCell`, NNX or Linen.
+
+    Args:
+        params: an NNX cell, or its state as nested dictionaries, or a Linen cell's `variables["params"]`.
+        skip: the time skip.
+        rngs: for an agent's weights; not needed without.
+        **cell_options: of `SkipCell`.
+
+    Raises:
+        UserError: these are not the weights of such a cell.
+    """
+    if isinstance(params, nnx.Module):
+        params = nnx.to_pure_dict(nnx.state(params, nnx.Param))
+    layers = {
+        name.rstrip("_"): {k: np.asarray(v) for k, v in layer.items()} for name, layer in params.items()
+    }
+
+    def of(names: Sequence[str], which: str) -> list[np.ndarray] | None:
+        if not all(name in layers for name in names):
+            return None
+        kernels = [layers[name]["kernel"] for name in names]
+        if which == "kernel":
+            return kernels
+        return [
+            layers[n].get("bias", np.zeros(k.shape[1], k.dtype)) for n, k in zip(names, kernels, strict=True)
+        ]
+
+    if "dense_i" in layers:
+        gates = layers["dense_h"]["kernel"].shape[1] // layers["dense_h"]["kernel"].shape[0]
+        kind = {4: "lstm", 3: "gru"}.get(gates, "")
+        parts = [
+            np.split(of([name], which)[0], gates, axis=-1)
+            for which in ("kernel", "bias")
+            for name in ("dense_i", "dense_h")
+        ]
+    else:
+        kind = "lstm" if "ii" in layers else "gru" if "ir" in layers else ""
+        parts = [
+            of([side + gate for gate in _FLAX.get(kind, "?")], which)
+            for which in ("kernel", "bias")
+            for side in "ih"
+        ]
+    if not kind or any(part is None for part in parts):
+        raise UserError(
+            f"expected the weights of Flax's LSTM or GRU cell, got {', '.join(sorted(params)) or 'none'}"
+        )
+    w_x, w_h, b, b_h = (dict(zip(_FLAX[kind], part, strict=True)) for part in parts)
+    return _cell(kind, w_x, w_h, b, b_h, skip, rngs, cell_options)
+
+
+def to_flax(cell: SkipCell, layout: str = "nnx") -> dict[str, dict[str, np.ndarray]]:
+    """Returns the weights as nested dictionaries, to be put into a cell of Flax's.
+
+    Args:
+        cell: one with an LSTM or a GRU (reset after).
+        layout: `nnx`: of `nnx.OptimizedLSTMCell` or `nnx.GRUCell`, for `nnx.replace_by_pure_dict`; `linen`:
+            of `linen.OptimizedLSTMCell` or `linen.GRUCell`, for `variables["params"]`.
+
+    Raises:
+        UserError: Flax has no such cell, or no such layout; its NNX GRU has no bias inside the reset.
+    """
+    if layout not in ("nnx", "linen"):
+        raise UserError(f"unknown layout {layout!r}: choose nnx or linen")
+    kind, w_x, w_h, b, b_h = _gates(cell, "flax")
+    order = _FLAX[kind]
+    if layout == "nnx":
+        if kind == "lstm":
+            dense_i = {"kernel": _joined(order, w_x)}
+            return {"dense_i": dense_i, "dense_h": {"kernel": _joined(order, w_h), "bias": _joined(order, b)}}
+        if np.any(b_h["n"]):
+            raise UserError(
+                "nnx.GRUCell has no bias inside its reset, and this cell's is not 0: take linen's"
+            )
+        dense_i = {"kernel": _joined(order, w_x), "bias": _joined(order, b)}
+        return {"dense_i": dense_i, "dense_h": {"kernel": _joined(order, w_h)}}
+    if kind == "lstm":
+        into = {f"i{gate}": {"kernel": w_x[gate]} for gate in order}
+        return into | {f"h{gate}": {"kernel": w_h[gate], "bias": b[gate]} for gate in order}
+    into = {f"i{gate}": {"kernel": w_x[gate], "bias": b[gate]} for gate in order}
+    return into | {f"h{g}": {"kernel": w_h[g]} | ({"bias": b_h[g]} if g == "n" else {}) for g in order}
+
+
+def from_keras(
+    weights: Sequence[ArrayLike],
+    *,
+    skip: F.TimeSkip = F.Previous(),  # noqa: B008 (immutable)
+    rngs: nnx.Rngs | None = None,
+    **cell_options: Any,
+) -> SkipCell:
+    """Makes a cell of the weights of Keras' `LSTM` or `GRU` layer, with `reset_after` or without.
+
+    Args:
+        weights: `layer.get_weights()`: kernel, recurrent kernel and, unless `use_bias=False`, bias.
+        skip: the time skip.
+        rngs: for an agent's weights; not needed without.
+        **cell_options: of `SkipCell`.
+
+    Raises:
+        UserError: these are not the weights of such a layer.
+    """
+    arrays = [np.asarray(array) for array in weights]
+    if len(arrays) not in (2, 3) or arrays[1].ndim != 2:
+        raise UserError(
+            f"expected kernel, recurrent kernel and bias of a Keras layer, got {len(arrays)} arrays"
+        )
+    kernel, recurrent = arrays[:2]
+    hidden, width = recurrent.shape
+    kind = {4: "lstm", 3: "gru"}.get(width // hidden, "")
+    if not kind:
+        raise UserError(f"the recurrent kernel has {width // hidden} gates: an LSTM has 4 and a GRU 3")
+    bias = arrays[2] if len(arrays) == 3 else np.zeros((2, width) if kind == "gru" else width, kernel.dtype)
+    order = _KERAS[kind]
+    inside = bias[1] if bias.ndim == 2 else np.zeros_like(bias)
+    return _cell(
+        kind,
+        _named(order, kernel),
+        _named(order, recurrent),
+        _named(order, bias[0] if bias.ndim == 2 else bias),
+        _named(order, inside),
+        skip,
+        rngs,
+        cell_options,
+        transition=F.GRU("before") if kind == "gru" and bias.ndim == 1 else None,
+    )
+
+
+def to_keras(cell: SkipCell) -> list[np.ndarray]:
+    """Returns the weights for `set_weights` of Keras' `LSTM` or `GRU`.
+
+    The GRU's `reset_after` is True where this cell resets after the product.
+
+    Raises:
+        UserError: Keras has no such layer.
+    """
+    kind, w_x, w_h, b, b_h = _gates(cell, "Keras", before=True)
+    order = _KERAS[kind]
+    bias = _joined(order, b)
+    if kind == "gru" and cell.recurrence.transition.reset == "after":
+        bias = np.stack([bias, _joined(order, b_h)])
+    return [_joined(order, w_x), _joined(order, w_h), bias]
+
+
+def _transition(kind: str) -> F.Transition:
+    return F.LSTM() if kind == "lstm" else F.GRU("after")
+
+
+def _quick(cell_options: dict[str, Any]) -> dict[str, Any]:
+    """Without drawing what is overwritten; an agent's weights are drawn as they would be."""
+    options = {"agent_kernel_init": nnx.initializers.lecun_normal(), **cell_options}
+    return {**options, "kernel_init": _zeros, "recurrent_kernel_init": _zeros, "bias_init": _zeros}
+
+
+def _needs_rngs(skip: F.TimeSkip, rngs: nnx.Rngs | None) -> None:
+    if rngs is None and not isinstance(skip, F.Previous | F.Fixed):
+        raise UserError(f"the weights of {type(skip).__name__} are drawn: pass rngs=nnx.Rngs(0)")
+
+
+def _cell(kind, w_x, w_h, b, b_h, skip, rngs, cell_options, transition=None) -> SkipCell:
+    _needs_rngs(skip, rngs)
+    gate = next(iter(w_x))
+    cell = SkipCell(
+        *w_x[gate].shape,
+        skip,
+        transition=transition or _transition(kind),
+        **_quick(cell_options),
+        rngs=rngs or nnx.Rngs(0),
+    )
+    _fill(cell, kind, w_x, w_h, b, b_h)
+    return cell
+
+
+def _fill(cell: SkipCell, kind: str, w_x: dict, w_h: dict, b: dict, b_h: dict) -> None:
+    """Sets a cell's weights from each gate's; b is added to the input's product, b_h to the state's."""
+    weights, order = cell.weights, _OURS[kind]
+
+    def put(param: nnx.Param, value: np.ndarray) -> None:
+        if param.shape != value.shape:
+            raise UserError(f"expected weights {param.shape}, got {value.shape}")
+        param[...] = jnp.asarray(value, param.dtype)
+
+    put(weights.w_x, _joined(order, w_x))
+    put(weights.w_h, _joined(order, w_h))
+    put(weights.b, _joined(order, b) + _joined(order, b_h))
+    if kind == "gru":
+        put(weights.w_xn, w_x["n"])
+        put(weights.w_n, w_h["n"])
+        if cell.recurrence.transition.reset == "after":
+            put(weights.b_n, b["n"])
+            put(weights.b_hn, b_h["n"])
+        else:
+            put(weights.b_n, b["n"] + b_h["n"])
+
+
+def _gates(cell: SkipCell, library: str, before: bool = False) -> tuple[str, dict, dict, dict, dict]:
+    """The inverse of `_fill`: the kind, and of each gate W_x, W_h and both biases."""
+    transition = cell.recurrence.transition
+    kind = {F.LSTM(): "lstm", F.GRU("after"): "gru", F.GRU("before"): "gru"}.get(transition)
+    if kind is None or (transition == F.GRU("before") and not before):
+        raise UserError(f"{library} has no layer that computes {transition}")
+    weights = cell.weights.read()
+    w_x, w_h, b = (
+        {gate: np.asarray(part) for gate, part in _named(_OURS[kind], np.asarray(array)).items()}
+        for array in (weights.w_x, weights.w_h, weights.b)
+    )
+    b_h = {gate: np.zeros_like(part) for gate, part in b.items()}
+    if kind == "gru":
+        w_x["n"], w_h["n"], b["n"] = map(np.asarray, (weights.w_xn, weights.w_n, weights.b_n))
+        b_h["n"] = np.zeros_like(b["n"]) if weights.b_hn is None else np.asarray(weights.b_hn)
+    return kind, w_x, w_h, b, b_h
+
+
+def _named(order: str, array: Array | np.ndarray) -> dict[str, np.ndarray]:
+    """The blocks of the last axis by their gates' names."""
+    return dict(zip(order, np.split(np.asarray(array), len(order), axis=-1), strict=True))
+
+
+def _joined(order: str, blocks: Mapping[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([blocks[gate] for gate in order], axis=-1)

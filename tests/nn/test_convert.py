@@ -1,0 +1,265 @@
+"""Weights from and to other libraries: against equations in NumPy, Flax's cells, and torch itself."""
+
+import doctest
+import warnings
+
+import flax.linen as linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.nn import (
+    SkipCell,
+    SkipLayer,
+    convert,
+    from_flax,
+    from_keras,
+    from_torch,
+    to_flax,
+    to_keras,
+    to_torch,
+)
+
+INPUT, HIDDEN, BATCH, TIME = 3, 4, 5, 6
+LENGTHS = np.array([6, 1, 3, 6, 2])
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+X = normal(0, BATCH, TIME, INPUT)
+
+
+def sigmoid(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def lstm_step(x, h, c, w_x, w_h, b):
+    """Of weights whose columns are i, f, g, o."""
+    i, f, g, o = np.split(x @ w_x + h @ w_h + b, 4, axis=-1)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def torch_state(kind, layers, both_ways, bias=True, seed=1):
+    """As torch's documentation names and shapes them."""
+    gates, rng, state = {"lstm": 4, "gru": 3}[kind], np.random.default_rng(seed), {}
+    for layer in range(layers):
+        size = INPUT if layer == 0 else HIDDEN * (1 + both_ways)
+        for suffix in ("", "_reverse")[: 1 + both_ways]:
+            state[f"weight_ih_l{layer}{suffix}"] = rng.normal(size=(gates * HIDDEN, size))
+            state[f"weight_hh_l{layer}{suffix}"] = rng.normal(size=(gates * HIDDEN, HIDDEN))
+            if bias:
+                state[f"bias_ih_l{layer}{suffix}"] = rng.normal(size=gates * HIDDEN)
+                state[f"bias_hh_l{layer}{suffix}"] = rng.normal(size=gates * HIDDEN)
+    return {name: array.astype(np.float32) for name, array in state.items()}
+
+
+def torch_by_hand(kind, state, x, lengths):
+    """The equations of torch's documentation, each sequence by itself."""
+    layers = 1 + max(int(name.split("_l")[1][0]) for name in state)
+    outputs = np.zeros((len(x), x.shape[1], HIDDEN * (1 + ("weight_ih_l0_reverse" in state))))
+    for n, length in enumerate(lengths):
+        sequence = np.asarray(x[n, :length], np.float64)
+        for layer in range(layers):
+            sides = []
+            for suffix in ("", "_reverse"):
+                place = f"l{layer}{suffix}"
+                if f"weight_ih_{place}" not in state:
+                    continue
+                w_i, w_h = state[f"weight_ih_{place}"].T, state[f"weight_hh_{place}"].T
+                b_i, b_h = (
+                    state.get(f"bias_{side}_{place}", np.zeros(w_i.shape[1])) for side in ("ih", "hh")
+                )
+                h, c, made = np.zeros(HIDDEN), np.zeros(HIDDEN), []
+                for token in sequence[::-1] if suffix else sequence:
+                    if kind == "lstm":
+                        h, c = lstm_step(token, h, c, w_i, w_h, b_i + b_h)
+                    else:
+                        (ir, iz, i_n), (hr, hz, hn) = (
+                            np.split(v, 3) for v in (token @ w_i + b_i, h @ w_h + b_h)
+                        )
+                        r, z = sigmoid(ir + hr), sigmoid(iz + hz)
+                        h = (1 - z) * np.tanh(i_n + r * hn) + z * h
+                    made.append(h)
+                sides.append(np.array(made[::-1] if suffix else made).reshape(-1, HIDDEN))
+            sequence = np.concatenate(sides, axis=1)
+        outputs[n, :length] = sequence
+    return outputs
+
+
+KINDS = [
+    (kind, layers, both) for kind in ("lstm", "gru") for layers, both in ((1, False), (2, False), (2, True))
+]
+
+
+@pytest.mark.parametrize(("kind", "layers", "both_ways"), KINDS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_torchs_weights_and_back(kind, layers, both_ways, bias):
+    state = torch_state(kind, layers, both_ways, bias)
+    stack = from_torch(state)
+    h = stack(jnp.asarray(X), seq_lengths=jnp.asarray(LENGTHS)).h
+    np.testing.assert_allclose(h, torch_by_hand(kind, state, X, LENGTHS), atol=1e-6)
+    back = to_torch(stack)
+    assert set(back) == set(torch_state(kind, layers, both_ways))
+    assert {name: array.shape for name, array in back.items() if "weight" in name} == {
+        name: array.shape for name, array in state.items() if "weight" in name
+    }
+    np.testing.assert_allclose(
+        torch_by_hand(kind, back, X, LENGTHS), torch_by_hand(kind, state, X, LENGTHS), atol=1e-6
+    )
+    again = to_torch(from_torch(back))
+    for name, array in back.items():
+        np.testing.assert_array_equal(again[name], array)
+
+
+@pytest.mark.parametrize(("kind", "layers", "both_ways"), KINDS)
+def test_torch_itself_agrees(kind, layers, both_ways):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    theirs = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](
+        INPUT, HIDDEN, layers, bidirectional=both_ways, batch_first=True
+    )
+    stack = from_torch({name: value.numpy() for name, value in theirs.state_dict().items()})
+    h = stack(jnp.asarray(X), seq_lengths=jnp.asarray(LENGTHS)).h
+
+    def run():
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            torch.from_numpy(X), LENGTHS, batch_first=True, enforce_sorted=False
+        )
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)[0].numpy()
+
+    np.testing.assert_allclose(h, run(), atol=1e-6)
+    theirs.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in to_torch(stack).items()})
+    np.testing.assert_allclose(h, run(), atol=1e-6)
+
+
+FLAX_CELLS = {"lstm": nnx.LSTMCell, "optimized": nnx.OptimizedLSTMCell, "gru": nnx.GRUCell}
+
+
+@pytest.mark.parametrize("name", FLAX_CELLS)
+def test_flaxs_cells_and_back(name):
+    options = dict(bias_init=nnx.initializers.normal(1.0), rngs=nnx.Rngs(3))
+    theirs = FLAX_CELLS[name](INPUT, HIDDEN, **options)
+    cell = from_flax(theirs)
+    expected = nnx.RNN(theirs)(jnp.asarray(X))
+    np.testing.assert_allclose(SkipLayer(cell)(jnp.asarray(X)).h, expected, atol=1e-6)
+    np.testing.assert_allclose(nnx.RNN(cell)(jnp.asarray(X)), expected, atol=1e-6)
+    back = {"gru": nnx.GRUCell}.get(name, nnx.OptimizedLSTMCell)(INPUT, HIDDEN, rngs=nnx.Rngs(4))
+    state = nnx.state(back, nnx.Param)
+    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, to_flax(cell)))
+    nnx.update(back, state)
+    np.testing.assert_allclose(nnx.RNN(back)(jnp.asarray(X)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["LSTMCell", "OptimizedLSTMCell", "GRUCell"])
+def test_linens_cells_and_back(name):
+    bias = nnx.initializers.normal(1.0)
+    theirs = linen.RNN(getattr(linen, name)(HIDDEN, bias_init=bias))
+    variables = theirs.init(jax.random.key(0), jnp.asarray(X))
+    (params,) = variables["params"].values()
+    cell = from_flax(params)
+    expected = theirs.apply(variables, jnp.asarray(X))
+    np.testing.assert_allclose(SkipLayer(cell)(jnp.asarray(X)).h, expected, atol=1e-6)
+    back = {"params": {"cell": to_flax(cell, "linen")}}
+    np.testing.assert_allclose(theirs.apply(back, jnp.asarray(X)), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_keras_lstm_and_back(bias):
+    """Keras' columns are i, f, c, o."""
+    kernel, recurrent, b = normal(1, INPUT, 4 * HIDDEN), normal(2, HIDDEN, 4 * HIDDEN), normal(3, 4 * HIDDEN)
+    cell = from_keras([kernel, recurrent, b] if bias else [kernel, recurrent])
+    out = SkipLayer(cell)(jnp.asarray(X)).h
+    h = c = np.zeros((BATCH, HIDDEN))
+    for t in range(TIME):
+        h, c = lstm_step(X[:, t], h, c, kernel, recurrent, b if bias else 0)
+        np.testing.assert_allclose(out[:, t], h, atol=1e-6)
+    back = to_keras(cell)
+    for ours, theirs in zip(back, [kernel, recurrent, b if bias else np.zeros_like(b)], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("reset_after", [True, False])
+def test_keras_gru_and_back(reset_after):
+    """Keras' columns are z, r, h."""
+    kernel, recurrent = normal(1, INPUT, 3 * HIDDEN), normal(2, HIDDEN, 3 * HIDDEN)
+    bias = normal(3, 2, 3 * HIDDEN) if reset_after else normal(3, 3 * HIDDEN)
+    cell = from_keras([kernel, recurrent, bias])
+    out = SkipLayer(cell)(jnp.asarray(X)).h
+    uz, ur, un = np.split(recurrent, 3, axis=1)
+    h = np.zeros((BATCH, HIDDEN))
+    for t in range(TIME):
+        xz, xr, xn = np.split(X[:, t] @ kernel + (bias[0] if reset_after else bias), 3, axis=1)
+        bz, br, bn = np.split(bias[1], 3) if reset_after else (0, 0, 0)
+        z, r = sigmoid(xz + h @ uz + bz), sigmoid(xr + h @ ur + br)
+        n = np.tanh(xn + r * (h @ un + bn)) if reset_after else np.tanh(xn + (r * h) @ un)
+        h = z * h + (1 - z) * n
+        np.testing.assert_allclose(out[:, t], h, atol=1e-6)
+    again = SkipLayer(from_keras(to_keras(cell)))(jnp.asarray(X)).h
+    np.testing.assert_allclose(again, out, atol=1e-6)
+
+
+def test_an_agent_is_put_into_a_trained_network():
+    state = torch_state("lstm", 1, False)
+    stack = from_torch(state, skip=F.Dynamic(3, mix=0.0), rngs=nnx.Rngs(1))
+    out = stack(jnp.asarray(X), seq_lengths=jnp.asarray(LENGTHS), rngs=jax.random.key(0))
+    # With λ = 0 the choices have no effect: the network is the one that was trained.
+    np.testing.assert_allclose(out.h, torch_by_hand("lstm", state, X, LENGTHS), atol=1e-6)
+    assert set(np.unique(out.decisions[0].action)) == {0, 1, 2, 3}
+    first, second = (
+        from_flax(nnx.LSTMCell(INPUT, HIDDEN, rngs=nnx.Rngs(0)), skip=F.Dynamic(3), rngs=nnx.Rngs(n))
+        for n in (1, 2)
+    )
+    assert not np.allclose(first.agent.w_h[...], second.agent.w_h[...])
+
+
+def refusals():
+    lstm = torch_state("lstm", 1, False)
+    cell = SkipCell(INPUT, HIDDEN, F.Previous(), transition=F.ULSTM(), rngs=nnx.Rngs(0))
+    before = SkipCell(INPUT, HIDDEN, F.Previous(), transition=F.GRU("before"), rngs=nnx.Rngs(0))
+    inside = from_torch(torch_state("gru", 1, False)).layers[0].cell
+    wide = {
+        **lstm,
+        "weight_hh_l0": normal(0, 2 * HIDDEN, HIDDEN),
+        "weight_ih_l0": normal(0, 2 * HIDDEN, INPUT),
+    }
+    return {
+        "projection": (
+            lambda: from_torch({**lstm, "weight_hr_l0": lstm["weight_hh_l0"]}),
+            "without a projection",
+        ),
+        "nothing": (lambda: from_torch({}), "got nothing"),
+        "two-gates": (lambda: from_torch(wide), "has 2 gates"),
+        "ulstm": (lambda: to_torch(cell), "torch.nn has no layer that computes ULSTM"),
+        "reset-before": (lambda: to_torch(before), "torch.nn has no layer that computes GRU"),
+        "no-rngs": (lambda: from_torch(lstm, skip=F.Dynamic(3)), "weights of Dynamic are drawn: pass rngs="),
+        "flax": (lambda: from_flax({"dense": {"kernel": np.zeros((2, 2))}}), "weights of Flax's LSTM or GRU"),
+        "layout": (lambda: to_flax(cell, "haiku"), "unknown layout 'haiku'"),
+        "inside": (lambda: to_flax(inside), "no bias inside its reset"),
+        "keras": (lambda: from_keras([np.zeros(3)]), "kernel, recurrent kernel and bias"),
+        "keras-gates": (lambda: from_keras([normal(0, 3, 8), normal(0, 4, 8)]), "2 gates"),
+        "shapes": (
+            lambda: from_torch({**lstm, "weight_ih_l0": lstm["weight_ih_l0"][:8]}),
+            "expected weights",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(refusals()))
+def test_what_does_not_fit_is_refused_in_one_line(name):
+    make, message = refusals()[name]
+    with pytest.raises(UserError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_example_in_the_docstring_runs():
+    result = doctest.testmod(convert)
+    assert result.attempted > 0 and result.failed == 0
