@@ -1,5 +1,6 @@
 """The documentation's code: it runs, and what it makes trains and has right gradients."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -9,17 +10,71 @@ import numpy as np
 import pytest
 
 from dynskip_jax import functional as F
+from dynskip_jax.nn import SkipCell, SkipLayer
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+
+
+def code_of(page):
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def names_of(page, *codes):
+    """What a page's code defines."""
+    names = {"__name__": Path(page).stem}
+    for code in codes or code_of(page):
+        exec(compile(code, page, "exec"), names)
+    return names
 
 
 @pytest.fixture(scope="module")
 def own_pieces():
-    """The names that the page's code defines."""
-    names = {"__name__": "own_pieces"}
-    for code in re.findall(r"```python\n(.*?)```", (DOCS / "own_pieces.md").read_text(), re.DOTALL):
-        exec(compile(code, "own_pieces.md", "exec"), names)
-    return names
+    return names_of("docs/own_pieces.md")
+
+
+@pytest.fixture(scope="module")
+def readme():
+    """README's first example, the training itself left out."""
+    (training, *_) = code_of("README.md")
+    assert len([line for line in training.splitlines() if line.strip()]) <= 40
+    return names_of("README.md", training.replace("\ntrain()", "\n# train()"))
+
+
+def test_the_readmes_stack_runs():
+    _, stack = code_of("README.md")
+    imports = (
+        "import jax\nimport jax.numpy as jnp\nfrom flax import nnx\nfrom dynskip_jax import functional as F\n"
+    )
+    names = names_of("README.md", imports + stack)
+    assert names["out"].h.shape == (8, 20, 128) and len(names["out"].decisions) == 6
+
+
+def test_the_readmes_example_trains(readme):
+    """Two epochs of relaxed choices and two of sampled ones."""
+    readme["agents"] = dataclasses.replace(readme["agents"], relaxed_epochs=2)
+    assert readme["train"](epochs=4) > 0.75  # by chance 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(readme, seed):
+    def plain(rngs):
+        model = readme["Model"](rngs)
+        model.layer = SkipLayer(SkipCell(13, 32, F.Previous(), rngs=rngs))
+        return model
+
+    assert readme["train"](seed) >= 0.99
+    assert readme["train"](seed, make=plain) < 0.95
+
+
+def test_the_page_on_own_models_runs():
+    names = names_of("docs/own_model.md")
+    assert np.mean(names["losses"][-10:]) < 0.7 * names["losses"][0]
+    for second, first in (("replayed", "out"),):
+        assert names[first].h.shape == names[second].h.shape == (16, 12, 16)
+    assert names["half"].decision.action.max() <= 3
+    assert names["message"] == "expected a carry with K = 5 slots, got one with 3"
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["gradient"].transition))
 
 
 def test_a_transition_of_ones_own_trains_in_a_stack(own_pieces):
