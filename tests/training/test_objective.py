@@ -207,3 +207,56 @@ def test_settings_without_a_meaning_are_refused(settings):
     with pytest.raises(UserError) as caught:
         AgentObjective(**settings)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(),
+        dict(entropy="exact", entropy_coef=0.3),
+        dict(baseline="learned", discount=0.9),
+        dict(baseline="batch", entropy_coef=0.1),
+        dict(baseline="rollouts", rollouts=3, entropy="exact"),
+        dict(estimator="vimco", rollouts=3, entropy_coef=0.0),
+        dict(relaxation="soft", relaxed_epochs=1),
+    ],
+    ids=["paper", "exact", "critic", "batch", "rollouts", "vimco", "relaxed"],
+)
+def test_what_stands_past_the_end_has_no_effect(settings, per_step):
+    """A critic's terminal reward stood in the last column once, past the end of all shorter sequences."""
+    objective = AgentObjective(**settings)
+    if objective.estimator == "vimco" and per_step:
+        pytest.skip("VIMCO averages predictions of rows")
+    stage = objective.stage(0, 1)
+    lengths = jnp.repeat(jnp.array([4, 2]), 3)  # two groups of three rows
+    valid = F.length_mask(lengths, TIME)
+    nll = -rewards_of("per_step" if per_step else "terminal")
+
+    def loss(log_prob, nll, values, rows=slice(None), time=TIME, valid=valid):
+        decision = decision_of(1)._replace(log_prob=log_prob)
+        decision = jax.tree.map(lambda leaf: leaf[rows, :time], decision)
+        return objective.loss(
+            stage,
+            nll[rows, :time] if per_step else nll[rows],
+            decision,
+            valid=None if valid is None else valid[rows, :time],
+            values=[values[rows, :time]] if objective.baseline == "learned" else None,
+        )
+
+    log_prob, values = decision_of(1).log_prob, decision_of(2).log_prob
+    gradient = jax.grad(loss, argnums=(0, 1, 2))
+    found = gradient(log_prob, nll, values)
+    junk = [jnp.where(valid, array, 1e3) for array in (log_prob, values)]
+    odd = jnp.where(valid, nll, 1e3) if per_step else nll
+    for a, b in zip(found, gradient(junk[0], odd, junk[1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+        if a.ndim == 2:
+            assert not np.any(np.asarray(a)[~np.asarray(valid)])
+    if objective.baseline != "batch":  # which compares rows of different lengths
+        apart = [
+            gradient(log_prob, nll, values, rows=slice(i, i + 3), time=t, valid=None)
+            for i, t in ((0, 4), (3, 2))
+        ]
+        for whole, (first, second) in zip(found, zip(*apart, strict=True), strict=True):
+            np.testing.assert_allclose(whole, (first + second) / 2, rtol=1e-4, atol=1e-6)
