@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.run_dir import RunDir, file_name
+from dynskip_jax.runs.run_dir import RunDir, file_name
 from experiments.cli import run_main
 
 INTERRUPTED = 130  # the exit status of a run that was stopped and goes on later

@@ -27,7 +27,7 @@ from rich.console import Console
 from benchmarks import machine, tiny_problem
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
-from dynskip_jax.training.progress import Progress
+from dynskip_jax.runs.progress import Progress
 
 # Of the first eight seeds of this length the one in which the choices move the reward most.
 TIME, PROBLEM_SEED = 4, 2

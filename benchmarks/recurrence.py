@@ -32,7 +32,7 @@ from benchmarks.contestants import GROWING, layers, pairs, why_no_torch
 from benchmarks.jax_layers import seed_contestants
 from benchmarks.shapes import FULL, TINY, Shape, Sizes
 from dynskip_jax import functional as F
-from dynskip_jax.training.progress import Progress
+from dynskip_jax.runs.progress import Progress
 
 Part = Literal["shapes", "transitions", "growth", "compile", "memory", "seeds", "training"]
 PARTS: tuple[Part, ...] = ("shapes", "transitions", "growth", "compile", "memory", "seeds", "training")

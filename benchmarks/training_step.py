@@ -10,9 +10,9 @@ import numpy as np
 from benchmarks.contestant import Contestant, Ready
 from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
+from dynskip_jax.devices.host_memory import keep_freed_memory
+from dynskip_jax.devices.parallel import OneDevice
 from dynskip_jax.training import loop
-from dynskip_jax.training.host_memory import keep_freed_memory
-from dynskip_jax.training.parallel import OneDevice
 from experiments import ptb
 from experiments.settings import resolve
 
@@ -72,6 +72,7 @@ def _contestant(model: str, chosen: ptb.Settings, vocabulary: int) -> Contestant
             opt_state=jax.vmap(fit.optimizer.init)(params),
             carry=jax.vmap(task.initial_carry)(params, keys.carry),
             sums=loop._zero_sums(task, params, keys),
+            skipped=jnp.zeros((len(fit.seeds), 2), jnp.int32),
         )
         stage, average = task.stage(0), np.zeros(len(fit.seeds), bool)
         update = loop._make_step(task, fit.optimizer, OneDevice())

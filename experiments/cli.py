@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import math
 import os
 import sys
@@ -12,12 +13,12 @@ from typing import Annotated, Any, NoReturn
 import jax
 import tyro
 
+from dynskip_jax.devices.compilation_cache import keep_compiled_programs
+from dynskip_jax.devices.host_memory import keep_freed_memory
+from dynskip_jax.devices.parallel import Parallel, make_parallel
+from dynskip_jax.devices.processes import Alone, Group, connect
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional import parse_time_skip
-from dynskip_jax.training.compilation_cache import keep_compiled_programs
-from dynskip_jax.training.host_memory import keep_freed_memory
-from dynskip_jax.training.parallel import Parallel, make_parallel
-from dynskip_jax.training.processes import Alone, Group, connect
 from experiments.settings import CommonSettings
 
 # Flags that may be left out; help shows the type alone, not `{None}|STR … (default: None)`.
@@ -28,6 +29,7 @@ Whole = Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=""
 Real = Annotated[float | None, tyro.conf.arg(metavar="FLOAT", help_behavior_hint="")]
 
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # nothing more can be written
 _TURNS = 4  # devices that take turns on a core of a CPU, roughly
 
 
@@ -177,6 +179,11 @@ def parallel(
     Raises:
         UserError: there are not so many, or they cannot share the batch.
     """
+    if (settings.mixes or settings.max_skips) and not any(settings.skip(m).has_agent for m in models):
+        raise UserError(
+            f"{', '.join(models)} has neither λ nor K: a sweep over --mix or --max-skip takes a model that "
+            "chooses, such as dynamic:10"
+        )
     # All models are driven alike, also where a sweep makes more of one than of another.
     num_seeds = math.gcd(*(len(settings.all_seeds(model)) for model in models))
     devices = flags.devices
@@ -232,11 +239,20 @@ def run_main(main: Callable[[], None]) -> None:
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(130)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        _leave(130)
     except BrokenPipeError:
         # The reader of our output has gone (`| head`); Python would complain once more while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(1)
-    except (Exception, KeyboardInterrupt):
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            where = f" ({error.filename})" if error.filename else ""
+            print(
+                f"error: {error.strerror}{where}: make room, then the same command goes on", file=sys.stderr
+            )
+            _leave(2)
         if not jax.distributed.is_initialized():
             raise
         traceback.print_exc()

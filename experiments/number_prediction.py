@@ -21,8 +21,7 @@ from flax import nnx
 from dynskip_jax.analysis import chains, plots
 from dynskip_jax.data import NumberPredictionData, load_number_prediction
 from dynskip_jax.data.number_prediction import DEFAULT_SIZES, TWO_HOPS, hops_of, num_symbols
-from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.training.experiment import metrics_in_every_mode, run
+from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after
@@ -39,6 +38,7 @@ from experiments.cli import (
     run_main,
     silent,
 )
+from experiments.experiment import metrics_in_every_mode, run
 from experiments.settings import CommonSettings, resolve
 
 DEFAULT_MODEL = "dynamic:10"
@@ -178,7 +178,7 @@ class Settings(CommonSettings):
 
 
 class NumberPrediction:
-    """See `training.experiment.Experiment`."""
+    """See `experiments.experiment.Experiment`."""
 
     name = "number_prediction"
     columns: ClassVar = {

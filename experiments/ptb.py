@@ -31,14 +31,14 @@ import numpy as np
 from dynskip_jax.analysis import plots
 from dynskip_jax.data import find_language_corpus
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.trained import finished_runs, selected_params
+from dynskip_jax.tasks.language_modelling import LanguageModelling
 from dynskip_jax.training.asgd import non_monotone_trigger
-from dynskip_jax.training.experiment import metrics_in_every_mode, run
-from dynskip_jax.training.language_modelling import LanguageModelling
 from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after, decay_on_plateau
-from dynskip_jax.training.trained import finished_runs, selected_params
 from experiments.cli import devices_line, join, models, parallel, parse, run_main, silent
+from experiments.experiment import metrics_in_every_mode, run
 from experiments.ptb_evaluate import evaluate
 from experiments.ptb_runs import VOCABULARY, vocabulary_file
 from experiments.ptb_settings import PRESETS, Flags, Settings
@@ -72,7 +72,7 @@ EVALUATION_SAMPLES = 10  # predictions of a token that are averaged
 
 
 class PTB:
-    """See `training.experiment.Experiment`."""
+    """See `experiments.experiment.Experiment`."""
 
     name = "ptb"
     columns: ClassVar = {
@@ -129,7 +129,9 @@ class PTB:
                 "sgd",
                 clip=s.clip,
                 weight_decay=s.weight_decay,
-                agent_learning_rate=s.agent_learning_rate,
+                # Attention is a part of the network like any other: its MLP is trained as that is.
+                agent_learning_rate=s.agent_learning_rate if s.skip(model).is_stochastic else None,
+                learning_rate=s.learning_rate,
             ),
             learning_rate=schedule,
             average=self._averaging(),

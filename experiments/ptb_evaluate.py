@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.data import find_language_corpus
+from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.dynamic_evaluation import DynamicEvaluation
-from dynskip_jax.training.experiment import cell, summary
-from dynskip_jax.training.host_memory import keep_freed_memory
-from dynskip_jax.training.language_modelling import CacheGrid, LanguageModelling
+from dynskip_jax.runs.progress import Progress
+from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
+from dynskip_jax.tasks.language_modelling import CacheGrid, LanguageModelling
 from dynskip_jax.training.loop import evaluation_keys
-from dynskip_jax.training.progress import Progress
 from experiments.cli import Folder, Text
+from experiments.experiment import cell, summary
 from experiments.ptb_runs import FinishedModel, finished_models
 from experiments.settings import numbers
 

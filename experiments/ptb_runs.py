@@ -12,9 +12,9 @@ from flax import nnx
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModel
-from dynskip_jax.training.language_modelling import LanguageModellingSettings, abstract_model
-from dynskip_jax.training.run_dir import RunDir
-from dynskip_jax.training.trained import finished_runs, selected_params
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.runs.trained import finished_runs, selected_params
+from dynskip_jax.tasks.language_modelling import LanguageModellingSettings, abstract_model
 from experiments.ptb_settings import Settings
 
 VOCABULARY = "vocabulary.json"

@@ -7,7 +7,7 @@ from flax import nnx
 
 from dynskip_jax.functional import Previous
 from dynskip_jax.models import LanguageModelDropout
-from dynskip_jax.training.language_modelling import LanguageModellingSettings, uniform
+from dynskip_jax.tasks.language_modelling import LanguageModellingSettings, uniform
 from experiments.cli import CommonFlags, Folder, Real, Text, Whole
 from experiments.settings import CommonSettings
 

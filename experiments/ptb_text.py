@@ -20,7 +20,7 @@ from dynskip_jax.analysis.reading import generate, read_tokens
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabulary import EOS, UNK
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.run_dir import file_name
+from dynskip_jax.runs.run_dir import file_name
 from experiments.ptb_runs import Trained, load
 
 NEXT_WORDS = 5  # the most probable words after a text that are shown

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,9 @@ CHOICES = {
     "average": ("none", "non_monotone", "always"),
     "recurrent_init": ("uniform", "by_size", "orthogonal"),
     "precision": tuple(PRECISIONS),
+    "agent_init": ("uniform", "lecun", "one_hot", "normal"),
 }
+MAX_SEED = 2**32 - 1  # beyond, JAX would repeat the keys of others
 POSITIVE = (
     "learning_rate",
     "decay",
@@ -106,8 +109,12 @@ class CommonSettings:
                 raise UserError(f"{_flag(name)} must be at least 1, got {getattr(self, name)}")
         for name in POSITIVE:
             value = getattr(self, name, None)
-            if value is not None and not value > 0:
-                raise UserError(f"{_flag(name)} must be positive, got {value}")
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise UserError(f"{_flag(name)} must be positive and finite, got {value}")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name != "mix" and isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{_flag(field.name)} must be a finite number, got {value}")
         for name, known in CHOICES.items():
             if getattr(self, name, known[0]) not in known:
                 raise UserError(f"{_flag(name)} is {getattr(self, name)!r}: choose {' or '.join(known)}")
@@ -116,6 +123,8 @@ class CommonSettings:
         for name in ("patience", "seed"):
             if getattr(self, name) < 0:
                 raise UserError(f"{_flag(name)} must not be negative, got {getattr(self, name)}")
+        if self.seed > MAX_SEED + 1 - self.seeds:
+            raise UserError(f"seeds lie between 0 and {MAX_SEED:,}, got {self.seed} and {self.seeds} of them")
         # The rest is checked where it is used, by the classes that these make.
         for mix in self.mixes:
             dataclasses.replace(self.skip("dynamic:1"), mix=mix)

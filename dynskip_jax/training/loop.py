@@ -12,14 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 from rich.console import Console
 
-from dynskip_jax.errors import Stopped
-from dynskip_jax.training.asgd import AveragedState, average_start, average_update
-from dynskip_jax.training.checkpoint import Checkpoints
-from dynskip_jax.training.memory import memory_line, program_memory
-from dynskip_jax.training.parallel import (
+from dynskip_jax.devices.memory import memory_line, program_memory
+from dynskip_jax.devices.parallel import (
     PER_EXAMPLE,
     PER_SEED,
     OneDevice,
@@ -30,8 +27,12 @@ from dynskip_jax.training.parallel import (
     own_examples,
     sum_over,
 )
-from dynskip_jax.training.progress import Progress
-from dynskip_jax.training.run_dir import RunDir
+from dynskip_jax.errors import Stopped, UserError
+from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.runs.checkpoint import Checkpoints
+from dynskip_jax.runs.progress import Progress
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.asgd import AveragedState, average_start, average_update
 
 PyTree = Any
 Sums = dict[str, Array]
@@ -106,11 +107,14 @@ class FitSettings:
         seeds: one model is trained for each, all in one program.
         epochs: passes over the training split.
         optimizer: direction of descent; see `make_optimizer`.
-        learning_rate: from (epoch, dev history (epochs so far, seeds)) to a rate for each seed, (seeds,).
-        average: from the dev history (epochs so far, seeds) to whether each seed's iterates are averaged from
+        learning_rate: from (epoch, dev history (epochs so far, seeds)) to a rate for each seed, (seeds,). In
+            this history lower is better: a metric of which more is better is negated.
+        average: from the same history to whether each seed's iterates are averaged from
             now on, (seeds,); the averages are then what is evaluated and kept. None never averages.
         start: parameters to start from in place of fresh ones, (seeds, ...).
         patience: stop a seed after this many epochs without a better dev metric; 0 never stops.
+        max_skipped: steps in a row that a seed may skip because its loss or gradient is not finite, before
+            training ends.
         log_every: steps between records of training metrics.
         checkpoint_minutes: at most this much work is lost to a crash (an epoch's end always saves).
     """
@@ -122,21 +126,35 @@ class FitSettings:
     average: Callable[[np.ndarray], np.ndarray] | None = None
     start: PyTree | None = None
     patience: int = 0
+    max_skipped: int = 100
     log_every: int = 100
     checkpoint_minutes: float = 10.0
 
 
 class TrainState(NamedTuple):
-    """What a step replaces; every leaf leads with the seed axis, and the carry's go on with the examples."""
+    """What a step replaces; every leaf leads with the seed axis, and the carry's go on with the examples.
+
+    Attributes:
+        params: the parameters.
+        opt_state: the optimizer's.
+        carry: of the task.
+        sums: from which the metrics of the epoch so far are made.
+        average: of the iterates, if they are averaged.
+        skipped: steps whose loss or gradient was not finite and which changed nothing: those in a row up to
+            now, and all of them, (seeds, 2).
+    """
 
     params: PyTree
     opt_state: PyTree
     carry: PyTree
     sums: Sums
     average: AveragedState | None = None
+    skipped: Int[Array, "*seeds two"] | None = None
 
 
-LAYOUT = TrainState(params=PER_SEED, opt_state=PER_SEED, carry=PER_EXAMPLE, sums=PER_SEED, average=PER_SEED)
+LAYOUT = TrainState(
+    params=PER_SEED, opt_state=PER_SEED, carry=PER_EXAMPLE, sums=PER_SEED, average=PER_SEED, skipped=PER_SEED
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +220,7 @@ def fit(
         carry=initial_carry(params, _for_epoch(keys.carry, 0)),
         sums=_zero_sums(task, params, keys),
         average=None if settings.average is None else jax.vmap(average_start)(params),
+        skipped=jnp.zeros((num_seeds, 2), jnp.int32),
     )
     best = jax.tree.map(jnp.copy, params)
     where = _Position.start(num_seeds)
@@ -248,6 +267,18 @@ def fit(
             sums = parallel.gather(state.sums)
             return task.summarise({name: np.asarray(value) for name, value in sums.items()})
 
+        def check_finite() -> None:
+            """Ends a run that has gone nowhere for long."""
+            in_a_row, _ = np.asarray(parallel.gather(state.skipped)).T
+            if (stuck := np.flatnonzero(in_a_row > settings.max_skipped)).size:
+                saved = checkpoints and checkpoints.latest_step
+                raise UserError(
+                    f"at step {where.step:,} loss or gradient of seed "
+                    f"{', '.join(str(settings.seeds[i]) for i in stuck)} was not finite for "
+                    f"{in_a_row[stuck].max()} steps in a row; the last checkpoint is of step {saved or 0:,}: "
+                    "lower --learning-rate or set --clip"
+                )
+
         def headline() -> float:
             return float(np.mean(train_metrics()[task.headline]))
 
@@ -259,13 +290,14 @@ def fit(
         shown = {task.headline: headline} if processes.count == 1 else {}
         with Progress(total, "training", start=start, console=console) as progress:
             while where.epoch < settings.epochs and not where.finished(settings.patience):
-                rates = settings.learning_rate(where.epoch, where.history)
+                losses = -where.history if task.higher_is_better else where.history
+                rates = settings.learning_rate(where.epoch, losses)
                 rates = jnp.asarray(rates, jnp.float32)
                 placed_rates = parallel.place(rates, PER_SEED)
                 stage = parallel.place(task.stage(where.epoch), PER_SEED)
                 averaged = np.zeros(num_seeds, bool)
                 if settings.average is not None:
-                    averaged = settings.average(where.history)
+                    averaged = settings.average(losses)
                 averaged = parallel.place(jnp.asarray(averaged), PER_SEED)
                 if where.batch == 0:
                     carry = initial_carry(parallel.gather(state.params), _for_epoch(keys.carry, where.epoch))
@@ -286,6 +318,7 @@ def fit(
                     progress.advance(1, **shown)
                     if where.step % settings.log_every == 0:
                         log("train", train_metrics(), rates)
+                        check_finite()
                     if where.batch == task.num_batches:
                         break  # the end of the epoch saves, after its records: one checkpoint per step
                     if stop_asked():
@@ -294,6 +327,12 @@ def fit(
                     if save_due():
                         save()
                         last_save = time.monotonic()
+                if where.batch < task.num_batches:
+                    raise UserError(
+                        f"the task yielded {where.batch} batches in epoch {where.epoch + 1} "
+                        f"and said that there would be {task.num_batches}"
+                    )
+                check_finite()
 
                 # Before the iterates are averaged, their average is the last one.
                 params = state.params if state.average is None else state.average.mean
@@ -403,12 +442,18 @@ def _make_step(
     def update(state, batch, key, index, learning_rate, stage, averaged):
         keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
-        (_, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, stage, axis_name)
+        (loss, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, stage, axis_name)
         grads, sums = mean_over(grads, axis_name), sum_over(sums, axis_name)
+        # One sum is finite if all are; what is not finite changes nothing but the count.
+        fine = jnp.isfinite(mean_over(loss, axis_name)) & jnp.isfinite(optax.global_norm(grads))
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates)
         average = None if state.average is None else average_update(state.average, params, averaged)
-        return TrainState(params, opt_state, carry, jax.tree.map(jnp.add, state.sums, sums), average)
+        sums = jax.tree.map(jnp.add, state.sums, sums)
+        in_a_row, ever = state.skipped
+        skipped = jnp.stack([jnp.where(fine, 0, in_a_row + 1), ever + ~fine])
+        new = TrainState(params, opt_state, carry, sums, average, skipped)
+        return where_each(fine, new, state._replace(skipped=skipped))
 
     return parallel.compile(
         jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0, 0, 0)),

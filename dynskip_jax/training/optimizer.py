@@ -12,6 +12,7 @@ def make_optimizer(
     clip: float | None = None,
     weight_decay: float = 0.0,
     agent_learning_rate: float | None = None,
+    learning_rate: float = 1.0,
 ) -> optax.GradientTransformation:
     """Builds the direction of descent, before the learning rate and without the minus sign.
 
@@ -20,8 +21,9 @@ def make_optimizer(
         clip: largest global norm of the gradient; None for no limit.
         weight_decay: this times the parameters is added to the clipped gradient of the network.
         agent_learning_rate: None: the agent is one more part of the network, as in the paper. A number:
-            agents have an Adam of their own with this rate (times the network's schedule), and a noisy
-            score-function gradient then takes no share of the network's clipping norm.
+            agents have an Adam of their own which begins with this rate and follows the network's schedule,
+            and a noisy score-function gradient then takes no share of the network's clipping norm.
+        learning_rate: the network's initial rate, which the loop multiplies all by.
     """
 
     def direction(kind: str, decay: float) -> optax.GradientTransformation:
@@ -35,7 +37,7 @@ def make_optimizer(
     network = direction(kind, weight_decay)
     if agent_learning_rate is None:
         return network
-    agent = optax.chain(direction("adam", 0.0), optax.scale(agent_learning_rate))
+    agent = optax.chain(direction("adam", 0.0), optax.scale(agent_learning_rate / learning_rate))
     return optax.partition({"network": network, "agent": agent}, _labels)
 
 

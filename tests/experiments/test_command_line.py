@@ -1,5 +1,6 @@
 """The experiments' command lines: what a run leaves behind, and errors of one line that leave nothing."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,11 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dynskip_jax.training import experiment
-from dynskip_jax.training.run_dir import RunDir
-from experiments import number_prediction, ptb
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.tasks.classification import Classification
+from experiments import experiment, number_prediction, ptb
 
 SMALL_PTB = (
     *("--preset", "small", "--features", 8, "--agent-features", 4),
@@ -350,6 +352,11 @@ def test_a_sweep_is_one_run_and_each_value_a_row(command, small_number_predictio
         (("--estimator", "vimco", "--rollouts", "1"), ("at least 2",)),
         (("--positions", "all"), ("--positions", "'all'")),
         (("--length", "502"), ("no length 502",)),
+        (("--model", "lstm", "--mix", "0.1,0.5"), ("lstm has neither λ nor K", "dynamic:10")),
+        (("--learning-rate", "inf"), ("--learning-rate must be positive and finite, got inf",)),
+        (("--rl-coef", "nan"), ("--rl-coef must be a finite number, got nan",)),
+        (("--seed", "4294967296"), ("seeds lie between 0 and 4,294,967,295, got 4294967296",)),
+        (("--seed", "4294967295", "--seeds", "2"), ("4294967295 and 2 of them",)),
     ],
     ids=" ".join,
 )
@@ -587,3 +594,42 @@ def test_error_of_a_real_process(here):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: unknown model 'nope'") and done.stderr.count("\n") == 1
     assert snapshot(here) == {}
+
+
+def test_a_run_whose_dev_metric_is_never_a_number_has_no_result(
+    command, small_number_prediction, tmp_path, monkeypatch
+):
+    """It wrote the initial parameters' once."""
+    evaluate = Classification.evaluate
+    monkeypatch.setattr(
+        Classification,
+        "evaluate",
+        lambda *args, **how: {name: value * np.nan for name, value in evaluate(*args, **how).items()},
+    )
+    folder = tmp_path / "run"
+    arguments = ("--model", "dynamic:10", *SMALL_NUMBERS, "--epochs", 1)
+    outcome = command(number_prediction.main, *arguments, "--run-dir", folder)
+    assert outcome.status == 2 and "Traceback" not in outcome.err
+    assert outcome.err.splitlines()[-1].startswith("error: the dev metric of seed 0 was never a number")
+    assert not (folder / "result.json").exists()
+
+
+def test_ctrl_c_outside_training_is_one_line(command, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(number_prediction, "load_number_prediction", interrupt)
+    outcome = command(number_prediction.main)
+    assert outcome.status == 130 and outcome.err == "interrupted\n"
+
+
+def test_a_full_disk_is_one_line(command, small_number_prediction, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl")
+
+    monkeypatch.setattr(RunDir, "log", full)
+    arguments = ("--model", "lstm", *SMALL_NUMBERS, "--epochs", 1, "--run-dir", tmp_path / "run")
+    outcome = command(number_prediction.main, *arguments)
+    assert outcome.status == 2 and "Traceback" not in outcome.err
+    said = "error: No space left on device (metrics.jsonl): make room, then the same command goes on"
+    assert outcome.err.splitlines()[-1] == said

@@ -7,8 +7,8 @@ from flax import nnx
 
 from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
+from dynskip_jax.devices.processes import Alone
 from dynskip_jax.training.objective import AgentObjective
-from dynskip_jax.training.processes import Alone
 from dynskip_jax.training.stage import Sweep
 from experiments import cli, number_prediction, ptb
 from experiments.settings import resolve

@@ -13,8 +13,8 @@ from jax.extend.core import jaxprs_in_params
 from dynskip_jax import functional as F
 from dynskip_jax.data import make_corpus
 from dynskip_jax.nn import SkipCell, SkipLayer, linear
-from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
+from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
+from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.stage import of_model

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from dynskip_jax.data import make_corpus
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Previous, parse_time_skip
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
+from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training import loop
-from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.run_dir import RunDir
 
 NUM_BATCHES = 3
 
@@ -591,3 +592,74 @@ def test_the_memory_a_step_needs_is_said_once_and_in_time(tmp_path):
     (line,) = said
     total, state, work = map(float, re.findall(r"[0-9]+\.[0-9]+", line))
     assert line.startswith("memory: ") and total == pytest.approx(state + work, abs=0.011)
+
+
+class Broken(Scripted):
+    """The loss of the batches named is not a number, of seed 1 alone."""
+
+    def __init__(self, *scripts, broken, **options):
+        super().__init__(*scripts, **options)
+        self.broken = jnp.array(broken)
+
+    def init(self, key):
+        return {**super().init(key), "second": jnp.zeros(())}
+
+    def loss(self, params, carry, batch, keys, stage, axis_name=None):
+        loss, (after, sums) = super().loss(params, carry, batch, keys, stage, axis_name)
+        number = (batch[0] - 1) * NUM_BATCHES + batch[1]
+        bad = jnp.any(self.broken == number) & (params["second"] > 0)
+        return jnp.where(bad, jnp.nan, 1.0) * loss, (after * jnp.where(bad, jnp.nan, 1.0), sums)
+
+
+def start_with_a_second(task, seeds):
+    params = jax.vmap(task.init)(loop._keys(seeds).init)
+    return {**params, "second": jnp.array([0.0, 1.0])}
+
+
+def test_steps_that_are_not_finite_change_nothing(tmp_path):
+    # The second seed's script is read at -1 after its one update in the first epoch, and then at 0.
+    scripts = ([3.0, 2.0], [3.0, 5.0])
+    found = {}
+    for broken in ((), (1, 2, 4)):
+        task = Broken(*scripts, broken=broken or (-1,))
+        start = start_with_a_second(task, (0, 1))
+        found[broken] = run(task, tmp_path / str(len(broken)), seeds=(0, 1), epochs=2, start=start).params
+    whole, skipped = found.values()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(skipped))
+    # `steps` counts the updates: the second seed has had three of its six, the first one all.
+    np.testing.assert_allclose(skipped["steps"], [6, 3])
+    np.testing.assert_allclose(skipped["w"][0], whole["w"][0], rtol=1e-6)
+    assert not np.allclose(skipped["w"][1], whole["w"][1])
+
+
+def test_a_run_that_is_never_finite_again_ends_and_says_where(tmp_path):
+    task = Broken([3.0] * 4, [3.0] * 4, broken=range(4, 12))
+    options = dict(start=start_with_a_second(task, (7, 8)), max_skipped=3, log_every=1)
+    with pytest.raises(
+        UserError, match=r"at step 8 loss or gradient of seed 8 was not finite for 4 steps in"
+    ) as e:
+        run(task, tmp_path, seeds=(7, 8), epochs=4, **options)
+    assert "the last checkpoint is of step 6: lower --learning-rate" in str(e.value)
+
+
+def test_a_task_that_yields_fewer_batches_than_it_said_is_noticed(tmp_path):
+    class Short(Scripted):
+        def train_batches(self, epoch):
+            return super().train_batches(epoch)[: NUM_BATCHES - 1 if epoch else NUM_BATCHES]
+
+    with pytest.raises(UserError, match="yielded 2 batches in epoch 2 and said that there would be 3"):
+        run(Short([3.0, 2.0]), tmp_path, seeds=(0,), epochs=2)
+
+
+@pytest.mark.parametrize("higher_is_better", [False, True])
+def test_schedules_see_a_history_in_which_lower_is_better(higher_is_better, tmp_path):
+    seen = []
+
+    def rate(epoch, history):
+        seen.append(history[:, 0].tolist())
+        return np.ones(1)
+
+    task = Scripted([3.0, 2.0, 1.0], higher_is_better=higher_is_better)
+    run(task, tmp_path, seeds=(0,), epochs=3, learning_rate=rate)
+    sign = -1.0 if higher_is_better else 1.0
+    assert seen == [[], [sign * 3.0], [sign * 3.0, sign * 2.0]]

@@ -10,7 +10,7 @@ import pytest
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Decision, parse_time_skip
-from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
+from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.objective import AgentObjective, AgentStage
 from dynskip_jax.training.stage import of_model
 

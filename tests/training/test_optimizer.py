@@ -8,7 +8,7 @@ import pytest
 
 from dynskip_jax.data import make_corpus
 from dynskip_jax.functional import Previous, parse_time_skip
-from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
+from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 
@@ -132,3 +132,14 @@ def test_agent_of_a_language_model_is_told_from_its_network():
     assert len(agents) == 5  # W_h, W_x, b, W_out, b_out
     assert all("agent" in path for path in agents)
     assert all(np.allclose(leaf, 1.0) for path, leaf in moved.items() if path not in agents)
+
+
+def test_an_agents_rate_is_its_own_whatever_the_networks_is():
+    """The loop multiplies everything by the network's rate, of which the agent's is made free."""
+    grads, rates = grads_of(0), (1.0, 20.0)
+    steps = [
+        rate * agent(direction(make_optimizer("sgd", agent_learning_rate=0.01, learning_rate=rate), grads))
+        for rate in rates
+    ]
+    np.testing.assert_allclose(steps[0], steps[1], rtol=1e-6)
+    np.testing.assert_allclose(np.abs(steps[0]), 0.01, rtol=1e-3)  # Adam's first step

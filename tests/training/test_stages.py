@@ -10,15 +10,15 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import make_corpus
+from dynskip_jax.devices.parallel import make_parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Dynamic, Previous, TimeSkip, parse_time_skip
-from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
+from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective, AgentStage
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.parallel import make_parallel
-from dynskip_jax.training.run_dir import RunDir
 from dynskip_jax.training.schedule import geometric, linear
 from dynskip_jax.training.stage import Sweep, of_model
 

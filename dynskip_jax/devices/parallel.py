@@ -16,8 +16,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dynskip_jax.devices.processes import Alone, Group
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.processes import Alone, Group
 
 PyTree = Any
 

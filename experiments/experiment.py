@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.analysis import plots
+from dynskip_jax.devices.parallel import OneDevice, Parallel
+from dynskip_jax.errors import UserError
+from dynskip_jax.runs.run_dir import RunDir, default_path, file_name
 from dynskip_jax.training.loop import FitResult, FitSettings, Stopped, Task, fit
-from dynskip_jax.training.parallel import OneDevice, Parallel
-from dynskip_jax.training.run_dir import RunDir, default_path, file_name
 
 # How a swept setting is called in tables and plots.
 _SIGNS = {"mix": "λ", "max_skip": "K"}
@@ -160,7 +161,7 @@ def _run_model(
     parallel.processes.agree(model)
     result = fit(task, settings, run_dir, parallel=parallel, announce=announce)
     result = dataclasses.replace(result, params=parallel.spread(result.params))
-    metrics = experiment.final_metrics(model, task, result)
+    metrics = _of_trained(experiment.final_metrics(model, task, result), result, settings.seeds)
     dataset = experiment.dataset["name"]
     selected = _best_value(metrics, task, len(values))
     parts = {name: np.split(np.asarray(array), len(values)) for name, array in metrics.items()}
@@ -196,6 +197,23 @@ def _run_model(
         record |= {"selected": values[selected], "sweep": rows}
     run_dir.write_result(record)
     return run_dir.result()
+
+
+def _of_trained(
+    metrics: Mapping[str, np.ndarray], result: FitResult, seeds: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """The metrics, not a number for a model whose dev metric never was one: it has no best epoch.
+
+    Raises:
+        UserError: there is no other.
+    """
+    failed = np.asarray(result.best_epoch) == 0
+    if failed.all():
+        raise UserError(
+            f"the dev metric of seed {', '.join(map(str, dict.fromkeys(seeds)))} was never a number, "
+            "so there is no result: lower --learning-rate or set --clip"
+        )
+    return {name: np.where(failed, np.nan, np.asarray(values, float)) for name, values in metrics.items()}
 
 
 def _recurrence(config: Mapping[str, Any]) -> dict[str, str]:
@@ -239,7 +257,9 @@ def _best_value(metrics: Mapping[str, np.ndarray], task: Task, num_values: int) 
     if num_values == 1:
         return 0
     means = np.asarray(metrics[task.monitor], float).reshape(num_values, -1).mean(axis=1)
-    return int(means.argmax() if task.higher_is_better else means.argmin())
+    if np.isnan(means).all():
+        return 0
+    return int(np.nanargmax(means) if task.higher_is_better else np.nanargmin(means))
 
 
 def _label(model: str, value: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import jax
 
+MAX_BYTES = 2 * 2**30  # beyond, what was used least recently goes
+
 
 def keep_compiled_programs() -> Path | None:
     """Lets JAX keep what it compiles in the user's cache folder, unless the user has decided otherwise.
@@ -28,6 +30,8 @@ def keep_compiled_programs() -> Path | None:
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ:
+        jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # The many small programs take a while together, and little room.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -177,6 +177,11 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def latest_step(self) -> int | None:
+        """The step of the newest checkpoint; None where there is none."""
+        return max(self._steps(), default=None)
+
     def _steps(self) -> set[int]:
         """The steps that have a folder, whatever Orbax thinks of it: only what is seen can be reported."""
         return {int(p.name) for p in self.directory.iterdir() if p.name.isdecimal() and p.is_dir()}

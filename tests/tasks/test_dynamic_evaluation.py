@@ -9,8 +9,8 @@ from flax import nnx
 
 from dynskip_jax.data import make_corpus
 from dynskip_jax.functional import parse_time_skip
-from dynskip_jax.training.dynamic_evaluation import DynamicEvaluation
-from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings, uniform
+from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
+from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings, uniform
 from dynskip_jax.training.objective import AgentObjective
 
 STEPS, EPSILON = 3, 2e-3

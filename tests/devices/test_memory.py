@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from dynskip_jax.training.memory import memory_line, program_memory
+from dynskip_jax.devices.memory import memory_line, program_memory
 
 
 def test_arguments_results_and_work_are_counted():

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import experiments
-from dynskip_jax.training.compilation_cache import keep_compiled_programs
+from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 
 PROGRAM = """
 import jax

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import filelock
+
 from dynskip_jax.errors import UserError
 
+_LOCK = ".lock"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -34,6 +37,7 @@ class RunDir:
         self.resumed = resumed
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
+        self._lock: filelock.BaseFileLock | None = None
         self._metrics = path / "metrics.jsonl"
         self._result = path / "result.json"
 
@@ -49,8 +53,8 @@ class RunDir:
             The run's folder, with `resumed` telling which of the two happened.
 
         Raises:
-            UserError: the folder holds a run with other settings or something that is not a run, or it cannot
-                be read or written. Nothing is changed in it then.
+            UserError: the folder holds a run with other settings or something that is not a run, another
+                process is running it, or it cannot be read or written. Nothing is changed in it then.
         """
         path = Path(path)
         try:
@@ -58,13 +62,17 @@ class RunDir:
             if resumed:
                 _check_config(path, _read_config(path / "config.json"), _to_json(config))
             path.mkdir(parents=True, exist_ok=True)
+            lock = _lock(path)
             if not resumed:
                 _write_atomically(path / "config.json", json.dumps(_to_json(config), indent=2) + "\n")
             run = cls(path, resumed=resumed)
+            run._lock = lock
             run.checkpoints.mkdir(exist_ok=True)
             run.plots.mkdir(exist_ok=True)
-        except OSError as error:
-            reason = error.strerror or error
+        except (OSError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            reason = getattr(error, "strerror", None) or error
             raise UserError(
                 f"cannot use the run folder {path} ({reason}); choose another --run-dir"
             ) from error
@@ -81,6 +89,11 @@ class RunDir:
         if not (path / "config.json").exists():
             raise UserError(f"{path} is not a run folder (it has no config.json): name one with --run-dir")
         return cls(path, resumed=True)
+
+    def release(self) -> None:
+        """Lets other processes run in the folder; it ends with the process at the latest."""
+        if self._lock is not None:
+            self._lock.release()
 
     def config(self) -> dict:
         """Returns the settings of the run.
@@ -193,6 +206,26 @@ def file_name(model: str) -> str:
     return re.sub(r"[^A-Za-z0-9.,_+=-]", "-", model)
 
 
+def _lock(path: Path) -> filelock.BaseFileLock | None:
+    """Holds a run folder for this process as long as the run is in use; the system lets go if it is killed.
+
+    On file systems without locks there is none.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    lock = filelock.FileLock(path / _LOCK, timeout=0, is_singleton=True)  # one for each process
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise UserError(
+            f"another process is running in {path}: wait for it, stop it, or choose another --run-dir"
+        ) from None
+    except NotImplementedError:
+        return None
+    return lock
+
+
 def _holds_run(path: Path) -> bool:
     """Whether there is a run in the folder; a folder with anything else in it is an error."""
     if not path.exists():
@@ -203,7 +236,7 @@ def _holds_run(path: Path) -> bool:
     if "config.json" in names:
         return True
     # A run that was killed while it wrote its configuration leaves only the unfinished file.
-    if names - {"config.json.tmp"}:
+    if names - {"config.json.tmp", _LOCK}:
         raise UserError(
             f"{path} is not empty and has no config.json, so it is not a run; choose another --run-dir"
         )

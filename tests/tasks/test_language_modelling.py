@@ -14,7 +14,7 @@ from dynskip_jax.data import LanguageCorpus, Vocabulary, make_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Previous, parse_time_skip
 from dynskip_jax.models import LanguageModelDropout
-from dynskip_jax.training.language_modelling import (
+from dynskip_jax.tasks.language_modelling import (
     CacheGrid,
     LanguageModelling,
     LanguageModellingSettings,

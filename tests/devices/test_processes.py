@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
+from dynskip_jax.devices import processes
+from dynskip_jax.devices.processes import Alone, connect
 from dynskip_jax.errors import UserError
-from dynskip_jax.training import processes
-from dynskip_jax.training.processes import Alone, connect
 
 
 def test_one_process_agrees_with_itself():

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.checkpoint import Checkpoints
-from dynskip_jax.training.run_dir import RunDir, file_name
+from dynskip_jax.runs.checkpoint import Checkpoints
+from dynskip_jax.runs.run_dir import RunDir, file_name
 
 PyTree = Any
 

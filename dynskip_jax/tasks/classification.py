@@ -14,12 +14,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import epoch_order, minibatches, padded_minibatches
+from dynskip_jax.devices.parallel import mean_over
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.nn import Weights
 from dynskip_jax.training.objective import AgentObjective, AgentStage
-from dynskip_jax.training.parallel import mean_over
 from dynskip_jax.training.stage import Sweep
 
 

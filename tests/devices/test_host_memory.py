@@ -11,7 +11,7 @@ PROGRAM = """
 import resource
 import jax
 import jax.numpy as jnp
-from dynskip_jax.training.host_memory import keep_freed_memory
+from dynskip_jax.devices.host_memory import keep_freed_memory
 
 step = jax.jit(lambda x: x + 1.0)
 x = jnp.ones((4000, 4000))

@@ -1,5 +1,7 @@
 """A run folder is made once, resumed with equal settings, and never harmed by a mistake or a crash."""
 
+import sys
+import subprocess
 import datetime
 import json
 import math
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.run_dir import RunDir, default_path
+from dynskip_jax.runs.run_dir import RunDir, default_path
 
 CONFIG = {"model": "dynamic:10", "optimizer": {"rate": 0.1, "betas": (0.9, 0.999)}, "seeds": 3, "data": None}
 
@@ -183,3 +185,32 @@ def test_default_path(tmp_path, monkeypatch):
     second.mkdir()
     assert default_path("ptb", "dynamic:10", now).name == "dynamic-10-20240309-070501-3"
     assert default_path("ptb", "a/../b c", now).parent == Path("runs/ptb")
+
+
+def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
+    """Two runs in one folder deleted each other's checkpoints."""
+    script = (
+        "import sys; from dynskip_jax.runs.run_dir import RunDir; "
+        "run = RunDir.open(sys.argv[1], {}); print('here', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "run")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout.readline() == "here\n"
+        before = sorted(path.name for path in (tmp_path / "run").iterdir())
+        with pytest.raises(UserError, match="another process is running in .*: wait for it, stop it"):
+            RunDir.open(tmp_path / "run", {})
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
+        other.kill()
+    # The system lets go of a killed process's lock; and within a process a run is opened again as often as one likes.
+    for _ in range(2):
+        assert RunDir.open(tmp_path / "run", {}).resumed
+
+
+def test_a_path_that_the_system_does_not_take_is_said_in_one_line():
+    with pytest.raises(UserError, match="cannot use the run folder") as error:
+        RunDir.open("a\0b", {})
+    assert "\n" not in str(error.value)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from dynskip_jax.data import make_corpus
+from dynskip_jax.devices.parallel import OneDevice, Pmap, ShardedJit, make_parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Previous, parse_time_skip
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
+from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training import loop
-from dynskip_jax.training.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.training.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.parallel import OneDevice, Pmap, ShardedJit, make_parallel
-from dynskip_jax.training.run_dir import RunDir
 
 BATCH = 8
 
@@ -197,6 +197,7 @@ def compiled_step(kind, num_seeds, devices):
         jax.vmap(optimizer.init)(params),
         jax.vmap(task.initial_carry)(params, keys.carry),
         loop._zero_sums(task, params, keys),
+        skipped=jnp.zeros((num_seeds, 2), jnp.int32),
     )
     stage = task.stage(0)
     step = loop._make_step(task, optimizer, parallel)

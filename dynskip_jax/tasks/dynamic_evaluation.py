@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Segment, num_segments, segments
-from dynskip_jax.training.language_modelling import LanguageModelling
+from dynskip_jax.tasks.language_modelling import LanguageModelling
 
 PyTree = Any
 Advance = Callable[[], None]

@@ -1,0 +1,1 @@
+"""Where programs run: one device, several, several processes; their memory, and compiled programs."""

@@ -1,0 +1,1 @@
+"""Tasks: what is trained, how it is scored; each in a file."""
