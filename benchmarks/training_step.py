@@ -12,7 +12,7 @@ from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import OneDevice
-from dynskip_jax.training import loop
+from dynskip_jax.training.step import TrainState, make_step, seed_keys, zero_sums
 from experiments import ptb
 from experiments.settings import resolve
 
@@ -62,23 +62,23 @@ def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
 def _contestant(model: str, chosen: ptb.Settings, vocabulary: int) -> Contestant:
     corpus = synthetic_corpus(tokens_per_step(chosen) * _SEGMENTS + 1, vocabulary)
     task, fit = ptb.PTB(corpus, (model,), chosen).build(model)
-    keys = loop._keys(fit.seeds)
+    keys = seed_keys(fit.seeds)
     rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
 
     def prepare() -> Ready:
         params = jax.vmap(task.init)(keys.init)
-        state = loop.TrainState(
+        state = TrainState(
             params=params,
             opt_state=jax.vmap(fit.optimizer.init)(params),
             carry=jax.vmap(task.initial_carry)(params, keys.carry),
-            sums=loop._zero_sums(task, params, keys),
+            sums=zero_sums(task, params, keys),
             skipped=jnp.zeros((len(fit.seeds), 2), jnp.int32),
         )
         stage, average = task.stage(0), np.zeros(len(fit.seeds), bool)
-        update = loop._make_step(task, fit.optimizer, OneDevice())
+        update = make_step(task, fit.optimizer, OneDevice())
         batches = cycle(enumerate(task.train_batches(0)))
 
-        def step() -> loop.TrainState:
+        def step() -> TrainState:
             nonlocal state
             index, batch = next(batches)
             state = update(state, batch, keys.train, index, rates, stage, average)

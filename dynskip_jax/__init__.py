@@ -1,1 +1,31 @@
-"""Skip-connected recurrent networks in JAX and Flax NNX."""
+"""Skip-connected recurrent networks in JAX and Flax NNX.
+
+What README shows, by its own name: `from dynskip_jax import DynamicSkipLSTMCell, SkipLayer, AgentObjective`.
+The rest is in `functional`, `nn`, `models`, `tasks`, `training`, `runs`, `devices`, `data` and `analysis`.
+"""
+
+import importlib
+import importlib.metadata
+from typing import Any
+
+__version__ = importlib.metadata.version("dynskip_jax")
+
+_FROM = {
+    "dynskip_jax.functional": ("Policy",),
+    "dynskip_jax.nn": ("DynamicSkipLSTMCell", "SkipCell", "SkipLayer", "SkipStack"),
+    "dynskip_jax.training": ("AgentObjective",),
+}
+_MODULES = {name: module for module, names in _FROM.items() for name in names}
+
+__all__ = ["__version__", *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for when it is asked for: JAX and Flax take a second."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

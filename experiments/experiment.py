@@ -17,7 +17,8 @@ from dynskip_jax.analysis import plots
 from dynskip_jax.devices.parallel import OneDevice, Parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.run_dir import RunDir, default_path, file_name
-from dynskip_jax.training.loop import FitResult, FitSettings, Stopped, Task, fit
+from dynskip_jax.training.loop import FitResult, FitSettings, Stopped, fit
+from dynskip_jax.training.step import Task
 
 # How a swept setting is called in tables and plots.
 _SIGNS = {"mix": "λ", "max_skip": "K"}

@@ -22,9 +22,10 @@ from dynskip_jax.analysis import chains, plots
 from dynskip_jax.data import NumberPredictionData, load_number_prediction
 from dynskip_jax.data.number_prediction import DEFAULT_SIZES, TWO_HOPS, hops_of, num_symbols
 from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
+from dynskip_jax.training.loop import FitResult, FitSettings
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after
+from dynskip_jax.training.step import evaluation_keys
 from experiments.cli import (
     CommonFlags,
     Real,

@@ -34,9 +34,10 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks.language_modelling import LanguageModelling
 from dynskip_jax.training.asgd import non_monotone_trigger
-from dynskip_jax.training.loop import FitResult, FitSettings, evaluation_keys
+from dynskip_jax.training.loop import FitResult, FitSettings
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import decay_after, decay_on_plateau
+from dynskip_jax.training.step import evaluation_keys
 from experiments.cli import devices_line, join, models, parallel, parse, run_main, silent
 from experiments.experiment import metrics_in_every_mode, run
 from experiments.ptb_evaluate import evaluate

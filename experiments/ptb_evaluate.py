@@ -17,7 +17,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
 from dynskip_jax.tasks.language_modelling import CacheGrid, LanguageModelling
-from dynskip_jax.training.loop import evaluation_keys
+from dynskip_jax.training.step import evaluation_keys
 from experiments.cli import Folder, Text
 from experiments.experiment import cell, summary
 from experiments.ptb_runs import FinishedModel, finished_models

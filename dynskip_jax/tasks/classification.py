@@ -81,7 +81,7 @@ class ClassificationSettings:
 
 
 class Classification:
-    """Trains `SequenceClassifier`; see `training.loop.Task`."""
+    """Trains `SequenceClassifier`; see `training.step.Task`."""
 
     monitor = "dev_accuracy"
     higher_is_better = True

@@ -101,7 +101,7 @@ class CacheGrid:
 
 
 class LanguageModelling:
-    """Trains `LanguageModel` on a corpus; see `training.loop.Task`."""
+    """Trains `LanguageModel` on a corpus; see `training.step.Task`."""
 
     monitor = "dev_perplexity"
     higher_is_better = False

@@ -12,10 +12,10 @@ from dynskip_jax.functional import Previous, parse_time_skip
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
-from dynskip_jax.training import loop
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.step import TrainState, make_step, seed_keys, zero_sums
 
 BATCH = 8
 
@@ -189,18 +189,18 @@ def compiled_step(kind, num_seeds, devices):
     make, baseline = TASKS[kind]
     task = make(num_seeds, baseline)
     parallel = make_parallel(devices, num_seeds=num_seeds, batch_size=BATCH)
-    keys = loop._keys(tuple(range(num_seeds)))
+    keys = seed_keys(tuple(range(num_seeds)))
     optimizer = make_optimizer("sgd", clip=5.0)
     params = jax.vmap(task.init)(keys.init)
-    state = loop.TrainState(
+    state = TrainState(
         params,
         jax.vmap(optimizer.init)(params),
         jax.vmap(task.initial_carry)(params, keys.carry),
-        loop._zero_sums(task, params, keys),
+        zero_sums(task, params, keys),
         skipped=jnp.zeros((num_seeds, 2), jnp.int32),
     )
     stage = task.stage(0)
-    step = loop._make_step(task, optimizer, parallel)
+    step = make_step(task, optimizer, parallel)
     batch = next(iter(task.train_batches(0)))
     arguments = state, batch, keys.train, 0, jnp.ones(num_seeds), stage, jnp.zeros(num_seeds, bool)
     return step.lower(*arguments).compile().as_text()
@@ -210,7 +210,7 @@ def compiled_step(kind, num_seeds, devices):
 def test_seeds_are_evaluated_where_they_train(kind):
     make, baseline = TASKS[kind]
     task = make(4, baseline)
-    keys = loop._keys((0, 1, 2, 3))
+    keys = seed_keys((0, 1, 2, 3))
     params = jax.jit(jax.vmap(task.init))(keys.init)
     shared, alone = (make_parallel(n, num_seeds=4, batch_size=BATCH) for n in (2, 1))
     assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(shared.spread(params))} == {2}

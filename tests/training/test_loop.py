@@ -14,13 +14,14 @@ import pytest
 from dynskip_jax.data import make_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Previous, parse_time_skip
+from dynskip_jax.runs.checkpoint import Checkpoints
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
-from dynskip_jax.training import loop
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.step import seed_keys
 
 NUM_BATCHES = 3
 
@@ -429,7 +430,7 @@ def test_crash_between_an_epochs_records_and_its_checkpoint_repeats_no_record(
         raise RuntimeError("the machine went down")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Checkpoints, "save", crash)
+        patch.setattr(Checkpoints, "save", crash)
         with pytest.raises(RuntimeError, match="went down"):
             scripted(tmp_path)
     assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
@@ -612,7 +613,7 @@ class Broken(Scripted):
 
 
 def start_with_a_second(task, seeds):
-    params = jax.vmap(task.init)(loop._keys(seeds).init)
+    params = jax.vmap(task.init)(seed_keys(seeds).init)
     return {**params, "second": jnp.array([0.0, 1.0])}
 
 

@@ -1,0 +1,176 @@
+"""What stands beside the loop: records, checkpoints, interruptions, the end of a run that goes nowhere."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from jaxtyping import Array
+from rich.console import Console
+
+from dynskip_jax.devices.parallel import Parallel
+from dynskip_jax.errors import UserError
+from dynskip_jax.runs.checkpoint import Checkpoints
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.position import Position
+from dynskip_jax.training.step import LAYOUT, Metrics, PyTree, Task, TrainState
+
+
+class Recorder:
+    """Writes metrics to the run folder, and says how an epoch went.
+
+    Args:
+        task: what is trained.
+        run_dir: receives the records; None in processes that have none.
+        where: where training stands.
+    """
+
+    def __init__(self, task: Task, run_dir: RunDir | None, where: Position):
+        self._task, self._run_dir, self._where = task, run_dir, where
+
+    def log(self, split: str, metrics: Metrics, rates: Array) -> None:
+        """Adds a record of a split's metrics."""
+        if self._run_dir is not None:
+            self._run_dir.log(_record(self._task, self._where, split, metrics, rates))
+
+    def end_epoch(self, console: Console, epochs: int, train: Metrics, dev: Metrics, rates: Array) -> None:
+        """Adds the records of an epoch, and prints a line about it."""
+        self.log("train", train, rates)
+        self.log("dev", dev, rates)
+        line = _epoch_line(self._task, self._where, epochs, train, dev, rates)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class Saver:
+    """Restores and saves the state of training; of several processes the first one writes and reads.
+
+    Args:
+        run_dir: whose checkpoints these are; None in processes that have none.
+        parallel: on which devices the state is.
+        minutes: at most this much work is lost to a crash.
+    """
+
+    def __init__(self, run_dir: RunDir | None, parallel: Parallel, minutes: float):
+        self._run_dir, self._parallel, self._minutes = run_dir, parallel, minutes
+        self._checkpoints: Checkpoints | None = None
+        self._started = self._last_save = time.monotonic()
+        self._seconds_before = 0.0
+
+    def __enter__(self) -> "Saver":
+        if self._run_dir is not None:
+            self._checkpoints = Checkpoints(self._run_dir.checkpoints)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.__exit__(*exception)
+
+    def restore(
+        self, state: TrainState, best: PyTree, where: Position, announce: Callable[[str], None]
+    ) -> tuple[TrainState, PyTree, Position]:
+        """Returns what the newest intact checkpoint holds, or what was given; the state on its devices."""
+        processes = self._parallel.processes
+        restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
+        if restored is not None:
+            state, best = restored.state["state"], restored.state["best"]
+            for line in restored.skipped:
+                announce(f"warning: {line}")
+        meta = processes.agree(restored and restored.meta)
+        if meta is not None:
+            where = Position.from_meta(meta)
+            state, best = processes.share((state, best))
+            announce(f"resuming after step {where.step:,} (epoch {where.epoch + 1})")
+        if self._run_dir is not None:
+            self._run_dir.rewind(where.step)
+        self._seconds_before = where.seconds
+        return self._each(self._parallel.place, state), best, where
+
+    def seconds(self) -> float:
+        """Time spent, earlier parts of a resumed run included."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def save(self, state: TrainState, best: PyTree, where: Position) -> None:
+        """Writes a checkpoint."""
+        where.seconds = self.seconds()
+        whole = {"state": self._each(self._parallel.gather, state), "best": best}
+        if self._checkpoints is not None:
+            self._checkpoints.save(where.step, whole, where.to_meta())
+        self._last_save = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether it is time to save."""
+        late = time.monotonic() - self._last_save > 60 * self._minutes
+        return self._parallel.processes.agree(late)
+
+    @property
+    def latest_step(self) -> int:
+        """Of the newest checkpoint; 0 where there is none."""
+        return (self._checkpoints and self._checkpoints.latest_step) or 0
+
+    @staticmethod
+    def _each(move: Callable, state: TrainState) -> TrainState:
+        return TrainState(*(move(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
+
+
+def check_finite(
+    skipped: Array, seeds: tuple[int, ...], max_skipped: int, where: Position, latest_step: int
+) -> None:
+    """Ends a run of which a seed has taken no step for long.
+
+    Args:
+        skipped: `TrainState.skipped`, (seeds, 2).
+        seeds: their numbers.
+        max_skipped: how many steps in a row may be skipped.
+        where: where training stands.
+        latest_step: of the last checkpoint.
+
+    Raises:
+        UserError: more were.
+    """
+    in_a_row, _ = np.asarray(skipped).T
+    stuck = np.flatnonzero(in_a_row > max_skipped)
+    if stuck.size:
+        raise UserError(
+            f"at step {where.step:,} loss or gradient of seed {', '.join(str(seeds[i]) for i in stuck)} was "
+            f"not finite for {in_a_row[stuck].max()} steps in a row; the last checkpoint is of step "
+            f"{latest_step:,}: lower --learning-rate or set --clip"
+        )
+
+
+def _record(task: Task, where: Position, split: str, metrics: Metrics, rates: Array) -> dict:
+    """One line of metrics.jsonl: a number for one seed, a list for several."""
+    values = {f"{split}_{name.removeprefix(split + '_')}": value for name, value in metrics.items()}
+    values["learning_rate"] = np.asarray(rates, float)
+    plain = {name: value.tolist() if len(value) > 1 else float(value[0]) for name, value in values.items()}
+    # Inside an epoch `epoch` is a fraction, at its end the number of epochs finished.
+    epoch = where.epoch + where.batch / task.num_batches
+    examples = where.step * task.examples_per_batch
+    return {"step": where.step, "epoch": round(epoch, 4), "examples": examples, "split": split, **plain}
+
+
+def _epoch_line(task: Task, where: Position, epochs: int, train: Metrics, dev: Metrics, rates) -> str:
+    numbers = [f"train_{task.headline} {np.mean(train[task.headline]):.4g}"]
+    numbers += [f"{name} {np.mean(value):.4g}" for name, value in dev.items()]
+    return f"epoch {where.epoch}/{epochs}  {'  '.join(numbers)}  lr {float(np.mean(np.asarray(rates))):.3g}"
+
+
+@contextlib.contextmanager
+def interruptions() -> Iterator[Callable[[], bool]]:
+    """Turns Ctrl-C and SIGTERM into a question the loop can ask; a second Ctrl-C interrupts at once."""
+    received: list[int] = []
+
+    def handler(number, frame):
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+
+    try:
+        previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: signals are somebody else's business
+        previous = {}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)
