@@ -122,7 +122,7 @@ class Flags:
     list: bool = False
     """Only say what is done and what is left."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Checks the values."""
         if not self.minutes > 0:
             raise UserError(f"--minutes must be positive, got {self.minutes}")
@@ -199,6 +199,7 @@ def go_on(run: Run, flags: Flags, seconds: float) -> bool:
 def main() -> None:
     """Runs the command line."""
     flags = tyro.cli(Flags, prog="python -m benchmarks.accelerator", description=__doc__)
+    flags.check()
     runs = chosen(flags)
     end = time.monotonic() + 60 * flags.minutes - GRACE
     if not flags.list:

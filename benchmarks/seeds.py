@@ -41,7 +41,7 @@ class Flags:
     out: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """A JSON file for the figures."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Checks the values."""
         for name in ("seeds", "train_examples", "repeats"):
             if getattr(self, name) < 1:
@@ -76,6 +76,7 @@ def measure(model: str, flags: Flags) -> dict[str, list[float]]:
 def main() -> None:
     """Runs the command line."""
     flags = tyro.cli(Flags, prog="python -m benchmarks.seeds", description=__doc__)
+    flags.check()
     about = describe("default", with_torch=False)
     table = Table(title=f"{flags.seeds} seeds of number prediction, one epoch of {flags.train_examples:,}")
     for heading in ("model", "1 seed, s", f"{flags.seeds} seeds, s", f"of {flags.seeds} single runs"):

@@ -56,7 +56,7 @@ class EvaluateFlags:
     steps: int = 5
     """Words of a segment, after each of which parameters change."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Checks the values.
 
         Raises:
@@ -89,6 +89,7 @@ def evaluate(arguments: Sequence[str]) -> None:
         prog="python -m experiments.ptb evaluate",
         description=evaluate.__doc__,
     )
+    flags.check()
     keep_freed_memory()
     models = finished_models(flags.run_dir)
     corpus = find_language_corpus(flags.data, flags.dataset)

@@ -27,6 +27,13 @@ if "DYNSKIP_TEST_AS_USERS" not in os.environ:
     install_import_hook("dynskip_jax", "beartype.beartype")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_programs():
+    """Lets go of a module's compiled programs: thousands of them fill the memory maps of a process."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(tmp_path_factory):
     """Keeps compiled programs for the session: runs that are repeated, resumed or compared share them."""

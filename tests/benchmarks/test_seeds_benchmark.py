@@ -32,7 +32,7 @@ def test_a_command_that_fails_is_said(tmp_path):
     with pytest.raises(UserError, match="unknown model 'gru'"):
         seeds.wall_time("gru", 1, seeds.Flags(train_examples=100), tmp_path / "run")
     with pytest.raises(UserError, match="--repeats must be at least 1"):
-        seeds.Flags(repeats=0)
+        seeds.Flags(repeats=0).check()
 
 
 @pytest.mark.slow

@@ -148,13 +148,13 @@ def test_the_options_of_the_unroll(double_precision, name, transition):
     params, carry, x, below = problem(recurrence, steps=2)
     mask = F.dropout_mask(jax.random.key(3), 0.5, (BATCH, HIDDEN), x.dtype)
     dropped = carry._replace(recurrent_mask=mask)
-    mix = jnp.asarray(0.3, x.dtype) if skip.fixed_slot is None else None
+    policy = F.Policy(mix=jnp.asarray(0.3, x.dtype) if skip.fixed_slot is None else None)
     lengths = jnp.array((7, 2, 5))
     if skip.is_stochastic:
         actions = jax.random.randint(jax.random.key(4), (BATCH, TIME), 1, skip.max_skip + 1)
-        assert_same(recurrence, params, dropped, x, below, mix, actions=actions, seq_lengths=lengths)
+        assert_same(recurrence, params, dropped, x, below, policy, actions=actions, seq_lengths=lengths)
     else:
-        assert_same(recurrence, params, dropped, x, below, mix, seq_lengths=lengths)
+        assert_same(recurrence, params, dropped, x, below, policy, seq_lengths=lengths)
     assert_same(recurrence, params, carry, x[:, :1], below[:, :1], seq_lengths=jnp.array((1, 0, 1)))
 
 
