@@ -50,9 +50,9 @@ def test_the_readmes_stack_runs():
 
 
 def test_the_readmes_example_trains(readme):
-    """Two epochs of relaxed choices and two of sampled ones."""
-    readme["agents"] = dataclasses.replace(readme["agents"], relaxed_epochs=2)
-    assert readme["train"](epochs=4) > 0.75  # by chance 0.2
+    """An epoch of sampled choices."""
+    readme["agents"] = dataclasses.replace(readme["agents"], relaxed_epochs=0)
+    assert readme["train"](epochs=1) > 0.3  # by chance 0.2
 
 
 @pytest.mark.slow

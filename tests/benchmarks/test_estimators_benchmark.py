@@ -20,6 +20,7 @@ def results():
     return {result.estimator.name: result for result in estimators.run(2000)}
 
 
+@pytest.mark.slow
 def test_unbiased_estimators_are_within_four_standard_errors(results):
     unbiased = [result for result in results.values() if result.estimator.unbiased]
     assert len(unbiased) == 7

@@ -51,6 +51,7 @@ def test_shapes_and_memory_of_every_layer(measured):
     assert not any("did not run" in note for note in content["notes"])
 
 
+@pytest.mark.slow
 def test_growth_seeds_and_training(measured):
     content, text, folder = measured("growth", "seeds", "training")
     rows = content["rows"]

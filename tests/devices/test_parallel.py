@@ -125,8 +125,8 @@ def assert_same_run(result, folder, expected):
     ("kind", "devices"),
     [
         ("classification", 2),
-        ("language modelling", 2),
         ("classification, batch baseline", 4),
+        pytest.param("language modelling", 2, marks=pytest.mark.slow),
         *(
             pytest.param(kind, devices, marks=pytest.mark.slow)
             for kind in ("classification", "language modelling")
@@ -141,7 +141,7 @@ def test_devices_that_share_batches_train_as_one_does(kind, way, devices, one_de
 
 @pytest.mark.parametrize("way", ["jit", "pmap"])
 @pytest.mark.parametrize(
-    "kind", [pytest.param("classification", marks=pytest.mark.slow), "language modelling"]
+    "kind", ["classification", pytest.param("language modelling", marks=pytest.mark.slow)]
 )
 def test_devices_with_seeds_of_their_own_train_as_one_does(kind, way, one_device, tmp_path):
     result = train(kind, tmp_path, num_seeds=4, devices=2, way=way)
@@ -158,7 +158,7 @@ def test_several_seeds_share_batches_where_they_do_not_divide(way, one_device, t
     ("kind", "first", "second"),
     [
         ("classification", (4, "jit"), (1, "jit")),
-        ("language modelling", (1, "jit"), (4, "jit")),
+        pytest.param("language modelling", (1, "jit"), (4, "jit"), marks=pytest.mark.slow),
         pytest.param("language modelling", (4, "pmap"), (8, "jit"), marks=pytest.mark.slow),
         pytest.param("language modelling", (4, "jit"), (2, "pmap"), marks=pytest.mark.slow),
     ],

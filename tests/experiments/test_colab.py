@@ -296,6 +296,7 @@ TINY = dict(
 )
 
 
+@pytest.mark.slow
 def test_number_prediction_cells(in_this_process, small_number_prediction, capsys):
     namespace = namespace_of(*cells("install-functions", "truth"), **TINY)
     out = capsys.readouterr().out

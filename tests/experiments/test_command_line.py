@@ -79,7 +79,7 @@ def test_run_folder_has_what_the_design_says(finished, corpus_folder):
     folder, _, outcome = finished
     assert outcome.status == 0, outcome.err
     assert {path.name for path in folder.iterdir()} == {
-        *("config.json", "metrics.jsonl", "result.json", "checkpoints", "plots", "vocabulary.json")
+        *("config.json", "metrics.jsonl", "result.json", "checkpoints", "plots", "vocabulary.json", ".lock")
     }
     assert any((folder / "checkpoints").iterdir())
     assert {path.name for path in (folder / "plots").iterdir()} == {"learning_curve.png", "skips_by_word.png"}
@@ -177,6 +177,7 @@ def test_terminated_run_says_how_to_go_on_and_ends_as_if_nothing_had_happened(
     assert one["metrics"] == other["metrics"]
 
 
+@pytest.mark.slow
 def test_run_on_one_device_goes_on_with_several(finished, command, tmp_path, monkeypatch):
     folder, arguments, _ = finished
     log, stop = RunDir.log, [signal.SIGTERM]
@@ -212,6 +213,7 @@ def test_default_run_folder_names_task_and_model(command, corpus_folder, here):
     assert [path.name for path in here.iterdir()] == ["runs"]
 
 
+@pytest.mark.slow
 def test_released_preset_runs(command, corpus_folder, tmp_path):
     arguments = ("--data", corpus_folder, *SMALL_PTB, "--epochs", 1, "--preset", "released")
     outcome = command(ptb.main, *arguments, "--run-dir", tmp_path / "run")
@@ -267,7 +269,9 @@ def test_compared_models_have_a_folder_each_and_one_result(command, corpus_folde
     assert {name: snapshot(folder / name) for name in before} == before
 
 
-@pytest.mark.parametrize("length", [11, pytest.param(21, marks=pytest.mark.slow), 15])
+@pytest.mark.parametrize(
+    "length", [11, *(pytest.param(length, marks=pytest.mark.slow) for length in (21, 15))]
+)
 def test_number_prediction_run(length, command, small_number_prediction, tmp_path):
     folder = tmp_path / "run"
     max_skip = max(10, length - 1) if length != 21 else 10
@@ -368,6 +372,7 @@ def test_what_cannot_be_trained_is_said_in_one_line(
     assert not (tmp_path / "run").exists() and not list(here.iterdir())
 
 
+@pytest.mark.slow
 def test_number_prediction_compares_with_models_that_sample_nothing(
     command, small_number_prediction, tmp_path
 ):
@@ -389,7 +394,7 @@ def test_number_prediction_released_preset_runs(command, small_number_prediction
     assert (config["reward"], config["agent_features"], config["mix"]) == ("correct", 10, 1.0)
 
 
-@pytest.mark.parametrize("name", ["ptb", "number_prediction"])
+@pytest.mark.parametrize("name", ["ptb", pytest.param("number_prediction", marks=pytest.mark.slow)])
 def test_run_in_bfloat16(name, command, corpus_folder, small_number_prediction, finished, tmp_path):
     main, arguments = {
         "ptb": (ptb.main, finished[1]),

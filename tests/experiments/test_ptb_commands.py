@@ -160,6 +160,7 @@ def in_training(folder, model):
     return [f"{metric['mean']:.2f} ± {metric['std']:.2f}" for metric in found]
 
 
+@pytest.mark.slow
 def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, compared, corpus_folder):
     def rows(flatness, weight):
         flags = ("--cache", 6, "--flatness", flatness, "--weight", weight)

@@ -356,8 +356,22 @@ def test_a_second_derivative_is_right(double_precision):
     np.testing.assert_allclose(*second, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(("name", "rates"), [("lstm", (0.3, 0.6)), ("gru", (0.5,)), ("rhn", (0.5,))])
-@pytest.mark.parametrize("skip", ["previous", "dynamic", "skip-rnn"])
+@pytest.mark.parametrize(
+    ("name", "rates", "skip"),
+    [
+        ("lstm", (0.3, 0.6), "dynamic"),
+        ("gru", (0.5,), "previous"),
+        *(
+            pytest.param(name, rates, skip, marks=pytest.mark.slow)
+            for name, rates, skip in (
+                ("lstm", (0.3, 0.6), "skip-rnn"),
+                ("gru", (0.5,), "dynamic"),
+                ("rhn", (0.5,), "previous"),
+                ("rhn", (0.5,), "skip-rnn"),
+            )
+        ),
+    ],
+)
 def test_zoneout_too(double_precision, name, rates, skip):
     recurrence = F.Recurrence(TIME_SKIPS[skip], TRANSITIONS[name])
     params, carry, x, below = problem(recurrence)

@@ -46,7 +46,7 @@ def of_targets(probabilities, words):
     return jnp.log(np.take_along_axis(probabilities, np.asarray(words)[..., None], axis=-1)[..., 0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     time=st.integers(1, 9),

@@ -280,6 +280,7 @@ def test_work_is_skipped_where_nothing_is_read():
         F.read_skipping(params, carry, x, F.Recurrence(F.Dynamic(3)))
 
 
+@pytest.mark.slow
 def test_limits_of_the_choices_are_each_other():
     """λ = 0, K = 1, gates that let nothing through."""
     for transition in (F.LSTM(), F.GRU(), F.FullGateRecurrence()):

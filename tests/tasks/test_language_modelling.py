@@ -251,6 +251,7 @@ def test_trace_has_one_choice_for_each_token():
     np.testing.assert_array_equal(np.sort(tokens), np.sort(inputs))
 
 
+@pytest.mark.slow
 def test_rollouts_of_a_stream_are_streams_of_their_own():
     # Three rollouts of each of 3 streams are what 9 streams would be, of which three read the same text.
     objective = AgentObjective(rollouts=3, baseline="rollouts", discount=0.5, entropy_coef=0.0)
@@ -450,6 +451,7 @@ def test_impossible_embeddings_are_refused():
 CHARACTERS = dict(char_features=3, widths=(1, 2), maps=(4, 6), num_highway=1)
 
 
+@pytest.mark.slow
 def test_a_model_of_characters_trains_and_is_evaluated():
     task = task_of(character_options=CHARACTERS, activation_coef=0.1)
     params = task.init(jax.random.key(0))

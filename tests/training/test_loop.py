@@ -194,8 +194,15 @@ def reference(tmp_path_factory):
     return get
 
 
-@pytest.mark.parametrize("kind", TASKS)
-@pytest.mark.parametrize("where", [pytest.param("after_an_epoch", marks=pytest.mark.slow), "within_an_epoch"])
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [
+        ("classification", "within_an_epoch"),
+        pytest.param("classification", "after_an_epoch", marks=pytest.mark.slow),
+        pytest.param("language_modelling", "within_an_epoch", marks=pytest.mark.slow),
+        pytest.param("language_modelling", "after_an_epoch", marks=pytest.mark.slow),
+    ],
+)
 def test_stopped_run_resumes_bit_for_bit(kind, where, reference, tmp_path):
     task, result, folder = reference(kind)
     assert task.num_batches > 3
@@ -496,6 +503,7 @@ def test_training_in_another_thread_leaves_signals_alone(tmp_path, uninterrupted
 # --- Learning ---
 
 
+@pytest.mark.slow
 def test_cyclic_text_is_learned_to_a_perplexity_near_one(tmp_path):
     lines = {"train": ["a b c d e"] * 60, "valid": ["a b c d e"] * 6, "test": ["a"]}
     task = LanguageModelling(

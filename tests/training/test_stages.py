@@ -147,6 +147,7 @@ def test_models_with_a_smaller_K_never_reach_further(tmp_path):
     assert entropy[0] == 0 < entropy[1] < entropy[2]
 
 
+@pytest.mark.slow
 def test_a_sweep_over_devices_is_the_same(tmp_path):
     results = []
     for devices in (1, 2):
