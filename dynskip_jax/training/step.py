@@ -180,7 +180,8 @@ def make_step(
         (loss, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, stage, axis_name)
         grads, sums = mean_over(grads, axis_name), sum_over(sums, axis_name)
         # One sum is finite if all are; what is not finite changes nothing but the count.
-        fine = jnp.isfinite(mean_over(loss, axis_name)) & jnp.isfinite(optax.global_norm(grads))
+        total = sum(map(jnp.sum, jax.tree.leaves(grads)), mean_over(loss, axis_name))
+        fine = jnp.isfinite(total)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates)
         average = None if state.average is None else average_update(state.average, params, averaged)
