@@ -240,7 +240,8 @@ class Epoch:
     def metrics(self, state: TrainState) -> Metrics:
         """Returns the training metrics of the epoch so far."""
         sums = self._parallel.gather(state.sums)
-        return self._task.summarise({name: np.asarray(value) for name, value in sums.items()})
+        with np.errstate(invalid="ignore", divide="ignore"):  # of a seed that has skipped every step
+            return self._task.summarise({name: np.asarray(value) for name, value in sums.items()})
 
     def shown(self, state: TrainState) -> dict[str, Callable[[], float]]:
         """Returns what stands beside the progress bar. With several processes a metric takes all of them to
