@@ -12,7 +12,7 @@ from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import OneDevice
-from dynskip_jax.training.step import TrainState, make_step, seed_keys, zero_sums
+from dynskip_jax.training.step import TrainState, make_step, seed_keys, start_state
 from experiments import ptb
 from experiments.settings import resolve
 
@@ -66,14 +66,7 @@ def _contestant(model: str, chosen: ptb.Settings, vocabulary: int) -> Contestant
     rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
 
     def prepare() -> Ready:
-        params = jax.vmap(task.init)(keys.init)
-        state = TrainState(
-            params=params,
-            opt_state=jax.vmap(fit.optimizer.init)(params),
-            carry=jax.vmap(task.initial_carry)(params, keys.carry),
-            sums=zero_sums(task, params, keys),
-            skipped=jnp.zeros((len(fit.seeds), 2), jnp.int32),
-        )
+        state = start_state(task, fit.optimizer, keys)
         stage, average = task.stage(0), np.zeros(len(fit.seeds), bool)
         update = make_step(task, fit.optimizer, OneDevice())
         batches = cycle(enumerate(task.train_batches(0)))

@@ -1,6 +1,13 @@
 """Exceptions whose messages are written for the person who typed the command."""
 
 
+def described(value: object) -> str:
+    """A value as messages name it: dtype and shape of an array, the type of anything else."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype} {value.shape}"
+    return f"a {type(value).__name__}"
+
+
 class UserError(ValueError):
     """Something the user can put right; the message is one line naming the thing and the remedy.
 

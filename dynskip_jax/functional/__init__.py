@@ -57,7 +57,7 @@ from dynskip_jax.functional.recurrence import (
 )
 from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
-from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
+from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, segment_starts
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.skipping import Reading, read_skipping
 from dynskip_jax.functional.time_skips import (
@@ -192,6 +192,7 @@ __all__ = [
     "restart_carry",
     "reward_to_go",
     "row",
+    "segment_starts",
     "temporal_activation_regularisation",
     "unroll",
     "vimco_loss",

@@ -5,14 +5,14 @@ from typing import Any
 import jax
 from jaxtyping import Array, Int, Key
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.errors import UserError, described
 
 
 def check_keys(key: Any) -> None:
     """Raises a `UserError` for what is no PRNG key of JAX's current kind."""
     if isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
         return
-    found = f"{key.dtype} {key.shape}" if hasattr(key, "dtype") else f"a {type(key).__name__}"
+    found = described(key)
     legacy = " (jax.random.PRNGKey makes legacy ones)" if "uint32" in found else ""
     raise UserError(f"expected a PRNG key, such as jax.random.key(0), got {found}{legacy}")
 

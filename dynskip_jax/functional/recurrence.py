@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.depth_skips.base import DepthSkip
 from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
 from dynskip_jax.functional.outputs import holds_array
@@ -423,19 +423,19 @@ def check_call(
     if not isinstance(policy, Policy):
         raise UserError(f"policy is a Policy, such as Policy('greedy'), not {policy!r}")
     if jnp.ndim(x) != 3:
-        raise UserError(f"expected inputs (batch, time, in), got {_described(x)}")
+        raise UserError(f"expected inputs (batch, time, in), got {described(x)}")
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise UserError(f"expected inputs that are vectors of floats, got {_described(x)}: embed tokens")
+        raise UserError(f"expected inputs that are vectors of floats, got {described(x)}: embed tokens")
     batch, time = x.shape[:2]
     check_carry(recurrence, carry, (batch,))
     for name, array in (("seq_lengths", seq_lengths), ("segment_ids", segment_ids), ("actions", actions)):
         shape = (batch,) if name == "seq_lengths" else (batch, time)
         _check_whole_numbers(name, array, shape, "(batch,)" if name == "seq_lengths" else "(batch, time)")
     if below is not None and jnp.shape(below)[:2] != (batch, time):
-        raise UserError(f"expected below to be {(batch, time, 'features')}, got {_described(below)}")
+        raise UserError(f"expected below to be {(batch, time, 'features')}, got {described(below)}")
     K = recurrence.time_skip.max_skip
     if policy.mask is not None and jnp.shape(policy.mask) not in ((K,), (batch, K)):
-        raise UserError(f"a policy's mask is (K,) = {(K,)} or (batch, K), got {_described(policy.mask)}")
+        raise UserError(f"a policy's mask is (K,) = {(K,)} or (batch, K), got {described(policy.mask)}")
     if policy.mix is not None:
         check_mix(policy.mix)
     lengths = np.asarray([time]) if seq_lengths is None else _known(seq_lengths)
@@ -467,7 +467,7 @@ def check_carry(
         UserError: it is of another K, batch, size or kind.
     """
     if not isinstance(carry, SkipCarry):
-        raise UserError(f"expected a SkipCarry, as initialize_carry makes it, got {_described(carry)}")
+        raise UserError(f"expected a SkipCarry, as initialize_carry makes it, got {described(carry)}")
     kind, K = recurrence.transition.state, recurrence.time_skip.max_skip
     if not isinstance(carry.slots, kind):
         raise UserError(f"expected a carry of {kind.__name__}, got one of {type(carry.slots).__name__}")
@@ -491,11 +491,7 @@ def _check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], what: st
         return
     if not hasattr(array, "dtype") or not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
         wanted = f"an array of whole numbers, {what} = {shape}"
-        raise UserError(f"expected {name} to be {wanted}, got {_described(array)}")
-
-
-def _described(value: Any) -> str:
-    return f"{value.dtype} {value.shape}" if hasattr(value, "dtype") else f"a {type(value).__name__}"
+        raise UserError(f"expected {name} to be {wanted}, got {described(array)}")
 
 
 def _known(values: Any) -> np.ndarray | None:

@@ -29,6 +29,11 @@ def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
     return jax.tree.map(pick, new, old)
 
 
+def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time"]:
+    """Returns True where another sequence of a row begins; the first one has begun before."""
+    return jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
+
+
 def flip_sequences(
     x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
 ) -> Shaped[Array, "batch time *features"]:

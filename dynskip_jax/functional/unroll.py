@@ -20,7 +20,7 @@ from dynskip_jax.functional.recurrence import (
     project_inputs,
     recurrent_step,
 )
-from dynskip_jax.functional.sequence import flip_sequences, length_mask
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
 
 IMPLEMENTATIONS = ("fused", "reference", "cudnn")
 
@@ -98,8 +98,7 @@ def unroll(
     inputs = project_inputs(params, x, recurrence, below=below, action=actions, valid=valid)
     inputs = inputs._replace(kept=kept)
     if segment_ids is not None:
-        begins = segment_ids[:, 1:] != segment_ids[:, :-1]
-        inputs = inputs._replace(restart=jnp.pad(begins, ((0, 0), (1, 0))))
+        inputs = inputs._replace(restart=segment_starts(segment_ids))
     options = dict(policy=policy, return_memory=return_memory)
     if implementation == "fused" and time > 0 and segment_ids is None:
         carry, outputs = fused_unroll(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn.cells import Initializer, drawn_key
-from dynskip_jax.nn.layers import WEIGHTS
+from dynskip_jax.nn.cells import shared_key as shared_noise_key
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipStack
 
@@ -215,7 +215,7 @@ class LanguageModel(nnx.Module):
                         "dropped words and weights need rngs=, a PRNG key or nnx.Rngs, or .eval()"
                     )
                 rngs = drawn_key(rngs)
-                shared_key = jax.random.fold_in(rngs.reshape(-1)[0], WEIGHTS)
+                shared_key = shared_noise_key(rngs)
             words_key, weight_key = jax.random.split(shared_key)
         carry, outputs = self.stack(
             self._embed(tokens, words_key),

@@ -1,9 +1,12 @@
 """Arrays with any number of batch axes, as layers with a single one see them."""
 
+import dataclasses
 import math
 from typing import Any
 
 import jax
+
+from dynskip_jax import functional as F
 
 
 class BatchAxes:
@@ -22,6 +25,12 @@ class BatchAxes:
             return tree
         rest, size = len(self.shape), math.prod(self.shape)
         return jax.tree.map(lambda leaf: leaf.reshape(size, *leaf.shape[rest:]), tree)
+
+    def merged_policy(self, policy: F.Policy) -> F.Policy:
+        """The policy, the mask of which may lead with the batch."""
+        if policy.mask is None or policy.mask.ndim == 1:
+            return policy
+        return dataclasses.replace(policy, mask=self.merged(policy.mask))
 
     def split(self, tree: Any) -> Any:
         """The inverse."""

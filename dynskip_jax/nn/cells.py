@@ -10,15 +10,15 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
-from dynskip_jax.errors import UserError
+from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.keys import check_keys, example_keys, split_each
-from dynskip_jax.functional.recurrence import check_carry
 from dynskip_jax.nn.weights import Weights
 
 Initializer = Callable[..., Any]
 _lecun_normal = nnx.initializers.lecun_normal()
 _orthogonal = nnx.initializers.orthogonal()
 _zeros = nnx.initializers.zeros_init()
+_SHARED = 3  # the carry has the first keys of a call
 
 
 class SkipCell(nnx.RNNCellBase):
@@ -327,7 +327,7 @@ class SkipCell(nnx.RNNCellBase):
             UserError: the input or the carry is not of this cell, or weights would have to be dropped.
         """
         self._check_inputs(inputs, "(*batch, in)", 1)
-        check_carry(self.recurrence, carry, inputs.shape[:-1], self.hidden_features)
+        F.check_carry(self.recurrence, carry, inputs.shape[:-1], self.hidden_features)
         if self.weight_dropout > 0.0 and not self.deterministic:
             raise UserError(
                 "weight_dropout drops the same weights at all steps, which a cell alone cannot: "
@@ -343,11 +343,10 @@ class SkipCell(nnx.RNNCellBase):
     def _check_inputs(self, inputs: Any, shape: str, axes: int) -> None:
         """Raises a `UserError` unless inputs are floats of so many axes or more, the last `in_features`."""
         expected = shape.replace("in)", f"{self.in_features})")
-        dtype = getattr(inputs, "dtype", None)
-        if dtype is None:
-            raise UserError(f"expected inputs {expected}, got a {type(inputs).__name__}")
-        found = f"{dtype} {inputs.shape}"
-        if not jnp.issubdtype(dtype, jnp.floating):
+        found = described(inputs)
+        if not hasattr(inputs, "dtype"):
+            raise UserError(f"expected inputs {expected}, got {found}")
+        if not jnp.issubdtype(inputs.dtype, jnp.floating):
             raise UserError(f"expected inputs {expected} of floats, got {found}: embed tokens first")
         if inputs.ndim < axes or inputs.shape[-1] != self.in_features:
             raise UserError(f"expected inputs {expected}, got {found}")
@@ -371,6 +370,26 @@ def drawn_key(rngs: nnx.Rngs | nnx.RngStream | Array | None) -> Array:
     if rngs is None:
         return jax.random.key(0)
     return rngs() if isinstance(rngs, nnx.RngStream) else rngs
+
+
+def needed_key(rngs: nnx.Rngs | nnx.RngStream | Array | None, what: str) -> Array:
+    """As `drawn_key`, where `what` cannot do without.
+
+    Raises:
+        UserError: there is none.
+    """
+    if rngs is None:
+        raise UserError(
+            f"{what} draws (choices, dropout): pass rngs=, a PRNG key or nnx.Rngs, or call .eval()"
+        )
+    key = drawn_key(rngs)
+    check_keys(key)
+    return key
+
+
+def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
+    """One key for what is dropped for all examples alike, made of a call's key or of the first example's."""
+    return jax.random.fold_in(keys.reshape(-1)[0], _SHARED)
 
 
 def _with_options_of(cls: type) -> Callable[[Callable], Callable]:

@@ -71,6 +71,7 @@ def from_torch(
     kind = {4: "lstm", 3: "gru"}.get(rows // hidden, "")
     if not kind:
         raise UserError(f"weight_hh_l0 has {rows // hidden} gates: an LSTM has 4 and a GRU 3")
+    _needs_rngs(skip, rngs)
     stack = SkipStack(
         arrays["weight_ih_l0"].shape[1],
         hidden,
@@ -80,7 +81,6 @@ def from_torch(
         cell_options=_quick(cell_options),
         rngs=rngs or nnx.Rngs(0),
     )
-    _needs_rngs(skip, rngs)
     cells = iter(layer.cell for layer in stack.layers)
     for layer in range(depth):
         for suffix in suffixes:

@@ -1,6 +1,5 @@
 """A recurrent layer that runs the whole unroll of a skip cell and returns the agent's decisions."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -11,9 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn.batching import BatchAxes
-from dynskip_jax.nn.cells import SkipCell, drawn_key
-
-WEIGHTS = 3  # which of a call's keys dropped weights have; the carry has the first ones
+from dynskip_jax.nn.cells import SkipCell, needed_key, shared_key
 
 
 def merge_directions(
@@ -154,8 +151,7 @@ class SkipLayer(nnx.Module):
             replayed=actions is not None,
         )
         inputs, below, actions, segment_ids = axes.merged(per_step)
-        if policy.mask is not None and policy.mask.ndim > 1:
-            policy = dataclasses.replace(policy, mask=axes.merged(policy.mask))
+        policy = axes.merged_policy(policy)
         carry, seq_lengths = axes.merged((carry, seq_lengths))
         carry, outputs = F.unroll(
             cell.params(weight_key),
@@ -192,11 +188,7 @@ class SkipLayer(nnx.Module):
         )
         drops_weights = cell.weight_dropout > 0.0 and not deterministic
         if draws or (drops_weights and weight_key is None):
-            if rngs is None:
-                raise UserError(
-                    "this layer draws (choices, dropout): pass rngs=, a PRNG key or nnx.Rngs, or call .eval()"
-                )
-            key = drawn_key(rngs)
+            key = needed_key(rngs, "this layer")
         if initial_carry is None:
             initial_carry = cell._new_carry(batch, jax.random.key(0) if key is None else key, deterministic)
         else:
@@ -206,5 +198,5 @@ class SkipLayer(nnx.Module):
         if not drops_weights:
             weight_key = None
         elif weight_key is None:
-            weight_key = jax.random.fold_in(key.reshape(-1)[0], WEIGHTS)
+            weight_key = shared_key(key)
         return initial_carry, weight_key

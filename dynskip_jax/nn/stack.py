@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.keys import check_keys, example_keys, split_each
+from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.nn.batching import BatchAxes
-from dynskip_jax.nn.cells import SkipCell, drawn_key
-from dynskip_jax.nn.layers import WEIGHTS, SkipLayer
+from dynskip_jax.nn.cells import SkipCell, drawn_key, needed_key, shared_key
+from dynskip_jax.nn.layers import SkipLayer
 
 
 @holds_array("h")
@@ -201,8 +201,7 @@ class SkipStack(nnx.Module):
         x, carry, seq_lengths, segment_ids, actions = axes.merged(
             (inputs, initial_carry, seq_lengths, segment_ids, actions)
         )
-        if policy.mask is not None and policy.mask.ndim > 1:
-            policy = dataclasses.replace(policy, mask=axes.merged(policy.mask))
+        policy = axes.merged_policy(policy)
         carry, keys, weight_keys = self._noise(
             x.shape[0],
             carry,
@@ -283,12 +282,7 @@ class SkipStack(nnx.Module):
         drops_weights = not deterministic and any(cell.weight_dropout for cell in cells)
         key = None
         if draws or drops or (drops_weights and weight_key is None):
-            if rngs is None:
-                raise UserError(
-                    "this stack draws (choices, dropout): pass rngs=, a PRNG key or nnx.Rngs, or call .eval()"
-                )
-            key = drawn_key(rngs)
-            check_keys(key)
+            key = needed_key(rngs, "this stack")
         if carry is None:
             carry_key = jax.random.key(0)
             if key is not None:
@@ -301,7 +295,7 @@ class SkipStack(nnx.Module):
         weight_keys = (None,) * num_layers
         if drops_weights:
             if weight_key is None:
-                weight_key = jax.random.fold_in(key.reshape(-1)[0], WEIGHTS)
+                weight_key = shared_key(key)
             weight_keys = jax.random.split(weight_key, num_layers)
         return carry, feature_keys, weight_keys
 
@@ -353,7 +347,7 @@ def _begins(
     """Where another sequence of the row begins, in the order of the inputs."""
     if reverse:
         segment_ids = F.flip_sequences(segment_ids, seq_lengths)
-    begins = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
+    begins = F.segment_starts(segment_ids)
     return F.flip_sequences(begins, seq_lengths) if reverse else begins
 
 

@@ -69,9 +69,9 @@ class RunDir:
             run._lock = lock
             run.checkpoints.mkdir(exist_ok=True)
             run.plots.mkdir(exist_ok=True)
+        except UserError:
+            raise
         except (OSError, ValueError) as error:
-            if isinstance(error, UserError):
-                raise
             reason = getattr(error, "strerror", None) or error
             raise UserError(
                 f"cannot use the run folder {path} ({reason}); choose another --run-dir"

@@ -134,11 +134,7 @@ class Classification:
     def stage(self, epoch: int) -> AgentStage:
         """See `Task`."""
         s = self.settings
-        return self._for_each(s.objective.stage(epoch, s.epochs), len(s.seeds))
-
-    def _for_each(self, stage: AgentStage, count: int) -> AgentStage:
-        K = max(skip.max_skip for skip in self.settings.skips)
-        return self.settings.sweep.stage(stage, count, K)
+        return s.sweep.stage(s.objective.stage(epoch, s.epochs), len(s.seeds), s.skips)
 
     def train_batches(self, epoch: int) -> Iterable[Examples]:
         """See `Task`; (seeds, batch, ...), each seed in an order of its own."""
@@ -224,7 +220,7 @@ class Classification:
 
     def _run(self, params, split: str, keys, mode: ActionMode, samples: int = 1):
         examples, size = self.splits[split], self.settings.evaluation_batch_size
-        policy = self._for_each(AgentStage(F.Policy(mode), 0.0), len(keys)).policy
+        policy = self.settings.sweep.policy(mode, len(keys), self.settings.skips)
         for number, (indices, mask) in enumerate(padded_minibatches(len(examples.y), size)):
             batch = Examples(examples.x[indices], examples.y[indices], mask)
             batch_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)

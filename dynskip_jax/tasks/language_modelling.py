@@ -179,16 +179,12 @@ class LanguageModelling:
     def stage(self, epoch: int) -> AgentStage:
         """See `Task`."""
         s = self.settings
-        return self._for_each(s.objective.stage(epoch, s.epochs), s.num_seeds)
+        return s.sweep.stage(s.objective.stage(epoch, s.epochs), s.num_seeds, s.skips)
 
     def policy(self, count: int, mode: str | None = None) -> F.Policy:
         """Returns how `count` models choose, each leaf (seeds, ...); by default as in evaluation."""
-        policy = F.Policy(mode or self.settings.evaluation_mode)
-        return self._for_each(AgentStage(policy, 0.0), count).policy
-
-    def _for_each(self, stage: AgentStage, count: int) -> AgentStage:
-        K = max(skip.max_skip for skip in self.settings.skips)
-        return self.settings.sweep.stage(stage, count, K)
+        s = self.settings
+        return s.sweep.policy(mode or s.evaluation_mode, count, s.skips)
 
     def _read(
         self,
@@ -229,11 +225,10 @@ class LanguageModelling:
         """
         s = self.settings
         M, sampled = s.objective.rollouts, stage.policy.mode == "sample"
-        if sampled:
-            # Rollouts of a stream differ in what their agents choose, and not in what is dropped.
-            batch = _repeat(batch, M)
-            keys = keys if keys.ndim == 0 else _repeat(keys, M)
-        elif M > 1:  # relaxed choices do not differ between rollouts: one is enough
+        # Rollouts of a stream differ in what their agents choose, and not in what is dropped.
+        batch = s.objective.repeat(batch, stage)
+        keys = keys if keys.ndim == 0 else s.objective.repeat(keys, stage)
+        if not sampled and M > 1:  # relaxed choices do not differ between rollouts: one is enough
             carry = jax.tree.map(lambda leaf: leaf[::M], carry)
         carry, output, nll = self._read(
             nnx.merge(self.graphdef, params),

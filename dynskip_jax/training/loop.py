@@ -113,10 +113,9 @@ def fit(
     parallel = parallel or OneDevice()
     processes = parallel.processes
     keys = seed_keys(settings.seeds)
-    averages = settings.average is not None
-    state = start_state(task, settings.optimizer, keys, settings.start, averaged=averages)
-    best, where = jax.tree.map(jnp.copy, state.params), Position.start(len(settings.seeds))
     epoch = Epoch(task, settings, keys, parallel, announce)
+    state = epoch.start_state()
+    best, where = jax.tree.map(jnp.copy, state.params), Position.start(len(settings.seeds))
 
     with Saver(run_dir, parallel, settings.checkpoint_minutes) as saver, interruptions() as interrupted:
         state, best, where = saver.restore(state, best, where, announce)
@@ -184,6 +183,12 @@ class Epoch:
         self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
         self._select = jax.jit(where_each)
         self._train_keys = parallel.place(keys.train, PER_SEED)
+
+    def start_state(self) -> TrainState:
+        """Returns where training begins."""
+        s, averaged = self._settings, self._settings.average is not None
+        options = dict(averaged=averaged, initial_carry=self._initial_carry)
+        return start_state(self._task, s.optimizer, self._keys, s.start, **options)
 
     def _losses(self, where: Position) -> np.ndarray:
         """The dev history, lower being better."""

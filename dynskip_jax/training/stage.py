@@ -1,5 +1,6 @@
 """What the models trained together are told in an epoch, and in what they differ."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,9 +27,9 @@ class Sweep(NamedTuple):
     mix: tuple[float, ...] | None = None
     max_skip: tuple[int, ...] | None = None
 
-    def stage(self, stage: AgentStage, count: int, K: int) -> AgentStage:
-        """Returns a stage for `count` models whose agents choose among K states, each leaf (seeds, ...)."""
-        mask = None
+    def stage(self, stage: AgentStage, count: int, skips: Sequence[F.TimeSkip]) -> AgentStage:
+        """Returns a stage for `count` models with these time skips, each leaf (seeds, ...)."""
+        K, mask = max(skip.max_skip for skip in skips), None
         if self.max_skip is not None:
             mask = np.arange(1, K + 1)[None, :] <= np.asarray(self.max_skip)[:, None]
         policy = F.Policy(
@@ -38,3 +39,7 @@ class Sweep(NamedTuple):
             mask=mask,
         )
         return AgentStage(policy, np.full(count, stage.entropy_coef, np.float32))
+
+    def policy(self, mode: str, count: int, skips: Sequence[F.TimeSkip]) -> F.Policy:
+        """Returns how these models choose in evaluation, each leaf (seeds, ...)."""
+        return self.stage(AgentStage(F.Policy(mode), 0.0), count, skips).policy

@@ -147,6 +147,7 @@ def start_state(
     params: PyTree | None = None,
     *,
     averaged: bool = False,
+    initial_carry: Callable[..., PyTree] | None = None,
 ) -> TrainState:
     """Returns where training begins.
 
@@ -156,12 +157,14 @@ def start_state(
         keys: of the seeds.
         params: to start from in place of fresh ones, (seeds, ...).
         averaged: whether iterates are to be averaged.
+        initial_carry: the task's, for all seeds, where it is compiled already.
     """
+    initial_carry = initial_carry or jax.jit(jax.vmap(task.initial_carry))
     params = jax.jit(jax.vmap(task.init))(keys.init) if params is None else params
     return TrainState(
         params=params,
         opt_state=jax.jit(jax.vmap(optimizer.init))(params),
-        carry=jax.jit(jax.vmap(task.initial_carry))(params, of_epoch(keys.carry, 0)),
+        carry=initial_carry(params, of_epoch(keys.carry, 0)),
         sums=zero_sums(task, params, keys),
         average=jax.vmap(average_start)(params) if averaged else None,
         skipped=jnp.zeros((len(keys.init), 2), jnp.int32),
@@ -202,14 +205,6 @@ def _example_keys(key: Key[Array, ""], batch: PyTree, axis_name: str | None = No
     """One key per example, made from its number in the whole batch, wherever the example is."""
     examples = own_examples(jax.tree.leaves(batch)[0].shape[0], axis_name)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, examples)
-
-
-def _place(parallel: Parallel, state: TrainState) -> TrainState:
-    return TrainState(*(parallel.place(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
-
-
-def _gather(parallel: Parallel, state: TrainState) -> TrainState:
-    return TrainState(*(parallel.gather(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
 
 
 def zero_sums(task: Task, params: PyTree, keys: SeedKeys) -> Sums:

@@ -15,7 +15,7 @@ from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageMode
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.step import TrainState, make_step, seed_keys, zero_sums
+from dynskip_jax.training.step import make_step, seed_keys, start_state
 
 BATCH = 8
 
@@ -191,14 +191,7 @@ def compiled_step(kind, num_seeds, devices):
     parallel = make_parallel(devices, num_seeds=num_seeds, batch_size=BATCH)
     keys = seed_keys(tuple(range(num_seeds)))
     optimizer = make_optimizer("sgd", clip=5.0)
-    params = jax.vmap(task.init)(keys.init)
-    state = TrainState(
-        params,
-        jax.vmap(optimizer.init)(params),
-        jax.vmap(task.initial_carry)(params, keys.carry),
-        zero_sums(task, params, keys),
-        skipped=jnp.zeros((num_seeds, 2), jnp.int32),
-    )
+    state = start_state(task, optimizer, keys)
     stage = task.stage(0)
     step = make_step(task, optimizer, parallel)
     batch = next(iter(task.train_batches(0)))
