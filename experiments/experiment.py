@@ -1,232 +1,323 @@
-"""One experiment: train each model in its run folder, evaluate, draw, write results, print the table."""
+"""What an experiment says of itself, and what follows from its settings for all of them alike."""
 
-import dataclasses
-import datetime
-import importlib.metadata
-import platform
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-import jax
+import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+import optax
+from flax import nnx
+from jaxtyping import Array, Int, Key
 
+from dynskip_jax import functional as F
 from dynskip_jax.analysis import plots
-from dynskip_jax.devices.parallel import OneDevice, Parallel
+from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.run_dir import RunDir, default_path, file_name
-from dynskip_jax.training.loop import FitResult, FitSettings, Stopped, fit
-from dynskip_jax.training.step import Task
+from dynskip_jax.tasks import Learner, Task
+from dynskip_jax.training.agent_settings import AgentSettings
+from dynskip_jax.training.loop import FitSettings
+from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.schedule import Schedule, decay_after
+from dynskip_jax.training.stage import Sweep
+from experiments.command_line import Command
+from experiments.settings import Settings, sweep_of
 
-# How a swept setting is called in tables and plots.
-_SIGNS = {"mix": "λ", "max_skip": "K"}
-_PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+if TYPE_CHECKING:
+    from experiments.trained import Trained
+
+FORMAT = 2  # of run folders
+PRECISIONS = {"f32": jnp.float32, "bf16": jnp.bfloat16}
+_OF_AGENTS = ("mix", "max_skip")  # what a sweep may set for models that choose,
+_OF_SAMPLERS = ("entropy_coef", "temperature")  # and for those that sample
 
 
-@runtime_checkable
-class Experiment(Protocol):
-    """What one command runs, for one model or several.
+class TextReading(NamedTuple):
+    """What a model makes of a text.
 
     Attributes:
-        name: as in `python -m experiments.<name>`.
-        dataset: `name`, `sizes`, `fingerprint` and `source` of the data.
-        models: names as on the command line.
-        columns: metrics of the printed table, with their headings and formats.
-        curves: metrics drawn as learning curves.
-        note: a line under the table, or an empty string.
+        words: as the model reads them.
+        unknown: those of the text that it does not know.
+        skips: k that the top layer's agent chose at each word; 0 without one.
+        probabilities: of what is predicted, or of the words themselves; NaN where there is nothing to say.
+        says: the prediction, in one line.
     """
+
+    words: list[str]
+    unknown: list[str]
+    skips: list[int]
+    probabilities: list[float]
+    says: str
+
+
+class Data(Protocol):
+    """What is trained on; any object with these attributes."""
 
     name: str
-    dataset: dict[str, Any]
-    models: tuple[str, ...]
-    columns: dict[str, tuple[str, str]]
-    curves: tuple[str, ...]
-    note: str
-
-    def config(self, model: str) -> dict[str, Any]:
-        """Returns every setting of a model, as resolved."""
-
-    def files(self, model: str) -> Mapping[str, str]:
-        """Returns what else its run folder keeps, so that it can be used without the data: name to text."""
-
-    def values(self, model: str) -> Sequence[Mapping[str, Any]]:
-        """Returns what a sweep sets, value by value; one empty mapping without a sweep.
-
-        The models of `build` are all seeds with the first value, then all seeds with the second, and so on.
-        """
-
-    def build(self, model: str) -> tuple[Task, FitSettings]:
-        """Returns what to train, and how."""
-
-    def final_metrics(self, model: str, task: Task, result: FitResult) -> dict[str, np.ndarray]:
-        """Returns the metrics of the selected parameters, one value per seed."""
-
-    def draw(self, model: str, task: Task, result: FitResult, folder: Path, member: int) -> None:
-        """Draws what the agent of one of the models trained together chose."""
-
-    def published(self) -> Sequence[tuple[str, dict[str, float]]]:
-        """Returns the paper's rows: a name, and values for some of `columns`."""
+    sizes: Mapping[str, int]
+    fingerprint: str
+    source: str
 
 
-def run(
-    experiment: Experiment,
-    run_dir: str | Path | None,
-    *,
-    parallel: Parallel | None = None,
-    announce: Callable[[str], None] = print,
-) -> list[dict[str, Any]]:
-    """Runs or resumes an experiment; what is finished already is not trained again.
-
-    With several models each has a run folder of its own inside the experiment's.
+class Experiment:
+    """One command's models, data and tables; an experiment of one's own is a class like this.
 
     Args:
-        experiment: what to run.
-        run_dir: the run folder; by default a new one below `runs/<name>/`.
-        parallel: on which devices to train, and how; by default one. Results are the same up to rounding, so
-            the run folder's configuration does not hold it: a run may be resumed on other devices.
-        announce: says what the user should know.
+        settings: all of them, resolved.
 
-    Of several processes the first does what is not training: the others train as it says.
-
-    Returns:
-        The content of each model's `result.json`; in other processes than the first nothing.
-
-    Raises:
-        Stopped: training was interrupted; the message says how to go on.
-        UserError: the run folder cannot be used.
+    Attributes:
+        command: the command line.
+        columns: metrics of the printed table, with their headings and formats.
+        curves: metrics drawn as learning curves.
+        samples: how many predictions are averaged in the last evaluation.
+        final_rows: rows read side by side in the last evaluation; None: as the task thinks best.
+        optimizer: `adam` or `sgd`.
+        sample_text: what `explain` reads where it is given nothing.
     """
-    parallel = parallel or OneDevice()
-    several = len(experiment.models) > 1
-    built = {model: experiment.build(model) for model in experiment.models}  # errors come before folders
-    if not parallel.processes.first:
-        while (model := parallel.processes.agree(None)) is not None:
-            fit(*built[model], None, parallel=parallel, announce=lambda line: None)
+
+    command: ClassVar[Command]
+    columns: ClassVar[Mapping[str, tuple[str, str]]]
+    curves: ClassVar[tuple[str, ...]] = ()
+    samples: ClassVar[int] = 16
+    final_rows: ClassVar[int | None] = None
+    optimizer: ClassVar[str] = "adam"
+    sample_text: ClassVar[str | None] = None
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.check()
+
+    @property
+    def name(self) -> str:
+        """As in `python -m experiments.<name>`."""
+        return self.command.name
+
+    # --- What an experiment writes ---
+
+    def load_data(self) -> Data:
+        """Returns the data."""
+        raise NotImplementedError
+
+    def vocabulary(self, data: Data) -> Vocabulary | None:
+        """Returns what a run folder keeps so that its models can be used without the data."""
+        return None
+
+    def task(self, model: str, data: Data | None, vocabulary: Vocabulary | None) -> Task:
+        """Returns the task of a model; without data it is only used."""
+        raise NotImplementedError
+
+    def schedule(self, model: str, rate: Any) -> Schedule:
+        """Returns the learning rates, from the initial one or one for each model."""
+        return decay_after(rate, 1.0, 0)
+
+    def more_metrics(self, model: str, learner: Learner, params: Any, keys: Key[Array, " seeds"]) -> dict:
+        """Returns metrics of the selected parameters that evaluation does not give, (seeds,)."""
+        return {}
+
+    def draw(
+        self, model: str, learner: Learner, params: Any, keys: Key[Array, " seeds"], folder: Path, member: int
+    ) -> None:
+        """Draws what the agent of one of the models trained together chose; by default by position."""
+        skip = self.skip(model)
+        if not skip.has_agent:
+            return
+        counts = np.zeros((1, skip.max_skip), int)
+        for batch, chosen in learner.choices(params, "dev", keys, layer=-1):
+            own, ends = chosen[member], batch.seq_lengths
+            counts = np.pad(counts, ((0, max(0, own.shape[1] - len(counts))), (0, 0)))
+            where = np.ones(own.shape, bool) if ends is None else np.arange(own.shape[1]) < ends[:, None]
+            rows, steps = np.nonzero(where & batch.mask[:, None])
+            np.add.at(counts, (steps, own[rows, steps] - 1), 1)
+        plots.action_distribution(
+            counts,
+            folder / "skips_by_position.png",
+            f"{model}: how far back the agent reaches at each position",
+            note=f"dev, greedy, seed {self.all_seeds(model)[member]}",
+        )
+
+    def published(self, models: Sequence[str], data: Data) -> Sequence[tuple[str, Mapping[str, float]]]:
+        """Returns published rows: a name, and values for some of `columns`."""
         return []
-    if run_dir is None:
-        label = "compare" if several else experiment.models[0]
-        run_dir = default_path(experiment.name, label, datetime.datetime.now())
-    run_dir = Path(run_dir)
-    top = None
-    if several:
-        top = RunDir.open(
-            run_dir, {"models": experiment.models, **{m: experiment.config(m) for m in experiment.models}}
+
+    def note(self, models: Sequence[str], data: Data) -> str:
+        """Returns a line under the table, or an empty string."""
+        return ""
+
+    def check(self) -> None:
+        """Raises a `UserError` where settings make no sense together."""
+        self.objective_settings()
+        for mix in _each(self.settings.agent.mix):
+            F.parse_time_skip("dynamic:1", mix=mix)
+        self.recurrent_options()
+
+    def encode(self, vocabulary: Vocabulary | None, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
+        """Returns the ids of a line of text, and what each stands for.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        tokens = vocabulary.encode(text.split())
+        return tokens, vocabulary.decode(tokens)
+
+    def says(self, vocabulary: Vocabulary | None, predicted: Any) -> str:
+        """Returns the prediction of one line of text, as people read it."""
+        return " ".join(str(value) for value in np.atleast_1d(predicted))
+
+    def read(self, trained: "Trained", text: str) -> TextReading:
+        """Reads a text with a trained model, and predicts.
+
+        Raises:
+            UserError: the text cannot be read.
+        """
+        inputs, words = self.encode(trained.vocabulary, text)
+        read, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
+        certain = np.exp(np.atleast_1d(np.asarray(read.log_probs).max(axis=-1)))
+        probabilities = [math.nan] * (len(words) - len(certain)) + certain.tolist()
+        skips = np.asarray(read.decisions[-1].action).tolist() if trained.has_agent else [0] * len(words)
+        unknown = [word for word, kept in zip(text.split(), words, strict=True) if word != kept]
+        says = f"{self.says(trained.vocabulary, predicted)}  ({certain.min():.3f})"
+        return TextReading(words, unknown, skips, probabilities, says)
+
+    # --- What follows from it ---
+
+    def skip(self, model: str) -> F.TimeSkip:
+        """Returns the time skip that a model's name stands for under these settings.
+
+        Raises:
+            UserError: there is no such model.
+        """
+        agent = self.settings.agent
+        return F.parse_time_skip(
+            model,
+            mix=_each(agent.mix)[0],
+            agent_input=agent.agent_input,
+            empty_slots=agent.empty_slots,
+            first_step=agent.first_step,
         )
-    announce(f"run folder: {run_dir}")
-    folders = [run_dir / file_name(model) if several else run_dir for model in experiment.models]
-    results, curves = [], {}
-    for model, folder in zip(experiment.models, folders, strict=True):
-        here = RunDir.open(folder, experiment.config(model))
-        for name, text in experiment.files(model).items():
-            here.keep(name, text)
-        finished = here.result()
-        if finished is not None:
-            announce(f"{model}: finished already, in {folder}")
-        else:
-            try:
-                finished = _run_model(experiment, model, *built[model], here, parallel, announce)
-            except Stopped as stopped:
-                raise Stopped(f"{stopped}; the same command with --run-dir {run_dir} goes on") from None
-        results.append(finished)
-        curves |= _curves(model, here.records(), experiment.values(model))
-    if top is not None:
-        for metric in experiment.curves:
-            plots.learning_curves(
-                curves,
-                "examples",
-                [metric],
-                top.plots / f"{metric}.png",
-                f"{experiment.dataset['name']}: {metric}",
-            )
-        top.write_result({"experiment": experiment.name, "dataset": experiment.dataset, "rows": results})
-    parallel.processes.agree(None)  # that was all
-    _print_table(experiment, results)
-    return results
 
+    def values(self, model: str) -> tuple[dict[str, Any], ...]:
+        """Returns what a sweep sets for a model, value by value; one empty dictionary without a sweep."""
+        skip = self.skip(model)
+        names = ["learning_rate", *(_OF_AGENTS if skip.has_agent else ())]
+        return sweep_of(self.settings, [*names, *(_OF_SAMPLERS if skip.is_stochastic else ())])
 
-def _run_model(
-    experiment: Experiment,
-    model: str,
-    task: Task,
-    settings: FitSettings,
-    run_dir: RunDir,
-    parallel: Parallel,
-    announce: Callable[[str], None],
-) -> dict[str, Any]:
-    parameters = _count(jax.eval_shape(task.init, jax.random.key(0)))
-    values = experiment.values(model)
-    seeds = settings.seeds[: len(settings.seeds) // len(values)]
-    swept = f", {len(values)} values of the sweep" if len(values) > 1 else ""
-    announce(f"{model}: {parameters:,} parameters, seeds {', '.join(map(str, seeds))}{swept}")
-    parallel.processes.agree(model)
-    result = fit(task, settings, run_dir, parallel=parallel, announce=announce)
-    result = dataclasses.replace(result, params=parallel.spread(result.params))
-    metrics = _of_trained(experiment.final_metrics(model, task, result), result, settings.seeds)
-    dataset = experiment.dataset["name"]
-    selected = _best_value(metrics, task, len(values))
-    parts = {name: np.split(np.asarray(array), len(values)) for name, array in metrics.items()}
-    by_value = [{name: summary(part[i]) for name, part in parts.items()} for i in range(len(values))]
-    plots.learning_curves(
-        _curves(model, run_dir.records(), values),
-        "examples",
-        experiment.curves,
-        run_dir.plots / "learning_curve.png",
-        f"{experiment.name} on {dataset}: {model}",
-    )
-    if len(values) > 1:
-        _draw_sweep(experiment, model, values, by_value, run_dir.plots)
-    experiment.draw(model, task, result, run_dir.plots, selected * len(seeds))
-    record = {
-        "experiment": experiment.name,
-        "dataset": experiment.dataset,
-        "model": model,
-        **_recurrence(experiment.config(model)),
-        "parameters": parameters,
-        "seeds": seeds,
-        "metrics": by_value[selected],
-        "epochs": result.epochs,
-        "best_epoch": result.best_epoch,
-        "wall_seconds": round(result.seconds, 1),
-        "backend": jax.default_backend(),
-        "devices": [device.device_kind for device in parallel.devices],
-        "versions": {"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in _PACKAGES},
-    }
-    if len(values) > 1:
-        rows = [{"value": value, "metrics": of} for value, of in zip(values, by_value, strict=True)]
-        record |= {"selected": values[selected], "sweep": rows}
-    run_dir.write_result(record)
-    return run_dir.result()
+    def check_sweep(self, models: Sequence[str]) -> None:
+        """Raises a `UserError` where a sweep is over what none of the models has."""
+        agent = self.settings.agent
+        swept = [name for name in (*_OF_AGENTS, *_OF_SAMPLERS) if isinstance(getattr(agent, name), tuple)]
+        if agent.max_skip is not None and "max_skip" not in swept:
+            swept.append("max_skip")
+        for name in swept:
+            if not any(name in value for model in models for value in self._values_with_K(model)):
+                raise UserError(
+                    f"{', '.join(models)} has no {name} to be swept over: name a model that chooses, such as "
+                    "dynamic:10"
+                )
 
+    def _values_with_K(self, model: str) -> tuple[dict[str, Any], ...]:
+        """The values of a sweep; a single K is one of one value."""
+        K = self.settings.agent.max_skip
+        alone = {"max_skip": K} if isinstance(K, int) and self.skip(model).has_agent else {}
+        return tuple({**alone, **value} for value in self.values(model))
 
-def _of_trained(
-    metrics: Mapping[str, np.ndarray], result: FitResult, seeds: Sequence[int]
-) -> dict[str, np.ndarray]:
-    """The metrics, not a number for a model whose dev metric never was one: it has no best epoch.
+    def all_seeds(self, model: str) -> tuple[int, ...]:
+        """Returns the seed of each model that is trained: all seeds with the first value, then the second."""
+        run = self.settings.run
+        return tuple(range(run.seed, run.seed + run.seeds)) * len(self.values(model))
 
-    Raises:
-        UserError: there is no other.
-    """
-    failed = np.asarray(result.best_epoch) == 0
-    if failed.all():
-        raise UserError(
-            f"the dev metric of seed {', '.join(map(str, dict.fromkeys(seeds)))} was never a number, "
-            "so there is no result: lower --learning-rate or set --clip"
+    def sweep(self, model: str) -> Sweep:
+        """Returns in what else than their seeds these models differ.
+
+        Raises:
+            UserError: a value is beyond what the model can do.
+        """
+        values, K = self._values_with_K(model), self.skip(model).max_skip
+        if any(value.get("max_skip", 0) > K for value in values):
+            largest = max(value["max_skip"] for value in values)
+            raise UserError(f"--max-skip {largest} is beyond {model}: name a larger k")
+        return Sweep(**{name: self._of_each(values, name) for name in Sweep._fields})
+
+    def _of_each(self, values: Sequence[Mapping[str, Any]], name: str) -> tuple | None:
+        if name not in values[0]:
+            return None
+        return tuple(value[name] for value in values for _ in range(self.settings.run.seeds))
+
+    def objective_settings(self) -> AgentObjective:
+        """Returns how agents are rewarded, with the first value of what is swept.
+
+        Raises:
+            UserError: the settings make no sense together.
+        """
+        names = AgentSettings.__dataclass_fields__
+        return AgentObjective(**{name: _first(getattr(self.settings.agent, name)) for name in names})
+
+    def objective(self, model: str) -> AgentObjective:
+        """Returns how a model's agents are rewarded; without any, nothing is gained from rollouts."""
+        objective = self.objective_settings()
+        return objective if self.skip(model).is_stochastic else AgentObjective(reward=objective.reward)
+
+    @property
+    def dtype(self) -> Any:
+        """In which matrices are multiplied."""
+        return PRECISIONS[self.settings.model.precision]
+
+    def recurrent_options(self) -> dict[str, Any]:
+        """Returns the transition and the skip over depth of every layer."""
+        model = self.settings.model
+        return dict(
+            transition=F.parse_transition(model.transition),
+            depth_skip=None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip),
         )
-    return {name: np.where(failed, np.nan, np.asarray(values, float)) for name, values in metrics.items()}
 
+    def cell_options(self) -> dict[str, Any]:
+        """Returns the options of `SkipCell` in layers with a time skip."""
+        agent = self.settings.agent
+        options = dict(agent_features=agent.agent_features, forget_bias=self.settings.model.forget_bias)
+        if agent.agent_init == "normal":
+            options["agent_kernel_init"] = nnx.initializers.normal(0.3)
+            options["agent_bias_init"] = nnx.initializers.constant(0.1)
+        return options
 
-def _recurrence(config: Mapping[str, Any]) -> dict[str, str]:
-    """What of a model its name does not say: another transition than the LSTM, a skip over depth."""
-    plain = {"transition": "lstm", "depth_skip": None}
-    return {name: config[name] for name, usual in plain.items() if config.get(name, usual) != usual}
+    def learner(self, model: str, data: Data | None, vocabulary: Vocabulary | None) -> Learner:
+        """Returns what is trained together for a model."""
+        return Learner(
+            self.task(model, data, vocabulary),
+            self.all_seeds(model),
+            objective=self.objective(model),
+            sweep=self.sweep(model),
+            epochs=self.settings.training.epochs,
+            evaluation_mode=self.settings.agent.evaluation_mode,
+        )
 
+    def fit_settings(self, model: str, learner: Learner) -> FitSettings:
+        """Returns how it is trained."""
+        training = self.settings.training
+        rates = self._of_each(self.values(model), "learning_rate")
+        return FitSettings(
+            seeds=self.all_seeds(model),
+            epochs=training.epochs,
+            optimizer=self.make_optimizer(model),
+            learning_rate=self.schedule(model, training.learning_rate if rates is None else np.array(rates)),
+            patience=training.patience,
+            max_skipped=training.max_skipped,
+        )
 
-def _row_name(result: Mapping[str, Any]) -> str:
-    """A model's name in a table, with what its own name does not say."""
-    more = [result[name] for name in ("transition", "depth_skip") if name in result]
-    return ", ".join([result["model"], *more])
+    def make_optimizer(self, model: str) -> optax.GradientTransformation:
+        """Returns the direction of descent."""
+        return make_optimizer(self.optimizer, clip=self.settings.training.clip)
+
+    def config(self, model: str, data: Data) -> dict[str, Any]:
+        """Returns what a run folder has to agree with, to be resumed."""
+        return {
+            "format": FORMAT,
+            "experiment": self.name,
+            "code": self.command.experiment,
+            "model": model,
+            "dataset": {"name": data.name, "fingerprint": data.fingerprint},
+            "settings": self.settings.kept(),
+        }
 
 
 def metrics_in_every_mode(
@@ -253,112 +344,9 @@ def metrics_in_every_mode(
     return metrics
 
 
-def _best_value(metrics: Mapping[str, np.ndarray], task: Task, num_values: int) -> int:
-    """The value of a sweep whose models are best on dev, on average; 0 without a sweep."""
-    if num_values == 1:
-        return 0
-    means = np.asarray(metrics[task.monitor], float).reshape(num_values, -1).mean(axis=1)
-    if np.isnan(means).all():
-        return 0
-    return int(np.nanargmax(means) if task.higher_is_better else np.nanargmin(means))
+def _each(value: Any) -> tuple:
+    return value if isinstance(value, tuple) else (value,)
 
 
-def _label(model: str, value: Mapping[str, Any]) -> str:
-    """Names a row or a curve, as in `dynamic:10, λ=0.5`."""
-    return ", ".join([model, *(f"{_SIGNS[name]}={setting}" for name, setting in value.items())])
-
-
-def _curves(
-    model: str, records: Sequence[Mapping[str, Any]], values: Sequence[Mapping[str, Any]]
-) -> dict[str, list[dict[str, Any]]]:
-    """The records of each value of a sweep, under its name."""
-
-    def part(number: int, entry: Any) -> Any:
-        if not isinstance(entry, list):
-            return entry
-        size = len(entry) // len(values)
-        return entry[number * size : (number + 1) * size]
-
-    return {
-        _label(model, value): [{name: part(i, entry) for name, entry in r.items()} for r in records]
-        for i, value in enumerate(values)
-    }
-
-
-def _draw_sweep(
-    experiment: Experiment,
-    model: str,
-    values: Sequence[Mapping[str, Any]],
-    by_value: Sequence[Mapping[str, Any]],
-    folder: Path,
-) -> None:
-    """Draws the first column of the table over each swept setting; the other setting makes the curves."""
-    metric, (heading, _) = next(iter(experiment.columns.items()))
-    for axis in values[0]:
-        points = sorted({value[axis] for value in values})
-        if len(points) < 2:
-            continue
-        curves: dict[str, list] = {}
-        for value, metrics in zip(values, by_value, strict=True):
-            label = _label(model, {name: other for name, other in value.items() if name != axis})
-            of_point = curves.setdefault(label, [[] for _ in points])
-            of_point[points.index(value[axis])] = metrics[metric]["per_seed"]
-        plots.metric_over_values(
-            curves,
-            points,
-            folder / f"{metric}_over_{axis}.png",
-            f"{experiment.dataset['name']}: {heading} over {_SIGNS[axis]}",
-            x_label=_SIGNS[axis],
-            y_label=heading,
-        )
-
-
-def summary(values: np.ndarray) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1; 0 for one seed) and the values themselves."""
-    values = np.asarray(values, np.float64)
-    spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": float(values.mean()), "std": spread, "per_seed": values.tolist()}
-
-
-def _count(params: Any) -> int:
-    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
-
-
-def _print_table(experiment: Experiment, results: Sequence[dict[str, Any]]) -> None:
-    table = Table(title=f"{experiment.name} on {experiment.dataset['name']}", title_justify="left")
-    table.add_column("model", no_wrap=True)
-    for heading, _ in experiment.columns.values():
-        table.add_column(heading, justify="right")
-    table.add_column("parameters", justify="right", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    for result in results:
-        time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))
-        rows = result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]
-        for number, row in enumerate(rows):
-            cells = [
-                cell(row["metrics"].get(metric), form) for metric, (_, form) in experiment.columns.items()
-            ]
-            # All values of a sweep have taken this time together.
-            shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
-            table.add_row(_label(_row_name(result), row["value"]), *cells, *shared)
-    published = experiment.published()
-    if published:
-        table.add_section()
-    for name, values in published:
-        cells = [f"{values[m]:{form}}" if m in values else "" for m, (_, form) in experiment.columns.items()]
-        table.add_row(name, *cells, "", "", style="dim")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)  # a file has no width of its own
-    console.print(table)
-    if experiment.note:
-        console.print(experiment.note, style="dim", highlight=False)
-
-
-def cell(values: Mapping[str, Any] | None, form: str) -> str:
-    """A metric of one row, with its spread over seeds where there are several; empty where there is none."""
-    if values is None:
-        return ""
-    if len(values["per_seed"]) == 1:
-        return f"{values['mean']:{form}}"
-    return f"{values['mean']:{form}} ± {values['std']:{form}}"
+def _first(value: Any) -> Any:
+    return _each(value)[0]

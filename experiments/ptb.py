@@ -5,230 +5,318 @@
     python -m experiments.ptb generate --run-dir DIR --words 100
     python -m experiments.ptb evaluate --run-dir DIR --data DIR --cache 500
 
-Presets: `small` (2 x 200, the default on a CPU; less than an hour on two cores for these two models),
-`sketch` (the same in half the time, for sweeps), `paper` (2 x 650, the default on a GPU or TPU), `medium`
-(the same, its agent trained as in `small`), `released` (as the authors' code does it); words read by their
-characters: `charlm` (Kim et al. 2016, large), `charlm_small`; the recipe of Merity et al. (2018): `awd`,
-`awd_small`. Models: lstm, fixed:k, attention:k, dynamic:k.
+Presets: `small` (2 x 200, the default; less than an hour on two cores for these two models), `sketch` (the
+same in half the time, for sweeps), `paper` (2 x 650: for a GPU or TPU), `medium` (the same, its agent trained
+as in `small`), `released` (as the authors' code does it); words read by their characters: `charlm` (Kim et
+al. 2016, large), `charlm_small`; the recipe of Merity et al. (2018): `awd`, `awd_small`.
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
-address; with none of them the model trains on an embedded corpus, a matter of minutes. `explain` shows which
-earlier word the agent connects each word of a text to, `generate` writes text, `evaluate` measures
-perplexity with a neural cache or by dynamic evaluation; they read a finished run folder. RESULTS.md has
-what came out.
+address; with none of them the model trains on an embedded corpus, a matter of minutes. RESULTS.md has what
+came out.
 """
 
 import dataclasses
-import sys
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Literal
 
-import jax
-import numpy as np
+from dynskip_jax.settings import setting
+from experiments.command_line import Command, Subcommand
+from experiments.settings import Agent, Data, Model, Numbers, Settings, Training
+from experiments.text import EXPLAIN, TextFlags
 
-from dynskip_jax.analysis import plots
-from dynskip_jax.data import find_language_corpus
-from dynskip_jax.errors import UserError
-from dynskip_jax.runs.trained import finished_runs, selected_params
-from dynskip_jax.tasks.language_modelling import LanguageModelling
-from dynskip_jax.training.asgd import non_monotone_trigger
-from dynskip_jax.training.loop import FitResult, FitSettings
-from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.schedule import decay_after, decay_on_plateau
-from dynskip_jax.training.step import evaluation_keys
-from experiments.cli import devices_line, join, models, parallel, parse, run_main, silent
-from experiments.experiment import metrics_in_every_mode, run
-from experiments.ptb_evaluate import evaluate
-from experiments.ptb_runs import VOCABULARY, vocabulary_file
-from experiments.ptb_settings import PRESETS, Flags, Settings
-from experiments.ptb_text import explain, write
-from experiments.settings import resolve
+# What the agents of presets that fit a CPU are trained with: an Adam of their own, so that REINFORCE's noise
+# takes no share of the clipping norm, and the network's updates are those of the baselines.
+_AGENT = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch", mix=0.5)
 
-DEFAULT_MODEL = "dynamic:5"
+# What the medium models of Zaremba et al. (2014) and of those who follow them share.
+_LARGE = dict(
+    features=650,
+    num_layers=2,
+    num_steps=35,
+    batch_size=20,
+    dropout=0.5,
+    init_scale=0.05,
+    learning_rate=1.0,
+    clip=5.0,
+)
 
-# Dev and test perplexities of Gui et al. (2019), Table 3, averages of ten runs; and what Merity et al. (2018)
-# report for their recipe.
-PUBLISHED = {
-    "words": {
-        "lstm": ("paper: Regularized LSTM", 86.2, 82.7),
-        "fixed:3": ("paper: fixed skip 3", 85.3, 81.5),
-        "fixed:5": ("paper: fixed skip 5", 86.2, 82.0),
-        "attention:5": ("paper: attention", 85.1, 81.4),
-        "dynamic:5": ("paper: dynamic skip, λ=1, K=5", 82.5, 78.5),
+# Zaremba et al. (2014), the medium model.
+_MEDIUM = dict(**_LARGE, epochs=39, decay=1.2, decay_after=6)
+
+# Kim et al. (2016), the large model; no dropout on what the characters make of a word.
+_CHARACTERS = dict(**_LARGE, embedding="characters", dropout_inputs=0.0, epochs=25, decay=2.0, plateau=1.0)
+
+# Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70 steps:
+# their learning rate of 30 and clipping norm of 0.25 are 30 / 70 and 0.25 x 70.
+_AWD = dict(
+    features=1150,
+    embedding_features=400,
+    num_layers=3,
+    tied=True,
+    num_steps=70,
+    random_lengths=True,
+    batch_size=20,
+    dropout=0.25,
+    dropout_words=0.1,
+    dropout_inputs=0.4,
+    dropout_outputs=0.4,
+    dropout_weights=0.5,
+    locked=True,
+    activation_coef=2.0,
+    temporal_coef=1.0,
+    weight_decay=1.2e-6,
+    init_scale=0.1,
+    recurrent_init="by_size",
+    epochs=500,
+    learning_rate=30 / 70,
+    clip=0.25 * 70,
+    average="non_monotone",
+)
+
+# Zaremba et al. (2014), the small model.
+_SMALL = dict(
+    **_AGENT,
+    features=200,
+    num_layers=2,
+    num_steps=20,
+    batch_size=20,
+    dropout=0.0,
+    init_scale=0.1,
+    learning_rate=1.0,
+    decay=2.0,
+    clip=5.0,
+)
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # Their schedule, stopped when dev no longer improves: half way through 13 epochs. λ = 0.5 was ahead of
+    # the paper's 1 on dev after one epoch (176.7 against 180.8).
+    "small": dict(**_SMALL, epochs=13, decay_after=4, patience=2),
+    # A schedule of half that time, for sweeps.
+    "sketch": dict(**_SMALL, epochs=4, decay_after=2),
+    # Gui et al. (2019), Section Language Modeling, where they say it; Zaremba et al.'s medium elsewhere.
+    "paper": _MEDIUM,
+    # As `paper`, its agents trained as those of `small`, except for λ.
+    "medium": {**_MEDIUM, **_AGENT, "mix": 1.0},
+    # Kim et al. (2016), the large and the small model.
+    "charlm": _CHARACTERS,
+    "charlm_small": {
+        **_CHARACTERS,
+        **_AGENT,
+        "char_maps": (25, 50, 75, 100, 125, 150),
+        "num_highway": 1,
+        "features": 300,
     },
-    "characters": {
-        "lstm": ("paper: CharLM", 82.0, 78.9),
-        "fixed:3": ("paper: CharLM, fixed skip 3", 83.6, 80.2),
-        "fixed:5": ("paper: CharLM, fixed skip 5", 84.9, 80.9),
-        "attention:5": ("paper: CharLM with attention", 82.2, 79.0),
-        "dynamic:5": ("paper: CharLM, dynamic skip, λ=1, K=5", 79.9, 76.5),
+    # Merity et al. (2018), and the same parts at a size, and with rates, that fit a CPU.
+    "awd": _AWD,
+    "awd_small": {
+        **_AWD,
+        **_AGENT,
+        "features": 200,
+        "embedding_features": 200,
+        "num_layers": 2,
+        "num_steps": 35,
+        "dropout": 0.1,
+        "dropout_words": 0.05,
+        "dropout_inputs": 0.2,
+        "dropout_outputs": 0.2,
+        "dropout_weights": 0.2,
+        "epochs": 40,
+        "learning_rate": 30 / 35,
+        "clip": 0.25 * 35,
     },
-    "awd": {"lstm": ("Merity et al. (2018): AWD-LSTM", 60.0, 57.3)},
+    # As `paper`, with the choices of the authors' released code.
+    "released": dict(
+        features=650,
+        num_layers=3,
+        num_steps=35,
+        batch_size=20,
+        dropout=0.5,
+        init_scale=0.05,
+        epochs=100,
+        learning_rate=1.0,
+        decay=1.2,
+        plateau=1.0,
+        clip=5.0,
+        agent_features=200,
+        agent_input="mean",
+        agent_init="normal",
+        first_step="carried",
+        forget_bias=1.0,
+        recurrent_init="orthogonal",
+        restart_buffer=True,
+        reward="probability",
+        rl_coef=0.3,
+        entropy_coef=0.0,
+        evaluation_mode="sample",
+    ),
 }
-PUBLISHED_SIZES = {"words": (2, 650), "characters": (2, 650), "awd": (3, 1150)}  # layers and their units
-COMMANDS = {"explain": explain, "generate": write, "evaluate": evaluate}  # beside training
-EVALUATION_SAMPLES = 10  # predictions of a token that are averaged
 
 
-class PTB:
-    """See `experiments.experiment.Experiment`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextData(Data):
+    """The text; any folder with train, valid and test files will do."""
 
-    name = "ptb"
-    columns: ClassVar = {
-        "dev_perplexity": ("dev perplexity", ".2f"),
-        "test_perplexity": ("test perplexity", ".2f"),
-        "test_perplexity_sampled": ("test, sampled", ".2f"),
-        "test_perplexity_averaged": ("test, averaged", ".2f"),
-    }
-    curves = ("dev_perplexity",)
-
-    def __init__(self, corpus, models: tuple[str, ...], settings: Settings):
-        self.corpus = corpus
-        self.models = models
-        self.settings = settings
-        self.dataset = {
-            "name": corpus.name,
-            "sizes": corpus.sizes,
-            "fingerprint": corpus.fingerprint,
-            "source": corpus.source,
-        }
-        self.skips = {model: settings.skip(model) for model in models}
-        self.note = self._note()
-
-    def config(self, model: str) -> dict[str, Any]:
-        """See `Experiment`."""
-        corpus = {"name": self.corpus.name, "fingerprint": self.corpus.fingerprint}
-        return {
-            "experiment": self.name,
-            "model": model,
-            "dataset": corpus,
-            **dataclasses.asdict(self.settings),
-        }
-
-    def files(self, model: str) -> dict[str, str]:
-        """The vocabulary, with which a run folder can be used without the corpus."""
-        return {VOCABULARY: vocabulary_file(self.corpus.vocabulary)}
-
-    def values(self, model: str) -> Sequence[dict[str, Any]]:
-        """See `Experiment`."""
-        return self.settings.values(model)
-
-    def build(self, model: str) -> tuple[LanguageModelling, FitSettings]:
-        """See `Experiment`."""
-        s = self.settings
-        task = LanguageModelling(self.corpus, s.task_settings(model))
-        if s.plateau is not None:
-            schedule = decay_on_plateau(s.learning_rate, 1 / s.decay, threshold=s.plateau, floor=0.005)
-        else:
-            schedule = decay_after(s.learning_rate, 1 / s.decay, s.decay_after)
-        fit_settings = FitSettings(
-            seeds=s.all_seeds(model),
-            epochs=s.epochs,
-            optimizer=make_optimizer(
-                "sgd",
-                clip=s.clip,
-                weight_decay=s.weight_decay,
-                # Attention is a part of the network like any other: its MLP is trained as that is.
-                agent_learning_rate=s.agent_learning_rate if s.skip(model).is_stochastic else None,
-                learning_rate=s.learning_rate,
-            ),
-            learning_rate=schedule,
-            average=self._averaging(),
-            start=None if s.start_from is None else self._trained(model, task),
-            patience=s.patience,
-        )
-        return task, fit_settings
-
-    def _trained(self, model: str, task: LanguageModelling) -> Any:
-        """The parameters of an earlier run of a model, of the same seeds."""
-        runs = finished_runs(self.settings.start_from)
-        if model not in runs:
-            raise UserError(f"--start-from {self.settings.start_from} holds no finished run of {model}")
-        like = jax.eval_shape(task.init, jax.random.key(0))
-        return selected_params(runs[model], like, len(self.settings.all_seeds(model)))
-
-    def _averaging(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        s = self.settings
-        if s.average == "none":
-            return None
-        if s.average == "always":
-            return lambda history: np.ones(history.shape[1], bool)
-        return partial(non_monotone_trigger, n=s.average_interval)
-
-    def final_metrics(self, model: str, task: LanguageModelling, result: FitResult) -> dict[str, np.ndarray]:
-        """One stream per split: no token without its past. Agents are run in every mode."""
-        keys = evaluation_keys(self.settings.all_seeds(model))
-        return metrics_in_every_mode(
-            lambda split, **how: task.evaluate(result.params, split, keys, batch_size=1, **how),
-            self.settings.evaluation_mode,
-            is_stochastic=self.skips[model].is_stochastic,
-            samples=EVALUATION_SAMPLES,
-        )
-
-    def draw(self, model: str, task: LanguageModelling, result: FitResult, folder: Path, member: int) -> None:
-        """Which k the agent chooses at the corpus's most frequent words."""
-        skip = self.skips[model]
-        if not skip.has_agent:
-            return
-        seeds = self.settings.all_seeds(model)
-        keys = evaluation_keys(seeds)
-        tokens, chosen = task.trace(result.params, "dev", keys, layer=-1)
-        frequent = np.argsort(-np.bincount(tokens), kind="stable")[:20]
-        counts = np.zeros((len(frequent), skip.max_skip), np.int64)
-        for row, word in enumerate(frequent):
-            np.add.at(counts[row], chosen[member][tokens == word] - 1, 1)
-        plots.action_distribution(
-            counts,
-            folder / "skips_by_word.png",
-            f"{model}: how far back the agent reaches after each word",
-            note=f"{self.corpus.name}, dev, greedy, the 20 most frequent words, seed {seeds[member]}",
-            rows=[self.corpus.vocabulary.tokens[word] for word in frequent],
-        )
-
-    def _note(self) -> str:
-        """What a table of this run must say."""
-        if self.corpus.name != "ptb":
-            return f"Perplexities on {self.corpus.name}: not comparable with any published on PTB."
-        own, theirs = (self.settings.num_layers, self.settings.features), PUBLISHED_SIZES[self._kind]
-        if own == theirs or not self.published():
-            return ""
-        sizes = ["{} x {}".format(*size) for size in (own, theirs)]
-        return f"The models of this run have {sizes[0]} units, published ones {sizes[1]}: not comparable."
-
-    @property
-    def _kind(self) -> str:
-        return "awd" if self.settings.average != "none" else self.settings.embedding
-
-    def published(self) -> Sequence[tuple[str, dict[str, float]]]:
-        """The paper's rows, for its corpus alone."""
-        if self.corpus.name != "ptb":
-            return []
-        rows = [PUBLISHED[self._kind][model] for model in self.models if model in PUBLISHED[self._kind]]
-        return [(name, {"dev_perplexity": dev, "test_perplexity": test}) for name, dev, test in rows]
+    dataset: str | None = setting(
+        None, "Insist on a corpus by name: ptb, or pydoc-topics (the embedded one)."
+    )
 
 
-def main(announce: Callable[[str], None] = print) -> None:
-    """Runs the command line."""
-    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
-        COMMANDS[sys.argv[1]](sys.argv[2:])
-        return
-    flags = parse(Flags, PTB.name, __doc__)
-    names = models(flags, DEFAULT_MODEL)
-    with join(flags) as processes:
-        announce = announce if processes.first else silent
-        backend = jax.default_backend()
-        settings = resolve(flags, Settings, PRESETS, "small" if backend == "cpu" else "paper")
-        devices = parallel(flags, settings, names, processes)
-        corpus = find_language_corpus(flags.data, flags.dataset)
-        experiment = PTB(corpus, names, settings)
-        sizes = ", ".join(f"{name} {size:,}" for name, size in corpus.sizes.items())
-        announce(f"data: {corpus.name} from {corpus.source} ({sizes})")
-        chosen = "as asked" if flags.preset else f"the default on {backend}"
-        announce(f"preset: {settings.preset} ({chosen}); {devices_line(devices)}")
-        run(experiment, flags.run_dir, parallel=devices, announce=announce)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelSettings(Model):
+    """What the network is made of."""
 
+    num_layers: int = setting(2, "Layers; the last one has the time skip.", at_least=1)
+    init_scale: float = setting(0.1, "Weights are drawn from U(-scale, scale).", above=0)
+    recurrent_init: Literal["uniform", "by_size", "orthogonal"] = setting(
+        "uniform",
+        "uniform (as all weights); by_size: every weight of a layer from U(±1/√hidden), as PyTorch does; "
+        "orthogonal: the top layer's W_h.",
+    )
+    embedding: Literal["words", "characters"] = setting(
+        "words", "A table, or a CNN over each word's characters."
+    )
+    embedding_features: int | None = setting(
+        None, "Size of the embedding, where it is not that of the first layer.", at_least=1
+    )
+    char_features: int = setting(15, "Size of a character's embedding.", at_least=1)
+    char_maps: tuple[int, ...] = setting(
+        (50, 100, 150, 200, 200, 200, 200), "Filters of each width, from 1.", at_least=1
+    )
+    num_highway: int = setting(2, "Highway layers above the CNN.", at_least=0)
+    tied: bool = setting(False, "The softmax's weights are the embedding's; the last layer has its size.")
+    dropout_inputs: float | None = setting(
+        None, "Rate on the first layer's input, if not that of dropout.", at_least=0, below=1
+    )
+    dropout_outputs: float | None = setting(
+        None, "Rate before the softmax, if not that of dropout.", at_least=0, below=1
+    )
+    dropout_words: float = setting(
+        0.0, "Rate at which whole words are dropped from a segment.", at_least=0, below=1
+    )
+    dropout_weights: float = setting(
+        0.0, "Rate at which recurrent weights are dropped for a segment.", at_least=0, below=1
+    )
+    locked: bool = setting(False, "The same features are dropped at all steps of a segment.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelAgent(Agent):
+    """Skips over time, the agents that choose them, and how these are trained."""
+
+    agent_init: Literal["uniform", "lecun", "normal", "one_hot"] = setting(
+        "uniform", "uniform (as all weights), or normal: N(0, 0.3) and biases 0.1."
+    )
+    agent_learning_rate: float | None = setting(
+        None,
+        "Gives agents an Adam of their own with this rate; by default they share the network's optimizer.",
+        above=0,
+    )
+    restart_buffer: bool = setting(
+        False, "Forget all but the newest state at each segment, as the released code does."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelTraining(Training):
+    """For how long and how fast."""
+
+    learning_rate: Numbers = setting(1.0, "Initial learning rate.", above=0, sweep=True)
+    clip: float | None = setting(5.0, "Largest norm of the gradient.", above=0)
+    num_steps: int = setting(35, "Steps of truncated back-propagation.", at_least=1)
+    random_lengths: bool = setting(False, "Segments have random lengths around that.")
+    decay: float = setting(1.0, "Divides the learning rate once an epoch,", above=0)
+    decay_after: int = setting(0, "after these epochs,", at_least=0)
+    plateau: float | None = setting(
+        None, "or after each epoch in which dev perplexity fell by less than this."
+    )
+    weight_decay: float = setting(0.0, "This times the weights is added to the gradient.", at_least=0)
+    activation_coef: float = setting(0.0, "α of AR (Merity et al. 2018, Section 4.5).", at_least=0)
+    temporal_coef: float = setting(0.0, "β of TAR.", at_least=0)
+    average: Literal["none", "non_monotone", "always"] = setting(
+        "none", "Averaging of the iterates: non_monotone (once dev no longer falls, NT-ASGD) or always."
+    )
+    average_interval: int = setting(5, "n of NT-ASGD.", at_least=1)
+    start_from: str | None = setting(
+        None, "A finished run folder of the same model, whose parameters are trained on (fine-tuning)."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageSettings(Settings):
+    """All settings of the language models."""
+
+    data: TextData = dataclasses.field(default_factory=TextData)
+    model: LanguageModelSettings = dataclasses.field(default_factory=LanguageModelSettings)
+    agent: LanguageModelAgent = dataclasses.field(default_factory=LanguageModelAgent)
+    training: LanguageModelTraining = dataclasses.field(default_factory=LanguageModelTraining)
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateFlags(TextFlags):
+    """Flags of `generate`."""
+
+    model: str | None = setting(None, "Which of several models; by default the last.")
+    text: str = setting("", "The beginning, to be continued.")
+    words: int = setting(60, "How many words to write.", at_least=1)
+    temperature: float = setting(0.8, "Below 1 likely words become likelier.", above=0)
+    key: int = setting(0, "The seed of the words: another one writes another text.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateFlags:
+    """Flags of `evaluate`; of several values, separated by commas, the best on dev is taken."""
+
+    run_dir: str = setting(help="A finished run folder, of one model or of several compared.")
+    data: str | None = setting(None, "Folder of the data that the run was trained on.")
+    dataset: str | None = setting(None, "Or its name, as when it was trained.")
+    method: Literal["cache", "dynamic"] = setting(
+        "cache",
+        "cache: words of the recent past are likelier (Grave et al. 2017); dynamic: parameters follow "
+        "the text (Krause et al. 2018).",
+    )
+    cache: int = setting(500, "N, how many words the cache keeps.", at_least=1)
+    flatness: tuple[float, ...] = setting(
+        (0, 0.1, 0.2, 0.3, 0.5, 0.8), "θ of the cache, how much alike states count.", at_least=0
+    )
+    weight: tuple[float, ...] = setting(
+        (0.02, 0.05, 0.1, 0.15, 0.2, 0.3), "The cache's share in a prediction.", at_least=0, below=1
+    )
+    samples: int = setting(
+        1,
+        "With the cache, predictions that are averaged, their agents' choices sampled; 1: agents choose "
+        "as in training.",
+        at_least=1,
+    )
+    learning_rate: tuple[float, ...] = setting(
+        (0.00005, 0.0001),
+        "η of dynamic evaluation, how far parameters follow each segment.",
+        at_least=0,
+    )
+    decay: tuple[float, ...] = setting((0.002,), "Of dynamic evaluation, how far they return.", at_least=0)
+    steps: int = setting(5, "Words of a segment, after each of which parameters change.", at_least=1)
+
+
+COMMAND = Command(
+    name="ptb",
+    about=__doc__,
+    settings=LanguageSettings,
+    presets=PRESETS,
+    default_model="dynamic:5",
+    experiment="experiments.ptb_experiment:PTB",
+    default_preset=lambda given: "small",
+    subcommands={
+        "explain": EXPLAIN,
+        "generate": Subcommand(
+            "Writes text with a trained model.", GenerateFlags, "experiments.ptb_text:generate"
+        ),
+        "evaluate": Subcommand(
+            "Measures perplexity with a neural cache, or with parameters that follow the text.",
+            EvaluateFlags,
+            "experiments.ptb_evaluate:evaluate",
+        ),
+    },
+)
 
 if __name__ == "__main__":
-    run_main(main)
+    from experiments import cli, ptb
+
+    cli.run_main(lambda: cli.main(ptb.COMMAND))

@@ -1,95 +1,35 @@
 """Perplexity of finished language models that go on learning: the command `evaluate` of `experiments.ptb`."""
 
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import tyro
 from rich.console import Console
 from rich.table import Table
 
-from dynskip_jax.data import find_language_corpus
+from dynskip_jax.data import LanguageCorpus, find_language_corpus
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
-from dynskip_jax.tasks.language_modelling import CacheGrid, LanguageModelling
+from dynskip_jax.tasks.neural_cache import CachedLanguageModelling, CacheGrid
 from dynskip_jax.training.step import evaluation_keys
-from experiments.cli import Folder, Text
-from experiments.experiment import cell, summary
-from experiments.ptb_runs import FinishedModel, finished_models
-from experiments.settings import numbers
+from experiments.command_line import Command
+from experiments.ptb import EvaluateFlags
+from experiments.table import cell, summary
+from experiments.trained import Finished, finished_models
 
-Numbers = Annotated[str, tyro.conf.arg(metavar="FLOAT,…")]
 Grid = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateFlags:
-    """Flags of `evaluate`; of several values, separated by commas, the best on dev is taken."""
-
-    run_dir: str
-    """A finished run folder, of one model or of several compared."""
-    data: Folder = None
-    """Folder of the data that the run was trained on."""
-    dataset: Text = None
-    """Or its name, as when it was trained."""
-    method: Literal["cache", "dynamic"] = "cache"
-    """cache: words of the recent past are likelier (Grave et al. 2017); dynamic: parameters follow the text
-    (Krause et al. 2018)."""
-    cache: int = 500
-    """N, how many words the cache keeps."""
-    flatness: Numbers = "0,0.1,0.2,0.3,0.5,0.8"
-    """θ of the cache, how much alike states count."""
-    weight: Numbers = "0.02,0.05,0.1,0.15,0.2,0.3"
-    """λ of the cache, its share in a prediction."""
-    samples: int = 1
-    """With the cache, predictions that are averaged, their agents' choices sampled; 1: agents choose as in
-    training."""
-    learning_rate: Numbers = "0.00005,0.0001"
-    """η of dynamic evaluation, how far parameters follow each segment."""
-    decay: Numbers = "0.002"
-    """λ of dynamic evaluation, how far they return."""
-    steps: int = 5
-    """Words of a segment, after each of which parameters change."""
-
-    def check(self) -> None:
-        """Checks the values.
-
-        Raises:
-            UserError: a value makes no sense.
-        """
-        for name in ("cache", "samples", "steps"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("flatness", "learning_rate", "decay"):
-            if not min(self.values(name)) >= 0:
-                flag = name.replace("_", "-")
-                raise UserError(f"--{flag} takes values of at least 0, got {getattr(self, name)}")
-        if not 0 <= min(self.values("weight")) <= max(self.values("weight")) < 1:
-            raise UserError(f"--weight takes values from 0 to below 1, got {self.weight}")
-
-    def values(self, name: str) -> tuple[float, ...]:
-        """Returns the values to be tried of a flag that takes several."""
-        return numbers(f"--{name.replace('_', '-')}", getattr(self, name), float)
-
-
-def evaluate(arguments: Sequence[str]) -> None:
+def evaluate(command: Command, flags: EvaluateFlags) -> None:
     """Measures the perplexity of finished models that go on learning from the text they are evaluated on.
 
     What the method needs is chosen on dev for each model, over its seeds; test is then read once. Nothing is
     written into the run folder.
     """
-    flags = tyro.cli(
-        EvaluateFlags,
-        args=arguments,
-        prog="python -m experiments.ptb evaluate",
-        description=evaluate.__doc__,
-    )
-    flags.check()
     keep_freed_memory()
     models = finished_models(flags.run_dir)
     corpus = find_language_corpus(flags.data, flags.dataset)
@@ -101,7 +41,7 @@ def evaluate(arguments: Sequence[str]) -> None:
                 "name its folder with --data"
             )
     make = {"cache": _cached, "dynamic": _dynamic}[flags.method]
-    methods = [make(m, LanguageModelling(corpus, m.task_settings()), flags) for m in models.values()]
+    methods = [make(model, corpus, flags) for model in models.values()]
     size = {"cache": f"a cache of {flags.cache} words", "dynamic": f"segments of {flags.steps} words"}
     table = Table(title=f"{corpus.name}, perplexity with {size[flags.method]}", title_justify="left")
     for heading in ("model", "dev", "test", "chosen on dev"):
@@ -131,40 +71,45 @@ class _Method(NamedTuple):
     perplexities: Callable[[str, Grid, Callable[[], None]], tuple[np.ndarray, np.ndarray]]
 
 
-def _cached(model: FinishedModel, task: LanguageModelling, flags: EvaluateFlags) -> _Method:
-    params, keys = model.params(), evaluation_keys(model.settings.all_seeds(model.name))
+def _cached(model: Finished, corpus: LanguageCorpus, flags: EvaluateFlags) -> _Method:
+    learner, keys = model.learner, evaluation_keys(model.learner.seeds)
     how: dict[str, Any] = {}
-    if flags.samples > 1 and model.settings.skip(model.name).is_stochastic:
+    if flags.samples > 1 and model.experiment.skip(model.name).is_stochastic:
         how = dict(mode="sample", samples=flags.samples)
 
     def perplexities(split, grid, advance):
-        found = task.evaluate(params, split, keys, batch_size=1, cache=CacheGrid(flags.cache, *grid), **how)
+        kind = functools.partial(CachedLanguageModelling, cache=CacheGrid(flags.cache, *grid))
+        task = model.experiment.task(model.name, corpus, corpus.vocabulary, kind)
+        found = learner.evaluate(model.params, split, keys, batch_size=1, task=task, **how)
         advance()
         metric = f"{split}_perplexity"
         return found[metric][model.members], found[f"{metric}_cached"][model.members]
 
-    return _Method(("θ", "λ"), (flags.values("flatness"), flags.values("weight")), 2, perplexities)
+    return _Method(("θ", "share"), (flags.flatness, flags.weight), 2, perplexities)
 
 
-def _dynamic(model: FinishedModel, task: LanguageModelling, flags: EvaluateFlags) -> _Method:
-    params, keys = model.params(), evaluation_keys(model.settings.all_seeds(model.name))
+def _dynamic(model: Finished, corpus: LanguageCorpus, flags: EvaluateFlags) -> _Method:
+    params, keys = model.params, evaluation_keys(model.learner.seeds)
+    learner = model.experiment.learner(model.name, corpus, corpus.vocabulary)
 
     def own(tree):
         return jax.tree.map(lambda leaf: leaf[model.members], tree)
 
-    policy = own(task.policy(len(keys)))
-    dynamic = DynamicEvaluation(task, own(params), keys[model.members], policy=policy, num_steps=flags.steps)
-    grid = flags.values("learning_rate"), flags.values("decay")
+    policy = own(learner.policy())
+    dynamic = DynamicEvaluation(
+        learner, own(params), keys[model.members], policy=policy, num_steps=flags.steps
+    )
+    grid = flags.learning_rate, flags.decay
     train, dev, test = map(dynamic.num_parts, ("train", "dev", "test"))
     scale = functools.cache(dynamic.gradient_scale)  # of train, once for dev and test
 
     def perplexities(split, grid, advance):
-        without = task.evaluate(params, split, keys, batch_size=1)[f"{split}_perplexity"][model.members]
+        without = learner.evaluate(params, split, keys, batch_size=1)[f"{split}_perplexity"][model.members]
         adapted = functools.partial(dynamic.perplexity, split, scale(advance), advance=advance)
         found = [[adapted(learning_rate=rate, decay=decay) for decay in grid[1]] for rate in grid[0]]
         return without, np.moveaxis(np.array(found), -1, 0)
 
-    return _Method(("η", "λ"), grid, train + len(grid[0]) * len(grid[1]) * dev + test, perplexities)
+    return _Method(("η", "decay"), grid, train + len(grid[0]) * len(grid[1]) * dev + test, perplexities)
 
 
 def _measured(method: _Method, advance: Callable[[], None]) -> tuple[list[str], list[str], str]:

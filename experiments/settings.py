@@ -1,260 +1,286 @@
-"""Settings that all experiments share, the library objects they stand for, and how presets are filled in."""
+"""Settings in groups that all experiments share, presets, and sweeps; nothing of JAX is imported."""
 
 import dataclasses
 import itertools
-import math
-from collections.abc import Callable
-from typing import Any
-
-import jax.numpy as jnp
-from flax import nnx
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import TimeSkip, parse_depth_skip, parse_time_skip, parse_transition
-from dynskip_jax.training import objective
-from dynskip_jax.training.stage import Sweep
+from dynskip_jax.settings import check, field_types, setting
+from dynskip_jax.training.agent_settings import AgentSettings
 
-COUNTS = (
-    "epochs",
-    "batch_size",
-    "features",
-    "agent_features",
-    "seeds",
-    "rollouts",
-    "num_layers",
-    "num_steps",
-    "train_examples",
-)
-PRECISIONS = {"f32": jnp.float32, "bf16": jnp.bfloat16}
-CHOICES = {
-    "agent_input": ("previous", "mean"),
-    "empty_slots": ("initial", "masked"),
-    "first_step": ("agent", "carried"),
-    **objective.CHOICES,
-    "evaluation_mode": ("greedy", "sample"),
-    "positions": ("none", "input"),
-    "embedding": ("words", "characters"),
-    "average": ("none", "non_monotone", "always"),
-    "recurrent_init": ("uniform", "by_size", "orthogonal"),
-    "precision": tuple(PRECISIONS),
-    "agent_init": ("uniform", "lecun", "one_hot", "normal"),
-}
 MAX_SEED = 2**32 - 1  # beyond, JAX would repeat the keys of others
-POSITIVE = (
-    "learning_rate",
-    "decay",
-    "sampled_decay",
-    "clip",
-    "agent_learning_rate",
-    "init_scale",
-    "temperature",
-)
+Numbers = float | tuple[float, ...]  # a number, or several to be tried in one program
+WholeNumbers = int | tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CommonSettings:
-    """Every setting as resolved; the defaults are the paper's, where it says anything.
+class Run:
+    """Which models are trained, and where the results are kept."""
 
-    `mixes` and `max_skips` are sweeps over λ and K: a model with an agent is then trained with each value (or
-    pair of values), all in one program. `agent_init` is `uniform` or `lecun` (as the network's weights), or
-    `normal`: N(0, 0.3) and biases 0.1.
-    """
-
-    preset: str
-    features: int
-    batch_size: int
-    epochs: int
-    learning_rate: float
-    dropout: float = 0.0
-    patience: int = 0
-    seed: int = 0
-    seeds: int = 1
-    transition: str = "lstm"
-    depth_skip: str | None = None
-    mix: float = 1.0
-    mixes: tuple[float, ...] = ()
-    max_skips: tuple[int, ...] = ()
-    agent_features: int = 50
-    agent_input: str = "previous"
-    agent_init: str
-    empty_slots: str = "initial"
-    first_step: str = "agent"
-    forget_bias: float = 0.0
-    reward: str = "log_likelihood"
-    rl_coef: float = 1.0
-    entropy_coef: float = 1.0
-    entropy_coef_final: float | None = None
-    entropy: str = "sampled"
-    discount: float = 1.0
-    baseline: str = "none"
-    rollouts: int = 1
-    estimator: str = "reinforce"
-    relaxation: str = "none"
-    relaxed_epochs: int = 0
-    relaxed_entropy_coef: float | None = None
-    relaxed_entropy_coef_final: float | None = None
-    temperature: float = 1.0
-    temperature_final: float | None = None
-    evaluation_mode: str = "greedy"
-    precision: str = "f32"
+    model: str | None = setting(
+        None,
+        "lstm (no skip over time), fixed:k, attention:k, content:k (attention by content), dynamic:k, "
+        "skip_rnn or lstm_jump; k is how far back a skip may reach.",
+    )
+    compare: str | None = setting(
+        None,
+        "Several models, separated by commas, trained one after another into one table. A run folder "
+        "may gain models.",
+    )
+    preset: str | None = setting(None, "A named set of settings, listed below; flags given beside it win.")
+    run_dir: str | None = setting(
+        None,
+        "Run folder; the same command with the same folder resumes. By default runs/<task>/<model>-<time>.",
+    )
+    seed: int = setting(0, "The first seed.", at_least=0)
+    seeds: int = setting(1, "How many seeds to train together, in one program.", at_least=1)
 
     def __post_init__(self) -> None:
-        """Checks the values, with messages that name the flag.
-
-        Raises:
-            UserError: a value makes no sense.
-        """
-        for name in COUNTS:
-            if getattr(self, name, 1) < 1:
-                raise UserError(f"{_flag(name)} must be at least 1, got {getattr(self, name)}")
-        for name in POSITIVE:
-            value = getattr(self, name, None)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise UserError(f"{_flag(name)} must be positive and finite, got {value}")
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name != "mix" and isinstance(value, float) and not math.isfinite(value):
-                raise UserError(f"{_flag(field.name)} must be a finite number, got {value}")
-        for name, known in CHOICES.items():
-            if getattr(self, name, known[0]) not in known:
-                raise UserError(f"{_flag(name)} is {getattr(self, name)!r}: choose {' or '.join(known)}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise UserError(f"--dropout lies in [0, 1), got {self.dropout}")
-        for name in ("patience", "seed"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{_flag(name)} must not be negative, got {getattr(self, name)}")
-        if self.seed > MAX_SEED + 1 - self.seeds:
+        """Checks what bounds cannot say."""
+        if self.model is not None and self.compare is not None:
+            raise UserError("give either --model or --compare, not both")
+        if self.model is not None and "," in self.model:
+            raise UserError(f"--model takes one model; use --compare {self.model} for several")
+        if self.seed + self.seeds > MAX_SEED + 1:
             raise UserError(f"seeds lie between 0 and {MAX_SEED:,}, got {self.seed} and {self.seeds} of them")
-        # The rest is checked where it is used, by the classes that these make.
-        for mix in self.mixes:
-            dataclasses.replace(self.skip("dynamic:1"), mix=mix)
-        if self.max_skips and min(self.max_skips) < 1:
-            raise UserError(f"--max-skip must be at least 1, got {min(self.max_skips)}")
-        self.skip("dynamic:1")
-        self.recurrent_options()
-        self.agent_objective(is_stochastic=True)
 
-    def values(self, model: str) -> tuple[dict[str, Any], ...]:
-        """Returns what a sweep sets for a model, value by value; one empty dictionary without a sweep."""
-        if not self.skip(model).has_agent:
-            return ({},)
-        mixes = [{"mix": mix} for mix in self.mixes] or [{}]
-        max_skips = [{"max_skip": K} for K in self.max_skips] or [{}]
-        return tuple({**mix, **K} for mix, K in itertools.product(mixes, max_skips))
-
-    def all_seeds(self, model: str) -> tuple[int, ...]:
-        """Returns the seed of each model that is trained: all seeds with the first value, then the second."""
-        seeds = range(self.seed, self.seed + self.seeds)
-        return tuple(seeds) * len(self.values(model))
-
-    def sweep(self, model: str) -> Sweep:
-        """Returns in what else than their seeds these models differ.
+    def models(self, default: str) -> tuple[str, ...]:
+        """Returns the models asked for.
 
         Raises:
-            UserError: a value is beyond what the model can do.
+            UserError: one is named twice.
         """
-        values, K = self.values(model), self.skip(model).max_skip
-        if any(value.get("max_skip", 0) > K for value in values):
-            raise UserError(f"--max-skip {max(self.max_skips)} is beyond {model}: name a larger k")
-
-        def each(name: str) -> tuple | None:
-            if name not in values[0]:
-                return None
-            return tuple(value[name] for value in values for _ in range(self.seeds))
-
-        return Sweep(mix=each("mix"), max_skip=each("max_skip"))
-
-    @property
-    def dtype(self) -> Any:
-        """In which matrices are multiplied."""
-        return PRECISIONS[self.precision]
-
-    def recurrent_options(self) -> dict[str, Any]:
-        """Returns the transition and the skip over depth of every layer."""
-        return dict(
-            transition=parse_transition(self.transition),
-            depth_skip=None if self.depth_skip is None else parse_depth_skip(self.depth_skip),
-        )
-
-    def skip(self, model: str) -> TimeSkip:
-        """Returns the time skip that a model's name stands for under these settings."""
-        return parse_time_skip(
-            model,
-            mix=self.mix,
-            agent_input=self.agent_input,
-            empty_slots=self.empty_slots,
-            first_step=self.first_step,
-        )
-
-    def agent_objective(self, is_stochastic: bool) -> objective.AgentObjective:
-        """Returns how agents are rewarded; without any, nothing is gained from rollouts."""
-        return objective.AgentObjective(
-            reward=self.reward,
-            rl_coef=self.rl_coef,
-            entropy_coef=self.entropy_coef,
-            entropy_coef_final=self.entropy_coef_final,
-            entropy=self.entropy,
-            discount=self.discount,
-            baseline=self.baseline if is_stochastic else "none",
-            rollouts=self.rollouts if is_stochastic else 1,
-            estimator=self.estimator if is_stochastic else "reinforce",
-            relaxation=self.relaxation if is_stochastic else "none",
-            relaxed_epochs=self.relaxed_epochs if is_stochastic else 0,
-            relaxed_entropy_coef=self.relaxed_entropy_coef if is_stochastic else None,
-            relaxed_entropy_coef_final=self.relaxed_entropy_coef_final if is_stochastic else None,
-            temperature=self.temperature if is_stochastic else 1.0,
-            temperature_final=self.temperature_final if is_stochastic else None,
-        )
-
-    def cell_options(self) -> dict[str, Any]:
-        """Returns the options of `SkipCell` that all experiments share."""
-        options: dict[str, Any] = dict(agent_features=self.agent_features, forget_bias=self.forget_bias)
-        if self.agent_init == "normal":
-            options["agent_kernel_init"] = nnx.initializers.normal(0.3)
-            options["agent_bias_init"] = nnx.initializers.constant(0.1)
-        return options
+        given = self.compare if self.compare is not None else self.model
+        names = tuple(name.strip() for name in (default if given is None else given).split(","))
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f"--compare names {name} twice: leave one out")
+        return names
 
 
-def resolve(flags: Any, settings: type, presets: dict[str, dict[str, Any]], default_preset: str) -> Any:
-    """Fills a settings dataclass from a preset and the flags given beside it.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """What is read."""
+
+    data: str | None = setting(None, "Folder of the data.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """What the network is made of."""
+
+    features: int = setting(200, "Size of every layer's state.", at_least=1)
+    transition: str = setting(
+        "lstm",
+        "How a cell turns input and state into the new state: lstm, peephole, full_gate, plstm, ulstm, "
+        "gru, rhn or rhn:L (L layers deep).",
+    )
+    depth_skip: str | None = setting(
+        None,
+        "What a layer receives from the one two below: gates, internal, gated_internal, output "
+        "or gated_output; or highway, from the one below.",
+    )
+    dropout: float = setting(0.0, "Rate on each layer's input and before the softmax.", at_least=0, below=1)
+    forget_bias: float = setting(0.0, "Is added to the forget gate's bias in layers with a skip over time.")
+    precision: Literal["f32", "bf16"] = setting(
+        "f32",
+        "bf16: matrices are multiplied in bfloat16; sums, states, losses and parameters stay float32.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Agent(AgentSettings):
+    """Skips over time, the agents that choose them, and how these are trained."""
+
+    mix: Numbers = setting(
+        1.0,
+        "λ, the weight of the skipped-to state against the previous one.",
+        at_least=0,
+        at_most=1,
+        sweep=True,
+    )
+    max_skip: WholeNumbers | None = setting(
+        None, "K, up to the model's own, kept through the policy.", at_least=1, sweep=True
+    )
+    agent_features: int = setting(50, "Hidden units of the agent.", at_least=1)
+    agent_input: Literal["previous", "mean"] = setting(
+        "previous", "What the agent sees beside the input: h of the step before, or the mean of the last K."
+    )
+    agent_init: Literal["uniform", "lecun", "normal", "one_hot"] = setting(
+        "lecun",
+        "uniform (as all weights of a language model), lecun, normal: N(0, 0.3) and biases 0.1; one_hot: "
+        "lecun, by how many features of the input are 1.",
+    )
+    empty_slots: Literal["initial", "masked"] = setting(
+        "initial", "Before K steps have passed: the initial state may be chosen, or it may not."
+    )
+    first_step: Literal["agent", "carried"] = setting(
+        "agent", "Who chooses at the first step; carried: nobody, as in the released code."
+    )
+    evaluation_mode: Literal["greedy", "sample"] = setting("greedy", "How agents choose on dev and test.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """For how long and how fast."""
+
+    epochs: int = setting(1, "Passes over the training data; a run folder's may grow.", at_least=1)
+    batch_size: int = setting(20, "Sequences of a training step.", at_least=1)
+    learning_rate: Numbers = setting(0.001, "Initial learning rate.", above=0, sweep=True)
+    clip: float | None = setting(None, "Largest norm of the gradient.", above=0)
+    patience: int = setting(
+        0, "Stop after this many epochs without a better dev result; 0 never stops.", at_least=0
+    )
+    max_skipped: int = setting(
+        100, "Steps in a row that may be skipped because they are not finite before the run ends.", at_least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices:
+    """Where it runs; results are the same up to rounding, and a run may be resumed on others."""
+
+    devices: int | None = setting(
+        None,
+        "Devices to train on; if not given 1, or as many parts of a CPU as can share the seeds. Each has "
+        "seeds of its own if their number divides that of the seeds, else a share of every batch.",
+        at_least=1,
+    )
+    parallel: Literal["jit", "pmap"] = setting("jit", "One program over a mesh, or one replica per device.")
+    coordinator: str | None = setting(
+        None,
+        "HOST:PORT where process 0 is found, if several processes train together with all their devices; "
+        "each is given the same command but for --process-id. On TPU pods nothing of this is needed.",
+    )
+    process_id: int | None = setting(
+        None, "Number of this process; process 0 writes the run folder and prints.", at_least=0
+    )
+    process_count: int | None = setting(None, "How many processes there are.", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting, in groups; experiments give groups of their own, with more fields or other defaults."""
+
+    run: Run = dataclasses.field(default_factory=Run)
+    data: Data = dataclasses.field(default_factory=Data)
+    model: Model = dataclasses.field(default_factory=Model)
+    agent: Agent = dataclasses.field(default_factory=Agent)
+    training: Training = dataclasses.field(default_factory=Training)
+    devices: Devices = dataclasses.field(default_factory=Devices)
+
+    def kept(self) -> dict[str, Any]:
+        """Returns what a run's configuration holds: all but the models' names, folders and devices."""
+        elsewhere = {"run": ("model", "compare", "run_dir"), "data": ("data",)}
+        return {
+            name: {key: value for key, value in group.items() if key not in elsewhere.get(name, ())}
+            for name, group in dataclasses.asdict(self).items()
+            if name != "devices"
+        }
+
+
+def fields_of(kind: type[Settings]) -> Iterator[tuple[str, dataclasses.Field, Any]]:
+    """Yields the group, the field and the type of every setting. Names are unique over all groups."""
+    for group, group_type in field_types(kind).items():
+        for field in dataclasses.fields(group_type):
+            yield group, field, field_types(group_type)[field.name]
+
+
+def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
+    """Returns settings with these values, by name, and defaults elsewhere.
+
+    Raises:
+        UserError: a value makes no sense, or there is no such setting.
+    """
+    groups: dict[str, dict[str, Any]] = {group: {} for group in field_types(kind)}
+    rest = dict(values)
+    for group, field, _ in fields_of(kind):
+        if field.name in rest:
+            groups[group][field.name] = rest.pop(field.name)
+    if rest:
+        raise UserError(f"there is no setting {next(iter(rest))}")
+    made = kind(**{group: field_types(kind)[group](**own) for group, own in groups.items()})
+    check(made, flag)
+    return made
+
+
+def from_kept(kind: type[Settings], kept: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Returns the settings that `Settings.kept` described, read back from JSON.
+
+    Raises:
+        UserError: another version wrote them.
+    """
+    values = {name: value for group in kept.values() for name, value in group.items()}
+    return fill(kind, {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """Settings, and where each comes from.
+
+    Attributes:
+        settings: all of them.
+        sources: `default`, `preset NAME` or `flag`, by name.
+    """
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+def resolve(
+    kind: type[Settings],
+    presets: Mapping[str, Mapping[str, Any]],
+    default_preset: str,
+    given: Mapping[str, Any],
+) -> Resolved:
+    """Fills settings from a preset and the flags given beside it.
 
     Args:
-        flags: the command line, a dataclass; fields that are None do not count.
-        settings: the dataclass to fill.
+        kind: the settings to fill.
         presets: name to values.
         default_preset: the preset to use if the command line names none.
+        given: what the command line says, by name.
 
     Raises:
         UserError: an unknown preset, or a value that makes no sense.
     """
-    preset = flags.preset or default_preset
+    preset = given.get("preset") or default_preset
     if preset not in presets:
         raise UserError(f"unknown preset {preset!r}: choose one of {', '.join(presets)}")
-    names = {field.name for field in dataclasses.fields(settings)}
-    given = {name: value for name, value in vars(flags).items() if name in names and value is not None}
-    if flags.mix is not None:
-        mixes = numbers("--mix", flags.mix, float)
-        given["mix"], given["mixes"] = mixes[0], mixes if len(mixes) > 1 else ()
-    if flags.max_skip is not None:
-        given["max_skips"] = numbers("--max-skip", flags.max_skip, int)
-    return settings(**{**presets[preset], **given, "preset": preset})
+    settings = fill(kind, {**presets[preset], **given, "preset": preset})
+    sources = {field.name: "default" for _, field, _ in fields_of(kind)}
+    sources |= dict.fromkeys(presets[preset], f"preset {preset}")
+    sources |= dict.fromkeys(given, "flag")
+    if "preset" not in given:
+        sources["preset"] = "default"
+    return Resolved(settings, sources)
 
 
-def numbers(flag: str, text: str | float, kind: Callable[[str], Any]) -> tuple[Any, ...]:
-    """Reads one number, or several separated by commas.
-
-    Raises:
-        UserError: something in between is no number, or a number is named twice.
-    """
-    try:
-        values = tuple(kind(part) for part in str(text).split(","))
-    except ValueError:
-        what = "whole numbers" if kind is int else "numbers"
-        raise UserError(f"{flag} takes {what}, several separated by commas; got {text!r}") from None
-    if len(set(values)) < len(values):
-        raise UserError(f"{flag} names a value twice: {text}")
-    return values
+def sweep_of(settings: Settings, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
+    """Returns what a sweep sets, value by value; one empty dictionary where none of these names is swept."""
+    axes = []
+    for _, field, _ in fields_of(type(settings)):
+        value = get(settings, field.name)
+        if field.name in names and isinstance(value, tuple):
+            axes.append([{field.name: each} for each in value])
+    return tuple({k: v for part in parts for k, v in part.items()} for parts in itertools.product(*axes))
 
 
-def _flag(name: str) -> str:
+def get(settings: Settings, name: str) -> Any:
+    """Returns a setting by its name."""
+    for group, field, _ in fields_of(type(settings)):
+        if field.name == name:
+            return getattr(getattr(settings, group), name)
+    raise KeyError(name)
+
+
+def replace(settings: Settings, **values: Any) -> Settings:
+    """Returns settings with other values, by name."""
+    old = {field.name: get(settings, field.name) for _, field, _ in fields_of(type(settings))}
+    return fill(type(settings), {**old, **values})
+
+
+def flag(name: str) -> str:
+    """Returns what a setting is called on the command line."""
     return f"--{name.replace('_', '-')}"

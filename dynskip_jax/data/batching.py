@@ -1,31 +1,38 @@
 """Cut corpora and data sets into batches."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from dynskip_jax.errors import UserError
 
 
-class Segment(NamedTuple):
-    """A stretch of text in `batch` parallel rows, for truncated back-propagation through time.
+class Batch(NamedTuple):
+    """What a step is given; every array leads with the rows, None stands for what a task has not.
 
     Attributes:
-      inputs: int32 token ids (batch, num_steps).
-      targets: int32 (batch, num_steps), the token after each input.
-      mask: (batch, num_steps), False where the target is padding.
+      inputs: what the model reads, such as ids (rows, time).
+      targets: the truth, such as classes (rows,) or the token after each input (rows, time).
+      mask: False where nothing is counted: at rows that only fill the batch, (rows,), or at steps, (rows,
+        time).
+      seq_lengths: true lengths of padded rows, (rows,).
+      weights: of the rows in the training loss, (rows,).
+      index: the number of each row's example in its split, (rows,).
     """
 
-    inputs: Int[np.ndarray, "batch num_steps"]
-    targets: Int[np.ndarray, "batch num_steps"]
-    mask: Bool[np.ndarray, "batch num_steps"]
+    inputs: Any
+    targets: Any
+    mask: Bool[np.ndarray, "rows *time"] | None = None
+    seq_lengths: Int[np.ndarray, " rows"] | None = None
+    weights: Float[np.ndarray, " rows"] | None = None
+    index: Int[np.ndarray, " rows"] | None = None
 
 
 def segments(
     tokens: Int[np.ndarray, "tokens"], batch_size: int, num_steps: int, *, drop_tail: bool, first_token: int
-) -> Iterator[Segment]:
+) -> Iterator[Batch]:
     """Segments of a text, each of which continues the rows of the one before.
 
     The targets are all tokens in order; the input before each is the token before it, `first_token` before
@@ -62,7 +69,7 @@ def segments(
         lay_out(mask, False),
     )
     columns = (slice(i * num_steps, (i + 1) * num_steps) for i in range(count))
-    return (Segment(*(sheet[:, part] for sheet in sheets)) for part in columns)
+    return (Batch(*(sheet[:, part] for sheet in sheets)) for part in columns)
 
 
 def num_segments(num_tokens: int, batch_size: int, num_steps: int, *, drop_tail: bool) -> int:
@@ -108,23 +115,6 @@ def minibatches(
         )
     stop = order.size // batch_size * batch_size if drop_remainder else order.size
     return (order[start : start + batch_size] for start in range(0, stop, batch_size))
-
-
-def padded_minibatches(
-    num_examples: int, batch_size: int
-) -> Iterator[tuple[Int[np.ndarray, "batch"], Bool[np.ndarray, "batch"]]]:
-    """The examples 0, 1, ... in order, in batches of one size, for evaluation.
-
-    Yields:
-      Indices (batch,) and mask (batch,): the last batch is filled up with index 0, masked False.
-
-    Raises:
-      UserError: for a batch size below 1.
-    """
-    _check_positive("--batch-size", batch_size)
-    starts = range(0, num_examples, batch_size)
-    positions = (np.arange(start, start + batch_size) for start in starts)
-    return ((np.where(rows < num_examples, rows, 0), rows < num_examples) for rows in positions)
 
 
 def _check_positive(name: str, value: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.batching import Segment, num_segments, segments
+from dynskip_jax.data.batching import Batch, num_segments, segments
 from dynskip_jax.errors import UserError
 
 
@@ -89,7 +89,7 @@ def segments_of_lengths(
     *,
     drop_tail: bool = True,
     first_token: int,
-) -> Iterator[Segment]:
+) -> Iterator[Batch]:
     """As `segments`, but cut at the given lengths: the same tokens in the same order and rows.
 
     Args:
@@ -117,4 +117,4 @@ def segments_of_lengths(
         raise ValueError(f"lengths of {ends[-1]} steps in all leave tokens of rows of {row_length} over")
     (rows,) = segments(tokens, batch_size, row_length, drop_tail=drop_tail, first_token=first_token)
     columns = (slice(*span) for span in itertools.pairwise(ends))
-    return (Segment(*(sheet[:, part] for sheet in rows)) for part in columns)
+    return (Batch(*(sheet[:, part] for sheet in rows[:3])) for part in columns)

@@ -71,12 +71,14 @@ class LanguageModelOutput(NamedTuple):
         decisions: one trace per layer, bottom first.
         states: the top layer's h, (batch, time, hidden).
         dropped_states: what the softmax saw of it, after dropout.
+        observations: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
     """
 
     logits: Float[Array, "batch time vocabulary"]
     decisions: tuple[F.Decision, ...]
     states: Float[Array, "batch time hidden"]
     dropped_states: Float[Array, "batch time hidden"]
+    observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
 
 
 class LanguageModel(nnx.Module):
@@ -227,7 +229,9 @@ class LanguageModel(nnx.Module):
             deterministic=deterministic,
             return_carry=True,
         )
-        output = LanguageModelOutput(self._logits(outputs.h), outputs.decisions, outputs.states, outputs.h)
+        output = LanguageModelOutput(
+            self._logits(outputs.h), outputs.decisions, outputs.states, outputs.h, outputs.observations
+        )
         return (carry, output) if return_carry else output
 
     def _embed(

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,22 @@ class RunDir:
         self._result = path / "result.json"
 
     @classmethod
-    def open(cls, path: str | Path, config: Mapping[str, Any]) -> "RunDir":
+    def open(
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any],
+        *,
+        about: Mapping[str, Any] | None = None,
+        may_grow: Sequence[str] = (),
+    ) -> "RunDir":
         """Starts a run in a new or empty folder, or resumes the run in a folder with the same configuration.
 
         Arguments:
             path: the folder.
             config: every setting of the run; whatever JSON cannot hold is kept as its text.
+            about: how the run was begun, kept beside the configuration as `about` and compared with nothing.
+            may_grow: settings, as in `training.epochs`, that may be larger than those of the run that is there,
+                or lists that may have more entries; the folder then keeps the new ones.
 
         Returns:
             The run's folder, with `resumed` telling which of the two happened.
@@ -59,12 +69,18 @@ class RunDir:
         path = Path(path)
         try:
             resumed = _holds_run(path)
+            written, kept = _to_json(config), [] if about is None else [_to_json(about)]
+            grown = False
             if resumed:
-                _check_config(path, _read_config(path / "config.json"), _to_json(config))
+                old = _read_config(path / "config.json")
+                kept = old.pop("about", []) + kept
+                grown = _check_config(path, old, written, may_grow)
             path.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
-            if not resumed:
-                _write_atomically(path / "config.json", json.dumps(_to_json(config), indent=2) + "\n")
+            if grown or not resumed:
+                if about is not None:
+                    written = {**written, "about": kept}
+                _write_atomically(path / "config.json", json.dumps(written, indent=2) + "\n")
             run = cls(path, resumed=resumed)
             run._lock = lock
             run.checkpoints.mkdir(exist_ok=True)
@@ -255,11 +271,19 @@ def _read_config(path: Path) -> dict:
     return config
 
 
-def _check_config(path: Path, old: dict, new: dict) -> None:
+def _check_config(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -> bool:
+    """Whether the new configuration has grown where it may; raises a `UserError` where it differs elsewhere."""
+    if old.get("format") != new.get("format"):
+        raise UserError(
+            f"{path} holds a run of format {old.get('format', 1)}, and this version reads and writes format "
+            f"{new.get('format', 1)}: choose another --run-dir"
+        )
     before, now = _flatten(old), _flatten(new)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    grown = [name for name in names if name in may_grow and _is_more(before.get(name), now.get(name))]
+    names = [name for name in names if name not in grown]
     if not names:
-        return
+        return bool(grown)
     pairs = ((name, before.get(name, "not set"), now.get(name, "not set")) for name in names[:3])
     listed = "; ".join(
         f"{name} was {old_value} and is now {new_value}" for name, old_value, new_value in pairs
@@ -269,6 +293,16 @@ def _check_config(path: Path, old: dict, new: dict) -> None:
         f"{path} holds a run with other settings ({listed}{more}); "
         "choose another --run-dir, or use the old settings to resume it"
     )
+
+
+def _is_more(old: str | None, new: str | None) -> bool:
+    """Whether a number has become larger, or a list longer."""
+    if old is None or new is None:
+        return False
+    before, now = json.loads(old), json.loads(new)
+    if isinstance(before, list) and isinstance(now, list):
+        return set(map(str, before)) < set(map(str, now))
+    return isinstance(before, int | float) and isinstance(now, int | float) and now > before
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

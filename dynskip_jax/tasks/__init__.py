@@ -1,1 +1,8 @@
-"""Tasks: what is trained, how it is scored; each in a file."""
+"""Tasks: what is trained, how it is scored; each in a file. `Learner` has what they share."""
+
+from dynskip_jax.tasks.classification import Classification
+from dynskip_jax.tasks.language_modelling import LanguageModelling
+from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.tasks.task import ExampleTask, Forward, Judged, Task
+
+__all__ = ["Classification", "ExampleTask", "Forward", "Judged", "LanguageModelling", "Learner", "Task"]

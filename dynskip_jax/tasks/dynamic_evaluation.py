@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import Segment, num_segments, segments
-from dynskip_jax.tasks.language_modelling import LanguageModelling
+from dynskip_jax.data import Batch, num_segments, segments
+from dynskip_jax.tasks.learner import Learner
 
 PyTree = Any
 Advance = Callable[[], None]
@@ -24,7 +24,7 @@ class DynamicEvaluation:
     A segment is first predicted, then learnt from: no word is known before its probability counts.
 
     Args:
-        task: what the models were trained on.
+        learner: what trained the models; its task is `LanguageModelling`.
         params: the trained parameters, (seeds, ...), with which every evaluation begins.
         keys: for sampled actions, (seeds,); agents choose as in the task's evaluation.
         policy: how agents choose, each leaf (seeds, ...); by default as the task says.
@@ -33,15 +33,15 @@ class DynamicEvaluation:
 
     def __init__(
         self,
-        task: LanguageModelling,
+        learner: Learner,
         params: PyTree,
         keys: Key[Array, " seeds"],
         *,
         policy: F.Policy | None = None,
         num_steps: int = 5,
     ):
-        self._task, self._params, self._keys = task, params, keys
-        self._policy = task.policy(len(keys)) if policy is None else policy
+        self._learner, self._task, self._params, self._keys = learner, learner.task, params, keys
+        self._policy = learner.policy() if policy is None else policy
         self._num_steps = num_steps
         self._add_squares = jax.jit(jax.vmap(self._add_squares_of_one, (0, 0, 0, 0, None)))
         self._follow = jax.jit(jax.vmap(self._follow_one, (0, 0, 0, 0, 0, None, None)))
@@ -100,10 +100,11 @@ class DynamicEvaluation:
 
     def _initial_carry(self, split: str) -> PyTree:
         streams = self._num_streams(split)
-        start = jax.vmap(lambda params, key: self._task.initial_carry(params, key, streams))
+        model = self._learner.model
+        start = jax.vmap(lambda params, key: self._task.initial_carry(model(params), streams, key))
         return start(self._params, self._keys)
 
-    def _parts(self, split: str) -> Iterator[Segment]:
+    def _parts(self, split: str) -> Iterator[Batch]:
         """A split's segments, each leaf (segments, streams, time), so many at once; the last are padding."""
         read = segments(
             self._task.tokens(split),
@@ -112,23 +113,23 @@ class DynamicEvaluation:
             drop_tail=False,
             first_token=self._task.end_of_line,
         )
-        leaves = [np.stack(leaf) for leaf in zip(*read, strict=True)]
+        leaves = [np.stack(leaf) for leaf in zip(*((s.inputs, s.targets, s.mask) for s in read), strict=True)]
         missing = -len(leaves[0]) % _AT_ONCE
         padded = [np.pad(leaf, ((0, missing), (0, 0), (0, 0))) for leaf in leaves]
         for start in range(0, len(padded[0]), _AT_ONCE):
-            yield Segment(*(leaf[start : start + _AT_ONCE] for leaf in padded))
+            yield Batch(*(leaf[start : start + _AT_ONCE] for leaf in padded))
 
-    def _gradient(self, params, carry, policy, segment: Segment):
+    def _gradient(self, params, carry, policy, segment: Batch):
         """Of the mean loss of a segment's tokens; with the carry and the sums, (nll, tokens)."""
 
         def loss(params):
-            end, nll = self._task.segment_nll(params, carry, segment, policy)
+            end, nll = self._task.segment_nll(self._learner.model(params), carry, segment, policy)
             sums = jnp.sum(nll, where=segment.mask), jnp.sum(segment.mask, dtype=nll.dtype)
             return sums[0] / jnp.maximum(sums[1], 1), (end, jnp.stack(sums))
 
         return jax.grad(loss, has_aux=True)(params)
 
-    def _add_squares_of_one(self, squares, carry, params, policy, part: Segment):
+    def _add_squares_of_one(self, squares, carry, params, policy, part: Batch):
         def step(state, segment):
             squares, carry = state
             grads, (carry, _) = self._gradient(params, carry, policy, segment)
@@ -136,7 +137,7 @@ class DynamicEvaluation:
 
         return jax.lax.scan(step, (squares, carry), part)[0]
 
-    def _follow_one(self, params, carry, trained, scale, policy, part: Segment, rates):
+    def _follow_one(self, params, carry, trained, scale, policy, part: Batch, rates):
         def step(state, segment):
             params, carry = state
             grads, (carry, sums) = self._gradient(params, carry, policy, segment)

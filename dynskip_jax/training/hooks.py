@@ -14,7 +14,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.runs.checkpoint import Checkpoints
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.training.position import Position
-from dynskip_jax.training.step import LAYOUT, Metrics, PyTree, Task, TrainState
+from dynskip_jax.training.step import LAYOUT, Metrics, PyTree, Trainable, TrainState
 
 
 class Recorder:
@@ -26,7 +26,7 @@ class Recorder:
         where: where training stands.
     """
 
-    def __init__(self, task: Task, run_dir: RunDir | None, where: Position):
+    def __init__(self, task: Trainable, run_dir: RunDir | None, where: Position):
         self._task, self._run_dir, self._where = task, run_dir, where
 
     def log(self, split: str, metrics: Metrics, rates: Array) -> None:
@@ -138,7 +138,7 @@ def check_finite(
         )
 
 
-def _record(task: Task, where: Position, split: str, metrics: Metrics, rates: Array) -> dict:
+def _record(task: Trainable, where: Position, split: str, metrics: Metrics, rates: Array) -> dict:
     """One line of metrics.jsonl: a number for one seed, a list for several."""
     values = {f"{split}_{name.removeprefix(split + '_')}": value for name, value in metrics.items()}
     values["learning_rate"] = np.asarray(rates, float)
@@ -149,7 +149,7 @@ def _record(task: Task, where: Position, split: str, metrics: Metrics, rates: Ar
     return {"step": where.step, "epoch": round(epoch, 4), "examples": examples, "split": split, **plain}
 
 
-def _epoch_line(task: Task, where: Position, epochs: int, train: Metrics, dev: Metrics, rates) -> str:
+def _epoch_line(task: Trainable, where: Position, epochs: int, train: Metrics, dev: Metrics, rates) -> str:
     numbers = [f"train_{task.headline} {np.mean(train[task.headline]):.4g}"]
     numbers += [f"{name} {np.mean(value):.4g}" for name, value in dev.items()]
     return f"epoch {where.epoch}/{epochs}  {'  '.join(numbers)}  lr {float(np.mean(np.asarray(rates))):.3g}"

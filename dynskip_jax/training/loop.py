@@ -23,7 +23,7 @@ from dynskip_jax.training.step import (
     Metrics,
     PyTree,
     SeedKeys,
-    Task,
+    Trainable,
     TrainState,
     make_step,
     of_epoch,
@@ -82,7 +82,7 @@ class FitResult:
 
 
 def fit(
-    task: Task,
+    task: Trainable,
     settings: FitSettings,
     run_dir: RunDir | None,
     *,
@@ -171,7 +171,7 @@ class Epoch:
 
     def __init__(
         self,
-        task: Task,
+        task: Trainable,
         settings: FitSettings,
         keys: SeedKeys,
         parallel: Parallel,

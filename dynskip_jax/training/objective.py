@@ -15,16 +15,9 @@ from jaxtyping import Array, Bool, Float
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.settings import check
+from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.schedule import geometric, linear
-
-# What the fields of `AgentObjective` that are words may be.
-CHOICES = {
-    "reward": ("log_likelihood", "probability", "correct"),
-    "entropy": ("sampled", "exact"),
-    "baseline": ("none", "batch", "rollouts", "moving_average", "learned"),
-    "estimator": ("reinforce", "vimco"),
-    "relaxation": ("none", *F.RELAXATIONS),
-}
 
 
 class AgentStage(NamedTuple):
@@ -41,7 +34,7 @@ class AgentStage(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class AgentObjective:
+class AgentObjective(AgentSettings):
     """How agents are trained.
 
     An epoch is whatever the caller counts: `stage` is asked with its number. What is called an example is a
@@ -69,75 +62,18 @@ class AgentObjective:
             for x, y in batches(epoch):
                 train_step(model, optimizer, x, y, next_key(), agents.stage(epoch, epochs=15))
 
-    Attributes:
-        reward: `log_likelihood` of the ground truth (the paper); its `probability` (the released
-            language model); or `correct`: +1 for a right answer and -1 for a wrong one (the released
-            number prediction).
-        rl_coef: weight of -J_2 beside J_1; the paper's is 1, the released language model's 0.3.
-        entropy_coef: β, weight of the entropy inside J_2; the paper's is 1, the released code's 0.
-        entropy: `sampled`: -log π of the actions taken, inside the return (Eq. 5); or `exact`: the
-            entropy of each step's distribution, differentiated directly. Both push towards exploration;
-            the second has no sampling noise, and leaves out how an action moves later steps' entropies.
-        discount: of per-step rewards.
-        entropy_coef_final: β of the last epoch, reached linearly; None keeps `entropy_coef`.
-        baseline: `none` (the paper); `batch`: the mean return of the other examples of the batch;
-            `rollouts`: of the other rollouts of the same example (leave-one-out, Kool et al. 2019);
-            `moving_average`: of the batches before (Williams 1992); or `learned`: a critic's V(s(t)).
-        rollouts: M, how often the actions of each training example are sampled.
-        estimator: `reinforce` (the paper), for the mean reward of a sample; or `vimco`, for the likelihood
-            of the averaged prediction of M samples (Mnih & Rezende 2016), which then is the network's loss
-            too. It brings a baseline of its own, and its reward is the log-likelihood.
-        decay: of the moving average, for each batch.
-        relaxation: one of `F.RELAXATIONS`, with which the first `relaxed_epochs` are trained in place of the
-            estimator; `none` relaxes nothing.
-        relaxed_epochs: how many epochs these are.
-        relaxed_entropy_coef: β in these epochs, of the exact entropy; None: as in the others. Below 0 it
-            makes the policy certain, so that little changes when choices are no longer relaxed.
-        relaxed_entropy_coef_final: that of the last relaxed epoch, reached linearly; None keeps it.
-        temperature: τ of relaxed choices.
-        temperature_final: τ of the last relaxed epoch, reached geometrically; None keeps `temperature`.
+    The fields, each with what it means, are those of `training.agent_settings.AgentSettings`.
     """
 
-    reward: str = "log_likelihood"
-    rl_coef: float = 1.0
-    entropy_coef: float = 1.0
-    entropy: str = "sampled"
-    discount: float = 1.0
-    entropy_coef_final: float | None = None
-    baseline: str = "none"
-    rollouts: int = 1
-    estimator: str = "reinforce"
-    decay: float = 0.99
-    relaxation: str = "none"
-    relaxed_epochs: int = 0
-    relaxed_entropy_coef: float | None = None
-    relaxed_entropy_coef_final: float | None = None
-    temperature: float = 1.0
-    temperature_final: float | None = None
-
     def __post_init__(self) -> None:
-        """Checks the values, with messages for the person who typed them."""
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise UserError(f"unknown {name} {getattr(self, name)!r}: choose one of {', '.join(known)}")
-        if not 0.0 <= self.discount <= 1.0:
-            raise UserError(f"the discount lies between 0 and 1, got {self.discount}")
-        if not 0.0 <= self.decay < 1.0:
-            raise UserError(f"the decay of a moving average lies in [0, 1), got {self.decay}")
-        if self.rollouts < 1:
-            raise UserError(f"rollouts must be at least 1, got {self.rollouts}")
+        """Checks the values, each and together, with messages for the person who typed them."""
+        if any(isinstance(value, tuple) for value in vars(self).values()):
+            raise UserError("an AgentObjective takes one value of each: several are for `Sweep`")
+        check(self)
         if self.baseline == "rollouts" and self.rollouts == 1:
             raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
         if self.estimator == "vimco":
             self._check_vimco()
-        for name in ("rl_coef", "entropy_coef", "entropy_coef_final", "relaxed_epochs"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise UserError(f"{name} must not be negative, got {value}")
-        for name in ("temperature", "temperature_final"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"{name} must be positive, got {value}")
         if self.relaxed_entropy_coef_final is not None and self.relaxed_entropy_coef is None:
             raise UserError("relaxed_entropy_coef_final is where relaxed_entropy_coef leads to: give both")
         if self.relaxation == "none" and self.relaxed_epochs > 0:
@@ -208,6 +144,7 @@ class AgentObjective:
         skips: Sequence[F.TimeSkip] | None = None,
         rewards: Float[Array, " rows"] | Float[Array, "rows time"] | None = None,
         correct: Float[Array, "..."] | None = None,
+        weights: Float[Array, " rows"] | None = None,
         average: F.MovingAverage | None = None,
         values: Sequence[Float[Array, "rows time"] | None] | None = None,
         axis_name: str | None = None,
@@ -228,6 +165,7 @@ class AgentObjective:
             rewards: in place of those that `reward` makes of the log-likelihood: one for each row, or for
                 each step; stopped here.
             correct: where the reward is `correct`: 1 where a prediction was right, and 0 otherwise.
+            weights: of the rows in both sums, which are then divided by the number of rows; None: 1 each.
             average: of earlier returns, for the baseline `moving_average`.
             values: a critic's V(s(t)) for each layer that samples, for the baseline `learned`; the critics'
                 own loss is added.
@@ -246,10 +184,9 @@ class AgentObjective:
         for i, (skip, decision) in enumerate(zip(skips, decisions, strict=True)):
             if skip.is_stochastic:
                 own = None if values is None else values[i]
-                total = (
-                    total + self._of_agent(stage, decision, rewards, valid, average, own, axis_name).mean()
-                )
-        return self._of_network(stage, nll, valid) + self.rl_coef * total
+                losses = self._of_agent(stage, decision, rewards, valid, average, own, axis_name)
+                total = total + _weighted_mean(losses, weights)
+        return self._of_network(stage, nll, valid, weights) + self.rl_coef * total
 
     def _checked_rewards(self, stage, nll, decisions, valid, rewards, correct) -> Float[Array, "..."]:
         """The rewards, stopped, every shape beside them looked at."""
@@ -272,15 +209,18 @@ class AgentObjective:
                 )
         return jax.lax.stop_gradient(rewards)
 
-    def _of_network(self, stage: AgentStage, nll: Array, valid: Array | None) -> Float[Array, ""]:
+    def _of_network(
+        self, stage: AgentStage, nll: Array, valid: Array | None, weights: Array | None
+    ) -> Float[Array, ""]:
         """J_1."""
         if self._averages(stage):
             if nll.ndim > 1:
                 raise UserError("the estimator vimco averages predictions of rows, not of steps")
-            return -F.averaged_log_likelihood(-nll.reshape(-1, self.rollouts)).mean()
+            averaged = -F.averaged_log_likelihood(-nll.reshape(-1, self.rollouts))
+            return _weighted_mean(averaged, None if weights is None else weights[:: self.rollouts])
         if nll.ndim > 1:
             nll = (nll if valid is None else jnp.where(valid, nll, 0)).sum(axis=1)
-        return nll.mean()
+        return _weighted_mean(nll, weights)
 
     def _averages(self, stage: AgentStage) -> bool:
         return stage.policy.mode == "sample" and self.estimator == "vimco"
@@ -357,3 +297,7 @@ class AgentObjective:
 
 def _returns(rewards: Float[Array, "rows time"], valid: Array | None, discount: float) -> Array:
     return F.reward_to_go(rewards if valid is None else jnp.where(valid, rewards, 0), discount)
+
+
+def _weighted_mean(losses: Float[Array, " rows"], weights: Float[Array, " rows"] | None) -> Float[Array, ""]:
+    return losses.mean() if weights is None else (losses * weights).mean()

@@ -28,7 +28,7 @@ Metrics = dict[str, np.ndarray]  # one value per seed
 
 
 @runtime_checkable
-class Task(Protocol):
+class Trainable(Protocol):
     """What the loop trains. Everything is for one seed; the loop maps it over seeds.
 
     Attributes:
@@ -141,7 +141,7 @@ def of_epoch(keys: Key[Array, " seeds"], epoch: int) -> Key[Array, " seeds"]:
 
 
 def start_state(
-    task: Task,
+    task: Trainable,
     optimizer: optax.GradientTransformation,
     keys: SeedKeys,
     params: PyTree | None = None,
@@ -172,7 +172,7 @@ def start_state(
 
 
 def make_step(
-    task: Task, optimizer: optax.GradientTransformation, parallel: Parallel
+    task: Trainable, optimizer: optax.GradientTransformation, parallel: Parallel
 ) -> Callable[..., TrainState]:
     """Compiles one update of all seeds; the old state's memory is given to the new one."""
     axis_name = parallel.axis_name
@@ -207,7 +207,7 @@ def _example_keys(key: Key[Array, ""], batch: PyTree, axis_name: str | None = No
     return jax.vmap(jax.random.fold_in, (None, 0))(key, examples)
 
 
-def zero_sums(task: Task, params: PyTree, keys: SeedKeys) -> Sums:
+def zero_sums(task: Trainable, params: PyTree, keys: SeedKeys) -> Sums:
     """Returns the sums of no batch, (seeds, ...)."""
     batch = next(iter(task.train_batches(0)))
     carry = jax.eval_shape(jax.vmap(task.initial_carry), params, keys.carry)

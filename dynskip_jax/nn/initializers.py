@@ -1,0 +1,15 @@
+"""Initial values of parameters that Flax has no function for."""
+
+import jax
+import jax.numpy as jnp
+
+from dynskip_jax.nn.cells import Initializer
+
+
+def uniform(scale: float) -> Initializer:
+    """Returns an initializer that draws from U(-scale, scale)."""
+
+    def init(key, shape, dtype=jnp.float32, out_sharding=None):
+        return jax.random.uniform(key, shape, dtype, -scale, scale)
+
+    return init

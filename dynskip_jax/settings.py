@@ -1,0 +1,128 @@
+"""Settings as dataclasses: default, bounds and help of each stand in one place, beside its type."""
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dynskip_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """Where a number has to lie; None: no bound on that side.
+
+    Attributes:
+        at_least: the smallest value allowed.
+        above: below all values allowed.
+        at_most: the largest value allowed.
+        below: above all values allowed.
+    """
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+
+    def hold(self, value: float) -> bool:
+        """Whether a value lies inside; NaN and infinity lie in no bounds."""
+        return math.isfinite(value) and not (
+            (self.at_least is not None and value < self.at_least)
+            or (self.above is not None and value <= self.above)
+            or (self.at_most is not None and value > self.at_most)
+            or (self.below is not None and value >= self.below)
+        )
+
+    def __str__(self) -> str:
+        """What a value outside is told."""
+        if self.at_least is not None and self.at_most is not None:
+            return f"must lie between {self.at_least:g} and {self.at_most:g}"
+        if self.at_least is not None and self.below is not None:
+            return f"must lie in [{self.at_least:g}, {self.below:g})"
+        if self.at_least is not None:
+            return "must not be negative" if self.at_least == 0 else f"must be at least {self.at_least:g}"
+        return "must be positive and finite" if self.above == 0 else "must be a finite number"
+
+
+def setting(
+    default: Any = dataclasses.MISSING,
+    help: str = "",
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    sweep: bool = False,
+) -> Any:
+    """Returns a dataclass's field with what is known of it.
+
+    Args:
+        default: its value where nothing says another.
+        help: what it is, for `--help` and for readers of the class.
+        at_least: bound, as in `Bounds`; None and words have none.
+        above: likewise.
+        at_most: likewise.
+        below: likewise.
+        sweep: several values, a tuple, may be tried in one program.
+    """
+    bounds = Bounds(at_least, above, at_most, below)
+    metadata = {"help": help, "bounds": bounds, "sweep": sweep}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@functools.cache
+def field_types(kind: type) -> Mapping[str, Any]:
+    """Returns the type of each field of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def words_of(kind: Any) -> tuple[str, ...]:
+    """Returns the words that a field of this type may be; none if it is no `Literal`."""
+    kind = without_none(kind)
+    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+
+
+def without_none(kind: Any) -> Any:
+    """Returns X of the type X | None, and any other as it is."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        kinds = [other for other in typing.get_args(kind) if other is not type(None)]
+        return kinds[0] if len(kinds) == 1 else kind
+    return kind
+
+
+def check(settings: Any, name: Callable[[str], str] = str) -> None:
+    """Checks words and bounds of a dataclass of settings, and of those inside it.
+
+    Args:
+        settings: the dataclass.
+        name: from a field's name to what messages call it.
+
+    Raises:
+        UserError: a value is none of the words of its type, or lies outside its bounds.
+    """
+    kinds = field_types(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            check(value, name)
+            continue
+        for each in value if isinstance(value, tuple) else (value,):
+            _check_value(name(field.name), each, words_of(kinds[field.name]), field.metadata.get("bounds"))
+
+
+def _check_value(name: str, value: Any, words: tuple[str, ...], bounds: Bounds | None) -> None:
+    if value is None or isinstance(value, bool):
+        return
+    if words and value not in words:
+        raise UserError(f"{name} is {value!r}: choose {listed(words)}")
+    if isinstance(value, int | float) and not (bounds or Bounds()).hold(value):
+        raise UserError(f"{name} {bounds or Bounds()}, got {value}")
+
+
+def listed(words: typing.Sequence[str]) -> str:
+    """Returns `a, b or c`."""
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,0 +1,432 @@
+"""What all tasks share: seeds and sweeps, rollouts and agents' losses, evaluation in every mode."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.batching import Batch
+from dynskip_jax.devices.parallel import mean_over
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.keys import example_keys
+from dynskip_jax.nn import Weights
+from dynskip_jax.tasks.task import Forward, Judged, Task
+from dynskip_jax.training.objective import AgentObjective, AgentStage
+from dynskip_jax.training.stage import Sweep
+
+PyTree = Any
+_STEP_OF_LENGTHS = 8  # to whose multiples single examples are padded
+
+
+class Mean(NamedTuple):
+    """A mean in the making.
+
+    Attributes:
+        total: of what is counted.
+        count: how many.
+    """
+
+    total: Float[Array, "..."]
+    count: Float[Array, "..."]
+
+
+class Learner:
+    """Trains the models of a task together, one for each seed; see `training.step.Trainable`.
+
+    Args:
+        task: what is trained.
+        seeds: one for each model; each has an order of examples of its own.
+        objective: how agents are trained.
+        sweep: in what else than their seeds the models differ.
+        epochs: how long training goes on, for what is scheduled over it.
+        evaluation_mode: how agents choose on dev during training.
+
+    Raises:
+        UserError: the task's losses are of steps, and the objective wants one of each row.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        seeds: Sequence[int] = (0,),
+        *,
+        objective: AgentObjective | None = None,
+        sweep: Sweep = Sweep(),  # noqa: B008 (immutable)
+        epochs: int = 1,
+        evaluation_mode: ActionMode = "greedy",
+    ):
+        self.task, self.seeds, self.sweep, self.epochs = task, tuple(seeds), sweep, epochs
+        self.objective = objective or AgentObjective()
+        self.evaluation_mode = evaluation_mode
+        if task.is_of_steps and self.objective.estimator == "vimco":
+            raise UserError(
+                "the estimator vimco averages predictions of whole rows, and here each step has one"
+            )
+        if task.is_of_steps and self.objective.baseline == "moving_average":
+            raise UserError(
+                "the baseline moving_average is of one reward for each row, and here each step has one: "
+                "choose none, batch, rollouts or learned"
+            )
+        self.monitor, self.higher_is_better = f"dev_{task.score}", task.higher_is_better
+        self.headline = task.headline or task.score
+        self.num_batches, self.examples_per_batch = task.num_batches, task.examples_per_batch
+        self.batch_axis = None if task.shared_batches else 0
+        abstract = nnx.eval_shape(lambda: self._model(jax.random.key(0)))
+        self.graphdef = nnx.graphdef(abstract)
+        self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
+        # Evaluation may read another form of the model, made once of its parameters.
+        as_read = nnx.eval_shape(lambda: self._read_model(self.init(jax.random.key(0))))
+        self._read_graphdef = nnx.graphdef(as_read)
+        self._read_params = jax.jit(jax.vmap(lambda params: nnx.state(self._read_model(params), nnx.Param)))
+        self._read_batch = jax.jit(self._forward_one)
+        self._evaluate_batch = jax.jit(
+            jax.vmap(self._batch_sums, in_axes=(0, 0, None, 0, 0, None, None)),
+            static_argnums=(5, 6),
+            donate_argnums=1,
+        )
+
+    # --- What is trained ---
+
+    def _model(self, key: Key[Array, ""]) -> nnx.Module:
+        rngs = nnx.Rngs(key)
+        model = self.task.make_model(rngs)
+        if self.objective.baseline == "learned":
+            # Beside the model, not in it: of use in training alone.
+            model.critics = nnx.List([_critic(layer.cell, rngs) for layer in model.stack.layers])
+        return model
+
+    def model(self, params: nnx.State) -> nnx.Module:
+        """Returns the model of one seed's parameters."""
+        return nnx.merge(self.graphdef, params)
+
+    def abstract_params(self) -> nnx.State:
+        """Returns shapes in the place of one model's parameters."""
+        return jax.eval_shape(self.init, jax.random.key(0))
+
+    def init(self, key: Key[Array, ""]) -> nnx.State:
+        """See `Trainable`."""
+        return nnx.state(self._model(key), nnx.Param)
+
+    def initial_carry(self, params: nnx.State, key: Key[Array, ""]) -> tuple[PyTree, PyTree]:
+        """See `Trainable`: the task's, for the rollouts of each row, and the average of rewards so far, the
+        same for each row, if there is to be one."""
+        rows = self.task.batch_size
+        carry = self.task.initial_carry(self.model(params), rows * self.objective.rollouts, key)
+        is_average = self.objective.baseline == "moving_average"
+        return carry, F.moving_average_start((rows,)) if is_average else ()
+
+    def stage(self, epoch: int) -> AgentStage:
+        """See `Trainable`."""
+        return self.sweep.stage(self.objective, epoch, self.epochs, len(self.seeds), self.skips)
+
+    def policy(self, mode: str | None = None) -> F.Policy:
+        """Returns how the models choose, each leaf (seeds, ...); by default as in evaluation."""
+        return self.sweep.policy(mode or self.evaluation_mode, len(self.seeds), self.skips)
+
+    def train_batches(self, epoch: int) -> Iterator[Batch]:
+        """See `Trainable`."""
+        return iter(self.task.train_batches(epoch, self.seeds))
+
+    def loss(
+        self,
+        params: nnx.State,
+        carry: tuple[PyTree, PyTree],
+        batch: Batch,
+        keys: Key[Array, "*batch_or_none"],
+        stage: AgentStage,
+        axis_name: str | None = None,
+    ) -> tuple[Float[Array, ""], tuple[tuple[PyTree, PyTree], dict[str, Mean]]]:
+        """J_1 - J_2 (Eq. 3 to 6), see `AgentObjective.loss`, and what the task adds to it.
+
+        The rollouts of a row stand side by side. Relaxed choices need no more than one.
+        """
+        objective, (carry, average) = self.objective, carry
+        rollouts, rows = objective.num_rollouts(stage), _num_rows(batch)
+        keys = example_keys(keys, (rows,))
+        shared_key = _shared_key(keys, axis_name)
+        if jax.tree.leaves(carry):
+            # What is carried has keys of its own: rollouts differ in what is chosen, not in what is dropped.
+            keys = objective.repeat(keys, stage)
+            if rollouts < objective.rollouts:
+                carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
+        else:
+            keys = jax.vmap(partial(jax.random.split, num=rollouts))(keys).reshape(-1)
+        batch = objective.repeat(batch, stage)
+        model = self.model(params)
+        read = self.task.forward(
+            model, batch, carry, policy=stage.policy, rngs=keys, shared_key=shared_key, deterministic=False
+        )
+        judged = self.task.judge(read.log_probs, batch)
+        valid, weights = _valid(batch, read.decisions), _weights(batch)
+        loss = objective.loss(
+            stage,
+            judged.nll,
+            read.decisions,
+            valid=valid,
+            skips=self.skips,
+            correct=judged.correct,
+            weights=weights,
+            average=jax.tree.map(lambda leaf: leaf[0], average) if average else None,
+            values=_critics_say(model, read.observations),
+            axis_name=axis_name,
+        )
+        if average:
+            rewards = jax.lax.stop_gradient(objective.rewards(-judged.nll, judged.correct))
+            mean = jnp.average(rewards, weights=weights)
+            mean = jnp.full_like(average.mean, mean_over(mean, axis_name))
+            average = F.moving_average_update(average, mean, objective.baseline_decay)
+        carry = _repeat(read.carry, objective.rollouts // rollouts)
+        return loss + read.penalty, ((carry, average), self._sums(judged, batch, read.decisions))
+
+    # --- How it is scored ---
+
+    def _sums(self, judged: Judged, batch: Batch, decisions: Sequence[F.Decision]) -> dict[str, Mean]:
+        """What is counted, and of each layer and direction with an agent its entropy and k at each step."""
+        in_rows, in_steps = _where_counted(batch, decisions)
+        sums = {}
+        for name, values in judged.counted.items():
+            where = in_rows if values.ndim == 1 else in_steps
+            weighed = jnp.where(where.reshape(where.shape + (1,) * (values.ndim - where.ndim)), values, 0)
+            axes = tuple(range(where.ndim))
+            sums[name] = Mean(weighed.sum(axes), where.sum(dtype=jnp.float32))
+        for i, (skip, decision) in enumerate(zip(self.skips, decisions, strict=True), 1):
+            if skip.has_agent:
+                count = in_steps.sum(dtype=jnp.float32)
+                entropy, skips = (
+                    jnp.sum(jnp.where(in_steps, trace, 0), dtype=jnp.float32)
+                    for trace in (decision.entropy, decision.action)
+                )
+                sums |= {f"agent_entropy_{i}": Mean(entropy, count), f"agent_skip_{i}": Mean(skips, count)}
+        return sums
+
+    def summarise(self, sums: dict[str, Mean]) -> dict[str, np.ndarray]:
+        """The task's metrics; and of each layer's agent the mean entropy (nats) and the mean k."""
+        means = {}
+        for name, (total, count) in sums.items():
+            total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                means[name] = total / count.reshape(count.shape + (1,) * (total.ndim - count.ndim))
+        with np.errstate(over="ignore"):
+            return self.task.metrics(means)
+
+    def _read_model(self, params: nnx.State) -> nnx.Module:
+        return self.task.evaluation_model(nnx.merge(self.graphdef, params))
+
+    def _batch_sums(self, params, carry, batch: Batch, key, policy: F.Policy, task: Task, samples: int):
+        """One batch of evaluation: the samples of a row stand side by side, and are averaged."""
+        model = nnx.merge(self._read_graphdef, params)
+        repeated = _repeat(batch, samples)
+        read: Forward = task.forward(
+            model, repeated, carry, policy=policy, rngs=key, shared_key=None, deterministic=True
+        )
+        log_probs = jax.tree.map(partial(_averaged, samples=samples), read.log_probs)
+        judged = task.judge(log_probs, batch)
+        actions = tuple(decision.action[::samples] for decision in read.decisions)
+        decisions = jax.tree.map(
+            lambda leaf: leaf.reshape(-1, samples, *leaf.shape[1:]).mean(axis=1), tuple(read.decisions)
+        )
+        return read.carry, self._sums(judged, batch, decisions), (actions, task.predict(log_probs, batch))
+
+    def _run(
+        self,
+        params: nnx.State,
+        split: str,
+        keys: Key[Array, " seeds"],
+        *,
+        mode: ActionMode,
+        samples: int = 1,
+        batch_size: int | None = None,
+        task: Task | None = None,
+    ) -> Iterator[tuple[Batch, dict[str, Mean], tuple]]:
+        """Reads a whole split; yields each batch with its sums, actions and predictions, (seeds, ...)."""
+        task, carry = task or self.task, None
+        model_params = params
+        if self._read_graphdef != self.graphdef:
+            params = self._read_params(params)
+        policy = self.policy(mode)
+        for number, batch in enumerate(task.evaluation_batches(split, batch_size, samples)):
+            if carry is None:
+                rows = _num_rows(batch) * samples
+                carry = jax.vmap(lambda own, key, rows=rows: task.initial_carry(self.model(own), rows, key))(
+                    model_params, keys
+                )
+            batch_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+            carry, sums, seen = self._evaluate_batch(params, carry, batch, batch_keys, policy, task, samples)
+            yield batch, sums, seen
+
+    def evaluate(
+        self,
+        params: nnx.State,
+        split: str,
+        keys: Key[Array, " seeds"],
+        *,
+        mode: ActionMode | None = None,
+        samples: int = 1,
+        batch_size: int | None = None,
+        task: Task | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Metrics of a whole split, everything counted once; names lead with the split. See `summarise`.
+
+        Args:
+            params: (seeds, ...).
+            split: `train`, `dev` or `test`.
+            keys: for sampled actions, (seeds,).
+            mode: how agents choose; by default `evaluation_mode`.
+            samples: how many predictions of each row are averaged, as probabilities, and so are the agents'
+                entropies and skips.
+            batch_size: rows read side by side; by default as the task says.
+            task: which reads the same model and scores it in another way; by default the one trained.
+        """
+        how = dict(mode=mode or self.evaluation_mode, samples=samples, batch_size=batch_size, task=task)
+        task, totals = task or self.task, None
+        predictions: list[dict[int, PyTree]] = [{} for _ in self.seeds]
+        for batch, sums, (_, predicted) in self._run(params, split, keys, **how):
+            sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), sums)
+            totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
+            if task.has_host_metrics:
+                for seed, found in enumerate(predictions):
+                    found |= _unpadded(
+                        batch, jax.tree.map(lambda leaf, i=seed: np.asarray(leaf[i]), predicted)
+                    )
+        metrics = {} if totals is None else self.summarise(totals)
+        if task.has_host_metrics:
+            scores = [task.host_metrics(split, [found[i] for i in sorted(found)]) for found in predictions]
+            metrics |= {name: np.array([of[name] for of in scores]) for name in scores[0]}
+        return {f"{split}_{name}": value for name, value in metrics.items()}
+
+    def read(
+        self, params: nnx.State, inputs: PyTree, length: int, policy: F.Policy
+    ) -> tuple[Forward, PyTree]:
+        """Returns what one model makes of one example, and its prediction; leaves without a row axis.
+
+        Args:
+            params: of the model.
+            inputs: of the example, each leaf (time, ...) of the same length; it is padded, so that few
+                lengths are compiled.
+            length: of the example.
+            policy: how choices are made; draws with `jax.random.key(0)`.
+        """
+        padding = -length % _STEP_OF_LENGTHS
+        padded = jax.tree.map(
+            lambda leaf: np.pad(leaf, ((0, padding), *((0, 0),) * (leaf.ndim - 1)))[None], inputs
+        )
+        batch = Batch(padded, None, seq_lengths=np.array([length], np.int32))
+        read, predicted = self._read_batch(params, batch, policy)
+        log_probs, decisions, predicted = jax.tree.map(
+            lambda leaf: leaf[0][:length] if leaf.ndim > 1 and leaf.shape[1] == length + padding else leaf[0],
+            (read.log_probs, read.decisions, predicted),
+        )
+        return Forward(log_probs, decisions), predicted
+
+    def _forward_one(self, params, batch: Batch, policy: F.Policy) -> tuple[Forward, PyTree]:
+        model, key = nnx.merge(self.graphdef, params), jax.random.key(0)
+        carry = self.task.initial_carry(model, 1, key)
+        how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
+        read = self.task.forward(model, batch, carry, **how)
+        return read._replace(carry=(), observations=None), self.task.predict(read.log_probs, batch)
+
+    def choices(
+        self,
+        params: nnx.State,
+        split: str,
+        keys: Key[Array, " seeds"],
+        *,
+        layer: int,
+        mode: ActionMode = "greedy",
+        batch_size: int | None = None,
+    ) -> Iterator[tuple[Batch, Int[np.ndarray, "seeds rows time"]]]:
+        """Yields each batch of a split and k that the agent of a layer chose at each of its steps."""
+        for batch, _, (actions, _) in self._run(params, split, keys, mode=mode, batch_size=batch_size):
+            yield batch, np.asarray(actions[layer])
+
+
+def _num_rows(batch: Batch) -> int:
+    return jax.tree.leaves(batch.inputs)[0].shape[0]
+
+
+def _repeat(tree: PyTree, times: int) -> PyTree:
+    """Every row `times` times, its copies one after the other."""
+    return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
+
+
+def _averaged(log_probs: Float[Array, "rows ..."], samples: int) -> Float[Array, "..."]:
+    if samples == 1:
+        return log_probs
+    apart = log_probs.reshape(-1, samples, *log_probs.shape[1:])
+    return F.averaged_log_likelihood(jnp.moveaxis(apart, 1, -1))
+
+
+def _valid(batch: Batch, decisions: Sequence[F.Decision]) -> Bool[Array, "rows time"] | None:
+    """Which steps are before the end of their sequence; None where all are."""
+    if batch.seq_lengths is None:
+        return None
+    return F.length_mask(batch.seq_lengths, decisions[0].action.shape[1])
+
+
+def _weights(batch: Batch) -> Float[Array, " rows"] | None:
+    """Of each row in the loss: none of rows that only fill the batch."""
+    fills = batch.mask is not None and batch.mask.ndim == 1
+    if not fills:
+        return batch.weights
+    mask = batch.mask.astype(jnp.float32)
+    return mask if batch.weights is None else mask * batch.weights
+
+
+def _where_counted(
+    batch: Batch, decisions: Sequence[F.Decision]
+) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
+    """The rows and the steps that count."""
+    shape = decisions[0].action.shape
+    valid, mask = _valid(batch, decisions), batch.mask
+    steps = jnp.ones(shape, bool) if valid is None else valid
+    if mask is None:
+        return jnp.ones(shape[:1], bool), steps
+    if mask.ndim == 2:
+        return mask.any(axis=1), steps & mask
+    return mask, steps & mask[:, None]
+
+
+def _unpadded(batch: Batch, predicted: PyTree) -> dict[int, PyTree]:
+    """The predictions of each example that counts, by its number; what has a time axis is cut at its end."""
+    mask = np.ones(len(batch.index), bool) if batch.mask is None else batch.mask
+
+    def of_row(row: int) -> PyTree:
+        stop = None if batch.seq_lengths is None else int(batch.seq_lengths[row])
+        return jax.tree.map(lambda leaf: leaf[row] if leaf.ndim == 1 else leaf[row][:stop], predicted)
+
+    return {int(batch.index[row]): of_row(row) for row in np.flatnonzero(mask)}
+
+
+def _critic(cell: Any, rngs: nnx.Rngs) -> Weights | None:
+    """A critic for a layer that samples: an MLP of the agent's form and size whose one output is V(s(t))."""
+    if not cell.skip.is_stochastic:
+        return None
+    sizes = (cell.in_features, cell.hidden_features, cell.agent_features)
+    return Weights(F.Dynamic(1).init(rngs.params(), *sizes, F.Initializers(dtype=cell.param_dtype)))
+
+
+def _critics_say(model: nnx.Module, observations: tuple | None) -> tuple[Array | None, ...] | None:
+    """V(s(t)) for each layer that samples, (rows, time); None without critics."""
+    if not hasattr(model, "critics"):
+        return None
+    if observations is None:
+        raise UserError("the baseline learned needs a task that says what agents observe: choose another one")
+    return tuple(
+        None if critic is None else F.critic_values(critic.read(), x, h)
+        for critic, (x, h) in zip(model.critics, observations, strict=True)
+    )
+
+
+def _shared_key(keys: Key[Array, " rows"], axis_name: str | None) -> Key[Array, ""]:
+    """One key for all rows, also of a batch that is divided over a mapped axis; none of theirs."""
+    data = jax.random.key_data(keys[0])
+    if axis_name is not None:
+        data = jax.lax.all_gather(data, axis_name)[0]
+    return jax.random.fold_in(jax.random.wrap_key_data(data), 2**31 - 1)

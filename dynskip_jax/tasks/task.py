@@ -1,0 +1,191 @@
+"""What a task is: its batches, its model, what a forward pass says, and its score."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Key
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.examples import Examples, evaluation_batches, num_train_batches, train_batches
+
+PyTree = Any
+MakeModel = Callable[[nnx.Rngs], nnx.Module]
+
+
+class Forward(NamedTuple):
+    """What a model makes of a batch.
+
+    Attributes:
+        log_probs: log-probabilities, each leaf (rows, ...); those of several samples of a row are averaged as
+            probabilities before they are judged.
+        decisions: the trace of each layer and direction, as `SkipStack` returns them.
+        carry: for the next batch of the same rows; each leaf leads with the rows.
+        penalty: is added to the loss.
+        observations: what agents saw, as `SkipStack` returns it, for critics; None where it is not known.
+    """
+
+    log_probs: PyTree
+    decisions: tuple[F.Decision, ...]
+    carry: PyTree = ()
+    penalty: Float[Array, ""] | float = 0.0
+    observations: tuple | None = None
+
+
+class Judged(NamedTuple):
+    """A forward pass beside the truth.
+
+    Attributes:
+        nll: the loss, -log p of the truth in nats: of each row, (rows,), or of each step, (rows, time).
+        correct: 1 where the prediction is right, shaped likewise; None where nobody asks.
+        counted: metrics that are means over rows, (rows,), or over steps, (rows, time, ...).
+    """
+
+    nll: Float[Array, "rows *time"]
+    correct: Float[Array, "rows *time"] | None
+    counted: Mapping[str, Array]
+
+
+class Task:
+    """What is trained and how it is scored; a task of one's own is a class like this.
+
+    `Learner` has the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode.
+
+    Args:
+        make_model: from `nnx.Rngs` to the model, whose `stack` is the `SkipStack` that chooses.
+
+    Attributes:
+        score: the metric that selects the best epoch on dev.
+        higher_is_better: whether more of it is better.
+        headline: the metric shown while training; by default the score.
+        is_of_steps: whether the loss is one for each step, not one for each row.
+        has_host_metrics: whether `host_metrics` says something.
+        shared_batches: whether all seeds read the same batches; otherwise each has its own, stacked.
+        batch_size: rows of a training batch.
+        num_batches: batches in an epoch.
+        examples_per_batch: examples (of a language model: tokens) in a batch.
+    """
+
+    score = "accuracy"
+    higher_is_better = True
+    headline: str | None = None
+    is_of_steps = False
+    has_host_metrics = False
+    shared_batches = False
+    batch_size: int
+    num_batches: int
+    examples_per_batch: int
+
+    def __init__(self, make_model: MakeModel):
+        self.make_model = make_model
+
+    def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
+        """Returns the batches of an epoch (from 0), the same ones each time; (seeds, rows, ...) or shared."""
+        raise NotImplementedError
+
+    def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
+        """Returns a whole split, each example or token once.
+
+        Args:
+            split: `train`, `dev` or `test`.
+            rows: of a batch; None: as the task thinks best.
+            samples: how often each row will be read, side by side.
+        """
+        raise NotImplementedError
+
+    def initial_carry(self, model: nnx.Module, rows: int, key: Key[Array, ""]) -> PyTree:
+        """Returns what the first batch of an epoch or a split starts from; nothing where rows are whole."""
+        return ()
+
+    def evaluation_model(self, model: nnx.Module) -> nnx.Module:
+        """Returns the model as evaluation reads it, where that can be faster."""
+        return model
+
+    def forward(
+        self,
+        model: nnx.Module,
+        batch: Batch,
+        carry: PyTree,
+        *,
+        policy: F.Policy,
+        rngs: Key[Array, "..."],
+        shared_key: Key[Array, ""] | None,
+        deterministic: bool,
+    ) -> Forward:
+        """Reads a batch.
+
+        Args:
+            model: with its parameters.
+            batch: without a seed axis.
+            carry: of the batch before.
+            policy: how choices are made.
+            rngs: a key for each row, or one.
+            shared_key: for what is dropped for all rows alike; None where nothing is dropped.
+            deterministic: drop nothing.
+        """
+        raise NotImplementedError
+
+    def judge(self, log_probs: PyTree, batch: Batch) -> Judged:
+        """Compares log-probabilities with the truth.
+
+        By default those of classes, (rows, [time,] classes), with the class of each row or step.
+        """
+        nll = -jnp.take_along_axis(log_probs, batch.targets[..., None], axis=-1)[..., 0]
+        correct = (self.predict(log_probs, batch) == batch.targets).astype(nll.dtype)
+        return Judged(nll, correct, {"accuracy": correct, "nll": nll})
+
+    def predict(self, log_probs: PyTree, batch: Batch) -> PyTree:
+        """Returns what is predicted, each leaf (rows, [time, ...]); by default the best class.
+
+        The batch has no targets where a trained model is used.
+        """
+        return log_probs.argmax(-1)
+
+    def metrics(self, means: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the metrics made of the means of what was counted, (seeds, ...)."""
+        return dict(means)
+
+    def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
+        """Returns metrics of one model that are no means: functions of all its predictions.
+
+        Args:
+            split: `train`, `dev` or `test`.
+            predictions: of each example, in the order of the split, without padding.
+        """
+        return {}
+
+
+class ExampleTask(Task):
+    """A task whose splits are examples that stand for themselves.
+
+    Args:
+        splits: `train`, `dev` and `test`; none where a model is only used.
+        make_model: see `Task`.
+        batch_size: examples of a training step.
+        evaluation_rows: examples of an evaluation step.
+    """
+
+    def __init__(
+        self,
+        splits: Mapping[str, Examples],
+        make_model: MakeModel,
+        *,
+        batch_size: int = 1,
+        evaluation_rows: int = 1000,
+    ):
+        super().__init__(make_model)
+        self.splits = dict(splits)
+        self.batch_size = self.examples_per_batch = batch_size
+        self.num_batches = num_train_batches(splits["train"], batch_size) if "train" in splits else 0
+        self._rows = evaluation_rows
+
+    def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
+        """See `Task`; see `data.examples.train_batches`."""
+        return train_batches(self.splits["train"], self.batch_size, seeds, epoch)
+
+    def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
+        """See `Task`; samples of a row take the place of other rows."""
+        return evaluation_batches(self.splits[split], rows or max(1, self._rows // samples))

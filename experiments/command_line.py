@@ -1,0 +1,193 @@
+"""Reads a command line into a dataclass of settings, and prints what they are; nothing of JAX is imported."""
+
+import argparse
+import dataclasses
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.settings import check, field_types, listed, without_none, words_of
+from experiments.settings import Resolved, Settings, fields_of, flag, get
+
+
+@dataclasses.dataclass(frozen=True)
+class Subcommand:
+    """A command beside training.
+
+    Attributes:
+        about: what it does, in one line.
+        flags: a dataclass of settings.
+        run: `module:function`, which is given the command and the flags.
+    """
+
+    about: str
+    flags: type
+    run: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What `python -m experiments.<name>` is.
+
+    Attributes:
+        name: of the experiment.
+        about: what it is; the first line stands in the list of all experiments.
+        settings: its groups of settings.
+        presets: name to values, by the settings' names.
+        default_model: what is trained where nothing is said.
+        experiment: `module:class`, an `Experiment`; it is imported only to be run.
+        default_preset: from the flags given, by name, to a preset's name.
+        subcommands: name to what stands beside training.
+    """
+
+    name: str
+    about: str
+    settings: type[Settings]
+    presets: Mapping[str, Mapping[str, Any]]
+    default_model: str
+    experiment: str
+    default_preset: Callable[[Mapping[str, Any]], str]
+    subcommands: Mapping[str, Subcommand] = dataclasses.field(default_factory=dict)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        """One line for the person who typed it, in place of the usage."""
+        raise UserError(f"{message} (--help lists the flags)")
+
+
+def read_training(command: Command, arguments: Sequence[str]) -> tuple[dict[str, Any], bool]:
+    """Returns the settings that the command line gives, by name, and whether they are only to be printed.
+
+    Raises:
+        UserError: it cannot be read.
+        SystemExit: `--help` was asked for.
+    """
+    name = f"python -m experiments.{command.name}"
+    width = min(shutil.get_terminal_size().columns, 110)
+    parser = _Parser(
+        prog=name,
+        usage=f"{name} [{'|'.join(['train', *command.subcommands])}] [--flag value …]",
+        description=command.about,
+        epilog=_epilog(command),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=width),
+        allow_abbrev=False,
+    )
+    for group, group_type in field_types(command.settings).items():
+        _add(parser.add_argument_group(group, group_type.__doc__.strip()), group_type)
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="Print every setting and where it comes from, and train nothing.",
+    )
+    given = vars(parser.parse_args(arguments))
+    return given, given.pop("print_config")
+
+
+def read_flags(prog: str, about: str, kind: type, arguments: Sequence[str]) -> Any:
+    """Returns a flat dataclass of settings read from a command line.
+
+    Raises:
+        UserError: it cannot be read, or a value makes no sense.
+        SystemExit: `--help` was asked for.
+    """
+    parser = _Parser(prog=prog, description=about, allow_abbrev=False)
+    _add(parser, kind)
+    given = vars(parser.parse_args(arguments))
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING and field.name not in given:
+            raise UserError(f"{flag(field.name)} is needed (--help lists the flags)")
+    flags = kind(**given)
+    check(flags, flag)
+    return flags
+
+
+def config_table(resolved: Resolved) -> str:
+    """Returns every setting with its value and where it comes from."""
+    rows = []
+    for group, field, _ in fields_of(type(resolved.settings)):
+        value = _shown(get(resolved.settings, field.name))
+        rows.append((f"{group}.{field.name}", value, resolved.sources[field.name]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _epilog(command: Command) -> str:
+    lines = ["commands (each has --help):", "  train (the default): everything above"]
+    lines += [f"  {name}: {sub.about}" for name, sub in command.subcommands.items()]
+    lines += ["", "presets, and what they set:"]
+    for name, values in command.presets.items():
+        settings = " ".join(f"{flag(key)} {_shown(value)}" for key, value in values.items())
+        lines.append(f"  {name}: {settings or 'the defaults'}")
+    return "\n".join(lines)
+
+
+def _add(parser: Any, kind: type) -> None:
+    """Adds a flag for each field; those that are not given are absent from what is read."""
+    for field in dataclasses.fields(kind):
+        hint = field_types(kind)[field.name]
+        help = field.metadata["help"].replace("%", "%%")
+        if field.metadata["sweep"]:
+            help += " One number, or several separated by commas, which are trained together."
+        if field.default not in (None, dataclasses.MISSING):
+            help += f" [{_shown(field.default)}]"
+        options: dict[str, Any] = dict(default=argparse.SUPPRESS, help=help)
+        if without_none(hint) is bool:
+            options |= dict(action=argparse.BooleanOptionalAction)
+        else:
+            options |= dict(type=_reader(field, hint), metavar=_metavar(field, hint))
+        parser.add_argument(flag(field.name), **options)
+
+
+def _metavar(field: dataclasses.Field, hint: Any) -> str:
+    if words := words_of(hint):
+        return "|".join(words)
+    one = {int: "INT", float: "FLOAT", str: "TEXT"}[_number_of(hint)]
+    return f"{one},…" if field.metadata["sweep"] or _is_tuple(hint) else one
+
+
+def _is_tuple(hint: Any) -> bool:
+    return "tuple" in str(without_none(hint))
+
+
+def _number_of(hint: Any) -> type:
+    """int, float or str: of what a field's value, or each of its values, is made."""
+    text = str(hint)
+    return int if "int" in text else float if "float" in text else str
+
+
+def _reader(field: dataclasses.Field, hint: Any) -> Callable[[str], Any]:
+    kind = str if words_of(hint) else _number_of(hint)
+    several = field.metadata["sweep"] or _is_tuple(hint)
+    optional = without_none(hint) is not hint
+
+    def read(text: str) -> Any:
+        if optional and text == "none":
+            return None
+        try:
+            values = tuple(kind(part) for part in text.split(",")) if several else (kind(text),)
+        except ValueError:
+            what = "whole numbers" if kind is int else "numbers"
+            more = f"{what}, several separated by commas" if several else f"a {what[:-1]}"
+            raise argparse.ArgumentTypeError(f"takes {more}; got {text!r}") from None
+        if len(set(values)) < len(values) and field.metadata["sweep"]:
+            raise argparse.ArgumentTypeError(f"names a value twice: {text}")
+        return values if (_is_tuple(hint) and not field.metadata["sweep"]) or len(values) > 1 else values[0]
+
+    return read
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_shown, value))
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def unknown(name: str, known: Sequence[str]) -> UserError:
+    """Returns the error for a word that is none of those known."""
+    return UserError(f"there is no {name!r}: choose {listed(list(known))}")

@@ -1,0 +1,73 @@
+"""What finished models make of a text: the commands `predict` and `explain`."""
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from dynskip_jax.analysis.arcs import Reading, arcs_text, draw_arcs
+from dynskip_jax.data.vocabulary import UNK
+from dynskip_jax.errors import UserError
+from dynskip_jax.runs.run_dir import file_name
+from experiments.command_line import Command
+from experiments.text import ExplainFlags, PredictFlags
+from experiments.trained import load, load_all
+
+
+def predict(command: Command, flags: PredictFlags) -> None:
+    """Writes a line for each line of text, as soon as it is read."""
+    trained = load(flags.run_dir, flags.model, flags.of_seed)
+    for line in _lines(flags.input):
+        if line.strip():
+            print(trained.experiment.read(trained, line).says, flush=True)
+        else:
+            print(flush=True)
+
+
+def explain(command: Command, flags: ExplainFlags) -> None:
+    """Prints and draws where each model of a run reaches from each word of a text."""
+    models = load_all(flags.run_dir, flags.of_seed)
+    first = next(iter(models.values()))
+    text = first.experiment.sample_text if flags.text is None else flags.text
+    if text is None or not text.split():
+        raise UserError("--text has no words: give some, separated by spaces")
+    readings = {name: trained.experiment.read(trained, text) for name, trained in models.items()}
+    probabilities = {name: reading.probabilities for name, reading in readings.items()}
+    console = Console(highlight=False)
+    for name, trained in models.items():
+        found = readings[name]
+        if found.unknown:
+            console.print(f"{name} does not know {', '.join(found.unknown)}: read as {UNK}", markup=False)
+        reading = Reading(found.words, found.skips, probabilities)
+        if trained.has_agent or not any(other.has_agent for other in models.values()):
+            print(arcs_text(reading, console.width))
+        if trained.has_agent:
+            path = Path(flags.run_dir) / "plots" / _picture(name, trained.seed, text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draw_arcs(reading, path, f"{name}: which earlier word each word is connected to")
+            print(f"picture: {path}")
+    for name, found in readings.items():
+        print(f"{name}: {found.says}")
+
+
+def _lines(path: str | None) -> Iterator[str]:
+    """The lines of a file, or of standard input."""
+    if path is None:
+        yield from sys.stdin
+        return
+    try:
+        with open(path, encoding="utf-8") as file:
+            yield from file
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--input {path} cannot be read ({reason})") from None
+
+
+def _picture(model: str, seed: int, text: str) -> str:
+    """A file name of its own for each model, seed and text, in any script."""
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:60]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"explain-{file_name(model)}-seed-{seed}-{slug}-{digest}.png"

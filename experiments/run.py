@@ -1,0 +1,228 @@
+"""One experiment: train each model in its run folder, evaluate, draw, write results, print the table."""
+
+import datetime
+import importlib.metadata
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from dynskip_jax.analysis import plots
+from dynskip_jax.data import Vocabulary
+from dynskip_jax.devices.parallel import OneDevice, Parallel
+from dynskip_jax.errors import Stopped, UserError
+from dynskip_jax.runs.run_dir import RunDir, default_path, file_name
+from dynskip_jax.tasks import Learner
+from dynskip_jax.training.loop import FitResult, FitSettings, fit
+from dynskip_jax.training.step import evaluation_keys
+from experiments.experiment import Data, Experiment, metrics_in_every_mode
+from experiments.table import best_value, curves_of, draw_sweep, print_table, summary
+
+VOCABULARY = "vocabulary.json"
+_PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+_MAY_GROW = ("settings.training.epochs", "models")  # in a run folder that is there
+
+
+def run(
+    experiment: Experiment,
+    models: Sequence[str],
+    data: Data,
+    run_dir: str | Path | None,
+    *,
+    parallel: Parallel | None = None,
+    announce: Callable[[str], None] = print,
+) -> list[dict[str, Any]]:
+    """Runs or resumes an experiment; what is finished already is not trained again.
+
+    With several models each has a run folder of its own inside the experiment's.
+
+    Args:
+        experiment: what to run.
+        models: names as on the command line.
+        data: to train on.
+        run_dir: the run folder; by default a new one below `runs/<name>/`.
+        parallel: on which devices to train, and how; by default one. Results are the same up to rounding, so
+            the run folder's configuration does not hold it: a run may be resumed on other devices.
+        announce: says what the user should know.
+
+    Of several processes the first does what is not training: the others train as it says.
+
+    Returns:
+        The content of each model's `result.json`; in other processes than the first nothing.
+
+    Raises:
+        Stopped: training was interrupted; the message says how to go on.
+        UserError: the run folder cannot be used.
+    """
+    parallel = parallel or OneDevice()
+    several = len(models) > 1
+    experiment.check_sweep(models)
+    vocabulary = experiment.vocabulary(data)
+    learners = {model: experiment.learner(model, data, vocabulary) for model in models}
+    fits = {model: experiment.fit_settings(model, learners[model]) for model in models}
+    # Errors come before folders.
+    if not parallel.processes.first:
+        while (model := parallel.processes.agree(None)) is not None:
+            fit(learners[model], fits[model], None, parallel=parallel, announce=lambda line: None)
+        return []
+    if run_dir is None:
+        run_dir = default_path(experiment.name, "compare" if several else models[0], datetime.datetime.now())
+    run_dir = Path(run_dir)
+    about, top = _about(data), None
+    if several:
+        config = experiment.config(models[0], data)
+        config = {("models" if k == "model" else k): models if k == "model" else v for k, v in config.items()}
+        top = RunDir.open(run_dir, config, about=about, may_grow=_MAY_GROW)
+    announce(f"run folder: {run_dir}")
+    results, curves = [], {}
+    for model in models:
+        folder = run_dir / file_name(model) if several else run_dir
+        here = RunDir.open(folder, experiment.config(model, data), about=about, may_grow=_MAY_GROW)
+        if vocabulary is not None:
+            here.keep(VOCABULARY, vocabulary_file(vocabulary))
+        finished = here.result()
+        if finished is not None and finished.get("epochs_asked", 0) >= fits[model].epochs:
+            announce(f"{model}: finished already, in {folder}")
+        else:
+            try:
+                finished = _run_model(
+                    experiment, model, data, learners[model], fits[model], here, parallel, announce
+                )
+            except Stopped as stopped:
+                raise Stopped(f"{stopped}; the same command with --run-dir {run_dir} goes on") from None
+        results.append(finished)
+        curves |= curves_of(model, here.records(), experiment.values(model))
+    if top is not None:
+        for metric in experiment.curves:
+            path, title = top.plots / f"{metric}.png", f"{data.name}: {metric}"
+            plots.learning_curves(curves, "examples", [metric], path, title)
+        top.write_result({"experiment": experiment.name, "dataset": _dataset(data), "rows": results})
+    parallel.processes.agree(None)  # that was all
+    print_table(experiment, models, data, results)
+    return results
+
+
+def _run_model(
+    experiment: Experiment,
+    model: str,
+    data: Data,
+    learner: Learner,
+    settings: FitSettings,
+    run_dir: RunDir,
+    parallel: Parallel,
+    announce: Callable[[str], None],
+) -> dict[str, Any]:
+    parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params()))
+    values = experiment.values(model)
+    seeds = settings.seeds[: len(settings.seeds) // len(values)]
+    swept = f", {len(values)} values of the sweep" if len(values) > 1 else ""
+    announce(f"{model}: {parameters:,} parameters, seeds {', '.join(map(str, seeds))}{swept}")
+    parallel.processes.agree(model)
+    result = fit(learner, settings, run_dir, parallel=parallel, announce=announce)
+    params, keys = parallel.spread(result.params), evaluation_keys(settings.seeds)
+    metrics = metrics_in_every_mode(
+        lambda split, **how: learner.evaluate(params, split, keys, batch_size=experiment.final_rows, **how),
+        experiment.settings.agent.evaluation_mode,
+        is_stochastic=experiment.skip(model).is_stochastic,
+        samples=experiment.samples,
+    )
+    metrics |= experiment.more_metrics(model, learner, params, keys)
+    metrics = _of_trained(metrics, result, settings.seeds)
+    selected = best_value(metrics[learner.monitor], len(values), higher_is_better=learner.higher_is_better)
+    parts = {name: np.split(np.asarray(array), len(values)) for name, array in metrics.items()}
+    by_value = [{name: summary(part[i]) for name, part in parts.items()} for i in range(len(values))]
+    plots.learning_curves(
+        curves_of(model, run_dir.records(), values),
+        "examples",
+        experiment.curves,
+        run_dir.plots / "learning_curve.png",
+        f"{experiment.name} on {data.name}: {model}",
+    )
+    if len(values) > 1:
+        draw_sweep(experiment, data, model, values, by_value, run_dir.plots)
+    experiment.draw(model, learner, params, keys, run_dir.plots, selected * len(seeds))
+    record = {
+        "experiment": experiment.name,
+        "dataset": _dataset(data),
+        "model": model,
+        **_recurrence(experiment),
+        "parameters": parameters,
+        "seeds": seeds,
+        "metrics": by_value[selected],
+        "epochs": result.epochs,
+        "epochs_asked": settings.epochs,
+        "best_epoch": result.best_epoch,
+        "wall_seconds": round(result.seconds, 1),
+        "backend": jax.default_backend(),
+        "devices": [device.device_kind for device in parallel.devices],
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+    if len(values) > 1:
+        rows = [{"value": value, "metrics": of} for value, of in zip(values, by_value, strict=True)]
+        record |= {"selected": values[selected], "sweep": rows}
+    run_dir.write_result(record)
+    return run_dir.result()
+
+
+def vocabulary_file(vocabulary: Vocabulary) -> str:
+    """Returns the content of the file in which a run folder keeps its vocabulary."""
+    return json.dumps(vocabulary.tokens, ensure_ascii=False) + "\n"
+
+
+def _of_trained(
+    metrics: Mapping[str, np.ndarray], result: FitResult, seeds: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """The metrics, not a number for a model whose dev metric never was one: it has no best epoch.
+
+    Raises:
+        UserError: there is no other.
+    """
+    failed = np.asarray(result.best_epoch) == 0
+    if failed.all():
+        raise UserError(
+            f"the dev metric of seed {', '.join(map(str, dict.fromkeys(seeds)))} was never a number, "
+            "so there is no result: lower --learning-rate or set --clip"
+        )
+    return {name: np.where(failed, np.nan, np.asarray(values, float)) for name, values in metrics.items()}
+
+
+def _recurrence(experiment: Experiment) -> dict[str, str]:
+    """What of a model its name does not say: another transition than the LSTM, a skip over depth."""
+    own, plain = experiment.settings.model, {"transition": "lstm", "depth_skip": None}
+    return {name: getattr(own, name) for name, usual in plain.items() if getattr(own, name) != usual}
+
+
+def _dataset(data: Data) -> dict[str, Any]:
+    return {
+        "name": data.name,
+        "sizes": dict(data.sizes),
+        "fingerprint": data.fingerprint,
+        "source": data.source,
+    }
+
+
+def _about(data: Data) -> dict[str, Any]:
+    """How a run was begun: for people, and compared with nothing."""
+    command = shlex.join([Path(sys.executable).name, *getattr(sys, "orig_argv", sys.argv)[1:]])
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(
+            describe, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
+        commit = found.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):  # no git, or no checkout
+        commit = None
+    return {
+        "command": command,
+        "commit": commit,
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "source": data.source,
+    }

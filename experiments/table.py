@@ -1,0 +1,133 @@
+"""Tables and curves of a run: rows with mean and spread over seeds, the values of a sweep."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from dynskip_jax.analysis import plots
+from experiments.experiment import Data, Experiment
+
+# How a swept setting is called in tables and plots.
+_SIGNS = {"mix": "λ", "max_skip": "K", "entropy_coef": "β", "temperature": "τ", "learning_rate": "rate"}
+
+
+def print_table(
+    experiment: Experiment, models: Sequence[str], data: Data, results: Sequence[dict[str, Any]]
+) -> None:
+    """Prints the rows of a run, and published ones below them."""
+    table = Table(title=f"{experiment.name} on {data.name}", title_justify="left")
+    table.add_column("model", no_wrap=True)
+    for heading, _ in experiment.columns.values():
+        table.add_column(heading, justify="right")
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    for result in results:
+        time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))
+        rows = result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]
+        for number, row in enumerate(rows):
+            cells = [
+                cell(row["metrics"].get(metric), form) for metric, (_, form) in experiment.columns.items()
+            ]
+            # All values of a sweep have taken this time together.
+            shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
+            table.add_row(label_of(_row_name(result), row["value"]), *cells, *shared)
+    published = experiment.published(models, data)
+    if published:
+        table.add_section()
+    for name, values in published:
+        cells = [f"{values[m]:{form}}" if m in values else "" for m, (_, form) in experiment.columns.items()]
+        table.add_row(name, *cells, "", "", style="dim")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)  # a file has no width of its own
+    console.print(table)
+    if note := experiment.note(models, data):
+        console.print(note, style="dim", highlight=False)
+
+
+def cell(values: Mapping[str, Any] | None, form: str) -> str:
+    """A metric of one row, with its spread over seeds where there are several; empty where there is none."""
+    if values is None:
+        return ""
+    if len(values["per_seed"]) == 1:
+        return f"{values['mean']:{form}}"
+    return f"{values['mean']:{form}} ± {values['std']:{form}}"
+
+
+def summary(values: np.ndarray) -> dict[str, Any]:
+    """Mean, standard deviation (n - 1; 0 for one seed) and the values themselves."""
+    values = np.asarray(values, np.float64)
+    spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return {"mean": float(values.mean()), "std": spread, "per_seed": values.tolist()}
+
+
+def best_value(dev: np.ndarray, num_values: int, *, higher_is_better: bool) -> int:
+    """Returns the value of a sweep whose models are best on dev, on average; 0 without a sweep."""
+    if num_values == 1:
+        return 0
+    means = np.asarray(dev, float).reshape(num_values, -1).mean(axis=1)
+    if np.isnan(means).all():
+        return 0
+    return int(np.nanargmax(means) if higher_is_better else np.nanargmin(means))
+
+
+def label_of(model: str, value: Mapping[str, Any]) -> str:
+    """Names a row or a curve, as in `dynamic:10, λ=0.5`."""
+    return ", ".join([model, *(f"{_SIGNS[name]}={setting}" for name, setting in value.items())])
+
+
+def curves_of(
+    model: str, records: Sequence[Mapping[str, Any]], values: Sequence[Mapping[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """The records of each value of a sweep, under its name."""
+
+    def part(number: int, entry: Any) -> Any:
+        if not isinstance(entry, list):
+            return entry
+        size = len(entry) // len(values)
+        return entry[number * size : (number + 1) * size]
+
+    return {
+        label_of(model, value): [{name: part(i, entry) for name, entry in r.items()} for r in records]
+        for i, value in enumerate(values)
+    }
+
+
+def draw_sweep(
+    experiment: Experiment,
+    data: Data,
+    model: str,
+    values: Sequence[Mapping[str, Any]],
+    by_value: Sequence[Mapping[str, Any]],
+    folder: Path,
+) -> None:
+    """Draws the first column of the table over each swept setting; the other setting makes the curves."""
+    metric, (heading, _) = next(iter(experiment.columns.items()))
+    for axis in values[0]:
+        points = sorted({value[axis] for value in values})
+        if len(points) < 2:
+            continue
+        curves: dict[str, list] = {}
+        for value, metrics in zip(values, by_value, strict=True):
+            label = label_of(model, {name: other for name, other in value.items() if name != axis})
+            of_point = curves.setdefault(label, [[] for _ in points])
+            of_point[points.index(value[axis])] = metrics[metric]["per_seed"]
+        plots.metric_over_values(
+            curves,
+            points,
+            folder / f"{metric}_over_{axis}.png",
+            f"{data.name}: {heading} over {_SIGNS[axis]}",
+            x_label=_SIGNS[axis],
+            y_label=heading,
+        )
+
+
+def _row_name(result: Mapping[str, Any]) -> str:
+    """A model's name in a table, with what its own name does not say."""
+    more = [result[name] for name in ("transition", "depth_skip") if name in result]
+    return ", ".join([result["model"], *more])

@@ -1,0 +1,168 @@
+"""Finished runs, read back: models with their parameters, vocabulary and settings, of any experiment."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.data import Vocabulary
+from dynskip_jax.errors import UserError
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.runs.trained import finished_runs, selected_params
+from dynskip_jax.tasks import Learner
+from experiments.cli import imported
+from experiments.experiment import FORMAT, Experiment
+from experiments.run import VOCABULARY
+from experiments.settings import Settings, from_kept
+
+
+class Finished(NamedTuple):
+    """All that were trained together as one model of a run folder.
+
+    Attributes:
+        run: its folder.
+        name: as on the command line, such as `dynamic:5`.
+        experiment: with the settings it was trained with.
+        vocabulary: what the run folder keeps of it; None where the experiment has none.
+        learner: what trained it, without data.
+        params: the selected parameters of all seeds, of each value of a sweep, as the learner orders them.
+        seeds: the seeds that were trained.
+        value: of a sweep the number of the selected value, else 0.
+    """
+
+    run: RunDir
+    name: str
+    experiment: Experiment
+    vocabulary: Vocabulary | None
+    learner: Learner
+    params: nnx.State
+    seeds: tuple[int, ...]
+    value: int
+
+    @property
+    def members(self) -> slice:
+        """Those of all parameters that have the selected value, in the order of the seeds."""
+        return slice(self.value * len(self.seeds), (self.value + 1) * len(self.seeds))
+
+
+class Trained(NamedTuple):
+    """One trained model.
+
+    Attributes:
+        model: with the parameters that were selected, as `.eval()` leaves it.
+        params: these parameters.
+        vocabulary: what its ids stand for; None where the experiment has none.
+        settings: all that it was trained with.
+        policy: how it chooses in evaluation, of a sweep with the selected λ and K.
+        name: as on the command line, such as `dynamic:5`.
+        seed: with which it was trained.
+        experiment: which it belongs to.
+        learner: what trained it, without data; its task reads batches.
+    """
+
+    model: nnx.Module
+    params: nnx.State
+    vocabulary: Vocabulary | None
+    settings: Settings
+    policy: F.Policy
+    name: str
+    seed: int
+    experiment: Experiment
+    learner: Learner
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether its top layer has choices to show."""
+        return self.learner.skips[-1].has_agent
+
+
+def load(run_dir: str | Path, model: str | None = None, seed: int | None = None) -> Trained:
+    """Reads one trained model.
+
+    Example::
+
+        trained = load("runs/ptb/dynamic-5-20261101-101500")
+        output = trained.model(ids, policy=trained.policy, rngs=jax.random.key(0))
+
+    Args:
+        run_dir: a finished run folder, of one model or of several compared.
+        model: its name, as on the command line; by default the last one.
+        seed: one of those that were trained; by default the first.
+
+    Raises:
+        UserError: there is no such model, or no such seed, or another version wrote the folder.
+    """
+    found = finished_models(run_dir)
+    name = model or list(found)[-1]
+    if name not in found:
+        raise UserError(f"{run_dir} has {', '.join(found)}: there is no --model {name}")
+    return one_of(found[name], seed)
+
+
+def load_all(run_dir: str | Path, seed: int | None = None) -> dict[str, Trained]:
+    """Reads one trained model of each in a run folder; see `load`."""
+    return {name: one_of(found, seed) for name, found in finished_models(run_dir).items()}
+
+
+def finished_models(run_dir: str | Path) -> dict[str, Finished]:
+    """Reads all that a run folder holds.
+
+    Raises:
+        UserError: there is no finished run, or one of another version.
+    """
+    return {name: _finished(run, name) for name, run in finished_runs(run_dir).items()}
+
+
+def _finished(run: RunDir, name: str) -> Finished:
+    config, result = run.config(), run.result()
+    if config.get("format") != FORMAT:
+        raise UserError(
+            f"{run.path} holds a run of format {config.get('format', 1)}, and this version reads format "
+            f"{FORMAT}: train again, or read it with the version that wrote it"
+        )
+    kind = imported(config["code"])
+    experiment: Experiment = kind(from_kept(kind.command.settings, config["settings"]))
+    vocabulary = _vocabulary(run.path / VOCABULARY)
+    learner = experiment.learner(name, None, vocabulary)
+    params = selected_params(run, learner.abstract_params(), len(learner.seeds))
+    value = list(experiment.values(name)).index(result.get("selected", {}))
+    return Finished(run, name, experiment, vocabulary, learner, params, tuple(result["seeds"]), value)
+
+
+def one_of(found: Finished, seed: int | None) -> Trained:
+    """Returns the model of a seed, with the selected value of a sweep; by default of the first seed.
+
+    Raises:
+        UserError: there is none of that seed.
+    """
+    if seed is not None and seed not in found.seeds:
+        raise UserError(
+            f"{found.run.path} has the seeds {', '.join(map(str, found.seeds))}: there is no seed {seed}"
+        )
+    member = found.members.start + (0 if seed is None else found.seeds.index(seed))
+    params, policy = jax.tree.map(lambda leaf: leaf[member], (found.params, found.learner.policy()))
+    model = found.learner.model(params)
+    model.eval()
+    return Trained(
+        model,
+        params,
+        found.vocabulary,
+        found.experiment.settings,
+        policy,
+        found.name,
+        found.learner.seeds[member],
+        found.experiment,
+        found.learner,
+    )
+
+
+def _vocabulary(path: Path) -> Vocabulary | None:
+    if not path.exists():
+        return None
+    try:
+        return Vocabulary(tuple(json.loads(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None
