@@ -18,6 +18,7 @@ def find_language_corpus(
     data: str | os.PathLike[str] | None,
     dataset: str | None = None,
     *,
+    blank_lines: bool | None = None,
     environ: Mapping[str, str] = os.environ,
     tfds_dir: str | os.PathLike[str] | None = None,
     allow_download: bool = True,
@@ -36,6 +37,8 @@ def find_language_corpus(
       data: folder with the files of train, valid and test; None goes on to the next place.
       dataset: "ptb", "pydoc-topics" (the embedded corpus, straight away) or a sub-folder of
         `$DYNSKIP_DATA_DIR`; None takes PTB where it is found and else the embedded corpus.
+      blank_lines: whether each blank line of the user's own text is an `<eos>`; None says yes for WikiText's
+        file names alone (`dynskip_jax.data.text.read_lines`).
       environ: the environment variables.
       tfds_dir: the TFDS directory; None takes TFDS's own (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
       allow_download: whether the network may be used.
@@ -57,11 +60,10 @@ def find_language_corpus(
     if dataset == embedded.NAME:
         return embedded_corpus()
     if data is not None:
-        return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}")
+        return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}", blank_lines)
     if named_folder is not None:
-        return _read_folder(
-            named_folder, dataset or ptb.NAME, f"the folder {named_folder} (${DATA_VARIABLE})"
-        )
+        source = f"the folder {named_folder} (${DATA_VARIABLE})"
+        return _read_folder(named_folder, dataset or ptb.NAME, source, blank_lines)
 
     directory = Path(tfds_dir) if tfds_dir is not None else tfds_tools.default_directory(environ)
     if tfds_tools.is_prepared(ptb.prepared_folder(directory)):
@@ -87,7 +89,7 @@ def _sub_folder(root: str | None, name: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _read_folder(folder: Path, dataset: str | None, source: str) -> LanguageCorpus:
+def _read_folder(folder: Path, dataset: str | None, source: str, blank_lines: bool | None) -> LanguageCorpus:
     """Read `folder`, holding it to PTB's counts where it would be called PTB."""
     if not folder.is_dir():
         raise UserError(
@@ -97,7 +99,7 @@ def _read_folder(folder: Path, dataset: str | None, source: str) -> LanguageCorp
     name = dataset or folder.resolve().name
     if name == ptb.NAME or (dataset is None and ptb.has_ptb_files(folder)):
         return ptb.read_ptb(folder, source=source)
-    return read_corpus(folder, name=name, source=source)
+    return read_corpus(folder, name=name, source=source, blank_lines=blank_lines)
 
 
 def _download(directory: Path) -> str | None:

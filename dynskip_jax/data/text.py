@@ -16,7 +16,11 @@ from dynskip_jax.data.vocabulary import EOS, UNK, Vocabulary, build_vocabulary
 from dynskip_jax.errors import UserError
 
 SPLITS = ("train", "valid", "test")
-SPLIT_WORDS = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
+SPLIT_WORDS = {
+    "train": ("train",),
+    "valid": ("valid", "validation", "val", "dev", "development"),
+    "test": ("test",),
+}
 ACCEPTED_NAMES = (
     "{0}.txt, ANYTHING.{0}.txt, ANYTHING-{0}.txt, ANYTHING_{0}.txt or the same with .tokens, each also .gz"
 )
@@ -126,8 +130,17 @@ def _choose(names: Sequence[str], split: str, folder: Path, prefix: str | None) 
     return found[0]
 
 
-def read_lines(path: str | os.PathLike[str]) -> list[str]:
+def read_lines(path: str | os.PathLike[str], blank_lines: bool | None = None) -> list[str]:
     """Lines of a UTF-8 text file, plain or gzip, without their ends.
+
+    A blank line stands between paragraphs, or at the end of a file, for the eye; kept, it would be an `<eos>`
+    on its own, which is easy to predict and flatters a perplexity. WikiText is different: its published
+    counts and perplexities have an `<eos>` for each blank line, and its files are called `.tokens`.
+
+    Args:
+      path: the file.
+      blank_lines: whether to keep lines without a word; None keeps them in files called `.tokens` or
+        `.tokens.gz`, and leaves them out of all others. A copy of WikiText under other names needs True.
 
     Raises:
       UserError: when the file cannot be read, is a damaged gzip, is not UTF-8 or holds no word.
@@ -152,7 +165,10 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     if not text.strip():
         raise UserError(f"{path} is empty: fetch it again, each split needs some text")
     # Not splitlines(), which also splits at form feeds and other characters that corpora use as tokens.
-    return text.removesuffix("\n").split("\n")
+    lines = text.removesuffix("\n").split("\n")
+    if blank_lines is None:
+        blank_lines = path.name.lower().removesuffix(".gz").endswith(".tokens")
+    return lines if blank_lines else [line for line in lines if line.strip()]
 
 
 def read_corpus(
@@ -161,6 +177,7 @@ def read_corpus(
     name: str | None = None,
     prefix: str | None = None,
     source: str | None = None,
+    blank_lines: bool | None = None,
 ) -> LanguageCorpus:
     """Read a folder with one text file for each of train, valid and test.
 
@@ -169,10 +186,12 @@ def read_corpus(
       name: the corpus' name; None takes the folder's.
       prefix: see `find_split_files`.
       source: a phrase for where it was found; None says the folder.
+      blank_lines: whether each is an `<eos>`; None says yes for WikiText's file names alone (`read_lines`).
 
     Raises:
       UserError: see `find_split_files` and `read_lines`.
     """
     folder = Path(folder)
-    lines = {split: read_lines(path) for split, path in find_split_files(folder, prefix=prefix).items()}
+    paths = find_split_files(folder, prefix=prefix)
+    lines = {split: read_lines(path, blank_lines) for split, path in paths.items()}
     return make_corpus(name or folder.resolve().name, lines, source or f"the folder {folder}")

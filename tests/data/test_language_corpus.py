@@ -163,6 +163,14 @@ def test_other_corpora_below_the_data_variable(find, tmp_path):
     assert find(dataset="wikitext2", environ=environ).name == "wikitext2"
 
 
+def test_blank_lines_can_be_kept(find, tmp_path):
+    folder = write(tmp_path / "root" / "cats", test="a cat\n\nsat\n")
+    environ = {"DYNSKIP_DATA_DIR": str(tmp_path / "root")}
+    for blank_lines, size in ((None, 5), (False, 5), (True, 6)):
+        assert find(folder, blank_lines=blank_lines).test.size == size
+        assert find(dataset="cats", environ=environ, blank_lines=blank_lines).test.size == size
+
+
 @pytest.mark.parametrize("dataset", ["penn", "", "..", "../root", "/"])
 def test_unknown_name_lists_the_known_ones(find, tmp_path, dataset):
     (tmp_path / "root").mkdir()

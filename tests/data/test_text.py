@@ -2,14 +2,17 @@
 
 import dataclasses
 import gzip
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dynskip_jax.data import EOS, UNK, make_corpus, read_corpus
+from dynskip_jax.data.text import read_lines, tokenize
 from dynskip_jax.errors import UserError
 
-TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\n\nsat\n"}
+TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"}
 
 
 def write(folder, template="{}.txt", **texts):
@@ -37,8 +40,8 @@ def test_tokens_and_vocabulary_by_hand(tmp_path):
     assert corpus.vocabulary.tokens == (EOS, "the", "cat", "dog", "sat", UNK)
     assert corpus.train.tolist() == [1, 2, 4, 0, 1, 3, 0]
     assert corpus.valid.tolist() == [1, 2, 0]
-    assert corpus.test.tolist() == [5, 2, 0, 0, 4, 0]
-    assert corpus.sizes == {"train": 7, "valid": 3, "test": 6, "vocabulary": 6}
+    assert corpus.test.tolist() == [5, 2, 0, 4, 0]
+    assert corpus.sizes == {"train": 7, "valid": 3, "test": 5, "vocabulary": 6}
     assert {ids.dtype for ids in (corpus.train, corpus.valid, corpus.test)} == {np.dtype(np.int32)}
 
 
@@ -50,11 +53,47 @@ def test_accepted_names_read_alike(tmp_path, template):
     assert read_corpus(write(tmp_path / "other", template)).fingerprint == plain.fingerprint
 
 
-@pytest.mark.parametrize("alias", ["dev", "validation"])
+@pytest.mark.parametrize("alias", ["val", "dev", "validation", "development", "VAL"])
 def test_other_words_for_valid(tmp_path, alias):
     folder = write(tmp_path / "corpus")
     (folder / "valid.txt").rename(folder / f"{alias}.txt")
     assert read_corpus(folder).valid.size == 3
+    (folder / "valid.txt").write_text("the\n")
+    assert "valid.txt" in error_of(folder) and f"{alias}.txt" in error_of(folder)
+
+
+@pytest.mark.parametrize("alias", ["val", "dev"])
+def test_other_words_for_valid_within_names(tmp_path, alias):
+    folder = write(tmp_path / "corpus", "my_{}.txt")
+    (folder / "my_valid.txt").rename(folder / f"my_{alias}.txt")
+    assert read_corpus(folder).valid.size == 3
+
+
+PARAGRAPHS = "the cat\nsat\n\nthe dog\n \t\n\n"
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("extension", "blank_lines", "kept"),
+    [("txt", None, 0), ("txt", True, 3), ("tokens", None, 3), ("tokens", False, 0)],
+)
+def test_blank_lines(tmp_path, extension, suffix, blank_lines, kept):
+    # Three lines with words; one blank between them, two at the end.
+    folder = write(tmp_path / "tokens.train.folder", f"tokens.{{}}.{extension}{suffix}", train=PARAGRAPHS)
+    corpus = read_corpus(folder, blank_lines=blank_lines)
+    words = corpus.vocabulary.decode(corpus.train)
+    assert [word for word in words if word != EOS] == ["the", "cat", "sat", "the", "dog"]
+    assert words.count(EOS) == 3 + kept
+    assert (words[:2] == ["the", "cat"]) and (words[5:7] == ([EOS, "the"] if kept else ["the", "dog"]))
+
+
+def test_wikitext_has_its_published_counts():
+    root = Path(os.environ.get("DYNSKIP_DATA_DIR") or Path(__file__).parents[3] / "shared" / "data")
+    paths = {split: root / "wikitext2" / f"wiki.{split}.tokens.gz" for split in ("valid", "test")}
+    if not all(path.is_file() for path in paths.values()):
+        pytest.skip("needs wiki.valid.tokens.gz and wiki.test.tokens.gz in $DYNSKIP_DATA_DIR/wikitext2")
+    sizes = {split: len(tokenize(read_lines(path))) for split, path in paths.items()}
+    assert sizes == {"valid": 217_646, "test": 245_569}  # Merity et al. 2017
 
 
 def test_text_details(tmp_path):
@@ -62,7 +101,7 @@ def test_text_details(tmp_path):
     # next line) that str.splitlines would split at.
     text = "\ufeffthe  cat\r\nx\u00b7y \x0c\r\n\r\nend".encode()
     corpus = read_corpus(write(tmp_path / "corpus", train=text))
-    assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, EOS, "end", EOS]
+    assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, "end", EOS]
 
 
 def test_unk_of_the_training_text_is_used():
@@ -93,7 +132,11 @@ def test_missing_split_is_named_with_the_accepted_names(tmp_path):
     folder = write(tmp_path / "corpus")
     (folder / "valid.txt").unlink()
     message = error_of(folder)
-    assert "valid split" in message and str(folder) in message and "valid.txt" in message and "dev" in message
+    assert "valid split" in message and str(folder) in message and "valid.txt" in message
+    assert "(validation or val or dev or development for valid will do)" in message
+    (folder / "valid.txt").write_text("the\n")
+    (folder / "test.txt").unlink()
+    assert "test split" in error_of(folder) and "will do" not in error_of(folder)
 
 
 def test_two_candidates_are_named(tmp_path):
