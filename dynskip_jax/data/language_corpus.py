@@ -18,6 +18,7 @@ def find_language_corpus(
     data: str | os.PathLike[str] | None,
     dataset: str | None = None,
     *,
+    min_count: int | None = None,
     blank_lines: bool | None = None,
     environ: Mapping[str, str] = os.environ,
     tfds_dir: str | os.PathLike[str] | None = None,
@@ -37,6 +38,9 @@ def find_language_corpus(
       data: folder with the files of train, valid and test; None goes on to the next place.
       dataset: "ptb", "pydoc-topics" (the embedded corpus, straight away) or a sub-folder of
         `$DYNSKIP_DATA_DIR`; None takes PTB where it is found and else the embedded corpus.
+      min_count: words that train has fewer times are `<unk>`; None keeps them where it can
+        (`dynskip_jax.data.make_corpus`), and is 2 for the embedded corpus. PTB has its own `<unk>`, and takes
+        None or 1.
       blank_lines: whether each blank line of the user's own text is an `<eos>`; None says yes for WikiText's
         file names alone (`dynskip_jax.data.text.read_lines`).
       environ: the environment variables.
@@ -47,9 +51,27 @@ def find_language_corpus(
       The corpus; its `source` says where it was found.
 
     Raises:
-      UserError: for an unknown `dataset`, one that is asked for by name and not found, a missing folder
-        and unusable files.
+      UserError: for an unknown `dataset`, one that is asked for by name and not found, a missing folder,
+        unusable files and a `min_count` that the corpus cannot have.
     """
+    corpus = _find(data, dataset, min_count, blank_lines, environ, tfds_dir, allow_download)
+    if corpus.name == ptb.NAME and min_count not in (None, 1):
+        raise UserError(
+            f"PTB's vocabulary is the published one, with its own <unk>: leave out min_count, not {min_count}"
+        )
+    return corpus
+
+
+def _find(
+    data: str | os.PathLike[str] | None,
+    dataset: str | None,
+    min_count: int | None,
+    blank_lines: bool | None,
+    environ: Mapping[str, str],
+    tfds_dir: str | os.PathLike[str] | None,
+    allow_download: bool,
+) -> LanguageCorpus:
+    """The first corpus found; PTB has no choice of `min_count`."""
     root = environ.get(DATA_VARIABLE)
     named_folder = _sub_folder(root, dataset or ptb.NAME)
     if dataset is not None and dataset not in KNOWN_NAMES and named_folder is None:
@@ -58,12 +80,12 @@ def find_language_corpus(
             f"${DATA_VARIABLE}, or --data DIR alone"
         )
     if dataset == embedded.NAME:
-        return embedded_corpus()
+        return embedded_corpus(min_count)
     if data is not None:
-        return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}", blank_lines)
+        return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}", min_count, blank_lines)
     if named_folder is not None:
         source = f"the folder {named_folder} (${DATA_VARIABLE})"
-        return _read_folder(named_folder, dataset or ptb.NAME, source, blank_lines)
+        return _read_folder(named_folder, dataset or ptb.NAME, source, min_count, blank_lines)
 
     directory = Path(tfds_dir) if tfds_dir is not None else tfds_tools.default_directory(environ)
     if tfds_tools.is_prepared(ptb.prepared_folder(directory)):
@@ -77,7 +99,7 @@ def find_language_corpus(
             f"the dataset {dataset!r} was not found ({problem}): put ptb.train.txt, ptb.valid.txt and "
             f"ptb.test.txt into a folder and name it with --data DIR, or into ${DATA_VARIABLE}/ptb"
         )
-    corpus = embedded_corpus()
+    corpus = embedded_corpus(min_count)
     return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {problem})")
 
 
@@ -89,7 +111,9 @@ def _sub_folder(root: str | None, name: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _read_folder(folder: Path, dataset: str | None, source: str, blank_lines: bool | None) -> LanguageCorpus:
+def _read_folder(
+    folder: Path, dataset: str | None, source: str, min_count: int | None, blank_lines: bool | None
+) -> LanguageCorpus:
     """Read `folder`, holding it to PTB's counts where it would be called PTB."""
     if not folder.is_dir():
         raise UserError(
@@ -99,7 +123,7 @@ def _read_folder(folder: Path, dataset: str | None, source: str, blank_lines: bo
     name = dataset or folder.resolve().name
     if name == ptb.NAME or (dataset is None and ptb.has_ptb_files(folder)):
         return ptb.read_ptb(folder, source=source)
-    return read_corpus(folder, name=name, source=source, blank_lines=blank_lines)
+    return read_corpus(folder, name=name, source=source, blank_lines=blank_lines, min_count=min_count)
 
 
 def _download(directory: Path) -> str | None:

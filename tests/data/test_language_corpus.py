@@ -10,8 +10,8 @@ import pytest
 from dynskip_jax.data import find_language_corpus, ptb, read_ptb
 from dynskip_jax.errors import UserError
 
-TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"}
-COUNTS = {"train": 7, "valid": 3, "test": 5, "vocabulary": 6}
+TEXTS = {"train": "the cat sat\nthe <unk>\n", "valid": "the cat\n", "test": "a cat\nsat\n"}
+COUNTS = {"train": 7, "valid": 3, "test": 5, "vocabulary": 5}
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +161,37 @@ def test_other_corpora_below_the_data_variable(find, tmp_path):
     write(tmp_path / "root" / "wikitext2")
     environ = {"DYNSKIP_DATA_DIR": str(tmp_path / "root")}
     assert find(dataset="wikitext2", environ=environ).name == "wikitext2"
+
+
+def test_min_count_of_a_text_of_ones_own(find, tmp_path):
+    folder = write(tmp_path / "root" / "cats", train="the cat sat\nthe dog\n")
+    environ = {"DYNSKIP_DATA_DIR": str(tmp_path / "root")}
+    for min_count, used, size in ((None, 2, 3), (2, 2, 3), (3, 3, 2)):
+        for corpus in (
+            find(folder, min_count=min_count),
+            find(dataset="cats", environ=environ, min_count=min_count),
+        ):
+            assert corpus.min_count == used and corpus.sizes["vocabulary"] == size
+    with pytest.raises(UserError, match="use min_count 2"):
+        find(folder, min_count=1)
+
+
+def test_min_count_of_the_embedded_corpus(find):
+    kept = {min_count: find(min_count=min_count, allow_download=False) for min_count in (None, 2, 5)}
+    assert kept[None].fingerprint == kept[2].fingerprint == find(dataset="pydoc-topics").fingerprint
+    assert kept[5].sizes["vocabulary"] < kept[2].sizes["vocabulary"]
+    assert (kept[None].min_count, kept[5].min_count) == (2, 5)
+    with pytest.raises(UserError, match="use min_count 2"):
+        find(dataset="pydoc-topics", min_count=1)
+
+
+def test_ptb_has_its_own_vocabulary(find, tmp_path, counts):
+    folder = write(tmp_path / "any", "ptb.")
+    assert find(folder, min_count=1).fingerprint == find(folder).fingerprint
+    ptb.prepare_ptb(tmp_path / "tfds", folder)
+    for data in (folder, None):
+        with pytest.raises(UserError, match=r"published one.* leave out min_count, not 2"):
+            find(data, min_count=2)
 
 
 def test_blank_lines_can_be_kept(find, tmp_path):

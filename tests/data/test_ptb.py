@@ -52,6 +52,9 @@ def test_published_counts_and_cache(tmp_path):
     # The most frequent tokens of the training text, and its <unk> (45,020 times).
     assert corpus.vocabulary.tokens[:3] == ("the", "<unk>", "<eos>")
     assert (corpus.train == corpus.vocabulary.index["<unk>"]).sum() == 45_020
+    assert corpus.min_count == 1
+    assert corpus.unknown == {"train": 45_020 / 929_589, "valid": 3_485 / 73_760, "test": 4_794 / 82_430}
+    assert corpus.fingerprint == "c9bd4029319922bf19451588cc9b2adca0bd48440b287d75228d01a4d744d235"
     ptb.prepare_ptb(tmp_path, real_ptb())
     assert ptb.load_prepared_ptb(tmp_path).fingerprint == corpus.fingerprint
 

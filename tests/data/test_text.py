@@ -1,5 +1,6 @@
 """Folders of text: names, tokens, vocabulary, and each way a folder can be wrong."""
 
+import collections
 import dataclasses
 import gzip
 import os
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dynskip_jax.data import EOS, UNK, make_corpus, read_corpus
+from dynskip_jax.data import EOS, UNK, build_vocabulary, make_corpus, read_corpus
 from dynskip_jax.data.text import read_lines, tokenize
 from dynskip_jax.errors import UserError
 
@@ -36,12 +39,12 @@ def test_tokens_and_vocabulary_by_hand(tmp_path):
     corpus = read_corpus(write(tmp_path / "cats"))
     assert corpus.name == "cats"
     assert str(tmp_path / "cats") in corpus.source
-    # Twice each <eos> and the, once each cat, dog and sat; <unk> because of "a" in test.
-    assert corpus.vocabulary.tokens == (EOS, "the", "cat", "dog", "sat", UNK)
-    assert corpus.train.tolist() == [1, 2, 4, 0, 1, 3, 0]
-    assert corpus.valid.tolist() == [1, 2, 0]
-    assert corpus.test.tolist() == [5, 2, 0, 4, 0]
-    assert corpus.sizes == {"train": 7, "valid": 3, "test": 5, "vocabulary": 6}
+    # Twice each <eos> and the; cat, dog and sat, seen once, are <unk>, as test has "a" and train does not.
+    assert corpus.vocabulary.tokens == (UNK, EOS, "the")
+    assert corpus.train.tolist() == [2, 0, 0, 1, 2, 0, 1]
+    assert corpus.valid.tolist() == [2, 0, 1]
+    assert corpus.test.tolist() == [0, 0, 1, 0, 1]
+    assert corpus.sizes == {"train": 7, "valid": 3, "test": 5, "vocabulary": 3}
     assert {ids.dtype for ids in (corpus.train, corpus.valid, corpus.test)} == {np.dtype(np.int32)}
 
 
@@ -69,7 +72,7 @@ def test_other_words_for_valid_within_names(tmp_path, alias):
     assert read_corpus(folder).valid.size == 3
 
 
-PARAGRAPHS = "the cat\nsat\n\nthe dog\n \t\n\n"
+PARAGRAPHS = "the cat\nsat\n\nthe cat\n \t\n\n"
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -79,12 +82,14 @@ PARAGRAPHS = "the cat\nsat\n\nthe dog\n \t\n\n"
 )
 def test_blank_lines(tmp_path, extension, suffix, blank_lines, kept):
     # Three lines with words; one blank between them, two at the end.
-    folder = write(tmp_path / "tokens.train.folder", f"tokens.{{}}.{extension}{suffix}", train=PARAGRAPHS)
+    folder = write(
+        tmp_path / "tokens.train.folder", f"tokens.{{}}.{extension}{suffix}", train=PARAGRAPHS, test="sat"
+    )
     corpus = read_corpus(folder, blank_lines=blank_lines)
     words = corpus.vocabulary.decode(corpus.train)
-    assert [word for word in words if word != EOS] == ["the", "cat", "sat", "the", "dog"]
+    assert [word for word in words if word != EOS] == ["the", "cat", "sat", "the", "cat"]
     assert words.count(EOS) == 3 + kept
-    assert (words[:2] == ["the", "cat"]) and (words[5:7] == ([EOS, "the"] if kept else ["the", "dog"]))
+    assert (words[:2] == ["the", "cat"]) and (words[5:7] == ([EOS, "the"] if kept else ["the", "cat"]))
 
 
 def test_wikitext_has_its_published_counts():
@@ -100,7 +105,7 @@ def test_text_details(tmp_path):
     # A byte-order mark, Windows line ends, runs of blanks, no last line end, and a character (form feed,
     # next line) that str.splitlines would split at.
     text = "\ufeffthe  cat\r\nx\u00b7y \x0c\r\n\r\nend".encode()
-    corpus = read_corpus(write(tmp_path / "corpus", train=text))
+    corpus = read_corpus(write(tmp_path / "corpus", train=text, valid="the", test="cat"))
     assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, "end", EOS]
 
 
@@ -108,11 +113,85 @@ def test_unk_of_the_training_text_is_used():
     corpus = make_corpus("x", {"train": ["a <unk> <unk>"], "valid": ["b"], "test": ["a"]}, "here")
     assert corpus.vocabulary.tokens == (UNK, EOS, "a")
     assert corpus.valid.tolist() == [0, 1]
+    assert corpus.min_count == 1
+    assert corpus.about_unknown == "<unk> as in the text of train: 50 % of train, 50 % of valid, 0 % of test"
 
 
-def test_no_unk_where_it_is_not_needed():
-    corpus = make_corpus("x", {"train": ["a b"], "valid": ["b"], "test": ["a"]}, "here")
-    assert UNK not in corpus.vocabulary.index
+def splits(train, valid="the", test="the"):
+    return {"train": [train], "valid": [valid], "test": [test]}
+
+
+@pytest.mark.parametrize("min_count", [None, 1])
+def test_no_unk_where_it_is_not_needed(min_count):
+    corpus = make_corpus("x", splits("a b", "b", "a"), "here", min_count)
+    assert UNK not in corpus.vocabulary.index and corpus.min_count == 1
+    assert corpus.unknown == {"train": 0, "valid": 0, "test": 0}
+    assert corpus.about_unknown == "train has every word of valid and test: no <unk>"
+
+
+WORDS = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12).map(" ".join)
+RARE = st.sampled_from([None, 1, 2, 3])
+
+
+@settings(deadline=None)
+@given(st.tuples(WORDS, WORDS, WORDS), RARE)
+def test_no_corpus_has_an_unk_that_is_not_trained(words, min_count):
+    try:
+        corpus = make_corpus("x", splits(*words), "here", min_count)
+    except UserError as error:
+        # Only where no word is rare enough, and one is new.
+        assert "min_count" in str(error)
+        counts = collections.Counter(words[0].split())
+        assert min(counts.values()) >= (min_count or 2)
+        assert not {*words[1].split(), *words[2].split()} <= counts.keys()
+        return
+    trained = set(corpus.train.tolist())
+    assert trained == set(range(len(corpus.vocabulary)))
+    for split, text in zip(("train", "valid", "test"), words, strict=True):
+        # Every word is counted, as itself or as <unk>.
+        expected = [word if word in corpus.vocabulary.index else UNK for word in [*text.split(), EOS]]
+        assert corpus.vocabulary.decode(getattr(corpus, split)) == expected
+        assert corpus.unknown[split] == pytest.approx(expected.count(UNK) / len(expected))
+
+
+@settings(deadline=None)
+@given(WORDS, WORDS, WORDS, st.sampled_from([1, 2, 3]))
+def test_the_vocabulary_is_made_from_train_alone(train, first, second, min_count):
+    train += f" {UNK}"
+    one, two = (make_corpus("x", splits(train, words), "here", min_count) for words in (first, second))
+    assert one.vocabulary == two.vocabulary
+    assert make_corpus("x", splits(train, first), "here").vocabulary == build_vocabulary(
+        [*train.split(), EOS]
+    )
+
+
+def test_unknown_words_without_a_choice():
+    corpus = make_corpus("x", splits("a a b c the the", "d a", "the d e b"), "here")
+    assert corpus.min_count == 2
+    assert corpus.vocabulary.tokens == (UNK, "a", "the", EOS)
+    assert corpus.unknown == {"train": 2 / 7, "valid": 1 / 3, "test": 3 / 5}
+    assert corpus.about_unknown == (
+        "words seen once in train are <unk>: 29 % of train, 33 % of valid, 60 % of test"
+    )
+    more = make_corpus("x", splits("a a b c the the", "d a"), "here", min_count=3)
+    assert more.vocabulary.tokens == (UNK, EOS)
+    assert more.about_unknown.startswith("words seen fewer than 3 times in train are <unk>: 86 % of train")
+
+
+@pytest.mark.parametrize(
+    ("train", "min_count", "enough"), [("a b the", 1, 2), ("a a the the the", None, 3), ("the " * 9, 2, 10)]
+)
+def test_unknown_words_that_nothing_would_train(train, min_count, enough):
+    lines = splits(train, "the", "the zebra")
+    with pytest.raises(UserError, match=rf"test split .*'zebra'.* use min_count {enough},") as caught:
+        make_corpus("x", lines, "here", min_count)
+    assert "\n" not in str(caught.value)
+    assert make_corpus("x", lines, "here", enough).unknown["train"] > 0
+
+
+def test_min_count_below_one_is_refused():
+    with pytest.raises(UserError, match=r"min_count must be at least 1.* not 0"):
+        make_corpus("x", splits("the"), "here", 0)
 
 
 def test_fingerprint_depends_on_content_alone(tmp_path):
@@ -120,7 +199,7 @@ def test_fingerprint_depends_on_content_alone(tmp_path):
     renamed = dataclasses.replace(corpus, name="another", source="elsewhere")
     assert renamed.fingerprint == corpus.fingerprint
     assert len(corpus.fingerprint) == 64
-    other_words = read_corpus(write(tmp_path / "two", train="the cow sat\nthe dog\n"))
+    other_words = read_corpus(write(tmp_path / "two", train="the sat sat\nthe dog\n"))
     assert other_words.fingerprint != corpus.fingerprint
     moved = dataclasses.replace(
         corpus, train=corpus.train[:-1], valid=np.concatenate([corpus.train[-1:], corpus.valid])
