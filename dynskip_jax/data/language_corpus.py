@@ -32,7 +32,7 @@ def find_language_corpus(
     4. the upstream archive, which is then kept in the TFDS cache; gives up at once without a network;
     5. the embedded corpus, unless `dataset` asks for another.
 
-    A corpus called "ptb" has the published counts, or is an error.
+    A corpus called "ptb" is the published one, word for word, or an error.
 
     Args:
       data: folder with the files of train, valid and test; None goes on to the next place.
@@ -114,7 +114,7 @@ def _sub_folder(root: str | None, name: str) -> Path | None:
 def _read_folder(
     folder: Path, dataset: str | None, source: str, min_count: int | None, blank_lines: bool | None
 ) -> LanguageCorpus:
-    """Read `folder`, holding it to PTB's counts where it would be called PTB."""
+    """Read `folder`, holding it to PTB's text where it would be called PTB."""
     if not folder.is_dir():
         raise UserError(
             f"the folder {folder} does not exist: put the text files train.txt, valid.txt and test.txt (or "
