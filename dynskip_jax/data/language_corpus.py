@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dynskip_jax.data import embedded, ptb, tfds_tools
+from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
 from dynskip_jax.data.embedded import embedded_corpus
 from dynskip_jax.data.text import LanguageCorpus, read_corpus
 from dynskip_jax.errors import UserError
 
 KNOWN_NAMES = (ptb.NAME, embedded.NAME)
-DATA_VARIABLE = "DYNSKIP_DATA_DIR"
 
 
 def find_language_corpus(
@@ -72,9 +72,8 @@ def _find(
     allow_download: bool,
 ) -> LanguageCorpus:
     """The first corpus found; PTB has no choice of `min_count`."""
-    root = environ.get(DATA_VARIABLE)
-    named_folder = _sub_folder(root, dataset or ptb.NAME)
-    if dataset is not None and dataset not in KNOWN_NAMES and named_folder is None:
+    kept = named_folder(dataset or ptb.NAME, environ)
+    if dataset is not None and dataset not in KNOWN_NAMES and kept is None:
         raise UserError(
             f"there is no dataset {dataset!r}: use one of {', '.join(KNOWN_NAMES)}, a sub-folder of "
             f"${DATA_VARIABLE}, or --data DIR alone"
@@ -83,17 +82,17 @@ def _find(
         return embedded_corpus(min_count)
     if data is not None:
         return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}", min_count, blank_lines)
-    if named_folder is not None:
-        source = f"the folder {named_folder} (${DATA_VARIABLE})"
-        return _read_folder(named_folder, dataset or ptb.NAME, source, min_count, blank_lines)
+    if kept is not None:
+        source = f"the folder {kept} (${DATA_VARIABLE})"
+        return _read_folder(kept, dataset or ptb.NAME, source, min_count, blank_lines)
 
     directory = Path(tfds_dir) if tfds_dir is not None else tfds_tools.default_directory(environ)
     if tfds_tools.is_prepared(ptb.prepared_folder(directory)):
         return ptb.load_prepared_ptb(directory)
     problem = _download(directory) if allow_download else "downloading is switched off"
     if problem is None:
-        kept = ptb.prepared_folder(directory)
-        return ptb.load_prepared_ptb(directory, source=f"{ptb.UPSTREAM_URL}, now kept in {kept}")
+        source = f"{ptb.UPSTREAM_URL}, now kept in {ptb.prepared_folder(directory)}"
+        return ptb.load_prepared_ptb(directory, source=source)
     if dataset is not None:
         raise UserError(
             f"the dataset {dataset!r} was not found ({problem}): put ptb.train.txt, ptb.valid.txt and "
@@ -101,14 +100,6 @@ def _find(
         )
     corpus = embedded_corpus(min_count)
     return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {problem})")
-
-
-def _sub_folder(root: str | None, name: str) -> Path | None:
-    """The folder `name` directly below `root`, or None."""
-    if not root or name in (".", "..") or Path(name).name != name:
-        return None
-    folder = Path(root).expanduser() / name
-    return folder if folder.is_dir() else None
 
 
 def _read_folder(
