@@ -18,6 +18,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.analysis.arcs import Reading, arcs_text, draw_arcs
 from dynskip_jax.analysis.reading import generate, read_tokens
 from dynskip_jax.data import Vocabulary
+from dynskip_jax.data.text import join_tokens
 from dynskip_jax.data.vocabulary import EOS, UNK
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.run_dir import file_name
@@ -149,5 +150,4 @@ def write(arguments: Sequence[str]) -> None:
         temperature=flags.temperature,
         policy=F.Policy("sample", mask=trained.policy_mask),
     )
-    text = " ".join([*words[1:], *trained.vocabulary.decode(np.asarray(written))])
-    print(text.replace(f" {EOS}", "\n").replace("\n ", "\n").strip())
+    print(join_tokens([*words[1:], *trained.vocabulary.decode(np.asarray(written))]))

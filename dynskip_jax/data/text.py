@@ -86,6 +86,21 @@ def tokenize(lines: Sequence[str]) -> list[str]:
     return [token for line in lines for token in (*line.split(), EOS)]
 
 
+def join_tokens(tokens: Sequence[str]) -> str:
+    """The text of tokens, for people: each `<eos>` ends a line, and text neither begins nor ends with one.
+
+    For lines with words it undoes `tokenize`. The first `<eos>` of `<eos> the cat`, which tells a model that
+    a line begins, is no line of its own; two of them in a row are an empty line.
+    """
+    lines: list[list[str]] = [[]]
+    for token in tokens:
+        if token == EOS:
+            lines.append([])
+        else:
+            lines[-1].append(token)
+    return "\n".join(" ".join(line) for line in lines).strip("\n")
+
+
 def make_corpus(
     name: str, lines: Mapping[str, Sequence[str]], source: str, min_count: int | None = None
 ) -> LanguageCorpus:

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynskip_jax.data import EOS, UNK, build_vocabulary, make_corpus, read_corpus
-from dynskip_jax.data.text import read_lines, tokenize
+from dynskip_jax.data.text import join_tokens, read_lines, tokenize
 from dynskip_jax.errors import UserError
 
 TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"}
+
+WORDS = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12).map(" ".join)
 
 
 def write(folder, template="{}.txt", **texts):
@@ -92,6 +94,27 @@ def test_blank_lines(tmp_path, extension, suffix, blank_lines, kept):
     assert (words[:2] == ["the", "cat"]) and (words[5:7] == ([EOS, "the"] if kept else ["the", "cat"]))
 
 
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        ("", ""),
+        ("<eos>", ""),
+        ("the cat", "the cat"),
+        ("<eos> the cat <eos>", "the cat"),
+        ("<eos> <eos> the cat <eos> sat <eos> <eos> <unk> <eos> <eos>", "the cat\nsat\n\n<unk>"),
+        ("the <eos>x x<eos> cat", "the <eos>x x<eos> cat"),
+    ],
+)
+def test_text_of_tokens(tokens, text):
+    assert join_tokens(tokens.split()) == text
+
+
+@settings(deadline=None)
+@given(st.lists(WORDS, max_size=5))
+def test_text_of_tokens_undoes_tokenize(lines):
+    assert join_tokens(tokenize(lines)) == "\n".join(lines)
+
+
 def test_wikitext_has_its_published_counts():
     root = Path(os.environ.get("DYNSKIP_DATA_DIR") or Path(__file__).parents[3] / "shared" / "data")
     paths = {split: root / "wikitext2" / f"wiki.{split}.tokens.gz" for split in ("valid", "test")}
@@ -129,7 +152,6 @@ def test_no_unk_where_it_is_not_needed(min_count):
     assert corpus.about_unknown == "train has every word of valid and test: no <unk>"
 
 
-WORDS = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12).map(" ".join)
 RARE = st.sampled_from([None, 1, 2, 3])
 
 
