@@ -118,8 +118,9 @@ def make_corpus(
       lines: the lines of "train", "valid" and "test".
       source: where the corpus was found.
       min_count: words that the training text has fewer times become `<unk>`. None is 1, which keeps all,
-        where training has an `<unk>` or nothing in valid and test needs one, and else 2. Perplexities of
-        different vocabularies cannot be compared.
+        where training has an `<unk>` or nothing in valid and test needs one, and else 2: valid and test
+        decide whether words are dropped, never which. Perplexities of different vocabularies cannot be
+        compared.
 
     Returns:
       The corpus. Its `min_count` is the one that was used.

@@ -109,7 +109,7 @@ def test_text_of_tokens(tokens, text):
     assert join_tokens(tokens.split()) == text
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(WORDS, max_size=5))
 def test_text_of_tokens_undoes_tokenize(lines):
     assert join_tokens(tokenize(lines)) == "\n".join(lines)
@@ -155,7 +155,7 @@ def test_no_unk_where_it_is_not_needed(min_count):
 RARE = st.sampled_from([None, 1, 2, 3])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(st.tuples(WORDS, WORDS, WORDS), RARE)
 def test_no_corpus_has_an_unk_that_is_not_trained(words, min_count):
     try:
@@ -176,7 +176,7 @@ def test_no_corpus_has_an_unk_that_is_not_trained(words, min_count):
         assert corpus.unknown[split] == pytest.approx(expected.count(UNK) / len(expected))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(WORDS, WORDS, WORDS, st.sampled_from([1, 2, 3]))
 def test_the_vocabulary_is_made_from_train_alone(train, first, second, min_count):
     train += f" {UNK}"
