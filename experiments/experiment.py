@@ -100,6 +100,10 @@ class Experiment:
         """Returns the data."""
         raise NotImplementedError
 
+    def about_data(self, data: Data) -> Sequence[str]:
+        """Returns what else is to be said of the data before training."""
+        return ()
+
     def vocabulary(self, data: Data) -> Vocabulary | None:
         """Returns what a run folder keeps so that its models can be used without the data."""
         return None

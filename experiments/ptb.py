@@ -158,6 +158,12 @@ class TextData(Data):
     dataset: str | None = setting(
         None, "Insist on a corpus by name: ptb, or pydoc-topics (the embedded one)."
     )
+    min_count: int | None = setting(
+        None,
+        "Words seen less often in train are <unk>; by default none, or those seen once where dev or test have "
+        "words that train has not.",
+        at_least=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -268,6 +274,12 @@ class EvaluateFlags:
     run_dir: str = setting(help="A finished run folder, of one model or of several compared.")
     data: str | None = setting(None, "Folder of the data that the run was trained on.")
     dataset: str | None = setting(None, "Or its name, as when it was trained.")
+    min_count: int | None = setting(
+        None,
+        "Words seen less often in train are <unk>; by default none, or those seen once where dev or test have "
+        "words that train has not.",
+        at_least=1,
+    )
     method: Literal["cache", "dynamic"] = setting(
         "cache",
         "cache: words of the recent past are likelier (Grave et al. 2017); dynamic: parameters follow "

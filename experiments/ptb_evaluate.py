@@ -32,7 +32,7 @@ def evaluate(command: Command, flags: EvaluateFlags) -> None:
     """
     keep_freed_memory()
     models = finished_models(flags.run_dir)
-    corpus = find_language_corpus(flags.data, flags.dataset)
+    corpus = find_language_corpus(flags.data, flags.dataset, min_count=flags.min_count)
     for model in models.values():
         trained_on = model.run.config()["dataset"]
         if trained_on["fingerprint"] != corpus.fingerprint:

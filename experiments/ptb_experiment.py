@@ -75,7 +75,12 @@ class PTB(Experiment):
 
     def load_data(self) -> LanguageCorpus:
         """See `Experiment`."""
-        return find_language_corpus(self.settings.data.data, self.settings.data.dataset)
+        data = self.settings.data
+        return find_language_corpus(data.data, data.dataset, min_count=data.min_count)
+
+    def about_data(self, data: LanguageCorpus) -> Sequence[str]:
+        """See `Experiment`; which words are unknown, and how many."""
+        return [data.about_unknown] if data.about_unknown else []
 
     def vocabulary(self, data: LanguageCorpus) -> Vocabulary:
         """See `Experiment`."""

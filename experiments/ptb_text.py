@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.analysis.reading import generate as sample_words
-from dynskip_jax.data.vocabulary import EOS
+from dynskip_jax.data.text import join_tokens
 from experiments.command_line import Command
 from experiments.ptb import GenerateFlags
 from experiments.trained import load
@@ -25,5 +25,4 @@ def generate(command: Command, flags: GenerateFlags) -> None:
         temperature=flags.temperature,
         policy=dataclasses.replace(trained.policy, mode="sample"),
     )
-    text = " ".join([*words[1:], *trained.vocabulary.decode(np.asarray(written))])
-    print(text.replace(f" {EOS}", "\n").replace("\n ", "\n").strip())
+    print(join_tokens([*words[1:], *trained.vocabulary.decode(np.asarray(written))]))

@@ -34,6 +34,8 @@ def train(command: Command, resolved: Resolved, announce: Callable[[str], None] 
         data = experiment.load_data()
         sizes = ", ".join(f"{name} {size:,}" for name, size in data.sizes.items())
         announce(f"data: {data.name}, {data.source} ({sizes})")
+        for line in experiment.about_data(data):
+            announce(line)
         chosen = "the default" if resolved.sources["preset"] == "default" else "as asked"
         announce(f"preset: {settings.run.preset} ({chosen}); {devices_line(parallel)}")
         run(experiment, models, data, settings.run.run_dir, parallel=parallel, announce=announce)

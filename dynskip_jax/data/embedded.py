@@ -79,14 +79,18 @@ def split_topics(sizes: Mapping[str, int]) -> dict[str, list[str]]:
     return {split: sorted(names) for split, names in chosen.items()}
 
 
-def embedded_corpus() -> LanguageCorpus:
+def embedded_corpus(min_count: int | None = None) -> LanguageCorpus:
     """The corpus "pydoc-topics": about 50,000 words of the running Python's language reference.
 
     It exists so that a first run needs no download. It differs between Python versions, as its source and
-    fingerprint say, so compare only results of the same version. Words seen once in training are `<unk>`.
+    fingerprint say, so compare only results of the same version.
+
+    Args:
+      min_count: words that training has fewer times are `<unk>`; None is 2: those seen once.
 
     Raises:
-      UserError: when this Python was installed without its documentation topics.
+      UserError: when `min_count` is less than 2, as valid and test have words that training lacks, or when
+        this Python was installed without its documentation topics.
     """
     try:
         topics = importlib.import_module("pydoc_data.topics").topics
@@ -100,5 +104,7 @@ def embedded_corpus() -> LanguageCorpus:
         split: [line for topic in names for line in lines[topic]]
         for split, names in split_topics(sizes).items()
     }
+    if min_count is None:
+        min_count = 2
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return make_corpus(NAME, splits, f"CPython {version}'s own pydoc_data.topics", min_count=2)
+    return make_corpus(NAME, splits, f"CPython {version}'s own pydoc_data.topics", min_count=min_count)

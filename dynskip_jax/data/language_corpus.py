@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dynskip_jax.data import embedded, ptb, tfds_tools
+from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
 from dynskip_jax.data.embedded import embedded_corpus
 from dynskip_jax.data.text import LanguageCorpus, read_corpus
 from dynskip_jax.errors import UserError
 
 KNOWN_NAMES = (ptb.NAME, embedded.NAME)
-DATA_VARIABLE = "DYNSKIP_DATA_DIR"
 
 
 def find_language_corpus(
     data: str | os.PathLike[str] | None,
     dataset: str | None = None,
     *,
+    min_count: int | None = None,
+    blank_lines: bool | None = None,
     environ: Mapping[str, str] = os.environ,
     tfds_dir: str | os.PathLike[str] | None = None,
     allow_download: bool = True,
@@ -30,12 +32,17 @@ def find_language_corpus(
     4. the upstream archive, which is then kept in the TFDS cache; gives up at once without a network;
     5. the embedded corpus, unless `dataset` asks for another.
 
-    A corpus called "ptb" has the published counts, or is an error.
+    A corpus called "ptb" is the published one, word for word, or an error.
 
     Args:
       data: folder with the files of train, valid and test; None goes on to the next place.
       dataset: "ptb", "pydoc-topics" (the embedded corpus, straight away) or a sub-folder of
         `$DYNSKIP_DATA_DIR`; None takes PTB where it is found and else the embedded corpus.
+      min_count: words that train has fewer times are `<unk>`; None keeps them where it can
+        (`dynskip_jax.data.make_corpus`), and is 2 for the embedded corpus. PTB has its own `<unk>`, and takes
+        None or 1.
+      blank_lines: whether each blank line of the user's own text is an `<eos>`; None says yes for WikiText's
+        file names alone (`dynskip_jax.data.text.read_lines`).
       environ: the environment variables.
       tfds_dir: the TFDS directory; None takes TFDS's own (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
       allow_download: whether the network may be used.
@@ -44,51 +51,61 @@ def find_language_corpus(
       The corpus; its `source` says where it was found.
 
     Raises:
-      UserError: for an unknown `dataset`, one that is asked for by name and not found, a missing folder
-        and unusable files.
+      UserError: for an unknown `dataset`, one that is asked for by name and not found, a missing folder,
+        unusable files and a `min_count` that the corpus cannot have.
     """
-    root = environ.get(DATA_VARIABLE)
-    named_folder = _sub_folder(root, dataset or ptb.NAME)
-    if dataset is not None and dataset not in KNOWN_NAMES and named_folder is None:
+    corpus = _find(data, dataset, min_count, blank_lines, environ, tfds_dir, allow_download)
+    if corpus.name == ptb.NAME and min_count not in (None, 1):
+        raise UserError(
+            f"PTB's vocabulary is the published one, with its own <unk>: leave out min_count, not {min_count}"
+        )
+    return corpus
+
+
+def _find(
+    data: str | os.PathLike[str] | None,
+    dataset: str | None,
+    min_count: int | None,
+    blank_lines: bool | None,
+    environ: Mapping[str, str],
+    tfds_dir: str | os.PathLike[str] | None,
+    allow_download: bool,
+) -> LanguageCorpus:
+    """The first corpus found; PTB has no choice of `min_count`."""
+    kept = named_folder(dataset or ptb.NAME, environ)
+    if dataset is not None and dataset not in KNOWN_NAMES and kept is None:
         raise UserError(
             f"there is no dataset {dataset!r}: use one of {', '.join(KNOWN_NAMES)}, a sub-folder of "
             f"${DATA_VARIABLE}, or --data DIR alone"
         )
     if dataset == embedded.NAME:
-        return embedded_corpus()
+        return embedded_corpus(min_count)
     if data is not None:
-        return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}")
-    if named_folder is not None:
-        return _read_folder(
-            named_folder, dataset or ptb.NAME, f"the folder {named_folder} (${DATA_VARIABLE})"
-        )
+        return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}", min_count, blank_lines)
+    if kept is not None:
+        source = f"the folder {kept} (${DATA_VARIABLE})"
+        return _read_folder(kept, dataset or ptb.NAME, source, min_count, blank_lines)
 
     directory = Path(tfds_dir) if tfds_dir is not None else tfds_tools.default_directory(environ)
     if tfds_tools.is_prepared(ptb.prepared_folder(directory)):
         return ptb.load_prepared_ptb(directory)
     problem = _download(directory) if allow_download else "downloading is switched off"
     if problem is None:
-        kept = ptb.prepared_folder(directory)
-        return ptb.load_prepared_ptb(directory, source=f"{ptb.UPSTREAM_URL}, now kept in {kept}")
+        source = f"{ptb.UPSTREAM_URL}, now kept in {ptb.prepared_folder(directory)}"
+        return ptb.load_prepared_ptb(directory, source=source)
     if dataset is not None:
         raise UserError(
             f"the dataset {dataset!r} was not found ({problem}): put ptb.train.txt, ptb.valid.txt and "
             f"ptb.test.txt into a folder and name it with --data DIR, or into ${DATA_VARIABLE}/ptb"
         )
-    corpus = embedded_corpus()
+    corpus = embedded_corpus(min_count)
     return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {problem})")
 
 
-def _sub_folder(root: str | None, name: str) -> Path | None:
-    """The folder `name` directly below `root`, or None."""
-    if not root or name in (".", "..") or Path(name).name != name:
-        return None
-    folder = Path(root).expanduser() / name
-    return folder if folder.is_dir() else None
-
-
-def _read_folder(folder: Path, dataset: str | None, source: str) -> LanguageCorpus:
-    """Read `folder`, holding it to PTB's counts where it would be called PTB."""
+def _read_folder(
+    folder: Path, dataset: str | None, source: str, min_count: int | None, blank_lines: bool | None
+) -> LanguageCorpus:
+    """Read `folder`, holding it to PTB's text where it would be called PTB."""
     if not folder.is_dir():
         raise UserError(
             f"the folder {folder} does not exist: put the text files train.txt, valid.txt and test.txt (or "
@@ -97,7 +114,7 @@ def _read_folder(folder: Path, dataset: str | None, source: str) -> LanguageCorp
     name = dataset or folder.resolve().name
     if name == ptb.NAME or (dataset is None and ptb.has_ptb_files(folder)):
         return ptb.read_ptb(folder, source=source)
-    return read_corpus(folder, name=name, source=source)
+    return read_corpus(folder, name=name, source=source, blank_lines=blank_lines, min_count=min_count)
 
 
 def _download(directory: Path) -> str | None:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data import tfds_tools
+from dynskip_jax.data.data_folder import named_folder
 from dynskip_jax.errors import UserError
 
 NAME = "number_prediction"
@@ -157,19 +158,23 @@ def load_number_prediction(
     num_train: int = DEFAULT_SIZES["train"],
     num_dev: int = DEFAULT_SIZES["dev"],
     num_test: int = DEFAULT_SIZES["test"],
+    environ: Mapping[str, str] = os.environ,
 ) -> NumberPredictionData:
-    """The examples of one length, prepared in the TFDS directory the first time and read from there later.
+    """The examples of one length, generated in memory: a matter of 0.1 s at length 11, of 3 s at length 501.
 
-    Each seed and choice of sizes is a TFDS config, and so a folder, of its own. Where the directory cannot
-    be written, the same examples are generated in memory, and `source` says so.
+    Where a TFDS directory is named, by `data` or as `$DYNSKIP_DATA_DIR` with a sub-folder number_prediction,
+    the same examples are prepared in it the first time, and read from there later: each length, seed and
+    choice of sizes is a TFDS config, and so a folder, of its own. If the directory cannot be written, they
+    are generated in memory after all, and `source` says so.
 
     Args:
       length: symbols in a row: 21 (two hops) or another from 11 to 501 (one hop).
-      data: the TFDS directory; None takes TFDS's own (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
+      data: the TFDS directory; None writes no files, unless `$DYNSKIP_DATA_DIR/number_prediction` exists.
       seed: of the examples, at least 0.
       num_train: training examples, at least 1.
       num_dev: development examples, at least 1.
       num_test: test examples, at least 1.
+      environ: the environment variables.
 
     Raises:
       UserError: for another length, seed or size, or when the prepared files are damaged.
@@ -183,7 +188,9 @@ def load_number_prediction(
         raise UserError(f"the seed of number prediction's examples is {seed}: use 0 or more")
 
     name = f"{NAME}/length_{length}"
-    directory = Path(data).expanduser() if data is not None else tfds_tools.default_directory()
+    directory = _tfds_directory(data, environ)
+    if directory is None:
+        return NumberPredictionData(name, generate_splits(length, seed, sizes), "generated in memory")
     folder = directory / NAME / config_name(length, seed, sizes) / VERSION
     found = tfds_tools.is_prepared(folder)
     if not found:
@@ -197,6 +204,14 @@ def load_number_prediction(
                 return NumberPredictionData(name, generate_splits(length, seed, sizes), source)
     source = f"{'the' if found else 'generated into the'} TFDS cache {folder}"
     return NumberPredictionData(name, _read(directory, folder, length, seed, sizes), source)
+
+
+def _tfds_directory(data: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
+    """Where the user keeps prepared examples, if anywhere."""
+    if data is not None:
+        return Path(data).expanduser()
+    folder = named_folder(NAME, environ)
+    return None if folder is None else folder.parent
 
 
 def config_name(length: int, seed: int, sizes: Mapping[str, int]) -> str:

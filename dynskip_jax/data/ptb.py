@@ -1,5 +1,6 @@
 """The Penn Treebank corpus of language modelling (Mikolov's preprocessing): find, check and read it."""
 
+import hashlib
 import http.client
 import os
 import tarfile
@@ -7,11 +8,18 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dynskip_jax.data import tfds_tools
-from dynskip_jax.data.text import SPLITS, LanguageCorpus, make_corpus, read_corpus
+from dynskip_jax.data.text import (
+    SPLITS,
+    LanguageCorpus,
+    find_split_files,
+    make_corpus,
+    read_lines,
+    tokenize,
+)
 from dynskip_jax.errors import UserError
 
 NAME = "ptb"
@@ -20,12 +28,14 @@ PREFIX = "ptb."
 UPSTREAM_URL = "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz"
 ARCHIVE_FOLDER = "simple-examples/data"
 
-# Tokens with one <eos> per line; 9,999 words with <unk>, and <eos> (Mikolov et al. 2010).
-PUBLISHED_COUNTS: Mapping[str, int] = {
-    "train": 929_589,
-    "valid": 73_760,
-    "test": 82_430,
-    "vocabulary": 10_000,
+# Tokens with one <eos> per line (Mikolov et al. 2010).
+PUBLISHED_COUNTS: Mapping[str, int] = {"train": 929_589, "valid": 73_760, "test": 82_430}
+
+# Of that text, by `content_sha256`; public copies of it agree byte for byte.
+PUBLISHED_SHA256: Mapping[str, str] = {
+    "train": "5145926136ee9aef6f359b267ac09cc8a920879cd71725de17c490dd111d2998",
+    "valid": "fadf6277290823f881b7bf39b84e88536c87a859cd629dcfd1d2dfdef06097cf",
+    "test": "c2f8c16a611595d31da5acdb7a61d50e7d5e95f6b9c05fceda5f5ddc4383e791",
 }
 
 
@@ -35,26 +45,67 @@ def has_ptb_files(folder: str | os.PathLike[str]) -> bool:
     return any((Path(folder) / name).is_file() for name in names)
 
 
-def check_counts(sizes: Mapping[str, int], where: str) -> None:
-    """Compare the size of a corpus with the published one.
+def content_sha256(lines: Iterable[str]) -> str:
+    """SHA-256 (hex) of a text's normal form: what a model reads of it, and no more.
+
+    In UTF-8, the words of each line joined by one blank, and a line feed after every line. So the ends of
+    lines on other systems, blanks around words and whether the last line is ended change nothing; each word,
+    and each line, does.
+    """
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{' '.join(line.split())}\n".encode())
+    return digest.hexdigest()
+
+
+def difference(lines: Mapping[str, Sequence[str]]) -> str | None:
+    """How a text differs from the published corpus, to follow its name; None where it is the same.
 
     Args:
-      sizes: tokens of "train", "valid" and "test", one `<eos>` per line included, and entries of the
-        "vocabulary" (`LanguageCorpus.sizes`).
+      lines: of "train", "valid" and "test". Numbers of tokens are compared first, as they tell more.
+    """
+    for split, expected in PUBLISHED_COUNTS.items():
+        found = len(tokenize(lines[split]))
+        if found != expected:
+            looks = "looks truncated" if found < expected else "is not the published one"
+            return f"{looks}: {found:,} tokens in the {split} split, expected {expected:,}"
+    for split, expected in PUBLISHED_SHA256.items():
+        found = content_sha256(lines[split])
+        if found != expected:
+            return (
+                f"is not the published one: other words or lines in the {split} split, though as many "
+                f"(SHA-256 of its words {found[:12]}…, expected {expected[:12]}…)"
+            )
+    return None
+
+
+def check_published(lines: Mapping[str, Sequence[str]], where: str) -> None:
+    """Refuse a text that is not the published corpus.
+
+    Args:
+      lines: of "train", "valid" and "test".
       where: where the corpus is, for the error.
 
     Raises:
-      UserError: naming the first split that differs, its count and the published one.
+      UserError: naming the first split that differs.
     """
-    for part, expected in PUBLISHED_COUNTS.items():
-        found = sizes[part]
-        if found != expected:
-            looks = "looks truncated" if found < expected else "is not the published one"
-            what = "entries in the vocabulary" if part == "vocabulary" else f"tokens in the {part} split"
-            raise UserError(
-                f"the PTB corpus in {where} {looks}: {found:,} {what}, expected {expected:,}; "
-                f"get it from {UPSTREAM_URL} (folder data/)"
-            )
+    if (how := difference(lines)) is not None:
+        raise UserError(
+            f"the PTB corpus in {where} {how}; get it from {UPSTREAM_URL} (folder data/), or, if the text is "
+            f"your own, call neither its folder nor its files ptb"
+        )
+
+
+def read_published_lines(folder: str | os.PathLike[str]) -> dict[str, list[str]]:
+    """The lines of the three splits in a folder, once they are known to be the published ones.
+
+    Raises:
+      UserError: as `read_ptb`.
+    """
+    paths = find_split_files(folder, prefix=PREFIX if has_ptb_files(folder) else None)
+    lines = {split: read_lines(path, blank_lines=False) for split, path in paths.items()}
+    check_published(lines, str(folder))
+    return lines
 
 
 def read_ptb(folder: str | os.PathLike[str], *, source: str | None = None) -> LanguageCorpus:
@@ -66,12 +117,9 @@ def read_ptb(folder: str | os.PathLike[str], *, source: str | None = None) -> La
       source: a phrase for where it was found; None says the folder.
 
     Raises:
-      UserError: when files are missing or unreadable, or the counts are not the published ones.
+      UserError: when files are missing or unreadable, or the text is not the published one.
     """
-    prefix = PREFIX if has_ptb_files(folder) else None
-    corpus = read_corpus(folder, name=NAME, prefix=prefix, source=source)
-    check_counts(corpus.sizes, str(folder))
-    return corpus
+    return make_corpus(NAME, read_published_lines(folder), source or f"the folder {folder}")
 
 
 def prepared_folder(tfds_dir: str | os.PathLike[str]) -> Path:
@@ -107,12 +155,9 @@ def load_prepared_ptb(tfds_dir: str | os.PathLike[str], *, source: str | None = 
         lines = {split: [record["text"].decode("utf-8") for record in records[split]] for split in SPLITS}
     except (KeyError, UnicodeDecodeError) as error:
         raise tfds_tools.damaged(folder, error) from error
-    corpus = make_corpus(NAME, lines, source or f"the TFDS cache {folder}")
-    try:
-        check_counts(corpus.sizes, str(folder))
-    except UserError as error:
-        raise tfds_tools.damaged(folder, error) from error
-    return corpus
+    if (how := difference(lines)) is not None:
+        raise tfds_tools.damaged(folder, f"PTB in it {how}")
+    return make_corpus(NAME, lines, source or f"the TFDS cache {folder}")
 
 
 def extract_ptb(archive: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:

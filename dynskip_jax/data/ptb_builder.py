@@ -3,13 +3,12 @@
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets as tfds
 
 from dynskip_jax.data import ptb
-from dynskip_jax.data.text import SPLITS, find_split_files, make_corpus, read_lines
+from dynskip_jax.data.text import SPLITS
 from dynskip_jax.errors import UserError
 
 
@@ -24,8 +23,8 @@ class Ptb(tfds.core.GeneratorBasedBuilder):
     """
 
     VERSION = tfds.core.Version(ptb.VERSION)
-    # The counts are checked instead; TFDS's look-up of checksums needs importlib_resources, which it does not
-    # declare (tensorflow/datasets#11212).
+    # The text itself is checked instead, wherever it comes from; TFDS's look-up of checksums needs
+    # importlib_resources, which it does not declare (tensorflow/datasets#11212).
     url_infos = None
     RELEASE_NOTES = {ptb.VERSION: "Text as published, one record per line."}  # noqa: RUF012
 
@@ -51,7 +50,7 @@ class Ptb(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, str]]]]:
         if self.folder is not None:
-            lines = read_ptb_lines(self.folder)
+            lines = ptb.read_published_lines(self.folder)
         else:
             if not ptb.is_reachable(ptb.UPSTREAM_URL):
                 raise UserError(
@@ -60,22 +59,9 @@ class Ptb(tfds.core.GeneratorBasedBuilder):
                 )
             archive = dl_manager.download(ptb.UPSTREAM_URL)
             with tempfile.TemporaryDirectory() as folder:
-                lines = read_ptb_lines(ptb.extract_ptb(archive, folder))
+                lines = ptb.read_published_lines(ptb.extract_ptb(archive, folder))
         return {split: self._generate_examples(lines[split]) for split in SPLITS}
 
     def _generate_examples(self, lines: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
         for number, line in enumerate(lines):
             yield number, {"text": line}
-
-
-def read_ptb_lines(folder: str | os.PathLike[str]) -> dict[str, list[str]]:
-    """The lines of the three splits, once their counts agree with the published ones.
-
-    Raises:
-      UserError: as `dynskip_jax.data.ptb.read_ptb`.
-    """
-    prefix = ptb.PREFIX if ptb.has_ptb_files(folder) else None
-    paths: dict[str, Path] = find_split_files(folder, prefix=prefix)
-    lines = {split: read_lines(path) for split, path in paths.items()}
-    ptb.check_counts(make_corpus(ptb.NAME, lines, str(folder)).sizes, str(folder))
-    return lines

@@ -1,5 +1,6 @@
 """Where a corpus is looked for, in which order, and what is said when it is not there."""
 
+import hashlib
 import socket
 import subprocess
 import sys
@@ -10,8 +11,8 @@ import pytest
 from dynskip_jax.data import find_language_corpus, ptb, read_ptb
 from dynskip_jax.errors import UserError
 
-TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"}
-COUNTS = {"train": 7, "valid": 3, "test": 5, "vocabulary": 6}
+TEXTS = {"train": "the cat sat\nthe <unk>\n", "valid": "the cat\n", "test": "a cat\nsat\n"}
+COUNTS = {"train": 7, "valid": 3, "test": 5}
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +33,11 @@ def network(monkeypatch):
 
 
 @pytest.fixture
-def counts(monkeypatch):
+def small_ptb(monkeypatch):
+    """As if TEXTS were the published corpus."""
     monkeypatch.setattr(ptb, "PUBLISHED_COUNTS", COUNTS)
+    sha256 = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in TEXTS.items()}
+    monkeypatch.setattr(ptb, "PUBLISHED_SHA256", sha256)
 
 
 @pytest.fixture
@@ -62,16 +66,25 @@ def test_user_folder_comes_first(find, tmp_path, network):
     assert not network
 
 
-def test_user_folder_with_ptb_files_is_ptb(find, tmp_path, counts):
+def test_user_folder_with_ptb_files_is_ptb(find, tmp_path, small_ptb):
     assert find(write(tmp_path / "any", "ptb.")).name == "ptb"
 
 
 @pytest.mark.parametrize(
     ("folder", "prefix", "dataset"), [("any", "ptb.", None), ("ptb", "", None), ("any", "", "ptb")]
 )
-def test_what_is_called_ptb_has_ptb_counts(find, tmp_path, folder, prefix, dataset):
-    with pytest.raises(UserError, match="looks truncated: 7 tokens"):
+def test_what_is_called_ptb_has_ptbs_text(find, tmp_path, folder, prefix, dataset):
+    with pytest.raises(
+        UserError, match=r"looks truncated: 7 tokens.*call neither its folder nor its files ptb$"
+    ):
         find(write(tmp_path / folder, prefix), dataset)
+
+
+def test_a_text_of_ones_own_is_free(find, tmp_path, small_ptb):
+    folder = write(tmp_path / "cats", valid="the dog\n")
+    assert find(folder).name == "cats"
+    with pytest.raises(UserError, match="other words or lines in the valid split"):
+        find(folder, "ptb")
 
 
 def test_missing_user_folder_says_what_to_put_there(find, tmp_path):
@@ -79,7 +92,7 @@ def test_missing_user_folder_says_what_to_put_there(find, tmp_path):
         find(tmp_path / "nowhere")
 
 
-def test_data_variable_comes_before_the_cache(find, tmp_path, counts, network):
+def test_data_variable_comes_before_the_cache(find, tmp_path, small_ptb, network):
     ptb.prepare_ptb(tmp_path / "tfds", write(tmp_path / "text", "ptb."))
     write(tmp_path / "root" / "ptb", "ptb.")
     corpus = find(environ={"DYNSKIP_DATA_DIR": str(tmp_path / "root")})
@@ -88,7 +101,7 @@ def test_data_variable_comes_before_the_cache(find, tmp_path, counts, network):
     assert not network
 
 
-def test_cache_comes_after_an_empty_data_variable(find, tmp_path, counts, network):
+def test_cache_comes_after_an_empty_data_variable(find, tmp_path, small_ptb, network):
     text = write(tmp_path / "text", "ptb.")
     ptb.prepare_ptb(tmp_path / "tfds", text)
     (tmp_path / "root").mkdir()
@@ -103,7 +116,7 @@ def test_cache_comes_after_an_empty_data_variable(find, tmp_path, counts, networ
     assert not network
 
 
-def test_download_is_kept_for_the_next_time(find, tmp_path, counts, monkeypatch):
+def test_download_is_kept_for_the_next_time(find, tmp_path, small_ptb, monkeypatch):
     text = write(tmp_path / "text", "ptb.")
     prepare = ptb.prepare_ptb
     monkeypatch.setattr(ptb, "is_reachable", lambda url: True)
@@ -161,6 +174,45 @@ def test_other_corpora_below_the_data_variable(find, tmp_path):
     write(tmp_path / "root" / "wikitext2")
     environ = {"DYNSKIP_DATA_DIR": str(tmp_path / "root")}
     assert find(dataset="wikitext2", environ=environ).name == "wikitext2"
+
+
+def test_min_count_of_a_text_of_ones_own(find, tmp_path):
+    folder = write(tmp_path / "root" / "cats", train="the cat sat\nthe dog\n")
+    environ = {"DYNSKIP_DATA_DIR": str(tmp_path / "root")}
+    for min_count, used, size in ((None, 2, 3), (2, 2, 3), (3, 3, 2)):
+        for corpus in (
+            find(folder, min_count=min_count),
+            find(dataset="cats", environ=environ, min_count=min_count),
+        ):
+            assert corpus.min_count == used and corpus.sizes["vocabulary"] == size
+    with pytest.raises(UserError, match="use min_count 2"):
+        find(folder, min_count=1)
+
+
+def test_min_count_of_the_embedded_corpus(find):
+    usual, fewer = find(dataset="pydoc-topics"), find(min_count=5, allow_download=False)
+    assert (usual.min_count, fewer.min_count) == (2, 5)
+    assert fewer.sizes["vocabulary"] < usual.sizes["vocabulary"]
+    assert fewer.unknown["train"] > usual.unknown["train"]
+    with pytest.raises(UserError, match="use min_count 2"):
+        find(dataset="pydoc-topics", min_count=1)
+
+
+def test_ptb_has_its_own_vocabulary(find, tmp_path, small_ptb):
+    folder = write(tmp_path / "any", "ptb.")
+    assert find(folder, min_count=1).fingerprint == find(folder).fingerprint
+    ptb.prepare_ptb(tmp_path / "tfds", folder)
+    for data in (folder, None):
+        with pytest.raises(UserError, match=r"published one.* leave out min_count, not 2"):
+            find(data, min_count=2)
+
+
+def test_blank_lines_can_be_kept(find, tmp_path):
+    folder = write(tmp_path / "root" / "cats", test="a cat\n\nsat\n")
+    environ = {"DYNSKIP_DATA_DIR": str(tmp_path / "root")}
+    for blank_lines, size in ((None, 5), (False, 5), (True, 6)):
+        assert find(folder, blank_lines=blank_lines).test.size == size
+        assert find(dataset="cats", environ=environ, blank_lines=blank_lines).test.size == size
 
 
 @pytest.mark.parametrize("dataset", ["penn", "", "..", "../root", "/"])

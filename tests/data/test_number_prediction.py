@@ -185,9 +185,46 @@ def test_seeds_and_sizes_do_not_share_a_cache(tmp_path):
     assert len(set(loads[0])) == len(choices)
 
 
-def test_tfds_directory_of_the_environment(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    assert str(tmp_path) in load_number_prediction(11, **SMALL).source
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty home, and TFDS's directory in it."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(home / "tfds"))
+    monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
+    return home
+
+
+def test_nothing_is_written_unless_a_folder_is_named(home, tmp_path):
+    for length in (11, 21, 51):
+        data = load_number_prediction(length, **SMALL)
+        assert data.source == "generated in memory" and data.name == f"number_prediction/length_{length}"
+        assert not list(home.iterdir())
+        kept = load_number_prediction(length, data=str(tmp_path / "named"), **SMALL)
+        assert str(tmp_path / "named") in kept.source and kept.fingerprint == data.fingerprint
+        assert kept.name == data.name and kept.sizes == data.sizes
+
+
+def test_the_folder_of_data_sets(home, tmp_path):
+    root = tmp_path / "root"
+    environ = {"DYNSKIP_DATA_DIR": str(root)}
+    (root / "ptb").mkdir(parents=True)
+    data = load_number_prediction(11, environ=environ, **SMALL)
+    assert data.source == "generated in memory" and not (root / "number_prediction").exists()
+    # Its sub-folder asks for files.
+    (root / "number_prediction").mkdir()
+    sources = [load_number_prediction(11, environ=environ, **SMALL) for _ in range(2)]
+    folder = root / "number_prediction" / "length_11-seed_0-2300_40_1" / "1.0.0"
+    assert [each.source for each in sources] == [
+        f"generated into the TFDS cache {folder}",
+        f"the TFDS cache {folder}",
+    ]
+    assert {each.fingerprint for each in sources} == {data.fingerprint}
+    # A folder that is named comes first.
+    other = load_number_prediction(11, data=str(tmp_path / "other"), environ=environ, **SMALL)
+    assert str(tmp_path / "other") in other.source
+    assert not list(home.iterdir())
 
 
 def test_directory_that_cannot_be_written(tmp_path):
@@ -259,3 +296,5 @@ def test_user_mistakes(tmp_path, arguments, message):
     with pytest.raises(UserError, match=message):
         load_number_prediction(data=str(tmp_path), **arguments)
     assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match=message):
+        load_number_prediction(**arguments)

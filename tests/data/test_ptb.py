@@ -1,8 +1,9 @@
-"""The Penn Treebank corpus: published counts, the TFDS cache, the upstream archive."""
+"""The Penn Treebank corpus: published counts and content, the TFDS cache, the upstream archive."""
 
 import contextlib
 import functools
 import gzip
+import hashlib
 import http.server
 import io
 import os
@@ -16,14 +17,19 @@ import pytest
 from dynskip_jax.data import ptb, read_ptb
 from dynskip_jax.errors import UserError
 
-LINES = {"train": ["the cat sat", " a dog ", "the N <unk>"], "valid": ["the cat"], "test": ["a dog", "sat"]}
+LINES = {"train": ["the cat sat", " a dog", "the N <unk>"], "valid": ["the cat"], "test": ["a dog", "sat"]}
 # 8 words and 3 line ends; the cat sat a dog N <unk> <eos>.
-COUNTS = {"train": 11, "valid": 3, "test": 5, "vocabulary": 8}
+COUNTS = {"train": 11, "valid": 3, "test": 5}
+SIZES = COUNTS | {"vocabulary": 8}
+NORMAL_FORMS = {"train": b"the cat sat\na dog\nthe N <unk>\n", "valid": b"the cat\n", "test": b"a dog\nsat\n"}
+SHA256 = {split: hashlib.sha256(text).hexdigest() for split, text in NORMAL_FORMS.items()}
 
 
 @pytest.fixture
-def small_counts(monkeypatch):
+def small_ptb(monkeypatch):
+    """As if LINES were the published corpus."""
     monkeypatch.setattr(ptb, "PUBLISHED_COUNTS", COUNTS)
+    monkeypatch.setattr(ptb, "PUBLISHED_SHA256", SHA256)
 
 
 @pytest.fixture
@@ -52,6 +58,9 @@ def test_published_counts_and_cache(tmp_path):
     # The most frequent tokens of the training text, and its <unk> (45,020 times).
     assert corpus.vocabulary.tokens[:3] == ("the", "<unk>", "<eos>")
     assert (corpus.train == corpus.vocabulary.index["<unk>"]).sum() == 45_020
+    assert corpus.min_count == 1
+    assert corpus.unknown == {"train": 45_020 / 929_589, "valid": 3_485 / 73_760, "test": 4_794 / 82_430}
+    assert corpus.fingerprint == "c9bd4029319922bf19451588cc9b2adca0bd48440b287d75228d01a4d744d235"
     ptb.prepare_ptb(tmp_path, real_ptb())
     assert ptb.load_prepared_ptb(tmp_path).fingerprint == corpus.fingerprint
 
@@ -63,29 +72,79 @@ def test_truncated_corpus_is_refused_with_its_counts(folder):
         read_ptb(folder)
 
 
-@pytest.mark.parametrize("part", list(COUNTS))
-@pytest.mark.parametrize("difference", [-1, 1])
-def test_each_count_is_checked(small_counts, part, difference):
-    ptb.check_counts(COUNTS, "here")
-    looks = "looks truncated" if difference < 0 else "is not the published one"
-    found = COUNTS[part] + difference
-    with pytest.raises(UserError, match=rf"{looks}: {found} .*{part}.*expected {COUNTS[part]}"):
-        ptb.check_counts(COUNTS | {part: found}, "here")
+@pytest.mark.parametrize("split", list(COUNTS))
+@pytest.mark.parametrize("longer", [True, False])
+def test_each_count_is_checked(small_ptb, split, longer):
+    ptb.check_published(LINES, "here")
+    first, *others = LINES[split]
+    lines = [f"{first} more", *others] if longer else [first.rsplit(" ", 1)[0], *others]
+    found = COUNTS[split] + (1 if longer else -1)
+    looks = "is not the published one" if longer else "looks truncated"
+    with pytest.raises(UserError, match=rf"{looks}: {found} .*{split}.*expected {COUNTS[split]}"):
+        ptb.check_published(LINES | {split: lines}, "here")
 
 
-def test_only_files_of_that_name_are_read(small_counts, folder):
+@pytest.mark.parametrize(
+    ("split", "text"),
+    [
+        ("train", "the cat sat\na dog\nthe N cat\n"),
+        ("train", "the cat sat\na dog\nthe <unk> N\n"),
+        ("train", "a dog\nthe cat sat\nthe N <unk>\n"),
+        ("train", "the cat\nsat a dog\nthe N <unk>\n"),
+        ("valid", "the Cat\n"),
+        ("test", "a dog\nran\n"),
+    ],
+)
+def test_as_many_words_but_others_are_refused(small_ptb, folder, split, text):
+    (folder / f"ptb.{split}.txt").write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_ptb(folder)
+    message = str(caught.value)
+    assert f"other words or lines in the {split} split" in message and "\n" not in message
+    assert str(folder) in message and ptb.UPSTREAM_URL in message and SHA256[split][:12] in message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\n", " \n"),
+        lambda text: "\ufeff" + text.rstrip("\n"),
+        lambda text: text.replace("\n", "\n\n") + "\n\n",
+        lambda text: text.replace(" ", "  \t"),
+    ],
+    ids=["windows", "blanks-at-ends", "byte-order-mark-and-no-last-end", "blank-lines", "runs-of-blanks"],
+)
+def test_typography_does_not_count(small_ptb, folder, change):
+    plain = read_ptb(folder).fingerprint
+    for split in COUNTS:
+        path = folder / f"ptb.{split}.txt"
+        path.write_bytes(change(path.read_text()).encode())
+    assert read_ptb(folder).fingerprint == plain
+
+
+@pytest.mark.parametrize("split", list(COUNTS))
+def test_a_changed_word_of_the_real_corpus_is_noticed(split):
+    lines = ptb.read_published_lines(real_ptb())
+    *before, last = lines[split]
+    changed = [*before, " ".join([*last.split()[:-1], "zebra"])]
+    with pytest.raises(UserError, match=f"other words or lines in the {split} split"):
+        ptb.check_published(lines | {split: changed}, "here")
+
+
+def test_only_files_of_that_name_are_read(small_ptb, folder):
     # The upstream archive has ptb.char.*.txt beside them.
     (folder / "ptb.char.train.txt").write_text("t h e\n")
-    assert read_ptb(folder).sizes == COUNTS
+    assert read_ptb(folder).sizes == SIZES
 
 
-def test_missing_file_is_named(small_counts, folder):
+def test_missing_file_is_named(small_ptb, folder):
     (folder / "ptb.valid.txt").unlink()
     with pytest.raises(UserError, match=r"valid split.*ptb\.valid\.txt"):
         read_ptb(folder)
 
 
-def test_cache_keeps_the_lines(small_counts, folder, tmp_path, capfd):
+def test_cache_keeps_the_lines(small_ptb, folder, tmp_path, capfd):
     ptb.prepare_ptb(tmp_path / "tfds", folder)
     corpus = ptb.load_prepared_ptb(tmp_path / "tfds")
     assert corpus.fingerprint == read_ptb(folder).fingerprint
@@ -93,14 +152,28 @@ def test_cache_keeps_the_lines(small_counts, folder, tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_nothing_is_prepared_from_wrong_counts(folder, tmp_path):
-    with pytest.raises(UserError, match="looks truncated"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("the\n", "looks truncated"), ("the dog\n", "other words or lines in the valid split")],
+)
+def test_nothing_is_prepared_from_another_text(small_ptb, folder, tmp_path, text, message):
+    (folder / "ptb.valid.txt").write_text(text)
+    with pytest.raises(UserError, match=message):
         ptb.prepare_ptb(tmp_path / "tfds", folder)
     assert not list((tmp_path / "tfds").rglob("dataset_info.json"))
 
 
+def test_cache_with_another_text_is_damaged(small_ptb, folder, tmp_path, monkeypatch):
+    ptb.prepare_ptb(tmp_path / "tfds", folder)
+    monkeypatch.setattr(ptb, "PUBLISHED_SHA256", SHA256 | {"test": SHA256["valid"]})
+    with pytest.raises(UserError) as caught:
+        ptb.load_prepared_ptb(tmp_path / "tfds")
+    message = str(caught.value)
+    assert "is damaged" in message and "in the test split" in message and "delete that folder" in message
+
+
 @pytest.mark.parametrize("file", ["dataset_info.json", "ptb-test.array_record-00000-of-00001"])
-def test_damaged_cache_names_the_folder(small_counts, folder, tmp_path, file):
+def test_damaged_cache_names_the_folder(small_ptb, folder, tmp_path, file):
     ptb.prepare_ptb(tmp_path, folder)
     (path,) = tmp_path.rglob(file)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -142,7 +215,7 @@ def no_proxy(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
-def test_download_from_an_archive(small_counts, folder, tmp_path, monkeypatch, no_proxy):
+def test_download_from_an_archive(small_ptb, folder, tmp_path, monkeypatch, no_proxy):
     (tmp_path / "www").mkdir()
     (tmp_path / "www" / "archive.tgz").write_bytes(make_archive())
     with serve(tmp_path / "www") as address:
@@ -151,6 +224,16 @@ def test_download_from_an_archive(small_counts, folder, tmp_path, monkeypatch, n
         assert not ptb.is_reachable(f"{address}/absent.tgz")
         ptb.prepare_ptb(tmp_path / "tfds")
     assert ptb.load_prepared_ptb(tmp_path / "tfds").fingerprint == read_ptb(folder).fingerprint
+
+
+def test_download_of_another_text_is_not_kept(small_ptb, tmp_path, monkeypatch, no_proxy):
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "archive.tgz").write_bytes(make_archive(LINES | {"test": ["a dog", "ran"]}))
+    with serve(tmp_path / "www") as address:
+        monkeypatch.setattr(ptb, "UPSTREAM_URL", f"{address}/archive.tgz")
+        with pytest.raises(UserError, match="other words or lines in the test split"):
+            ptb.prepare_ptb(tmp_path / "tfds")
+    assert not list((tmp_path / "tfds").rglob("dataset_info.json"))
 
 
 @pytest.mark.parametrize(

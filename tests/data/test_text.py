@@ -1,15 +1,23 @@
 """Folders of text: names, tokens, vocabulary, and each way a folder can be wrong."""
 
+import collections
 import dataclasses
 import gzip
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dynskip_jax.data import EOS, UNK, make_corpus, read_corpus
+from dynskip_jax.data import EOS, UNK, build_vocabulary, make_corpus, read_corpus
+from dynskip_jax.data.text import join_tokens, read_lines, tokenize
 from dynskip_jax.errors import UserError
 
-TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\n\nsat\n"}
+TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"}
+
+WORDS = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12).map(" ".join)
 
 
 def write(folder, template="{}.txt", **texts):
@@ -33,12 +41,12 @@ def test_tokens_and_vocabulary_by_hand(tmp_path):
     corpus = read_corpus(write(tmp_path / "cats"))
     assert corpus.name == "cats"
     assert str(tmp_path / "cats") in corpus.source
-    # Twice each <eos> and the, once each cat, dog and sat; <unk> because of "a" in test.
-    assert corpus.vocabulary.tokens == (EOS, "the", "cat", "dog", "sat", UNK)
-    assert corpus.train.tolist() == [1, 2, 4, 0, 1, 3, 0]
-    assert corpus.valid.tolist() == [1, 2, 0]
-    assert corpus.test.tolist() == [5, 2, 0, 0, 4, 0]
-    assert corpus.sizes == {"train": 7, "valid": 3, "test": 6, "vocabulary": 6}
+    # Twice each <eos> and the; cat, dog and sat, seen once, are <unk>, as test has "a" and train does not.
+    assert corpus.vocabulary.tokens == (UNK, EOS, "the")
+    assert corpus.train.tolist() == [2, 0, 0, 1, 2, 0, 1]
+    assert corpus.valid.tolist() == [2, 0, 1]
+    assert corpus.test.tolist() == [0, 0, 1, 0, 1]
+    assert corpus.sizes == {"train": 7, "valid": 3, "test": 5, "vocabulary": 3}
     assert {ids.dtype for ids in (corpus.train, corpus.valid, corpus.test)} == {np.dtype(np.int32)}
 
 
@@ -50,30 +58,162 @@ def test_accepted_names_read_alike(tmp_path, template):
     assert read_corpus(write(tmp_path / "other", template)).fingerprint == plain.fingerprint
 
 
-@pytest.mark.parametrize("alias", ["dev", "validation"])
+@pytest.mark.parametrize("alias", ["val", "dev", "validation", "development", "VAL"])
 def test_other_words_for_valid(tmp_path, alias):
     folder = write(tmp_path / "corpus")
     (folder / "valid.txt").rename(folder / f"{alias}.txt")
     assert read_corpus(folder).valid.size == 3
+    (folder / "valid.txt").write_text("the\n")
+    assert "valid.txt" in error_of(folder) and f"{alias}.txt" in error_of(folder)
+
+
+@pytest.mark.parametrize("alias", ["val", "dev"])
+def test_other_words_for_valid_within_names(tmp_path, alias):
+    folder = write(tmp_path / "corpus", "my_{}.txt")
+    (folder / "my_valid.txt").rename(folder / f"my_{alias}.txt")
+    assert read_corpus(folder).valid.size == 3
+
+
+PARAGRAPHS = "the cat\nsat\n\nthe cat\n \t\n\n"
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("extension", "blank_lines", "kept"),
+    [("txt", None, 0), ("txt", True, 3), ("tokens", None, 3), ("tokens", False, 0)],
+)
+def test_blank_lines(tmp_path, extension, suffix, blank_lines, kept):
+    # Three lines with words; one blank between them, two at the end.
+    folder = write(
+        tmp_path / "tokens.train.folder", f"tokens.{{}}.{extension}{suffix}", train=PARAGRAPHS, test="sat"
+    )
+    corpus = read_corpus(folder, blank_lines=blank_lines)
+    words = corpus.vocabulary.decode(corpus.train)
+    assert [word for word in words if word != EOS] == ["the", "cat", "sat", "the", "cat"]
+    assert words.count(EOS) == 3 + kept
+    assert (words[:2] == ["the", "cat"]) and (words[5:7] == ([EOS, "the"] if kept else ["the", "cat"]))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        ("", ""),
+        ("<eos>", ""),
+        ("the cat", "the cat"),
+        ("<eos> the cat <eos>", "the cat"),
+        ("<eos> <eos> the cat <eos> sat <eos> <eos> <unk> <eos> <eos>", "the cat\nsat\n\n<unk>"),
+        ("the <eos>x x<eos> cat", "the <eos>x x<eos> cat"),
+    ],
+)
+def test_text_of_tokens(tokens, text):
+    assert join_tokens(tokens.split()) == text
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(WORDS, max_size=5))
+def test_text_of_tokens_undoes_tokenize(lines):
+    assert join_tokens(tokenize(lines)) == "\n".join(lines)
+
+
+def test_wikitext_has_its_published_counts():
+    root = Path(os.environ.get("DYNSKIP_DATA_DIR") or Path(__file__).parents[3] / "shared" / "data")
+    paths = {split: root / "wikitext2" / f"wiki.{split}.tokens.gz" for split in ("valid", "test")}
+    if not all(path.is_file() for path in paths.values()):
+        pytest.skip("needs wiki.valid.tokens.gz and wiki.test.tokens.gz in $DYNSKIP_DATA_DIR/wikitext2")
+    sizes = {split: len(tokenize(read_lines(path))) for split, path in paths.items()}
+    assert sizes == {"valid": 217_646, "test": 245_569}  # Merity et al. 2017
 
 
 def test_text_details(tmp_path):
     # A byte-order mark, Windows line ends, runs of blanks, no last line end, and a character (form feed,
     # next line) that str.splitlines would split at.
     text = "\ufeffthe  cat\r\nx\u00b7y \x0c\r\n\r\nend".encode()
-    corpus = read_corpus(write(tmp_path / "corpus", train=text))
-    assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, EOS, "end", EOS]
+    corpus = read_corpus(write(tmp_path / "corpus", train=text, valid="the", test="cat"))
+    assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, "end", EOS]
 
 
 def test_unk_of_the_training_text_is_used():
     corpus = make_corpus("x", {"train": ["a <unk> <unk>"], "valid": ["b"], "test": ["a"]}, "here")
     assert corpus.vocabulary.tokens == (UNK, EOS, "a")
     assert corpus.valid.tolist() == [0, 1]
+    assert corpus.min_count == 1
+    assert corpus.about_unknown == "<unk> as in the text of train: 50 % of train, 50 % of valid, 0 % of test"
 
 
-def test_no_unk_where_it_is_not_needed():
-    corpus = make_corpus("x", {"train": ["a b"], "valid": ["b"], "test": ["a"]}, "here")
-    assert UNK not in corpus.vocabulary.index
+def splits(train, valid="the", test="the"):
+    return {"train": [train], "valid": [valid], "test": [test]}
+
+
+@pytest.mark.parametrize("min_count", [None, 1])
+def test_no_unk_where_it_is_not_needed(min_count):
+    corpus = make_corpus("x", splits("a b", "b", "a"), "here", min_count)
+    assert UNK not in corpus.vocabulary.index and corpus.min_count == 1
+    assert corpus.unknown == {"train": 0, "valid": 0, "test": 0}
+    assert corpus.about_unknown == "train has every word of valid and test: no <unk>"
+
+
+RARE = st.sampled_from([None, 1, 2, 3])
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.tuples(WORDS, WORDS, WORDS), RARE)
+def test_no_corpus_has_an_unk_that_is_not_trained(words, min_count):
+    try:
+        corpus = make_corpus("x", splits(*words), "here", min_count)
+    except UserError as error:
+        # Only where no word is rare enough, and one is new.
+        assert "min_count" in str(error)
+        counts = collections.Counter(words[0].split())
+        assert min(counts.values()) >= (min_count or 2)
+        assert not {*words[1].split(), *words[2].split()} <= counts.keys()
+        return
+    trained = set(corpus.train.tolist())
+    assert trained == set(range(len(corpus.vocabulary)))
+    for split, text in zip(("train", "valid", "test"), words, strict=True):
+        # Every word is counted, as itself or as <unk>.
+        expected = [word if word in corpus.vocabulary.index else UNK for word in [*text.split(), EOS]]
+        assert corpus.vocabulary.decode(getattr(corpus, split)) == expected
+        assert corpus.unknown[split] == pytest.approx(expected.count(UNK) / len(expected))
+
+
+@settings(deadline=None, max_examples=30)
+@given(WORDS, WORDS, WORDS, st.sampled_from([1, 2, 3]))
+def test_the_vocabulary_is_made_from_train_alone(train, first, second, min_count):
+    train += f" {UNK}"
+    one, two = (make_corpus("x", splits(train, words), "here", min_count) for words in (first, second))
+    assert one.vocabulary == two.vocabulary
+    assert make_corpus("x", splits(train, first), "here").vocabulary == build_vocabulary(
+        [*train.split(), EOS]
+    )
+
+
+def test_unknown_words_without_a_choice():
+    corpus = make_corpus("x", splits("a a b c the the", "d a", "the d e b"), "here")
+    assert corpus.min_count == 2
+    assert corpus.vocabulary.tokens == (UNK, "a", "the", EOS)
+    assert corpus.unknown == {"train": 2 / 7, "valid": 1 / 3, "test": 3 / 5}
+    assert corpus.about_unknown == (
+        "words seen once in train are <unk>: 29 % of train, 33 % of valid, 60 % of test"
+    )
+    more = make_corpus("x", splits("a a b c the the", "d a"), "here", min_count=3)
+    assert more.vocabulary.tokens == (UNK, EOS)
+    assert more.about_unknown.startswith("words seen fewer than 3 times in train are <unk>: 86 % of train")
+
+
+@pytest.mark.parametrize(
+    ("train", "min_count", "enough"), [("a b the", 1, 2), ("a a the the the", None, 3), ("the " * 9, 2, 10)]
+)
+def test_unknown_words_that_nothing_would_train(train, min_count, enough):
+    lines = splits(train, "the", "the zebra")
+    with pytest.raises(UserError, match=rf"test split .*'zebra'.* use min_count {enough},") as caught:
+        make_corpus("x", lines, "here", min_count)
+    assert "\n" not in str(caught.value)
+    assert make_corpus("x", lines, "here", enough).unknown["train"] > 0
+
+
+def test_min_count_below_one_is_refused():
+    with pytest.raises(UserError, match=r"min_count must be at least 1.* not 0"):
+        make_corpus("x", splits("the"), "here", 0)
 
 
 def test_fingerprint_depends_on_content_alone(tmp_path):
@@ -81,7 +221,7 @@ def test_fingerprint_depends_on_content_alone(tmp_path):
     renamed = dataclasses.replace(corpus, name="another", source="elsewhere")
     assert renamed.fingerprint == corpus.fingerprint
     assert len(corpus.fingerprint) == 64
-    other_words = read_corpus(write(tmp_path / "two", train="the cow sat\nthe dog\n"))
+    other_words = read_corpus(write(tmp_path / "two", train="the sat sat\nthe dog\n"))
     assert other_words.fingerprint != corpus.fingerprint
     moved = dataclasses.replace(
         corpus, train=corpus.train[:-1], valid=np.concatenate([corpus.train[-1:], corpus.valid])
@@ -93,7 +233,11 @@ def test_missing_split_is_named_with_the_accepted_names(tmp_path):
     folder = write(tmp_path / "corpus")
     (folder / "valid.txt").unlink()
     message = error_of(folder)
-    assert "valid split" in message and str(folder) in message and "valid.txt" in message and "dev" in message
+    assert "valid split" in message and str(folder) in message and "valid.txt" in message
+    assert "(validation or val or dev or development for valid will do)" in message
+    (folder / "valid.txt").write_text("the\n")
+    (folder / "test.txt").unlink()
+    assert "test split" in error_of(folder) and "will do" not in error_of(folder)
 
 
 def test_two_candidates_are_named(tmp_path):

@@ -81,6 +81,15 @@ def test_generate_writes_words_of_the_vocabulary(command, compared):
     assert set(outcomes[0].out.split()) <= set("abcdefgh")
 
 
+def test_generated_text_does_not_begin_with_the_end_of_a_line(command, compared, monkeypatch):
+    eos = ptb_runs.load(compared, None)["lstm"].vocabulary.index["<eos>"]
+    written = iter([[eos, 0 if eos else 1], [eos]])
+    monkeypatch.setattr(ptb_text, "generate", lambda *_, **__: (np.array(next(written)), None))
+    first = command(ptb.main, "generate", "--run-dir", compared, "--model", "lstm")
+    assert first.status == 0 and first.out.strip() in set("abcdefgh")
+    assert command(ptb.main, "generate", "--run-dir", compared).out == "\n"
+
+
 def test_generated_words_are_drawn_from_the_models_distribution(compared):
     # The chance of each second word is a sum over the first; 4,000 texts of two words come close to it.
     trained = ptb_runs.load(compared, None)["lstm"]
