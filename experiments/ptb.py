@@ -160,8 +160,8 @@ class TextData(Data):
     )
     min_count: int | None = setting(
         None,
-        "Words seen less often in train are <unk>; by default none, or those seen once where dev or test have "
-        "words that train has not.",
+        "Words seen less often in train are <unk>; by default none, or those seen once where dev or test "
+        "have words that train has not.",
         at_least=1,
     )
 
@@ -276,8 +276,8 @@ class EvaluateFlags:
     dataset: str | None = setting(None, "Or its name, as when it was trained.")
     min_count: int | None = setting(
         None,
-        "Words seen less often in train are <unk>; by default none, or those seen once where dev or test have "
-        "words that train has not.",
+        "Words seen less often in train are <unk>; by default none, or those seen once where dev or test "
+        "have words that train has not.",
         at_least=1,
     )
     method: Literal["cache", "dynamic"] = setting(
