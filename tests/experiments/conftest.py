@@ -11,7 +11,7 @@ import pytest
 
 from dynskip_jax.data import NumberPredictionData, ptb
 from dynskip_jax.data.number_prediction import check_length, generate_splits
-from experiments import number_prediction
+from experiments import number_prediction_experiment
 from experiments.cli import run_main
 
 
@@ -63,7 +63,7 @@ def small_number_prediction():
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(number_prediction, "load_number_prediction", load)
+        patch.setattr(number_prediction_experiment, "load_number_prediction", load)
         yield
 
 

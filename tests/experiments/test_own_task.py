@@ -1,0 +1,116 @@
+"""A task of one's own in under 100 lines (toy.py): it trains, resumes, compares, predicts and explains."""
+
+import io
+import json
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import toy
+from toy import COMMAND
+
+from dynskip_jax.training.step import seed_keys
+from experiments import load
+from experiments.cli import main
+
+SMALL = ("--agent-features", 4, "--batch-size", 10)
+run = partial(main, COMMAND)
+
+
+@pytest.fixture(scope="module")
+def compared(command, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("toy") / "run"
+    outcome = command(run, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    return folder, outcome
+
+
+def test_it_is_small_and_about_itself():
+    text = Path(toy.__file__).read_text()
+    assert len(text.splitlines()) < 100
+    for word in ("seed", "device", "jax.vmap", "policy", "run_dir", "checkpoint", "entropy"):
+        assert word not in text
+
+
+def test_it_trains_and_compares(compared):
+    folder, outcome = compared
+    assert "dev F1" in outcome.out and "dynamic:3" in outcome.out
+    rows = json.loads((folder / "result.json").read_text())["rows"]
+    assert [row["model"] for row in rows] == ["lstm", "dynamic:3"]
+    for row in rows:
+        assert row["metrics"].keys() >= {"test_f1", "test_accuracy", "test_nll"}
+        assert all(0 <= value <= 1 for value in row["metrics"]["test_f1"]["per_seed"])
+    assert "test_f1_averaged" in rows[1]["metrics"]
+    assert (folder / "dynamic-3" / "plots" / "skips_by_position.png").exists()
+
+
+def test_its_score_is_that_of_all_predictions(compared):
+    folder, _ = compared
+    trained = load(folder, "lstm", seed=1)
+    data = trained.experiment.load_data()
+    examples, truth = data.splits["test"]
+    said = []
+    for row, length in zip(examples.inputs, examples.seq_lengths, strict=True):
+        logits, _ = trained.model(row[None, :length], rngs=jax.random.key(0))
+        said.append(np.asarray(logits[0].argmax(-1)))
+    said, true = np.concatenate(said), np.concatenate(truth)
+    f1 = 2 * (said & true).sum() / (said.sum() + true.sum())
+    result = json.loads((folder / "lstm" / "result.json").read_text())
+    np.testing.assert_allclose(result["metrics"]["test_f1"]["per_seed"][1], f1, rtol=1e-6)
+    # And of any number of rows at once.
+    learner = trained.experiment.learner("lstm", data, trained.vocabulary)
+    both = jax.tree.map(lambda leaf: leaf[None].repeat(2, axis=0), trained.params)
+    for rows in (3, 20):
+        found = learner.evaluate(both, "test", seed_keys((0, 1)).evaluate, batch_size=rows)
+        np.testing.assert_allclose(found["test_f1"], [f1, f1], rtol=1e-6)
+
+
+def test_it_resumes_bit_for_bit(compared, command, tmp_path, monkeypatch):
+    folder, _ = compared
+    from dynskip_jax.training import loop
+
+    fit = loop.fit
+    monkeypatch.setattr("experiments.run.fit", partial(fit, should_stop=lambda step: step == 9))
+    arguments = ("--model", "dynamic:3", "--seeds", 2, *SMALL, "--run-dir", tmp_path / "run")
+    outcome = command(run, *arguments)
+    assert outcome.status == 130 and "goes on" in outcome.err
+    monkeypatch.setattr("experiments.run.fit", fit)
+    assert command(run, *arguments).status == 0
+    whole, resumed = (load(where, "dynamic:3", seed=1) for where in (folder, tmp_path / "run"))
+    for a, b in zip(*(jax.tree.leaves(each.params) for each in (whole, resumed)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_it_predicts_and_explains(compared, command, monkeypatch):
+    folder, _ = compared
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a b a\n\nf f f f f f f f f\n"))
+    outcome = command(run, "predict", "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    lines = outcome.out.splitlines()
+    assert [len(line.split("(")[0].split()) for line in lines] == [3, 0, 9]
+    assert set(lines[0].split("(")[0].split()) <= {"0", "1"}
+    outcome = command(run, "explain", "--run-dir", folder, "--text", "a b c a")
+    assert outcome.status == 0, outcome.err
+    (picture,) = (folder / "plots").glob("explain-dynamic-3-seed-0-*.png")
+    assert picture.stat().st_size > 1000 and str(picture) in outcome.out
+
+
+def test_rollouts_are_a_preset_of_it(command, tmp_path):
+    outcome = command(run, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+
+
+def test_what_it_has_not_is_said_in_one_line(command, compared):
+    folder, _ = compared
+    for arguments, words in (
+        (("--estimator", "vimco", "--rollouts", 2, "--entropy", "exact"), "whole rows"),
+        (("explain", "--run-dir", folder, "--text", "a z"), "'z'"),
+        (("generate", "--run-dir", folder), "no command 'generate'"),
+    ):
+        outcome = command(run, *arguments)
+        assert outcome.status == 2 and words in outcome.err and outcome.err.count("\n") == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

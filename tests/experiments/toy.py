@@ -1,0 +1,98 @@
+"""A task of one's own, whole: has each letter of a line been there before? Scored by F1 over all letters."""
+
+import dataclasses
+import hashlib
+
+import jax
+import numpy as np
+from flax import nnx
+
+from dynskip_jax.data import Examples, Vocabulary, length_buckets, pad_sequences
+from dynskip_jax.nn import SkipStack
+from dynskip_jax.settings import setting
+from dynskip_jax.tasks import ExampleTask, Forward
+from experiments.command_line import Command
+from experiments.experiment import Experiment
+from experiments.settings import Model, Settings
+from experiments.text import EXPLAIN, PREDICT
+
+LETTERS = "abcdef"
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    splits: dict
+    sizes: dict
+    fingerprint: str
+    name: str = "letters"
+    source: str = "made up"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToyModel(Model):
+    """What the network is made of."""
+
+    features: int = setting(8, "Size of the state.", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToySettings(Settings):
+    model: ToyModel = dataclasses.field(default_factory=ToyModel)
+
+
+class Tagger(nnx.Module):
+    def __init__(self, features, skip, cell_options, rngs):
+        self.stack = SkipStack(len(LETTERS), features, [skip], cell_options=cell_options, rngs=rngs)
+        self.softmax = nnx.Linear(features, 2, rngs=rngs)
+
+    def __call__(self, letters, **how):
+        outputs = self.stack(jax.nn.one_hot(letters, len(LETTERS)), **how)
+        return self.softmax(outputs.h), outputs
+
+
+class SeenBefore(ExampleTask):
+    score, headline, has_host_metrics, is_of_steps = "f1", "accuracy", True, True
+
+    def forward(self, model, batch, carry, *, shared_key, **how):
+        logits, outputs = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
+        return Forward(jax.nn.log_softmax(logits), outputs.decisions, observations=outputs.observations)
+
+    def host_metrics(self, split, predictions):
+        said, true = np.concatenate(predictions), np.concatenate(self.truth[split])
+        return {"f1": 2 * (said & true).sum() / max(1, said.sum() + true.sum())}
+
+
+class Toy(Experiment):
+    columns = {"dev_f1": ("dev F1", ".2f"), "test_f1": ("test F1", ".2f")}  # noqa: RUF012
+    curves = ("dev_f1",)
+
+    def load_data(self):
+        rng, splits = np.random.default_rng(0), {}
+        for split, size in (("train", 60), ("dev", 20), ("test", 20)):
+            lines = [rng.integers(6, size=n).astype(np.int32) for n in rng.integers(2, 13, size)]
+            truth = [np.array([a in line[:i] for i, a in enumerate(line)], np.int32) for line in lines]
+            inputs, lengths = pad_sequences(lines)
+            buckets = tuple(sorted({*length_buckets(lengths, 2), 16}))
+            splits[split] = Examples(inputs, pad_sequences(truth)[0], lengths, buckets=buckets), truth
+        digest = hashlib.sha256(splits["train"][0].inputs.tobytes()).hexdigest()
+        return Lines(splits, {name: len(lines) for name, (lines, _) in splits.items()}, digest)
+
+    def vocabulary(self, data):
+        return Vocabulary(tuple(LETTERS))
+
+    def task(self, model, data, vocabulary):
+        def make(rngs):
+            return Tagger(self.settings.model.features, self.skip(model), self.cell_options(), rngs)
+
+        found = {} if data is None else data.splits
+        splits = {name: examples for name, (examples, _) in found.items()}
+        task = SeenBefore(splits, make, batch_size=self.settings.training.batch_size)
+        task.truth = {name: truth for name, (_, truth) in found.items()}
+        return task
+
+
+PRESETS = {"small": dict(epochs=2, learning_rate=0.03), "rollouts": dict(rollouts=2, baseline="rollouts")}
+COMMAND = Toy.command = Command(
+    "toy", __doc__, ToySettings, PRESETS, "dynamic:3", "toy:Toy", lambda given: "small",
+    {"predict": PREDICT, "explain": EXPLAIN},
+)  # fmt: skip
