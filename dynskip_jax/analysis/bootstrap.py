@@ -104,5 +104,5 @@ def _pieces(samples: int) -> list[int]:
     return [_AT_ONCE] * whole + [rest] * bool(rest)
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def _ratio(part: np.ndarray | np.number, whole: np.ndarray | np.number) -> np.ndarray:
     return np.divide(part, whole, out=np.zeros(np.shape(part)), where=whole != 0)

@@ -180,8 +180,9 @@ def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitio
     for tag, now in zip(tags, parsed, strict=True):
         if now is None:
             raise UserError(_unknown(tag, scheme))
+    pairs = [[_may_follow(i, j, scheme) for j in parsed] for i in parsed]
     return AllowedTransitions(
-        np.array([[_may_follow(i, j, scheme) for j in parsed] for i in parsed], bool).reshape(len(tags), -1),
+        np.array(pairs, bool).reshape(len(tags), len(tags)),
         np.array([_may_follow(None, j, scheme) for j in parsed], bool),
         np.array([_may_follow(i, None, scheme) for i in parsed], bool),
     )

@@ -43,7 +43,7 @@ def read_columns(
 ) -> list[TaggedSentence]:
     """Read a file with one word per line, its columns apart by blanks or tabs, sentences by empty lines.
 
-    Lines whose word is `-DOCSTART-`, which CoNLL-2003 has where documents start, are no sentences.
+    Lines that begin with `-DOCSTART-`, which CoNLL-2003 has where documents start, are no sentences.
 
     Args:
         path: a text file, plain or .gz, or a zip archive.
@@ -69,7 +69,7 @@ def read_columns(
             raise _bad_line(where, number, f"{len(fields)} columns, but the first line has {width}")
         if not all(-width <= column < width for column in columns):
             raise _bad_line(where, number, f"no column {max(columns, key=abs)} among {width}, counted from 0")
-        if fields[word] == DOCUMENT_START:
+        if fields[0] == DOCUMENT_START:
             builder.end()
         else:
             builder.add(fields[word], None if tag is None else fields[tag], number)
