@@ -41,7 +41,7 @@ def accuracy(counts: Num[np.ndarray, "*models 2"]) -> Float[np.ndarray, "*models
 
 def paired_bootstrap(
     counts_a: Int[np.ndarray, "*seeds_a sentences counts"],
-    counts_b: Int[np.ndarray, "*seeds_b sentences counts"],
+    counts_b: Int[np.ndarray, "*seeds_b sentences_b counts"],
     score: Score,
     *,
     seed: int,
@@ -70,9 +70,11 @@ def paired_bootstrap(
         confidence: from 0 to 1.
 
     Raises:
-        ValueError: there are no sentences or no samples.
+        ValueError: there are no sentences or no samples, or the models have different numbers of sentences.
     """
     sentences = counts_a.shape[-2]
+    if counts_b.shape[-2] != sentences:
+        raise ValueError(f"models of {sentences} and of {counts_b.shape[-2]} sentences cannot be paired")
     if not sentences or samples < 1:
         raise ValueError(f"a bootstrap needs sentences and samples, got {sentences} and {samples}")
 

@@ -137,12 +137,14 @@ def convert_tags(tags: Sequence[str], source: Scheme, target: Scheme, *, repair:
         tags: those of one sentence.
         source: their scheme.
         target: that of the answer.
-        repair: read tags that break the rules as `conlleval` does (`entities`); else they are an error.
+        repair: read tags that break the rules as `conlleval` does (`entities`), and leave out what has no
+            type; else they are an error.
 
     Raises:
         UserError: the tags do not follow `source`, and are not to be repaired.
     """
-    return write_tags(entities(tags) if repair else read_entities(tags, source), len(tags), target)
+    found = [entity for entity in entities(tags) if entity.kind] if repair else read_entities(tags, source)
+    return write_tags(found, len(tags), target)
 
 
 def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from dynskip_jax.data.tag_schemes import Scheme, entities, first_problem, write_tags
+from dynskip_jax.data.tag_schemes import Scheme, convert_tags, first_problem
 from dynskip_jax.data.text import SPLITS, read_lines
 from dynskip_jax.errors import UserError
 
@@ -287,7 +287,7 @@ def convert_sentences(
         source: the scheme of their tags.
         target: that of the answer.
         path: the file, for errors.
-        repair: read tags that break the rules as `conlleval` does (`tag_schemes.entities`).
+        repair: read tags that break the rules as `conlleval` does; see `tag_schemes.convert_tags`.
 
     Raises:
         UserError: tags do not follow `source`, and are not to be repaired; the message names file and line.
@@ -297,7 +297,8 @@ def convert_sentences(
         problem = None if repair else first_problem(sentence.tags, source)
         if problem is not None:
             raise _bad_line(str(path), sentence.lines[problem[0]], problem[1])
-        tags = write_tags(entities(sentence.tags), len(sentence.tags), target)
+        # Checked above, where a problem is named with its line.
+        tags = convert_tags(sentence.tags, source, target, repair=True)
         converted.append(sentence._replace(tags=tags))
     return converted
 

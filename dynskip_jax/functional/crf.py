@@ -8,6 +8,7 @@ and the probability exp(s(y)) / Z, where Z is the sum of exp(s) over all tag seq
 length count for nothing, whatever they hold; the empty sequence has the score 0.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -76,7 +77,7 @@ def crf_log_partition(
         (batch,), in nats; 0 for a row of length 0.
     """
     params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
-    last, _ = _summed_prefixes(params, emissions, seq_lengths)
+    last, _ = _prefixes(params, emissions, seq_lengths, jax.nn.logsumexp)
     log_z = jax.nn.logsumexp(last + params.end[None], axis=-1)
     return jnp.where(seq_lengths > 0, log_z, 0)
 
@@ -150,10 +151,11 @@ def crf_marginals(
     """
     params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
     emissions = _centred(emissions)
-    _, prefixes = _summed_prefixes(params, emissions, seq_lengths)
+    _, prefixes = _prefixes(params, emissions, seq_lengths, jax.nn.logsumexp)
     # Suffixes are the prefixes of the reversed sequence.
     reverse = CRFParams(params.transitions.T, params.end, params.start)
-    _, suffixes = _summed_prefixes(reverse, flip_sequences(emissions, seq_lengths), seq_lengths)
+    flipped = flip_sequences(emissions, seq_lengths)
+    _, suffixes = _prefixes(reverse, flipped, seq_lengths, jax.nn.logsumexp)
     joint = prefixes + flip_sequences(suffixes, seq_lengths) - emissions
     # Each step's sum is log Z; its own one rather than one for all leaves no rounding in the sum over tags.
     log_probs = jax.nn.log_softmax(joint, axis=-1)
@@ -178,23 +180,19 @@ def crf_decode(
     """
     params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
     valid = length_mask(seq_lengths, emissions.shape[1])
-    itself = jnp.arange(emissions.shape[-1], dtype=jnp.int32)[None]
-
-    def extend(best, inputs):
-        emission, inside = inputs
-        scores = best[:, :, None] + params.transitions[None]
-        came_from = jnp.argmax(scores, axis=1).astype(jnp.int32)
-        best = where_each(inside, emission + jnp.max(scores, axis=1), best)
-        return best, where_each(inside, came_from, itself)
-
-    def go_back(tag, came_from):
-        before = jnp.take_along_axis(came_from, tag[:, None], axis=1)[:, 0]
-        return before, before
-
-    best, came_from = jax.lax.scan(extend, params.start[None] + emissions[:, 0], _rest(emissions, valid))
+    best, prefixes = _prefixes(params, emissions, seq_lengths, jnp.max)
     best += params.end[None]
+
+    def go_back(tag, inputs):
+        # From which tag the best way came is asked of the tags on the way alone, not of all on the way forth.
+        prefix, continued = inputs
+        before = jnp.argmax(prefix + params.transitions.T[tag], axis=-1).astype(jnp.int32)
+        tag = jnp.where(continued, before, tag)
+        return tag, tag
+
     last = jnp.argmax(best, axis=-1).astype(jnp.int32)
-    _, tags = jax.lax.scan(go_back, last, came_from, reverse=True)
+    inputs = jnp.moveaxis(prefixes[:, :-1], 1, 0), valid[:, 1:].T
+    _, tags = jax.lax.scan(go_back, last, inputs, reverse=True)
     tags = jnp.concatenate([tags, last[None]]).T
     return jnp.where(valid, tags, 0), jnp.where(seq_lengths > 0, jnp.max(best, axis=-1), 0)
 
@@ -219,29 +217,32 @@ def _centred(emissions: Float[Array, "batch time tags"]) -> Float[Array, "batch 
     return emissions - jax.lax.stop_gradient(jnp.max(emissions, axis=-1, keepdims=True))
 
 
-def _rest(
-    emissions: Float[Array, "batch time tags"], valid: Bool[Array, "batch time"]
-) -> tuple[Float[Array, "steps batch tags"], Bool[Array, "steps batch"]]:
-    """What a scan over all steps but the first reads."""
-    return jnp.moveaxis(emissions[:, 1:], 1, 0), valid[:, 1:].T
-
-
-def _summed_prefixes(
-    params: CRFParams, emissions: Float[Array, "batch time tags"], seq_lengths: Int[Array, " batch"]
+def _prefixes(
+    params: CRFParams,
+    emissions: Float[Array, "batch time tags"],
+    seq_lengths: Int[Array, " batch"],
+    combine: Callable[..., Array],
 ) -> tuple[Float[Array, "batch tags"], Float[Array, "batch time tags"]]:
-    """log of the sum of exp(s) over all beginnings y_1 .. y_t that end in each tag, `end` left out.
+    """The scores of all beginnings y_1 .. y_t that end in each tag, `end` left out, combined into one.
+
+    Args:
+        params: the scores of transitions, first and last tags.
+        emissions: the score of each tag at each step, finite.
+        seq_lengths: of each row.
+        combine: `jax.nn.logsumexp` for the sum of their exponentials, in logs; `jnp.max` for the best one.
 
     Returns:
         That at each row's last step, and at each step; past a row's length the last one again.
     """
 
-    def extend(summed, inputs):
+    def extend(prefix, inputs):
         emission, inside = inputs
-        extended = emission + jax.nn.logsumexp(summed[:, :, None] + params.transitions[None], axis=1)
-        summed = where_each(inside, extended, summed)
-        return summed, summed
+        extended = emission + combine(prefix[:, :, None] + params.transitions[None], axis=1)
+        prefix = where_each(inside, extended, prefix)
+        return prefix, prefix
 
     first = params.start[None] + emissions[:, 0]
     valid = length_mask(seq_lengths, emissions.shape[1])
-    last, rest = jax.lax.scan(extend, first, _rest(emissions, valid))
+    inputs = jnp.moveaxis(emissions[:, 1:], 1, 0), valid[:, 1:].T
+    last, rest = jax.lax.scan(extend, first, inputs)
     return last, jnp.concatenate([first[:, None], jnp.moveaxis(rest, 0, 1)], axis=1)

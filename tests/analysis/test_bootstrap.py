@@ -103,7 +103,9 @@ def test_seeds_are_averaged_on_the_same_sentences():
     )
 
 
-def test_nothing_to_draw_from():
+def test_what_cannot_be_drawn():
+    with pytest.raises(ValueError, match="models of 4 and of 3 sentences cannot be paired"):
+        paired_bootstrap(A, B[:3], f1, seed=0)
     with pytest.raises(ValueError, match="needs sentences and samples"):
         paired_bootstrap(A[:0], B[:0], f1, seed=0)
     with pytest.raises(ValueError, match="needs sentences and samples"):

@@ -177,6 +177,7 @@ def test_repair_reads_as_conlleval_does():
         "E-Y",
     ]
     assert convert_tags(["B-X", "O", "E-X"], "BIOES", "BIOES", repair=True) == ["S-X", "O", "S-X"]
+    assert convert_tags(["B-X", "PER", "I", "S-Y"], "BIOES", "BIO2", repair=True) == ["B-X", "O", "O", "B-Y"]
     # A B that IOB1 does not need.
     assert convert_tags(["O", "B-X", "I-X"], "IOB1", "IOB1") == ["O", "I-X", "I-X"]
 

@@ -267,6 +267,7 @@ def sizes(corpus):
     return {split: (len(found), sum(len(s.words) for s in found)) for split, found in corpus.items()}
 
 
+@pytest.mark.slow
 def test_published_counts_of_conll2003():
     corpus = read_conll2003(corpus_folder("conll2003"))
     assert sizes(corpus) == {"train": (14041, 203621), "valid": (3250, 51362), "test": (3453, 46435)}
@@ -277,17 +278,20 @@ def test_published_counts_of_conll2003():
         assert convert_sentences(bioes, "BIOES", "IOB1", split) == corpus[split]
 
 
+@pytest.mark.slow
 def test_published_counts_of_conll2000():
     corpus = read_conll2000(corpus_folder("nltk") / "conll2000.zip")
     assert sizes(corpus) == {"train": (8936, 211727), "test": (2012, 47377)}
     assert sum(len(read_entities(s.tags, "BIO2")) for s in corpus["test"]) == 23852
 
 
+@pytest.mark.slow
 def test_counts_of_english_ewt():
     corpus = read_ud(corpus_folder("ud_ewt"))
     assert sizes(corpus) == {"train": (12544, 204577), "valid": (2001, 25147), "test": (2077, 25094)}
     assert len({tag for s in corpus["train"] for tag in s.tags}) == 17
 
 
+@pytest.mark.slow
 def test_counts_of_the_wsj_sample():
     assert sizes({"all": read_wsj_sample(corpus_folder("nltk") / "treebank.zip")}) == {"all": (3914, 94084)}
