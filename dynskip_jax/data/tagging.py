@@ -43,7 +43,8 @@ def read_columns(
 ) -> list[TaggedSentence]:
     """Read a file with one word per line, its columns apart by blanks or tabs, sentences by empty lines.
 
-    Lines that begin with `-DOCSTART-`, which CoNLL-2003 has where documents start, are no sentences.
+    Lines that begin with `-DOCSTART-`, which CoNLL-2003 has where documents start, are no sentences, however
+    many columns they have.
 
     Args:
         path: a text file, plain or .gz, or a zip archive.
@@ -53,7 +54,7 @@ def read_columns(
 
     Raises:
         UserError: the file cannot be read or holds no sentence, or a line has not as many columns as the
-            first one, or too few of them.
+            first one, or too few for `word` or `tag`.
     """
     where, columns = _named(path, member), (word,) if tag is None else (word, tag)
     width = None
@@ -61,18 +62,16 @@ def read_columns(
     for number, line in enumerate(_lines(path, member), 1):
         # Not split() of all white space: some words of corpora hold a no-break space.
         fields = re.split(r"[ \t]+", line.strip(" \t"))
-        if fields == [""]:
+        if fields[0] in ("", DOCUMENT_START):
             builder.end()
             continue
         width = len(fields) if width is None else width
         if len(fields) != width:
             raise _bad_line(where, number, f"{len(fields)} columns, but the first line has {width}")
-        if not all(-width <= column < width for column in columns):
-            raise _bad_line(where, number, f"no column {max(columns, key=abs)} among {width}, counted from 0")
-        if fields[0] == DOCUMENT_START:
-            builder.end()
-        else:
-            builder.add(fields[word], None if tag is None else fields[tag], number)
+        for column in columns:
+            if not -width <= column < width:
+                raise _bad_line(where, number, f"no column {column} among {width}, counted from 0")
+        builder.add(fields[word], None if tag is None else fields[tag], number)
     return builder.finished(where)
 
 

@@ -89,6 +89,8 @@ def error_of(read, *args, **options):
 def test_columns_with_documents(tmp_path):
     path = write(tmp_path / "eng.train", CONLL2003)
     assert read_columns(path) == [EU, PETER, BRUSSELS]
+    short = write(tmp_path / "short", CONLL2003.replace("-DOCSTART- -X- O O", "-DOCSTART-"))
+    assert read_columns(short) == [EU, PETER, BRUSSELS]
     assert [s.tags for s in read_columns(path, tag=1)] == [["NNP", "VBZ"], ["NNP", "NNP"], ["NNP"]]
     assert read_columns(path, tag=None)[0] == EU._replace(tags=[])
     assert read_columns(path, word=3, tag=0)[2] == TaggedSentence(["I-LOC"], ["BRUSSELS"], [12])
