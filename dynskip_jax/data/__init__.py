@@ -12,19 +12,50 @@ from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences
 from dynskip_jax.data.language_corpus import find_language_corpus
 from dynskip_jax.data.number_prediction import NumberPredictionData, load_number_prediction
 from dynskip_jax.data.ptb import read_ptb
+from dynskip_jax.data.tag_schemes import (
+    SCHEMES,
+    AllowedTransitions,
+    Entity,
+    allowed_transitions,
+    convert_tags,
+    entities,
+    read_entities,
+    write_tags,
+)
+from dynskip_jax.data.tagging import (
+    TaggedSentence,
+    convert_sentences,
+    read_columns,
+    read_conll2000,
+    read_conll2003,
+    read_conllu,
+    read_parses,
+    read_ud,
+    read_word_tag,
+    read_wsj_sample,
+)
 from dynskip_jax.data.text import LanguageCorpus, make_corpus, read_corpus
 from dynskip_jax.data.vocabulary import EOS, UNK, Vocabulary, build_vocabulary
 
 __all__ = [
     "EOS",
+    "SCHEMES",
     "UNK",
+    "AllowedTransitions",
     "Batch",
+    "Entity",
     "Examples",
     "LanguageCorpus",
     "NumberPredictionData",
+    "Segment",
+    "TaggedSentence",
     "Vocabulary",
+    "allowed_transitions",
     "build_vocabulary",
+    "convert_sentences",
+    "convert_tags",
     "embedded_corpus",
+    "entities",
     "epoch_order",
     "find_language_corpus",
     "length_buckets",
@@ -33,7 +64,18 @@ __all__ = [
     "minibatches",
     "num_segments",
     "pad_sequences",
+    "padded_minibatches",
+    "read_columns",
+    "read_conll2000",
+    "read_conll2003",
+    "read_conllu",
     "read_corpus",
+    "read_entities",
+    "read_parses",
     "read_ptb",
+    "read_ud",
+    "read_word_tag",
+    "read_wsj_sample",
     "segments",
+    "write_tags",
 ]

@@ -26,6 +26,15 @@ from dynskip_jax.functional.baselines import (
     moving_average_value,
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
+from dynskip_jax.functional.crf import (
+    CRFParams,
+    crf_constrain,
+    crf_decode,
+    crf_log_likelihood,
+    crf_log_partition,
+    crf_marginals,
+    crf_score,
+)
 from dynskip_jax.functional.depth_skips import (
     DEPTH_SKIPS,
     DepthSkip,
@@ -108,6 +117,7 @@ __all__ = [
     "ULSTM",
     "AgentParams",
     "Attention",
+    "CRFParams",
     "CacheCarry",
     "CharFilters",
     "Choice",
@@ -159,6 +169,12 @@ __all__ = [
     "choice_noise",
     "choose",
     "content_logits",
+    "crf_constrain",
+    "crf_decode",
+    "crf_log_likelihood",
+    "crf_log_partition",
+    "crf_marginals",
+    "crf_score",
     "critic_loss",
     "critic_values",
     "dropout",

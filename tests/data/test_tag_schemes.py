@@ -1,0 +1,193 @@
+"""Tag schemes: all short sequences, hand-made ones, and how conlleval reads what breaks the rules."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dynskip_jax.data.tag_schemes import (
+    SCHEMES,
+    Entity,
+    allowed_transitions,
+    convert_tags,
+    entities,
+    first_problem,
+    read_entities,
+    write_tags,
+)
+from dynskip_jax.errors import UserError
+
+LETTERS = {"IOB1": "BI", "BIO2": "BI", "BIOES": "BIES"}
+
+# The same entities in each scheme: PER 1-2, PER 3, LOC 4-6, LOC 7, and ORG 9 alone.
+SAME = {
+    "IOB1": "I-PER I-PER B-PER I-LOC I-LOC I-LOC B-LOC O I-ORG",
+    "BIO2": "B-PER I-PER B-PER B-LOC I-LOC I-LOC B-LOC O B-ORG",
+    "BIOES": "B-PER E-PER S-PER B-LOC I-LOC E-LOC S-LOC O S-ORG",
+}
+FOUND = [
+    Entity("PER", 0, 2),
+    Entity("PER", 2, 3),
+    Entity("LOC", 3, 6),
+    Entity("LOC", 6, 7),
+    Entity("ORG", 8, 9),
+]
+
+
+def vocabulary(scheme, kinds="XY"):
+    return ["O", *(f"{letter}-{kind}" for letter in LETTERS[scheme] for kind in kinds)]
+
+
+def labellings(length, kinds="XY"):
+    """All sets of entities that a sentence can have."""
+    if length == 0:
+        yield []
+    if length:
+        yield from labellings(length - 1, kinds)
+    for size in range(1, length + 1):
+        for rest in labellings(length - size, kinds):
+            for kind in kinds:
+                yield [*rest, Entity(kind, length - size, length)]
+
+
+def spans(text):
+    return [tuple(entity) for entity in entities(text.split())]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_by_hand(scheme):
+    tags = SAME[scheme].split()
+    assert read_entities(tags, scheme) == FOUND
+    assert write_tags(FOUND[::-1], 9, scheme) == tags
+    for other in SCHEMES:
+        assert convert_tags(tags, scheme, other) == SAME[other].split()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("length", range(5))
+def test_valid_tags_and_sets_of_entities_are_one_to_one(scheme, length):
+    written = {tuple(write_tags(found, length, scheme)): found for found in labellings(length)}
+    assert len(written) == [1, 3, 11, 41, 153][length] == len(list(labellings(length)))
+    for tags, found in written.items():
+        assert read_entities(tags, scheme) == found == entities(tags)
+    valid = {
+        tags
+        for tags in itertools.product(vocabulary(scheme), repeat=length)
+        if first_problem(tags, scheme) is None
+    }
+    if scheme == "IOB1":  # where a B may stand that is not needed
+        assert valid == set(itertools.product(vocabulary(scheme), repeat=length))
+        assert {tuple(convert_tags(tags, "IOB1", "IOB1")) for tags in valid} == set(written)
+    else:
+        assert valid == set(written)
+    for tags, (source, target) in itertools.product(written, itertools.product([scheme], SCHEMES)):
+        assert convert_tags(convert_tags(tags, source, target), target, source) == list(tags)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_allowed_transitions_make_the_valid_sequences(scheme):
+    names = vocabulary(scheme)
+    allowed = allowed_transitions(names, scheme)
+    for length in range(1, 5):
+        for y in itertools.product(range(len(names)), repeat=length):
+            steps = all(allowed.transitions[i, j] for i, j in itertools.pairwise(y))
+            ok = allowed.start[y[0]] and allowed.end[y[-1]] and steps
+            assert ok == (first_problem([names[k] for k in y], scheme) is None)
+
+
+def test_allowed_transitions_by_hand():
+    allowed = allowed_transitions(["O", "B-X", "I-X", "I-Y"], "BIO2")
+    yes = [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
+    np.testing.assert_array_equal(allowed.transitions, np.array(yes, bool))
+    np.testing.assert_array_equal(allowed.start, [True, True, False, False])
+    assert allowed.end.all() and allowed.transitions.dtype == allowed.end.dtype == bool
+    bioes = allowed_transitions(["O", "B-X", "I-X", "E-X", "S-X", "E-Y"], "BIOES")
+    np.testing.assert_array_equal(bioes.end, [True, False, False, True, True, True])
+    np.testing.assert_array_equal(bioes.transitions[1], [False, False, True, True, False, False])
+    np.testing.assert_array_equal(bioes.transitions[3], [True, True, False, False, True, False])
+    assert allowed_transitions([], "BIOES").transitions.shape == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        # Adjacent entities of one type, in each scheme.
+        ("I-X B-X", [("X", 0, 1), ("X", 1, 2)]),
+        ("B-X B-X I-X", [("X", 0, 1), ("X", 1, 3)]),
+        ("S-X S-X", [("X", 0, 1), ("X", 1, 2)]),
+        ("B-X E-X B-X E-X", [("X", 0, 2), ("X", 2, 4)]),
+        # I after O, and at the start.
+        ("I-X I-X O I-X", [("X", 0, 2), ("X", 3, 4)]),
+        # A change of type inside.
+        ("B-X I-Y I-Y", [("X", 0, 1), ("Y", 1, 3)]),
+        ("B-X I-X E-Y O", [("X", 0, 2), ("Y", 2, 3)]),
+        # BIOES cut short or out of order: as in BIO2.
+        ("B-X I-X O", [("X", 0, 2)]),
+        ("E-X E-X", [("X", 0, 2)]),
+        ("S-X E-X", [("X", 0, 2)]),
+        ("B-X S-X", [("X", 0, 1), ("X", 1, 2)]),
+        # Letters that no scheme has carry an entity on, or begin one; even a B does not end it.
+        ("O U-X B-X O", [("X", 1, 3)]),
+        ("B-X U-X U-Y", [("X", 0, 2), ("Y", 2, 3)]),
+        # Types are all that follows the first hyphen.
+        ("B-A-B I-A-B I-A", [("A-B", 0, 2), ("A", 2, 3)]),
+        # No type: an empty one.
+        ("B I O I", [("", 0, 2), ("", 3, 4)]),
+        ("PER O", []),
+        ("B-X PER", [("X", 0, 1), ("", 1, 2)]),
+        ("B-X . I-X", [("X", 0, 1), ("X", 2, 3)]),
+        ("", []),
+        ("O", []),
+    ],
+)
+def test_conllevals_reading(text, expected):
+    assert spans(text) == expected
+
+
+@pytest.mark.parametrize(
+    "scheme, text, place, phrase",
+    [
+        ("BIO2", "O I-X", 1, "I-X cannot stand after O in BIO2"),
+        ("BIO2", "I-X", 0, "I-X cannot stand at the start of a sentence"),
+        ("BIO2", "B-X I-Y", 1, "I-Y cannot stand after B-X"),
+        ("BIO2", "B-X E-X", 1, "'E-X' is no tag of BIO2, which has O, and the letters B, I"),
+        ("BIOES", "B-X O", 1, "O cannot stand after B-X in BIOES"),
+        ("BIOES", "O B-X", 1, "B-X cannot end a sentence in BIOES"),
+        ("BIOES", "B-X B-X", 1, "B-X cannot stand after B-X"),
+        ("BIOES", "S-X I-X E-X", 1, "I-X cannot stand after S-X"),
+        ("IOB1", "O O-X", 1, "'O-X' is no tag of IOB1"),
+        ("IOB1", "I-", 0, "'I-' is no tag of IOB1"),
+        ("BIO2", "PER", 0, "'PER' is no tag"),
+        ("BIO2", "-X", 0, "'-X' is no tag"),
+        ("BIO2", "BI-X", 0, "'BI-X' is no tag"),
+    ],
+)
+def test_the_first_problem_is_named(scheme, text, place, phrase):
+    found, message = first_problem(text.split(), scheme)
+    assert found == place and phrase in message and "\n" not in message
+    with pytest.raises(UserError, match=f"word {place + 1}: "):
+        convert_tags(text.split(), scheme, "BIO2")
+
+
+def test_repair_reads_as_conlleval_does():
+    assert convert_tags(["O", "I-X", "I-Y", "I-Y"], "BIO2", "BIOES", repair=True) == [
+        "O",
+        "S-X",
+        "B-Y",
+        "E-Y",
+    ]
+    assert convert_tags(["B-X", "O", "E-X"], "BIOES", "BIOES", repair=True) == ["S-X", "O", "S-X"]
+    assert convert_tags(["B-X", "PER", "I", "S-Y"], "BIOES", "BIO2", repair=True) == ["B-X", "O", "O", "B-Y"]
+    # A B that IOB1 does not need.
+    assert convert_tags(["O", "B-X", "I-X"], "IOB1", "IOB1") == ["O", "I-X", "I-X"]
+
+
+def test_entities_that_cannot_be_written():
+    for found in ([Entity("X", 0, 2), Entity("Y", 1, 3)], [Entity("X", 1, 1)], [Entity("X", 2, 4)]):
+        with pytest.raises(ValueError, match="has no place among 3 words"):
+            write_tags(found, 3, "BIO2")
+
+
+def test_unknown_tags_have_no_transitions():
+    with pytest.raises(UserError, match="'S-X' is no tag of BIO2"):
+        allowed_transitions(["O", "S-X"], "BIO2")

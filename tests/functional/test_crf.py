@@ -1,0 +1,298 @@
+"""The CRF against sums over all tag sequences, and pytorch-crf; masking, constraints, float32."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.tag_schemes import allowed_transitions, read_entities
+
+TAGS, TIME = 3, 4
+BIOES = ["O", "B-X", "I-X", "E-X", "S-X"]
+
+# Compiled, each of them is one program for all tests that have its shapes.
+log_partition, score_of, log_likelihood, marginals, decode = map(
+    jax.jit, (F.crf_log_partition, F.crf_score, F.crf_log_likelihood, F.crf_marginals, F.crf_decode)
+)
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def draw(seed, batch=5, time=TIME, tags=TAGS, scale=1.0):
+    rng = np.random.default_rng(seed)
+    shapes = F.CRFParams((tags, tags), (tags,), (tags,))
+    params = F.CRFParams(*(jnp.asarray(scale * rng.normal(size=shape)) for shape in shapes))
+    return params, jnp.asarray(scale * rng.normal(size=(batch, time, tags)))
+
+
+def all_scores(params, emissions):
+    """Each tag sequence of one row without padding, and its score, term by term."""
+    (time, tags), scores = emissions.shape, {}
+    transitions, start, end = jax.tree.map(np.asarray, tuple(params))
+    for y in itertools.product(range(tags), repeat=time):
+        score = sum(emissions[t, y[t]] for t in range(time))
+        score += sum(transitions[y[t - 1], y[t]] for t in range(1, time))
+        scores[y] = score + (start[y[0]] + end[y[-1]] if y else 0.0)
+    return scores
+
+
+def log_sum(scores):
+    return np.logaddexp.reduce(list(scores))
+
+
+def close(actual, expected, tolerance=1e-11):
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, TIME), min_size=5, max_size=5))
+@settings(deadline=None, max_examples=20)
+def test_all_of_it_is_what_enumeration_says(seed, lengths):
+    params, emissions = draw(seed)
+    n = jnp.asarray(lengths)
+    log_z = log_partition(params, emissions, n)
+    log_p = marginals(params, emissions, n)
+    decoded, best = decode(params, emissions, n)
+    for b, length in enumerate(lengths):
+        scores = all_scores(params, np.asarray(emissions[b, :length]))
+        total = log_sum(scores.values())
+        close(log_z[b], total)
+        close(best[b], max(scores.values()))
+        assert tuple(np.asarray(decoded[b, :length])) == max(scores, key=scores.get)
+        assert not decoded[b, length:].any()
+        for t, k in itertools.product(range(length), range(TAGS)):
+            close(log_p[b, t, k], log_sum(s for y, s in scores.items() if y[t] == k) - total)
+        assert not log_p[b, length:].any()
+
+
+@pytest.mark.parametrize("length", range(TIME + 1))
+def test_likelihoods_of_all_sequences_sum_to_one(length):
+    params, emissions = draw(0, batch=1)
+    scores = all_scores(params, np.asarray(emissions[0, :length]))
+    y = np.full((len(scores), TIME), -7)  # no tag, at padding
+    y[:, :length] = list(scores)
+    n = jnp.full(len(scores), length)
+    repeated = jnp.repeat(emissions, len(scores), axis=0)
+    close(score_of(params, repeated, jnp.asarray(y), n), list(scores.values()))
+    log_p = log_likelihood(params, repeated, jnp.asarray(y), n)
+    close(log_p, np.array(list(scores.values())) - log_sum(scores.values()))
+    close(np.exp(log_p).sum(), 1.0)
+
+
+def test_by_hand():
+    # Two tags, two steps; the first tag is preferred by 1 after itself and after the second one.
+    params = F.CRFParams(jnp.asarray([[1.0, 0.0], [1.0, 0.0]]), jnp.zeros(2), jnp.asarray([0.0, 2.0]))
+    emissions = jnp.asarray([[[0.0, 0.5], [0.0, -1.0]]])
+    scores = [1.0, -1.0 + 2.0, 0.5 + 1.0, 0.5 - 1.0 + 2.0]
+    for y, score in zip(([0, 0], [0, 1], [1, 0], [1, 1]), scores, strict=True):
+        close(score_of(params, emissions, jnp.asarray([y])), [score])
+    close(log_partition(params, emissions), [np.log(2 * np.e + 2 * np.exp(1.5))])
+
+
+def test_gradients_of_the_partition_are_probabilities():
+    params, emissions = draw(1)
+    n = jnp.asarray([4, 0, 1, 3, 2])
+
+    def total(params, emissions):
+        return jnp.sum(log_partition(params, emissions, n))
+
+    d_params, d_emissions = jax.jit(jax.grad(total, argnums=(0, 1)))(params, emissions)
+    inside = F.length_mask(n, TIME)[:, :, None]
+    p = jnp.where(inside, jnp.exp(marginals(params, emissions, n)), 0)
+    close(d_emissions, p)
+    close(d_params.start, p[:, 0].sum(axis=0))
+    close(d_params.end, F.last_valid(p, n)[n > 0].sum(axis=0))
+    close(d_params.transitions.sum(), (n - 1)[n > 0].sum())
+
+
+def test_derivatives_equal_differences():
+    params, emissions = draw(2, batch=2)
+    tags, n = jnp.asarray([[0, 2, 1, 1], [2, 0, 0, 0]]), jnp.asarray([4, 2])
+
+    def both(params, emissions):
+        return log_likelihood(params, emissions, tags, n), marginals(params, emissions, n)
+
+    check_grads(jax.jit(both), (params, emissions), order=1)
+
+
+@pytest.mark.parametrize("padding", [0.0, np.nan, np.inf])
+def test_neither_the_amount_nor_the_content_of_padding_matters(padding):
+    params, emissions = draw(3)
+    n = jnp.asarray([4, 0, 1, 3, 2])
+    tags = jnp.asarray(np.random.default_rng(0).integers(TAGS, size=(5, TIME)))
+    inside = F.length_mask(n, TIME)
+
+    def padded(time, padding):
+        e = (
+            jnp.full((5, time, TAGS), padding)
+            .at[:, :TIME]
+            .set(jnp.where(inside[:, :, None], emissions, padding))
+        )
+        y = jnp.full((5, time), -1).at[:, :TIME].set(jnp.where(inside, tags, TAGS))
+
+        def loss(params, e):
+            log_p, of_tags = log_likelihood(params, e, y, n), marginals(params, e, n)
+            return jnp.sum(log_p**2) + jnp.sum(jnp.sin(of_tags)), (log_p, of_tags[:, :TIME])
+
+        (d_params, d_e), values = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, e)
+        decoded, best = decode(params, e, n)
+        assert not d_e[:, TIME:].any() and not decoded[:, TIME:].any()
+        return d_params, d_e[:, :TIME], values, decoded[:, :TIME], best
+
+    for a, b in zip(jax.tree.leaves(padded(7, padding)), jax.tree.leaves(padded(TIME, 0.0)), strict=True):
+        assert np.isfinite(a).all()
+        close(a, b)
+
+
+def test_without_lengths_all_steps_count():
+    params, emissions = draw(4)
+    full = jnp.full(5, TIME)
+    close(log_partition(params, emissions), log_partition(params, emissions, full))
+    close(marginals(params, emissions), marginals(params, emissions, full))
+    np.testing.assert_array_equal(*(decode(params, emissions, n)[0] for n in (None, full)))
+
+
+def test_models_side_by_side_under_vmap():
+    drawn = [draw(seed) for seed in range(3)]
+    params, emissions = jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn)
+    n = jnp.asarray([4, 2, 0, 1, 3])
+
+    def of_one(params, emissions):
+        return log_partition(params, emissions, n), decode(params, emissions, n)
+
+    together = jax.jit(jax.vmap(of_one))(params, emissions)
+    jax.tree.map(
+        close, together, jax.tree.map(lambda *leaves: jnp.stack(leaves), *[of_one(*one) for one in drawn])
+    )
+
+
+def allowed_scores(params, emissions, allowed):
+    """Those of the sequences that break no rule."""
+    return {
+        y: score
+        for y, score in all_scores(params, emissions).items()
+        if allowed.start[y[0]]
+        and allowed.end[y[-1]]
+        and all(allowed.transitions[i, j] for i, j in itertools.pairwise(y))
+    }
+
+
+def test_constraints_leave_the_sequences_they_allow():
+    params, emissions = draw(4, batch=6, tags=len(BIOES), scale=3.0)
+    lengths = [1, 2, TIME, 1, 2, TIME]
+    allowed = allowed_transitions(BIOES, "BIOES")
+    constrained = F.crf_constrain(params, *allowed)
+    log_z = log_partition(constrained, emissions, jnp.asarray(lengths))
+    p = np.exp(marginals(constrained, emissions, jnp.asarray(lengths)))
+    decoded, best = decode(constrained, emissions, jnp.asarray(lengths))
+    for b, length in enumerate(lengths):
+        scores = allowed_scores(params, np.asarray(emissions[b, :length]), allowed)
+        assert len(scores) == {1: 2, 2: 5, TIME: 34}[length]
+        total = log_sum(scores.values())
+        close(log_z[b], total)
+        close(best[b], max(scores.values()))
+        assert tuple(np.asarray(decoded[b, :length])) == max(scores, key=scores.get)
+        for t, k in np.ndindex(length, len(BIOES)):
+            ways = [np.exp(s - total) for y, s in scores.items() if y[t] == k]
+            assert ways or p[b, t, k] == 0.0
+            close(p[b, t, k], sum(ways))
+
+
+def test_constrained_gradients_are_finite_and_leave_forbidden_places_alone():
+    drawn = draw(5, batch=3, tags=5, time=6, scale=5.0)
+    params, emissions = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), drawn)
+    allowed = allowed_transitions(BIOES, "BIOES")
+    n = jnp.asarray([6, 1, 0])
+    tags = jnp.asarray([[1, 2, 3, 0, 4, 0], [4, 0, 0, 0, 0, 0], [0] * 6])
+
+    def loss(params, emissions):
+        constrained = F.crf_constrain(params, *allowed)
+        log_p = log_likelihood(constrained, emissions, tags, n)
+        true = jnp.take_along_axis(marginals(constrained, emissions, n), tags[:, :, None], axis=-1)
+        return -jnp.sum(log_p) - jnp.sum(true)
+
+    value, (d_params, d_emissions) = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, emissions)
+    assert np.isfinite(value) and value.dtype == jnp.float32
+    for d, mask in zip(d_params, allowed, strict=True):
+        assert np.isfinite(d).all() and not d[~mask].any() and d[mask].any()
+    assert np.isfinite(d_emissions).all() and not d_emissions[2].any()
+
+
+def test_what_is_decoded_under_constraints_parses():
+    names = ["O", *(f"{letter}-{kind}" for kind in ("X", "Y") for letter in "BIES")]
+    params, emissions = draw(6, batch=40, tags=len(names), time=9, scale=20.0)
+    n = jnp.asarray(np.random.default_rng(0).integers(0, 10, size=40))
+    params, emissions = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (params, emissions))
+    decoded, _ = decode(F.crf_constrain(params, *allowed_transitions(names, "BIOES")), emissions, n)
+    found = 0
+    for row, length in zip(decoded, n, strict=True):
+        found += len(read_entities([names[k] for k in row[:length]], "BIOES"))
+    assert found > 40
+    free, _ = decode(params, emissions, n)
+    assert (free != decoded).any()
+
+
+def test_float32_loses_little_over_long_rows():
+    params, emissions = draw(7, batch=4, tags=9, time=200, scale=3.0)
+    tags = jnp.asarray(np.random.default_rng(0).integers(9, size=(4, 200)))
+    emissions += 100.0 + 10 * jax.nn.one_hot(tags, 9)  # sure of its tags, and far from 0
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), (params, emissions))
+    exact = log_likelihood(params, emissions, tags)
+    rounded = log_likelihood(*narrow, tags)
+    assert rounded.dtype == jnp.float32
+    np.testing.assert_allclose(rounded, exact, rtol=0, atol=1e-3)  # 0.03 if the common 100 were left in
+    np.testing.assert_allclose(np.exp(marginals(*narrow)).sum(axis=-1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.exp(marginals(*narrow)), np.exp(marginals(params, emissions)), rtol=0, atol=1e-4
+    )
+
+
+def test_bfloat16_emissions_are_summed_in_float32():
+    params, emissions = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), draw(8))
+    half = emissions.astype(jnp.bfloat16)
+    log_z = log_partition(params, half)
+    assert log_z.dtype == jnp.float32
+    close(log_z, log_partition(params, half.astype(jnp.float32)))
+
+
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition tensor:UserWarning")
+def test_it_is_pytorch_crf():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torchcrf = pytest.importorskip("torchcrf", reason="pytorch-crf is not installed")
+    params, emissions = draw(9, batch=6, time=7, tags=5)
+    lengths = [7, 1, 4, 2, 6, 3]
+    n = jnp.asarray(lengths)
+    tags = np.random.default_rng(0).integers(5, size=(6, 7))
+
+    peer = torchcrf.CRF(5, batch_first=True).double()
+    pairs = zip((peer.transitions, peer.start_transitions, peer.end_transitions), params, strict=True)
+    for theirs, ours in pairs:
+        theirs.data = torch.tensor(np.asarray(ours))
+    peer_emissions = torch.tensor(np.asarray(emissions), requires_grad=True)
+    mask = torch.arange(7)[None] < torch.tensor(lengths)[:, None]
+    log_p = peer(peer_emissions, torch.tensor(tags), mask=mask, reduction="none")
+    (log_p**2).sum().backward()
+
+    def loss(params, emissions):
+        ours = log_likelihood(params, emissions, jnp.asarray(tags), n)
+        return jnp.sum(ours**2), ours
+
+    (d_params, d_emissions), ours = jax.grad(loss, argnums=(0, 1), has_aux=True)(params, emissions)
+    close(ours, log_p.detach())
+    close(d_emissions, peer_emissions.grad)
+    for theirs, d in zip(
+        (peer.transitions, peer.start_transitions, peer.end_transitions), d_params, strict=True
+    ):
+        close(d, theirs.grad)
+    decoded, _ = decode(params, emissions, n)
+    theirs = peer.decode(peer_emissions, mask=mask)
+    assert [list(map(int, row[:length])) for row, length in zip(decoded, lengths, strict=True)] == theirs
