@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 import sys
 from functools import partial
@@ -55,7 +56,7 @@ def test_its_score_is_that_of_all_predictions(compared):
     examples, truth = data.splits["test"]
     said = []
     for row, length in zip(examples.inputs, examples.seq_lengths, strict=True):
-        logits, _ = trained.model(row[None, :length], rngs=jax.random.key(0))
+        logits = trained.model(row[None, :length], rngs=jax.random.key(0)).logits
         said.append(np.asarray(logits[0].argmax(-1)))
     said, true = np.concatenate(said), np.concatenate(truth)
     f1 = 2 * (said & true).sum() / (said.sum() + true.sum())
@@ -102,6 +103,29 @@ def test_it_predicts_and_explains(compared, command, monkeypatch):
 def test_rollouts_are_a_preset_of_it(command, tmp_path):
     outcome = command(run, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
     assert outcome.status == 0, outcome.err
+
+
+def code_of(page):
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_page_on_own_tasks_runs_and_shows_this_one():
+    names = {}
+    for code in code_of("own_task.md"):
+        exec(compile(code, "own_task.md", "exec"), names)
+    assert names["result"].epochs == 2
+    shown = code_of("own_task.md")[0].partition("class SeenBefore")[2]
+    assert shown.strip() in Path(toy.__file__).read_text()
+
+
+def test_the_page_on_ones_own_analysis_runs(compared):
+    folder, _ = compared
+    names = dict(run_dir=folder, text="a b c a")
+    for code in code_of("own_analysis.md"):
+        exec(compile(code, "own_analysis.md", "exec"), names)
+    assert (names["always_1"].decisions[-1].action == 1).all()
+    assert names["scores"].keys() >= {"dev_f1", "dev_accuracy", "dev_nll"}
 
 
 def test_what_it_has_not_is_said_in_one_line(command, compared):
