@@ -208,7 +208,7 @@ class Learner:
         return sums
 
     def summarise(self, sums: dict[str, Mean], task: Task | None = None) -> dict[str, np.ndarray]:
-        """The task's metrics, or another's; and of each layer's agent the mean entropy (nats) and the mean k."""
+        """The metrics of the task, or of another; and each agent's mean entropy (nats) and mean k."""
         means = {}
         for name, (total, count) in sums.items():
             total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)

@@ -165,8 +165,8 @@ class AgentObjective(AgentSettings):
             rewards: in place of those that `reward` makes of the log-likelihood: one for each row, or for
                 each step; stopped here.
             correct: where the reward is `correct`: 1 where a prediction was right, and 0 otherwise.
-            weights: of the rows in both sums, which are then divided by the number of rows; None: 1 each. Rows
-                of weight 0 have no part in the baseline of others.
+            weights: of the rows in both sums, which are then divided by the number of rows; None: 1 each.
+                Rows of weight 0 have no part in the baseline of others.
             average: of earlier returns, for the baseline `moving_average`.
             values: a critic's V(s(t)) for each layer that samples, for the baseline `learned`; the critics'
                 own loss is added.

@@ -1,5 +1,6 @@
 """Examples cut into batches, of one shape or bucketed, against counts and loops over single examples."""
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ SIZES = st.tuples(st.integers(1, 25), st.integers(1, 7), st.integers(0, 4))  # e
 
 
 def examples_of(count, num_buckets=0, seed=0, longest=11):
-    """Sequences, the first element of each made of its number, and a split of them with lengths and weights."""
+    """Sequences, the first element of each made of its number, and the split of them."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, longest + 1, size=count)
     sequences = [np.array([100 + i, *rng.integers(1, 9, size=n - 1)]) for i, n in enumerate(lengths)]
@@ -65,7 +66,7 @@ def test_evaluation_reads_every_example_once_and_in_order(sizes, seed):
     sequences, examples = examples_of(count, num_buckets, seed)
     batches = list(evaluation_batches(examples, rows))
     seen = [counted(batch) for batch in batches]
-    assert sorted(sum(seen, [])) == list(range(count))
+    assert sorted(itertools.chain(*seen)) == list(range(count))
     of_bucket = {}
     for batch, numbers in zip(batches, seen, strict=True):
         assert batch.mask.shape == batch.index.shape == (rows,)
@@ -97,7 +98,7 @@ def test_an_epoch_with_buckets_reads_every_example_once(sizes, seed, epoch):
             ends = {bucket_by_hand(len(sequences[i]), examples.buckets) for i in of_seed.index.tolist()}
             assert ends == {batch.inputs.shape[2]}  # the schedule of buckets is that of all seeds
             seen.append(counted(of_seed))
-        assert sorted(sum(seen, [])) == list(range(count))
+        assert sorted(itertools.chain(*seen)) == list(range(count))
         # Within a bucket examples come in the seed's own order, wherever its batches stand in the epoch.
         order = epoch_order(count, own, epoch).tolist()
         for bucket in examples.buckets:
