@@ -40,13 +40,17 @@ class Bounds:
 
     def __str__(self) -> str:
         """What a value outside is told."""
+        has_end = self.at_most is not None or self.below is not None
         if self.at_least is not None and self.at_most is not None:
             return f"must lie between {self.at_least:g} and {self.at_most:g}"
         if self.at_least is not None and self.below is not None:
             return f"must lie in [{self.at_least:g}, {self.below:g})"
-        if self.at_least is not None:
-            return "must not be negative" if self.at_least == 0 else f"must be at least {self.at_least:g}"
-        return "must be positive and finite" if self.above == 0 else "must be a finite number"
+        if self.at_least == 0 and not has_end:
+            return "must not be negative"
+        if self.above == 0 and not has_end:
+            return "must be positive and finite"
+        sides = {name.replace("_", " "): value for name, value in vars(self).items() if value is not None}
+        return "must be " + (" and ".join(f"{k} {v:g}" for k, v in sides.items()) or "a finite number")
 
 
 def setting(
@@ -113,11 +117,12 @@ def check(settings: Any, name: Callable[[str], str] = str) -> None:
             check(value, name)
             continue
         for each in value if isinstance(value, tuple) else (value,):
-            _check_value(name(field.name), each, words_of(kinds[field.name]), field.metadata.get("bounds"))
+            _check_value(name(field.name), each, kinds[field.name], field.metadata.get("bounds"))
 
 
-def _check_value(name: str, value: Any, words: tuple[str, ...], bounds: Bounds | None) -> None:
-    if value is None or isinstance(value, bool):
+def _check_value(name: str, value: Any, kind: Any, bounds: Bounds | None) -> None:
+    words, may_be_none = words_of(kind), without_none(kind) is not kind
+    if isinstance(value, bool) or (value is None and (may_be_none or not words)):
         return
     if words and value not in words:
         raise UserError(f"{name} is {value!r}: choose {listed(words)}")

@@ -16,6 +16,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import jax
+import jaxtyping
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from jaxtyping import install_import_hook
@@ -26,6 +27,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # such checks (tests/nn/users_table.py).
 if "DYNSKIP_TEST_AS_USERS" not in os.environ:
     install_import_hook("dynskip_jax", "beartype.beartype")
+
+
+@pytest.fixture
+def as_users():
+    """For a test's length none of these checks, which would come before the messages that users read."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -115,6 +115,7 @@ def num_train_batches(examples: Examples, batch_size: int) -> int:
     if not examples.buckets:
         every = np.arange(len(examples))
         return sum(1 for _ in minibatches(every, batch_size, drop_remainder=True))
+    _check_rows(batch_size)
     sizes = np.bincount(examples.bucket_of_each(), minlength=len(examples.buckets))
     return int((-(-sizes // batch_size)).sum())
 
@@ -154,8 +155,7 @@ def _filled(
     indices: Int[np.ndarray, "*seeds examples"], rows: int
 ) -> Iterator[tuple[Int[np.ndarray, "*seeds rows"], Bool[np.ndarray, "*seeds rows"]]]:
     """Consecutive pieces of so many rows, the last one filled up with the first example, masked False."""
-    if rows < 1:
-        raise UserError(f"--batch-size is {rows}: use 1 or more")
+    _check_rows(rows)
     for start in range(0, indices.shape[-1], rows):
         index = indices[..., start : start + rows]
         missing = rows - index.shape[-1]
@@ -163,6 +163,11 @@ def _filled(
         if missing:
             index = np.concatenate([index, np.repeat(index[..., :1], missing, axis=-1)], axis=-1)
         yield index, mask
+
+
+def _check_rows(rows: int) -> None:
+    if rows < 1:
+        raise UserError(f"--batch-size is {rows}: use 1 or more")
 
 
 def _map(function: Any, arrays: Arrays) -> Arrays:

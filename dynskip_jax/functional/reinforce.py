@@ -100,15 +100,25 @@ def _check_sequence(log_probs: Array, **others: Any) -> int:
 
 
 def leave_one_out_mean(
-    values: Float[Array, "group *rest"], axis_name: str | None = None
+    values: Float[Array, "group *rest"],
+    axis_name: str | None = None,
+    counted: Bool[Array, " group"] | None = None,
 ) -> Float[Array, "group *rest"]:
     """For each member of the first axis the mean of the others: a baseline its own action cannot move.
 
     Args:
         values: one per member of the group, (group, ...).
         axis_name: the mapped axis (`jax.pmap`) over which the group is divided; None: it is whole.
+        counted: False for members that are nobody's other, such as rows that only fill a batch; None: all
+            count.
     """
-    total, size = values.sum(axis=0, keepdims=True), values.shape[0]
+    if counted is None:
+        own, is_one = values, jnp.ones((), values.dtype)
+        size = jnp.asarray(values.shape[0], values.dtype)
+    else:
+        is_one = counted.astype(values.dtype).reshape(-1, *(1,) * (values.ndim - 1))
+        own, size = jnp.where(is_one > 0, values, 0), is_one.sum()
+    total = own.sum(axis=0, keepdims=True)
     if axis_name is not None:
-        total, size = jax.lax.psum(total, axis_name), size * jax.lax.axis_size(axis_name)
-    return (total - values) / max(size - 1, 1)
+        total, size = jax.lax.psum((total, size), axis_name)
+    return (total - own) / jnp.maximum(size - is_one, 1)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.batching import Batch
-from dynskip_jax.devices.parallel import mean_over
+from dynskip_jax.devices.parallel import sum_over
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
@@ -179,8 +179,9 @@ class Learner:
         )
         if average:
             rewards = jax.lax.stop_gradient(objective.rewards(-judged.nll, judged.correct))
-            mean = jnp.average(rewards, weights=weights)
-            mean = jnp.full_like(average.mean, mean_over(mean, axis_name))
+            weighs = jnp.ones_like(rewards) if weights is None else weights
+            total, count = sum_over(((rewards * weighs).sum(), weighs.sum()), axis_name)
+            mean = jnp.full_like(average.mean, total / jnp.where(count > 0, count, 1))
             average = F.moving_average_update(average, mean, objective.baseline_decay)
         carry = _repeat(read.carry, objective.rollouts // rollouts)
         return loss + read.penalty, ((carry, average), self._sums(judged, batch, read.decisions))
@@ -206,15 +207,15 @@ class Learner:
                 sums |= {f"agent_entropy_{i}": Mean(entropy, count), f"agent_skip_{i}": Mean(skips, count)}
         return sums
 
-    def summarise(self, sums: dict[str, Mean]) -> dict[str, np.ndarray]:
-        """The task's metrics; and of each layer's agent the mean entropy (nats) and the mean k."""
+    def summarise(self, sums: dict[str, Mean], task: Task | None = None) -> dict[str, np.ndarray]:
+        """The metrics of the task, or of another; and each agent's mean entropy (nats) and mean k."""
         means = {}
         for name, (total, count) in sums.items():
             total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)
             with np.errstate(invalid="ignore", divide="ignore"):
                 means[name] = total / count.reshape(count.shape + (1,) * (total.ndim - count.ndim))
         with np.errstate(over="ignore"):
-            return self.task.metrics(means)
+            return (task or self.task).metrics(means)
 
     def _read_model(self, params: nnx.State) -> nnx.Module:
         return self.task.evaluation_model(nnx.merge(self.graphdef, params))
@@ -295,7 +296,7 @@ class Learner:
                     found |= _unpadded(
                         batch, jax.tree.map(lambda leaf, i=seed: np.asarray(leaf[i]), predicted)
                     )
-        metrics = {} if totals is None else self.summarise(totals)
+        metrics = {} if totals is None else self.summarise(totals, task)
         if task.has_host_metrics:
             scores = [task.host_metrics(split, [found[i] for i in sorted(found)]) for found in predictions]
             metrics |= {name: np.array([of[name] for of in scores]) for name in scores[0]}
@@ -313,24 +314,29 @@ class Learner:
             length: of the example.
             policy: how choices are made; draws with `jax.random.key(0)`.
         """
-        padding = -length % _STEP_OF_LENGTHS
-        padded = jax.tree.map(
-            lambda leaf: np.pad(leaf, ((0, padding), *((0, 0),) * (leaf.ndim - 1)))[None], inputs
-        )
-        batch = Batch(padded, None, seq_lengths=np.array([length], np.int32))
-        read, predicted = self._read_batch(params, batch, policy)
+        steps = -(-length // _STEP_OF_LENGTHS) * _STEP_OF_LENGTHS
+
+        def padded(steps: int) -> Batch:
+            def pad(leaf):
+                return np.pad(leaf, ((0, steps - length), *((0, 0),) * (leaf.ndim - 1)))[None]
+
+            return Batch(jax.tree.map(pad, inputs), None, seq_lengths=np.array([length], np.int32))
+
+        found = self._read_batch(params, padded(steps), policy)
+        # Time axes are those that grow with the padding: there may be as many classes as steps.
+        longer = self._read_batch.eval_shape(params, padded(steps + _STEP_OF_LENGTHS), policy)
         log_probs, decisions, predicted = jax.tree.map(
-            lambda leaf: leaf[0][:length] if leaf.ndim > 1 and leaf.shape[1] == length + padding else leaf[0],
-            (read.log_probs, read.decisions, predicted),
+            lambda leaf, other: leaf[0] if leaf.shape == other.shape else leaf[0][:length], found, longer
         )
         return Forward(log_probs, decisions), predicted
 
-    def _forward_one(self, params, batch: Batch, policy: F.Policy) -> tuple[Forward, PyTree]:
+    def _forward_one(self, params, batch: Batch, policy: F.Policy) -> tuple[PyTree, ...]:
+        """Log-probabilities, decisions and predictions."""
         model, key = nnx.merge(self.graphdef, params), jax.random.key(0)
         carry = self.task.initial_carry(model, 1, key)
         how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
         read = self.task.forward(model, batch, carry, **how)
-        return read._replace(carry=(), observations=None), self.task.predict(read.log_probs, batch)
+        return read.log_probs, read.decisions, self.task.predict(read.log_probs, batch)
 
     def choices(
         self,

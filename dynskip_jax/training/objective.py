@@ -166,6 +166,7 @@ class AgentObjective(AgentSettings):
                 each step; stopped here.
             correct: where the reward is `correct`: 1 where a prediction was right, and 0 otherwise.
             weights: of the rows in both sums, which are then divided by the number of rows; None: 1 each.
+                Rows of weight 0 have no part in the baseline of others.
             average: of earlier returns, for the baseline `moving_average`.
             values: a critic's V(s(t)) for each layer that samples, for the baseline `learned`; the critics'
                 own loss is added.
@@ -184,7 +185,8 @@ class AgentObjective(AgentSettings):
         for i, (skip, decision) in enumerate(zip(skips, decisions, strict=True)):
             if skip.is_stochastic:
                 own = None if values is None else values[i]
-                losses = self._of_agent(stage, decision, rewards, valid, average, own, axis_name)
+                counted = None if weights is None else weights > 0
+                losses = self._of_agent(stage, decision, rewards, valid, counted, average, own, axis_name)
                 total = total + _weighted_mean(losses, weights)
         return self._of_network(stage, nll, valid, weights) + self.rl_coef * total
 
@@ -231,6 +233,7 @@ class AgentObjective(AgentSettings):
         decision: F.Decision,
         rewards: Array,
         valid: Bool[Array, "rows time"] | None,
+        counted: Bool[Array, " rows"] | None,
         average: F.MovingAverage | None,
         values: Float[Array, "rows time"] | None,
         axis_name: str | None,
@@ -243,7 +246,7 @@ class AgentObjective(AgentSettings):
             losses = self._vimco_scores(decision, rewards, valid)
         elif sampled:
             returns = rewards if rewards.ndim == 1 else _returns(rewards, valid, self.discount)
-            baseline = self._baseline(returns, axis_name, average, values)
+            baseline = self._baseline(returns, axis_name, counted, average, values)
 
             def of_sequence(log_probs, rewards, valid, baseline):
                 return F.reinforce_loss(
@@ -276,6 +279,7 @@ class AgentObjective(AgentSettings):
         self,
         returns: Float[Array, " rows"] | Float[Array, "rows time"],
         axis_name: str | None,
+        counted: Bool[Array, " rows"] | None,
         average: F.MovingAverage | None,
         values: Float[Array, "rows time"] | None,
     ) -> Array:
@@ -283,7 +287,7 @@ class AgentObjective(AgentSettings):
         if self.baseline == "none":
             return jnp.zeros(len(returns), returns.dtype)
         if self.baseline == "batch":
-            return F.leave_one_out_mean(returns, axis_name)
+            return F.leave_one_out_mean(returns, axis_name, counted)
         if self.baseline == "rollouts":
             grouped = returns.reshape(-1, self.rollouts, *returns.shape[1:])
             return jax.vmap(F.leave_one_out_mean)(grouped).reshape(returns.shape)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynskip_jax.data import epoch_order, minibatches, num_segments, padded_minibatches, segments
+from dynskip_jax.data import epoch_order, minibatches, num_segments, segments
 from dynskip_jax.errors import UserError
 
 FIRST = 1000
@@ -25,8 +25,9 @@ def slow_rows(num_tokens, batch_size, row_length):
 def check(tokens, batch_size, num_steps, rows, found):
     """Compare the segments with `rows` of positions, cell by cell."""
     for number, segment in enumerate(found):
-        for array in segment:
+        for array in segment[:3]:
             assert array.shape == (batch_size, num_steps)
+        assert segment[3:] == (None,) * 3  # streams have no lengths, no weights and no numbers
         assert segment.inputs.dtype == segment.targets.dtype == np.int32 and segment.mask.dtype == bool
         for b in range(batch_size):
             for t in range(num_steps):
@@ -120,17 +121,6 @@ def test_minibatches(num_examples, batch_size, drop_remainder):
     assert all(len(batch) == batch_size for batch in batches[: None if drop_remainder else -1])
 
 
-@given(st.integers(0, 40), st.integers(1, 9))
-@settings(deadline=None)
-def test_padded_minibatches(num_examples, batch_size):
-    batches = list(padded_minibatches(num_examples, batch_size))
-    assert len(batches) == -(-num_examples // batch_size)
-    assert all(indices.shape == mask.shape == (batch_size,) for indices, mask in batches)
-    assert all(indices.min() >= 0 and indices.max() < num_examples for indices, _ in batches)
-    assert [i for indices, mask in batches for i in indices[mask].tolist()] == list(range(num_examples))
-
-
 def test_batch_size_below_one():
-    for make in (lambda: minibatches(np.arange(3), 0, False), lambda: padded_minibatches(3, 0)):
-        with pytest.raises(UserError, match="--batch-size is 0"):
-            make()
+    with pytest.raises(UserError, match="--batch-size is 0"):
+        minibatches(np.arange(3), 0, False)

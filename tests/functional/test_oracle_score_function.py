@@ -167,6 +167,21 @@ def test_leave_one_out_mean_of_a_group_divided_among_devices():
     )
 
 
+@pytest.mark.parametrize("counted", [(1, 0, 1, 1, 0, 0, 0, 1), (0, 0, 1, 0, 0, 0, 0, 0), (1,) * 8])
+def test_leave_one_out_mean_of_those_that_count(counted):
+    values, counted = np.random.default_rng(0).normal(size=(8, 3)), np.array(counted, bool)
+    expected = np.zeros((8, 3))
+    for i in range(8):
+        others = [j for j in np.flatnonzero(counted) if j != i]
+        expected[i] = values[others].mean(axis=0) if others else 0
+    values[~counted] = np.inf  # whatever stands there
+    given = jnp.asarray(values), jnp.asarray(counted)
+    np.testing.assert_allclose(F.leave_one_out_mean(given[0], counted=given[1]), expected, atol=1e-12)
+    divided = jax.vmap(lambda v, c: F.leave_one_out_mean(v, "data", c), axis_name="data")
+    pieces = given[0].reshape(4, 2, 3), given[1].reshape(4, 2)
+    np.testing.assert_allclose(divided(*pieces).reshape(8, 3), expected, atol=1e-12)
+
+
 def test_rewards_are_stopped():
     gradient = jax.grad(lambda r: reinforce_loss(jnp.array([[-1.0]]), r).sum())(jnp.array([2.0]))
     np.testing.assert_array_equal(gradient, [0.0])

@@ -1,5 +1,6 @@
 """The training loop: seeds, resuming bit for bit, selection on dev, interruptions, and that it learns."""
 
+import functools
 import json
 import os
 import re
@@ -10,18 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from learners import classification, language_modelling, letters, symbols
 
-from dynskip_jax.data import make_corpus
+from dynskip_jax.data import Examples, make_corpus
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import Previous, parse_time_skip
 from dynskip_jax.runs.checkpoint import Checkpoints
 from dynskip_jax.runs.run_dir import RunDir
-from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
+from dynskip_jax.tasks import Learner
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.step import seed_keys
+from dynskip_jax.training.step import Trainable, seed_keys
 
 NUM_BATCHES = 3
 
@@ -66,68 +66,48 @@ class Scripted:
         return {"dev_score": self.scripts[np.arange(len(epochs)), epochs - 1]}
 
 
-class Watched:
-    """Mixed into a task: remembers what `fit` evaluates."""
+class Watched(Learner):
+    """Remembers what `fit` evaluates."""
 
     def evaluate(self, params, split, keys, **options):
-        self.evaluated = [*getattr(self, "evaluated", []), (split, jax.tree.map(np.asarray, params))]
+        self.evaluated.append((split, jax.tree.map(np.asarray, params)))
         return super().evaluate(params, split, keys, **options)
 
 
-class WatchedClassification(Watched, Classification):
-    pass
-
-
-class WatchedLanguageModelling(Watched, LanguageModelling):
-    pass
-
-
-def classification(seeds):
-    rng = np.random.default_rng(0)
-    x = rng.integers(6, size=(60, 7)).astype(np.int32)
-    y = x[:, -2] % 3
-    # No test split: training has no use for it.
-    splits = {"train": Examples(x[:43], y[:43]), "dev": Examples(x[43:], y[43:])}
-    return WatchedClassification(
-        splits,
-        ClassificationSettings(
-            skips=(parse_time_skip("dynamic:3", mix=0.5),),
-            features=8,
-            num_symbols=6,
-            num_classes=3,
-            batch_size=8,
-            seeds=seeds,
-            cell_options=({"agent_features": 5, "recurrent_dropout": 0.2},),
-            objective=AgentObjective(baseline="rollouts", rollouts=2),
-            dropout=0.3,
-            evaluation_mode="sample",
-            evaluation_batch_size=10,
-        ),
+def watched_classification(seeds):
+    return classification(
+        symbols(43, 17),  # no test split: training has no use for it
+        seeds,
+        mix=0.5,
+        model={"dropout": 0.3},
+        cell={"recurrent_dropout": 0.2},
+        objective=AgentObjective(baseline="rollouts", rollouts=2),
+        evaluation_mode="sample",
+        learner=Watched,
     )
 
 
-def language_modelling(seeds):
-    words = np.random.default_rng(1).choice(list("abcdefg"), size=(40, 4))
-    lines = [" ".join(row) for row in words]
-    corpus = make_corpus("letters", {"train": lines[:26], "valid": lines[26:33], "test": lines[33:]}, "here")
-    return WatchedLanguageModelling(
-        corpus,
-        LanguageModellingSettings(
-            skips=(Previous(), parse_time_skip("dynamic:3")),
-            features=8,
-            batch_size=4,
-            num_steps=6,
-            dropout=0.3,
-            init_scale=0.3,
-            cell_options=({}, {"agent_features": 5, "recurrent_dropout": 0.2}),
-            num_seeds=len(seeds),
-            objective=AgentObjective(baseline="batch", entropy_coef=0.1),
-            evaluation_mode="sample",
-        ),
+def watched_language_modelling(seeds):
+    return language_modelling(
+        letters(26),
+        seeds,
+        model={"dropout": 0.3},
+        cell={"recurrent_dropout": 0.2},
+        objective=AgentObjective(baseline="batch", entropy_coef=0.1),
+        evaluation_mode="sample",
+        learner=Watched,
     )
 
 
-TASKS = {"classification": classification, "language_modelling": language_modelling}
+TASKS = {"classification": watched_classification, "language_modelling": watched_language_modelling}
+
+
+@functools.cache
+def learner_of(kind, seeds):
+    """One for all runs: its evaluation is compiled once."""
+    return TASKS[kind](seeds)
+
+
 SEEDS = (3, 4)
 EPOCHS = 3
 
@@ -151,8 +131,9 @@ def run(
 
 
 def train(kind, folder, seeds=SEEDS, stop_after=None):
-    """A short training with everything on that draws noise; None if it was stopped."""
-    task = TASKS[kind](seeds)
+    """A short training with everything on that draws noise: (learner, result, what was evaluated)."""
+    task = learner_of(kind, seeds)
+    task.evaluated = evaluated = []
     options = dict(
         optimizer=make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01),
         # The rate follows the dev history, so that a history lost in resuming would show.
@@ -162,7 +143,7 @@ def train(kind, folder, seeds=SEEDS, stop_after=None):
     result = run(
         task, folder, seeds=seeds, epochs=EPOCHS, should_stop=lambda step: step == stop_after, **options
     )
-    return task, result
+    return task, result, evaluated
 
 
 def metrics(folder):
@@ -182,7 +163,7 @@ def assert_close(actual, expected):
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    """Uninterrupted runs, one per task: (task, result, folder)."""
+    """Uninterrupted runs, one per task: (learner, result, what was evaluated, folder)."""
     done = {}
 
     def get(kind):
@@ -204,15 +185,15 @@ def reference(tmp_path_factory):
     ],
 )
 def test_stopped_run_resumes_bit_for_bit(kind, where, reference, tmp_path):
-    task, result, folder = reference(kind)
+    task, result, evaluated, folder = reference(kind)
     assert task.num_batches > 3
     stop_after = task.num_batches + (0 if where == "after_an_epoch" else 3)
     with pytest.raises(Stopped, match=f"after step {stop_after} of {EPOCHS * task.num_batches}"):
         train(kind, tmp_path, stop_after=stop_after)
     assert len(metrics(tmp_path)) < len(metrics(folder))
-    again, resumed = train(kind, tmp_path)
+    _, resumed, again = train(kind, tmp_path)
     assert_identical(resumed.params, result.params)
-    assert_identical(again.evaluated[-1], task.evaluated[-1])
+    assert_identical(again[-1], evaluated[-1])
     assert (tmp_path / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
     assert resumed.best_epoch.tolist() == result.best_epoch.tolist()
     assert resumed.epochs == result.epochs == EPOCHS
@@ -220,24 +201,24 @@ def test_stopped_run_resumes_bit_for_bit(kind, where, reference, tmp_path):
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_seeds_trained_together_are_those_trained_alone(kind, reference, tmp_path):
-    _, together, folder = reference(kind)
-    for index, seed in enumerate(SEEDS):
-        _, alone = train(kind, tmp_path / str(seed), seeds=(seed,))
-        assert_close(
-            jax.tree.map(lambda leaf: leaf[0], alone.params),
-            jax.tree.map(lambda leaf, i=index: leaf[i], together.params),
-        )
-        assert alone.best_epoch[0] == together.best_epoch[index]
-        for one, both in zip(metrics(tmp_path / str(seed)), metrics(folder), strict=True):
-            assert one.keys() == both.keys()
-            for name, value in both.items():
-                value = value[index] if isinstance(value, list) else value
-                assert one[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-3))
+    _, together, _, folder = reference(kind)
+    index = 1  # not the first one
+    _, alone, _ = train(kind, tmp_path, seeds=SEEDS[index:])
+    assert_close(
+        jax.tree.map(lambda leaf: leaf[0], alone.params),
+        jax.tree.map(lambda leaf: leaf[index], together.params),
+    )
+    assert alone.best_epoch[0] == together.best_epoch[index]
+    for one, both in zip(metrics(tmp_path), metrics(folder), strict=True):
+        assert one.keys() == both.keys()
+        for name, value in both.items():
+            value = value[index] if isinstance(value, list) else value
+            assert one[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-3))
 
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_seeds_differ_from_each_other(kind, reference):
-    _, result, folder = reference(kind)
+    _, result, _, folder = reference(kind)
     kernels = [leaf for leaf in jax.tree.leaves(result.params) if leaf.ndim == 3]
     assert kernels
     assert all(not np.allclose(leaf[0], leaf[1]) for leaf in kernels)
@@ -282,25 +263,25 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_only_train_and_dev_are_read(kind, reference):
-    task, _, folder = reference(kind)
-    assert [split for split, _ in task.evaluated] == ["dev"] * EPOCHS
+    _, _, evaluated, folder = reference(kind)
+    assert [split for split, _ in evaluated] == ["dev"] * EPOCHS
     assert {record["split"] for record in metrics(folder)} == {"train", "dev"}
     assert not any("test" in name for record in metrics(folder) for name in record)
 
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_returned_parameters_are_those_of_the_best_dev_epoch(kind, reference):
-    task, result, folder = reference(kind)
+    task, result, evaluated, folder = reference(kind)
     dev = np.array([record[task.monitor] for record in metrics(folder) if record["split"] == "dev"])
     best = dev.argmax(axis=0) if task.higher_is_better else dev.argmin(axis=0)
     assert result.best_epoch.tolist() == (best + 1).tolist()
     for index, epoch in enumerate(best):
-        wanted = jax.tree.map(lambda leaf, i=index: leaf[i], task.evaluated[epoch][1])
+        wanted = jax.tree.map(lambda leaf, i=index: leaf[i], evaluated[epoch][1])
         assert_identical(jax.tree.map(lambda leaf, i=index: leaf[i], result.params), wanted)
 
 
 def test_records_have_steps_epochs_and_rates(reference):
-    task, _, folder = reference("language_modelling")
+    task, _, _, folder = reference("language_modelling")
     n = task.num_batches
     records = metrics(folder)
     dev = [record for record in records if record["split"] == "dev"]
@@ -506,18 +487,12 @@ def test_training_in_another_thread_leaves_signals_alone(tmp_path, uninterrupted
 @pytest.mark.slow
 def test_cyclic_text_is_learned_to_a_perplexity_near_one(tmp_path):
     lines = {"train": ["a b c d e"] * 60, "valid": ["a b c d e"] * 6, "test": ["a"]}
-    task = LanguageModelling(
+    task = language_modelling(
         make_corpus("cycle", lines, "here"),
-        LanguageModellingSettings(
-            skips=(Previous(), parse_time_skip("dynamic:3")),
-            features=16,
-            batch_size=4,
-            num_steps=9,
-            dropout=0.0,
-            init_scale=0.1,
-            cell_options=({}, {}),
-            objective=AgentObjective(baseline="batch", entropy_coef=0.01),
-        ),
+        features=16,
+        num_steps=9,
+        init_scale=0.1,
+        objective=AgentObjective(baseline="batch", entropy_coef=0.01),
     )
     rate = dict(learning_rate=lambda epoch, history: np.array([0.02]))
     run(task, tmp_path, seeds=(0,), epochs=12, optimizer=make_optimizer("adam", clip=5.0), **rate)
@@ -529,24 +504,15 @@ def test_cyclic_text_is_learned_to_a_perplexity_near_one(tmp_path):
 
 def test_classifier_learns_to_copy_the_last_symbol(tmp_path):
     x = np.random.default_rng(0).integers(4, size=(300, 5)).astype(np.int32)
-    examples = Examples(x, x[:, -1])
-    splits = {
-        "train": Examples(*(leaf[:240] for leaf in examples[:2])),
-        "dev": Examples(*(leaf[240:] for leaf in examples[:2])),
-    }
-    task = Classification(
-        splits,
-        ClassificationSettings(
-            skips=(parse_time_skip("dynamic:3", mix=0.5),),
-            features=16,
-            num_symbols=4,
-            num_classes=4,
-            batch_size=24,
-            seeds=(0,),
-            cell_options=({},),
-            objective=AgentObjective(baseline="batch"),
-            evaluation_batch_size=60,
-        ),
+    task = classification(
+        {"train": Examples(x[:240], x[:240, -1]), "dev": Examples(x[240:], x[240:, -1])},
+        mix=0.5,
+        features=16,
+        num_symbols=4,
+        num_classes=4,
+        batch_size=24,
+        evaluation_rows=60,
+        objective=AgentObjective(baseline="batch"),
     )
     rate = dict(learning_rate=lambda epoch, history: np.array([0.02]))
     run(task, tmp_path, seeds=(0,), epochs=10, optimizer=make_optimizer("adam"), **rate)
@@ -596,11 +562,31 @@ def test_training_starts_from_given_parameters(tmp_path):
 
 
 def test_the_memory_a_step_needs_is_said_once_and_in_time(tmp_path):
-    said, task = [], TASKS["classification"](SEEDS)
-    run(task, tmp_path, seeds=SEEDS, epochs=1, announce=said.append, should_stop=lambda step: said == [])
+    said, known = [], []
+
+    def stop(step):
+        known.append(len(said))
+        return step == 2
+
+    with pytest.raises(Stopped):
+        run(
+            learner_of("classification", SEEDS),
+            tmp_path,
+            seeds=SEEDS,
+            epochs=1,
+            announce=said.append,
+            should_stop=stop,
+        )
+    assert known == [1, 1]
     (line,) = said
     total, state, work = map(float, re.findall(r"[0-9]+\.[0-9]+", line))
     assert line.startswith("memory: ") and total == pytest.approx(state + work, abs=0.011)
+
+
+def test_what_is_trained_is_trainable():
+    assert isinstance(Scripted([1.0]), Trainable)
+    assert isinstance(learner_of("classification", SEEDS), Trainable)
+    assert not isinstance(object(), Trainable)
 
 
 class Broken(Scripted):

@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from learners import classification, first_batch, stage_of, symbols
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Decision, parse_time_skip
-from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
 from dynskip_jax.training.objective import AgentObjective, AgentStage
-from dynskip_jax.training.stage import of_model
 
 BATCH, TIME, ROLLOUTS = 6, 4, 3
 DYNAMIC = parse_time_skip("dynamic:5")
@@ -154,29 +153,15 @@ def test_rollouts_of_an_example_follow_each_other():
     assert abs(tiled) > 0.1
 
 
-@pytest.mark.slow
 def test_classifier_compares_the_rollouts_of_one_example():
-    rng = np.random.default_rng(0)
-    batch = Examples(rng.integers(5, size=(4, 6)).astype(np.int32), rng.integers(3, size=4))
-
     def loss_of(mix, **objective):
-        task = Classification(
-            {"train": batch},
-            ClassificationSettings(
-                skips=(parse_time_skip("dynamic:4", mix=mix),),
-                features=8,
-                num_symbols=5,
-                num_classes=3,
-                batch_size=4,
-                seeds=(0,),
-                cell_options=({},),
-                objective=AgentObjective(entropy_coef=0.0, **objective),
-            ),
-        )
-        loss, (_, sums) = task.loss(
-            task.init(jax.random.key(1)), (), batch, jax.random.key(2), of_model(task.stage(0), 0)
-        )
-        return loss - sums["nll"] / sums["examples"], sums["examples"]
+        objective = AgentObjective(entropy_coef=0.0, **objective)
+        task = classification(symbols(4, time=6), mix=mix, features=16, batch_size=4, objective=objective)
+        params, keys = task.init(jax.random.key(1)), jax.random.split(jax.random.key(2), 4)
+        carry = task.initial_carry(params, jax.random.key(0))
+        loss, (_, sums) = jax.jit(task.loss)(params, carry, first_batch(task), keys, stage_of(task))
+        nll = sums["nll"]
+        return loss - nll.total / nll.count, nll.count
 
     # With λ = 0 the choice has no effect: the rollouts of an example agree, and none has an advantage.
     agent, examples = loss_of(0.0, baseline="rollouts", rollouts=3)
@@ -184,6 +169,61 @@ def test_classifier_compares_the_rollouts_of_one_example():
     assert abs(agent) < 1e-4
     assert abs(loss_of(0.0, baseline="batch")[0]) > 1e-2
     assert abs(loss_of(1.0, baseline="rollouts", rollouts=3)[0]) > 1e-3
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(),
+        dict(baseline="batch", discount=0.9),
+        dict(baseline="rollouts", rollouts=2, entropy="exact"),
+        dict(baseline="learned"),
+        dict(estimator="vimco", rollouts=2, entropy_coef=0.0),
+        dict(relaxation="soft", relaxed_epochs=1),
+    ],
+    ids=["paper", "batch", "rollouts", "critic", "vimco", "relaxed"],
+)
+def test_rows_that_fill_a_batch_are_as_none(settings, per_step):
+    """Rows of weight 0 change neither the loss nor a gradient, but for the number of rows in the mean."""
+    objective = AgentObjective(**settings)
+    if objective.estimator == "vimco" and per_step:
+        pytest.skip("VIMCO averages predictions of rows")
+    weights = jnp.array([1.0, 1.0, 0.5, 0.5, 0.0, 0.0])  # the rollouts of a row weigh the same
+    decision, values = decision_of(1), decision_of(2).log_prob
+    nll = -rewards_of("per_step" if per_step else "terminal")
+
+    def loss(log_prob, nll, values, count):
+        traced = decision._replace(log_prob=log_prob)
+        traced = jax.tree.map(lambda leaf: leaf[:count], traced)
+        return count * objective.loss(
+            objective.stage(0, 1),
+            nll[:count],
+            traced,
+            valid=None,
+            weights=weights[:count],
+            values=[values[:count]] if objective.baseline == "learned" else None,
+        )
+
+    arguments = decision.log_prob, nll, values
+    (full, full_grads), (alone, grads) = (
+        jax.value_and_grad(lambda *three, n=n: loss(*three, n), argnums=(0, 1, 2))(*arguments) for n in (6, 4)
+    )
+    np.testing.assert_allclose(full, alone, rtol=1e-5)
+    for found, wanted in zip(full_grads, grads, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        assert not np.any(np.asarray(found)[4:])
+    # Weights weigh: by hand, where nothing compares the rows.
+    if not settings:
+        each = [slow_loss_of_row(objective, decision, -nll, i) for i in range(6)]
+        np.testing.assert_allclose(full, np.dot(weights, each), rtol=1e-4)
+
+
+def slow_loss_of_row(objective, decision, rewards, row):
+    """J_1 - J_2 of one row, without a baseline."""
+    log_prob, rewards = np.asarray(decision.log_prob, float), np.asarray(rewards, float)
+    score = (log_prob * slow_returns(objective, log_prob, rewards)).sum(axis=1)[row]
+    return -rewards[row].sum() - score
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from learners import language_modelling, letters
 
-from dynskip_jax.data import make_corpus
-from dynskip_jax.functional import Previous, parse_time_skip
-from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
-from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 
 PARAMS = {"layers": {"0": {"w": jnp.ones((2, 2)), "agent": {"b": jnp.ones(3)}}}, "softmax": jnp.ones(4)}
@@ -110,20 +107,7 @@ def test_adam_direction_is_that_of_optax():
 
 
 def test_agent_of_a_language_model_is_told_from_its_network():
-    lines = dict.fromkeys(("train", "valid", "test"), ["a b c"] * 5)
-    task = LanguageModelling(
-        make_corpus("letters", lines, "here"),
-        LanguageModellingSettings(
-            skips=(Previous(), parse_time_skip("dynamic:2")),
-            features=4,
-            batch_size=2,
-            num_steps=3,
-            dropout=0.0,
-            init_scale=0.1,
-            cell_options=({}, {"agent_features": 3}),
-            objective=AgentObjective(),
-        ),
-    )
+    task = language_modelling(letters(5, 1, 1), batch_size=2, num_steps=3)
     params = task.init(jax.random.key(0))
     optimizer = make_optimizer("sgd", agent_learning_rate=0.001)
     updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)

@@ -1,81 +1,46 @@
 """What changes between epochs, and what models trained together differ in: against models trained alone."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from learners import classification, first_batch, language_modelling, letters, one_seed, stage_of, symbols
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import make_corpus
 from dynskip_jax.devices.parallel import make_parallel
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import Dynamic, Previous, TimeSkip, parse_time_skip
+from dynskip_jax.functional import Dynamic
+from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.runs.run_dir import RunDir
-from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective, AgentStage
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import geometric, linear
-from dynskip_jax.training.stage import Sweep, of_model
+from dynskip_jax.training.stage import Sweep
 
 EXACT = AgentObjective(baseline="rollouts", rollouts=2, entropy="exact", entropy_coef=0.1)
+SPLITS = symbols(40, 20)
 
 
-def splits():
-    rng = np.random.default_rng(0)
-    x = rng.integers(6, size=(60, 7)).astype(np.int32)
-    y = x[:, -2] % 3
-    return {"train": Examples(x[:40], y[:40]), "dev": Examples(x[40:], y[40:])}
+def classifiers(seeds=(0,), objective=EXACT, skip="dynamic:4", mix=0.5, **options):
+    return classification(SPLITS, seeds, skip=skip, mix=mix, objective=objective, **options)
 
 
-def classification(seeds=(0,), objective=EXACT, skip="dynamic:4", **settings):
-    return Classification(
-        splits(),
-        ClassificationSettings(
-            skips=(skip if isinstance(skip, TimeSkip) else parse_time_skip(skip, mix=0.5),),
-            features=6,
-            num_symbols=6,
-            num_classes=3,
-            batch_size=8,
-            seeds=seeds,
-            cell_options=({"agent_features": 5},),
-            objective=objective,
-            **settings,
-        ),
-    )
+def language_models(seeds=(0,), **options):
+    objective = AgentObjective(baseline="batch", entropy_coef=0.1)
+    return language_modelling(letters(26), seeds, objective=objective, **options)
 
 
-def language_modelling(sweep, num_seeds=1, mix=0.5):
-    words = np.random.default_rng(1).choice(list("abcdefg"), size=(40, 4))
-    lines = [" ".join(row) for row in words]
-    corpus = make_corpus("letters", {"train": lines[:26], "valid": lines[26:33], "test": lines[33:]}, "here")
-    return LanguageModelling(
-        corpus,
-        LanguageModellingSettings(
-            skips=(Previous(), parse_time_skip("dynamic:3", mix=mix)),
-            features=6,
-            batch_size=4,
-            num_steps=6,
-            dropout=0.0,
-            init_scale=0.3,
-            cell_options=({}, {"agent_features": 5}),
-            objective=AgentObjective(baseline="batch", entropy_coef=0.1),
-            num_seeds=num_seeds,
-            sweep=sweep,
-        ),
-    )
-
-
-def train(task, seeds, folder, epochs=2, **options):
+def train(task, folder, epochs=2, **options):
     settings = FitSettings(
-        seeds=seeds,
+        seeds=task.seeds,
         epochs=epochs,
         optimizer=make_optimizer("adam"),
-        learning_rate=lambda epoch, history: np.full(len(seeds), 0.02),
+        learning_rate=lambda epoch, history: np.full(len(task.seeds), 0.02),
     )
     return fit(task, settings, RunDir.open(folder, {}), announce=lambda line: None, **options)
 
@@ -111,34 +76,61 @@ def test_numbers_of_a_schedule():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classification", "language modelling"])
-def test_models_that_differ_in_mix_are_those_trained_alone(kind, tmp_path):
+@pytest.mark.parametrize("make", [classifiers, language_models])
+def test_models_that_differ_in_mix_are_those_trained_alone(make, tmp_path):
     mixes = (0.2, 0.9)
-    sweep = Sweep(mix=tuple(m for m in mixes for _ in range(2)))
-    if kind == "classification":
-        together = classification((3, 4) * 2, sweep=sweep)
-        alone = {mix: classification((4,), skip=Dynamic(4, mix)) for mix in mixes}
-    else:
-        together = language_modelling(sweep, num_seeds=4)
-        alone = {mix: language_modelling(Sweep(), mix=mix) for mix in mixes}
-    found = train(together, (3, 4) * 2, tmp_path / "together")
+    together = make((3, 4) * 2, sweep=Sweep(mix=tuple(m for m in mixes for _ in range(2))))
+    found = train(together, tmp_path / "together")
     for number, mix in ((1, 0.2), (3, 0.9)):
-        expected = train(alone[mix], (4,), tmp_path / str(mix))
+        alone = make((4,), mix=mix)
+        expected = train(alone, tmp_path / str(mix))
         assert_same_models(found.params, number, expected.params)
         keys = jax.random.split(jax.random.key(0), 1)
         ours = together.evaluate(found.params, "dev", jnp.repeat(keys, 4))
-        theirs = alone[mix].evaluate(expected.params, "dev", keys)
+        theirs = alone.evaluate(expected.params, "dev", keys)
         for name, value in theirs.items():
             np.testing.assert_allclose(ours[name][number], value[0], rtol=1e-3, err_msg=name)
 
 
+@pytest.mark.slow
+def test_models_that_differ_in_their_objective_are_those_trained_alone(tmp_path):
+    # One relaxed epoch, in which τ counts, and one of samples, with a β that goes down.
+    others = dict(relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0)
+    objective = dataclasses.replace(EXACT, **others)
+    sweep = Sweep(entropy_coef=(0.02, 0.5), temperature=(0.25, 2.0))
+    together = train(classifiers((4, 4), objective, sweep=sweep, epochs=2), tmp_path / "together")
+    assert not np.allclose(*np.asarray(agent_of(together.params)["w_x"][...]))
+    own = dataclasses.replace(objective, entropy_coef=0.5, temperature=2.0)
+    alone = train(classifiers((4,), own, epochs=2), tmp_path / "alone")
+    assert_same_models(together.params, 1, alone.params)
+
+
+def test_what_models_are_told_that_differ_in_their_objective():
+    objective = AgentObjective(
+        entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2, temperature_final=0.25
+    )
+    skips = (F.Previous(), Dynamic(4))
+    sweep = Sweep(entropy_coef=(0.2, 0.8), temperature=(1.0, 4.0))
+    stages = [sweep.stage(objective, epoch, 3, 2, skips) for epoch in range(3)]
+    for epoch, stage in enumerate(stages):
+        for number, (coef, temperature) in enumerate(((0.2, 1.0), (0.8, 4.0))):
+            own = dataclasses.replace(objective, entropy_coef=coef, temperature=temperature)
+            alone = own.stage(epoch, 3)
+            assert stage.policy.mode == alone.policy.mode
+            np.testing.assert_allclose(stage.entropy_coef[number], alone.entropy_coef, rtol=1e-6)
+            np.testing.assert_allclose(stage.policy.temperature[number], alone.policy.temperature, rtol=1e-6)
+    assert [stage.policy.mode for stage in stages] == ["soft", "soft", "sample"]
+    # In evaluation nothing is relaxed, and attention is as sharp in all of them.
+    np.testing.assert_array_equal(sweep.policy("greedy", 2, skips).temperature, [1, 1])
+
+
 def test_models_with_a_smaller_K_never_reach_further(tmp_path):
-    task = classification((0,) * 3, sweep=Sweep(max_skip=(1, 2, 4)))
-    result = train(task, (0,) * 3, tmp_path)
+    task = classifiers((0,) * 3, sweep=Sweep(max_skip=(1, 2, 4)))
+    result = train(task, tmp_path)
     keys = jax.random.split(jax.random.key(0), 3)
     for mode in ("greedy", "sample"):
-        for _, _, actions in task._run(result.params, "dev", keys, mode):
-            reach = np.asarray(actions[0]).max(axis=(1, 2))
+        for _, actions in task.choices(result.params, "dev", keys, layer=0, mode=mode):
+            reach = actions.max(axis=(1, 2))
             assert reach[0] == 1
             assert reach[1] <= 2
     assert reach.tolist() == [1, 2, 4]
@@ -150,10 +142,10 @@ def test_models_with_a_smaller_K_never_reach_further(tmp_path):
 @pytest.mark.slow
 def test_a_sweep_over_devices_is_the_same(tmp_path):
     results = []
+    task = classifiers((0, 1) * 2, sweep=Sweep(mix=(0.1, 0.1, 1.0, 1.0), max_skip=(2, 4, 2, 4)))
     for devices in (1, 2):
-        task = classification((0, 1) * 2, sweep=Sweep(mix=(0.1, 0.1, 1.0, 1.0), max_skip=(2, 4, 2, 4)))
         parallel = make_parallel(devices, num_seeds=4, batch_size=8)
-        results.append(train(task, (0, 1) * 2, tmp_path / str(devices), parallel=parallel).params)
+        results.append(train(task, tmp_path / str(devices), parallel=parallel).params)
     for a, b in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
@@ -163,54 +155,57 @@ def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(t
     objective = dataclasses.replace(
         EXACT, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2, temperature_final=0.5
     )
-    make = lambda: classification((0, 1), objective, epochs=4)
-    whole = train(make(), (0, 1), tmp_path / "whole", epochs=4)
+    task = classifiers((0, 1), objective, epochs=4)
+    whole = train(task, tmp_path / "whole", epochs=4)
     for stop in (7, 12):  # inside the second epoch of 5 steps, relaxed; and inside the third, sampled
         with pytest.raises(Stopped):
-            train(
-                make(),
-                (0, 1),
-                tmp_path / str(stop),
-                epochs=4,
-                should_stop=lambda step, stop=stop: step == stop,
-            )
-        resumed = train(make(), (0, 1), tmp_path / str(stop), epochs=4)
+            train(task, tmp_path / str(stop), epochs=4, should_stop=lambda step, stop=stop: step == stop)
+        resumed = train(task, tmp_path / str(stop), epochs=4)
         for a, b in zip(jax.tree.leaves(resumed.params), jax.tree.leaves(whole.params), strict=True):
             np.testing.assert_array_equal(a, b)
-    sampled = train(classification((0, 1), EXACT, epochs=4), (0, 1), tmp_path / "sampled", epochs=4)
+    sampled = train(classifiers((0, 1), epochs=4), tmp_path / "sampled", epochs=4)
     leaves = zip(jax.tree.leaves(sampled.params), jax.tree.leaves(whole.params), strict=True)
     assert not all(np.allclose(a, b) for a, b in leaves)
 
 
-def loss_and_gradient(objective, carry=None, **settings):
-    task = classification(objective=objective, skip=Dynamic(4, 1.0), **settings)
+@functools.cache
+def free_agent(objective):
+    """A learner whose choices matter, and its loss with gradients, compiled."""
+    task = classifiers(objective=objective, mix=1.0)
+    return task, jax.jit(jax.value_and_grad(task.loss, has_aux=True))
+
+
+def loss_and_gradient(objective, carry=None):
+    task, value = free_agent(objective)
     params = task.init(jax.random.key(1))
-    batch = jax.tree.map(lambda leaf: leaf[0], next(iter(task.train_batches(0))))
     carry = task.initial_carry(params, jax.random.key(0)) if carry is None else carry
-    stage = of_model(task.stage(0), 0)
-    value = jax.value_and_grad(task.loss, has_aux=True)
-    return value(params, carry, batch, jax.random.key(2), stage)
+    keys = jax.random.split(jax.random.key(2), 8)
+    return value(params, carry, first_batch(task), keys, stage_of(task))
 
 
 def cell_of(gradient):
     return gradient["stack"]["layers"][0]["cell"]
 
 
+def agent_of(params):
+    return cell_of(params)["agent"]
+
+
 def agent_gradient(gradient):
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(cell_of(gradient)["agent"])])
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(agent_of(gradient))])
 
 
 def test_a_moving_average_is_that_of_the_rewards_so_far():
-    objective = AgentObjective(baseline="moving_average", entropy_coef=0.0, decay=0.8)
+    objective = AgentObjective(baseline="moving_average", entropy_coef=0.0, baseline_decay=0.8)
     (_, (carry, sums)), first = loss_and_gradient(objective)
-    nll = sums["nll"] / sums["examples"]
-    np.testing.assert_allclose(F.moving_average_value(carry), np.full(8, -nll), rtol=1e-5)
+    nll = sums["nll"].total / sums["nll"].count
+    np.testing.assert_allclose(F.moving_average_value(carry[1]), np.full(8, -nll), rtol=1e-5)
     # The first batch has no past: nothing is subtracted from it. The next one is compared with the first.
     _, none = loss_and_gradient(AgentObjective(entropy_coef=0.0))
     np.testing.assert_allclose(agent_gradient(first), agent_gradient(none), rtol=1e-4, atol=1e-6)
     (_, (later, _)), second = loss_and_gradient(objective, carry)
     assert np.abs(agent_gradient(second)).sum() < 0.5 * np.abs(agent_gradient(first)).sum()
-    np.testing.assert_allclose(later.weight, np.full(8, 1 - 0.8**2), rtol=1e-6)
+    np.testing.assert_allclose(later[1].weight, np.full(8, 1 - 0.8**2), rtol=1e-6)
 
 
 def test_a_critic_is_fitted_and_leaves_the_network_alone():
@@ -239,7 +234,7 @@ def test_vimco_trains_the_averaged_prediction():
     # The metrics stay those of single samples; the agent gets a gradient of its own.
     (_, (_, sums)), gradient = loss_and_gradient(vimco)
     (_, (_, of_samples)), other = loss_and_gradient(alone)
-    np.testing.assert_allclose(sums["nll"], of_samples["nll"], rtol=1e-6)
+    np.testing.assert_allclose(sums["nll"].total, of_samples["nll"].total, rtol=1e-6)
     assert np.abs(agent_gradient(gradient)).max() > 1e-6
     assert not np.allclose(agent_gradient(gradient), agent_gradient(other))
 
@@ -254,35 +249,37 @@ def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
 
 
 def test_averaged_predictions_are_means_of_probabilities():
-    task = classification(skip=Dynamic(4, 1.0))
-    params = jax.tree.map(lambda leaf: leaf[None], task.init(jax.random.key(1)))
+    task, _ = free_agent(AgentObjective(entropy_coef=0.0))
+    params = task.init(jax.random.key(1))
     keys = jax.random.split(jax.random.key(3), 1)
-    model = nnx.merge(task.graphdef, jax.tree.map(lambda leaf: leaf[0], params))
-    dev = task.splits["dev"]
-    total = 0
-    key = jax.random.fold_in(keys[0], 0)  # of the first batch, which is all of them
-    x = np.concatenate(
-        [dev.x, np.repeat(dev.x[:1], task.settings.evaluation_batch_size - len(dev.x), axis=0)]
-    )
-    for sample in jax.random.split(key, 5):
-        total += jax.nn.softmax(model(jnp.asarray(x), rngs=sample).logits)[: len(dev.x)]
-    nll = -np.log(np.asarray(total / 5)[np.arange(len(dev.y)), dev.y])
-    averaged = task.evaluate(params, "dev", keys, mode="sample", samples=5)
+    dev, samples = SPLITS["dev"], 5
+    # The samples of an example stand side by side, and draw with the key of the first and only batch.
+    key = jax.random.fold_in(keys[0], 0)
+    rows = np.repeat(dev.inputs, samples, axis=0)
+    logits = task.model(params)(
+        jnp.asarray(rows), rngs=key, policy=F.Policy("sample"), deterministic=True
+    ).logits
+    mean = np.asarray(jax.nn.softmax(logits), float).reshape(len(dev), samples, -1).mean(axis=1)
+    nll = -np.log(mean[np.arange(len(dev)), dev.targets])
+    read = dict(batch_size=len(dev))
+    averaged = task.evaluate(one_seed(params), "dev", keys, mode="sample", samples=samples, **read)
     np.testing.assert_allclose(averaged["dev_nll"], nll.mean(), rtol=1e-5)
-    np.testing.assert_allclose(averaged["dev_accuracy"], (total.argmax(-1) == dev.y).mean(), rtol=1e-6)
-    greedy, repeated = (task.evaluate(params, "dev", keys, mode="greedy", samples=n) for n in (1, 3))
-    np.testing.assert_allclose(greedy["dev_nll"], repeated["dev_nll"], rtol=1e-5)
+    accuracy = (mean.argmax(-1) == dev.targets).mean()
+    np.testing.assert_allclose(averaged["dev_accuracy"], accuracy, rtol=1e-6)
+    greedy, repeated = (
+        task.evaluate(one_seed(params), "dev", keys, mode="greedy", samples=n, **read) for n in (1, 3)
+    )
+    for name, value in greedy.items():
+        np.testing.assert_allclose(repeated[name], value, rtol=1e-5, err_msg=name)
 
 
 def test_positions_stand_beside_the_symbols():
     same = jnp.zeros((2, 7), jnp.int32)
     outputs = []
     for positions in (0, 7):
-        task = classification(skip="lstm", num_positions=positions)
-        model = task._model(jax.random.key(0))
+        model = SequenceClassifier(6, 8, 3, [F.Previous()], num_positions=positions, rngs=nnx.Rngs(0))
         assert model.stack.layers[0].cell.in_features == 6 + positions
-        x = model(same).observations[0][0]
-        outputs.append(x)
+        outputs.append(model(same).observations[0][0])
     assert (outputs[0][:, 0] == outputs[0][:, 3]).all()
     np.testing.assert_array_equal(outputs[1][0, :, 6:], np.eye(7))
 
@@ -298,20 +295,30 @@ def test_positions_stand_beside_the_symbols():
         (dict(relaxed_entropy_coef_final=-0.1), "give both"),
         (dict(temperature=0.0), "positive"),
         (dict(temperature_final=-1.0), "positive"),
-        (dict(decay=1.0), "decay"),
+        (dict(baseline_decay=1.0), r"baseline_decay must lie in \[0, 1\)"),
         (dict(entropy_coef_final=-0.1), "negative"),
-        (dict(relaxation="hard"), "unknown relaxation"),
+        (
+            dict(relaxation="hard"),
+            "^relaxation is 'hard': choose none, soft, gumbel_softmax, straight_through or reinmax$",
+        ),
+        (dict(baseline="batches"), "^baseline is 'batches': choose none, batch, rollouts, "),
+        (dict(entropy_coef=(0.1, 0.2)), "several are for `Sweep`"),
     ],
     ids=str,
 )
-def test_objectives_without_a_meaning_are_refused(settings, words):
+def test_objectives_without_a_meaning_are_refused(settings, words, as_users):
     with pytest.raises(UserError, match=words):
         AgentObjective(**settings)
 
 
-def test_language_models_say_which_baselines_they_have():
-    task = language_modelling(Sweep())
-    for baseline in ("learned", "moving_average"):
-        objective = dataclasses.replace(task.settings.objective, baseline=baseline)
-        with pytest.raises(UserError, match="choose none, batch or rollouts"):
-            LanguageModelling(task.corpus, dataclasses.replace(task.settings, objective=objective))
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        (dict(baseline="moving_average"), "moving_average.*: choose none, batch, rollouts or learned"),
+        (dict(estimator="vimco", rollouts=2, entropy="exact"), "vimco averages predictions of whole rows"),
+    ],
+    ids=str,
+)
+def test_tasks_with_a_loss_for_each_step_say_what_they_do_not_have(objective, words):
+    with pytest.raises(UserError, match=words):
+        language_modelling(letters(26), objective=AgentObjective(**objective))
