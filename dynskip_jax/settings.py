@@ -10,6 +10,8 @@ from typing import Any
 
 from dynskip_jax.errors import UserError
 
+Number = int | float
+
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
@@ -22,12 +24,12 @@ class Bounds:
         below: above all values allowed.
     """
 
-    at_least: float | None = None
-    above: float | None = None
-    at_most: float | None = None
-    below: float | None = None
+    at_least: Number | None = None
+    above: Number | None = None
+    at_most: Number | None = None
+    below: Number | None = None
 
-    def hold(self, value: float) -> bool:
+    def hold(self, value: Number) -> bool:
         """Whether a value lies inside; NaN and infinity lie in no bounds."""
         return math.isfinite(value) and not (
             (self.at_least is not None and value < self.at_least)
@@ -51,10 +53,10 @@ def setting(
     default: Any = dataclasses.MISSING,
     help: str = "",
     *,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    below: float | None = None,
+    at_least: Number | None = None,
+    above: Number | None = None,
+    at_most: Number | None = None,
+    below: Number | None = None,
     sweep: bool = False,
 ) -> Any:
     """Returns a dataclass's field with what is known of it.
