@@ -246,7 +246,7 @@ class Epoch:
         """Returns the training metrics of the epoch so far."""
         sums = self._parallel.gather(state.sums)
         with np.errstate(invalid="ignore", divide="ignore"):  # of a seed that has skipped every step
-            return self._task.summarise({name: np.asarray(value) for name, value in sums.items()})
+            return self._task.summarise(jax.tree.map(np.asarray, sums))
 
     def shown(self, state: TrainState) -> dict[str, Callable[[], float]]:
         """Returns what stands beside the progress bar. With several processes a metric takes all of them to

@@ -23,7 +23,7 @@ from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.training.asgd import AveragedState, average_start, average_update
 
 PyTree = Any
-Sums = dict[str, Array]
+Sums = dict[str, Any]  # arrays, or trees of them
 Metrics = dict[str, np.ndarray]  # one value per seed
 
 
