@@ -15,8 +15,10 @@ def command():
 
 @pytest.fixture(scope="session")
 def corpus_folder(tmp_path_factory):
-    """A text corpus called `letters`: 360 tokens to train on, 8 words and <eos>; valid and test are as long as
-    each other, so that one program reads both."""
+    """A text corpus called `letters`: 360 tokens to train on, 8 words and <eos>.
+
+    Valid and test are of one length, so that one program reads both.
+    """
     folder = tmp_path_factory.mktemp("data") / "letters"
     folder.mkdir()
     rng = np.random.default_rng(0)
@@ -88,5 +90,5 @@ def swept_numbers(small_number_prediction, tmp_path_factory):
     """A plain LSTM and a model of which four values of λ and K are trained together, two seeds."""
     folder = tmp_path_factory.mktemp("numbers") / "swept"
     swept = ("--compare", "lstm,dynamic:10", "--mix", "0.1,0.9", "--max-skip", "2,10", "--seeds", 2)
-    arguments = (*swept, *SMALL_NUMBERS, "--epochs", 1)
+    arguments = (*swept, *SMALL_NUMBERS, "--preset", "paper", "--epochs", 1)
     return finished_run(COMMANDS["number_prediction"], folder, *arguments)

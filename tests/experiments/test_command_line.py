@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from commands import (
     SMALL_NUMBERS,
+    SMALL_PTB,
     assert_picture,
     assert_user_error,
     load,
@@ -229,18 +230,19 @@ def test_without_data_the_embedded_corpus_is_used_and_named_everywhere(command, 
 
 
 @pytest.mark.parametrize("name", ["ptb", pytest.param("number_prediction", marks=pytest.mark.slow)])
-def test_run_in_bfloat16(name, command, finished_ptb, finished_numbers, tmp_path):
-    main, finished, metric = {
-        "ptb": (PTB, finished_ptb, "test_perplexity"),
-        "number_prediction": (NUMBERS, finished_numbers, "test_nll"),
+def test_run_in_bfloat16(name, command, corpus_folder, small_number_prediction, tmp_path):
+    main, arguments, metric = {
+        "ptb": (PTB, ("--data", corpus_folder, *SMALL_PTB), "dev_perplexity"),
+        "number_prediction": (NUMBERS, SMALL_NUMBERS, "dev_nll"),
     }[name]
-    outcome = command(main, *finished.arguments, "--precision", "bf16", "--run-dir", tmp_path / "run")
-    assert outcome.status == 0, outcome.err
-    assert settings_of(tmp_path / "run")["precision"] == "bf16"
-    assert settings_of(finished.folder)["precision"] == "f32"
-    wide, narrow = (
-        load(path / "result.json")["metrics"][metric]["mean"] for path in (finished.folder, tmp_path / "run")
-    )
+    found = []
+    for precision in ("f32", "bf16"):
+        folder = tmp_path / precision
+        options = ("--model", "lstm", "--epochs", 2, "--precision", precision, "--run-dir", folder)
+        assert command(main, *arguments, *options).status == 0
+        assert settings_of(folder)["precision"] == precision
+        found.append([record[metric] for record in records(folder) if record["split"] == "dev"])
+    wide, narrow = found
     assert narrow != wide and narrow == pytest.approx(wide, rel=0.02)
 
 
