@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import COMMANDS, SMALL_PTB, assert_user_error, load, snapshot
+from commands import COMMANDS, SMALL_NUMBERS, SMALL_PTB, assert_user_error, load, snapshot
 
 from experiments import number_prediction, ptb
 
@@ -105,10 +105,14 @@ OF_BOTH = [
 def test_senseless_flag_is_one_line_and_nothing_is_written(
     name, arguments, parts, command, corpus_folder, small_number_prediction, here
 ):
-    if arguments[0].startswith("--") and name == "ptb":
-        arguments = ("--data", corpus_folder, *arguments)
+    if arguments[0].startswith("--"):
+        small = ("--data", corpus_folder, *SMALL_PTB) if name == "ptb" else SMALL_NUMBERS
+        arguments = (*small, *arguments)
     assert_user_error(command(COMMANDS[name], *arguments), *parts)
     assert snapshot(here) == {}
+
+
+VIMCO = ("--estimator", "vimco", "--rollouts", "2", "--baseline", "none")
 
 
 @pytest.mark.parametrize(
@@ -118,11 +122,12 @@ def test_senseless_flag_is_one_line_and_nothing_is_written(
         (PTB, ("--dataset", "nope"), ("no dataset 'nope'",)),
         (PTB, ("--plateau", "nan"), ("--plateau must be a finite number, got nan",)),
         (PTB, ("--char-maps", "5,x"), ("--char-maps: takes whole numbers",)),
-        (PTB, ("--estimator", "vimco", "--rollouts", "2", "--baseline", "none"), ("vimco", "each step")),
+        (PTB, (*VIMCO, "--entropy-coef", "0"), ("vimco", "each step")),
+        (PTB, VIMCO, ("vimco", "exact entropy", "entropy_coef of 0")),
         (PTB, ("--baseline", "moving_average"), ("moving_average", "each step")),
         (PTB, ("--learning-rate", "1,2"), ("--learning-rate", "--agent-learning-rate none")),
         (PTB, ("--start-from", "nowhere", "--model", "lstm"), ("nowhere is not a run folder",)),
-        (PTB, ("--data", "a\0b"), ("a\\x00b",)),
+        (PTB, ("--data", "a\0b"), ("the folder a\0b does not exist",)),
         (PTB, ("predict",), ("no command 'predict'", "train, explain, generate, evaluate")),
         (NUMBERS, ("generate",), ("no command 'generate'", "train, predict, explain")),
         (NUMBERS, ("predict",), ("--run-dir is needed",)),
@@ -139,7 +144,7 @@ def test_senseless_flag_of_one_experiment(
     main, arguments, parts, command, corpus_folder, small_number_prediction, here
 ):
     if main is PTB and not {"--dataset", "--data", "predict"} & set(arguments):
-        arguments = ("--data", corpus_folder, *arguments)
+        arguments = ("--data", corpus_folder, *SMALL_PTB, *arguments)
     assert_user_error(command(main, *arguments), *parts)
     assert snapshot(here) == {}
 
@@ -247,7 +252,7 @@ def test_one_model_does_not_become_several_in_its_folder(copied, command, corpus
 
 def test_another_experiments_run_is_left_as_it_is(copied, command, small_number_prediction):
     before = snapshot(copied)
-    outcome = command(NUMBERS, "--run-dir", copied)
+    outcome = command(NUMBERS, *SMALL_NUMBERS, "--run-dir", copied)
     assert_user_error(outcome, 'experiment was "ptb" and is now "number_prediction"')
     assert snapshot(copied) == before
 
@@ -319,7 +324,7 @@ def broken(text):
         (rewrite(settings=None), "settings.run.preset was not set", "config.json"),
         (rewrite(settings={"run": 3}), "settings.run was 3", "config.json"),
         (rewrite(settings={"run": {"seed": "x"}}), 'settings.run.seed was "x"', "config.json"),
-        (rewrite(settings={"run": {"sead": 1}}), "settings.run.sead was 1", "sead"),
+        (rewrite(settings={"run": {"sead": 1}}), "settings.run.sead was 1", "there is no setting sead"),
     ],
     ids=lambda value: getattr(value, "__name__", "") or str(value)[:40],
 )
