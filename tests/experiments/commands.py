@@ -36,7 +36,7 @@ class Finished(NamedTuple):
 
 
 def execute(main: Command | Callable[[], None], *arguments: object, standard_input: str = "") -> Outcome:
-    """What a command line does, as the shell would see it; `main` is a function or an experiment's command."""
+    """What a command line does, as the shell would see it; `main`: a function or an experiment's command."""
     out, err, status = io.StringIO(), io.StringIO(), 0
     run = (lambda: cli.main(main)) if isinstance(main, Command) else main
     with pytest.MonkeyPatch.context() as patch:
