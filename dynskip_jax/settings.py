@@ -41,12 +41,16 @@ class Bounds:
     def __str__(self) -> str:
         """What a value outside is told."""
         if self.at_least is not None and self.at_most is not None:
-            return f"must lie between {self.at_least:g} and {self.at_most:g}"
+            return f"must lie between {_plain(self.at_least)} and {_plain(self.at_most)}"
         if self.at_least is not None and self.below is not None:
             return f"must lie in [{self.at_least:g}, {self.below:g})"
         if self.at_least is not None:
             return "must not be negative" if self.at_least == 0 else f"must be at least {self.at_least:g}"
         return "must be positive and finite" if self.above == 0 else "must be a finite number"
+
+
+def _plain(bound: Number) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def setting(
