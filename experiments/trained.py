@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from dynskip_jax import functional as F
@@ -150,7 +151,8 @@ def one_of(found: Finished, seed: int | None) -> Trained:
             f"{found.run.path} has the seeds {', '.join(map(str, found.seeds))}: there is no seed {seed}"
         )
     member = found.members.start + (0 if seed is None else found.seeds.index(seed))
-    params, policy = jax.tree.map(lambda leaf: leaf[member], (found.params, found.learner.policy()))
+    everyones = found.params, found.learner.policy()
+    params, policy = jax.tree.map(lambda leaf: jnp.asarray(leaf)[member], everyones)
     model = found.learner.model(params)
     model.eval()
     return Trained(
