@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import shutil
 import textwrap
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -182,7 +183,7 @@ def _number_of(hint: Any) -> type:
 def _reader(field: dataclasses.Field, hint: Any) -> Callable[[str], Any]:
     kind = str if words_of(hint) else _number_of(hint)
     several = field.metadata["sweep"] or _is_tuple(hint)
-    optional = without_none(hint) is not hint
+    optional = type(None) in typing.get_args(hint)
 
     def read(text: str) -> Any:
         if optional and text == "none":
