@@ -42,7 +42,7 @@ class Bounds:
         """What a value outside is told."""
         has_end = self.at_most is not None or self.below is not None
         if self.at_least is not None and self.at_most is not None:
-            return f"must lie between {self.at_least:g} and {self.at_most:g}"
+            return f"must lie between {_plain(self.at_least)} and {_plain(self.at_most)}"
         if self.at_least is not None and self.below is not None:
             return f"must lie in [{self.at_least:g}, {self.below:g})"
         if self.at_least == 0 and not has_end:
@@ -51,6 +51,10 @@ class Bounds:
             return "must be positive and finite"
         sides = {name.replace("_", " "): value for name, value in vars(self).items() if value is not None}
         return "must be " + (" and ".join(f"{k} {v:g}" for k, v in sides.items()) or "a finite number")
+
+
+def _plain(bound: Number) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def setting(

@@ -3,12 +3,16 @@
 import argparse
 import dataclasses
 import shutil
+import textwrap
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.settings import check, field_types, listed, without_none, words_of
 from experiments.settings import Resolved, Settings, fields_of, flag, get
+
+_GLUE = "\0"  # between a flag and its value, which stay in one line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +74,7 @@ def read_training(command: Command, arguments: Sequence[str]) -> tuple[dict[str,
         prog=name,
         usage=f"{name} [{'|'.join(['train', *command.subcommands])}] [--flag value …]",
         description=command.about,
-        epilog=_epilog(command),
+        epilog=_epilog(command, width),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=width),
         allow_abbrev=False,
     )
@@ -115,14 +119,31 @@ def config_table(resolved: Resolved) -> str:
     )
 
 
-def _epilog(command: Command) -> str:
-    lines = ["commands (each has --help):", "  train (the default): everything above"]
-    lines += [f"  {name}: {sub.about}" for name, sub in command.subcommands.items()]
-    lines += ["", "presets, and what they set:"]
-    for name, values in command.presets.items():
-        settings = " ".join(f"{flag(key)} {_shown(value)}" for key, value in values.items())
-        lines.append(f"  {name}: {settings or 'the defaults'}")
-    return "\n".join(lines)
+def _epilog(command: Command, width: int) -> str:
+    commands = {"train (the default)": "everything above"}
+    commands |= {name: sub.about for name, sub in command.subcommands.items()}
+    presets = {
+        name: " ".join(_typed(key, value) for key, value in values.items()) or "the defaults"
+        for name, values in command.presets.items()
+    }
+    lines = ["commands (each has --help):", *_listed(commands, width)]
+    return "\n".join([*lines, "", "presets, and what they set:", *_listed(presets, width)])
+
+
+def _listed(entries: Mapping[str, str], width: int) -> list[str]:
+    """Lines of an indented list."""
+    how = dict(
+        initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+    )
+    wrapped = [textwrap.wrap(f"{name}: {text}", width, **how) for name, text in entries.items()]
+    return [line.replace(_GLUE, " ") for lines in wrapped for line in lines]
+
+
+def _typed(name: str, value: Any) -> str:
+    """A setting as it is typed."""
+    if isinstance(value, bool):
+        return flag(name) if value else flag(f"no_{name}")
+    return f"{flag(name)}{_GLUE}{_shown(value)}"
 
 
 def _add(parser: Any, kind: type) -> None:
@@ -162,7 +183,7 @@ def _number_of(hint: Any) -> type:
 def _reader(field: dataclasses.Field, hint: Any) -> Callable[[str], Any]:
     kind = str if words_of(hint) else _number_of(hint)
     several = field.metadata["sweep"] or _is_tuple(hint)
-    optional = without_none(hint) is not hint
+    optional = type(None) in typing.get_args(hint)
 
     def read(text: str) -> Any:
         if optional and text == "none":

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from dynskip_jax.settings import setting
 from experiments.command_line import Command, Subcommand
-from experiments.settings import Agent, Data, Model, Numbers, Settings, Training
+from experiments.settings import MAX_SEED, Agent, Data, Model, Numbers, Settings, Training
 from experiments.text import EXPLAIN, TextFlags
 
 # What the agents of presets that fit a CPU are trained with: an Adam of their own, so that REINFORCE's noise
@@ -264,7 +264,9 @@ class GenerateFlags(TextFlags):
     text: str = setting("", "The beginning, to be continued.")
     words: int = setting(60, "How many words to write.", at_least=1)
     temperature: float = setting(0.8, "Below 1 likely words become likelier.", above=0)
-    key: int = setting(0, "The seed of the words: another one writes another text.", at_least=0)
+    key: int = setting(
+        0, "The seed of the words: another one writes another text.", at_least=0, at_most=MAX_SEED
+    )
 
 
 @dataclasses.dataclass(frozen=True)

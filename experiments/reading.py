@@ -1,5 +1,6 @@
 """What finished models make of a text: the commands `predict` and `explain`."""
 
+import contextlib
 import hashlib
 import re
 import sys
@@ -55,15 +56,13 @@ def explain(command: Command, flags: ExplainFlags) -> None:
 
 def _lines(path: str | None) -> Iterator[str]:
     """The lines of a file, or of standard input."""
-    if path is None:
-        yield from sys.stdin
-        return
+    name = "standard input" if path is None else f"--input {path}"
     try:
-        with open(path, encoding="utf-8") as file:
-            yield from file
-    except (OSError, UnicodeDecodeError) as error:
+        with contextlib.nullcontext(sys.stdin) if path is None else open(path, encoding="utf-8") as lines:
+            yield from lines
+    except (OSError, ValueError) as error:  # among them text that is not UTF-8, and a path with a NUL
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--input {path} cannot be read ({reason})") from None
+        raise UserError(f"{name} cannot be read ({reason})") from None
 
 
 def _picture(model: str, seed: int, text: str) -> str:

@@ -91,6 +91,7 @@ def run(
         if finished is not None and finished.get("epochs_asked", 0) >= fits[model].epochs:
             announce(f"{model}: finished already, in {folder}")
         else:
+            here.withdraw_result()
             try:
                 finished = _run_model(
                     experiment, model, data, learners[model], fits[model], here, parallel, announce

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from dynskip_jax import functional as F
@@ -123,13 +124,20 @@ def _finished(run: RunDir, name: str) -> Finished:
             f"{run.path} holds a run of format {config.get('format', 1)}, and this version reads format "
             f"{FORMAT}: train again, or read it with the version that wrote it"
         )
-    kind = imported(config["code"])
-    experiment: Experiment = kind(from_kept(kind.command.settings, config["settings"]))
+    try:
+        kind = imported(config["code"])
+        experiment: Experiment = kind(from_kept(kind.command.settings, config["settings"]))
+        value = list(experiment.values(name)).index(result.get("selected", {}))
+        seeds = tuple(result["seeds"])
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
+            "restore it, or train again"
+        ) from error
     vocabulary = _vocabulary(run.path / VOCABULARY)
     learner = experiment.learner(name, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
-    value = list(experiment.values(name)).index(result.get("selected", {}))
-    return Finished(run, name, experiment, vocabulary, learner, params, tuple(result["seeds"]), value)
+    return Finished(run, name, experiment, vocabulary, learner, params, seeds, value)
 
 
 def one_of(found: Finished, seed: int | None) -> Trained:
@@ -143,7 +151,8 @@ def one_of(found: Finished, seed: int | None) -> Trained:
             f"{found.run.path} has the seeds {', '.join(map(str, found.seeds))}: there is no seed {seed}"
         )
     member = found.members.start + (0 if seed is None else found.seeds.index(seed))
-    params, policy = jax.tree.map(lambda leaf: leaf[member], (found.params, found.learner.policy()))
+    everyones = found.params, found.learner.policy()
+    params, policy = jax.tree.map(lambda leaf: jnp.asarray(leaf)[member], everyones)
     model = found.learner.model(params)
     model.eval()
     return Trained(
@@ -164,5 +173,5 @@ def _vocabulary(path: Path) -> Vocabulary | None:
         return None
     try:
         return Vocabulary(tuple(json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None

@@ -186,6 +186,10 @@ class RunDir:
         """
         _write_atomically(self._result, json.dumps(_to_json(result), indent=2, allow_nan=False) + "\n")
 
+    def withdraw_result(self) -> None:
+        """Removes `result.json`: the run goes on, and its checkpoints are no longer those that it tells of."""
+        self._result.unlink(missing_ok=True)
+
     def result(self) -> dict | None:
         """Returns the result, or None while the run is not finished.
 

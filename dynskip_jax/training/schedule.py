@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Float
 
 Schedule = Callable[[int, np.ndarray], np.ndarray]
+Rate = float | Float[np.ndarray, " seeds"]  # of all seeds, or of each
 
 
-def decay_after(initial: float, factor: float, epochs: int) -> Schedule:
+def decay_after(initial: Rate, factor: float, epochs: int) -> Schedule:
     """Constant for `epochs` epochs, then multiplied by `factor` once an epoch (Zaremba et al. 2014)."""
 
     def rate(epoch: int, history: np.ndarray) -> np.ndarray:
@@ -16,7 +18,7 @@ def decay_after(initial: float, factor: float, epochs: int) -> Schedule:
     return rate
 
 
-def decay_on_plateau(initial: float, factor: float, *, threshold: float, floor: float) -> Schedule:
+def decay_on_plateau(initial: Rate, factor: float, *, threshold: float, floor: float) -> Schedule:
     """Multiplied by `factor` after each epoch in which the dev metric fell by less than `threshold`.
 
     The schedule of the released language model of Gui et al. (2019); never below `floor`. Each seed follows

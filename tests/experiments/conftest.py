@@ -1,37 +1,11 @@
-"""Runs experiments' command lines in this process, on data small enough for a test."""
-
-import contextlib
-import io
-import sys
-from collections.abc import Callable
-from typing import NamedTuple
+"""Data small enough for a test, and runs that are finished once for all tests that only read them."""
 
 import numpy as np
 import pytest
+from commands import COMMANDS, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
 
 from dynskip_jax.data import NumberPredictionData, ptb
 from dynskip_jax.data.number_prediction import check_length, generate_splits
-from experiments import number_prediction_experiment
-from experiments.cli import run_main
-
-
-class Outcome(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-def execute(main: Callable[[], None], *arguments: object) -> Outcome:
-    """What a command line does, as the shell would see it."""
-    out, err, status = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["experiment", *map(str, arguments)])
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                run_main(main)
-            except SystemExit as stop:
-                status = stop.code or 0
-    return Outcome(status, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")
@@ -41,12 +15,15 @@ def command():
 
 @pytest.fixture(scope="session")
 def corpus_folder(tmp_path_factory):
-    """A text corpus called `letters`: 360 tokens to train on, 8 words and <eos>."""
+    """A text corpus called `letters`: 360 tokens to train on, 8 words and <eos>.
+
+    Valid and test are of one length, so that one program reads both.
+    """
     folder = tmp_path_factory.mktemp("data") / "letters"
     folder.mkdir()
     rng = np.random.default_rng(0)
-    for split, lines in (("train", 60), ("valid", 9), ("test", 7)):
-        words = rng.choice(list("abcdefgh"), size=(lines, 5))
+    for split, lines in (("train", 72), ("valid", 8), ("test", 8)):
+        words = rng.choice(list("abcdefgh"), size=(lines, 4))
         (folder / f"{split}.txt").write_text("".join(f"{' '.join(row)}\n" for row in words))
     return folder
 
@@ -57,13 +34,13 @@ def small_number_prediction():
 
     def load(length, *, data=None, num_train=60):
         check_length(length)
-        sizes = {"train": min(num_train, 60), "dev": 20, "test": 30}
+        sizes = {"train": min(num_train, 60), "dev": 20, "test": 20}
         return NumberPredictionData(
             f"number_prediction/length_{length}", generate_splits(length, 0, sizes), "made for a test"
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(number_prediction_experiment, "load_number_prediction", load)
+        patch.setattr("experiments.number_prediction_experiment.load_number_prediction", load)
         yield
 
 
@@ -73,3 +50,45 @@ def no_data_found(monkeypatch, tmp_path_factory):
     monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path_factory.mktemp("tfds")))
     monkeypatch.setattr(ptb, "is_reachable", lambda url: False)
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    """An empty folder to be in: whatever is written without being told lands there."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished_ptb(corpus_folder, tmp_path_factory):
+    """One model of letters, one seed, two epochs."""
+    folder = tmp_path_factory.mktemp("ptb") / "run"
+    arguments = ("--data", corpus_folder, "--model", "dynamic:3", *SMALL_PTB, "--epochs", 2)
+    return finished_run(COMMANDS["ptb"], folder, *arguments)
+
+
+@pytest.fixture(scope="session")
+def compared_ptb(corpus_folder, tmp_path_factory):
+    """Two models of letters, two seeds each, one epoch."""
+    folder = tmp_path_factory.mktemp("ptb") / "compared"
+    arguments = ("--data", corpus_folder, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL_PTB)
+    return finished_run(COMMANDS["ptb"], folder, *arguments, "--epochs", 1)
+
+
+@pytest.fixture(scope="session")
+def finished_numbers(small_number_prediction, tmp_path_factory):
+    """One model of number prediction, two seeds, a relaxed epoch and a sampled one."""
+    folder = tmp_path_factory.mktemp("numbers") / "run"
+    arguments = ("--seeds", 2, "--relaxed-epochs", 1, "--epochs", 2, *SMALL_NUMBERS)
+    return finished_run(COMMANDS["number_prediction"], folder, *arguments)
+
+
+@pytest.fixture(scope="session")
+def swept_numbers(small_number_prediction, tmp_path_factory):
+    """A plain LSTM and a model of which four values of λ and K are trained together, two seeds."""
+    folder = tmp_path_factory.mktemp("numbers") / "swept"
+    swept = ("--compare", "lstm,dynamic:10", "--mix", "0.1,0.9", "--max-skip", "2,10", "--seeds", 2)
+    arguments = (*swept, *SMALL_NUMBERS, "--preset", "paper", "--epochs", 1)
+    return finished_run(COMMANDS["number_prediction"], folder, *arguments)

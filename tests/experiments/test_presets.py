@@ -8,32 +8,52 @@ from flax import nnx
 from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
 from dynskip_jax.devices.processes import Alone
+from dynskip_jax.errors import UserError
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.stage import Sweep
-from experiments import cli, number_prediction, ptb
-from experiments.settings import resolve
+from experiments import number_prediction, ptb, settings, train
+from experiments.number_prediction_experiment import NumberPrediction
+from experiments.ptb_experiment import PTB
 
 LINES = [" ".join("abcdefghij")] * 70
 
 
+def resolved(command, preset, **flags):
+    """The settings of a preset, with flags given beside it."""
+    return settings.resolve(command.settings, command.presets, "none", flags | {"preset": preset}).settings
+
+
 def ptb_settings(preset, **flags):
-    return resolve(ptb.Flags(preset=preset, **flags), ptb.Settings, ptb.PRESETS, "small")
+    return Flat(resolved(ptb.COMMAND, preset, **flags))
 
 
 def number_settings(preset, **flags):
-    return resolve(
-        number_prediction.Flags(preset=preset, **flags),
-        number_prediction.Settings,
-        number_prediction.PRESETS,
-        "rollouts",
-    )
+    return Flat(resolved(number_prediction.COMMAND, preset, **flags))
+
+
+class Flat:
+    """Settings without their groups."""
+
+    def __init__(self, grouped):
+        self.grouped = grouped
+
+    def __getattr__(self, name):
+        return settings.get(self.grouped, name)
+
+
+def letters(name="letters"):
+    return make_corpus(name, dict.fromkeys(("train", "valid", "test"), LINES), "here")
+
+
+def build(experiment, data, model):
+    """What is trained, and how."""
+    learner = experiment.learner(model, data, experiment.vocabulary(data))
+    return learner, experiment.fit_settings(model, learner)
 
 
 def build_ptb(preset, model="dynamic:5", **flags):
-    """Task and fit settings of a preset, small enough to be initialised here."""
-    corpus = make_corpus("letters", dict.fromkeys(("train", "valid", "test"), LINES), "here")
-    settings = ptb_settings(preset, **dict(features=40) | flags)
-    return ptb.PTB(corpus, (model,), settings).build(model)
+    """Learner and fit settings of a preset, small enough to be initialised here."""
+    return build(PTB(resolved(ptb.COMMAND, preset, **dict(features=40) | flags)), letters(), model)
 
 
 def build_numbers(preset, model="dynamic:10", **flags):
@@ -42,19 +62,19 @@ def build_numbers(preset, model="dynamic:10", **flags):
         generate_splits(11, 0, {"train": 200, "dev": 10, "test": 10}),
         "here",
     )
-    settings = number_settings(preset, **dict(features=40) | flags)
-    return number_prediction.NumberPrediction(data, (model,), settings).build(model)
+    flags = dict(features=40) | flags
+    return build(NumberPrediction(resolved(number_prediction.COMMAND, preset, **flags)), data, model)
 
 
 BUILDERS = {"ptb": build_ptb, "number_prediction": build_numbers}
 
 
-def model_of(task):
-    return nnx.merge(task.graphdef, task.init(jax.random.key(0)))
+def model_of(learner):
+    return learner.model(learner.init(jax.random.key(0)))
 
 
-def cells_of(task):
-    return [layer.cell for layer in model_of(task).stack.layers]
+def cells_of(learner):
+    return [layer.cell for layer in model_of(learner).stack.layers]
 
 
 # --- What stands beside the published rows ---
@@ -65,10 +85,11 @@ def cells_of(task):
     [("small", "2 x 200"), ("paper", None), ("charlm", None), ("awd_small", "2 x 200"), ("awd", None)],
 )
 def test_tables_say_where_models_have_other_sizes_than_published_ones(preset, size):
-    corpus = make_corpus("ptb", dict.fromkeys(("train", "valid", "test"), LINES), "here")
-    experiment = ptb.PTB(corpus, ("lstm",), ptb_settings(preset))
-    assert len(experiment.published()) == 1
-    assert (size in experiment.note and "not comparable" in experiment.note) if size else not experiment.note
+    experiment, corpus = PTB(resolved(ptb.COMMAND, preset)), letters("ptb")
+    assert len(experiment.published(["lstm"], corpus)) == 1
+    note = experiment.note(["lstm"], corpus)
+    assert (size in note and "not comparable" in note) if size else not note
+    assert experiment.published(["lstm"], letters()) == []
 
 
 # --- The rows of the table of what the released code does ---
@@ -85,9 +106,9 @@ RELEASED_AND_PAPER = {
 
 
 @pytest.mark.parametrize("name", RELEASED_AND_PAPER)
-@pytest.mark.parametrize("settings", [ptb_settings, number_settings], ids=["ptb", "number_prediction"])
-def test_released_differs_from_paper_as_the_released_code_does(settings, name):
-    released, paper = (getattr(settings(preset), name) for preset in ("released", "paper"))
+@pytest.mark.parametrize("of", [ptb_settings, number_settings], ids=["ptb", "number_prediction"])
+def test_released_differs_from_paper_as_the_released_code_does(of, name):
+    released, paper = (getattr(of(preset), name) for preset in ("released", "paper"))
     assert released == RELEASED_AND_PAPER[name][0]
     assert (
         paper == RELEASED_AND_PAPER[name][1] if RELEASED_AND_PAPER[name][1] is not None else paper != released
@@ -95,7 +116,7 @@ def test_released_differs_from_paper_as_the_released_code_does(settings, name):
 
 
 @pytest.mark.parametrize(
-    ("settings", "name", "released", "paper"),
+    ("of", "name", "released", "paper"),
     [
         (ptb_settings, "agent_features", 200, 50),
         (number_settings, "agent_features", 10, 50),
@@ -110,45 +131,46 @@ def test_released_differs_from_paper_as_the_released_code_does(settings, name):
         (number_settings, "mix", 1.0, 0.5),
     ],
 )
-def test_released_differs_from_paper_for_one_experiment(settings, name, released, paper):
-    assert getattr(settings("released"), name) == released
-    assert getattr(settings("paper"), name) == paper
+def test_released_differs_from_paper_for_one_experiment(of, name, released, paper):
+    assert getattr(of("released"), name) == released
+    assert getattr(of("paper"), name) == paper
 
 
-@pytest.mark.parametrize("settings", [ptb_settings, number_settings], ids=["ptb", "number_prediction"])
-def test_released_agrees_with_paper_on_the_rest_of_the_table(settings):
+@pytest.mark.parametrize("of", [ptb_settings, number_settings], ids=["ptb", "number_prediction"])
+def test_released_agrees_with_paper_on_the_rest_of_the_table(of):
     for preset in ("released", "paper"):
-        assert settings(preset).baseline == "none"
-        assert settings(preset).empty_slots == "initial"
-        assert settings(preset).entropy == "sampled"
+        assert of(preset).baseline == "none"
+        assert of(preset).empty_slots == "initial"
+        assert of(preset).entropy == "sampled"
 
 
 @pytest.mark.parametrize("experiment", BUILDERS)
 def test_precision_reaches_every_product_and_no_parameter(experiment):
-    for precision, dtype in ((None, "float32"), ("f32", "float32"), ("bf16", "bfloat16")):
-        model = model_of(BUILDERS[experiment]("paper", precision=precision)[0])
+    for precision, dtype in (
+        ({}, "float32"),
+        ({"precision": "f32"}, "float32"),
+        ({"precision": "bf16"}, "bfloat16"),
+    ):
+        model = model_of(BUILDERS[experiment]("paper", **precision)[0])
         for part in (model.softmax, *(layer.cell for layer in model.stack.layers)):
             assert jax.numpy.dtype(part.dtype) == dtype
         assert {str(leaf.dtype) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {"float32"}
 
 
 @pytest.mark.parametrize("experiment", BUILDERS)
-def test_released_settings_reach_the_task(experiment):
-    task, _ = BUILDERS[experiment]("released")
-    skip = task.settings.skips[-1]
+def test_released_settings_reach_what_is_trained(experiment):
+    learner, _ = BUILDERS[experiment]("released")
+    skip, objective = learner.skips[-1], learner.objective
     assert (skip.name, skip.mix, skip.agent_input, skip.first_step) == ("dynamic", 1.0, "mean", "carried")
     assert skip.empty_slots == "initial"
-    objective = task.settings.objective
     assert (objective.entropy_coef, objective.baseline, objective.discount) == (0.0, "none", 1.0)
-    assert task.settings.evaluation_mode == "sample"
+    assert learner.evaluation_mode == "sample"
     if experiment == "ptb":
-        assert (objective.reward, objective.rl_coef, task.settings.restart_buffer) == (
-            "probability",
-            0.3,
-            True,
-        )
-        assert [skip.has_agent for skip in task.settings.skips] == [False, False, True]
-        assert (skip.max_skip, task.settings.features) == (5, (40, 40, 40))
+        assert (objective.reward, objective.rl_coef) == ("probability", 0.3)
+        assert learner.task.restart_buffer
+        assert [skip.has_agent for skip in learner.skips] == [False, False, True]
+        assert skip.max_skip == 5
+        assert [cell.hidden_features for cell in cells_of(learner)] == [40, 40, 40]
     else:
         assert objective.reward == "correct"
         assert skip.max_skip == 10
@@ -208,16 +230,16 @@ def test_released_schedule_divides_by_1_2_when_dev_improves_by_less_than_one():
 
 def test_released_baselines_have_three_layers_too():
     for model in ("lstm", "fixed:5", "attention:5"):
-        task, _ = build_ptb("released", model)
-        assert len(task.settings.skips) == 3
-        assert [skip.max_skip for skip in task.settings.skips[:2]] == [1, 1]
+        learner, _ = build_ptb("released", model)
+        assert len(learner.skips) == 3
+        assert [skip.max_skip for skip in learner.skips[:2]] == [1, 1]
 
 
 # --- The papers' presets ---
 
 
 def test_small_is_the_small_model_of_zaremba_et_al():
-    settings = ptb_settings("small")
+    found = ptb_settings("small")
     published = dict(
         features=200,
         num_layers=2,
@@ -229,14 +251,14 @@ def test_small_is_the_small_model_of_zaremba_et_al():
         learning_rate=1.0,
         clip=5.0,
     )
-    assert {name: getattr(settings, name) for name in published} == published
+    assert {name: getattr(found, name) for name in published} == published
     _, fit = build_ptb("small")
     rates = [fit.learning_rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(6)]
     assert rates == [1.0, 1.0, 1.0, 1.0, 0.5, 0.25]
 
 
 def test_paper_is_the_language_model_of_gui_et_al():
-    settings = ptb_settings("paper")
+    found = ptb_settings("paper")
     published = dict(
         features=650,
         num_layers=2,
@@ -251,10 +273,10 @@ def test_paper_is_the_language_model_of_gui_et_al():
         rl_coef=1.0,
         entropy_coef=1.0,
     )
-    assert {name: getattr(settings, name) for name in published} == published
-    assert ptb.DEFAULT_MODEL == "dynamic:5"
-    task, _ = build_ptb("paper", ptb.DEFAULT_MODEL)
-    assert [(skip.name, skip.max_skip, skip.mix) for skip in task.settings.skips] == [
+    assert {name: getattr(found, name) for name in published} == published
+    assert ptb.COMMAND.default_model == "dynamic:5"
+    learner, _ = build_ptb("paper", ptb.COMMAND.default_model)
+    assert [(skip.name, skip.max_skip, skip.mix) for skip in learner.skips] == [
         ("lstm", 1, 1.0),
         ("dynamic", 5, 1.0),
     ]
@@ -281,40 +303,39 @@ def test_gradients_are_clipped_at_five(preset):
 
 
 def test_number_prediction_of_gui_et_al():
-    settings = number_settings("paper", features=None)
+    found = number_settings("paper")
     published = dict(features=200, learning_rate=0.001, mix=0.5, agent_features=50)
-    assert {name: getattr(settings, name) for name in published} == published
-    assert number_prediction.DEFAULT_MODEL == "dynamic:10"
+    assert {name: getattr(found, name) for name in published} == published
+    assert number_prediction.COMMAND.default_model == "dynamic:10"
 
 
 def test_flags_win_over_the_preset():
-    settings = ptb_settings("paper", features=8, epochs=3, mix=0.25, seeds=2)
-    assert (settings.features, settings.epochs, settings.mix, settings.seeds) == (8, 3, 0.25, 2)
-    assert settings.preset == "paper"
-    assert settings.dropout == ptb_settings("paper").dropout
+    found = ptb_settings("paper", features=8, epochs=3, mix=0.25, seeds=2)
+    assert (found.features, found.epochs, found.mix, found.seeds) == (8, 3, 0.25, 2)
+    assert found.preset == "paper"
+    assert found.dropout == ptb_settings("paper").dropout
 
 
 @pytest.mark.parametrize("model", ["lstm", "fixed:10", "attention:10", "dynamic:10"])
 @pytest.mark.parametrize("preset", number_prediction.PRESETS)
 def test_every_number_prediction_preset_builds_every_model(preset, model):
-    task, _ = build_numbers(preset, model)
-    assert task.settings.skips[0].has_agent == (model in ("attention:10", "dynamic:10"))
+    learner, _ = build_numbers(preset, model)
+    assert learner.skips[0].has_agent == (model in ("attention:10", "dynamic:10"))
 
 
 @pytest.mark.parametrize("model", ["lstm", "fixed:5", "attention:5", "dynamic:5"])
 @pytest.mark.parametrize("preset", ptb.PRESETS)
 def test_every_ptb_preset_builds_every_model(preset, model):
-    task, _ = build_ptb(preset, model)
-    assert task.settings.skips[-1].has_agent == (model in ("attention:5", "dynamic:5"))
+    learner, _ = build_ptb(preset, model)
+    assert learner.skips[-1].has_agent == (model in ("attention:5", "dynamic:5"))
 
 
 def test_each_length_has_a_preset_that_solves_it():
-    assert [number_prediction.default_preset(length) for length in (11, 21, 51)] == [
-        "relaxed",
-        "two_hops",
-        "far",
-    ]
-    task, fit = build_numbers("relaxed", mix="0.5")
+    preset = number_prediction.COMMAND.default_preset
+    assert preset({}) == "relaxed"
+    assert [preset({"length": length}) for length in (11, 21, 51)] == ["relaxed", "two_hops", "far"]
+    assert {ptb.COMMAND.default_preset(given) for given in ({}, {"features": 8})} == {"small"}
+    task, fit = build_numbers("relaxed", mix=0.5)
     modes = [task.stage(epoch).policy.mode for epoch in range(fit.epochs)]
     relaxed = modes.index("sample")
     assert set(modes[:relaxed]) == {"soft"} and set(modes[relaxed:]) == {"sample"}
@@ -330,22 +351,64 @@ def test_each_length_has_a_preset_that_solves_it():
 
 
 def test_the_objective_of_the_paper_is_the_default_of_nothing_else():
-    paper = number_settings("paper").agent_objective(is_stochastic=True)
-    assert paper == AgentObjective()
+    def objective(preset):
+        return NumberPrediction(resolved(number_prediction.COMMAND, preset)).objective("dynamic:10")
+
+    assert objective("paper") == AgentObjective()
     for preset in ("rollouts", "relaxed", "two_hops", "released"):
-        assert number_settings(preset).agent_objective(is_stochastic=True) != paper
+        assert objective(preset) != objective("paper")
+
+
+def numbers(**flags):
+    return NumberPrediction(resolved(number_prediction.COMMAND, "rollouts", **flags))
 
 
 def test_sweeps_make_models_of_agents_alone():
-    settings = number_settings("rollouts", mix="0.1,0.5", max_skip="2,4", seeds=3, seed=5)
-    assert settings.all_seeds("dynamic:4") == (5, 6, 7) * 4
-    assert settings.sweep("dynamic:4") == Sweep(
-        mix=(0.1,) * 6 + (0.5,) * 6, max_skip=((2,) * 3 + (4,) * 3) * 2
-    )
-    assert settings.all_seeds("lstm") == (5, 6, 7)
-    assert settings.sweep("fixed:3") == Sweep()
-    alone = number_settings("rollouts", mix="0.25")
-    assert (alone.mix, alone.mixes, alone.sweep("dynamic:4")) == (0.25, (), Sweep())
+    swept = numbers(mix=(0.1, 0.5), max_skip=(2, 4), seeds=3, seed=5)
+    assert swept.all_seeds("dynamic:4") == (5, 6, 7) * 4
+    assert swept.sweep("dynamic:4") == Sweep(mix=(0.1,) * 6 + (0.5,) * 6, max_skip=((2,) * 3 + (4,) * 3) * 2)
+    assert swept.all_seeds("lstm") == (5, 6, 7)
+    assert swept.sweep("fixed:3") == Sweep()
+    alone = numbers(mix=0.25)
+    assert (alone.settings.agent.mix, alone.sweep("dynamic:4")) == (0.25, Sweep())
+    assert alone.skip("dynamic:4").mix == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "dynamic"),
+    [("entropy_coef", 1, 2), ("temperature", 1, 2), ("learning_rate", 2, 2), ("mix", 2, 2)],
+)
+def test_a_sweep_is_over_what_a_model_has(name, attention, dynamic):
+    """Attention chooses and samples nothing; every model has a learning rate."""
+    found = numbers(**{name: (0.25, 0.5)}, seeds=2)
+    for model, count in (("attention:5", attention), ("dynamic:5", dynamic)):
+        swept = {f: v for f, v in found.sweep(model)._asdict().items() if v is not None}
+        expected = {name: (0.25, 0.25, 0.5, 0.5)} if count == 2 and name != "learning_rate" else {}
+        assert swept == expected
+        assert found.all_seeds(model) == (0, 1) * count
+    assert len(found.values("lstm")) == (2 if name == "learning_rate" else 1)
+
+
+def test_swept_learning_rates_entropies_and_temperatures_reach_each_model():
+    """All seeds with the first value, then all with the second."""
+    flags = dict(learning_rate=(0.001, 0.01), entropy_coef=(0.0, 0.5), seeds=2)
+    learner, fit = build_numbers("rollouts", **flags)
+    np.testing.assert_allclose(learner.stage(0).entropy_coef, [0, 0, 0.5, 0.5] * 2)
+    rates = fit.learning_rate(0, np.zeros((0, 8)))
+    np.testing.assert_allclose(rates, [0.001] * 4 + [0.01] * 4)
+    learner, _ = build_numbers("relaxed", relaxation="gumbel_softmax", temperature=(0.5, 2.0))
+    np.testing.assert_allclose(learner.stage(0).policy.temperature, [0.5, 2.0])
+    learner, fit = build_ptb("paper", learning_rate=(1.0, 2.0))
+    np.testing.assert_allclose(fit.learning_rate(0, np.zeros((0, 2))), [1, 2])
+    np.testing.assert_allclose(fit.learning_rate(7, np.zeros((7, 2))), [1 / 1.2**2, 2 / 1.2**2])
+
+
+def test_a_single_k_masks_the_policy_of_a_larger_one():
+    found = numbers(max_skip=3)
+    assert found.sweep("dynamic:5") == Sweep(max_skip=(3,))
+    assert found.all_seeds("dynamic:5") == (0,)
+    with pytest.raises(UserError, match="--max-skip 3 is beyond dynamic:2: name a larger k"):
+        found.sweep("dynamic:2")
 
 
 @pytest.mark.parametrize(
@@ -353,9 +416,7 @@ def test_sweeps_make_models_of_agents_alone():
 )
 def test_seeds_take_turns_on_the_cores_of_a_cpu(seeds, devices, monkeypatch):
     # Of the divisors of the number of seeds, the one that is nearest to four for each of two cores.
-    monkeypatch.setattr(cli, "_num_cores", lambda: 2)
-    flags = number_prediction.Flags(seeds=seeds)
-    settings = resolve(flags, number_prediction.Settings, number_prediction.PRESETS, "relaxed")
-    found = cli.parallel(flags, settings, ("dynamic:10",), Alone())
+    monkeypatch.setattr(train, "_num_cores", lambda: 2)
+    found = train.choose_devices(numbers(seeds=seeds), ("dynamic:10",), Alone())
     assert jax.device_count() == 8
     assert len(found.devices) == devices

@@ -1,0 +1,382 @@
+"""What cannot be run is said in one line, before anything is written."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import COMMANDS, SMALL_NUMBERS, SMALL_PTB, assert_user_error, load, snapshot
+
+from experiments import number_prediction, ptb
+
+PTB, NUMBERS = ptb.COMMAND, number_prediction.COMMAND
+
+
+def label(value):
+    return " ".join(map(str, value)) if isinstance(value, tuple) and str(value[0])[:2] == "--" else ""
+
+
+# --- Flags ---
+
+OF_BOTH = [
+    (("--model", "nope"), ("unknown model 'nope'", "dynamic:k")),
+    (("--model", "dynamic:0"), ("at least 1",)),
+    (("--model", "dynamic:-3"), ("at least 1",)),
+    (("--model", "dynamic:x"), ("whole number",)),
+    (("--model", "dynamic"), ("dynamic:k",)),
+    (("--model", ""), ("unknown model ''",)),
+    (("--model", "lstm,dynamic:5"), ("--compare",)),
+    (("--model", "lstm", "--compare", "lstm,dynamic:5"), ("--model", "--compare", "not both")),
+    (("--compare", "lstm,nope"), ("unknown model 'nope'",)),
+    (("--compare", "lstm, lstm"), ("--compare names lstm twice",)),
+    (("--preset", "nope"), ("unknown preset 'nope'", "paper", "released")),
+    (("--mix", "1.5"), ("--mix", "between 0 and 1", "1.5")),
+    (("--mix", "-0.1"), ("--mix", "between 0 and 1", "-0.1")),
+    (("--mix", "nan"), ("--mix", "between 0 and 1", "nan")),
+    (("--mix", "much"), ("--mix: takes numbers, several separated by commas; got 'much'",)),
+    (("--mix", "0.1,much"), ("--mix: takes numbers",)),
+    (("--mix", "0.5,0.25,0.5"), ("--mix", "twice", "0.5,0.25,0.5")),
+    (("--mix", "0.5,1.5"), ("--mix", "between 0 and 1", "1.5")),
+    (("--mix", "0.5", "--mix"), ("--mix", "expected one argument")),
+    (("--max-skip", "2.5"), ("--max-skip: takes whole numbers",)),
+    (("--max-skip", "4,4"), ("--max-skip", "twice")),
+    (("--max-skip", "0,2"), ("--max-skip must be at least 1",)),
+    (("--model", "dynamic:10", "--max-skip", "4,12"), ("--max-skip 12", "dynamic:10", "larger k")),
+    (("--model", "lstm", "--mix", "0.1,0.5"), ("lstm", "no mix", "dynamic:10")),
+    (("--model", "fixed:3", "--max-skip", "2"), ("fixed:3", "no max_skip", "dynamic:10")),
+    (("--compare", "lstm,fixed:3", "--entropy-coef", "0,1"), ("lstm, fixed:3", "no entropy_coef")),
+    (("--model", "attention:5", "--temperature", "1,2"), ("attention:5", "no temperature")),
+    (("--epochs", "0"), ("--epochs", "at least 1")),
+    (("--epochs", "2.5"), ("--epochs: takes a whole number; got '2.5'",)),
+    (("--epochs", "many"), ("--epochs: takes a whole number; got 'many'",)),
+    (("--epochs", "inf"), ("--epochs: takes a whole number; got 'inf'",)),
+    (("--batch-size", "0"), ("--batch-size", "at least 1")),
+    (("--batch-size", "100000"), ("--batch-size",)),
+    (("--seeds", "0"), ("--seeds", "at least 1")),
+    (("--features", "-1"), ("--features", "at least 1")),
+    (("--seed", "-1"), ("--seed", "negative")),
+    (("--seed", "4294967296"), ("seeds lie between 0 and 4,294,967,295, got 4294967296",)),
+    (("--seed", "4294967295", "--seeds", "2"), ("4294967295 and 2 of them",)),
+    (("--patience", "-1"), ("--patience", "negative")),
+    (("--dropout", "1.0"), ("--dropout", "[0, 1)")),
+    (("--forget-bias", "inf"), ("--forget-bias must be a finite number, got inf",)),
+    (("--learning-rate", "0"), ("--learning-rate", "positive")),
+    (("--learning-rate", "inf"), ("--learning-rate must be positive and finite, got inf",)),
+    (("--learning-rate", "1e999"), ("--learning-rate must be positive and finite, got inf",)),
+    (("--learning-rate", "0.1,nan"), ("--learning-rate must be positive and finite, got nan",)),
+    (("--clip", "0"), ("--clip", "positive")),
+    (("--rl-coef", "-1"), ("--rl-coef must not be negative",)),
+    (("--rl-coef", "nan"), ("--rl-coef must not be negative", "nan")),
+    (("--entropy-coef", "-1"), ("--entropy-coef must not be negative",)),
+    (("--discount", "1.5"), ("--discount", "1.5")),
+    (("--temperature", "0"), ("--temperature", "positive")),
+    (("--reward", "nope"), ("--reward", "'nope'", "correct")),
+    (("--evaluation-mode", "nope"), ("--evaluation-mode", "greedy")),
+    (("--precision", "f16"), ("--precision", "f32 or bf16")),
+    (("--transition", "nope"), ("nope", "lstm")),
+    (("--depth-skip", "nope"), ("nope", "gates")),
+    (("--agent-input", "nope"), ("nope", "previous", "mean")),
+    (("--relaxation", "hard", "--relaxed-epochs", "2"), ("--relaxation", "'hard'")),
+    (("--relaxation", "none", "--relaxed-epochs", "2"), ("need a relaxation",)),
+    (("--baseline", "rollouts", "--rollouts", "1"), ("rollouts", "at least 2")),
+    (("--rollouts", "0"), ("--rollouts", "at least 1")),
+    (("--devices", "0"), ("--devices", "at least 1")),
+    (("--devices", "9"), ("--devices 9", "has 8")),
+    (("--devices", "8", "--batch-size", "20"), ("--batch-size 20", "8 devices", "multiple of 8")),
+    (("--devices", "2", "--parallel", "xmap"), ("--parallel", "xmap", "jit or pmap")),
+    (("--run-dir", "a\0b"), ("cannot use the run folder",)),
+    (("--nonsense", "1"), ("--nonsense", "--help lists the flags")),
+    (("--epoch", "1"), ("--epoch", "--help lists the flags")),  # not an abbreviation of --epochs
+    (("lstm",), ("no command 'lstm'", "train, ", "explain", "--help")),
+    (("train", "lstm"), ("unrecognized arguments: lstm",)),
+    (("explain", "--text", "a"), ("--run-dir is needed", "--help")),
+    (("explain", "--run-dir", "nowhere"), ("nowhere is not a run folder", "--run-dir")),
+    (("explain", "--run-dir", "a\0b"), ("is not a run folder",)),
+    (("explain", "--run-dir", "nowhere", "--seed", "1"), ("--seed", "--help")),
+    (("explain", "--run-dir", "nowhere", "--of-seed", "first"), ("--of-seed: takes a whole number",)),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), OF_BOTH, ids=label)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_senseless_flag_is_one_line_and_nothing_is_written(
+    name, arguments, parts, command, corpus_folder, small_number_prediction, here
+):
+    if arguments[0].startswith("--"):
+        small = ("--data", corpus_folder, *SMALL_PTB) if name == "ptb" else SMALL_NUMBERS
+        arguments = (*small, *arguments)
+    assert_user_error(command(COMMANDS[name], *arguments), *parts)
+    assert snapshot(here) == {}
+
+
+VIMCO = ("--estimator", "vimco", "--rollouts", "2", "--baseline", "none")
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "parts"),
+    [
+        (PTB, ("--num-layers", "0"), ("--num-layers", "at least 1")),
+        (PTB, ("--dataset", "nope"), ("no dataset 'nope'",)),
+        (PTB, ("--plateau", "nan"), ("--plateau must be a finite number, got nan",)),
+        (PTB, ("--char-maps", "5,x"), ("--char-maps: takes whole numbers",)),
+        (PTB, (*VIMCO, "--entropy-coef", "0"), ("vimco", "each step")),
+        (PTB, VIMCO, ("vimco", "exact entropy", "entropy_coef of 0")),
+        (PTB, ("--baseline", "moving_average"), ("moving_average", "each step")),
+        (PTB, ("--learning-rate", "1,2"), ("--learning-rate", "--agent-learning-rate none")),
+        (PTB, ("--start-from", "nowhere", "--model", "lstm"), ("nowhere is not a run folder",)),
+        (PTB, ("--data", "a\0b"), ("the folder a\0b does not exist",)),
+        (PTB, ("predict",), ("no command 'predict'", "train, explain, generate, evaluate")),
+        (NUMBERS, ("generate",), ("no command 'generate'", "train, predict, explain")),
+        (NUMBERS, ("predict",), ("--run-dir is needed",)),
+        (NUMBERS, ("--length", "10"), ("no length 10", "11", "21")),
+        (NUMBERS, ("--length", "502"), ("no length 502",)),
+        (NUMBERS, ("--rollouts", "1"), ("at least 2",)),
+        (NUMBERS, ("--preset", "rollouts", "--relaxed-epochs", "2"), ("need a relaxation",)),
+        (NUMBERS, ("--estimator", "vimco", "--rollouts", "1"), ("at least 2",)),
+        (NUMBERS, ("--positions", "all"), ("--positions", "'all'")),
+    ],
+    ids=label,
+)
+def test_senseless_flag_of_one_experiment(
+    main, arguments, parts, command, corpus_folder, small_number_prediction, here
+):
+    if main is PTB and not {"--dataset", "--data", "predict"} & set(arguments):
+        arguments = ("--data", corpus_folder, *SMALL_PTB, *arguments)
+    assert_user_error(command(main, *arguments), *parts)
+    assert snapshot(here) == {}
+
+
+def test_error_of_a_real_process(here):
+    """Said before JAX is imported."""
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.ptb", "--epochs", "0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": str(Path(ptb.__file__).parents[1])},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --epochs must be at least 1, got 0\n"
+    assert snapshot(here) == {}
+
+
+# --- Data ---
+
+
+def no_folder(folder):
+    shutil.rmtree(folder)
+    return (folder.name, "train.txt")
+
+
+def no_valid(folder):
+    (folder / "valid.txt").unlink()
+    return ("valid", folder.name)
+
+
+def empty_file(folder):
+    (folder / "train.txt").write_text("")
+    return ("train.txt", "empty")
+
+
+def not_utf8(folder):
+    (folder / "test.txt").write_bytes(b"a b \xff c\n")
+    return ("test.txt", "UTF-8", "offset 4")
+
+
+def truncated_ptb(folder):
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").rename(folder / f"ptb.{split}.txt")
+    return ("truncated", "360", "929,589")
+
+
+@pytest.mark.parametrize("damage", [no_folder, no_valid, empty_file, not_utf8, truncated_ptb])
+def test_unusable_data_is_one_line_and_nothing_is_written(damage, command, corpus_folder, here, tmp_path):
+    folder = tmp_path / "letters"
+    shutil.copytree(corpus_folder, folder)
+    parts = damage(folder)
+    before = snapshot(tmp_path)
+    outcome = command(PTB, "--data", folder, *SMALL_PTB)
+    assert_user_error(outcome, *parts)
+    assert snapshot(tmp_path) == before
+
+
+def test_data_asked_for_by_name_and_not_found(command, here):
+    assert_user_error(command(PTB, "--dataset", "ptb", *SMALL_PTB), "ptb", "--data", "DYNSKIP_DATA_DIR")
+    assert snapshot(here) == {}
+
+
+# --- Run folders ---
+
+
+@pytest.fixture
+def copied(finished_ptb, tmp_path):
+    """A copy of a finished run, to be harmed."""
+    shutil.copytree(finished_ptb.folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (("--features", 9), ("settings.model.features was 4 and is now 9",)),
+        (("--seed", 1), ("settings.run.seed was 0 and is now 1",)),
+        (("--seeds", 2), ("settings.run.seeds was 1 and is now 2",)),
+        (("--mix", "0.25"), ("settings.agent.mix was 0.5 and is now 0.25",)),
+        (("--mix", "0.25,0.5"), ("settings.agent.mix was 0.5 and is now [0.25, 0.5]",)),
+        (("--precision", "bf16"), ('precision was "f32" and is now "bf16"',)),
+        (("--epochs", 1), ("settings.training.epochs was 2 and is now 1",)),
+        # What may grow does not take other changes with it.
+        (("--epochs", 3, "--patience", 1), ("settings.training.patience was 2 and is now 1",)),
+        (("--min-count", 100), ("dataset.fingerprint was",)),
+        (("--model", "lstm"), ('model was "dynamic:3" and is now "lstm"',)),
+    ],
+    ids=label,
+)
+def test_run_folder_of_other_settings_is_left_as_it_is(change, parts, copied, finished_ptb, command):
+    before = snapshot(copied)
+    outcome = command(PTB, *finished_ptb.arguments, *change, "--run-dir", copied)
+    assert_user_error(outcome, "other settings", "--run-dir", *parts)
+    assert snapshot(copied) == before
+
+
+def test_one_model_does_not_become_several_in_its_folder(copied, command, corpus_folder):
+    before = snapshot(copied)
+    arguments = ("--data", corpus_folder, *SMALL_PTB, "--epochs", 2, "--compare", "dynamic:3,lstm")
+    outcome = command(PTB, *arguments, "--run-dir", copied)
+    assert_user_error(outcome, "other settings", 'model was "dynamic:3" and is now not set')
+    assert snapshot(copied) == before
+
+
+def test_another_experiments_run_is_left_as_it_is(copied, command, small_number_prediction):
+    before = snapshot(copied)
+    outcome = command(NUMBERS, *SMALL_NUMBERS, "--run-dir", copied)
+    assert_user_error(outcome, 'experiment was "ptb" and is now "number_prediction"')
+    assert snapshot(copied) == before
+
+
+@pytest.mark.parametrize("models", [("--model", "lstm"), ("--compare", "lstm,dynamic:3")])
+def test_folder_that_is_no_run_is_left_as_it_is(models, command, corpus_folder, tmp_path):
+    folder = tmp_path / "holiday"
+    folder.mkdir()
+    (folder / "photo.jpg").write_bytes(b"sea")
+    outcome = command(PTB, "--data", corpus_folder, *models, *SMALL_PTB, "--run-dir", folder)
+    assert_user_error(outcome, "holiday", "not a run", "--run-dir")
+    assert snapshot(folder) == {Path("photo.jpg"): b"sea"}
+
+
+def test_run_folder_that_is_a_file(command, corpus_folder, tmp_path):
+    (tmp_path / "file").write_text("text")
+    arguments = ("--data", corpus_folder, "--model", "lstm", *SMALL_PTB)
+    assert_user_error(command(PTB, *arguments, "--run-dir", tmp_path / "file"), "is a file")
+    assert (tmp_path / "file").read_text() == "text"
+
+
+def test_run_whose_checkpoints_are_all_corrupt(copied, finished_ptb, command):
+    (copied / "result.json").unlink()
+    for path in (copied / "checkpoints").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    metrics = (copied / "metrics.jsonl").read_bytes()
+    outcome = command(PTB, *finished_ptb.arguments, "--run-dir", copied)
+    assert_user_error(outcome, "none of the 2 checkpoints", "delete that folder", "--run-dir")
+    assert (copied / "metrics.jsonl").read_bytes() == metrics
+
+
+def rewrite(**changes):
+    def change(run):
+        """Some of config.json in another way, None: left out."""
+        config = {**load(run / "config.json"), **changes}
+        config = {name: value for name, value in config.items() if value is not None}
+        (run / "config.json").write_text(json.dumps(config))
+
+    return change
+
+
+def old_format(run):
+    """As versions before wrote it: every setting at the top, no format."""
+    config = load(run / "config.json")
+    settings = {name: value for group in config["settings"].values() for name, value in group.items()}
+    old = {name: config[name] for name in ("experiment", "model", "dataset")} | settings
+    (run / "config.json").write_text(json.dumps(old))
+
+
+def broken(text):
+    return lambda run: (run / "config.json").write_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("damage", "of_training", "of_reading"),
+    [
+        (old_format, "a run of format 1, and this version reads and writes format 2", "reads format 2"),
+        (
+            rewrite(format=3),
+            "a run of format 3, and this version reads and writes format 2",
+            "reads format 2",
+        ),
+        (broken(b"{"), "config.json does not hold a valid configuration", "valid configuration"),
+        (broken(b"[1]"), "config.json does not hold a valid configuration", "valid configuration"),
+        (broken(b"\xff\xfe"), "config.json does not hold a valid configuration", "valid configuration"),
+        (rewrite(code=None), "code was not set", "config.json"),
+        (rewrite(code="nowhere:Nothing"), 'code was "nowhere:Nothing"', "config.json"),
+        (rewrite(settings=None), "settings.run.preset was not set", "config.json"),
+        (rewrite(settings={"run": 3}), "settings.run was 3", "config.json"),
+        (rewrite(settings={"run": {"seed": "x"}}), 'settings.run.seed was "x"', "config.json"),
+        (rewrite(settings={"run": {"sead": 1}}), "settings.run.sead was 1", "there is no setting sead"),
+    ],
+    ids=lambda value: getattr(value, "__name__", "") or str(value)[:40],
+)
+def test_damaged_or_foreign_configuration(damage, of_training, of_reading, copied, finished_ptb, command):
+    """To train in the folder is refused in one line, and so is to read it."""
+    damage(copied)
+    before = snapshot(copied)
+    outcome = command(PTB, *finished_ptb.arguments, "--run-dir", copied)
+    assert_user_error(outcome, of_training, "--run-dir")
+    outcome = command(PTB, "explain", "--run-dir", copied, "--text", "a")
+    assert_user_error(outcome, str(copied), of_reading)
+    assert snapshot(copied) == before
+
+
+def no_vocabulary(run):
+    (run / "vocabulary.json").unlink()
+
+
+def no_words(run):
+    (run / "vocabulary.json").write_text("5")
+
+
+def cut_vocabulary(run):
+    (run / "vocabulary.json").write_text('["a", "b')
+
+
+def no_result(run):
+    (run / "result.json").unlink()
+
+
+def cut_result(run):
+    (run / "result.json").write_text('{"seeds": [0')
+
+
+def no_checkpoints(run):
+    shutil.rmtree(run / "checkpoints")
+
+
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        (no_vocabulary, "vocabulary.json"),
+        (no_words, "vocabulary.json"),
+        (cut_vocabulary, "vocabulary.json"),
+        (no_result, "has not finished"),
+        (cut_result, "result.json is not valid JSON"),
+        (no_checkpoints, "no checkpoints"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_run_that_cannot_be_read_back(damage, part, copied, command):
+    damage(copied)
+    before = snapshot(copied)
+    assert_user_error(command(PTB, "explain", "--run-dir", copied, "--text", "a"), part)
+    assert snapshot(copied) == before

@@ -1,0 +1,208 @@
+"""`--help` and `--print-config`: every flag, preset and command; read and printed without JAX."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import COMMANDS, assert_user_error, snapshot
+
+import experiments
+from dynskip_jax.settings import field_types
+from experiments.command_line import config_table, read_training
+from experiments.settings import flag, get, resolve
+
+ROOT = Path(experiments.__file__).parents[1]
+
+
+@pytest.fixture(params=COMMANDS)
+def name(request):
+    return request.param
+
+
+def flags_of(command):
+    """Group to its flags."""
+    groups = field_types(command.settings).items()
+    return {group: [flag(field.name) for field in dataclasses.fields(kind)] for group, kind in groups}
+
+
+def in_groups(help):
+    """Group to the flags listed below its heading."""
+    found, group = {}, None
+    for line in help.splitlines():
+        if heading := re.fullmatch(r"(\w+):", line):
+            group = found.setdefault(heading[1], [])
+        elif (given := re.match(r"  (--[a-z-]+)", line)) and group is not None:
+            group.append(given[1])
+    return found
+
+
+def table(text):
+    """Setting to its value and source."""
+    rows = [re.split(r"  +", line, maxsplit=2) for line in text.splitlines()]
+    return {name: (value, source) for name, value, source in rows}
+
+
+# --- --help ---
+
+
+def test_help_has_every_flag_in_its_group(name, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    outcome = command(COMMANDS[name], "--help")
+    assert outcome.status == 0 and outcome.err == ""
+    found = in_groups(outcome.out)
+    options = found.pop("options")
+    assert options == ["--print-config"]
+    expected = flags_of(COMMANDS[name])
+    assert list(found) == list(expected)
+    for group, flags in expected.items():
+        assert found[group] == flags
+    everything = [flag for flags in expected.values() for flag in flags]
+    assert len(everything) == len(set(everything)) > 50  # names are unique over groups
+    assert max(map(len, outcome.out.splitlines())) <= 110
+
+
+def test_help_has_commands_and_what_each_flag_means(name, command):
+    text = " ".join(command(COMMANDS[name], "--help").out.split())
+    for sub, about in COMMANDS[name].subcommands.items():
+        assert f"{sub}: {about.about}" in text
+    for kind in field_types(COMMANDS[name].settings).values():
+        for field in dataclasses.fields(kind):
+            assert field.metadata["help"], field.name
+            assert " ".join(field.metadata["help"].split()) in text, field.name
+
+
+def test_presets_in_help_are_command_lines_that_set_the_same(name, command):
+    this = COMMANDS[name]
+    _, _, section = command(this, "--help").out.partition("presets, and what they set:\n")
+    listed = dict(re.findall(r"^  (\w+): (.*(?:\n {6}.*)*)", section, re.MULTILINE))
+    assert list(listed) == list(this.presets)
+    for preset, line in listed.items():
+        given, _ = read_training(this, [] if line == "the defaults" else line.split())
+        assert given.keys() == this.presets[preset].keys()
+        for key, value in this.presets[preset].items():
+            assert given[key] == (pytest.approx(value, rel=1e-5) if isinstance(value, float) else value)
+
+
+def test_subcommands_have_help_of_their_own(name, command):
+    for sub, about in COMMANDS[name].subcommands.items():
+        outcome = command(COMMANDS[name], sub, "--help")
+        assert outcome.status == 0
+        text = " ".join(outcome.out.split())
+        assert about.about in text
+        for field in dataclasses.fields(about.flags):
+            assert flag(field.name) in text and " ".join(field.metadata["help"].split()) in text
+
+
+def alone(*arguments):
+    """What a process prints, and whether it has imported JAX."""
+    code = (
+        "import atexit, runpy, sys\n"
+        "atexit.register(lambda: print('jax' in sys.modules, file=sys.stderr))\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_module(sys.argv[0], run_name='__main__')"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--print-config",), ("explain", "--help"), ("--epochs", "0"), ("nope",)]
+)
+def test_a_command_line_is_read_without_jax(arguments):
+    done = alone("experiments.ptb", *arguments)
+    assert done.stderr.splitlines()[-1] == "False"
+    assert done.returncode == (0 if {"--help", "--print-config"} & set(arguments) else 2)
+
+
+def test_the_list_of_experiments_imports_no_jax():
+    done = alone("experiments")
+    assert (done.returncode, done.stderr) == (0, "False\n")
+    for command in COMMANDS.values():
+        line = next(line for line in done.stdout.splitlines() if f"experiments.{command.name} " in line)
+        assert line.endswith(command.about.strip().splitlines()[0])
+    assert len(done.stdout.splitlines()) == len(COMMANDS) + 1
+
+
+# --- --print-config ---
+
+
+def test_print_config_says_where_each_setting_comes_from(name, command, here):
+    this = COMMANDS[name]
+    outcome = command(this, "--preset", "released", "--features", 8, "--mix", "0.25,0.5", "--print-config")
+    assert outcome.status == 0 and outcome.err == ""
+    found = table(outcome.out)
+    assert list(found) == [
+        f"{g}.{f[2:].replace('-', '_')}" for g, flags in flags_of(this).items() for f in flags
+    ]
+    assert found["run.preset"] == ("released", "flag")
+    assert found["model.features"] == ("8", "flag")
+    assert found["agent.mix"] == ("0.25,0.5", "flag")
+    assert found["agent.agent_input"] == ("mean", "preset released")
+    assert found["agent.rollouts"] == ("1", "default")
+    assert found["run.run_dir"] == ("none", "default")
+    assert {source for _, source in found.values()} == {"default", "flag", "preset released"}
+    from_preset = {setting.partition(".")[2] for setting, (_, source) in found.items() if "preset" in source}
+    assert from_preset == set(this.presets["released"]) - {"features", "mix"}
+    assert snapshot(here) == {}
+
+
+def test_print_config_of_the_default_preset(name, command):
+    found = table(command(COMMANDS[name], "--print-config").out)
+    preset = {"ptb": "small", "number_prediction": "relaxed"}[name]
+    assert found["run.preset"] == (preset, "default")
+    assert found["training.patience"][1] == f"preset {preset}"
+    if name == "number_prediction":
+        found = table(command(COMMANDS[name], "--length", "21", "--print-config").out)
+        assert found["run.preset"] == ("two_hops", "default")
+        assert found["data.length"] == ("21", "flag")
+
+
+def test_what_print_config_shows_is_what_would_be_trained(name):
+    this = COMMANDS[name]
+    for preset in this.presets:
+        given, only = read_training(this, ["--preset", preset, "--print-config"])
+        assert only
+        resolved = resolve(this.settings, this.presets, "nope", given)
+        found = table(config_table(resolved))
+        for group, kind in field_types(this.settings).items():
+            for field in dataclasses.fields(kind):
+                value, shown = get(resolved.settings, field.name), found[f"{group}.{field.name}"][0]
+                if isinstance(value, float):
+                    assert float(shown) == pytest.approx(value, rel=1e-5)
+                elif isinstance(value, tuple):
+                    assert shown == ",".join(map(str, value))
+                else:
+                    assert shown == ("none" if value is None else str(value))
+
+
+def test_senseless_settings_are_not_printed(name, command):
+    assert_user_error(command(COMMANDS[name], "--features", 0, "--print-config"), "--features", "at least 1")
+
+
+# --- Flags are the settings ---
+
+
+def test_every_setting_is_a_flag_and_its_shown_value_can_be_given_again(name):
+    """What `--print-config` shows is a command line that gives the same settings."""
+    this = COMMANDS[name]
+    for preset in this.presets:
+        resolved = resolve(this.settings, this.presets, preset, {})
+        line = []
+        for setting, (value, _) in table(config_table(resolved)).items():
+            key = setting.partition(".")[2]
+            if value in ("True", "False"):
+                line.append(flag(key) if value == "True" else f"--no-{key.replace('_', '-')}")
+            else:
+                line += [flag(key), value]
+        given, _ = read_training(this, line)
+        again = resolve(this.settings, this.presets, preset, given)
+        for kind in field_types(this.settings).values():
+            for field in dataclasses.fields(kind):
+                one, other = (get(r.settings, field.name) for r in (resolved, again))
+                assert other == (pytest.approx(one, rel=1e-5) if isinstance(one, float) else one), field.name

@@ -1,0 +1,242 @@
+"""Finished runs read back: `load`, and the commands of number prediction that read text with them."""
+
+import hashlib
+import io
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from commands import COMMANDS, assert_picture, assert_user_error, load, snapshot
+
+import experiments
+from dynskip_jax.errors import UserError
+from experiments import number_prediction_experiment, trained
+
+NUMBERS = COMMANDS["number_prediction"]
+LINE = "3 1 4 1 5 9 2 6 5 3 4"  # the last digit says that the answer stands at position 4: 5
+
+
+def metric_of(folder, name):
+    return load(folder / "result.json")["metrics"][name]["per_seed"]
+
+
+@pytest.fixture(scope="module")
+def numbers(small_number_prediction):
+    """The examples that these runs were trained and tested on."""
+    return number_prediction_experiment.load_number_prediction(11)
+
+
+# --- load ---
+
+
+def test_a_loaded_model_has_the_score_of_result_json(finished_numbers, numbers):
+    """Counted here, one call of the model on all test examples."""
+    folder = finished_numbers.folder
+    digits, answers = numbers.splits["test"]
+    for seed in (0, 1):
+        found = experiments.load(folder, seed=seed)
+        logits = found.model(jnp.asarray(digits), policy=found.policy, rngs=jax.random.key(0)).logits
+        accuracy = float(np.mean(np.asarray(logits).argmax(axis=1) == answers))
+        assert accuracy == pytest.approx(metric_of(folder, "test_accuracy")[seed])
+        assert (found.seed, found.name, found.vocabulary) == (seed, "dynamic:10", None)
+    assert experiments.load(folder).seed == 0
+
+
+def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb, corpus_folder):
+    """Its vocabulary reads the text, and the chain rule over it gives the score."""
+    for model in ("lstm", "dynamic:3"):
+        found = trained.load(compared_ptb.folder, model, 1)
+        words = (corpus_folder / "test.txt").read_text().replace("\n", " <eos> ").split()
+        tokens = found.vocabulary.encode(["<eos>", *words])
+        out = found.model(jnp.asarray(tokens)[None, :-1], policy=found.policy, rngs=jax.random.key(0))
+        logits = np.asarray(out.logits[0], float)
+        log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        nll = -log_probs[np.arange(len(words)), tokens[1:]].mean()
+        folder = compared_ptb.folder / model.replace(":", "-")
+        assert np.exp(nll) == pytest.approx(metric_of(folder, "test_perplexity")[1], rel=1e-5)
+
+
+def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
+    found = trained.load(compared_ptb.folder)
+    assert found.name == "dynamic:3"  # the last one, if none is named
+    assert found.vocabulary.tokens == tuple(load(compared_ptb.folder / "dynamic-3" / "vocabulary.json"))
+    assert set(found.vocabulary.tokens) == {*"abcdefgh", "<eos>"}
+    kept = json.loads(json.dumps(found.settings.kept()))
+    assert kept == load(compared_ptb.folder / "config.json")["settings"]
+    embedding = found.params["embedding"]["embedding"][...]
+    np.testing.assert_array_equal(embedding, found.model.embedding.embedding[...])
+    assert embedding.shape == (9, 4)
+    other = trained.load(compared_ptb.folder, seed=1)
+    assert not np.array_equal(embedding, other.params["embedding"]["embedding"][...])
+    assert trained.load(compared_ptb.folder, "lstm").has_agent is False and found.has_agent
+
+
+def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, numbers):
+    """Also where the selected value is not the first: λ and K are the policy's."""
+    folder = swept_numbers.folder / "dynamic-10"
+    result, digits = load(folder / "result.json"), jnp.asarray(numbers.splits["test"][0])
+    found = trained.load(swept_numbers.folder, "dynamic:10", 1)
+    selected = result["selected"]
+    assert float(found.policy.mix) == pytest.approx(selected["mix"])
+    assert np.asarray(found.policy.mask).tolist() == [k <= selected["max_skip"] for k in range(1, 11)]
+    out = found.model(digits, policy=found.policy, rngs=jax.random.key(0))
+    accuracy = np.mean(np.asarray(out.logits).argmax(axis=1) == numbers.splits["test"][1])
+    assert accuracy == pytest.approx(metric_of(folder, "test_accuracy")[1])
+    assert int(out.decisions[0].action.max()) <= selected["max_skip"]
+
+
+@pytest.mark.parametrize("value", range(4))
+def test_each_value_of_a_sweep_can_be_the_selected_one(value, swept_numbers, tmp_path):
+    """Parameters and policy are those of the row of the sweep, whichever result.json names."""
+    folder = tmp_path / "run"
+    shutil.copytree(swept_numbers.folder / "dynamic-10", folder)
+    result = load(folder / "result.json")
+    row = result["sweep"][value]
+    (folder / "result.json").write_text(json.dumps(result | {"selected": row["value"]}))
+    found = trained.load(folder, seed=1)
+    everything = trained.finished_models(folder)["dynamic:10"].params
+    jax.tree.map(
+        lambda own, of_all: np.testing.assert_array_equal(own, of_all[2 * value + 1]),
+        found.params,
+        everything,
+    )
+    assert float(found.policy.mix) == pytest.approx(row["value"]["mix"])
+    assert int(np.sum(found.policy.mask)) == row["value"]["max_skip"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(model="fixed:2"), "has lstm, dynamic:3: there is no --model fixed:2"),
+        (dict(seed=7), "has the seeds 0, 1: there is no seed 7"),
+        (dict(run_dir="nowhere"), "nowhere is not a run folder (it has no config.json)"),
+    ],
+)
+def test_what_is_not_there_is_said_in_one_line(change, message, compared_ptb):
+    with pytest.raises(UserError) as error:
+        experiments.load(**dict(run_dir=compared_ptb.folder) | change)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_name_that_experiments_do_not_have():
+    with pytest.raises(AttributeError, match="'experiments' has no attribute 'lode'"):
+        experiments.lode  # noqa: B018
+
+
+# --- predict ---
+
+
+def expected_lines(finished, lines, seed=0):
+    """What `predict` should print, from one call of the model."""
+    found = trained.load(finished.folder, seed=seed)
+    digits = jnp.asarray([[int(word) for word in line.split()] for line in lines])
+    logits = np.asarray(found.model(digits, policy=found.policy, rngs=jax.random.key(0)).logits, float)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return [f"{row.argmax()}  ({row.max():.3f})" for row in probabilities]
+
+
+def test_predict_writes_a_line_for_each_line_of_standard_input(command, finished_numbers):
+    lines = [LINE, "0 1 2 3 4 5 6 7 8 9 0"]
+    arguments = ("predict", "--run-dir", finished_numbers.folder)
+    outcome = command(NUMBERS, *arguments, standard_input=f"{lines[0]}\n\n{lines[1]}")
+    assert outcome.status == 0, outcome.err
+    first, second = expected_lines(finished_numbers, lines)
+    assert outcome.out == f"{first}\n\n{second}\n"  # a line for each, also for the empty one
+    assert command(NUMBERS, *arguments).out == ""
+
+
+def test_predict_reads_a_file_and_takes_a_seed(command, finished_numbers, tmp_path):
+    (tmp_path / "in.txt").write_text(f"{LINE}\n" * 2)
+    arguments = ("predict", "--run-dir", finished_numbers.folder, "--input", tmp_path / "in.txt")
+    outcome = command(NUMBERS, *arguments, "--of-seed", 1)
+    assert outcome.out.splitlines() == expected_lines(finished_numbers, [LINE] * 2, seed=1)
+    assert outcome.out != command(NUMBERS, *arguments).out
+
+
+def test_predict_writes_what_it_has_read_before_an_error(command, finished_numbers):
+    text = f"{LINE}\n1 2 3\n{LINE}\n"
+    outcome = command(NUMBERS, "predict", "--run-dir", finished_numbers.folder, standard_input=text)
+    assert outcome.out.splitlines() == expected_lines(finished_numbers, [LINE])
+    assert_user_error(outcome, "a text has 11 numbers below 10", "'1 2 3")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("nowhere.txt", None, "No such file"),
+        ("latin.txt", b"\xff\xfe", "utf-8"),
+        ("a\0b", None, "null byte"),
+        (".", None, "Is a directory"),
+    ],
+)
+def test_input_that_cannot_be_read(name, content, reason, command, finished_numbers, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    arguments = ("--run-dir", finished_numbers.folder, "--input", tmp_path / name)
+    assert_user_error(command(NUMBERS, "predict", *arguments), "--input", "cannot be read", reason)
+
+
+def test_standard_input_that_is_no_text(command, finished_numbers):
+    text = io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8")
+    outcome = command(NUMBERS, "predict", "--run-dir", finished_numbers.folder, standard_input=text)
+    assert_user_error(outcome, "standard input cannot be read", "utf-8")
+
+
+# --- explain ---
+
+
+def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbers):
+    """Arcs end where the choices of one call of the model say."""
+    folder = finished_numbers.folder
+    outcome = command(NUMBERS, "explain", "--run-dir", folder, "--text", LINE, "--of-seed", 1)
+    assert outcome.status == 0, outcome.err
+    (answer,) = expected_lines(finished_numbers, [LINE], seed=1)
+    assert outcome.out.splitlines()[-1] == f"dynamic:10: {answer}"
+    digest = hashlib.sha256(LINE.encode()).hexdigest()[:8]
+    path = folder / "plots" / f"explain-dynamic-10-seed-1-{LINE.replace(' ', '-')}-{digest}.png"
+    assert f"picture: {path}\n" in outcome.out
+    assert_picture(path)
+
+    found = trained.load(folder, seed=1)
+    reading = found.experiment.read(found, LINE)
+    digits = jnp.asarray([[int(word) for word in LINE.split()]])
+    out = found.model(digits, policy=found.policy, rngs=jax.random.key(0))
+    assert reading.skips == np.asarray(out.decisions[0].action[0]).tolist()
+    assert (reading.words, reading.unknown) == (LINE.split(), [])
+    assert reading.probabilities[:-1] == pytest.approx([float("nan")] * 10, nan_ok=True)
+    path.unlink()
+
+
+def test_explain_of_compared_models_and_a_sweep(command, swept_numbers):
+    outcome = command(NUMBERS, "explain", "--run-dir", swept_numbers.folder, "--text", LINE)
+    assert outcome.status == 0, outcome.err
+    lstm, dynamic = outcome.out.splitlines()[-2:]
+    assert lstm.startswith("lstm: ") and dynamic.startswith("dynamic:10: ")
+    assert outcome.out.count("picture: ") == 1  # the LSTM has no arcs
+    for path in (swept_numbers.folder / "plots").glob("explain-*.png"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("explain",), ("--text has no words",)),
+        (("explain", "--text", " "), ("--text has no words",)),
+        (("explain", "--text", "1 2 3"), ("11 numbers below 10", "'1 2 3'")),
+        (("explain", "--text", LINE.replace("9", "10")), ("11 numbers below 10",)),
+        (("explain", "--text", LINE.replace("9", "-1")), ("11 numbers below 10",)),
+        (("explain", "--text", LINE.replace("9", "²")), ("11 numbers below 10",)),
+        (("explain", "--text", LINE, "--of-seed", 7), ("the seeds 0, 1", "no seed 7")),
+        (("explain", "--text", LINE, "--of-seed", -1), ("--of-seed must not be negative",)),
+        (("predict", "--model", "lstm"), ("dynamic:10", "no --model lstm")),
+        (("predict", "--of-seed", 7), ("no seed 7",)),
+    ],
+)
+def test_what_the_user_can_put_right_is_one_line(arguments, parts, command, finished_numbers):
+    before = snapshot(finished_numbers.folder)
+    outcome = command(NUMBERS, *arguments, "--run-dir", finished_numbers.folder, standard_input=LINE)
+    assert_user_error(outcome, *parts)
+    assert snapshot(finished_numbers.folder) == before
