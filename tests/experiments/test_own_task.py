@@ -1,10 +1,8 @@
 """A task of one's own in under 100 lines (toy.py): it trains, resumes, compares, predicts and explains."""
 
-import io
 import json
 import re
 import signal
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -16,16 +14,14 @@ from toy import COMMAND
 
 from dynskip_jax.training.step import seed_keys
 from experiments import load
-from experiments.cli import main
 
 SMALL = ("--agent-features", 4, "--batch-size", 10)
-run = partial(main, COMMAND)
 
 
 @pytest.fixture(scope="module")
 def compared(command, tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy") / "run"
-    outcome = command(run, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder)
+    outcome = command(COMMAND, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return folder, outcome
 
@@ -77,31 +73,31 @@ def test_it_resumes_bit_for_bit(compared, command, tmp_path, monkeypatch):
     fit = loop.fit
     monkeypatch.setattr("experiments.run.fit", partial(fit, should_stop=lambda step: step == 9))
     arguments = ("--model", "dynamic:3", "--seeds", 2, *SMALL, "--run-dir", tmp_path / "run")
-    outcome = command(run, *arguments)
+    outcome = command(COMMAND, *arguments)
     assert outcome.status == 130 and "goes on" in outcome.err
     monkeypatch.setattr("experiments.run.fit", fit)
-    assert command(run, *arguments).status == 0
+    assert command(COMMAND, *arguments).status == 0
     whole, resumed = (load(where, "dynamic:3", seed=1) for where in (folder, tmp_path / "run"))
     for a, b in zip(*(jax.tree.leaves(each.params) for each in (whole, resumed)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_it_predicts_and_explains(compared, command, monkeypatch):
+def test_it_predicts_and_explains(compared, command):
     folder, _ = compared
-    monkeypatch.setattr(sys, "stdin", io.StringIO("a b a\n\nf f f f f f f f f\n"))
-    outcome = command(run, "predict", "--run-dir", folder)
+    lines = "a b a\n\nf f f f f f f f f\n"
+    outcome = command(COMMAND, "predict", "--run-dir", folder, standard_input=lines)
     assert outcome.status == 0, outcome.err
     lines = outcome.out.splitlines()
     assert [len(line.split("(")[0].split()) for line in lines] == [3, 0, 9]
     assert set(lines[0].split("(")[0].split()) <= {"0", "1"}
-    outcome = command(run, "explain", "--run-dir", folder, "--text", "a b c a")
+    outcome = command(COMMAND, "explain", "--run-dir", folder, "--text", "a b c a")
     assert outcome.status == 0, outcome.err
     (picture,) = (folder / "plots").glob("explain-dynamic-3-seed-0-*.png")
     assert picture.stat().st_size > 1000 and str(picture) in outcome.out
 
 
 def test_rollouts_are_a_preset_of_it(command, tmp_path):
-    outcome = command(run, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
+    outcome = command(COMMAND, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
     assert outcome.status == 0, outcome.err
 
 
@@ -135,6 +131,6 @@ def test_what_it_has_not_is_said_in_one_line(command, compared):
         (("explain", "--run-dir", folder, "--text", "a z"), "'z'"),
         (("generate", "--run-dir", folder), "no command 'generate'"),
     ):
-        outcome = command(run, *arguments)
+        outcome = command(COMMAND, *arguments)
         assert outcome.status == 2 and words in outcome.err and outcome.err.count("\n") == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
