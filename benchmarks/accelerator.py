@@ -14,15 +14,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.run_dir import RunDir, file_name
+from dynskip_jax.settings import setting
 from experiments.cli import run_main
+from experiments.command_line import read_flags
 
 INTERRUPTED = 130  # the exit status of a run that was stopped and goes on later
 GRACE = 60.0  # seconds that a run is given to save; they are part of the minutes
@@ -109,23 +110,17 @@ TINY = {
 class Flags:
     """Flags of this script."""
 
-    out: Annotated[str, tyro.conf.arg(metavar="DIR")]
-    """Folder that keeps the runs; give the same one each time."""
-    data: Annotated[str | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")] = None
-    """Folder of the Penn Treebank."""
-    minutes: float = 9.0
-    """How long this call may take."""
-    only: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None
-    """Names of runs, or beginnings of names, separated by commas; by default all."""
-    size: Literal["full", "tiny"] = "full"
-    """tiny: every run at a size that takes a moment, in a folder of its own; the figures mean nothing."""
-    list: bool = False
-    """Only say what is done and what is left."""
-
-    def check(self) -> None:
-        """Checks the values."""
-        if not self.minutes > 0:
-            raise UserError(f"--minutes must be positive, got {self.minutes}")
+    out: str = setting(help="Folder that keeps the runs; give the same one each time.")
+    data: str | None = setting(None, "Folder of the Penn Treebank.")
+    minutes: float = setting(9.0, "How long this call may take.", above=0)
+    only: str | None = setting(
+        None, "Names of runs, or beginnings of names, separated by commas; by default all."
+    )
+    size: Literal["full", "tiny"] = setting(
+        "full",
+        "tiny: every run at a size that takes a moment, in a folder of its own; the figures mean nothing.",
+    )
+    list: bool = setting(False, "Only say what is done and what is left.")
 
 
 def command(run: Run, flags: Flags) -> list[str]:
@@ -198,8 +193,7 @@ def go_on(run: Run, flags: Flags, seconds: float) -> bool:
 
 def main() -> None:
     """Runs the command line."""
-    flags = tyro.cli(Flags, prog="python -m benchmarks.accelerator", description=__doc__)
-    flags.check()
+    flags = read_flags("python -m benchmarks.accelerator", __doc__, Flags, sys.argv[1:])
     runs = chosen(flags)
     end = time.monotonic() + 60 * flags.minutes - GRACE
     if not flags.list:

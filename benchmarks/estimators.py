@@ -11,6 +11,7 @@ astray. 20,000 estimates of each take half a minute on two cores.
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
 from rich.console import Console
@@ -28,6 +28,9 @@ from benchmarks import machine, tiny_problem
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax.runs.progress import Progress
+from dynskip_jax.settings import setting
+from experiments.cli import run_main
+from experiments.command_line import read_flags
 
 # Of the first eight seeds of this length the one in which the choices move the reward most.
 TIME, PROBLEM_SEED = 4, 2
@@ -43,12 +46,9 @@ CHUNK = 1000  # estimates computed at once
 class Flags:
     """Command line."""
 
-    samples: int = 20_000
-    """N, estimates by each estimator."""
-    seed: int = 0
-    """Of the agent's noise."""
-    out: Path | None = None
-    """Folder for estimators.json and estimators.md."""
+    samples: int = setting(20_000, "N, estimates by each estimator.", at_least=1)
+    seed: int = setting(0, "Of the agent's noise.", at_least=0)
+    out: str | None = setting(None, "Folder for estimators.json and estimators.md.")
 
 
 class Seen(NamedTuple):
@@ -330,7 +330,7 @@ def as_json(result: Result) -> dict[str, Any]:
 
 def main() -> None:
     """Runs the command line."""
-    flags = tyro.cli(Flags, prog="python -m benchmarks.estimators", description=__doc__)
+    flags = read_flags("python -m benchmarks.estimators", __doc__, Flags, sys.argv[1:])
     about = machine.describe("default", False)
     # The bar is for a terminal; the table goes to a file as it is, to be pasted.
     terminal = Console(stderr=True)
@@ -338,12 +338,13 @@ def main() -> None:
     text = table(results)
     print(f"{machine.headline(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
     if flags.out is not None:
-        flags.out.mkdir(parents=True, exist_ok=True)
-        (flags.out / "estimators.md").write_text(text + "\n")
+        out = Path(flags.out)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "estimators.md").write_text(text + "\n")
         content = {"about": about, "samples": flags.samples, "rollouts": ROLLOUTS, "seed": flags.seed}
         content["results"] = [as_json(result) for result in results]
-        (flags.out / "estimators.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        (out / "estimators.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -1,7 +1,7 @@
 """Time and memory of recurrent layers, side by side in one process: this project's, Flax's, PyTorch's.
 
     python -m benchmarks.recurrence
-    python -m benchmarks.recurrence --parts shapes memory --out bench/
+    python -m benchmarks.recurrence --parts shapes,memory --out bench/
 
 A contestant computes the loss and the gradient of its weights and inputs, float32. Contestants take turns,
 so that a machine that speeds up or slows down does so for all, and ratios are taken turn by turn. PyTorch
@@ -17,13 +17,13 @@ whole training steps of `experiments.ptb` on synthetic words.
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import numpy as np
-import tyro
 from rich.console import Console
 
 from benchmarks import machine, measure, report, training_step
@@ -32,10 +32,15 @@ from benchmarks.contestants import GROWING, layers, pairs, why_no_torch
 from benchmarks.jax_layers import seed_contestants
 from benchmarks.shapes import FULL, TINY, Shape, Sizes
 from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
+from dynskip_jax.settings import listed, setting
+from experiments.cli import run_main
+from experiments.command_line import read_flags
+from experiments.settings import get
 
 Part = Literal["shapes", "transitions", "growth", "compile", "memory", "seeds", "training"]
-PARTS: tuple[Part, ...] = ("shapes", "transitions", "growth", "compile", "memory", "seeds", "training")
+PARTS: tuple[Part, ...] = get_args(Part)
 
 TRANSITIONS = {
     **{name: kind() for name, kind in F.TRANSITIONS.items()},
@@ -48,16 +53,26 @@ TRANSITIONS = {
 class Flags:
     """Command line."""
 
-    parts: tuple[Part, ...] = PARTS
-    """Which parts to run."""
-    rounds: int = 15
-    """Turns of each contestant in `shapes`; half as many in the other parts, a fifth in `compile`."""
-    out: Path | None = None
-    """Folder for recurrence.json and growth.png."""
-    precision: machine.Precision = "default"
-    """Of matrix products on a GPU: default allows TF32 to JAX and PyTorch alike, highest to neither."""
-    tiny: bool = False
-    """Everything at tiny sizes, in seconds, to see that it works here; the figures mean nothing."""
+    parts: tuple[str, ...] = setting(PARTS, "Which parts to run, separated by commas.")
+    rounds: int = setting(
+        15,
+        "Turns of each contestant in `shapes`; half as many in the other parts, a fifth in `compile`.",
+        at_least=1,
+    )
+    out: str | None = setting(None, "Folder for recurrence.json and growth.png.")
+    precision: machine.Precision = setting(
+        "default",
+        "Of matrix products on a GPU: default allows TF32 to JAX and PyTorch alike, highest to neither.",
+    )
+    tiny: bool = setting(
+        False, "Everything at tiny sizes, in seconds, to see that it works here; the figures mean nothing."
+    )
+
+    def __post_init__(self) -> None:
+        """Checks the parts' names."""
+        for part in self.parts:
+            if part not in PARTS:
+                raise UserError(f"--parts has {part!r}: choose {listed(PARTS)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,14 +189,12 @@ def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
             made = []
             for preset, flags in sizes.presets.items():
                 chosen = training_step.settings(preset, flags)
-                label = (
-                    f"{chosen.num_layers} x {chosen.features}, "
-                    f"batch {chosen.batch_size} x {chosen.num_steps}, {sizes.vocabulary:,} words"
-                )
                 facts = {
-                    name: getattr(chosen, name)
+                    name: get(chosen, name)
                     for name in ("num_layers", "features", "batch_size", "num_steps", "mix")
                 } | {"vocabulary": sizes.vocabulary, "tokens": training_step.tokens_per_step(chosen)}
+                label = "{num_layers} x {features}, batch {batch_size} x {num_steps}, {vocabulary:,} words"
+                label = label.format(**facts)
                 made.append(
                     Task(
                         report.Case(part, f"training step, {preset}", label, facts, "ms", ("lstm",)),
@@ -240,7 +253,7 @@ def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
                 console.print(table)
             done += fresh
             if flags.out is not None:
-                write(flags.out, about, notes, done)
+                write(Path(flags.out), about, notes, done)
     return done
 
 
@@ -264,7 +277,7 @@ def _ticker(progress: Progress, task: Task, ticks: int) -> measure.Tick:
 
 def main() -> None:
     """Runs the command line."""
-    flags = tyro.cli(Flags, prog="python -m benchmarks.recurrence", description=__doc__)
+    flags = read_flags("python -m benchmarks.recurrence", __doc__, Flags, sys.argv[1:])
     jax.config.update("jax_enable_compilation_cache", False)  # or `compile` would time reading a file
     console = Console()
     if not console.is_terminal:
@@ -273,4 +286,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

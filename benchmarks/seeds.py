@@ -15,37 +15,26 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import describe, headline
 from dynskip_jax.errors import UserError
+from dynskip_jax.settings import setting
 from experiments.cli import run_main
+from experiments.command_line import read_flags
 
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
     """Flags of this benchmark."""
 
-    seeds: int = 8
-    """How many seeds are trained together."""
-    models: str = "lstm,dynamic:10"
-    """Models, separated by commas."""
-    train_examples: int = 25_600
-    """Training examples of a run of one epoch."""
-    repeats: int = 3
-    """How often each command is timed."""
-    out: Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
-    """A JSON file for the figures."""
-
-    def check(self) -> None:
-        """Checks the values."""
-        for name in ("seeds", "train_examples", "repeats"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(self, name)}")
+    seeds: int = setting(8, "How many seeds are trained together.", at_least=1)
+    models: str = setting("lstm,dynamic:10", "Models, separated by commas.")
+    train_examples: int = setting(25_600, "Training examples of a run of one epoch.", at_least=1)
+    repeats: int = setting(3, "How often each command is timed.", at_least=1)
+    out: str | None = setting(None, "A JSON file for the figures.")
 
 
 def wall_time(model: str, seeds: int, flags: Flags, folder: Path) -> float:
@@ -75,8 +64,7 @@ def measure(model: str, flags: Flags) -> dict[str, list[float]]:
 
 def main() -> None:
     """Runs the command line."""
-    flags = tyro.cli(Flags, prog="python -m benchmarks.seeds", description=__doc__)
-    flags.check()
+    flags = read_flags("python -m benchmarks.seeds", __doc__, Flags, sys.argv[1:])
     about = describe("default", with_torch=False)
     table = Table(title=f"{flags.seeds} seeds of number prediction, one epoch of {flags.train_examples:,}")
     for heading in ("model", "1 seed, s", f"{flags.seeds} seeds, s", f"of {flags.seeds} single runs"):

@@ -13,30 +13,32 @@ from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import OneDevice
 from dynskip_jax.training.step import TrainState, make_step, seed_keys, start_state
-from experiments import ptb
+from experiments.ptb import COMMAND, LanguageSettings
+from experiments.ptb_experiment import PTB
 from experiments.settings import resolve
 
 MODELS = ("lstm", "dynamic:5")
 _SEGMENTS = 4  # as many different batches are read in turn
 
 
-def settings(preset: str, flags: Mapping[str, int]) -> ptb.Settings:
+def settings(preset: str, flags: Mapping[str, int]) -> LanguageSettings:
     """Returns a preset of `experiments.ptb`, with flags given beside it."""
-    return resolve(ptb.Flags(preset=preset, **flags), ptb.Settings, ptb.PRESETS, preset)
+    return resolve(COMMAND.settings, COMMAND.presets, preset, flags).settings
 
 
-def tokens_per_step(chosen: ptb.Settings) -> int:
+def tokens_per_step(chosen: LanguageSettings) -> int:
     """Returns how many words a step reads."""
-    return chosen.batch_size * chosen.num_steps
+    return chosen.training.batch_size * chosen.training.num_steps
 
 
-def work(chosen: ptb.Settings, vocabulary: int) -> float:
+def work(chosen: LanguageSettings, vocabulary: int) -> float:
     """About how many milliseconds a step takes on two cores, for the progress bar's estimate."""
-    weights = chosen.num_layers * 8 * chosen.features**2 + vocabulary * chosen.features
+    model = chosen.model
+    weights = model.num_layers * 8 * model.features**2 + vocabulary * model.features
     return 3 * 2 * tokens_per_step(chosen) * weights / 1e8
 
 
-def contestants(chosen: ptb.Settings, vocabulary: int) -> list[Contestant]:
+def contestants(chosen: LanguageSettings, vocabulary: int) -> list[Contestant]:
     """Returns a training step of each model; a step continues where the one before it stopped.
 
     From here on the process keeps the memory it frees, as experiments do.
@@ -59,17 +61,19 @@ def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
     )
 
 
-def _contestant(model: str, chosen: ptb.Settings, vocabulary: int) -> Contestant:
+def _contestant(model: str, chosen: LanguageSettings, vocabulary: int) -> Contestant:
     corpus = synthetic_corpus(tokens_per_step(chosen) * _SEGMENTS + 1, vocabulary)
-    task, fit = ptb.PTB(corpus, (model,), chosen).build(model)
+    experiment = PTB(chosen)
+    learner = experiment.learner(model, corpus, corpus.vocabulary)
+    fit = experiment.fit_settings(model, learner)
     keys = seed_keys(fit.seeds)
     rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
 
     def prepare() -> Ready:
-        state = start_state(task, fit.optimizer, keys)
-        stage, average = task.stage(0), np.zeros(len(fit.seeds), bool)
-        update = make_step(task, fit.optimizer, OneDevice())
-        batches = cycle(enumerate(task.train_batches(0)))
+        state = start_state(learner, fit.optimizer, keys)
+        stage, average = learner.stage(0), np.zeros(len(fit.seeds), bool)
+        update = make_step(learner, fit.optimizer, OneDevice())
+        batches = cycle(enumerate(learner.train_batches(0)))
 
         def step() -> TrainState:
             nonlocal state

@@ -96,7 +96,12 @@ def read_flags(prog: str, about: str, kind: type, arguments: Sequence[str]) -> A
         UserError: it cannot be read, or a value makes no sense.
         SystemExit: `--help` was asked for.
     """
-    parser = _Parser(prog=prog, description=about, allow_abbrev=False)
+    parser = _Parser(
+        prog=prog,
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     _add(parser, kind)
     given = vars(parser.parse_args(arguments))
     for field in dataclasses.fields(kind):

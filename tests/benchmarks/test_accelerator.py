@@ -7,6 +7,9 @@ import pytest
 
 from benchmarks import accelerator
 from dynskip_jax.errors import UserError
+from experiments import number_prediction, ptb
+from experiments.command_line import read_flags, read_training
+from experiments.settings import resolve
 
 
 def flags(tmp_path, **options):
@@ -17,12 +20,28 @@ def test_every_run_has_a_name_of_its_own_and_a_command_that_parses(tmp_path):
     names = [run.name for run in accelerator.PLAN]
     assert len(set(names)) == len(names)
     full = flags(tmp_path, size="full", data="DIR")
+    commands = {module.COMMAND.name: module.COMMAND for module in (ptb, number_prediction)}
     for run in accelerator.PLAN:
         line = accelerator.command(run, full)
+        given, _ = read_training(commands[run.experiment], line[3:])
+        assert given["run_dir"] == str(accelerator.folder(run, full))
+        this = commands[run.experiment]
+        settings = resolve(this.settings, this.presets, this.default_preset(given), given).settings
+        assert settings.run.models("none") == (given["model"],)
         assert line[:2] == [sys.executable, "-m"]
         assert ("--data" in line) == (run.experiment == "ptb")
         tiny = accelerator.command(run, flags(tmp_path))
         assert len({part for part in tiny if part.startswith("--")}) == sum(p.startswith("--") for p in tiny)
+
+
+def test_flags_of_the_script(monkeypatch):
+    found = read_flags("", "", accelerator.Flags, ["--out", "there", "--minutes", "2.5", "--list"])
+    assert found == accelerator.Flags(out="there", minutes=2.5, list=True)
+    monkeypatch.setattr(sys, "argv", ["accelerator"])
+    with pytest.raises(UserError, match="--out is needed"):
+        accelerator.main()
+    with pytest.raises(UserError, match="--minutes must be positive and finite, got 0"):
+        read_flags("", "", accelerator.Flags, ["--out", "there", "--minutes", "0"])
 
 
 def test_most_important_first(tmp_path):

@@ -6,13 +6,14 @@ import json
 import jax
 import numpy as np
 import pytest
-import tyro
 from rich.console import Console
 
 from benchmarks import measure, recurrence, report
 from benchmarks.contestant import Contestant, Ready
 from benchmarks.contestants import GROWING, layers, why_no_torch
 from benchmarks.shapes import FULL, TINY, Shape
+from dynskip_jax.errors import UserError
+from experiments.command_line import read_flags
 
 # As little to compile as shows the form of each table.
 SMALLEST = dataclasses.replace(TINY, growth={"time": TINY.growth["time"]}, num_seeds=(2,))
@@ -23,7 +24,7 @@ def measured(tmp_path, capsys):
     """Runs parts of the benchmark; returns the written JSON, the printed text and the folder."""
 
     def run(*parts, rounds=2):
-        flags = recurrence.Flags(parts=parts, rounds=rounds, out=tmp_path)
+        flags = recurrence.Flags(parts=parts, rounds=rounds, out=str(tmp_path))
         recurrence.run(flags, SMALLEST, Console(width=200))
         text = (tmp_path / "recurrence.json").read_text()
         return json.loads(text, parse_constant=pytest.fail), capsys.readouterr().out, tmp_path
@@ -119,7 +120,10 @@ def test_command_line(tmp_path, monkeypatch, capsys):
         jax.config.update("jax_enable_compilation_cache", caching)
     assert (tmp_path / "a" / "b" / "recurrence.json").exists()
     assert "memory of a step" in capsys.readouterr().out
-    assert tyro.cli(recurrence.Flags, args=[]).parts == recurrence.PARTS
+    assert read_flags("", "", recurrence.Flags, []).parts == recurrence.PARTS
+    assert recurrence.PARTS[0] == "shapes" and len(recurrence.PARTS) == 7
+    with pytest.raises(UserError, match="--parts has 'speed': choose shapes, transitions"):
+        read_flags("", "", recurrence.Flags, ["--parts", "memory,speed"])
 
 
 @pytest.mark.parametrize("part", recurrence.PARTS)

@@ -11,8 +11,9 @@ FLAGS = dict(features=5, num_layers=1, num_steps=3, batch_size=2)
 
 def test_presets_are_those_of_the_experiment():
     small, paper = (training_step.settings(preset, {}) for preset in ("small", "paper"))
-    assert (small.features, small.num_layers, training_step.tokens_per_step(small)) == (200, 2, 400)
-    assert (paper.features, paper.num_layers, training_step.tokens_per_step(paper)) == (650, 2, 700)
+    for chosen, features, tokens in ((small, 200, 400), (paper, 650, 700)):
+        assert (chosen.model.features, chosen.model.num_layers) == (features, 2)
+        assert training_step.tokens_per_step(chosen) == tokens
 
 
 def test_words_reach_over_the_whole_vocabulary():
@@ -30,4 +31,4 @@ def test_steps_train(model):
     after = ready.step()
     changed = jax.tree.map(lambda a, b: bool(np.any(a != np.asarray(b))), before, after.params)
     assert all(jax.tree.leaves(changed))
-    assert float(after.sums["tokens"][0]) == 2 * training_step.tokens_per_step(chosen)
+    assert float(after.sums["nll"].count[0]) == 2 * training_step.tokens_per_step(chosen)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import jax
+import matplotlib
 import pytest
 
 import experiments
@@ -13,13 +14,15 @@ from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 
 PROGRAM = """
 import jax
-from experiments.cli import CommonFlags, join, run_main
+from experiments.cli import run_main
+from experiments.settings import Devices
+from experiments.train import join
 
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))
 
 def main():
-    with join(CommonFlags()):
+    with join(Devices()):
         value = jax.jit(lambda x: jax.numpy.tanh(x @ x).sum())(jax.numpy.full((8, 8), 0.1))
     print(value, events.count("cache_hits"), events.count("cache_misses"))
 
@@ -32,6 +35,7 @@ def start(home, **changes):
     unset = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"PYTHONPATH": str(Path(experiments.__file__).parents[1]), "XDG_CACHE_HOME": str(home)}
+    environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()  # or each start would look for fonts
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,

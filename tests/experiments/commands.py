@@ -89,4 +89,4 @@ def assert_user_error(outcome, *parts):
     assert outcome.err.endswith("\n") and outcome.err.count("\n") == 1
     assert "Traceback" not in outcome.err + outcome.out
     for part in parts:
-        assert part in outcome.err
+        assert part in outcome.err, outcome.err

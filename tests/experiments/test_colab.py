@@ -1,5 +1,6 @@
 """The notebook for Colab: its structure, what it would install, and all of its cells at a tiny size."""
 
+import hashlib
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from experiments import number_prediction, ptb
 ROOT = Path(ptb.__file__).parents[1]
 NOTEBOOK = json.loads((ROOT / "experiments" / "colab.ipynb").read_text(encoding="utf-8"))
 CELLS = {cell["id"]: cell for cell in NOTEBOOK["cells"]}
-MAINS = {"experiments.number_prediction": number_prediction.main, "experiments.ptb": ptb.main}
+COMMANDS = {f"experiments.{module.COMMAND.name}": module.COMMAND for module in (number_prediction, ptb)}
 JAX_PINS = "jax<0.12,>=0.10"
 
 
@@ -52,12 +53,7 @@ def functions():
     return namespace_of("install-functions")
 
 
-@pytest.fixture(autouse=True)
-def here(monkeypatch, tmp_path):
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def pictures(folder):
@@ -92,6 +88,8 @@ def test_every_parameter_is_a_form_field():
     for line in lines:
         assert re.fullmatch(r"[A-Z_]+ = .*  # @param (\{.*\}|\[.*\]|\[.*\] \{.*\})", line), line
     assert namespace_of()["REPOSITORY"] == ""
+    presets = re.search(r"LANGUAGE_PRESET = .*@param (\[.*\])", source("parameters"))[1]
+    assert set(json.loads(presets)) <= set(ptb.PRESETS)
 
 
 def test_figures_in_the_text_are_in_the_results():
@@ -281,7 +279,7 @@ def in_this_process(monkeypatch, command):
         assert arguments[0] == sys.executable and options["stderr"] == subprocess.STDOUT
         assert not {"FORCE_COLOR", "TTY_COMPATIBLE"} & options["env"].keys()
         with unittest.mock.patch.dict(os.environ, options["env"], clear=True):
-            outcome = command(MAINS[arguments[3]], *arguments[4:])
+            outcome = command(COMMANDS[arguments[3]], *arguments[4:])
         return Process((outcome.out + outcome.err).splitlines(keepends=True), outcome.status)
 
     monkeypatch.setattr(subprocess, "Popen", start)
@@ -289,9 +287,9 @@ def in_this_process(monkeypatch, command):
 
 TINY = dict(
     EPOCHS=1,
-    MORE_FLAGS="--features 8 --agent-features 4 --batch-size 20",
+    MORE_FLAGS="--features 4 --agent-features 2 --batch-size 20",
     LANGUAGE_EPOCHS=1,
-    LANGUAGE_FLAGS="--features 8 --agent-features 4 --num-steps 5 --batch-size 4",
+    LANGUAGE_FLAGS="--features 4 --num-layers 1 --agent-features 2 --num-steps 5 --batch-size 4",
     OWN_STEPS=2,
 )
 
@@ -305,7 +303,7 @@ def test_number_prediction_cells(in_this_process, small_number_prediction, capsy
 
     folder = namespace["NUMBERS"]
     assert folder.parent == Path("runs/number_prediction")
-    assert "--length 11 --mix 0.5 --compare dynamic:10,lstm --epochs 1 --features 8" in out
+    assert "--length 11 --mix 0.5 --compare dynamic:10,lstm --epochs 1 --features 4" in out
     result = json.loads((folder / "result.json").read_text())
     assert [row["model"] for row in result["rows"]] == ["dynamic:10", "lstm"]
     shown = {
@@ -331,10 +329,11 @@ def test_language_cells(in_this_process, corpus_folder, capsys):
     out = capsys.readouterr().out
     assert json.loads((folder / "result.json").read_text())["dataset"]["name"] == "letters"
     assert f"{folder}/result.json\n" in out
-    for name in ("learning_curve", "skips_by_word", "explain-dynamic-3-a-b-b-h"):
+    digest = hashlib.sha256(b"a b b h").hexdigest()[:8]
+    for name in ("learning_curve", "skips_by_word", f"explain-dynamic-3-seed-0-a-b-b-h-{digest}"):
         assert f"{folder}/plots/{name}.png\n" in out
     assert re.search(r"^ +dynamic:3  test_perplexity \d+\.\d\d  best epoch 1 of 1$", out, re.M)
-    assert "next word by dynamic:3: " in out
+    assert "dynamic:3: next word " in out
 
 
 def test_own_model_cells(here, capsys):
@@ -413,7 +412,7 @@ def test_all_cells_run_with_real_processes(monkeypatch, tmp_path, capsys):
         MORE_FLAGS="--features 8 --agent-features 4 --batch-size 1000",
         CORPUS="pydoc-topics",
         LANGUAGE_EPOCHS=1,
-        LANGUAGE_FLAGS="--features 8 --num-steps 50 --batch-size 100",
+        LANGUAGE_FLAGS="--features 8 --num-layers 1 --num-steps 50 --batch-size 100",
     )
     namespace = namespace_of(*cells("install-functions", "results"), **parameters)
     out = capsys.readouterr().out

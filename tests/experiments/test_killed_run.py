@@ -11,7 +11,7 @@ import pytest
 
 COMMAND = [
     *(sys.executable, "-m", "experiments.ptb", "--dataset", "pydoc-topics", "--preset", "small"),
-    *("--model", "dynamic:3", "--features", "8", "--epochs", "3", "--dropout", "0.2"),
+    *("--model", "dynamic:3", "--features", "8", "--num-layers", "1", "--epochs", "3", "--dropout", "0.2"),
 ]
 
 

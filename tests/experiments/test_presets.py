@@ -390,12 +390,12 @@ def test_a_sweep_is_over_what_a_model_has(name, attention, dynamic):
 
 
 def test_swept_learning_rates_entropies_and_temperatures_reach_each_model():
-    """All seeds with the first value, then all with the second."""
+    """All seeds with the first value, then with the second; the last of several settings changes first."""
     flags = dict(learning_rate=(0.001, 0.01), entropy_coef=(0.0, 0.5), seeds=2)
     learner, fit = build_numbers("rollouts", **flags)
-    np.testing.assert_allclose(learner.stage(0).entropy_coef, [0, 0, 0.5, 0.5] * 2)
+    np.testing.assert_allclose(learner.stage(0).entropy_coef, [0] * 4 + [0.5] * 4)
     rates = fit.learning_rate(0, np.zeros((0, 8)))
-    np.testing.assert_allclose(rates, [0.001] * 4 + [0.01] * 4)
+    np.testing.assert_allclose(rates, [0.001, 0.001, 0.01, 0.01] * 2)
     learner, _ = build_numbers("relaxed", relaxation="gumbel_softmax", temperature=(0.5, 2.0))
     np.testing.assert_allclose(learner.stage(0).policy.temperature, [0.5, 2.0])
     learner, fit = build_ptb("paper", learning_rate=(1.0, 2.0))

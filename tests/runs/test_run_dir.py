@@ -1,11 +1,11 @@
 """A run folder is made once, resumed with equal settings, and never harmed by a mistake or a crash."""
 
-import sys
-import subprocess
 import datetime
 import json
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -58,6 +58,58 @@ def test_other_settings_are_named(tmp_path):
     assert "; and 1 more" in message
     assert "another --run-dir" in message and "the old settings" in message
     assert RunDir.open(tmp_path, CONFIG).resumed  # the old configuration is still there
+
+
+def test_how_a_run_was_begun_is_kept_and_compared_with_nothing(tmp_path):
+    RunDir.open(tmp_path, CONFIG, about={"command": "first", "limit": math.inf})
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("about") == [{"command": "first", "limit": "Infinity"}]
+    assert config == json.loads(json.dumps(CONFIG))
+    before = (tmp_path / "config.json").read_bytes()
+    # Resumed with the same settings, the file is not touched.
+    assert RunDir.open(tmp_path, CONFIG, about={"command": "again"}).resumed
+    assert RunDir.open(tmp_path, CONFIG).resumed
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_settings_that_may_grow(tmp_path):
+    """Numbers become larger, lists longer; the folder keeps the new ones, and how each was asked for."""
+    may_grow = ("training.epochs", "models")
+
+    def opened(epochs, models, note, **more):
+        config = {"training": {"epochs": epochs, "rate": 0.1}, "models": models, **more}
+        return RunDir.open(tmp_path, config, about={"note": note}, may_grow=may_grow)
+
+    def kept():
+        config = json.loads((tmp_path / "config.json").read_text())
+        return config["training"]["epochs"], config["models"], [about["note"] for about in config["about"]]
+
+    opened(3, ["a"], "first")
+    assert opened(5, ["a"], "longer").resumed
+    assert kept() == (5, ["a"], ["first", "longer"])
+    assert opened(5, ["b", "a"], "wider").resumed
+    assert kept() == (5, ["b", "a"], ["first", "longer", "wider"])
+    before = (tmp_path / "config.json").read_bytes()
+    refused = [
+        (lambda: opened(4, ["b", "a"], "x"), "training.epochs was 5 and is now 4"),
+        (lambda: opened(5, ["a"], "x"), r'models was \["b", "a"\] and is now \["a"\]'),
+        (lambda: opened(5, ["a", "c"], "x"), "models was"),
+        (lambda: opened(5, ["a", "b"], "x"), "models was"),  # in another order
+        (lambda: opened(6, ["b", "a"], "x", extra=1), r"\(extra was not set and is now 1\)"),
+        (lambda: opened(True, ["b", "a"], "x"), "training.epochs was 5 and is now true"),
+        (lambda: opened(None, ["b", "a"], "x"), "training.epochs was 5 and is now null"),
+        (lambda: opened(6, "b", "x"), 'models was .* and is now "b"'),
+    ]
+    for again, message in refused:
+        with pytest.raises(UserError, match=message):
+            again()
+        assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_a_run_of_another_format_is_named_as_such(tmp_path):
+    RunDir.open(tmp_path, CONFIG)  # written before there were formats
+    with pytest.raises(UserError, match="a run of format 1, and this version reads and writes format 2"):
+        RunDir.open(tmp_path, {**CONFIG, "format": 2})
 
 
 def test_folder_that_is_not_a_run_is_left_alone(tmp_path):
@@ -164,6 +216,14 @@ def test_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         run.write_result({"accuracy": {"mean": 0.1}})
     assert run.result()["accuracy"]["mean"] == 0.9
+
+
+def test_a_result_is_withdrawn_where_the_run_goes_on(tmp_path):
+    run = RunDir.open(tmp_path, CONFIG)
+    run.withdraw_result()  # there is none
+    run.write_result({"accuracy": 1})
+    run.withdraw_result()
+    assert run.result() is None and not (tmp_path / "result.json").exists()
 
 
 def test_result_that_is_not_json(tmp_path):
