@@ -81,6 +81,9 @@ class Learner:
         abstract = nnx.eval_shape(lambda: self._model(jax.random.key(0)))
         self.graphdef = nnx.graphdef(abstract)
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
+        if hasattr(abstract, "critics"):
+            del abstract.critics
+        self._used_graphdef = nnx.graphdef(abstract)
         # Evaluation may read another form of the model, made once of its parameters.
         as_read = nnx.eval_shape(lambda: self._read_model(self.init(jax.random.key(0))))
         self._read_graphdef = nnx.graphdef(as_read)
@@ -103,8 +106,13 @@ class Learner:
         return model
 
     def model(self, params: nnx.State) -> nnx.Module:
-        """Returns the model of one seed's parameters."""
-        return nnx.merge(self.graphdef, params)
+        """Returns the model of one seed's parameters, be they all or those that are used after training."""
+        return nnx.merge(self.graphdef if "critics" in params else self._used_graphdef, params)
+
+    @staticmethod
+    def used_params(params: nnx.State) -> nnx.State:
+        """Returns the parameters that are of use after training: all but those of critics."""
+        return nnx.State({name: part for name, part in params.items() if name != "critics"})
 
     def abstract_params(self) -> nnx.State:
         """Returns shapes in the place of one model's parameters."""

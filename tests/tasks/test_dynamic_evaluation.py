@@ -5,12 +5,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
+from learners import language_modelling
 
 from dynskip_jax.data import make_corpus
-from dynskip_jax.functional import parse_time_skip
+from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
-from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings, uniform
 from dynskip_jax.training.objective import AgentObjective
 
 STEPS, EPSILON = 3, 2e-3
@@ -28,23 +27,21 @@ SIZES = {"train": 32, "valid": 4}  # 320 and 40 tokens: a row of four, in 100 ro
 TEXT = ["a b c d e f a b c d"]
 
 
-def task_of(model, test=TEXT):
-    settings = LanguageModellingSettings(
-        skips=(parse_time_skip(model),),
-        features=6,
-        batch_size=4,
+def learner_of(skip, test=TEXT, **options):
+    return language_modelling(
+        corpus_of(test),
+        (0, 1),
+        skips=(skip,),
         num_steps=5,
-        dropout=0.3,  # in training only
         init_scale=0.5,
-        cell_options=({"agent_features": 4, "kernel_init": uniform(1.0)},),
-        objective=AgentObjective(),
-        num_seeds=2,
+        model={"dropout": 0.3},  # in training only
+        cell={"kernel_init": uniform(1.0)},
+        **options,
     )
-    return LanguageModelling(corpus_of(test), settings)
 
 
-def params_of(task):
-    return jax.vmap(task.init)(jax.random.split(jax.random.key(0), 2))
+def params_of(learner):
+    return jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 2))
 
 
 def segments_by_hand(tokens, first_token, rows):
@@ -58,16 +55,19 @@ def segments_by_hand(tokens, first_token, rows):
     return [sheets[:, :, start : start + STEPS] for start in range(0, steps, STEPS)]
 
 
-def by_hand(task, learning_rate, decay):
+def by_hand(learner, learning_rate, decay):
     """Returns one seed's parameters -> the perplexity of test; each segment a call, updates in float64."""
-    eos = task.corpus.vocabulary.index["<eos>"]
+    corpus = learner.task.corpus
+    eos = corpus.vocabulary.index["<eos>"]
+
+    def start(params, streams):
+        return learner.task.initial_carry(learner.model(params), streams, jax.random.key(0))
 
     @jax.jit
     def gradient(params, carry, inputs, targets, mask):
         def loss(params):
-            end, output = nnx.merge(task.graphdef, params)(
-                inputs, initial_carry=carry, deterministic=True, return_carry=True
-            )
+            model = learner.model(params)
+            end, output = model(inputs, initial_carry=carry, deterministic=True, return_carry=True)
             nll = -jnp.take_along_axis(jax.nn.log_softmax(output.logits), targets[..., None], -1)[..., 0]
             return (nll * mask).sum() / mask.sum(), (end, (nll * mask).sum())
 
@@ -77,8 +77,8 @@ def by_hand(task, learning_rate, decay):
         leaves, tree = jax.tree.flatten(params)
         trained = [np.asarray(leaf, float) for leaf in leaves]
         squares = [np.zeros_like(leaf) for leaf in trained]
-        read = segments_by_hand(task.corpus.train, eos, 100)
-        carry = task.initial_carry(params, jax.random.key(0), 100)
+        read = segments_by_hand(corpus.train, eos, 100)
+        carry = start(params, 100)
         for segment in read:
             grads, (carry, _) = gradient(params, carry, *map(jnp.asarray, segment))
             new = [np.asarray(g, float) ** 2 for g in jax.tree.leaves(grads)]
@@ -87,44 +87,44 @@ def by_hand(task, learning_rate, decay):
         mean = sum(r.sum() for r in rms) / sum(r.size for r in rms)
 
         now, total = list(trained), 0.0
-        carry = task.initial_carry(params, jax.random.key(0), 1)
-        for segment in segments_by_hand(task.corpus.test, eos, 1):
+        carry = start(params, 1)
+        for segment in segments_by_hand(corpus.test, eos, 1):
             params = jax.tree.unflatten(tree, [jnp.asarray(leaf, jnp.float32) for leaf in now])
             grads, (carry, nll) = gradient(params, carry, *map(jnp.asarray, segment))
             total += float(nll)
             for i, g in enumerate(map(partial(np.asarray, dtype=float), jax.tree.leaves(grads))):
                 back = np.minimum(decay * rms[i] / mean, 1) * (trained[i] - now[i])
                 now[i] = now[i] - learning_rate * g / (rms[i] + EPSILON) + back
-        return np.exp(total / len(task.corpus.test))
+        return np.exp(total / len(corpus.test))
 
     return perplexity
 
 
 def test_it_is_a_loop_over_segments():
-    task = task_of("dynamic:3")
-    params = params_of(task)
-    dynamic = DynamicEvaluation(task, params, KEYS, num_steps=STEPS)
+    learner = learner_of("dynamic:3")
+    params = params_of(learner)
+    dynamic = DynamicEvaluation(learner, params, KEYS, num_steps=STEPS)
     found = dynamic.perplexity(
         "test", dynamic.gradient_scale(), learning_rate=0.02, decay=0.2, epsilon=EPSILON
     )
-    perplexity = by_hand(task, 0.02, 0.2)
+    perplexity = by_hand(learner, 0.02, 0.2)
     expected = [perplexity(jax.tree.map(partial(jnp.take, indices=seed, axis=0), params)) for seed in (0, 1)]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     # Parameters have moved, and it matters far more than that.
-    still = task.evaluate(params, "test", KEYS, batch_size=1)["test_perplexity"]
+    still = learner.evaluate(params, "test", KEYS, batch_size=1)["test_perplexity"]
     assert (abs(np.log(found / still)) > 0.01).all()
 
 
 def test_parameters_that_do_not_change_give_the_perplexity_of_evaluation():
-    task = task_of("attention:3")
-    params = params_of(task)
-    dynamic = DynamicEvaluation(task, params, KEYS, num_steps=STEPS)
+    learner = learner_of("attention:3")
+    params = params_of(learner)
+    dynamic = DynamicEvaluation(learner, params, KEYS, num_steps=STEPS)
     calls = []
     scale = dynamic.gradient_scale(lambda: calls.append("train"))
     found = dynamic.perplexity(
         "dev", scale, learning_rate=0.0, decay=0.7, advance=lambda: calls.append("dev")
     )
-    expected = task.evaluate(params, "dev", KEYS, batch_size=1)["dev_perplexity"]
+    expected = learner.evaluate(params, "dev", KEYS, batch_size=1)["dev_perplexity"]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     assert [calls.count(split) for split in ("train", "dev")] == [
         dynamic.num_parts(s) for s in ("train", "dev")
@@ -132,10 +132,30 @@ def test_parameters_that_do_not_change_give_the_perplexity_of_evaluation():
 
 
 def test_a_text_that_repeats_becomes_likelier():
-    task = task_of("lstm", test=["a b c b"] * 100)
-    params = params_of(task)
-    dynamic = DynamicEvaluation(task, params, KEYS, num_steps=5)
+    learner = learner_of("lstm", test=["a b c b"] * 100)
+    params = params_of(learner)
+    dynamic = DynamicEvaluation(learner, params, KEYS, num_steps=5)
     scale = dynamic.gradient_scale()
-    still = task.evaluate(params, "test", KEYS, batch_size=1)["test_perplexity"]
+    still = learner.evaluate(params, "test", KEYS, batch_size=1)["test_perplexity"]
     found = dynamic.perplexity("test", scale, learning_rate=0.001, decay=0.001)
     assert (found < 0.8 * still).all()
+
+
+def test_critics_have_no_part_in_it():
+    """They are of use in training alone, and their gradients, which are 0, would shrink the mean scale."""
+    test = TEXT * 2
+    plain = learner_of("dynamic:3", test)
+    with_critics = learner_of("dynamic:3", test, objective=AgentObjective(baseline="learned"))
+    params = params_of(with_critics)
+    assert set(params) - set(with_critics.used_params(params)) == {"critics"}
+    found = []
+    for learner, given in (
+        (plain, with_critics.used_params(params)),
+        (with_critics, params),
+    ):
+        dynamic = DynamicEvaluation(learner, given, KEYS, num_steps=STEPS)
+        scale = dynamic.gradient_scale()
+        how = dict(learning_rate=0.02, decay=0.5, epsilon=EPSILON)
+        found.append((scale.mean, dynamic.perplexity("test", scale, **how)))
+    for with_, without in zip(*found, strict=True):
+        np.testing.assert_allclose(with_, without, rtol=1e-5)
