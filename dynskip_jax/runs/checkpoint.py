@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,9 @@ import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
 from dynskip_jax.errors import UserError
+
+_STRUCTURE = ("path", "shape", "dtype")  # what has to agree between a checkpoint and the state asked for
+_LAYOUT = "named"  # of the document; what the versions before named arrays wrote has none
 
 
 class Restored(NamedTuple):
@@ -34,10 +38,12 @@ class Restored(NamedTuple):
 class Checkpoints:
     """A folder of checkpoints, of which the newest `keep` are kept.
 
-    Orbax stores the arrays. On top of it, a SHA-256 of every saved byte tells an intact checkpoint from one
-    that was truncated, altered or only half written: Orbax reads some of these without complaint (a missing
-    chunk reads as zeros). Works on arrays that this process can address, and in this process alone: where
-    several train together, one of them saves for all.
+    Orbax stores the arrays, as nested dictionaries that are named as the state is: opened with Orbax alone,
+    `<step>/state` reads `{"params": {"kernel": array, ...}, ...}`, items of tuples being named "0", "1", ...;
+    typed PRNG keys are their words, and empty arrays are left out. On top of it, a SHA-256 of every array
+    tells an intact checkpoint from one that was truncated, altered or only half written: Orbax reads some of
+    these without complaint (a missing chunk reads as zeros). Works on arrays that this process can address,
+    and in this process alone: where several train together, one of them saves for all.
 
     Example:
         >>> with Checkpoints("runs/demo/checkpoints") as checkpoints:  # doctest: +SKIP
@@ -93,19 +99,20 @@ class Checkpoints:
         Raises:
             TypeError: `meta` does not fit into JSON, or a leaf of `state` is not an array or a number.
         """
-        meta = json.loads(json.dumps(meta))
         leaves = _describe(state)
         data = [_to_numpy(leaf) for leaf in jax.tree.leaves(state)]
-        digest = _digest(meta, leaves, data)
+        for leaf, array in zip(leaves, data, strict=True):
+            leaf["sha256"] = _sha256(array)
+        document = {"layout": _LAYOUT, "meta": json.loads(json.dumps(meta)), "leaves": leaves}
+        digest = document["sha256"] = _digest(document)
         exists = step in self._steps()
         if exists and self._intact.get(step) == digest:
             return
         # Checkpoints that could not be read go first: they would take the place of good ones in `keep`.
         for old in self._unreadable | ({step} if exists else set()):
             self._delete(old)
-        document = {"meta": meta, "leaves": leaves, "sha256": digest}
         # Orbax takes neither empty arrays nor an empty tree; the description above is all they need.
-        arrays = {str(i): array for i, array in enumerate(data) if array.size}
+        arrays = _nested({tuple(leaf["name"]): a for leaf, a in zip(leaves, data, strict=True) if a.size})
         items = {"document": ocp.args.JsonSave(document)}
         if arrays:
             items["state"] = ocp.args.PyTreeSave(arrays)
@@ -128,7 +135,7 @@ class Checkpoints:
 
         Raises:
             UserError: there are checkpoints but none can be read, or the newest intact one holds a state of
-                another structure, shape or dtype.
+                another structure, shape or dtype, or was written by a version that numbered the arrays.
         """
         failures: list[tuple[int, str]] = []
         for step in sorted(self._steps(), reverse=True):
@@ -138,6 +145,11 @@ class Checkpoints:
                 self._unreadable.add(step)
                 failures.append((step, _reason(error)))
                 continue
+            if data is None:
+                raise UserError(
+                    f"checkpoint {step} in {self.directory} was written by an older version, which numbered "
+                    "the arrays instead of naming them: go on with that version, or choose another --run-dir"
+                )
             leaves = document["leaves"]
             if partial:
                 asked = {leaf["path"] for leaf in _describe(like)}
@@ -186,27 +198,37 @@ class Checkpoints:
         """The steps that have a folder, whatever Orbax thinks of it: only what is seen can be reported."""
         return {int(p.name) for p in self.directory.iterdir() if p.name.isdecimal() and p.is_dir()}
 
-    def _read(self, step: int) -> tuple[dict, list[np.ndarray]]:
-        """The document and the arrays of one checkpoint, verified; raises whatever is wrong with it."""
+    def _read(self, step: int) -> tuple[dict, list[np.ndarray] | None]:
+        """The document and the arrays of one checkpoint, verified; raises whatever is wrong with it.
+
+        Of a checkpoint of the older layout there are no arrays.
+        """
         with _quiet():
             args = ocp.args.Composite(document=ocp.args.JsonRestore())
             document = self._manager.restore(step, args=args)["document"]
-            data = [self._read_leaf(step, str(i), leaf) for i, leaf in enumerate(document["leaves"])]
-        if _digest(document["meta"], document["leaves"], data) != document["sha256"]:
-            raise ValueError("its checksum does not match")
+            if document.keys() == {"meta", "leaves", "sha256"}:
+                return document, None
+            if _digest(document) != document["sha256"]:
+                raise ValueError("the checksum of its description does not match")
+            data = [self._read_leaf(step, leaf) for leaf in document["leaves"]]
+        for leaf, array in zip(document["leaves"], data, strict=True):
+            if _sha256(array) != leaf["sha256"]:
+                raise ValueError(f"the checksum of {leaf['path']} does not match")
         return document, data
 
-    def _read_leaf(self, step: int, name: str, leaf: dict) -> np.ndarray:
+    def _read_leaf(self, step: int, leaf: dict) -> np.ndarray:
         # One at a time: when one of several concurrent reads fails, Orbax closes its event loop under the
         # others, and TensorStore prints a traceback for each.
         if 0 in leaf["shape"]:
             return _empty(leaf)
-        numpy = ocp.RestoreArgs(restore_type=np.ndarray)
-        args = ocp.args.PyTreeRestore({name: 0}, restore_args={name: numpy}, partial_restore=True)
-        return np.asarray(self._manager.restore(step, args=ocp.args.Composite(state=args))["state"][name])
+        name = tuple(leaf["name"])
+        as_numpy = _nested({name: ocp.RestoreArgs(restore_type=np.ndarray)})
+        args = ocp.args.PyTreeRestore(_nested({name: 0}), restore_args=as_numpy, partial_restore=True)
+        (array,) = jax.tree.leaves(self._manager.restore(step, args=ocp.args.Composite(state=args))["state"])
+        return np.asarray(array)
 
     def _check_structure(self, step: int, saved: list[dict], like: PyTree) -> None:
-        wanted = _describe(like)
+        saved, wanted = ([{k: leaf[k] for k in _STRUCTURE} for leaf in side] for side in (saved, _describe(like)))
         if saved == wanted:
             return
         saved_leaves, wanted_leaves = ({leaf["path"]: leaf for leaf in side} for side in (saved, wanted))
@@ -230,7 +252,7 @@ class Checkpoints:
 
 
 def _describe(tree: PyTree) -> list[dict]:
-    """Path, shape and dtype of each leaf: what has to agree between a checkpoint and the state asked for."""
+    """Path, name in the checkpoint, shape and dtype of each leaf."""
     described = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not hasattr(leaf, "dtype"):
@@ -238,9 +260,30 @@ def _describe(tree: PyTree) -> list[dict]:
                 raise TypeError(f"{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, not an array")
             leaf = np.asarray(leaf)
         described.append(
-            {"path": jax.tree_util.keystr(path), "shape": list(leaf.shape), "dtype": str(leaf.dtype)}
+            {
+                "path": jax.tree_util.keystr(path),
+                "name": [_file_name(jax.tree_util.keystr((key,), simple=True)) for key in path] or ["state"],
+                "shape": list(leaf.shape),
+                "dtype": str(leaf.dtype),
+            }
         )
     return described
+
+
+def _file_name(key: str) -> str:
+    """A key as a name that is one part of a path: "/", and "." with which Orbax joins them, become %2F, %2E."""
+    return quote(key, safe="").replace(".", "%2E") or "%"
+
+
+def _nested(flat: dict[tuple[str, ...], Any]) -> dict:
+    """Nested dictionaries, from values under their paths."""
+    tree: dict = {}
+    for (*above, last), value in flat.items():
+        folder = tree
+        for name in above:
+            folder = folder.setdefault(name, {})
+        folder[last] = value
+    return tree
 
 
 def _is_key(leaf: Any) -> bool:
@@ -257,11 +300,14 @@ def _empty(leaf: dict) -> np.ndarray:
     return np.empty(leaf["shape"], jnp.uint32 if key else jnp.dtype(leaf["dtype"]))
 
 
-def _digest(meta: dict, leaves: list[dict], data: list[np.ndarray]) -> str:
-    digest = hashlib.sha256(json.dumps([meta, leaves], sort_keys=True).encode())
-    for array in data:
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    return digest.hexdigest()
+def _sha256(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).hexdigest()
+
+
+def _digest(document: dict) -> str:
+    """The SHA-256 of a document, which holds those of the arrays; its own left out."""
+    content = {name: part for name, part in document.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _like(data: np.ndarray, like: Any) -> Any:
