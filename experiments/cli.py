@@ -16,7 +16,7 @@ import tyro
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import Parallel, make_parallel
-from dynskip_jax.devices.processes import Alone, Group, connect
+from dynskip_jax.devices.processes import HEARTBEAT_SECONDS, Processes, connect
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional import parse_time_skip
 from experiments.settings import CommonSettings
@@ -118,11 +118,13 @@ class CommonFlags:
     """How several devices are driven: jit (one program over a mesh) or pmap (one replica per device)."""
     coordinator: Address = None
     """Where process 0 is found, if several processes train together with all their devices; each of them is
-    given the same command but for --process-id. On TPU pods nothing of this is needed."""
+    given the same command but for --process-id. TPU pods, Slurm and Open MPI know all three: auto."""
     process_id: Whole = None
     """Number of this process, from 0; process 0 writes the run folder and prints."""
     process_count: Whole = None
     """How many processes there are."""
+    heartbeat_seconds: int = HEARTBEAT_SECONDS
+    """A process that has not been heard of for so long is lost: the others end."""
 
 
 def parse(flags: type, name: str, description: str) -> Any:
@@ -149,7 +151,7 @@ def models(flags: CommonFlags, default: str) -> tuple[str, ...]:
     return names
 
 
-def join(flags: CommonFlags) -> Alone | Group:
+def join(flags: CommonFlags) -> Processes:
     """Joins the processes that the flags name; JAX must not have been asked for its devices before.
 
     Every process keeps the memory it frees. A process alone also keeps its compiled programs for the next
@@ -163,7 +165,7 @@ def join(flags: CommonFlags) -> Alone | Group:
     if given != (None, None, None) and flags.parallel == "pmap":
         raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
     keep_freed_memory()
-    processes = connect(*given)
+    processes = connect(*given, heartbeat_seconds=flags.heartbeat_seconds)
     if processes.count == 1:
         keep_compiled_programs()
         swept = [given.count(",") + 1 for given in (flags.mix, flags.max_skip) if given]
@@ -172,7 +174,7 @@ def join(flags: CommonFlags) -> Alone | Group:
 
 
 def parallel(
-    flags: CommonFlags, settings: CommonSettings, models: Sequence[str], processes: Alone | Group
+    flags: CommonFlags, settings: CommonSettings, models: Sequence[str], processes: Processes
 ) -> Parallel:
     """Returns the devices asked for and how they are driven; on a CPU, by default, its cores share the seeds.
 

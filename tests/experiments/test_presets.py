@@ -7,7 +7,7 @@ from flax import nnx
 
 from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
-from dynskip_jax.devices.processes import Alone
+from dynskip_jax.devices.processes import Processes
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.stage import Sweep
 from experiments import cli, number_prediction, ptb
@@ -356,6 +356,6 @@ def test_seeds_take_turns_on_the_cores_of_a_cpu(seeds, devices, monkeypatch):
     monkeypatch.setattr(cli, "_num_cores", lambda: 2)
     flags = number_prediction.Flags(seeds=seeds)
     settings = resolve(flags, number_prediction.Settings, number_prediction.PRESETS, "relaxed")
-    found = cli.parallel(flags, settings, ("dynamic:10",), Alone())
+    found = cli.parallel(flags, settings, ("dynamic:10",), Processes())
     assert jax.device_count() == 8
     assert len(found.devices) == devices
