@@ -150,13 +150,16 @@ class Devices:
     parallel: Literal["jit", "pmap"] = setting("jit", "One program over a mesh, or one replica per device.")
     coordinator: str | None = setting(
         None,
-        "HOST:PORT where process 0 is found, if several processes train together with all their devices; "
-        "each is given the same command but for --process-id. On TPU pods nothing of this is needed.",
+        "HOST:PORT where process 0 is found, if several processes train together with all their devices; each "
+        "is given the same command but for --process-id. TPU pods, Slurm and Open MPI know all three: auto.",
     )
     process_id: int | None = setting(
         None, "Number of this process; process 0 writes the run folder and prints.", at_least=0
     )
     process_count: int | None = setting(None, "How many processes there are.", at_least=1)
+    heartbeat_seconds: int = setting(
+        60, "A process that has not been heard of for so long is lost: the others end.", at_least=1
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import jax
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import Parallel, make_parallel
-from dynskip_jax.devices.processes import Alone, Group, connect
+from dynskip_jax.devices.processes import Processes, connect
 from dynskip_jax.errors import UserError
 from experiments.cli import imported
 from experiments.command_line import Command
@@ -41,7 +41,7 @@ def train(command: Command, resolved: Resolved, announce: Callable[[str], None] 
         run(experiment, models, data, settings.run.run_dir, parallel=parallel, announce=announce)
 
 
-def join(flags: Devices, num_models: int = 1) -> Alone | Group:
+def join(flags: Devices, num_models: int = 1) -> Processes:
     """Joins the processes that the flags name; JAX must not have been asked for its devices before.
 
     Every process keeps the memory it frees. A process alone also keeps its compiled programs for the next
@@ -55,14 +55,14 @@ def join(flags: Devices, num_models: int = 1) -> Alone | Group:
     if given != (None, None, None) and flags.parallel == "pmap":
         raise UserError("--parallel pmap drives one process: leave it out, or --coordinator")
     keep_freed_memory()
-    processes = connect(*given)
+    processes = connect(*given, heartbeat_seconds=flags.heartbeat_seconds)
     if processes.count == 1:
         keep_compiled_programs()
         _make_cpu_devices(max(_num_cores(), num_models))
     return processes
 
 
-def choose_devices(experiment: Experiment, models: tuple[str, ...], processes: Alone | Group) -> Parallel:
+def choose_devices(experiment: Experiment, models: tuple[str, ...], processes: Processes) -> Parallel:
     """Returns the devices asked for and how they are driven; on a CPU, by default, its cores share the seeds.
 
     Raises:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dynskip_jax.devices.processes import Alone, Group
+from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
 
 PyTree = Any
@@ -43,7 +43,7 @@ class Parallel(Protocol):
     """
 
     devices: tuple[jax.Device, ...]
-    processes: Alone | Group
+    processes: Processes
     axis_name: str | None
 
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
@@ -51,6 +51,9 @@ class Parallel(Protocol):
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
         """Puts whole arrays, which every process has, where the compiled update takes them."""
+
+    def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        """Returns whole arrays, however the update left them, on whatever devices they are."""
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """Returns whole arrays on one device of each process, however the update left them."""
@@ -70,13 +73,17 @@ class OneDevice:
 
     def __init__(self):
         self.devices = (jax.devices()[0],)
-        self.processes = Alone()
+        self.processes = Processes()
 
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
         """See `Parallel`."""
         return jax.jit(update, donate_argnums=0)
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
+        """See `Parallel`."""
+        return tree
+
+    def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """See `Parallel`."""
         return tree
 
@@ -95,10 +102,10 @@ class ShardedJit:
     axis_name = None
 
     def __init__(
-        self, devices: tuple[jax.Device, ...], shape: tuple[int, int], processes: Alone | Group | None = None
+        self, devices: tuple[jax.Device, ...], shape: tuple[int, int], processes: Processes | None = None
     ):
         self.devices = devices
-        self.processes = processes or Alone()
+        self.processes = processes or Processes()
         self.mesh = Mesh(np.array(devices).reshape(shape), ("seeds", "data"))
         self._replicate = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, P()))
 
@@ -121,6 +128,10 @@ class ShardedJit:
             return jax.device_put(tree, sharding)
         return jax.tree.map(lambda leaf: _own_share(leaf, sharding), tree)
 
+    def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        """See `Parallel`."""
+        return tree
+
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """See `Parallel`."""
         if self.processes.count == 1:
@@ -142,7 +153,7 @@ class Pmap:
 
     def __init__(self, devices: tuple[jax.Device, ...], shape: tuple[int, int]):
         self.devices = devices
-        self.processes = Alone()
+        self.processes = Processes()
         self._divided = "seeds" if shape[0] > 1 else "data"
         self.axis_name = "data" if self._divided == "data" else None
 
@@ -170,14 +181,18 @@ class Pmap:
             lambda leaf: leaf.reshape(*leaf.shape[:axis], count, -1, *leaf.shape[axis + 1 :]), tree
         )
 
-    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+    def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """See `Parallel`."""
         axis = self._axis(spec)
         if axis is not None:
             tree = jax.tree.map(
                 lambda leaf: leaf.reshape(*leaf.shape[:axis], -1, *leaf.shape[axis + 2 :]), tree
             )
-        return jax.device_put(tree, self.devices[0])
+        return tree
+
+    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        """See `Parallel`."""
+        return jax.device_put(self.whole(tree, spec), self.devices[0])
 
     def spread(self, tree: PyTree) -> PyTree:
         """See `Parallel`."""
@@ -190,7 +205,7 @@ def make_parallel(
     *,
     num_seeds: int,
     batch_size: int,
-    processes: Alone | Group | None = None,
+    processes: Processes | None = None,
 ) -> OneDevice | ShardedJit | Pmap:
     """Chooses how an update is run; for any choice it is the same up to rounding, noise included.
 
@@ -206,7 +221,7 @@ def make_parallel(
     """
     if way not in WAYS:
         raise UserError(f"--parallel is {way!r}: choose {' or '.join(WAYS)}")
-    processes = processes or Alone()
+    processes = processes or Processes()
     if num_devices is None:
         num_devices = 1 if processes.count == 1 else jax.device_count()
     if num_devices < 1:

@@ -8,14 +8,20 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 from jaxtyping import PyTree
 
+from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
+
+_STRUCTURE = ("path", "shape", "dtype")  # what has to agree between a checkpoint and the state asked for
+_LAYOUT = "named"  # of the document; what the versions before named arrays wrote has none
 
 
 class Restored(NamedTuple):
@@ -34,10 +40,15 @@ class Restored(NamedTuple):
 class Checkpoints:
     """A folder of checkpoints, of which the newest `keep` are kept.
 
-    Orbax stores the arrays. On top of it, a SHA-256 of every saved byte tells an intact checkpoint from one
-    that was truncated, altered or only half written: Orbax reads some of these without complaint (a missing
-    chunk reads as zeros). Works on arrays that this process can address, and in this process alone: where
-    several train together, one of them saves for all.
+    Orbax stores the arrays, as nested dictionaries that are named as the state is: opened with Orbax alone,
+    `<step>/state` reads `{"params": {"kernel": array, ...}, ...}`, items of tuples being named "0", "1", ...;
+    typed PRNG keys are their words, and empty arrays are left out. On top of it, a SHA-256 of every array
+    tells an intact checkpoint from one that was truncated, altered or only half written: Orbax reads some of
+    these without complaint (a missing chunk reads as zeros).
+
+    Several processes do all of this together, in one folder that all of them see: each writes its own parts
+    of arrays that are divided among them, and the first one those that all of them have. Each reads whole
+    arrays; by how many processes they were written does not matter.
 
     Example:
         >>> with Checkpoints("runs/demo/checkpoints") as checkpoints:  # doctest: +SKIP
@@ -45,36 +56,48 @@ class Checkpoints:
         ...     restored = checkpoints.restore_latest((params, opt_state))
     """
 
-    def __init__(self, directory: str | Path, *, keep: int = 2):
+    def __init__(self, directory: str | Path, *, keep: int = 2, processes: Processes | None = None):
         """Opens the folder, creates it if it is not there, and clears what interrupted saves left in it.
 
         Arguments:
             directory: the folder.
             keep: how many checkpoints to keep. With 2 or more, one stays when the newest turns out corrupt.
+            processes: those that save together; by default this one saves for itself.
 
         Raises:
-            UserError: the folder cannot be created or opened.
+            UserError: the folder cannot be created or opened, or a process does not see it.
         """
         self.directory = Path(directory).absolute()
         self._unreadable: set[int] = set()
         self._intact: dict[int, str] = {}  # step: digest, of those that this object saved or restored
-        # Orbax would otherwise wait for all processes of the run.
+        self._processes = processes or Processes()
+        # Orbax would otherwise wait for all processes that JAX knows. To read, no process waits for another.
         alone = ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index(), active_processes={jax.process_index()}
         )
+        together = alone if self._processes.count == 1 else ocp.options.MultiprocessingOptions()
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep,
             create=False,
             enable_async_checkpointing=False,
             cleanup_tmp_directories=True,
-            multiprocessing_options=alone,
+            multiprocessing_options=together,
         )
         handlers = {
-            "document": ocp.JsonCheckpointHandler(multiprocessing_options=alone),
-            "state": ocp.PyTreeCheckpointHandler(multiprocessing_options=alone),
+            "document": ocp.JsonCheckpointHandler(multiprocessing_options=together),
+            "state": ocp.PyTreeCheckpointHandler(multiprocessing_options=together),
         }
+        self._document = ocp.JsonCheckpointHandler(multiprocessing_options=alone)
+        self._arrays = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            if self._processes.first:
+                self.directory.mkdir(parents=True, exist_ok=True)
+            self._processes.agree(None)  # made
+            if not all(seen := self._processes.collect(self.directory.is_dir())):
+                raise UserError(
+                    f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a folder "
+                    "that all processes share"
+                )
             with _quiet():
                 self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
         except OSError as error:
@@ -93,19 +116,22 @@ class Checkpoints:
         Raises:
             TypeError: `meta` does not fit into JSON, or a leaf of `state` is not an array or a number.
         """
-        meta = json.loads(json.dumps(meta))
+        meta = self._processes.agree(json.loads(json.dumps(meta)))
         leaves = _describe(state)
-        data = [_to_numpy(leaf) for leaf in jax.tree.leaves(state)]
-        digest = _digest(meta, leaves, data)
-        exists = step in self._steps()
+        data = [_data(leaf) for leaf in jax.tree.leaves(state)]
+        parts = self._processes.collect([_own_parts(array, self._processes.first) for array in data])
+        for leaf, *of_leaf in zip(leaves, *parts, strict=True):
+            leaf["sha256"] = {part: digest for own in of_leaf for part, digest in own.items()}
+        document = {"layout": _LAYOUT, "meta": meta, "leaves": leaves}
+        digest = document["sha256"] = _digest(document)
+        exists = self._processes.agree(step in self._steps())
         if exists and self._intact.get(step) == digest:
             return
         # Checkpoints that could not be read go first: they would take the place of good ones in `keep`.
         for old in self._unreadable | ({step} if exists else set()):
             self._delete(old)
-        document = {"meta": meta, "leaves": leaves, "sha256": digest}
         # Orbax takes neither empty arrays nor an empty tree; the description above is all they need.
-        arrays = {str(i): array for i, array in enumerate(data) if array.size}
+        arrays = _nested({tuple(leaf["name"]): a for leaf, a in zip(leaves, data, strict=True) if a.size})
         items = {"document": ocp.args.JsonSave(document)}
         if arrays:
             items["state"] = ocp.args.PyTreeSave(arrays)
@@ -128,16 +154,25 @@ class Checkpoints:
 
         Raises:
             UserError: there are checkpoints but none can be read, or the newest intact one holds a state of
-                another structure, shape or dtype.
+                another structure, shape or dtype, or was written by a version that numbered the arrays.
         """
         failures: list[tuple[int, str]] = []
-        for step in sorted(self._steps(), reverse=True):
+        for step in self._processes.agree(sorted(self._steps(), reverse=True)):
+            reason = None
             try:
                 document, data = self._read(step)
             except Exception as error:  # whatever a damaged file provokes in Orbax, TensorStore or JSON
+                reason = _reason(error)
+            reason = next(filter(None, self._processes.collect(reason)), None)
+            if reason is not None:
                 self._unreadable.add(step)
-                failures.append((step, _reason(error)))
+                failures.append((step, reason))
                 continue
+            if data is None:
+                raise UserError(
+                    f"checkpoint {step} in {self.directory} was written by an older version, which numbered "
+                    "the arrays instead of naming them: go on with that version, or choose another --run-dir"
+                )
             leaves = document["leaves"]
             if partial:
                 asked = {leaf["path"] for leaf in _describe(like)}
@@ -186,27 +221,39 @@ class Checkpoints:
         """The steps that have a folder, whatever Orbax thinks of it: only what is seen can be reported."""
         return {int(p.name) for p in self.directory.iterdir() if p.name.isdecimal() and p.is_dir()}
 
-    def _read(self, step: int) -> tuple[dict, list[np.ndarray]]:
-        """The document and the arrays of one checkpoint, verified; raises whatever is wrong with it."""
+    def _read(self, step: int) -> tuple[dict, list[np.ndarray] | None]:
+        """The document and the arrays of one checkpoint, verified; raises whatever is wrong with it.
+
+        Of a checkpoint of the older layout there are no arrays.
+        """
         with _quiet():
-            args = ocp.args.Composite(document=ocp.args.JsonRestore())
-            document = self._manager.restore(step, args=args)["document"]
-            data = [self._read_leaf(step, str(i), leaf) for i, leaf in enumerate(document["leaves"])]
-        if _digest(document["meta"], document["leaves"], data) != document["sha256"]:
-            raise ValueError("its checksum does not match")
+            document = self._document.restore(self._folder(step, "document"), args=ocp.args.JsonRestore())
+            if document.keys() == {"meta", "leaves", "sha256"}:
+                return document, None
+            if _digest(document) != document["sha256"]:
+                raise ValueError("the checksum of its description does not match")
+            data = [self._read_leaf(step, leaf) for leaf in document["leaves"]]
+        for leaf, array in zip(document["leaves"], data, strict=True):
+            if any(_sha256(np.asarray(array[_slices(part)])) != digest for part, digest in leaf["sha256"].items()):
+                raise ValueError(f"the checksum of {leaf['path']} does not match")
         return document, data
 
-    def _read_leaf(self, step: int, name: str, leaf: dict) -> np.ndarray:
+    def _read_leaf(self, step: int, leaf: dict) -> np.ndarray:
         # One at a time: when one of several concurrent reads fails, Orbax closes its event loop under the
         # others, and TensorStore prints a traceback for each.
         if 0 in leaf["shape"]:
             return _empty(leaf)
-        numpy = ocp.RestoreArgs(restore_type=np.ndarray)
-        args = ocp.args.PyTreeRestore({name: 0}, restore_args={name: numpy}, partial_restore=True)
-        return np.asarray(self._manager.restore(step, args=ocp.args.Composite(state=args))["state"][name])
+        name = tuple(leaf["name"])
+        as_numpy = _nested({name: ocp.RestoreArgs(restore_type=np.ndarray)})
+        args = ocp.args.PyTreeRestore(_nested({name: 0}), restore_args=as_numpy, partial_restore=True)
+        (array,) = jax.tree.leaves(self._arrays.restore(self._folder(step, "state"), args=args))
+        return np.asarray(array)
+
+    def _folder(self, step: int, item: str) -> epath.Path:
+        return epath.Path(self.directory) / str(step) / item
 
     def _check_structure(self, step: int, saved: list[dict], like: PyTree) -> None:
-        wanted = _describe(like)
+        saved, wanted = ([{k: leaf[k] for k in _STRUCTURE} for leaf in side] for side in (saved, _describe(like)))
         if saved == wanted:
             return
         saved_leaves, wanted_leaves = ({leaf["path"]: leaf for leaf in side} for side in (saved, wanted))
@@ -230,7 +277,7 @@ class Checkpoints:
 
 
 def _describe(tree: PyTree) -> list[dict]:
-    """Path, shape and dtype of each leaf: what has to agree between a checkpoint and the state asked for."""
+    """Path, name in the checkpoint, shape and dtype of each leaf."""
     described = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not hasattr(leaf, "dtype"):
@@ -238,17 +285,41 @@ def _describe(tree: PyTree) -> list[dict]:
                 raise TypeError(f"{jax.tree_util.keystr(path)} is a {type(leaf).__name__}, not an array")
             leaf = np.asarray(leaf)
         described.append(
-            {"path": jax.tree_util.keystr(path), "shape": list(leaf.shape), "dtype": str(leaf.dtype)}
+            {
+                "path": jax.tree_util.keystr(path),
+                "name": [_file_name(jax.tree_util.keystr((key,), simple=True)) for key in path] or ["state"],
+                "shape": list(leaf.shape),
+                "dtype": str(leaf.dtype),
+            }
         )
     return described
+
+
+def _file_name(key: str) -> str:
+    """A key as a name that is one part of a path: "/", and "." with which Orbax joins them, become %2F, %2E."""
+    return quote(key, safe="").replace(".", "%2E") or "%"
+
+
+def _nested(flat: dict[tuple[str, ...], Any]) -> dict:
+    """Nested dictionaries, from values under their paths."""
+    tree: dict = {}
+    for (*above, last), value in flat.items():
+        folder = tree
+        for name in above:
+            folder = folder.setdefault(name, {})
+        folder[last] = value
+    return tree
 
 
 def _is_key(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _to_numpy(leaf: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+def _data(leaf: Any) -> np.ndarray | jax.Array:
+    """What Orbax is to write: NumPy, unless this process has a part of the array only."""
+    data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    whole = not isinstance(data, jax.Array) or data.is_fully_addressable or data.is_fully_replicated
+    return np.asarray(data) if whole else data
 
 
 def _empty(leaf: dict) -> np.ndarray:
@@ -257,11 +328,34 @@ def _empty(leaf: dict) -> np.ndarray:
     return np.empty(leaf["shape"], jnp.uint32 if key else jnp.dtype(leaf["dtype"]))
 
 
-def _digest(meta: dict, leaves: list[dict], data: list[np.ndarray]) -> str:
-    digest = hashlib.sha256(json.dumps([meta, leaves], sort_keys=True).encode())
-    for array in data:
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    return digest.hexdigest()
+def _own_parts(array: np.ndarray | jax.Array, first: bool) -> dict[str, str]:
+    """The SHA-256 of each part of an array that this process writes, under its place as in "0:4,8:16"."""
+    if array.size == 0:
+        return {}
+    if isinstance(array, np.ndarray):  # all processes have it
+        return {_place((slice(None),) * array.ndim, array.shape): _sha256(array)} if first else {}
+    shards = [shard for shard in array.addressable_shards if shard.replica_id == 0]
+    return {_place(shard.index, array.shape): _sha256(np.asarray(shard.data)) for shard in shards}
+
+
+def _place(index: tuple[slice, ...], shape: tuple[int, ...]) -> str:
+    bounds = [part.indices(size)[:2] for part, size in zip(index, shape, strict=True)]
+    return ",".join(f"{start}:{stop}" for start, stop in bounds)
+
+
+def _slices(place: str) -> tuple[slice, ...]:
+    """The inverse of `_place`."""
+    return tuple(slice(*map(int, bounds.split(":"))) for bounds in place.split(",") if bounds)
+
+
+def _sha256(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).hexdigest()
+
+
+def _digest(document: dict) -> str:
+    """The SHA-256 of a document, which holds those of the arrays; its own left out."""
+    content = {name: part for name, part in document.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _like(data: np.ndarray, like: Any) -> Any:

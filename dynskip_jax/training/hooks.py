@@ -43,7 +43,7 @@ class Recorder:
 
 
 class Saver:
-    """Restores and saves the state of training; of several processes the first one writes and reads.
+    """Restores and saves the state of training; several processes do so together, in the first one's folder.
 
     Args:
         run_dir: whose checkpoints these are; None in processes that have none.
@@ -58,8 +58,10 @@ class Saver:
         self._seconds_before = 0.0
 
     def __enter__(self) -> "Saver":
-        if self._run_dir is not None:
-            self._checkpoints = Checkpoints(self._run_dir.checkpoints)
+        processes = self._parallel.processes
+        folder = processes.agree(self._run_dir and str(self._run_dir.checkpoints.absolute()))
+        if folder is not None:
+            self._checkpoints = Checkpoints(folder, processes=processes)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -70,16 +72,12 @@ class Saver:
         self, state: TrainState, best: PyTree, where: Position, announce: Callable[[str], None]
     ) -> tuple[TrainState, PyTree, Position]:
         """Returns what the newest intact checkpoint holds, or what was given; the state on its devices."""
-        processes = self._parallel.processes
         restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
         if restored is not None:
             state, best = restored.state["state"], restored.state["best"]
             for line in restored.skipped:
                 announce(f"warning: {line}")
-        meta = processes.agree(restored and restored.meta)
-        if meta is not None:
-            where = Position.from_meta(meta)
-            state, best = processes.share((state, best))
+            where = Position.from_meta(restored.meta)
             announce(f"resuming after step {where.step:,} (epoch {where.epoch + 1})")
         if self._run_dir is not None:
             self._run_dir.rewind(where.step)
@@ -93,15 +91,14 @@ class Saver:
     def save(self, state: TrainState, best: PyTree, where: Position) -> None:
         """Writes a checkpoint."""
         where.seconds = self.seconds()
-        whole = {"state": self._each(self._parallel.gather, state), "best": best}
         if self._checkpoints is not None:
+            whole = {"state": self._each(self._parallel.whole, state), "best": best}
             self._checkpoints.save(where.step, whole, where.to_meta())
         self._last_save = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether it is time to save."""
-        late = time.monotonic() - self._last_save > 60 * self._minutes
-        return self._parallel.processes.agree(late)
+        """Whether it is time to save, by this process's clock."""
+        return time.monotonic() - self._last_save > 60 * self._minutes
 
     @property
     def latest_step(self) -> int:

@@ -92,8 +92,8 @@ def fit(
 ) -> FitResult:
     """Trains, keeps the parameters of the best epoch on dev, and resumes what the run folder holds.
 
-    Interrupted (Ctrl-C, SIGTERM) it saves after the step in progress, or after the evaluation that follows an
-    epoch's last step, and raises `Stopped`.
+    Interrupted (Ctrl-C, SIGTERM) it saves after the step in progress (several processes: within about a
+    second), or after the evaluation that follows an epoch's last step, and raises `Stopped`.
 
     Args:
         task: what to train.
@@ -122,8 +122,9 @@ def fit(
         recorder = Recorder(task, run_dir, where)
         total = settings.epochs * task.num_batches
 
-        def stop_asked() -> bool:
-            return processes.anyone(interrupted() or should_stop(where.step))
+        def asked(now: bool = False) -> tuple[bool, ...]:
+            """Whether to stop, and whether to save."""
+            return processes.anyone(interrupted() or should_stop(where.step), saver.is_due(), now=now)
 
         def stopped() -> Stopped:
             return Stopped(f"stopped after step {where.step:,} of {total:,}; progress is saved")
@@ -141,8 +142,8 @@ def fit(
                         epoch.check(state, where, saver.latest_step)
                     # The end of the epoch saves, after its records: one checkpoint per step.
                     if where.batch < task.num_batches:
-                        stopping = stop_asked()
-                        if stopping or saver.is_due():
+                        stopping, saving = asked()
+                        if stopping or saving:
                             saver.save(state, best, where)
                         if stopping:
                             raise stopped()
@@ -152,7 +153,8 @@ def fit(
                 best = epoch.keep_better(better, params, best)
                 recorder.end_epoch(progress.console, settings.epochs, train, dev, rates)
                 saver.save(state, best, where)
-                if stop_asked():
+                stopping, _ = asked(now=True)
+                if stopping:
                     raise stopped()
         where.seconds = saver.seconds()
     return FitResult(best, where.best_epoch, where.epoch, where.seconds)

@@ -1,45 +1,59 @@
-"""One process alone, TPU hosts, senseless coordinators; tests/experiments runs several processes."""
+"""One process alone, what is asked of JAX, senseless flags; tests/runs and tests/experiments run several."""
 
-import importlib
-import socket
-
+import jax
+import numpy as np
 import pytest
 
-from dynskip_jax.devices import processes
-from dynskip_jax.devices.processes import Alone, connect
+from dynskip_jax.devices.processes import Processes, connect
 from dynskip_jax.errors import UserError
 
 
-def test_one_process_agrees_with_itself():
-    with connect() as alone:
-        assert isinstance(alone, Alone)
-        assert (alone.index, alone.count, alone.first) == (0, 1, True)
-        value = {"a": [1.0]}
-        assert alone.agree(value) is value and alone.share(value) is value
-        assert alone.anyone(True) and not alone.anyone(False)
+@pytest.fixture
+def initialized(monkeypatch):
+    """What `jax.distributed.initialize` was asked for, which finds nobody."""
+    asked = []
+
+    def initialize(*arguments, **options):
+        asked.append((arguments, options))
+        raise RuntimeError("nobody\nis there")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    before = jax.config.jax_enable_preemption_service
+    yield asked
+    jax.config.update("jax_enable_preemption_service", before)
 
 
-def test_without_a_tpu_the_network_is_not_asked(monkeypatch):
-    def asked(key):
-        raise AssertionError("asked")
-
-    clusters = importlib.import_module("jax._src.clusters.cloud_tpu_cluster")
-    monkeypatch.setattr(clusters, "get_metadata", asked)
+@pytest.mark.parametrize("given", [(), ("127.0.0.1:9", 0, 1)])
+def test_one_process_agrees_with_itself(given, initialized, monkeypatch):
     # Set by a cluster on whose login node somebody works alone.
     for name, value in (("SLURM_JOB_ID", "1"), ("SLURM_NTASKS", "4"), ("TPU_WORKER_HOSTNAMES", "a,b")):
         monkeypatch.setenv(name, value)
-    assert isinstance(connect(), Alone)
+    with connect(*given) as alone:
+        assert (alone.index, alone.count, alone.first) == (0, 1, True)
+        value = {"a": np.ones(1)}
+        assert alone.agree(value) is value and alone.collect(value) == [value]
+        assert alone.anyone(True, False) == (True, False)
+    assert not initialized
 
 
-@pytest.mark.parametrize(("hosts", "count"), [("a", 1), ("a,b,c", 3)])
-def test_hosts_of_a_tpu_pod_are_those_that_jax_knows(hosts, count, monkeypatch):
-    clusters = importlib.import_module("jax._src.clusters.cloud_tpu_cluster")
-    monkeypatch.setattr(clusters, "running_in_cloud_tpu_vm", True)
-    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", hosts)
-    monkeypatch.setenv("MEGASCALE_NUM_SLICES", "1")
-    assert processes._tpu_hosts() == count
-    monkeypatch.delattr(clusters, "GkeTpuCluster")
-    assert processes._tpu_hosts() == 1
+def test_errors_of_one_process_pass():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"), Processes():
+        raise jax.errors.JaxRuntimeError("INTERNAL: of this process")
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [(("auto",), (None, None, None)), (("host:8476", 1, 4), ("host:8476", 4, 1))],
+    ids=["auto", "address"],
+)
+def test_what_jax_is_asked_for_and_what_it_says_in_one_line(given, arguments, initialized, capsys):
+    with pytest.raises(UserError) as error:
+        connect(*given, heartbeat_seconds=7)
+    assert str(error.value) == f"--coordinator {given[0]} finds no processes (nobody is there)"
+    ((asked, options),) = initialized
+    assert asked == arguments
+    assert options == {"initialization_timeout": 300, "heartbeat_timeout_seconds": 7}
+    assert capsys.readouterr().err == f"looking for the other processes: {given[0]}, 300 s at most\n"
 
 
 @pytest.mark.parametrize(
@@ -54,25 +68,13 @@ def test_hosts_of_a_tpu_pod_are_those_that_jax_knows(hosts, count, monkeypatch):
         (("a:9", 2, 2), "--process-id lies between 0 and 1, got 2"),
         (("a:9", -1, 2), "--process-id lies between 0 and 1, got -1"),
         (("a:9", 0, 0), "--process-count must be at least 1"),
+        (("auto", 0, None), "leave them out"),
+        (("auto", None, 2), "leave them out"),
     ],
 )
-def test_senseless_coordinators(arguments, message):
+def test_senseless_coordinators(arguments, message, initialized):
     with pytest.raises(UserError, match=message):
         connect(*arguments)
-
-
-def test_what_a_process_says_at_once_is_heard(monkeypatch):
-    """One that fails on its first line takes leave together with its greeting."""
-    clients = []
-
-    def connect_at_once(address):
-        client = socket.create_connection(("127.0.0.1", address["port"]))
-        client.sendall(f"{address['token']} 1\n".encode() + b'{"leave": "no data"}\n')
-        clients.append(client)
-        return address
-
-    monkeypatch.setattr(processes, "_broadcast_address", connect_at_once)
-    (peer,) = processes._connect_to_others(2, "127.0.0.1").values()
-    assert peer.recv(100) == b'{"leave": "no data"}\n'
-    for connection in (peer, *clients):
-        connection.close()
+    with pytest.raises(UserError, match="--heartbeat-seconds must be at least 1, got 0"):
+        connect("a:9", 0, 2, heartbeat_seconds=0)
+    assert not initialized

@@ -23,7 +23,6 @@ ENVIRONMENT = os.environ | {
     "XLA_FLAGS": FLAGS,
     "JAX_ENABLE_COMPILATION_CACHE": "false",
 }
-LOST = "was lost; start all processes again with the same command to go on\n"
 
 
 class Processes:
@@ -57,6 +56,12 @@ class Processes:
                 process.kill()
         assert not any("Traceback" in text for pair in pairs for text in pair)
         return [(p.returncode, *pair) for p, pair in zip(self.processes, pairs, strict=True)]
+
+
+def own_lines(text):
+    """The lines without JAX's own about its connections, and without the one before processes are found."""
+    jax_or_start = ("[Gloo]", "looking for the other processes: 127.0.0.1:")
+    return [line for line in text.splitlines() if not line.startswith(jax_or_start)]
 
 
 def wait_for(condition, processes, seconds=90):
@@ -98,7 +103,7 @@ def test_two_processes_train_as_one_does(one_process, tmp_path):
     assert (first[0], second[0]) == (0, 0), (first[2], second[2])
     assert "4 of 4 cpu device(s), 2 processes" in first[1]
     assert "test perplexity" in first[1]
-    assert second[1:] == ("", "")
+    assert own_lines(second[1]) == own_lines(second[2]) == []
     assert_same_result(tmp_path / "run", folder)
     assert len(json.loads((tmp_path / "run" / "result.json").read_text())["devices"]) == 4
 
@@ -121,17 +126,18 @@ def test_processes_with_seeds_of_their_own_and_several_models(options, command, 
 def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_process, tmp_path):
     arguments, folder = one_process
     checkpoints = tmp_path / "run" / "checkpoints"
-    # Many epochs: it does not end before it is killed.
-    long = [*arguments, "--run-dir", tmp_path / "run"]
+    long = [*arguments, "--run-dir", tmp_path / "run", "--heartbeat-seconds", 10]
     run = Processes(*long)
     wait_for(lambda: checkpoints.exists() and any(p.name.isdigit() for p in checkpoints.iterdir()), run)
     run.processes[victim].kill()
     killed = time.monotonic()
     status, _, errors = run.outcomes()[1 - victim]
-    assert time.monotonic() - killed < 20
-    assert status == 1
-    assert errors.endswith(f"error: process {victim} {LOST}") or "another process was lost" in errors
-    assert errors.count("error:") == 1
+    assert time.monotonic() - killed < 30
+    # One line where a collective failed first; JAX's own where it noticed first, which ends with an abort.
+    if status == 2:
+        assert errors.splitlines()[-1].startswith("error: what all processes do together has failed")
+    else:
+        assert status == -signal.SIGABRT and "JAX distributed service detected fatal errors" in errors
     assert not (tmp_path / "run" / "result.json").exists()
 
     first, second = Processes(*long).outcomes()
@@ -169,9 +175,11 @@ def test_all_processes_stop_where_one_is_asked_to(asked, number, one_process, tm
 def test_folder_of_another_run_ends_all_processes_with_one_line(one_process):
     arguments, folder = one_process
     outcomes = Processes(*arguments, "--features", 9, "--run-dir", folder).outcomes()
-    for status, _, errors in outcomes:
-        assert status == 2
-        assert errors.startswith("error: ") and "other settings" in errors and errors.count("\n") == 1
+    for (status, _, errors), start in zip(
+        outcomes, ("error: ", "error: process 0 has stopped: "), strict=True
+    ):
+        (line,) = own_lines(errors)
+        assert status == 2 and line.startswith(start) and "other settings" in line
 
 
 @pytest.mark.slow
@@ -179,9 +187,10 @@ def test_data_that_one_process_does_not_have_ends_both(one_process, tmp_path):
     arguments, _ = one_process
     missing = ("--data", tmp_path / "nothing")
     first, second = Processes(*arguments, "--run-dir", tmp_path / "run", process_1=missing).outcomes()
-    assert (first[0], second[0]) == (1, 2)
-    assert "process 1 has stopped" in first[2] and "does not exist" in first[2]
-    assert second[2].startswith("error: ") and "does not exist" in second[2]
+    starts = ("error: process 1 has stopped: ", "error: ")
+    for (status, _, errors), start in zip((first, second), starts, strict=True):
+        (line,) = own_lines(errors)
+        assert status == 2 and line.startswith(start) and "does not exist" in line
 
 
 @pytest.mark.parametrize(
@@ -196,6 +205,7 @@ def test_data_that_one_process_does_not_have_ends_both(one_process, tmp_path):
             ("--coordinator", "a:9", "--process-id", 0, "--process-count", 2, "--parallel", "pmap"),
             ("--parallel pmap", "one process"),
         ),
+        (("--coordinator", "auto", "--process-id", 0), ("--coordinator auto", "leave them out")),
     ],
 )
 def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from flax import nnx
 
 from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
-from dynskip_jax.devices.processes import Alone
+from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.stage import Sweep
@@ -417,6 +417,6 @@ def test_a_single_k_masks_the_policy_of_a_larger_one():
 def test_seeds_take_turns_on_the_cores_of_a_cpu(seeds, devices, monkeypatch):
     # Of the divisors of the number of seeds, the one that is nearest to four for each of two cores.
     monkeypatch.setattr(train, "_num_cores", lambda: 2)
-    found = train.choose_devices(numbers(seeds=seeds), ("dynamic:10",), Alone())
+    found = train.choose_devices(numbers(seeds=seeds), ("dynamic:10",), Processes())
     assert jax.device_count() == 8
     assert len(found.devices) == devices

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -94,6 +96,59 @@ def test_unusual_leaves(tmp_path):
     assert restored["number"] == 3 and type(restored["number"]) is int
     names = ["empty", "no keys", "other key"]
     assert_identical([restored[name] for name in names], [state[name] for name in names])
+
+
+@pytest.mark.parametrize("checkpointer", [ocp.PyTreeCheckpointer, ocp.StandardCheckpointer])
+def test_orbax_alone_reads_arrays_by_their_names(tmp_path, checkpointer):
+    state = make_state()
+    odd_names = {"a/b": jnp.ones(2), "a.b": jnp.zeros(1), "a": {"b": jnp.full(3, 2.0)}, "": jnp.int32(4)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(3, {"state": state, "odd names": odd_names, "none": jnp.zeros((0, 2))}, {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it takes the devices from the file
+        read = checkpointer().restore(tmp_path / "3" / "state")
+    found = jax.tree.map(lambda array: (np.asarray(array).tobytes(), str(array.dtype)), read)
+    moments = state.opt_state[1][0]
+    wanted = {
+        "state": {
+            "params": state.params,
+            "odd": state.odd,
+            "opt_state": {"1": {"0": {"count": moments.count, "mu": moments.mu, "nu": moments.nu}}},
+            "key": jax.random.key_data(state.key),
+            "step": state.step,
+        },
+        "odd%20names": {"a%2Fb": jnp.ones(2), "a%2Eb": jnp.zeros(1), "a": {"b": jnp.full(3, 2.0)}, "%": jnp.int32(4)},
+    }
+    assert found == jax.tree.map(lambda array: (np.asarray(array).tobytes(), str(array.dtype)), wanted)
+
+
+def test_state_of_one_array(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, jnp.arange(3), {})
+        assert_identical(checkpoints.restore_latest(jnp.zeros(3, int)).state, jnp.arange(3))
+
+
+def test_older_layout_with_numbered_arrays_is_refused(tmp_path):
+    leaves = [{"path": "['w']", "shape": [3], "dtype": "float32"}]
+    document = {"meta": {"epoch": 1}, "leaves": leaves, "sha256": "0" * 64}
+    with ocp.CheckpointManager(tmp_path, options=ocp.CheckpointManagerOptions()) as manager:
+        items = {"document": ocp.args.JsonSave(document), "state": ocp.args.PyTreeSave({"0": np.ones(3)})}
+        manager.save(5, args=ocp.args.Composite(**items))
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(UserError) as error:
+        checkpoints.restore_latest({"w": jnp.ones(3)})
+    message = str(error.value)
+    assert message.startswith(f"checkpoint 5 in {tmp_path} was written by an older version")
+    assert "choose another --run-dir" in message and "\n" not in message
+
+
+def test_part_of_what_was_saved(tmp_path):
+    state = make_state()
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"state": state, "best": state.params}, {})
+        restored = checkpoints.restore_latest({"best": abstract(state.params)}, partial=True)
+        assert_identical(restored.state, {"best": state.params})
+        with pytest.raises(UserError, match=r"\['worst'\] is absent there and float32\[1\] here"):
+            checkpoints.restore_latest({"worst": jnp.ones(1)}, partial=True)
 
 
 def test_state_without_data(tmp_path):

@@ -1,0 +1,86 @@
+"""One of the two processes of test_shared_checkpoints: says as JSON what it was told and what it read."""
+
+import hashlib
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dynskip_jax.devices.processes import connect
+from dynskip_jax.errors import UserError
+from dynskip_jax.runs.checkpoint import Checkpoints
+
+
+def whole_state() -> dict:
+    """The state, as one process has it."""
+    return {
+        "divided": jnp.arange(8000.0).reshape(8, 1000).at[0, 0].set(-0.0),
+        "keys": jax.random.split(jax.random.key(3), (2, 4)),
+        "replicated": jnp.arange(5, dtype=jnp.bfloat16),
+        "own": jnp.float32(7.0),
+        "empty": jnp.zeros((0, 2)),
+    }
+
+
+def digests(tree: dict) -> dict:
+    """What tells whether the leaves are the same bit by bit; short, since nobody reads a pipe until the end."""
+    plain = {name: jax.random.key_data(leaf) if name == "keys" else leaf for name, leaf in tree.items()}
+    return {name: hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for name, leaf in plain.items()}
+
+
+def divided(mesh: Mesh) -> dict:
+    """The state, divided among the devices of all processes."""
+    state = whole_state()
+
+    def put(leaf: jax.Array, *spec: str | None) -> jax.Array:
+        return jax.make_array_from_process_local_data(NamedSharding(mesh, P(*spec)), leaf, leaf.shape)
+
+    data = put(np.asarray(jax.random.key_data(state["keys"])), None, "all")
+    return state | {
+        "divided": put(np.asarray(state["divided"]), "all"),
+        "keys": jax.jit(jax.random.wrap_key_data)(data),
+        "replicated": put(np.asarray(state["replicated"])),
+    }
+
+
+def main(coordinator: str, index: int, folder: Path) -> None:
+    """Runs one process."""
+    said = {}
+    with connect(coordinator, index, 2, heartbeat_seconds=30) as processes:
+        said["collected"] = processes.collect({"index": processes.index, "array": np.full(1000 * index, 2.5)})
+        said["agreed"] = processes.agree(None if processes.first else "of the second")
+        said["raised"] = processes.anyone(index == 1, False, now=True)
+        said["lowered"] = processes.anyone(False, False, now=True)
+        calls = (n for n in itertools.count() if processes.anyone(False, index == 1 and n == 3)[1])
+        said["heard in call"] = next(calls)
+        mesh = Mesh(jax.devices(), ("all",))
+        with Checkpoints(folder / "by two", keep=2, processes=processes) as checkpoints:
+            for step in (1, 2, 3):
+                checkpoints.save(step, divided(mesh), {"saved by": index})
+            said["kept"] = sorted(path.name for path in checkpoints.directory.iterdir())
+            said["by two"] = digests(checkpoints.restore_latest(whole_state()).state)
+        with Checkpoints(folder / "by one", processes=processes) as checkpoints:
+            restored = checkpoints.restore_latest(whole_state())
+            said |= {"step": restored.step, "skipped": restored.skipped, "by one": digests(restored.state)}
+        try:
+            missing = folder / "missing" if index == 0 else folder / f"not {index}"
+            Checkpoints(missing, processes=processes)
+        except UserError as error:
+            said["not shared"] = str(error)
+        print("SAID " + json.dumps(said), flush=True)
+        if index == 1:
+            raise UserError("no data here")
+        processes.agree(None)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
