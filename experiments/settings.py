@@ -150,8 +150,8 @@ class Devices:
     parallel: Literal["jit", "pmap"] = setting("jit", "One program over a mesh, or one replica per device.")
     coordinator: str | None = setting(
         None,
-        "HOST:PORT where process 0 is found, if several processes train together with all their devices; each "
-        "is given the same command but for --process-id. TPU pods, Slurm and Open MPI know all three: auto.",
+        "HOST:PORT where process 0 is found, if several processes train together with all their devices; "
+        "each is given the same command but for --process-id. TPU pods, Slurm and Open MPI know it all: auto.",
     )
     process_id: int | None = setting(
         None, "Number of this process; process 0 writes the run folder and prints.", at_least=0

@@ -91,7 +91,7 @@ def one_process(command, corpus_folder, tmp_path_factory):
     """The same run in one process: (arguments, folder)."""
     folder = tmp_path_factory.mktemp("one") / "run"
     arguments = ("--data", corpus_folder, *SMALL)
-    outcome = command(ptb.main, *arguments, "--run-dir", folder)
+    outcome = command(ptb.COMMAND, *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return arguments, folder
 
@@ -114,7 +114,7 @@ def test_processes_with_seeds_of_their_own_and_several_models(options, command, 
     arguments = [a for a in ("--data", corpus_folder, *SMALL) if a not in ("--model", "dynamic:3")]
     if options[0] == "--seeds":
         arguments += ["--model", "dynamic:3"]
-    assert command(ptb.main, *arguments, *options, "--run-dir", tmp_path / "one").status == 0
+    assert command(ptb.COMMAND, *arguments, *options, "--run-dir", tmp_path / "one").status == 0
     first, second = Processes(*arguments, *options, "--run-dir", tmp_path / "two").outcomes()
     assert (first[0], second[0]) == (0, 0), (first[2], second[2])
     for folder in ("",) if options[0] == "--seeds" else ("lstm", "dynamic-3"):
@@ -210,7 +210,7 @@ def test_data_that_one_process_does_not_have_ends_both(one_process, tmp_path):
 )
 def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    outcome = command(ptb.main, "--data", corpus_folder, *SMALL, *arguments)
+    outcome = command(ptb.COMMAND, "--data", corpus_folder, *SMALL, *arguments)
     assert outcome.status == 2
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
     assert all(part in outcome.err for part in parts)
@@ -220,4 +220,4 @@ def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder,
 def test_one_process_of_one_needs_no_others(command, corpus_folder, tmp_path):
     one = ("--coordinator", "127.0.0.1:9", "--process-id", 0, "--process-count", 1)
     arguments = ("--data", corpus_folder, *SMALL, "--epochs", 1, *one, "--run-dir", tmp_path / "run")
-    assert command(ptb.main, *arguments).status == 0
+    assert command(ptb.COMMAND, *arguments).status == 0
