@@ -151,7 +151,7 @@ class Devices:
     coordinator: str | None = setting(
         None,
         "HOST:PORT where process 0 is found, if several processes train together with all their devices; "
-        "each is given the same command but for --process-id. TPU pods, Slurm and Open MPI know it all: auto.",
+        "each is given the same command but for --process-id. TPU pods, Slurm, Open MPI: auto.",
     )
     process_id: int | None = setting(
         None, "Number of this process; process 0 writes the run folder and prints.", at_least=0
