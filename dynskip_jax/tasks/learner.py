@@ -415,7 +415,7 @@ def _unpadded(batch: Batch, predicted: PyTree) -> dict[int, PyTree]:
         stop = None if batch.seq_lengths is None else int(batch.seq_lengths[row])
         return jax.tree.map(lambda leaf: leaf[row] if leaf.ndim == 1 else leaf[row][:stop], predicted)
 
-    return {int(batch.index[row]): of_row(row) for row in np.flatnonzero(mask)}
+    return {int(batch.index[row]): of_row(row) for row in np.flatnonzero(mask).tolist()}
 
 
 def _critic(cell: Any, rngs: nnx.Rngs) -> Weights | None:
