@@ -1,17 +1,16 @@
 """The update on many devices, jit over a mesh and pmap, against one device: noise included, and resumed."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from learners import classification, language_modelling, letters, symbols
 
-from dynskip_jax.data import make_corpus
 from dynskip_jax.devices.parallel import OneDevice, Pmap, ShardedJit, make_parallel
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import Previous, parse_time_skip
 from dynskip_jax.runs.run_dir import RunDir
-from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
@@ -20,58 +19,48 @@ from dynskip_jax.training.step import make_step, seed_keys, start_state
 BATCH = 8
 
 
-def classification(num_seeds, baseline):
-    rng = np.random.default_rng(0)
-    x = rng.integers(6, size=(50, 6)).astype(np.int32)
-    y = x[:, -2] % 3
-    return Classification(
-        {"train": Examples(x[:42], y[:42]), "dev": Examples(x[42:], y[42:])},
-        ClassificationSettings(
-            skips=(parse_time_skip("dynamic:3", mix=0.5),),
-            features=8,
-            num_symbols=6,
-            num_classes=3,
-            batch_size=BATCH,
-            seeds=tuple(range(num_seeds)),
-            cell_options=({"agent_features": 5, "recurrent_dropout": 0.2, "learnable_carry": True},),
-            objective=AgentObjective(baseline=baseline, rollouts=2),
-            dropout=0.3,
-            evaluation_batch_size=10,
-        ),
+def classifiers(num_seeds, baseline):
+    return classification(
+        symbols(42, 8, time=6),
+        range(num_seeds),
+        mix=0.5,
+        batch_size=BATCH,
+        model={"dropout": 0.3},
+        cell={"recurrent_dropout": 0.2, "learnable_carry": True},
+        objective=AgentObjective(baseline=baseline, rollouts=2),
     )
 
 
-def language_modelling(num_seeds, baseline):
-    words = np.random.default_rng(1).choice(list("abcdefg"), size=(50, 4))
-    lines = [" ".join(row) for row in words]
-    corpus = make_corpus("letters", {"train": lines[:38], "valid": lines[38:44], "test": lines[44:]}, "here")
-    return LanguageModelling(
-        corpus,
-        LanguageModellingSettings(
-            skips=(Previous(), parse_time_skip("dynamic:3")),
-            features=8,
-            batch_size=BATCH,
-            num_steps=5,
-            dropout=0.3,
-            init_scale=0.3,
-            cell_options=({}, {"agent_features": 5, "recurrent_dropout": 0.2}),
-            num_seeds=num_seeds,
-            objective=AgentObjective(baseline=baseline, entropy_coef=0.1, discount=0.9),
-        ),
+def language_models(num_seeds, baseline):
+    return language_modelling(
+        letters(38, 6, 6),
+        range(num_seeds),
+        batch_size=BATCH,
+        num_steps=5,
+        model={"dropout": 0.3},
+        cell={"recurrent_dropout": 0.2},
+        objective=AgentObjective(baseline=baseline, entropy_coef=0.1, discount=0.9),
     )
 
 
 # Leave-one-out rollouts stay with their example; the baseline `batch` is taken over all devices.
 TASKS = {
-    "classification": (classification, "rollouts"),
-    "classification, batch baseline": (classification, "batch"),
-    "language modelling": (language_modelling, "batch"),
+    "classification": (classifiers, "rollouts"),
+    "classification, batch baseline": (classifiers, "batch"),
+    "classification, moving average": (classifiers, "moving_average"),
+    "language modelling": (language_models, "batch"),
 }
 
 
-def train(kind, folder, *, num_seeds=1, devices=1, way="jit", epochs=2, stop_after=None):
+@functools.cache
+def learner_of(kind, num_seeds):
+    """One for all devices: its evaluation is compiled once."""
     make, baseline = TASKS[kind]
-    task = make(num_seeds, baseline)
+    return make(num_seeds, baseline)
+
+
+def train(kind, folder, *, num_seeds=1, devices=1, way="jit", epochs=2, stop_after=None):
+    task = learner_of(kind, num_seeds)
     assert task.num_batches >= 4
     settings = FitSettings(
         seeds=tuple(range(num_seeds)),
@@ -127,6 +116,7 @@ def assert_same_run(result, folder, expected):
         ("classification", 2),
         ("classification, batch baseline", 4),
         pytest.param("language modelling", 2, marks=pytest.mark.slow),
+        pytest.param("classification, moving average", 2, marks=pytest.mark.slow),
         *(
             pytest.param(kind, devices, marks=pytest.mark.slow)
             for kind in ("classification", "language modelling")
@@ -186,8 +176,7 @@ def test_stopped_run_on_many_devices_resumes_bit_for_bit(way, tmp_path):
 
 
 def compiled_step(kind, num_seeds, devices):
-    make, baseline = TASKS[kind]
-    task = make(num_seeds, baseline)
+    task = learner_of(kind, num_seeds)
     parallel = make_parallel(devices, num_seeds=num_seeds, batch_size=BATCH)
     keys = seed_keys(tuple(range(num_seeds)))
     optimizer = make_optimizer("sgd", clip=5.0)
@@ -201,8 +190,7 @@ def compiled_step(kind, num_seeds, devices):
 
 @pytest.mark.parametrize("kind", ["classification", "language modelling"])
 def test_seeds_are_evaluated_where_they_train(kind):
-    make, baseline = TASKS[kind]
-    task = make(4, baseline)
+    task = learner_of(kind, 4)
     keys = seed_keys((0, 1, 2, 3))
     params = jax.jit(jax.vmap(task.init))(keys.init)
     shared, alone = (make_parallel(n, num_seeds=4, batch_size=BATCH) for n in (2, 1))

@@ -9,7 +9,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.functional import parse_time_skip
 from dynskip_jax.models import LanguageModel, SequenceClassifier
-from dynskip_jax.tasks.language_modelling import uniform
+from dynskip_jax.nn.initializers import uniform
 
 SKIPS = ("lstm", "fixed:2", "attention:3", "dynamic:3")
 LENGTHS = np.array([7, 3, 1, 5])

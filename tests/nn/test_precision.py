@@ -9,15 +9,13 @@ import optax
 import pytest
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
+from learners import classification, language_modelling, stage_of
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import make_corpus
+from dynskip_jax.data import Examples, make_corpus
 from dynskip_jax.nn import SkipCell, SkipLayer, linear
-from dynskip_jax.tasks.classification import Classification, ClassificationSettings, Examples
-from dynskip_jax.tasks.language_modelling import LanguageModelling, LanguageModellingSettings
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.stage import of_model
 
 MODELS = ("lstm", "fixed:2", "attention:3", "dynamic:3")
 OBJECTIVE = AgentObjective(entropy_coef=0.01)
@@ -33,41 +31,31 @@ LINES = [" ".join(row) for row in WORDS]
 CORPUS = make_corpus("letters", dict.fromkeys(("train", "valid", "test"), LINES), "here")
 
 
-def language_modelling(model, dtype):
-    skip = F.parse_time_skip(model, mix=0.5) if ":" in model else F.Previous()
-    return LanguageModelling(
+def words(skip, dtype, **options):
+    return language_modelling(
         CORPUS,
-        LanguageModellingSettings(
-            skips=(F.Previous(), skip),
-            features=16,
-            batch_size=BATCH,
-            num_steps=TIME,
-            dropout=0.1,
-            dtype=dtype,
-            init_scale=0.2,
-            cell_options=(CELL_OPTIONS,) * 2,
-            objective=OBJECTIVE,
-        ),
+        skips=("lstm", skip),
+        mix=0.5 if ":" in skip else None,
+        batch_size=BATCH,
+        num_steps=TIME,
+        model=dict(dropout=0.1, dtype=dtype, cell_options=CELL_OPTIONS),
+        objective=OBJECTIVE,
+        **options,
     )
 
 
-def classification(model, dtype):
-    skip = F.parse_time_skip(model, mix=0.5) if ":" in model else F.Previous()
-    labels = SYMBOLS[:, -1]  # the last symbol: soon learned
-    return Classification(
-        {"train": Examples(SYMBOLS, labels)},
-        ClassificationSettings(
-            skips=(skip,),
-            features=16,
-            num_symbols=5,
-            num_classes=5,
-            batch_size=BATCH,
-            seeds=(0,),
-            cell_options=(CELL_OPTIONS,),
-            objective=OBJECTIVE,
-            dropout=0.1,
-            dtype=dtype,
-        ),
+def symbols(skip, dtype, **options):
+    return classification(
+        {"train": Examples(SYMBOLS, SYMBOLS[:, -1])},  # the last symbol: soon learned
+        skip=skip,
+        mix=0.5 if ":" in skip else None,
+        num_symbols=5,
+        num_classes=5,
+        batch_size=BATCH,
+        cell=CELL_OPTIONS,
+        model=dict(dropout=0.1, dtype=dtype),
+        objective=OBJECTIVE,
+        **options,
     )
 
 
@@ -83,7 +71,7 @@ def loss_of(task):
     params = task.init(jax.random.key(0))
     carry = task.initial_carry(params, jax.random.key(1))
     keys = jax.random.split(jax.random.key(2), BATCH)
-    stage = of_model(task.stage(0), 0)
+    stage = stage_of(task)
     return lambda *arguments: task.loss(*arguments, stage), (params, carry, batches_of(task)[0], keys)
 
 
@@ -100,7 +88,7 @@ def matrix_products(jaxpr):
     return found
 
 
-TASKS = pytest.mark.parametrize("make", [language_modelling, classification])
+TASKS = pytest.mark.parametrize("make", [words, symbols])
 
 
 @TASKS
@@ -122,7 +110,7 @@ def test_every_product_of_the_gradient_does_too(make, model):
 
 
 def test_products_reach_the_compiler_as_they_are():
-    loss, arguments = loss_of(language_modelling("dynamic:3", jnp.bfloat16))
+    loss, arguments = loss_of(words("dynamic:3", jnp.bfloat16))
     lines = jax.jit(loss).lower(*arguments).as_text().splitlines()
     products = [line for line in lines if "stablehlo.dot_general" in line]
     assert products
@@ -207,7 +195,7 @@ def test_a_wider_compute_dtype_widens_the_state():
 
 def train(task, steps, learning_rate):
     """The mean negative log-likelihood at each step, at a fixed order of batches and of noise."""
-    optimizer, stage = make_optimizer("adam"), of_model(task.stage(0), 0)
+    optimizer, stage = make_optimizer("adam"), stage_of(task)
 
     @jax.jit
     def step(params, state, carry, batch, key):
@@ -216,7 +204,7 @@ def train(task, steps, learning_rate):
         (_, (carry, sums)), grads = gradient(params, carry, batch, keys, stage)
         updates, state = optimizer.update(grads, state, params)
         params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
-        return params, state, carry, sums["nll"] / sums.get("tokens", sums.get("examples"))
+        return params, state, carry, sums["nll"].total / sums["nll"].count
 
     params = task.init(jax.random.key(0))
     state, losses, batches = optimizer.init(params), [], batches_of(task)
@@ -229,10 +217,17 @@ def train(task, steps, learning_rate):
     return np.array(losses)
 
 
-@TASKS
-@pytest.mark.parametrize("model", ["lstm", "attention:3", "dynamic:3"])
+@pytest.mark.parametrize(
+    ("make", "model"),
+    [
+        (words, "dynamic:3"),
+        (symbols, "lstm"),
+        *(pytest.param(words, model, marks=pytest.mark.slow) for model in ("lstm", "attention:3")),
+        *(pytest.param(symbols, model, marks=pytest.mark.slow) for model in ("attention:3", "dynamic:3")),
+    ],
+)
 def test_training_in_bfloat16_goes_as_in_float32(make, model):
-    wide, narrow = (train(make(model, dtype), 60, 0.01) for dtype in (jnp.float32, jnp.bfloat16))
+    wide, narrow = (train(make(model, dtype, features=16), 60, 0.01) for dtype in (jnp.float32, jnp.bfloat16))
     assert 0 < abs(narrow[0] / wide[0] - 1) < 1e-3
     # Rounding may turn a choice, and with it whatever follows.
     np.testing.assert_allclose(narrow, wide, rtol=0.1 if model == "dynamic:3" else 0.01)
