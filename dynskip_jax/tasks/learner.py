@@ -81,6 +81,7 @@ class Learner:
         abstract = nnx.eval_shape(lambda: self._model(jax.random.key(0)))
         self.graphdef = nnx.graphdef(abstract)
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
+        self.reverse: tuple[bool, ...] = abstract.stack.reverse
         # Evaluation may read another form of the model, made once of its parameters.
         as_read = nnx.eval_shape(lambda: self._read_model(self.init(jax.random.key(0))))
         self._read_graphdef = nnx.graphdef(as_read)
@@ -171,6 +172,7 @@ class Learner:
             read.decisions,
             valid=valid,
             skips=self.skips,
+            reverse=self.reverse,
             correct=judged.correct,
             weights=weights,
             average=jax.tree.map(lambda leaf: leaf[0], average) if average else None,
