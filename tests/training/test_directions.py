@@ -58,9 +58,7 @@ def test_an_action_of_a_backward_layer_is_paid_by_the_steps_before_it():
     stage = AgentStage(F.Policy("sample"), 0.0)
 
     def of(reverse):
-        return objective.loss(
-            stage, jnp.zeros(1), decision, valid=None, rewards=rewards, reverse=[reverse]
-        )
+        return objective.loss(stage, jnp.zeros(1), decision, valid=None, rewards=rewards, reverse=[reverse])
 
     assert float(of(False)) == 1 * 111 + 2 * 110 + 4 * 100
     assert float(of(True)) == 1 * 1 + 2 * 11 + 4 * 111
