@@ -331,7 +331,7 @@ class _Sentences:
 def _lines(path: PathLike, member: str | None) -> list[str]:
     """The lines of a text file, or of one in a zip archive, without their ends."""
     if member is None:
-        lines = read_lines(path)
+        lines = read_lines(path, blank_lines=True)
     else:
         data = _archived(path, lambda archive: archive.read(member))
         try:

@@ -85,4 +85,4 @@ def test_samples_are_averaged_as_the_task_says():
         learner = learner_of(kind)
         metrics = learner.evaluate(params_of(learner), "dev", KEYS, mode="sample", samples=4)
         assert np.isfinite(metrics["dev_nll"]).all()
-    assert seen == [((16, 3), 4)] * 2  # traced once for each bucket
+    assert seen == [((4, 3), 4)] * 2  # traced once for each bucket
