@@ -104,6 +104,7 @@ from dynskip_jax.functional.transitions import (
 )
 from dynskip_jax.functional.unroll import unroll
 from dynskip_jax.functional.vimco import averaged_log_likelihood, vimco_loss
+from dynskip_jax.functional.window import WindowGates, gated_window
 
 __all__ = [
     "DEPTH_SKIPS",
@@ -157,6 +158,7 @@ __all__ = [
     "ToOutput",
     "Transition",
     "UpdateParams",
+    "WindowGates",
     "activate",
     "activation_regularisation",
     "adapt",
@@ -183,6 +185,7 @@ __all__ = [
     "empty_cache",
     "entropy",
     "flip_sequences",
+    "gated_window",
     "gradient_scale",
     "highway",
     "initial_carry",
