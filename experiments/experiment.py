@@ -43,6 +43,7 @@ class TextReading(NamedTuple):
         skips: k that the top layer's agent chose at each word; 0 without one.
         probabilities: of what is predicted, or of the words themselves; NaN where there is nothing to say.
         says: the prediction, in one line.
+        backward: k of the layer that reads from the end, where the model reads in both directions.
     """
 
     words: list[str]
@@ -50,6 +51,7 @@ class TextReading(NamedTuple):
     skips: list[int]
     probabilities: list[float]
     says: str
+    backward: list[int] | None = None
 
 
 class Data(Protocol):

@@ -3,7 +3,7 @@
 import gzip
 import os
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,19 +74,14 @@ def read_word_vectors(
     return found
 
 
-def vectors_of(path: PathLike, words: Sequence[str], width: int) -> WordVectors:
-    """The vector of each word, or that of its lower-case form where the file has none.
+def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int) -> WordVectors:
+    """The vector of each word, or that of its lower-case form where there is none.
 
     Args:
-        path: see `read_word_vectors`.
         words: the vocabulary.
+        read: see `read_word_vectors`.
         width: how many numbers a vector has.
-
-    Raises:
-        UserError: see `read_word_vectors`.
     """
-    wanted = {form for word in words for form in (word, word.lower())}
-    read = read_word_vectors(path, wanted, width)
     table, found = np.zeros((len(words), width), np.float32), np.zeros(len(words), bool)
     for row, word in enumerate(words):
         vector = read.get(word, read.get(word.lower()))

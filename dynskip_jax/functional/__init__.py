@@ -27,6 +27,7 @@ from dynskip_jax.functional.baselines import (
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
 from dynskip_jax.functional.crf import (
+    FORBIDDEN,
     CRFParams,
     crf_constrain,
     crf_decode,
@@ -108,6 +109,7 @@ from dynskip_jax.functional.window import WindowGates, gated_window
 
 __all__ = [
     "DEPTH_SKIPS",
+    "FORBIDDEN",
     "GRU",
     "LSTM",
     "MODES",

@@ -87,6 +87,7 @@ class Learner:
         self._read_graphdef = nnx.graphdef(as_read)
         self._read_params = jax.jit(jax.vmap(lambda params: nnx.state(self._read_model(params), nnx.Param)))
         self._read_batch = jax.jit(self._forward_rows)
+        self._predict_batch = jax.jit(lambda *how: self._forward_rows(*how)[1])
         self._evaluate_batch = jax.jit(
             jax.vmap(self._batch_sums, in_axes=(0, 0, None, 0, 0, None, None)),
             static_argnums=(5, 6),
@@ -230,7 +231,7 @@ class Learner:
         read: Forward = task.forward(
             model, repeated, carry, policy=policy, rngs=key, shared_key=None, deterministic=True
         )
-        log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, samples)
+        log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, batch, samples)
         judged = task.judge(log_probs, batch)
         actions = tuple(decision.action[::samples] for decision in read.decisions)
         decisions = jax.tree.map(
@@ -337,7 +338,7 @@ class Learner:
 
     def predict(self, params: nnx.State, batch: Batch, policy: F.Policy) -> PyTree:
         """Returns what one model predicts of each row of a batch without targets; see `read`."""
-        return self._read_batch(params, batch, policy)[1]
+        return self._predict_batch(params, batch, policy)
 
     def _forward_rows(self, params, batch: Batch, policy: F.Policy) -> tuple[Forward, PyTree]:
         model, key = nnx.merge(self.graphdef, params), jax.random.key(0)

@@ -132,10 +132,13 @@ class Task:
         """
         raise NotImplementedError
 
-    def average(self, log_probs: PyTree, samples: int) -> PyTree:
-        """Returns one prediction of each row from several, each leaf (rows * samples, ...), side by side.
+    def average(self, log_probs: PyTree, batch: Batch, samples: int) -> PyTree:
+        """Returns one prediction of each row from several samples of it; by default the mean probability.
 
-        By default each leaf's mean as a probability.
+        Args:
+            log_probs: each leaf (rows * samples, ...), the samples of a row side by side.
+            batch: each row once.
+            samples: how many.
         """
 
         def mean(leaf: Float[Array, "rows ..."]) -> Float[Array, "..."]:

@@ -35,7 +35,8 @@ def test_word2vec_has_a_line_of_sizes(tmp_path, packed):
 
 
 def test_the_lower_case_form_stands_in(tmp_path):
-    vectors = vectors_of(written(tmp_path, WORD2VEC), ["Cat", "Dog", "dog", "THE", "cow"], 3)
+    read = read_word_vectors(written(tmp_path, WORD2VEC), {"the", "cat", "Dog"}, 3)
+    vectors = vectors_of(["Cat", "Dog", "dog", "THE", "cow"], read, 3)
     assert vectors.found.tolist() == [True, True, False, True, False]
     np.testing.assert_array_equal(
         vectors.table, np.float32([[0, 0, 1], [1, 1, 1], [0, 0, 0], [0.5, -1, 2], [0, 0, 0]])

@@ -77,7 +77,7 @@ def test_samples_are_averaged_as_the_task_says():
     seen = []
 
     class First(Classification):
-        def average(self, log_probs, samples):
+        def average(self, log_probs, batch, samples):
             seen.append((log_probs.shape, samples))
             return log_probs[::samples]
 
