@@ -76,7 +76,7 @@ def test_it_trains_and_scores(compared, corpus):
     assert (
         "train 20, dev 7, test 6" in outcome.out and "words that are not known: 0 % of train" in outcome.out
     )
-    assert "dev F1" in outcome.out and "Word vectors begin at random" in outcome.out
+    assert "F1" in outcome.out and "Word vectors begin at random" in outcome.out
     rows = json.loads((folder / "result.json").read_text())["rows"]
     for row in rows:
         assert row["metrics"].keys() >= {"test_f1", "test_f1_LOC", "test_f1_PER", "test_accuracy", "dev_f1"}
