@@ -143,15 +143,3 @@ def test_an_agents_rate_is_its_own_whatever_the_networks_is():
     ]
     np.testing.assert_allclose(steps[0], steps[1], rtol=1e-6)
     np.testing.assert_allclose(np.abs(steps[0]), 0.01, rtol=1e-3)  # Adam's first step
-
-
-def test_momentum_adds_the_directions_before():
-    optimizer = make_optimizer("sgd", momentum=0.5)
-    state = optimizer.init(PARAMS)
-    one, state = optimizer.update(grads_of(0), state, PARAMS)
-    two, _ = optimizer.update(grads_of(1), state, PARAMS)
-    for a, b, first, second in zip(
-        *(jax.tree.leaves(tree) for tree in (one, two, grads_of(0), grads_of(1))), strict=True
-    ):
-        np.testing.assert_allclose(a, first)
-        np.testing.assert_allclose(b, 0.5 * first + second, rtol=1e-6)
