@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from dynskip_jax.data.tagged_corpus import TaggedCorpus, entity_tags, find_entity_corpus
 from experiments.conll2003 import COMMAND
-from experiments.tagger import TaggerData, TaggerExperiment
+from experiments.tagger import ReadCorpus, TaggerExperiment
 
 # Test F1 of CoNLL-2003. Gui et al. (2019), Table 2; "91.21" is Ma and Hovy (2016), the plain BiLSTM of it.
 PUBLISHED = {
@@ -42,7 +42,7 @@ class CoNLL2003(TaggerExperiment):
         """See `TaggerExperiment`; all letters of BIOES with each type."""
         return entity_tags(corpus)
 
-    def published(self, models: Sequence[str], data: TaggerData) -> Sequence[tuple[str, Mapping[str, float]]]:
+    def published(self, models: Sequence[str], data: ReadCorpus) -> Sequence[tuple[str, Mapping[str, float]]]:
         """The paper's rows where there are vectors, else what others reach without."""
         if self.settings.data.embeddings is None:
             value = PUBLISHED_RANDOM.get(data.name)
@@ -52,7 +52,7 @@ class CoNLL2003(TaggerExperiment):
             return []
         return [(PUBLISHED[m][0], {"test_f1": PUBLISHED[m][1]}) for m in models if m in PUBLISHED]
 
-    def note(self, models: Sequence[str], data: TaggerData) -> str:
+    def note(self, models: Sequence[str], data: ReadCorpus) -> str:
         """What a table of this run must say."""
         path = self.settings.data.embeddings
         if path is None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from dynskip_jax.data.tagged_corpus import TaggedCorpus, find_part_of_speech_corpus
 from experiments.pos import COMMAND
-from experiments.tagger import TaggerData, TaggerExperiment
+from experiments.tagger import ReadCorpus, TaggerExperiment
 
 # Test accuracy on the English EWT: UDPipe, words as in the treebank (UD 2.3; the treebank has changed since).
 PUBLISHED = {"ud_ewt, UPOS": 0.944, "ud_ewt, XPOS": 0.939}
@@ -36,7 +36,7 @@ class PartOfSpeech(TaggerExperiment):
             corpus.check_tags(corpus.train_tags, ": --unknown-tags wrong counts such words as wrong")
         return corpus
 
-    def published(self, models: Sequence[str], data: TaggerData) -> Sequence[tuple[str, Mapping[str, float]]]:
+    def published(self, models: Sequence[str], data: ReadCorpus) -> Sequence[tuple[str, Mapping[str, float]]]:
         """What others reach on the same treebank."""
         value = PUBLISHED.get(data.name)
         return [] if value is None else [("UDPipe, UD 2.3", {"test_accuracy": value})]

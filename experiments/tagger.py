@@ -34,7 +34,7 @@ _MOST_ROWS = 20  # tags of a picture
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggerData:
+class ReadCorpus:
     """A corpus, what of it is known to a model, and vectors.
 
     Attributes:
@@ -98,7 +98,7 @@ class TaggerExperiment(Experiment):
         """That of the tags; None where they spell out no entities."""
         return None
 
-    def load_data(self) -> TaggerData:
+    def load_data(self) -> ReadCorpus:
         """See `Experiment`."""
         corpus, m = self.load_corpus(), self.settings.model
         how = dict(lowercase=m.lowercase, digits=m.digits)
@@ -123,9 +123,9 @@ class TaggerExperiment(Experiment):
             more_words=more,
         )
         vectors = None if path is None else vectors_of(vocabulary.words, read, m.word_features)
-        return TaggerData(corpus, vocabulary, vectors)
+        return ReadCorpus(corpus, vocabulary, vectors)
 
-    def about_data(self, data: TaggerData) -> Sequence[str]:
+    def about_data(self, data: ReadCorpus) -> Sequence[str]:
         """See `Experiment`; how much of each split is known, and has vectors."""
         shares = []
         for split in SPLIT_NAMES:
@@ -141,13 +141,13 @@ class TaggerExperiment(Experiment):
             lines.append(f"vectors: {path} has {found:,} of {all_words:,} words ({share:.1f} %)")
         return lines
 
-    def vocabulary(self, data: TaggerData) -> TaggerVocabulary:
+    def vocabulary(self, data: ReadCorpus) -> TaggerVocabulary:
         """See `Experiment`."""
         return data.vocabulary
 
     # --- What is trained ---
 
-    def task(self, model: str, data: TaggerData | None, vocabulary: TaggerVocabulary) -> Tagging:
+    def task(self, model: str, data: ReadCorpus | None, vocabulary: TaggerVocabulary) -> Tagging:
         """See `Experiment`."""
         training, splits, gold = self.settings.training, {}, {}
         if data is not None:

@@ -13,7 +13,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.entity_score import entity_counts, tag_counts
 from dynskip_jax.training.step import evaluation_keys
 from experiments.command_line import Command
-from experiments.tagger import TaggerData
+from experiments.tagger import ReadCorpus
 from experiments.tagger_settings import CompareFlags
 from experiments.trained import Finished, finished_models
 
@@ -48,7 +48,7 @@ def compare(command: Command, flags: CompareFlags) -> None:
     (console if console.is_terminal else Console(width=120)).print(table)
 
 
-def _data(model: Finished, folder: str | None) -> TaggerData:
+def _data(model: Finished, folder: str | None) -> ReadCorpus:
     """The data that a run was trained on.
 
     Raises:
@@ -66,7 +66,7 @@ def _data(model: Finished, folder: str | None) -> TaggerData:
     return data
 
 
-def _counts(model: Finished, data: TaggerData) -> np.ndarray:
+def _counts(model: Finished, data: ReadCorpus) -> np.ndarray:
     """What the score of each sentence of test is made of, (seeds, sentences, counts)."""
     experiment, name = model.experiment, model.name
     learner = experiment.learner(name, data, model.vocabulary)

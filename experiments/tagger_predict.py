@@ -40,23 +40,30 @@ def predict(command: Command, flags: TagFlags) -> None:
     trained = load(flags.run_dir, flags.model, flags.of_seed)
     interactive = flags.input is None and sys.stdin.isatty()
     at_once = flags.at_once or (1 if interactive else _AT_ONCE)
+    rows = min(_ROWS, 1 << (at_once - 1).bit_length())
+    has_entities = trained.experiment.scheme is not None
     sentences = (read_columns if flags.format == "columns" else read_text)(_lines(flags.input), flags)
     for group in _groups(sentences, at_once):
-        found = tag(trained, [sentence.words for sentence in group], flags.max_words)
+        found = tag(trained, [sentence.words for sentence in group], flags.max_words, rows)
         for sentence, tags in zip(group, found, strict=True):
             tags = trained.experiment.written(tags, flags.scheme)
-            text = as_json(sentence, tags) if flags.output == "json" else as_columns(sentence, tags)
-            sys.stdout.write(text)
+            if flags.output == "json":
+                sys.stdout.write(as_json(sentence, tags, has_entities=has_entities))
+            else:
+                sys.stdout.write(as_columns(sentence, tags))
         sys.stdout.flush()
 
 
-def tag(trained: Trained, sentences: Sequence[Sequence[str]], max_words: int) -> list[list[str]]:
+def tag(
+    trained: Trained, sentences: Sequence[Sequence[str]], max_words: int = 400, rows: int = _ROWS
+) -> list[list[str]]:
     """Returns a tag of the model's own scheme for each word.
 
     Args:
         trained: the model.
         sentences: words; a sentence may have none.
         max_words: longer ones are read in pieces of so many words.
+        rows: sentences that are read side by side; another number is another program to compile.
     """
     vocabulary = trained.vocabulary
     pieces = [
@@ -66,8 +73,6 @@ def tag(trained: Trained, sentences: Sequence[Sequence[str]], max_words: int) ->
     ]
     # Those of like lengths are read together; few lengths and one number of rows: few programs.
     order = sorted(range(len(pieces)), key=lambda i: len(pieces[i][1]))
-    rows = min(_ROWS, len(pieces))
-    rows = 1 << max(rows - 1, 0).bit_length()
     found: dict[int, list[str]] = {}
     for start in range(0, len(order), rows):
         chosen = order[start : start + rows]
@@ -126,19 +131,17 @@ def as_columns(sentence: Sentence, tags: Sequence[str]) -> str:
     return "".join(f"{word} {tag}\n" for word, tag in zip(sentence.words, tags, strict=True)) + "\n"
 
 
-def as_json(sentence: Sentence, tags: Sequence[str]) -> str:
-    """Returns an object on a line, with words, tags and the entities that these spell out, if any."""
+def as_json(sentence: Sentence, tags: Sequence[str], *, has_entities: bool) -> str:
+    """Returns an object on a line: words, tags, and the entities where tags are those of entities."""
     words = sentence.words
     if not words:
         return ""
     record = {"words": words, "tags": list(tags)}
-    spelt = [
-        {"type": kind, "start": start, "end": end, "text": " ".join(words[start:end])}
-        for kind, start, end in entities(tags)
-        if kind
-    ]
-    if spelt or set(tags) == {"O"}:
-        record["entities"] = spelt
+    if has_entities:
+        record["entities"] = [
+            {"type": kind, "start": start, "end": end, "text": " ".join(words[start:end])}
+            for kind, start, end in entities(tags)
+        ]
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 

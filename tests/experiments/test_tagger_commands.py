@@ -204,6 +204,7 @@ def test_compare_is_a_paired_bootstrap(command, compared, corpus):
     assert outcome.status == 2 and "holds one model" in outcome.err
 
 
+@pytest.mark.slow
 def test_vectors_are_where_words_begin(command, corpus, tmp_path):
     path = tmp_path / "vectors.txt"
     path.write_text("peter 1 2 3 4\nbonn 5 6 7 8\nnowhere 9 9 9 9\n")
