@@ -30,6 +30,7 @@ from dynskip_jax.training.schedule import Schedule, inverse_time
 from experiments.experiment import Experiment, TextReading
 from experiments.trained import Trained
 
+_LEAST_BATCHES = 5  # that a padded length of their own is worth
 _MOST_ROWS = 20  # tags of a picture
 
 
@@ -159,7 +160,8 @@ class TaggerExperiment(Experiment):
                     [sentence.words for sentence in sentences],
                     [[index.get(tag, unknown) for tag in sentence.tags] for sentence in sentences],
                     vocabulary,
-                    batch_size=training.batch_size,
+                    # A program takes as long to compile as hundreds of steps.
+                    least=_LEAST_BATCHES * training.batch_size,
                 )
                 gold[split] = [sentence.tags for sentence in sentences]
         vectors = None if data is None else data.vectors

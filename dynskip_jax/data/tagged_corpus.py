@@ -86,7 +86,7 @@ class TaggedCorpus:
                 for tag, line in zip(sentence.tags, sentence.lines, strict=True):
                     if tag not in known:
                         raise UserError(
-                            f"{self.files[split]}, line {line}: no tag {tag!r} is in train{remedy}"
+                            f"{self.files[split]}, line {line}: the tag {tag} is not in train{remedy}"
                         )
 
 
@@ -129,7 +129,7 @@ def find_entity_corpus(
         for split, sentences in corpus.splits.items()
     }
     corpus = dataclasses.replace(corpus, splits=splits, scheme="BIOES")
-    corpus.check_tags(entity_tags(corpus), ", nor another of its type")
+    corpus.check_tags(entity_tags(corpus), ", nor is another of its type")
     return corpus
 
 

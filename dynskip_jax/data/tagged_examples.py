@@ -38,7 +38,7 @@ def tagged_examples(
     tags: Sequence[Sequence[int]],
     vocabulary: TaggerVocabulary,
     *,
-    batch_size: int = 1,
+    least: int = 1,
 ) -> TaggedExamples:
     """The examples of a split.
 
@@ -46,7 +46,7 @@ def tagged_examples(
         sentences: the words of each.
         tags: the index of each word's tag.
         vocabulary: what is known.
-        batch_size: buckets hold at least so many sentences, but for the last one.
+        least: so many sentences have a bucket of their own; see `sentence_buckets`.
     """
     forms = {word: i for i, word in enumerate(dict.fromkeys(word for words in sentences for word in words))}
     known = vocabulary.encode(list(forms))
@@ -57,7 +57,7 @@ def tagged_examples(
         *(np.where(inside, ids, 0) for ids in (known.words[padded], padded, known.capitals[padded]))
     )
     targets, _ = pad_sequences([np.array(row, np.int32) for row in tags])
-    buckets = sentence_buckets(lengths, batch_size)
+    buckets = sentence_buckets(lengths, least)
     return TaggedExamples(inputs, targets, lengths, buckets=buckets, spellings=known.characters)
 
 
@@ -70,13 +70,13 @@ def padded_length(length: int) -> int:
     return size
 
 
-def sentence_buckets(lengths: Int[np.ndarray, " sentences"], batch_size: int) -> tuple[int, ...]:
-    """The padded lengths of a split; one that fewer than `batch_size` sentences have is left to the next."""
+def sentence_buckets(lengths: Int[np.ndarray, " sentences"], least: int) -> tuple[int, ...]:
+    """The padded lengths of a split; one that fewer sentences than `least` have is left to the next."""
     sizes, counts = np.unique([padded_length(int(length)) for length in lengths], return_counts=True)
     kept, waiting = [], 0
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
         waiting += count
-        if waiting >= batch_size or size == sizes[-1]:
+        if waiting >= least or size == sizes[-1]:
             kept.append(size)
             waiting = 0
     return tuple(kept)

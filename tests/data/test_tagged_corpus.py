@@ -45,7 +45,7 @@ def test_conll2003_in_bioes(tmp_path):
 @pytest.mark.parametrize(
     "texts, message",
     [
-        (dict(dev=DEV.replace("I-ORG", "I-LOC")), "eng.testa, line 3: no tag 'S-LOC' is in train, nor"),
+        (dict(dev=DEV.replace("I-ORG", "I-LOC")), "eng.testa, line 3: the tag S-LOC is not in train, nor"),
         (
             dict(test=TEST.replace("Lee NNP I-NP", "Lee")),
             "eng.testb, line 2: 2 columns, but the first line has 4",
@@ -122,7 +122,7 @@ def test_a_tag_that_train_lacks_is_named_with_its_line(tmp_path):
     for name, tag in (("train", "A"), ("dev", "A"), ("test", "Z")):
         (tmp_path / f"{name}.txt").write_text(f"x A\n\ny {tag}\n")
     corpus = find_part_of_speech_corpus("columns", tmp_path)
-    with pytest.raises(UserError, match=r"test\.txt, line 3: no tag 'Z' is in train: help"):
+    with pytest.raises(UserError, match=r"test\.txt, line 3: the tag Z is not in train: help"):
         corpus.check_tags(corpus.train_tags, ": help")
 
 

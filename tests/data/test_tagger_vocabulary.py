@@ -87,7 +87,7 @@ def test_batches_hold_each_sentence_with_its_own_characters():
     words = ["The", "cat", "saw", "the", "dog", "1984", "NATO"]
     sentences = [rng.choice(words, size=n).tolist() for n in rng.integers(1, 20, size=23)]
     tags = [rng.integers(2, size=len(sentence)).tolist() for sentence in sentences]
-    examples = tagged_examples(sentences, tags, vocabulary, batch_size=4)
+    examples = tagged_examples(sentences, tags, vocabulary, least=4)
     assert len(examples.buckets) > 1
 
     def check(batch, rows):

@@ -82,7 +82,7 @@ def test_flags_reach_the_model():
     lstm, affixes = model.characters
     assert isinstance(lstm, CharLSTM) and isinstance(affixes, CharAffixes) and affixes.count == 3
     assert model.capitals is None and model.gates is not None and model.crf is None
-    assert [layer.cell.skip.name for layer in model.stack.layers] == ["previous"] * 2 + ["attention"] * 2
+    assert [layer.cell.skip.name for layer in model.stack.layers] == ["lstm"] * 2 + ["attention"] * 2
     assert model.stack.dropout == (0.1, 0.2, 0.2) and model.unknown_rate == 0.25
     assert all(layer.cell.recurrence.transition == F.GRU() for layer in model.stack.layers)
 

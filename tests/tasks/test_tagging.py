@@ -55,7 +55,7 @@ def make(rngs, output="crf", skip="dynamic:3"):
 
 
 def task_of(output="crf", **options):
-    split = tagged_examples(WORDS, IDS, VOCABULARY, batch_size=2)
+    split = tagged_examples(WORDS, IDS, VOCABULARY, least=2)
     options = dict(scheme="BIOES", gold={"dev": GOLD, "test": GOLD}) | options
     return Tagging(
         {"train": split, "dev": split}, lambda rngs: make(rngs, output), tags=TAGS, batch_size=4,
