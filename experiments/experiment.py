@@ -43,6 +43,7 @@ class TextReading(NamedTuple):
         skips: k that the top layer's agent chose at each word; 0 without one.
         probabilities: of what is predicted, or of the words themselves; NaN where there is nothing to say.
         says: the prediction, in one line.
+        backward: k of the layer that reads from the end, where the model reads in both directions.
     """
 
     words: list[str]
@@ -50,6 +51,7 @@ class TextReading(NamedTuple):
     skips: list[int]
     probabilities: list[float]
     says: str
+    backward: list[int] | None = None
 
 
 class Data(Protocol):
@@ -59,6 +61,17 @@ class Data(Protocol):
     sizes: Mapping[str, int]
     fingerprint: str
     source: str
+
+
+class Kept(Protocol):
+    """A vocabulary, as a run folder keeps it."""
+
+    def to_json(self) -> Any:
+        """Returns what JSON can hold."""
+
+    @classmethod
+    def from_json(cls, kept: Any) -> "Kept":
+        """Returns what `to_json` described."""
 
 
 class Experiment:
@@ -75,6 +88,7 @@ class Experiment:
         final_rows: rows read side by side in the last evaluation; None: as the task thinks best.
         optimizer: `adam` or `sgd`.
         sample_text: what `explain` reads where it is given nothing.
+        vocabulary_type: of what `vocabulary` returns.
     """
 
     command: ClassVar[Command]
@@ -84,6 +98,7 @@ class Experiment:
     final_rows: ClassVar[int | None] = None
     optimizer: ClassVar[str] = "adam"
     sample_text: ClassVar[str | None] = None
+    vocabulary_type: ClassVar[type[Kept]] = Vocabulary
 
     def __init__(self, settings: Settings):
         self.settings = settings
@@ -104,7 +119,7 @@ class Experiment:
         """Returns what else is to be said of the data before training."""
         return ()
 
-    def vocabulary(self, data: Data) -> Vocabulary | None:
+    def vocabulary(self, data: Data) -> Kept | None:
         """Returns what a run folder keeps so that its models can be used without the data."""
         return None
 

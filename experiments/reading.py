@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from dynskip_jax.data.vocabulary import UNK
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.run_dir import file_name
 from experiments.command_line import Command
+from experiments.experiment import TextReading
 from experiments.text import ExplainFlags, PredictFlags
 from experiments.trained import load, load_all
 
@@ -42,16 +43,28 @@ def explain(command: Command, flags: ExplainFlags) -> None:
         found = readings[name]
         if found.unknown:
             console.print(f"{name} does not know {', '.join(found.unknown)}: read as {UNK}", markup=False)
-        reading = Reading(found.words, found.skips, probabilities)
-        if trained.has_agent or not any(other.has_agent for other in models.values()):
-            print(arcs_text(reading, console.width))
-        if trained.has_agent:
-            path = Path(flags.run_dir) / "plots" / _picture(name, trained.seed, text)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draw_arcs(reading, path, f"{name}: which earlier word each word is connected to")
-            print(f"picture: {path}")
+        for direction, reading in _directions(found, probabilities).items():
+            if direction:
+                print(f"{name}, {direction}:")
+            if trained.has_agent or not any(other.has_agent for other in models.values()):
+                print(arcs_text(reading, console.width))
+            if trained.has_agent:
+                path = Path(flags.run_dir) / "plots" / _picture(name, trained.seed, text, direction)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                which = f"{direction}, " if direction else ""
+                draw_arcs(reading, path, f"{name}: {which}which earlier word each word is connected to")
+                print(f"picture: {path}")
     for name, found in readings.items():
         print(f"{name}: {found.says}")
+
+
+def _directions(found: TextReading, probabilities: Mapping[str, Sequence[float]]) -> dict[str, Reading]:
+    """What is drawn of each direction; read from the end, a text is written from its end."""
+    forward = Reading(found.words, found.skips, probabilities)
+    if found.backward is None:
+        return {"": forward}
+    turned = {name: given[::-1] for name, given in probabilities.items()}
+    return {"forward": forward, "backward": Reading(found.words[::-1], found.backward[::-1], turned)}
 
 
 def _lines(path: str | None) -> Iterator[str]:
@@ -65,8 +78,9 @@ def _lines(path: str | None) -> Iterator[str]:
         raise UserError(f"{name} cannot be read ({reason})") from None
 
 
-def _picture(model: str, seed: int, text: str) -> str:
+def _picture(model: str, seed: int, text: str, direction: str) -> str:
     """A file name of its own for each model, seed and text, in any script."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:60]
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"explain-{file_name(model)}-seed-{seed}-{slug}-{digest}.png"
+    which = f"-{direction}" if direction else ""
+    return f"explain-{file_name(model)}-seed-{seed}{which}-{slug}-{digest}.png"

@@ -2,20 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks import Learner
 from experiments.cli import imported
-from experiments.experiment import FORMAT, Experiment
+from experiments.experiment import FORMAT, Experiment, Kept
 from experiments.run import VOCABULARY
 from experiments.settings import Settings, from_kept
 
@@ -37,7 +36,7 @@ class Finished(NamedTuple):
     run: RunDir
     name: str
     experiment: Experiment
-    vocabulary: Vocabulary | None
+    vocabulary: Any
     learner: Learner
     params: nnx.State
     seeds: tuple[int, ...]
@@ -66,7 +65,7 @@ class Trained(NamedTuple):
 
     model: nnx.Module
     params: nnx.State
-    vocabulary: Vocabulary | None
+    vocabulary: Any
     settings: Settings
     policy: F.Policy
     name: str
@@ -134,7 +133,7 @@ def _finished(run: RunDir, name: str) -> Finished:
             f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
             "restore it, or train again"
         ) from error
-    vocabulary = _vocabulary(run.path / VOCABULARY)
+    vocabulary = _vocabulary(run.path / VOCABULARY, kind.vocabulary_type)
     learner = experiment.learner(name, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
     return Finished(run, name, experiment, vocabulary, learner, params, seeds, value)
@@ -168,10 +167,10 @@ def one_of(found: Finished, seed: int | None) -> Trained:
     )
 
 
-def _vocabulary(path: Path) -> Vocabulary | None:
+def _vocabulary(path: Path, kind: type[Kept]) -> Any:
     if not path.exists():
         return None
     try:
-        return Vocabulary(tuple(json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, TypeError, ValueError) as error:
+        return kind.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None

@@ -22,6 +22,14 @@ from dynskip_jax.data.tag_schemes import (
     read_entities,
     write_tags,
 )
+from dynskip_jax.data.tagged_corpus import (
+    TaggedCorpus,
+    entity_tags,
+    find_entity_corpus,
+    find_part_of_speech_corpus,
+)
+from dynskip_jax.data.tagged_examples import TaggedExamples, tagged_examples
+from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds, tagger_vocabulary
 from dynskip_jax.data.tagging import (
     TaggedSentence,
     convert_sentences,
@@ -36,6 +44,7 @@ from dynskip_jax.data.tagging import (
 )
 from dynskip_jax.data.text import LanguageCorpus, make_corpus, read_corpus
 from dynskip_jax.data.vocabulary import EOS, UNK, Vocabulary, build_vocabulary
+from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors, vectors_of
 
 __all__ = [
     "EOS",
@@ -47,16 +56,24 @@ __all__ = [
     "Examples",
     "LanguageCorpus",
     "NumberPredictionData",
+    "TaggedCorpus",
+    "TaggedExamples",
     "TaggedSentence",
+    "TaggerVocabulary",
+    "TokenIds",
     "Vocabulary",
+    "WordVectors",
     "allowed_transitions",
     "build_vocabulary",
     "convert_sentences",
     "convert_tags",
     "embedded_corpus",
     "entities",
+    "entity_tags",
     "epoch_order",
+    "find_entity_corpus",
     "find_language_corpus",
+    "find_part_of_speech_corpus",
     "length_buckets",
     "load_number_prediction",
     "make_corpus",
@@ -73,7 +90,11 @@ __all__ = [
     "read_ptb",
     "read_ud",
     "read_word_tag",
+    "read_word_vectors",
     "read_wsj_sample",
     "segments",
+    "tagged_examples",
+    "tagger_vocabulary",
+    "vectors_of",
     "write_tags",
 ]

@@ -27,6 +27,7 @@ from dynskip_jax.functional.baselines import (
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
 from dynskip_jax.functional.crf import (
+    FORBIDDEN,
     CRFParams,
     crf_constrain,
     crf_decode,
@@ -104,9 +105,11 @@ from dynskip_jax.functional.transitions import (
 )
 from dynskip_jax.functional.unroll import unroll
 from dynskip_jax.functional.vimco import averaged_log_likelihood, vimco_loss
+from dynskip_jax.functional.window import WindowGates, gated_window
 
 __all__ = [
     "DEPTH_SKIPS",
+    "FORBIDDEN",
     "GRU",
     "LSTM",
     "MODES",
@@ -157,6 +160,7 @@ __all__ = [
     "ToOutput",
     "Transition",
     "UpdateParams",
+    "WindowGates",
     "activate",
     "activation_regularisation",
     "adapt",
@@ -183,6 +187,7 @@ __all__ = [
     "empty_cache",
     "entropy",
     "flip_sequences",
+    "gated_window",
     "gradient_scale",
     "highway",
     "initial_carry",

@@ -2,6 +2,7 @@
 
 from dynskip_jax.models.classifier import ClassifierOutput, SequenceClassifier
 from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout, LanguageModelOutput
+from dynskip_jax.models.tagger import Tagger, TaggerOutput
 
 __all__ = [
     "ClassifierOutput",
@@ -9,4 +10,6 @@ __all__ = [
     "LanguageModelDropout",
     "LanguageModelOutput",
     "SequenceClassifier",
+    "Tagger",
+    "TaggerOutput",
 ]

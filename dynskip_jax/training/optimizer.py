@@ -11,6 +11,7 @@ def make_optimizer(
     *,
     clip: float | None = None,
     weight_decay: float = 0.0,
+    momentum: float = 0.0,
     agent_learning_rate: float | None = None,
     learning_rate: float = 1.0,
 ) -> optax.GradientTransformation:
@@ -20,6 +21,7 @@ def make_optimizer(
         kind: plain gradient descent, or Adam with Optax's defaults.
         clip: largest global norm of the gradient; None for no limit.
         weight_decay: this times the parameters is added to the clipped gradient of the network.
+        momentum: of plain gradient descent, how much of the direction of the step before is added.
         agent_learning_rate: None: the agent is one more part of the network, as in the paper. A number:
             agents have an Adam of their own which begins with this rate and follows the network's schedule,
             and a noisy score-function gradient then takes no share of the network's clipping norm.
@@ -28,6 +30,8 @@ def make_optimizer(
 
     def direction(kind: str, decay: float) -> optax.GradientTransformation:
         parts = [optax.scale_by_adam() if kind == "adam" else optax.identity()]
+        if kind == "sgd" and momentum:
+            parts = [optax.trace(momentum)]
         if decay:
             parts.insert(0, optax.add_decayed_weights(decay))
         if clip is not None:

@@ -18,6 +18,15 @@ def decay_after(initial: Rate, factor: float, epochs: int) -> Schedule:
     return rate
 
 
+def inverse_time(initial: Rate, factor: float) -> Schedule:
+    """`initial` / (1 + `factor` · epoch), the epoch counted from 0 (Ma & Hovy 2016)."""
+
+    def rate(epoch: int, history: np.ndarray) -> np.ndarray:
+        return np.full(history.shape[1], initial / (1 + factor * epoch))
+
+    return rate
+
+
 def decay_on_plateau(initial: Rate, factor: float, *, threshold: float, floor: float) -> Schedule:
     """Multiplied by `factor` after each epoch in which the dev metric fell by less than `threshold`.
 

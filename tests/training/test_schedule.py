@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dynskip_jax.training.schedule import decay_after, decay_on_plateau
+from dynskip_jax.training.schedule import decay_after, decay_on_plateau, inverse_time
 
 
 def history_of(*epochs):
@@ -50,3 +50,9 @@ def test_plateau_ends_at_the_floor():
 def test_an_epoch_without_a_number_is_no_plateau():
     rate = decay_on_plateau(1.0, 0.5, threshold=1.0, floor=0.1)
     np.testing.assert_allclose(rate(3, history_of(90, np.nan, 90)), [1.0])
+
+
+def test_inverse_time():
+    rate = inverse_time(0.2, 0.5)
+    rates = [rate(epoch, np.zeros((epoch, 2))) for epoch in range(3)]
+    np.testing.assert_allclose(rates, [[0.2, 0.2], [0.2 / 1.5, 0.2 / 1.5], [0.1, 0.1]])

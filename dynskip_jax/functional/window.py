@@ -1,0 +1,49 @@
+"""Each token beside its neighbours, each of them with a gate of its own (Wu et al. 2016, Section 5.1)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.sequence import length_mask, where_each
+
+
+class WindowGates(NamedTuple):
+    """Weights of the gates r_t of a window of d tokens.
+
+    Attributes:
+        w: from the d tokens side by side to d gates, (d * features, d).
+        b: bias, (d,).
+    """
+
+    w: Float[Array, "window d"]
+    b: Float[Array, " d"]
+
+
+def gated_window(
+    params: WindowGates,
+    x: Float[Array, "batch time features"],
+    seq_lengths: Int[Array, " batch"] | None = None,
+) -> Float[Array, "batch time window"]:
+    """[r_1 x(t - ⌊d/2⌋); …; r_d x(t + ⌊d/2⌋)] with r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b).
+
+    The paper says of r only that it is a logistic gate of size d; that it sees the window is our reading.
+
+    Args:
+        params: the gates' weights; d is odd.
+        x: the tokens, (batch, time, features).
+        seq_lengths: of each row; there is nothing, zeros, before its start and past its end.
+
+    Returns:
+        (batch, time, d * features).
+    """
+    d, time = params.b.shape[0], x.shape[1]
+    if seq_lengths is not None:
+        x = where_each(length_mask(seq_lengths, time), x, 0)
+    padded = jnp.pad(x, ((0, 0), (d // 2, d // 2), (0, 0)))
+    tokens = jnp.stack([padded[:, k : k + time] for k in range(d)], axis=2)
+    z = product(tokens.reshape(*x.shape[:2], -1), params.w)
+    r = jax.nn.sigmoid(z + row(params.b, z))
+    return (r[..., None] * tokens).reshape(*x.shape[:2], -1)

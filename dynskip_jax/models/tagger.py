@@ -1,0 +1,203 @@
+"""A tagger: words and their characters, stacked recurrent layers in both directions, a CRF or a softmax."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
+from dynskip_jax.data.tagger_vocabulary import CAPITALS, TokenIds
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.nn.cells import Initializer, needed_key
+from dynskip_jax.nn.char_features import CharFeatures, by_size
+from dynskip_jax.nn.linear import Linear
+from dynskip_jax.nn.stack import SkipStack
+from dynskip_jax.nn.weights import Weights
+
+_UNKNOWN_WORD = 0
+_lecun_normal = nnx.initializers.lecun_normal()
+
+
+class TaggerOutput(NamedTuple):
+    """What the model says of each sentence.
+
+    Attributes:
+        emissions: the score of each tag at each step, (batch, time, tags): of a softmax its logits.
+        crf: the scores of transitions, first and last tags, constrained; None with a softmax.
+        decisions: one trace for each layer and direction, as `SkipStack` returns them.
+        observations: for each layer and direction the x(t) and the h(t-1) of s(t) in Eq. 1.
+    """
+
+    emissions: Float[Array, "batch time tags"]
+    crf: F.CRFParams | None
+    decisions: tuple[F.Decision, ...]
+    observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
+
+
+class Tagger(nnx.Module):
+    """A BiLSTM-CRF (Huang et al. 2015) whose layers may skip over time and depth (Gui et al. 2019; Wu et al.
+    2016).
+
+    A token is its word's embedding (in a gated window, if asked for), beside what is made of its characters,
+    and the embedding of its capitalisation.
+
+    Args:
+        num_words: ids of words; 0 is the unknown one.
+        tags: the tag of each index.
+        features: size of every layer's state, in each direction.
+        skips: the time skip of each layer, bottom first.
+        transition: the transition of every layer, or one for each.
+        depth_skip: what each layer receives from further below; see `SkipStack`.
+        bidirectional: whether there are two directions.
+        word_features: d, size of a word's embedding.
+        word_init: its initializer, such as one that returns pretrained vectors; by default U(±√(3/d)).
+        characters: modules that make features of words from their characters, see `nn.char_features`.
+        capital_features: size of the embedding of a word's capitalisation; 0 for none.
+        window: how many words stand side by side, each with a logistic gate; 1 for the word alone.
+        output: `crf`, or `softmax` for each step by itself.
+        scheme: that of the tags, whose rules no predicted sequence of a CRF breaks; None: any may follow any.
+        dropout: rate on each layer's input and before the emissions, or one for each place; see `SkipStack`.
+        unknown_rate: how often a rare word is read as the unknown one in training, so that this has a use
+            (Lample et al. 2016).
+        num_frequent: words from this id on are rare ones.
+        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
+        cell_options: options of `SkipCell` for all layers, or one mapping for each.
+        rngs: source of the initial parameters.
+
+    Attributes:
+        stack: the recurrent layers.
+    """
+
+    def __init__(
+        self,
+        num_words: int,
+        tags: Sequence[str],
+        features: int,
+        skips: Sequence[F.TimeSkip],
+        *,
+        transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
+        depth_skip: F.DepthSkip | None = None,
+        bidirectional: bool = True,
+        word_features: int = 100,
+        word_init: Initializer | None = None,
+        characters: Sequence[CharFeatures] = (),
+        capital_features: int = 0,
+        window: int = 1,
+        output: Literal["crf", "softmax"] = "crf",
+        scheme: Scheme | None = None,
+        dropout: float | Sequence[float] = 0.0,
+        unknown_rate: float = 0.0,
+        num_frequent: int = 0,
+        dtype: Any = None,
+        cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
+        rngs: nnx.Rngs,
+    ):
+        if window < 1 or window % 2 == 0:
+            raise UserError(f"a window has a word in its middle: its size is odd, not {window}")
+        if not 0.0 <= unknown_rate < 1.0:
+            raise UserError(f"unknown_rate lies in [0, 1), got {unknown_rate}")
+        self.tags, self.scheme, self.is_crf = tuple(tags), scheme, output == "crf"
+        self.unknown_rate, self.num_frequent, self.dtype = unknown_rate, num_frequent, dtype
+        self.words = nnx.Embed(
+            num_words, word_features, embedding_init=word_init or by_size(word_features), rngs=rngs
+        )
+        self.characters = nnx.List(list(characters))
+        self.capitals = nnx.data(None)
+        if capital_features:
+            self.capitals = nnx.Embed(
+                len(CAPITALS), capital_features, embedding_init=by_size(capital_features), rngs=rngs
+            )
+        self.gates = nnx.data(None)
+        if window > 1:
+            w = _lecun_normal(rngs.params(), (window * word_features, window), jnp.float32)
+            self.gates = Weights(F.WindowGates(w, jnp.zeros(window)))
+        size = window * word_features + sum(module.features for module in characters) + capital_features
+        self.stack = SkipStack(
+            size,
+            features,
+            skips,
+            transition=transition,
+            depth_skip=depth_skip,
+            bidirectional=bidirectional,
+            dropout=dropout,
+            dtype=dtype,
+            cell_options=cell_options,
+            rngs=rngs,
+        )
+        self.emissions = Linear(features * self.stack.num_directions, len(self.tags), dtype=dtype, rngs=rngs)
+        self.crf = nnx.data(None)
+        if self.is_crf:
+            count = len(self.tags)
+            zeros = F.CRFParams(jnp.zeros((count, count)), jnp.zeros(count), jnp.zeros(count))
+            self.crf = Weights(zeros)
+
+    def __call__(
+        self,
+        tokens: TokenIds,
+        *,
+        seq_lengths: Int[Array, " batch"] | None = None,
+        actions: Sequence[Int[Array, "batch time"] | None] | None = None,
+        policy: F.Policy | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        deterministic: bool | None = None,
+    ) -> TaggerOutput:
+        """Reads a batch of sentences.
+
+        Args:
+            tokens: ids of words, (batch, time), of their characters, (batch, time, length), and of their
+                capitalisation, (batch, time).
+            seq_lengths: true lengths, (batch,).
+            actions: for each layer and direction the actions to be replayed, or None.
+            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
+            rngs: for choices and dropout: a PRNG key, one for each sentence, (batch,), an `nnx.Rngs` or a
+                stream.
+            deterministic: overrides what `.train()` and `.eval()` say.
+        """
+        deterministic = self.stack.deterministic if deterministic is None else deterministic
+        batch, num_own = tokens.words.shape[:1], 1 + len(self.characters)
+        keys = None
+        if rngs is not None:
+            keys = split_each(example_keys(needed_key(rngs, "this tagger"), batch), num_own + 1)
+        elif not deterministic and (self.unknown_rate or any(m.dropout for m in self.characters)):
+            needed_key(None, "this tagger")  # says what to do
+        words = tokens.words
+        if self.unknown_rate and not deterministic:
+            words = self._forget_rare(words, keys[0])
+        x = [self.words(words)]
+        if self.gates is not None:
+            x = [F.gated_window(self.gates.read(self.dtype), x[0], seq_lengths)]
+        for number, module in enumerate(self.characters, 1):
+            key = None if keys is None else keys[number]
+            x.append(module(tokens.characters, key, deterministic=deterministic))
+        if self.capitals is not None:
+            x.append(self.capitals(tokens.capitals))
+        outputs = self.stack(
+            jnp.concatenate(x, axis=-1),
+            seq_lengths=seq_lengths,
+            actions=actions,
+            policy=policy,
+            rngs=None if keys is None else keys[-1],
+            deterministic=deterministic,
+        )
+        emissions = self.emissions(outputs.h)
+        return TaggerOutput(emissions, self.crf_params(), outputs.decisions, outputs.observations)
+
+    def crf_params(self) -> F.CRFParams | None:
+        """Returns what the CRF scores beside emissions, under the rules of the scheme; None without one."""
+        if self.crf is None:
+            return None
+        params = self.crf.read()
+        if self.scheme is None:
+            return params
+        return F.crf_constrain(params, *allowed_transitions(self.tags, self.scheme))
+
+    def _forget_rare(self, words: Int[Array, "batch time"], keys: Array) -> Int[Array, "batch time"]:
+        """Rare words, some of them unknown; each row draws with its own key."""
+        time = words.shape[1]
+        forgotten = jax.vmap(lambda key: jax.random.bernoulli(key, self.unknown_rate, (time,)))(keys)
+        return jnp.where(forgotten & (words >= self.num_frequent), _UNKNOWN_WORD, words)

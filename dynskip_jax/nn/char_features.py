@@ -1,0 +1,226 @@
+"""Features of words from their characters: a CNN, an LSTM in both directions, or the first and last ones.
+
+Words are given as character ids, (..., length), of a vocabulary that may lack some: 0 is padding, at the end
+of a word, and every other id, also that of an unknown character, has an embedding of its own, initially
+from U(±√(3/d)) (Ma & Hovy 2016).
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.char_cnn import CharFilters, char_cnn
+from dynskip_jax.nn.cells import SkipCell, needed_key
+from dynskip_jax.nn.initializers import uniform
+from dynskip_jax.nn.layers import SkipLayer
+
+_glorot = nnx.initializers.glorot_uniform()
+
+
+def by_size(features: int) -> Any:
+    """Returns the initializer U(±√(3/d)) of embeddings of size d: their entries have the variance 1/d."""
+    return uniform((3 / features) ** 0.5)
+
+
+class CharFeatures(nnx.Module):
+    """What all of them share: the characters' embeddings, and what is dropped of these.
+
+    Args:
+        num_characters: ids of characters, padding and the unknown one included.
+        char_features: d, size of a character's embedding.
+        dropout: rate on the embeddings while `deterministic` is False.
+        rngs: source of the initial parameters.
+
+    Attributes:
+        features: size of a word's features.
+        deterministic: set by `.train()` and `.eval()`: nothing is dropped when True.
+    """
+
+    features: int
+
+    def __init__(self, num_characters: int, char_features: int, dropout: float, rngs: nnx.Rngs):
+        if min(num_characters, char_features) < 1 or not 0.0 <= dropout < 1.0:
+            raise UserError(
+                f"sizes must be at least 1 and dropout in [0, 1), got num_characters={num_characters}, "
+                f"char_features={char_features}, dropout={dropout}"
+            )
+        # Padding has no row: its embedding is zero.
+        shape = (num_characters - 1, char_features)
+        self.embedding = nnx.Param(by_size(char_features)(rngs.params(), shape))
+        self.dropout = dropout
+        self.deterministic = False
+
+    def _embed(
+        self, characters: Int[Array, "batch time length"], rngs: Any, deterministic: bool | None
+    ) -> tuple[Float[Array, "batch time length char"], Int[Array, "batch time"]]:
+        """The embeddings, and the length of each word."""
+        table = self.embedding[...]
+        x = jnp.concatenate([jnp.zeros_like(table[:1]), table])[characters]
+        if self.dropout and not (self.deterministic if deterministic is None else deterministic):
+            x = F.dropout(needed_key(rngs, "this module"), self.dropout, x)
+        return x, jnp.sum(characters != 0, axis=-1)
+
+
+class CharCNN(CharFeatures):
+    """The maximum over a word of each filter (Ma & Hovy 2016; Chiu & Nichols 2016).
+
+    Words are padded on both sides with as many zeros as a filter is wide, less one, so that its first window
+    ends at the first character, and its last one begins at the last character.
+
+    Args:
+        num_characters: see `CharFeatures`, as all that is not said here.
+        char_features: d, 30 in both papers.
+        filters: how many.
+        width: of each, in characters.
+        dropout: see `CharFeatures`.
+        dtype: in which matrices are multiplied, by default float32.
+        rngs: source of the initial parameters.
+
+    Example::
+
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> words = jnp.array([[[2, 3, 4, 0], [5, 0, 0, 0]]])
+        >>> CharCNN(6, filters=7, rngs=nnx.Rngs(0))(words).shape
+        (1, 2, 7)
+    """
+
+    def __init__(
+        self,
+        num_characters: int,
+        *,
+        char_features: int = 30,
+        filters: int = 30,
+        width: int = 3,
+        dropout: float = 0.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(num_characters, char_features, dropout, rngs)
+        if min(filters, width) < 1:
+            raise UserError(f"sizes must be at least 1, got filters={filters}, width={width}")
+        self.features, self.width = filters, width
+        self.dtype = jnp.float32 if dtype is None else dtype
+        # As one matrix: the initializer takes the size of a window from it.
+        w = _glorot(rngs.params(), (width * char_features, filters), jnp.float32)
+        self.filter_w = nnx.Param(w.reshape(width, char_features, filters))
+        self.filter_b = nnx.Param(jnp.zeros(filters))
+
+    def __call__(
+        self,
+        characters: Int[Array, "batch time length"],
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        deterministic: bool | None = None,
+    ) -> Float[Array, "batch time features"]:
+        """Returns the features of each word.
+
+        Args:
+            characters: ids, 0 past the end of a word.
+            rngs: for dropout: a PRNG key, one for each row, (batch,), an `nnx.Rngs` or a stream.
+            deterministic: overrides what `.train()` and `.eval()` say.
+        """
+        x, lengths = self._embed(characters, rngs, deterministic)
+        before = self.width - 1  # `char_cnn` itself pads the end
+        x = jnp.pad(x, ((0, 0), (0, 0), (before, 0), (0, 0)))
+        filters = CharFilters(self.filter_w[...].astype(self.dtype), self.filter_b[...])
+        return char_cnn([filters], x, lengths + before)
+
+
+class CharLSTM(CharFeatures):
+    """The last h of an LSTM that reads a word forwards, and that of one that reads it backwards.
+
+    (Lample et al. 2016.)
+
+    Args:
+        num_characters: see `CharFeatures`, as all that is not said here.
+        char_features: d.
+        features: size of both states together, an even number.
+        dropout: see `CharFeatures`.
+        dtype: in which matrices are multiplied, by default float32.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(
+        self,
+        num_characters: int,
+        *,
+        char_features: int = 30,
+        features: int = 50,
+        dropout: float = 0.0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(num_characters, char_features, dropout, rngs)
+        if features < 2 or features % 2:
+            raise UserError(f"the two directions have as many features each: {features} is no even number")
+        self.features = features
+
+        def layer(reverse: bool) -> SkipLayer:
+            cell = SkipCell(char_features, features // 2, F.Previous(), dtype=dtype, rngs=rngs)
+            return SkipLayer(cell, reverse=reverse)
+
+        self.forward, self.backward = layer(False), layer(True)
+
+    def __call__(
+        self,
+        characters: Int[Array, "batch time length"],
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        deterministic: bool | None = None,
+    ) -> Float[Array, "batch time features"]:
+        """Returns the features of each word; see `CharCNN`."""
+        x, lengths = self._embed(characters, rngs, deterministic)
+        carries = [
+            layer(x, seq_lengths=lengths, return_carry=True)[0] for layer in (self.forward, self.backward)
+        ]
+        return jnp.concatenate([carry.state.h for carry in carries], axis=-1)
+
+
+class CharAffixes(CharFeatures):
+    """The embeddings of a word's first and last characters side by side (Wu et al. 2016, Section 5.1).
+
+    What a shorter word lacks is one special symbol, which has an embedding of its own here.
+
+    Args:
+        num_characters: see `CharFeatures`, as all that is not said here.
+        char_features: d.
+        count: how many characters from the start, and as many from the end.
+        dropout: see `CharFeatures`.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(
+        self,
+        num_characters: int,
+        *,
+        char_features: int = 5,
+        count: int = 5,
+        dropout: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        # One row more, the last one: the special symbol.
+        super().__init__(num_characters + 1, char_features, dropout, rngs)
+        if count < 1:
+            raise UserError(f"sizes must be at least 1, got count={count}")
+        self.count, self.missing = count, num_characters
+        self.features = 2 * count * char_features
+
+    def __call__(
+        self,
+        characters: Int[Array, "batch time length"],
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        deterministic: bool | None = None,
+    ) -> Float[Array, "batch time features"]:
+        """Returns the features of each word; see `CharCNN`."""
+        lengths = jnp.sum(characters != 0, axis=-1, keepdims=True)
+        steps = jnp.arange(self.count)[None, None, :]
+        places = jnp.concatenate(
+            [jnp.where(steps < lengths, steps, -1), lengths - self.count + steps], axis=-1
+        )
+        inside = jnp.clip(places, 0, characters.shape[-1] - 1)
+        affixes = jnp.take_along_axis(characters, inside, axis=-1)
+        x, _ = self._embed(jnp.where(places >= 0, affixes, self.missing), rngs, deterministic)
+        return x.reshape(*x.shape[:2], self.features)

@@ -1,0 +1,193 @@
+"""Tags text or columns with a finished tagger, sentence by sentence: the command `predict` of taggers."""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.tag_schemes import entities
+from dynskip_jax.data.tagged_examples import padded_length
+from dynskip_jax.data.tagger_vocabulary import TokenIds
+from dynskip_jax.data.tagging import DOCUMENT_START
+from dynskip_jax.devices.compilation_cache import keep_compiled_programs
+from dynskip_jax.errors import UserError
+from experiments.command_line import Command
+from experiments.tagger_settings import TagFlags
+from experiments.trained import Trained, load
+
+_AT_ONCE, _ROWS = 256, 32  # sentences that are collected, and those of a batch
+
+
+class Sentence(NamedTuple):
+    """What stands between two empty lines, or on one line of text.
+
+    Attributes:
+        words: none, where only an empty line or the start of a document is to be kept.
+        lines: of columns, the line of each word, as it was read, or those to be kept.
+    """
+
+    words: list[str]
+    lines: list[str]
+
+
+def predict(command: Command, flags: TagFlags) -> None:
+    """Writes the tags of each sentence, as many sentences at a time as are read at once."""
+    keep_compiled_programs()
+    trained = load(flags.run_dir, flags.model, flags.of_seed)
+    interactive = flags.input is None and sys.stdin.isatty()
+    at_once = flags.at_once or (1 if interactive else _AT_ONCE)
+    rows = min(_ROWS, 1 << (at_once - 1).bit_length())
+    has_entities = trained.experiment.scheme is not None
+    sentences = (read_columns if flags.format == "columns" else read_text)(_lines(flags.input), flags)
+    for group in _groups(sentences, at_once):
+        found = tag(trained, [sentence.words for sentence in group], flags.max_words, rows)
+        for sentence, tags in zip(group, found, strict=True):
+            tags = trained.experiment.written(tags, flags.scheme)
+            if flags.output == "json":
+                sys.stdout.write(as_json(sentence, tags, has_entities=has_entities))
+            else:
+                sys.stdout.write(as_columns(sentence, tags))
+        sys.stdout.flush()
+
+
+def tag(
+    trained: Trained, sentences: Sequence[Sequence[str]], max_words: int = 400, rows: int = _ROWS
+) -> list[list[str]]:
+    """Returns a tag of the model's own scheme for each word.
+
+    Args:
+        trained: the model.
+        sentences: words; a sentence may have none.
+        max_words: longer ones are read in pieces of so many words.
+        rows: sentences that are read side by side; another number is another program to compile.
+    """
+    vocabulary = trained.vocabulary
+    pieces = [
+        (number, words[start : start + max_words])
+        for number, words in enumerate(sentences)
+        for start in range(0, len(words), max_words)
+    ]
+    # Those of like lengths are read together; few lengths and one number of rows: few programs.
+    order = sorted(range(len(pieces)), key=lambda i: len(pieces[i][1]))
+    found: dict[int, list[str]] = {}
+    for start in range(0, len(order), rows):
+        chosen = order[start : start + rows]
+        ids = [vocabulary.encode(pieces[i][1]) for i in chosen]
+        best = np.asarray(trained.learner.predict(trained.params, _batch(ids, rows), trained.policy))
+        for i, row in zip(chosen, best, strict=False):
+            found[i] = [vocabulary.tags[k] for k in row[: len(pieces[i][1])]]
+    tags: list[list[str]] = [[] for _ in sentences]
+    for i, (number, _) in enumerate(pieces):
+        tags[number] += found[i]
+    return tags
+
+
+def read_text(lines: Iterable[str], flags: TagFlags) -> Iterator[Sentence]:
+    """Yields a sentence for each line of words; an empty line is none."""
+    for line in lines:
+        if words := line.split():
+            yield Sentence(words, [])
+
+
+def read_columns(lines: Iterable[str], flags: TagFlags) -> Iterator[Sentence]:
+    """Yields sentences of words on lines of their own; what stands between them is kept.
+
+    Raises:
+        UserError: a line has no such column.
+    """
+    words: list[str] = []
+    kept: list[str] = []
+    for number, line in enumerate(lines, 1):
+        line = line.rstrip("\r\n")
+        fields = re.split(r"[ \t]+", line.strip(" \t"))
+        if fields[0] in ("", DOCUMENT_START):
+            if words:
+                yield Sentence(words, kept)
+                words, kept = [], []
+            yield Sentence([], [line.strip(" \t")])
+            continue
+        if flags.word_column >= len(fields):
+            raise UserError(
+                f"{flags.input or 'standard input'}, line {number}: no column {flags.word_column} among "
+                f"{len(fields)}, counted from 0"
+            )
+        words.append(fields[flags.word_column])
+        kept.append(line.rstrip(" \t"))
+    if words:
+        yield Sentence(words, kept)
+
+
+def as_columns(sentence: Sentence, tags: Sequence[str]) -> str:
+    """Returns each word, or its line, with its tag; of text an empty line ends a sentence."""
+    if not sentence.words:
+        return "".join(f"{line}\n" for line in sentence.lines)
+    if sentence.lines:
+        joined = (f"{line}{_blank(line)}{tag}\n" for line, tag in zip(sentence.lines, tags, strict=True))
+        return "".join(joined)
+    return "".join(f"{word} {tag}\n" for word, tag in zip(sentence.words, tags, strict=True)) + "\n"
+
+
+def as_json(sentence: Sentence, tags: Sequence[str], *, has_entities: bool) -> str:
+    """Returns an object on a line: words, tags, and the entities where tags are those of entities."""
+    words = sentence.words
+    if not words:
+        return ""
+    record = {"words": words, "tags": list(tags)}
+    if has_entities:
+        record["entities"] = [
+            {"type": kind, "start": start, "end": end, "text": " ".join(words[start:end])}
+            for kind, start, end in entities(tags)
+        ]
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _blank(line: str) -> str:
+    return "\t" if "\t" in line else " "
+
+
+def _groups(sentences: Iterable[Sentence], size: int) -> Iterator[list[Sentence]]:
+    """So many sentences with words each, and what stands between them."""
+    group: list[Sentence] = []
+    count = 0
+    for sentence in sentences:
+        group.append(sentence)
+        count += bool(sentence.words)
+        if count == size:
+            yield group
+            group, count = [], 0
+    if group:
+        yield group
+
+
+def _batch(ids: Sequence[TokenIds], rows: int) -> Batch:
+    """The sentences in as many rows, padded."""
+    lengths = [len(one.words) for one in ids] + [1] * (rows - len(ids))
+    time = padded_length(max(lengths))
+
+    def padded(leaves: Sequence[np.ndarray]) -> np.ndarray:
+        whole = np.zeros((rows, time, *leaves[0].shape[1:]), np.int32)
+        for row, leaf in zip(whole, leaves, strict=False):
+            row[: len(leaf)] = leaf
+        return whole
+
+    inputs = TokenIds(*(padded(leaves) for leaves in zip(*ids, strict=True)))
+    return Batch(inputs, None, seq_lengths=np.array(lengths, np.int32))
+
+
+def _lines(path: str | None) -> Iterator[str]:
+    """The lines of a file, or of standard input, as they come."""
+    where = path or "standard input"
+    try:
+        if path is None:
+            yield from sys.stdin
+            return
+        with open(path, encoding="utf-8") as file:
+            yield from file
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is no UTF-8 text ({error.reason}): convert it") from None
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({error.strerror or error}): check its name") from None

@@ -1,0 +1,136 @@
+"""Tagged corpora: where they are looked for, their splits, and what is said where something is wrong."""
+
+import itertools
+import zipfile
+
+import pytest
+
+from dynskip_jax.data.tagged_corpus import (
+    cut,
+    entity_tags,
+    find_entity_corpus,
+    find_part_of_speech_corpus,
+)
+from dynskip_jax.data.tagging import TaggedSentence
+from dynskip_jax.errors import UserError
+
+TRAIN = "U.N. NNP I-NP I-ORG\nofficial NN I-NP O\n\nPeter NNP I-NP I-PER\nParker NNP I-NP B-PER\n"
+DEV = "-DOCSTART- -X- O O\n\nBonn NNP I-NP I-ORG\n"
+TEST = "Ann NNP I-NP I-PER\nLee NNP I-NP I-PER\n"
+
+
+def conll2003(folder, train=TRAIN, dev=DEV, test=TEST):
+    folder.mkdir(exist_ok=True)
+    for name, text in zip(("eng.train", "eng.testa", "eng.testb"), (train, dev, test), strict=True):
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_conll2003_in_bioes(tmp_path):
+    folder = conll2003(tmp_path / "conll2003")
+    for corpus in (
+        find_entity_corpus("conll2003", folder, environ={}),
+        find_entity_corpus("conll2003", environ={"DYNSKIP_DATA_DIR": str(tmp_path)}),
+    ):
+        assert corpus.sizes == {"train": 2, "dev": 1, "test": 1} and corpus.scheme == "BIOES"
+        assert [s.tags for s in corpus.splits["train"]] == [["S-ORG", "O"], ["S-PER", "S-PER"]]
+        assert corpus.splits["test"][0].tags == ["B-PER", "E-PER"]
+        assert entity_tags(corpus) == (
+            "O", "B-ORG", "I-ORG", "E-ORG", "S-ORG", "B-PER", "I-PER", "E-PER", "S-PER",
+        )  # fmt: skip
+    other = find_entity_corpus("conll2003", conll2003(tmp_path / "b", dev=DEV.replace("ORG", "PER")))
+    assert other.fingerprint != corpus.fingerprint
+
+
+@pytest.mark.parametrize(
+    "texts, message",
+    [
+        (dict(dev=DEV.replace("I-ORG", "I-LOC")), "eng.testa, line 3: the tag S-LOC is not in train, nor"),
+        (
+            dict(test=TEST.replace("Lee NNP I-NP", "Lee")),
+            "eng.testb, line 2: 2 columns, but the first line has 4",
+        ),
+        (dict(train=TRAIN.replace("I-PER", "E-PER")), "eng.train, line 4: 'E-PER' is no tag of IOB1"),
+        (dict(train="\n"), "eng.train is empty"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, texts, message):
+    folder = conll2003(tmp_path / "bad", **texts)
+    with pytest.raises(UserError, match=message) as caught:
+        find_entity_corpus("conll2003", folder)
+    assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_what_is_not_there_is_asked_for(tmp_path):
+    for dataset, words in (("conll2003", "eng.testb"), ("conll2000", "conll2000.zip"), ("columns", "--data")):
+        with pytest.raises(UserError, match=words) as caught:
+            find_entity_corpus(dataset, environ={})
+        assert "--data" in str(caught.value)
+    for dataset, words in (("ud", "ud_ewt"), ("wsj", "treebank.zip"), ("conllu", "train, dev and test")):
+        with pytest.raises(UserError, match=words):
+            find_part_of_speech_corpus(dataset, environ={})
+    folder = conll2003(tmp_path / "c")
+    (folder / "eng.testb").unlink()
+    with pytest.raises(UserError, match=r"has no eng\.testb"):
+        find_entity_corpus("conll2003", folder)
+    with pytest.raises(UserError, match="is no folder"):
+        find_entity_corpus("conll2003", tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"needs one file for train, such as train\.txt, and has none"):
+        find_entity_corpus("columns", folder)
+
+
+def chunks(count):
+    return "".join(f"w{i} NN B-NP\nruns VB B-VP\nfast RB I-VP\n\n" for i in range(count))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_conll2000_takes_its_dev_from_train(tmp_path, packed):
+    place = tmp_path / "conll2000.zip" if packed else tmp_path
+    if packed:
+        with zipfile.ZipFile(place, "w") as archive:
+            archive.writestr("conll2000/train.txt", chunks(25))
+            archive.writestr("conll2000/test.txt", chunks(3))
+    else:
+        (place / "train.txt").write_text(chunks(25))
+        (place / "test.txt").write_text(chunks(3))
+    corpora = [find_entity_corpus("conll2000", place, seed=seed) for seed in (0, 0, 1)]
+    assert corpora[0].sizes == {"train": 23, "dev": 2, "test": 3}
+    assert corpora[0].splits == corpora[1].splits != corpora[2].splits
+    assert "2 sentences of train, drawn with the seed 0" in corpora[0].note
+    first = {sentence.words[0] for split in ("train", "dev") for sentence in corpora[0].splits[split]}
+    assert len(first) == 25
+    assert corpora[0].splits["dev"][0].tags == ["S-NP", "B-VP", "E-VP"]
+
+
+def test_own_files_of_columns_and_pairs(tmp_path):
+    for name, text in (("train", "a X\nb B-Y\n"), ("my-dev", "b B-Y\n"), ("test", "a O\n")):
+        (tmp_path / f"{name}.conll").write_text(text.replace("X", "O"))
+    corpus = find_entity_corpus("columns", tmp_path, scheme="BIO2")
+    assert corpus.splits["dev"][0].tags == ["S-Y"]
+    tagged = find_part_of_speech_corpus("columns", tmp_path)
+    assert tagged.train_tags == ("B-Y", "O") and tagged.scheme is None
+    with pytest.raises(UserError, match=r"train\.conll, line 2: the tag B-Y cannot end"):
+        find_entity_corpus("columns", tmp_path, scheme="BIOES")
+    for name in ("train", "valid", "test"):
+        (tmp_path / f"{name}.txt").write_text("The/DT cat/NN 1\\/2/CD\nIt/PRP\n")
+    pairs = find_part_of_speech_corpus("word_tag", tmp_path)
+    assert pairs.splits["train"][0][:2] == (["The", "cat", "1/2"], ["DT", "NN", "CD"])
+    assert pairs.sizes["test"] == 2
+
+
+def test_a_tag_that_train_lacks_is_named_with_its_line(tmp_path):
+    for name, tag in (("train", "A"), ("dev", "A"), ("test", "Z")):
+        (tmp_path / f"{name}.txt").write_text(f"x A\n\ny {tag}\n")
+    corpus = find_part_of_speech_corpus("columns", tmp_path)
+    with pytest.raises(UserError, match=r"test\.txt, line 3: the tag Z is not in train: help"):
+        corpus.check_tags(corpus.train_tags, ": help")
+
+
+def test_cuts_are_disjoint_and_whole():
+    sentences = [TaggedSentence([str(i)], ["X"], [1]) for i in range(20)]
+    parts = cut(sentences, [3, 5], seed=4)
+    assert [len(part) for part in parts] == [3, 5, 12]
+    numbers = [[int(sentence.words[0]) for sentence in part] for part in parts]
+    assert sorted(itertools.chain(*numbers)) == list(range(20)) and all(
+        part == sorted(part) for part in numbers
+    )

@@ -1,0 +1,286 @@
+"""The taggers' command lines on a handful of sentences: training, predict, explain, compare; bad input."""
+
+import io
+import json
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dynskip_jax.data.tag_schemes import first_problem
+from dynskip_jax.tasks.entity_score import entity_score
+from experiments import conll2003, load, pos
+from experiments.cli import main
+
+NER = partial(main, conll2003.COMMAND)
+POS = partial(main, pos.COMMAND)
+SMALL = (
+    *("--features", 4, "--word-features", 4, "--char-features", 3, "--char-outputs", 4),
+    *("--agent-features", 3, "--batch-size", 10, "--epochs", 2),
+)
+# Four columns as in CoNLL-2003, IOB1; 20 sentences of at most 8 words.
+SENTENCES = """
+EU/I-ORG rejects/O German/I-MISC call/O
+Peter/I-PER Blackburn/I-PER
+BRUSSELS/I-LOC 1996-08-22/O
+The/O European/I-ORG Commission/I-ORG said/O on/O Thursday/O
+Germany/I-LOC imported/O 47,600/O sheep/O
+Bonn/I-LOC London/B-LOC talks/O
+Fischler/I-PER proposed/O it/O in/O France/I-LOC
+Hendrix/I-PER died/O in/O 1970/O
+China/I-LOC and/O Taiwan/I-LOC
+Taipei/I-LOC has/O denied/O it/O
+Jean/I-PER de/I-PER la/I-PER Tour/I-PER left/O
+Reuters/I-ORG reported/O from/O New/I-LOC York/I-LOC
+Smith/I-PER Jones/B-PER
+A/O cat/O sat/O
+The/O British/I-MISC Council/I-ORG
+it/O rained/O
+Ann/I-PER Lee/I-PER saw/O Bonn/I-LOC
+Rome/I-LOC 1960/O
+The/O U.N./I-ORG met/O
+Lee/I-PER flew/O to/O China/I-LOC
+""".strip().splitlines()
+
+
+def columns(lines, kind="NN"):
+    sentences = []
+    for line in lines:
+        words = [pair.rpartition("/")[::2] for pair in line.split()]
+        sentences.append("".join(f"{word} {kind} I-NP {tag}\n" for word, tag in words))
+    return "\n".join(sentences)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ner")
+    (folder / "eng.train").write_text("-DOCSTART- -X- O O\n\n" + columns(SENTENCES))
+    (folder / "eng.testa").write_text(columns(SENTENCES[:7]))
+    (folder / "eng.testb").write_text(columns(SENTENCES[7:13]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(command, corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    outcome = command(
+        NER, "--data", corpus, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder
+    )
+    assert outcome.status == 0, outcome.err
+    return folder, outcome
+
+
+def test_it_trains_and_scores(compared, corpus):
+    folder, outcome = compared
+    assert (
+        "train 20, dev 7, test 6" in outcome.out and "words that are not known: 0 % of train" in outcome.out
+    )
+    assert "F1" in outcome.out and "Word vectors begin at random" in outcome.out
+    rows = json.loads((folder / "result.json").read_text())["rows"]
+    for row in rows:
+        assert row["metrics"].keys() >= {"test_f1", "test_f1_LOC", "test_f1_PER", "test_accuracy", "dev_f1"}
+    assert "test_f1_averaged" in rows[1]["metrics"]
+    plots = folder / "dynamic-3" / "plots"
+    for name in ("skips_by_tag_forward.png", "skips_by_tag_backward.png", "learning_curve.png"):
+        assert (plots / name).stat().st_size > 1000
+    # The F1 of the table is that of the sentences read one by one.
+    trained = load(folder, "lstm", seed=1)
+    gold = [[pair.rpartition("/")[2] for pair in line.split()] for line in SENTENCES[7:13]]
+    found = []
+    for line in SENTENCES[7:13]:
+        words = [pair.rpartition("/")[0] for pair in line.split()]
+        encoded = trained.vocabulary.encode(words)
+        _, tags = trained.learner.read(trained.params, encoded, len(words), trained.policy)
+        found.append([trained.vocabulary.tags[tag] for tag in np.asarray(tags)])
+    score = entity_score(gold, found).overall.f1
+    np.testing.assert_allclose(rows[0]["metrics"]["test_f1"]["per_seed"][1], score)
+
+
+def predicted(command, main, monkeypatch, folder, text, *flags):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    outcome = command(main, "predict", "--run-dir", folder, *flags)
+    assert outcome.status == 0, outcome.err
+    return outcome.out
+
+
+def test_predict_text(command, compared, monkeypatch):
+    folder, _ = compared
+    first, long = ["Peter", "lives", "in", "Bönn", ",", "Ω", "☃"], ["Bonn", "said"] * 30
+    text = f"{' '.join(first)}\n\n{' '.join(long)}\nReuters\n"
+    out = predicted(command, NER, monkeypatch, folder, text)
+    blocks = [[line.split(" ") for line in block.splitlines()] for block in out.strip("\n").split("\n\n")]
+    assert [[word for word, _ in block] for block in blocks] == [first, long, ["Reuters"]]
+    for block in blocks:
+        assert first_problem([tag for _, tag in block], "BIO2") is None
+    # However many are read at once, in whatever pieces the others are read, and in another scheme.
+    again = predicted(command, NER, monkeypatch, folder, "Reuters\n", "--at-once", 1)
+    assert again.split() == blocks[-1][0]
+    pieces = predicted(command, NER, monkeypatch, folder, text, "--max-words", 7, "--scheme", "BIOES")
+    assert len(pieces.split()) == 2 * (7 + 60 + 1)
+
+
+def test_predict_json(command, compared, monkeypatch):
+    folder, _ = compared
+    words = ["Peter", "Blackburn", "saw", '"Bonn"']
+    text = f"{' '.join(words)}\n\nReuters\n"
+    records = [
+        json.loads(line)
+        for line in predicted(command, NER, monkeypatch, folder, text, "--output", "json").splitlines()
+    ]
+    assert [record["words"] for record in records] == [words, ["Reuters"]]
+    for record in records:
+        assert len(record["tags"]) == len(record["words"])
+        starts = [i for i, tag in enumerate(record["tags"]) if tag.startswith("B-")]
+        assert [entity["start"] for entity in record["entities"]] == starts
+        for entity in record["entities"]:
+            assert entity["text"] == " ".join(record["words"][entity["start"] : entity["end"]])
+
+
+def test_predict_columns_keeps_what_it_reads(command, compared, monkeypatch, tmp_path):
+    folder, _ = compared
+    lines = ["-DOCSTART- -X- -X-", "", "x\tPeter\tNNP", "x\tsaw\tVB", "", "", "y\tBonn\tNNP"]
+    path = tmp_path / "in.conll"
+    path.write_text("\n".join(lines) + "\n")
+    out = predicted(
+        command, NER, monkeypatch, folder, "", "--input", path, "--format", "columns", "--word-column", 1
+    )
+    for before, after in zip(lines, out.splitlines(), strict=True):
+        if "\t" in before:
+            kept, _, tag = after.rpartition("\t")
+            assert kept == before and (tag == "O" or tag[1] == "-")
+        else:
+            assert after == before
+    as_text = predicted(command, NER, monkeypatch, folder, "Peter saw\nBonn\n")
+    tags = [line.rpartition("\t")[2] for line in out.splitlines() if "\t" in line]
+    assert tags == [line.split(" ")[1] for line in as_text.splitlines() if line]
+
+
+def test_predict_writes_each_sentence_before_it_reads_the_next(command, compared, monkeypatch):
+    folder, _ = compared
+    seen = []
+
+    def slow():
+        for line in ("Peter\n", "Bonn said\n", "it\n"):
+            seen.append(len(sys.stdout.getvalue().split("\n\n")) - 1)
+            yield line
+
+    class Slow:
+        def __iter__(self):
+            return slow()
+
+        def isatty(self):
+            return False
+
+    monkeypatch.setattr(sys, "stdin", Slow())
+    assert command(NER, "predict", "--run-dir", folder, "--at-once", 1).status == 0
+    assert seen == [0, 1, 2]
+
+
+def test_explain_draws_both_directions(command, compared):
+    folder, _ = compared
+    outcome = command(NER, "explain", "--run-dir", folder, "--text", "Peter saw Bonn and Zürich")
+    assert outcome.status == 0, outcome.err
+    assert "dynamic:3, forward:" in outcome.out and "dynamic:3, backward:" in outcome.out
+    assert "does not know Zürich" in outcome.out
+    pictures = sorted(path.name for path in (folder / "plots").glob("explain-dynamic-3-seed-0-*.png"))
+    assert len(pictures) == 2 and "backward" in pictures[0] and "forward" in pictures[1]
+
+
+def test_compare_is_a_paired_bootstrap(command, compared, corpus):
+    folder, _ = compared
+    outcome = command(NER, "compare", "--run-dir", folder, "--data", corpus, "--samples", 200)
+    assert outcome.status == 0, outcome.err
+    rows = json.loads((folder / "result.json").read_text())["rows"]
+    for row in rows:
+        assert f"{row['metrics']['test_f1']['mean']:.2%}" in outcome.out
+    assert "may be chance" in outcome.out or "differs" in outcome.out
+    (corpus.parent / "other").mkdir()
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        (corpus.parent / "other" / name).write_text(columns(SENTENCES[:6]))
+    outcome = command(NER, "compare", "--run-dir", folder, "--data", corpus.parent / "other")
+    assert outcome.status == 2 and "was trained on other data" in outcome.err
+    outcome = command(NER, "compare", "--run-dir", folder / "lstm", "--data", corpus)
+    assert outcome.status == 2 and "holds one model" in outcome.err
+
+
+@pytest.mark.slow
+def test_vectors_are_where_words_begin(command, corpus, tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text("peter 1 2 3 4\nbonn 5 6 7 8\nnowhere 9 9 9 9\n")
+    outcome = command(
+        NER, "--data", corpus, "--model", "lstm", *SMALL, "--epochs", 1, "--learning-rate", 1e-30,
+        "--embeddings", path, "--run-dir", tmp_path / "run",
+    )  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    assert f"{path} has 2 of " in outcome.out
+    trained = load(tmp_path / "run")
+    table = np.asarray(trained.model.words.embedding[...])
+    ids = trained.vocabulary.encode(["Peter", "Bonn"]).words
+    np.testing.assert_allclose(table[ids], [[1, 2, 3, 4], [5, 6, 7, 8]], rtol=1e-5)
+    others = np.delete(table, ids, axis=0)
+    assert np.abs(others).max() <= (3 / 4) ** 0.5
+
+
+def test_what_is_wrong_is_said_in_one_line(command, compared, corpus, tmp_path):
+    folder, _ = compared
+    wide = tmp_path / "wide.txt"
+    wide.write_text("peter 1 2 3\n")
+    lines = tmp_path / "columns.txt"
+    lines.write_text("Peter NNP\n")
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        (bad / name).write_text(columns(SENTENCES).replace("I-MISC", "M-MISC"))
+    for arguments, words in (
+        ((), "not at hand: put eng.train"),
+        (("--dataset", "conll2000"), "conll2000.zip"),
+        (("--data", bad), "eng.train, line 3: 'M-MISC' is no tag of IOB1"),
+        (
+            ("--data", corpus, *SMALL, "--embeddings", wide),
+            "wide.txt, line 1: 3 numbers after the word, but 4",
+        ),
+        (("--data", corpus, *SMALL, "--window", 2), "odd"),
+        (("predict", "--run-dir", folder, "--input", tmp_path / "none"), "cannot be read"),
+        (
+            ("predict", "--run-dir", folder, "--input", lines, "--format", "columns", "--word-column", 5),
+            "columns.txt, line 1: no column 5 among 2",
+        ),
+    ):
+        outcome = command(
+            NER, *arguments, *(("--run-dir", tmp_path / "x") if arguments[:1] != ("predict",) else ())
+        )
+        assert outcome.status == 2 and words in outcome.err and outcome.err.count("\n") == 1, outcome
+
+
+def test_parts_of_speech_from_columns(command, tmp_path, monkeypatch):
+    folder = tmp_path / "ccg"
+    folder.mkdir()
+    tags = {"train": ("NP", "S\\NP"), "dev": ("NP", "(S\\NP)/NP"), "test": ("NP", "S\\NP")}
+    for split, (noun, verb) in tags.items():
+        text = "".join(f"cats{i} {noun}\nrun {verb}\n\n" for i in range(12))
+        (folder / f"{split}.txt").write_text(text)
+    arguments = (
+        "--dataset",
+        "columns",
+        "--data",
+        folder,
+        "--model",
+        "lstm",
+        *SMALL,
+        "--run-dir",
+        tmp_path / "r",
+    )
+    outcome = command(POS, *arguments)
+    assert outcome.status == 2 and "dev.txt, line 2: the tag (S\\NP)/NP is not in train" in outcome.err
+    assert outcome.err.count("\n") == 1 and "--unknown-tags wrong" in outcome.err
+    learn = ("--unknown-tags", "wrong", "--learning-rate", 0.05, "--epochs", 15, "--dropout", 0.1)
+    outcome = command(POS, *arguments, *learn)
+    assert outcome.status == 0, outcome.err
+    result = json.loads((tmp_path / "r" / "result.json").read_text())["metrics"]
+    assert result["test_accuracy"]["mean"] == 1 and result["dev_accuracy"]["mean"] == 0.5
+    out = predicted(command, POS, monkeypatch, tmp_path / "r", "cats77 run\n", "--output", "json")
+    record = json.loads(out)
+    assert record == {"words": ["cats77", "run"], "tags": ["NP", "S\\NP"]}
+    outcome = command(POS, "explain", "--run-dir", tmp_path / "r", "--text", "cats1 run")
+    assert outcome.status == 0 and "cats1/NP run/S\\NP" in outcome.out, outcome.err

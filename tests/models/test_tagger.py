@@ -1,0 +1,145 @@
+"""The tagger: padding, lengths of 1, unknown words, dropout by row, and the rules of a scheme."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.tag_schemes import first_problem
+from dynskip_jax.data.tagger_vocabulary import TokenIds
+from dynskip_jax.errors import UserError
+from dynskip_jax.models import Tagger
+from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM
+
+TAGS = ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")
+LENGTHS = np.array([7, 1, 4, 1])
+RNG = np.random.default_rng(0)
+TOKENS = TokenIds(
+    RNG.integers(12, size=(4, 7)).astype(np.int32),
+    np.where(np.arange(5) < RNG.integers(1, 6, (4, 7, 1)), RNG.integers(1, 9, (4, 7, 5)), 0).astype(np.int32),
+    RNG.integers(5, size=(4, 7)).astype(np.int32),
+)
+KEYS = jax.random.split(jax.random.key(3), 4)
+EVERYTHING = dict(capital_features=2, window=3, dropout=0.4, unknown_rate=0.5, num_frequent=4)
+
+
+def make(*skips, characters=("cnn",), **options):
+    rngs = nnx.Rngs(0)
+    kinds = {
+        "cnn": lambda: CharCNN(9, char_features=3, filters=4, dropout=0.3, rngs=rngs),
+        "lstm": lambda: CharLSTM(9, char_features=3, features=4, rngs=rngs),
+        "affixes": lambda: CharAffixes(9, char_features=2, count=2, rngs=rngs),
+    }
+    skips = [F.parse_time_skip(name) for name in skips or ("lstm",)]
+    options = dict(word_features=6, scheme="BIOES") | options
+    characters = [kinds[name]() for name in characters]
+    return Tagger(12, TAGS, 5, skips, characters=characters, **options, rngs=rngs)
+
+
+def wider(tokens, time=3, length=2):
+    """More padding: of sentences with anything at all, of words with zeros."""
+    rows = ((0, 0), (0, time))
+    return TokenIds(
+        np.pad(tokens.words, rows, constant_values=11),
+        np.pad(np.pad(tokens.characters, (*rows, (0, 0)), constant_values=8), ((0, 0),) * 2 + ((0, length),)),
+        np.pad(tokens.capitals, rows, constant_values=4),
+    )
+
+
+def as_jax(tokens):
+    return TokenIds(*map(jnp.asarray, tokens))
+
+
+MODELS = {
+    "everything": lambda: make("dynamic:3", **EVERYTHING),
+    "softmax": lambda: make("attention:3", output="softmax", scheme=None, characters=("lstm", "affixes")),
+    "deep": lambda: make(*["lstm"] * 3, transition=F.GRU(), depth_skip=F.GatedToOutput(), characters=()),
+}
+
+
+def read(model, tokens, lengths, keys, deterministic):
+    """One compiled program: the many small ones of a call outside of `jit` take longer."""
+
+    @nnx.jit
+    def call(model, tokens, lengths, keys):
+        return model(tokens, seq_lengths=lengths, rngs=keys, deterministic=deterministic)
+
+    lengths = None if lengths is None else jnp.asarray(lengths)
+    return call(model, as_jax(tokens), lengths, keys)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_padding_changes_nothing(name, training):
+    model, lengths = MODELS[name](), jnp.asarray(LENGTHS)
+    # What is dropped of a word's characters depends on how many are read of each word, always as many.
+    more = wider(TOKENS, length=0 if training else 2)
+    one, two = (read(model, tokens, LENGTHS, KEYS, not training) for tokens in (TOKENS, more))
+    assert one.emissions.shape == (4, 7, 9) and two.emissions.shape == (4, 10, 9)
+    for row, length in enumerate(LENGTHS):
+        np.testing.assert_allclose(
+            one.emissions[row, :length], two.emissions[row, :length], rtol=1e-5, atol=1e-6
+        )
+    if one.crf is None:
+        return
+    tags = jnp.asarray(np.where(np.arange(7) < LENGTHS[:, None], 0, 3))
+    longer = jnp.pad(tags, ((0, 0), (0, 3)), constant_values=5)
+    likelihoods = [
+        F.crf_log_likelihood(out.crf, out.emissions, true, lengths)
+        for out, true in ((one, tags), (two, longer))
+    ]
+    np.testing.assert_allclose(*likelihoods, rtol=1e-5, atol=1e-5)
+    decoded = [np.asarray(F.crf_decode(out.crf, out.emissions, lengths)[0]) for out in (one, two)]
+    np.testing.assert_array_equal(decoded[0], decoded[1][:, :7])
+
+
+def test_each_sentence_is_read_as_it_is_alone():
+    model = MODELS["everything"]()
+    together = read(model, TOKENS, LENGTHS, KEYS, True)
+    for row in (1, 2):
+        length = LENGTHS[row]
+        alone = TokenIds(*(leaf[row : row + 1, :length] for leaf in TOKENS))
+        found = read(model, alone, None, KEYS[row : row + 1], True)
+        np.testing.assert_allclose(together.emissions[row, :length], found.emissions[0], rtol=1e-4, atol=1e-5)
+
+
+def test_sequences_follow_the_scheme():
+    emissions, lengths = 5 * jax.random.normal(jax.random.key(0), (50, 7, 9)), np.arange(50) % 7 + 1
+    tags, _ = jax.jit(F.crf_decode)(make(characters=()).crf_params(), emissions, jnp.asarray(lengths))
+    for row, length in zip(np.asarray(tags), lengths, strict=True):
+        assert first_problem([TAGS[i] for i in row[:length]], "BIOES") is None
+
+
+def test_rare_words_are_sometimes_unknown_in_training_alone():
+    model = make(characters=(), unknown_rate=0.5, num_frequent=6)
+    model.words.embedding[...] = jnp.broadcast_to(jnp.arange(12.0)[:, None], (12, 6))
+    seen = []
+    model.words = lambda ids: seen.append(np.asarray(ids)) or jnp.zeros((*ids.shape, 6))
+    many = TokenIds(*(jnp.asarray(np.tile(leaf, (20,) + (1,) * (leaf.ndim - 1))) for leaf in TOKENS))
+    for deterministic in (False, True):
+        model(many, rngs=jax.random.key(0), deterministic=deterministic)
+    before, (trained, evaluated) = np.asarray(many.words), seen
+    np.testing.assert_array_equal(evaluated, before)
+    np.testing.assert_array_equal(trained[before < 6], before[before < 6])
+    forgotten = trained[before >= 6] == 0
+    assert set(trained[before >= 6][~forgotten]) <= set(range(6, 12))
+    assert abs(forgotten.mean() - 0.5) < 4 * (0.25 / forgotten.size) ** 0.5
+
+
+def test_pretrained_vectors_are_where_it_begins():
+    table = np.arange(72, dtype=np.float32).reshape(12, 6)
+    model = make(word_init=lambda *_: jnp.asarray(table))
+    np.testing.assert_array_equal(model.words.embedding[...], table)
+
+
+def test_what_makes_no_sense_is_said():
+    with pytest.raises(UserError, match="odd"):
+        make(window=2)
+    with pytest.raises(UserError, match=r"\[0, 1\)"):
+        make(unknown_rate=1.0)
+    with pytest.raises(UserError, match="no tag of IOB1"):
+        make(scheme="IOB1").crf_params()
+    with pytest.raises(UserError, match="rngs="):
+        make()(as_jax(TOKENS))

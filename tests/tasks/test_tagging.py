@@ -1,0 +1,195 @@
+"""Tagging as a task: losses, rewards, averages and scores, against enumeration and sentences read alone."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.tag_schemes import first_problem
+from dynskip_jax.data.tagged_examples import tagged_examples
+from dynskip_jax.data.tagger_vocabulary import tagger_vocabulary
+from dynskip_jax.models import Tagger
+from dynskip_jax.nn import CharCNN
+from dynskip_jax.tasks import Learner, Tagging
+from dynskip_jax.tasks.entity_score import entity_score
+from dynskip_jax.tasks.tagging import OfTags
+from dynskip_jax.training.objective import AgentObjective
+
+TAGS = ("O", "B-X", "I-X", "E-X", "S-X")
+RNG = np.random.default_rng(0)
+PIECES = [["O"], ["S-X"], ["B-X", "E-X"], ["B-X", "I-X", "E-X"]]
+
+
+def sentence(size):
+    tags = []
+    while len(tags) < size:
+        piece = PIECES[RNG.integers(4)]
+        tags += piece if len(tags) + len(piece) <= size else ["O"]
+    return RNG.choice(["a", "b", "cc", "Dd", "e"], size=size).tolist(), tags
+
+
+SENTENCES = [sentence(size) for size in (1, 3, 5, 8, 9, 12, 2, 7, 1, 16)]
+WORDS, GOLD = ([pair[i] for pair in SENTENCES] for i in (0, 1))
+VOCABULARY = tagger_vocabulary(WORDS, TAGS, word_length=4)
+IDS = [[TAGS.index(tag) for tag in tags] for tags in GOLD]
+
+
+def make(rngs, output="crf", skip="dynamic:3"):
+    characters = [CharCNN(VOCABULARY.num_characters, char_features=2, filters=3, rngs=rngs)]
+    return Tagger(
+        len(VOCABULARY.words),
+        TAGS,
+        4,
+        [F.parse_time_skip(skip)],
+        word_features=3,
+        characters=characters,
+        output=output,
+        scheme="BIOES" if output == "crf" else None,
+        rngs=rngs,
+    )
+
+
+def task_of(output="crf", **options):
+    split = tagged_examples(WORDS, IDS, VOCABULARY, least=2)
+    options = dict(scheme="BIOES", gold={"dev": GOLD, "test": GOLD}) | options
+    return Tagging(
+        {"train": split, "dev": split}, lambda rngs: make(rngs, output), tags=TAGS, batch_size=4,
+        evaluation_rows=5, **options,
+    )  # fmt: skip
+
+
+def one_batch(extra=0):
+    """All sentences, padded by so many steps more."""
+    examples = task_of().splits["train"]
+    batch = examples.batch(np.arange(len(examples)), None, len(examples.buckets) - 1)
+
+    def wide(leaf):
+        return np.pad(leaf, ((0, 0), (0, extra), *((0, 0),) * (leaf.ndim - 2)), constant_values=1)
+
+    inputs = type(batch.inputs)(*map(wide, batch.inputs))
+    return batch._replace(inputs=inputs, targets=wide(batch.targets), index=None)
+
+
+@pytest.mark.parametrize("output, reward_of", [("crf", "words"), ("softmax", "sentence")])
+def test_longer_padding_changes_no_loss_and_no_tag(output, reward_of):
+    task = task_of(output, reward_of=reward_of)
+    # Rewards of every kind reach the loss, also those of layers that read from the end.
+    learner = Learner(task, (0,), objective=AgentObjective(entropy_coef=0.1, discount=0.9))
+    params, stage = learner.init(jax.random.key(0)), learner.stage(0)
+    stage = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], stage)
+
+    @jax.jit
+    def of(batch):
+        key = jax.random.key(5)
+        return jax.value_and_grad(lambda p: learner.loss(p, ((), ()), batch, key, stage)[0])(params)
+
+    (loss, grad), (wider, wider_grad) = of(one_batch()), of(one_batch(5))
+    np.testing.assert_allclose(loss, wider, rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(wider_grad), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+    policy = F.Policy("greedy")
+    tags, more = (
+        np.asarray(learner.predict(params, batch._replace(targets=None), policy))
+        for batch in (one_batch(), one_batch(5))
+    )
+    for row, words in enumerate(WORDS):
+        assert tags[row, : len(words)].tolist() == more[row, : len(words)].tolist()
+
+
+def brute(crf, emissions, tags_of_length):
+    """Log-probability of every tag sequence of one sentence, in float64."""
+    scores = {}
+    t, s, e = (np.asarray(part, np.float64) for part in crf)
+    for tags in itertools.product(range(len(TAGS)), repeat=tags_of_length):
+        score = s[tags[0]] + e[tags[-1]] + sum(emissions[i, tag] for i, tag in enumerate(tags))
+        scores[tags] = score + sum(t[a, b] for a, b in itertools.pairwise(tags))
+    total = np.logaddexp.reduce(list(scores.values()))
+    return {tags: score - total for tags, score in scores.items()}
+
+
+def test_what_a_crf_says_of_three_words_by_enumeration():
+    task, model = task_of(reward_of="words"), make(nnx.Rngs(1))
+    row = next(i for i, words in enumerate(WORDS) if len(words) == 3)
+    batch = jax.tree.map(lambda leaf: jnp.asarray(leaf[row : row + 1]), one_batch())
+    how = dict(policy=F.Policy("greedy"), rngs=jax.random.key(0), shared_key=None, deterministic=True)
+    out = nnx.jit(lambda m: m(batch.inputs, seq_lengths=batch.seq_lengths, deterministic=True))(model)
+    every = brute(out.crf, np.asarray(out.emissions[0], np.float64), 3)
+    read = nnx.jit(lambda m: task.forward(m, batch, (), **how))(model)
+    truth = tuple(IDS[row])
+    judged = task.judge(read.log_probs, batch)
+    np.testing.assert_allclose(judged.nll[0], -every[truth], rtol=1e-5)
+    best = max(every, key=every.get)
+    assert tuple(np.asarray(task.predict(read.log_probs, batch))[0, :3].tolist()) == best
+    for t in range(3):
+        p = sum(np.exp(log_p) for tags, log_p in every.items() if tags[t] == truth[t])
+        np.testing.assert_allclose(judged.rewarded[0, t], np.log(p), rtol=1e-4, atol=1e-6)
+    assert not np.asarray(judged.rewarded)[0, 3:].any()
+    right = [float(a == b) for a, b in zip(best, truth, strict=True)]
+    assert np.asarray(judged.correct)[0, :3].tolist() == right
+    assert float(judged.counted["sentence_accuracy"][0]) == float(all(right))
+
+
+def test_samples_are_averaged_into_the_allowed_sequence_with_most_right_tags():
+    task, rng = task_of(), np.random.default_rng(3)
+    lengths = np.array([3, 2], np.int32)
+    p = rng.dirichlet(np.ones(5) / 2, size=(2, 2, 3))  # rows, samples, time
+    target = rng.uniform(-3, -1, size=(2, 2))
+    batch = Batch(None, None, seq_lengths=jnp.asarray(lengths))
+    log_probs = OfTags(
+        jnp.asarray(target.reshape(4), jnp.float32),
+        jnp.asarray(np.log(p).reshape(4, 3, 5), jnp.float32),
+        jnp.zeros((4, 3), jnp.int32),
+    )
+    found = task.average(log_probs, batch, 2)
+    np.testing.assert_allclose(found.target, np.log(np.exp(target).mean(axis=1)), rtol=1e-5)
+    np.testing.assert_allclose(np.exp(found.marginals), p.mean(axis=1), rtol=1e-4, atol=1e-7)
+    for row, length in enumerate(lengths):
+        allowed = [
+            tags for tags in itertools.product(range(5), repeat=int(length))
+            if first_problem([TAGS[tag] for tag in tags], "BIOES") is None
+        ]  # fmt: skip
+        means = p[row].mean(axis=0)
+        best = max(allowed, key=lambda tags, means=means: sum(means[t, tag] for t, tag in enumerate(tags)))
+        assert tuple(np.asarray(found.best)[row, :length].tolist()) == best
+
+
+@pytest.mark.parametrize("output", ["crf", "softmax"])
+def test_f1_is_that_of_all_sentences_read_alone(output):
+    learner = Learner(task_of(output), (0, 1))
+    keys = jax.random.split(jax.random.key(4), 2)
+    params = jax.vmap(learner.init)(keys)
+    metrics = learner.evaluate(params, "dev", keys)
+    for seed in range(2):
+        own = jax.tree.map(lambda leaf, i=seed: leaf[i], params)
+        policy, found = F.Policy("greedy"), []
+        for words in WORDS:
+            _, tags = learner.read(own, VOCABULARY.encode(words), len(words), policy)
+            found.append([TAGS[tag] for tag in np.asarray(tags)])
+        score = entity_score(GOLD, found)
+        np.testing.assert_allclose(metrics["dev_f1"][seed], score.overall.f1)
+        np.testing.assert_allclose(metrics["dev_f1_X"][seed], score.by_type["X"].f1)
+        np.testing.assert_allclose(metrics["dev_accuracy"][seed], score.accuracy, rtol=1e-6)
+        whole = np.mean([a == b for a, b in zip(GOLD, found, strict=True)])
+        np.testing.assert_allclose(metrics["dev_sentence_accuracy"][seed], whole, rtol=1e-6)
+    assert learner.monitor == "dev_f1"
+
+
+@pytest.mark.parametrize("output", ["crf", "softmax"])
+def test_a_tag_that_stands_for_unknown_ones_is_never_predicted(output):
+    task = task_of(output, scheme=None, unknown_tag=2)
+    model = make(nnx.Rngs(0), output)
+    model.scheme = None
+    model.emissions.bias[...] = model.emissions.bias[...].at[2].set(50.0)
+    batch = jax.tree.map(jnp.asarray, one_batch())
+    how = dict(policy=F.Policy("greedy"), rngs=jax.random.key(0), shared_key=None, deterministic=True)
+    read = nnx.jit(lambda m: task.forward(m, batch, (), **how))(model)
+    inside = np.arange(batch.targets.shape[1]) < np.asarray(batch.seq_lengths)[:, None]
+    assert (np.asarray(read.log_probs.best)[inside] != 2).all()
+    again = jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), read.log_probs)
+    assert (np.asarray(task.average(again, batch, 2).best)[inside] != 2).all()
+    assert task.score == "accuracy" and not task.has_host_metrics
