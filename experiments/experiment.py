@@ -61,6 +61,17 @@ class Data(Protocol):
     source: str
 
 
+class Kept(Protocol):
+    """A vocabulary, as a run folder keeps it."""
+
+    def to_json(self) -> Any:
+        """Returns what JSON can hold."""
+
+    @classmethod
+    def from_json(cls, kept: Any) -> "Kept":
+        """Returns what `to_json` described."""
+
+
 class Experiment:
     """One command's models, data and tables; an experiment of one's own is a class like this.
 
@@ -75,6 +86,7 @@ class Experiment:
         final_rows: rows read side by side in the last evaluation; None: as the task thinks best.
         optimizer: `adam` or `sgd`.
         sample_text: what `explain` reads where it is given nothing.
+        vocabulary_type: of what `vocabulary` returns.
     """
 
     command: ClassVar[Command]
@@ -84,6 +96,7 @@ class Experiment:
     final_rows: ClassVar[int | None] = None
     optimizer: ClassVar[str] = "adam"
     sample_text: ClassVar[str | None] = None
+    vocabulary_type: ClassVar[type[Kept]] = Vocabulary
 
     def __init__(self, settings: Settings):
         self.settings = settings
@@ -104,7 +117,7 @@ class Experiment:
         """Returns what else is to be said of the data before training."""
         return ()
 
-    def vocabulary(self, data: Data) -> Vocabulary | None:
+    def vocabulary(self, data: Data) -> Kept | None:
         """Returns what a run folder keeps so that its models can be used without the data."""
         return None
 

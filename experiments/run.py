@@ -15,14 +15,13 @@ import jax
 import numpy as np
 
 from dynskip_jax.analysis import plots
-from dynskip_jax.data import Vocabulary
 from dynskip_jax.devices.parallel import OneDevice, Parallel
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.runs.run_dir import RunDir, default_path, file_name
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.loop import FitResult, FitSettings, fit
 from dynskip_jax.training.step import evaluation_keys
-from experiments.experiment import Data, Experiment, metrics_in_every_mode
+from experiments.experiment import Data, Experiment, Kept, metrics_in_every_mode
 from experiments.table import best_value, curves_of, draw_sweep, print_table, summary
 
 VOCABULARY = "vocabulary.json"
@@ -172,9 +171,9 @@ def _run_model(
     return run_dir.result()
 
 
-def vocabulary_file(vocabulary: Vocabulary) -> str:
+def vocabulary_file(vocabulary: Kept) -> str:
     """Returns the content of the file in which a run folder keeps its vocabulary."""
-    return json.dumps(vocabulary.tokens, ensure_ascii=False) + "\n"
+    return json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n"
 
 
 def _of_trained(

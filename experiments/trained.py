@@ -2,19 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 
 from dynskip_jax import functional as F
-from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks import Learner
 from experiments.cli import imported
-from experiments.experiment import FORMAT, Experiment
+from experiments.experiment import FORMAT, Experiment, Kept
 from experiments.run import VOCABULARY
 from experiments.settings import Settings, from_kept
 
@@ -36,7 +35,7 @@ class Finished(NamedTuple):
     run: RunDir
     name: str
     experiment: Experiment
-    vocabulary: Vocabulary | None
+    vocabulary: Any
     learner: Learner
     params: nnx.State
     seeds: tuple[int, ...]
@@ -65,7 +64,7 @@ class Trained(NamedTuple):
 
     model: nnx.Module
     params: nnx.State
-    vocabulary: Vocabulary | None
+    vocabulary: Any
     settings: Settings
     policy: F.Policy
     name: str
@@ -125,7 +124,7 @@ def _finished(run: RunDir, name: str) -> Finished:
         )
     kind = imported(config["code"])
     experiment: Experiment = kind(from_kept(kind.command.settings, config["settings"]))
-    vocabulary = _vocabulary(run.path / VOCABULARY)
+    vocabulary = _vocabulary(run.path / VOCABULARY, kind.vocabulary_type)
     learner = experiment.learner(name, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
     value = list(experiment.values(name)).index(result.get("selected", {}))
@@ -159,10 +158,10 @@ def one_of(found: Finished, seed: int | None) -> Trained:
     )
 
 
-def _vocabulary(path: Path) -> Vocabulary | None:
+def _vocabulary(path: Path, kind: type[Kept]) -> Any:
     if not path.exists():
         return None
     try:
-        return Vocabulary(tuple(json.loads(path.read_text(encoding="utf-8"))))
-    except (OSError, ValueError) as error:
+        return kind.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None

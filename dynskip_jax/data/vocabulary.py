@@ -40,6 +40,15 @@ class Vocabulary:
         """The id of each token."""
         return {token: i for i, token in enumerate(self.tokens)}
 
+    def to_json(self) -> list[str]:
+        """What a run folder keeps of it, as JSON holds it."""
+        return list(self.tokens)
+
+    @classmethod
+    def from_json(cls, kept: list[str]) -> "Vocabulary":
+        """The vocabulary that `to_json` described."""
+        return cls(tuple(kept))
+
     def encode(self, tokens: Sequence[str]) -> Int[np.ndarray, "n"]:
         """Ids (int32) of `tokens`; those that the vocabulary lacks become `<unk>`.
 

@@ -131,6 +131,11 @@ class SkipStack(nnx.Module):
         """The time skip of each layer and direction, in the order of `StackOutput`."""
         return tuple(layer.cell.skip for layer in self.layers)
 
+    @property
+    def reverse(self) -> tuple[bool, ...]:
+        """Of each layer and direction whether it reads from the end, in the order of `StackOutput`."""
+        return tuple(layer.reverse for layer in self.layers)
+
     def initialize_carry(
         self, batch_size: int, rngs: nnx.Rngs | nnx.RngStream | Array | None = None
     ) -> tuple[F.SkipCarry, ...]:

@@ -81,11 +81,12 @@ class Learner:
         abstract = nnx.eval_shape(lambda: self._model(jax.random.key(0)))
         self.graphdef = nnx.graphdef(abstract)
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
+        self.reverse: tuple[bool, ...] = abstract.stack.reverse
         # Evaluation may read another form of the model, made once of its parameters.
         as_read = nnx.eval_shape(lambda: self._read_model(self.init(jax.random.key(0))))
         self._read_graphdef = nnx.graphdef(as_read)
         self._read_params = jax.jit(jax.vmap(lambda params: nnx.state(self._read_model(params), nnx.Param)))
-        self._read_batch = jax.jit(self._forward_one)
+        self._read_batch = jax.jit(self._forward_rows)
         self._evaluate_batch = jax.jit(
             jax.vmap(self._batch_sums, in_axes=(0, 0, None, 0, 0, None, None)),
             static_argnums=(5, 6),
@@ -165,12 +166,16 @@ class Learner:
         )
         judged = self.task.judge(read.log_probs, batch)
         valid, weights = _valid(batch, read.decisions), _weights(batch)
+        log_likelihood = -judged.nll if judged.rewarded is None else judged.rewarded
+        rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, judged.correct))
         loss = objective.loss(
             stage,
             judged.nll,
             read.decisions,
             valid=valid,
             skips=self.skips,
+            reverse=self.reverse,
+            rewards=rewards,
             correct=judged.correct,
             weights=weights,
             average=jax.tree.map(lambda leaf: leaf[0], average) if average else None,
@@ -178,7 +183,6 @@ class Learner:
             axis_name=axis_name,
         )
         if average:
-            rewards = jax.lax.stop_gradient(objective.rewards(-judged.nll, judged.correct))
             mean = jnp.average(rewards, weights=weights)
             mean = jnp.full_like(average.mean, mean_over(mean, axis_name))
             average = F.moving_average_update(average, mean, objective.baseline_decay)
@@ -226,7 +230,7 @@ class Learner:
         read: Forward = task.forward(
             model, repeated, carry, policy=policy, rngs=key, shared_key=None, deterministic=True
         )
-        log_probs = jax.tree.map(partial(_averaged, samples=samples), read.log_probs)
+        log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, samples)
         judged = task.judge(log_probs, batch)
         actions = tuple(decision.action[::samples] for decision in read.decisions)
         decisions = jax.tree.map(
@@ -291,15 +295,21 @@ class Learner:
             sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), sums)
             totals = sums if totals is None else jax.tree.map(np.add, totals, sums)
             if task.has_host_metrics:
-                for seed, found in enumerate(predictions):
-                    found |= _unpadded(
-                        batch, jax.tree.map(lambda leaf, i=seed: np.asarray(leaf[i]), predicted)
-                    )
+                _collect(predictions, batch, predicted)
         metrics = {} if totals is None else self.summarise(totals)
         if task.has_host_metrics:
             scores = [task.host_metrics(split, [found[i] for i in sorted(found)]) for found in predictions]
             metrics |= {name: np.array([of[name] for of in scores]) for name in scores[0]}
         return {f"{split}_{name}": value for name, value in metrics.items()}
+
+    def predictions(
+        self, params: nnx.State, split: str, keys: Key[Array, " seeds"], *, mode: ActionMode | None = None
+    ) -> list[list[PyTree]]:
+        """Returns what each model predicts of each example of a split, in its order, without padding."""
+        found: list[dict[int, PyTree]] = [{} for _ in self.seeds]
+        for batch, _, (_, predicted) in self._run(params, split, keys, mode=mode or self.evaluation_mode):
+            _collect(found, batch, predicted)
+        return [[of_seed[i] for i in sorted(of_seed)] for of_seed in found]
 
     def read(
         self, params: nnx.State, inputs: PyTree, length: int, policy: F.Policy
@@ -325,9 +335,13 @@ class Learner:
         )
         return Forward(log_probs, decisions), predicted
 
-    def _forward_one(self, params, batch: Batch, policy: F.Policy) -> tuple[Forward, PyTree]:
+    def predict(self, params: nnx.State, batch: Batch, policy: F.Policy) -> PyTree:
+        """Returns what one model predicts of each row of a batch without targets; see `read`."""
+        return self._read_batch(params, batch, policy)[1]
+
+    def _forward_rows(self, params, batch: Batch, policy: F.Policy) -> tuple[Forward, PyTree]:
         model, key = nnx.merge(self.graphdef, params), jax.random.key(0)
-        carry = self.task.initial_carry(model, 1, key)
+        carry = self.task.initial_carry(model, _num_rows(batch), key)
         how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
         read = self.task.forward(model, batch, carry, **how)
         return read._replace(carry=(), observations=None), self.task.predict(read.log_probs, batch)
@@ -354,13 +368,6 @@ def _num_rows(batch: Batch) -> int:
 def _repeat(tree: PyTree, times: int) -> PyTree:
     """Every row `times` times, its copies one after the other."""
     return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
-
-
-def _averaged(log_probs: Float[Array, "rows ..."], samples: int) -> Float[Array, "..."]:
-    if samples == 1:
-        return log_probs
-    apart = log_probs.reshape(-1, samples, *log_probs.shape[1:])
-    return F.averaged_log_likelihood(jnp.moveaxis(apart, 1, -1))
 
 
 def _valid(batch: Batch, decisions: Sequence[F.Decision]) -> Bool[Array, "rows time"] | None:
@@ -391,6 +398,12 @@ def _where_counted(
     if mask.ndim == 2:
         return mask.any(axis=1), steps & mask
     return mask, steps & mask[:, None]
+
+
+def _collect(found: Sequence[dict[int, PyTree]], batch: Batch, predicted: PyTree) -> None:
+    """Adds the predictions of a batch, (seeds, ...), to those of each model."""
+    for seed, own in enumerate(found):
+        own |= _unpadded(batch, jax.tree.map(lambda leaf, i=seed: np.asarray(leaf[i]), predicted))
 
 
 def _unpadded(batch: Batch, predicted: PyTree) -> dict[int, PyTree]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -20,8 +21,8 @@ class Forward(NamedTuple):
     """What a model makes of a batch.
 
     Attributes:
-        log_probs: log-probabilities, each leaf (rows, ...); those of several samples of a row are averaged as
-            probabilities before they are judged.
+        log_probs: log-probabilities, each leaf (rows, ...); those of several samples of a row are averaged
+            (`Task.average`) before they are judged.
         decisions: the trace of each layer and direction, as `SkipStack` returns them.
         carry: for the next batch of the same rows; each leaf leads with the rows.
         penalty: is added to the loss.
@@ -40,13 +41,16 @@ class Judged(NamedTuple):
 
     Attributes:
         nll: the loss, -log p of the truth in nats: of each row, (rows,), or of each step, (rows, time).
-        correct: 1 where the prediction is right, shaped likewise; None where nobody asks.
+        correct: 1 where the prediction is right, shaped as `nll`; None where nobody asks.
         counted: metrics that are means over rows, (rows,), or over steps, (rows, time, ...).
+        rewarded: the log-likelihood that agents are rewarded with, (rows,) or (rows, time), where it is not
+            that of the loss, and then `correct` is shaped as it is; None where it is.
     """
 
     nll: Float[Array, "rows *time"]
     correct: Float[Array, "rows *time"] | None
     counted: Mapping[str, Array]
+    rewarded: Float[Array, "rows *time"] | None = None
 
 
 class Task:
@@ -61,7 +65,7 @@ class Task:
         score: the metric that selects the best epoch on dev.
         higher_is_better: whether more of it is better.
         headline: the metric shown while training; by default the score.
-        is_of_steps: whether the loss is one for each step, not one for each row.
+        is_of_steps: whether agents are rewarded at each step, not once for each row, as is the loss.
         has_host_metrics: whether `host_metrics` says something.
         shared_batches: whether all seeds read the same batches; otherwise each has its own, stacked.
         batch_size: rows of a training batch.
@@ -127,6 +131,18 @@ class Task:
             deterministic: drop nothing.
         """
         raise NotImplementedError
+
+    def average(self, log_probs: PyTree, samples: int) -> PyTree:
+        """Returns one prediction of each row from several, each leaf (rows * samples, ...), side by side.
+
+        By default each leaf's mean as a probability.
+        """
+
+        def mean(leaf: Float[Array, "rows ..."]) -> Float[Array, "..."]:
+            apart = leaf.reshape(-1, samples, *leaf.shape[1:])
+            return F.averaged_log_likelihood(jnp.moveaxis(apart, 1, -1))
+
+        return jax.tree.map(mean, log_probs)
 
     def judge(self, log_probs: PyTree, batch: Batch) -> Judged:
         """Compares log-probabilities with the truth.

@@ -142,6 +142,7 @@ class AgentObjective(AgentSettings):
         *,
         valid: Bool[Array, "rows time"] | None,
         skips: Sequence[F.TimeSkip] | None = None,
+        reverse: Sequence[bool] | None = None,
         rewards: Float[Array, " rows"] | Float[Array, "rows time"] | None = None,
         correct: Float[Array, "..."] | None = None,
         weights: Float[Array, " rows"] | None = None,
@@ -162,6 +163,8 @@ class AgentObjective(AgentSettings):
                 stand side by side (`repeat`).
             valid: False past the end of a sequence (`functional.length_mask`); None where all steps count.
             skips: the time skip of each, as `SkipStack.skips`, where not all of them sample.
+            reverse: of each whether it read from the end, as `SkipStack.reverse`: the rewards that follow its
+                actions are then those of the steps before; None where all read from the start.
             rewards: in place of those that `reward` makes of the log-likelihood: one for each row, or for
                 each step; stopped here.
             correct: where the reward is `correct`: 1 where a prediction was right, and 0 otherwise.
@@ -179,12 +182,17 @@ class AgentObjective(AgentSettings):
             decisions = (decisions,)
         if skips is None:
             skips = (F.Dynamic(),) * len(decisions)
+        if reverse is None:
+            reverse = (False,) * len(decisions)
         rewards = self._checked_rewards(stage, nll, decisions, valid, rewards, correct)
         total = jnp.zeros((), rewards.dtype)
-        for i, (skip, decision) in enumerate(zip(skips, decisions, strict=True)):
+        for i, (skip, decision, back) in enumerate(zip(skips, decisions, reverse, strict=True)):
             if skip.is_stochastic:
-                own = None if values is None else values[i]
-                losses = self._of_agent(stage, decision, rewards, valid, average, own, axis_name)
+                traces = decision, rewards, valid, None if values is None else values[i]
+                if back:
+                    # In the order of reading; padding, which counts for nothing, may lead as well as trail.
+                    traces = jax.tree.map(lambda leaf: leaf if leaf.ndim == 1 else leaf[:, ::-1], traces)
+                losses = self._of_agent(stage, *traces, average, axis_name)
                 total = total + _weighted_mean(losses, weights)
         return self._of_network(stage, nll, valid, weights) + self.rl_coef * total
 
@@ -231,11 +239,11 @@ class AgentObjective(AgentSettings):
         decision: F.Decision,
         rewards: Array,
         valid: Bool[Array, "rows time"] | None,
-        average: F.MovingAverage | None,
         values: Float[Array, "rows time"] | None,
+        average: F.MovingAverage | None,
         axis_name: str | None,
     ) -> Float[Array, " rows"]:
-        """-J_2 of one layer, for each row."""
+        """-J_2 of one layer, for each row, its steps in the order of reading."""
         sampled = stage.policy.mode == "sample"
         exact = self.entropy == "exact" or not sampled
         losses = jnp.zeros(len(rewards), rewards.dtype)
