@@ -21,10 +21,8 @@ def predict(command: Command, flags: PredictFlags) -> None:
     """Writes a line for each line of text, as soon as it is read."""
     trained = load(flags.run_dir, flags.model, flags.of_seed)
     for line in _lines(flags.input):
-        if line.strip():
-            print(trained.experiment.read(trained, line).says, flush=True)
-        else:
-            print(flush=True)
+        words = trained.experiment.split(line)
+        print(trained.experiment.read(trained, line).says if words else "", flush=True)
 
 
 def explain(command: Command, flags: ExplainFlags) -> None:
@@ -32,7 +30,7 @@ def explain(command: Command, flags: ExplainFlags) -> None:
     models = load_all(flags.run_dir, flags.of_seed)
     first = next(iter(models.values()))
     text = first.experiment.sample_text if flags.text is None else flags.text
-    if text is None or not text.split():
+    if text is None or not first.experiment.split(text):
         raise UserError("--text has no words: give some, separated by spaces")
     readings = {name: trained.experiment.read(trained, text) for name, trained in models.items()}
     probabilities = {name: reading.probabilities for name, reading in readings.items()}
@@ -42,12 +40,13 @@ def explain(command: Command, flags: ExplainFlags) -> None:
         if found.unknown:
             console.print(f"{name} does not know {', '.join(found.unknown)}: read as {UNK}", markup=False)
         reading = Reading(found.words, found.skips, probabilities)
-        if trained.has_agent or not any(other.has_agent for other in models.values()):
+        if trained.shows_choices or not any(other.shows_choices for other in models.values()):
             print(arcs_text(reading, console.width))
-        if trained.has_agent:
+        if trained.shows_choices:
             path = Path(flags.run_dir) / "plots" / _picture(name, trained.seed, text)
             path.parent.mkdir(parents=True, exist_ok=True)
-            draw_arcs(reading, path, f"{name}: which earlier word each word is connected to")
+            note = "" if all(found.skips) else "words without an arc are not read"
+            draw_arcs(reading, path, f"{name}: which earlier word each word is connected to", note)
             print(f"picture: {path}")
     for name, found in readings.items():
         print(f"{name}: {found.says}")

@@ -46,7 +46,7 @@ def test_explain_prints_what_the_models_say(command, compared):
         assert listed in outcome.out
         for position, token in enumerate(tokens[1:]):
             assert f"{probabilities[position, token]:.4f}" in outcome.out
-    assert any(trained.has_agent for trained in models.values())
+    assert any(trained.shows_choices for trained in models.values())
     (picture,) = re.findall(r"picture: (\S+)", outcome.out)
     with open(picture, "rb") as file:
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
