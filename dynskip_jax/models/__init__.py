@@ -2,11 +2,14 @@
 
 from dynskip_jax.models.classifier import ClassifierOutput, SequenceClassifier
 from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout, LanguageModelOutput
+from dynskip_jax.models.sentence_pair import SentencePairModel, rating_distribution
 
 __all__ = [
     "ClassifierOutput",
     "LanguageModel",
     "LanguageModelDropout",
     "LanguageModelOutput",
+    "SentencePairModel",
     "SequenceClassifier",
+    "rating_distribution",
 ]
