@@ -223,14 +223,13 @@ class Experiment:
         Raises:
             UserError: there is no such model.
         """
+        return F.parse_time_skip(model, **self.skip_options())
+
+    def skip_options(self) -> dict[str, Any]:
+        """Returns what time skips are made with; each takes what it has."""
         agent = self.settings.agent
-        return F.parse_time_skip(
-            model,
-            mix=_each(agent.mix)[0],
-            agent_input=agent.agent_input,
-            empty_slots=agent.empty_slots,
-            first_step=agent.first_step,
-        )
+        names = ("agent_input", "empty_slots", "first_step")
+        return {"mix": _each(agent.mix)[0]} | {name: getattr(agent, name) for name in names}
 
     def values(self, model: str) -> tuple[dict[str, Any], ...]:
         """Returns what a sweep sets for a model, value by value; one empty dictionary without a sweep."""

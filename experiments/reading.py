@@ -1,10 +1,12 @@
 """What finished models make of a text: the commands `predict` and `explain`."""
 
+import contextlib
 import hashlib
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -53,16 +55,28 @@ def explain(command: Command, flags: ExplainFlags) -> None:
 
 
 def _lines(path: str | None) -> Iterator[str]:
-    """The lines of a file, or of standard input."""
-    if path is None:
-        yield from sys.stdin
-        return
+    """The lines of a file, or of standard input, one at a time.
+
+    Raises:
+        UserError: it cannot be read, or a line is not UTF-8.
+    """
+    where = "standard input" if path is None else f"--input {path}"
     try:
-        with open(path, encoding="utf-8") as file:
-            yield from file
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--input {path} cannot be read ({reason})") from None
+        with contextlib.ExitStack() as opened:
+            source: Any = getattr(sys.stdin, "buffer", sys.stdin)
+            if path is not None:
+                source = opened.enter_context(open(path, "rb"))
+            for number, line in enumerate(source, 1):
+                yield _decoded(line, where, number) if isinstance(line, bytes) else line
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({error.strerror or error})") from None
+
+
+def _decoded(line: bytes, where: str, number: int) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}, line {number}: not UTF-8 text (byte {error.start}): convert it") from None
 
 
 def _picture(model: str, seed: int, text: str) -> str:

@@ -3,6 +3,16 @@
 from dynskip_jax.tasks.classification import Classification
 from dynskip_jax.tasks.language_modelling import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.tasks.sentence_pairs import SentencePairs
 from dynskip_jax.tasks.task import ExampleTask, Forward, Judged, Task
 
-__all__ = ["Classification", "ExampleTask", "Forward", "Judged", "LanguageModelling", "Learner", "Task"]
+__all__ = [
+    "Classification",
+    "ExampleTask",
+    "Forward",
+    "Judged",
+    "LanguageModelling",
+    "Learner",
+    "SentencePairs",
+    "Task",
+]
