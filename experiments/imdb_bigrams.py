@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -37,23 +38,26 @@ def bigrams(command: Command, flags: BigramFlags) -> None:
     def features(words: list[str]) -> list[str]:
         return [*words, *(f"{one} {two}" for one, two in itertools.pairwise(words))]
 
-    def accuracies(*parts: str, C: float) -> tuple[int, dict[str, float]]:
-        """Fits on these splits; how many features there are, and the accuracy on the others."""
+    def best_of(*parts: str, penalties: Sequence[float]) -> tuple[float, int, dict[str, float]]:
+        """Fits on these splits: the best C on the first other one, how many features, and accuracies."""
         vectorizer = CountVectorizer(analyzer=features, binary=True, min_df=flags.min_count)
         train = [text for part in parts for text in texts[part]]
-        x = vectorizer.fit_transform(words for words, _ in train)
-        # Its own solver for a sparse table with more columns than rows.
-        fitted = LogisticRegression(C=C, solver="liblinear", random_state=0)
-        fitted.fit(x, [label for _, label in train])
-        scores = {}
-        for split in texts.keys() - set(parts):
-            words, labels = zip(*texts[split], strict=True)
-            scores[split] = float(fitted.score(vectorizer.transform(words), labels))
-        return x.shape[1], scores
+        x, y = vectorizer.fit_transform(words for words, _ in train), [label for _, label in train]
+        others = {}
+        for split in texts:
+            if split not in parts:
+                words, labels = zip(*texts[split], strict=True)
+                others[split] = vectorizer.transform(words), labels
+        found = {}
+        for C in penalties:
+            # Its own solver for a sparse table with more columns than rows.
+            fitted = LogisticRegression(C=C, solver="liblinear", random_state=0).fit(x, y)
+            found[C] = {split: float(fitted.score(*other)) for split, other in others.items()}
+        best = max(found, key=lambda C: next(iter(found[C].values())))
+        return best, x.shape[1], found[best]
 
-    found = {C: accuracies("train", C=C) for C in flags.inverse_penalty}
-    best = max(found, key=lambda C: found[C][1]["dev"])
-    rows = [("train", *found[best]), ("train and dev", *accuracies("train", "dev", C=best))]
+    best, size, scores = best_of("train", penalties=flags.inverse_penalty)
+    rows = [("train", size, scores), ("train and dev", *best_of("train", "dev", penalties=(best,))[1:])]
     table = Table(title=f"bag of bigrams on imdb, C = {best:g}", title_justify="left")
     for heading in ("fitted on", "dev accuracy", "test accuracy", "features"):
         table.add_column(heading, justify="right" if heading != "fitted on" else "left")

@@ -16,11 +16,8 @@ from experiments.cli import main
 from experiments.settings import resolve
 from experiments.sst_experiment import SST
 
-GOOD, BAD, REST = (
-    ["fine", "great", "lovely"],
-    ["awful", "bad", "dull"],
-    ["a", "film", "the", "it", "was", "with"],
-)
+GOOD, BAD = ["fine", "great", "lovely"], ["awful", "bad", "dull"]
+REST = ["a", "film", "the", "it", "was", "with"]
 SMALL = ("--features", 4, "--embedding-features", 3, "--agent-features", 3, "--epochs", 1, "--buckets", 1)
 
 

@@ -74,7 +74,9 @@ def test_pairs_are_learnt_and_scored_in_their_order():
     metrics = learner.evaluate(jax.tree.map(lambda leaf: leaf[None], params), "dev", key[None])
     model = learner.model(params)
     model.eval()
-    logits = model(jnp.asarray(EXAMPLES.inputs["tokens"]), jnp.asarray(MARKS), seq_lengths=LENGTHS).logits
+    logits = model(
+        jnp.asarray(EXAMPLES.inputs["tokens"]), jnp.asarray(MARKS), seq_lengths=jnp.asarray(LENGTHS)
+    ).logits
     said = np.asarray(jax.nn.softmax(logits)) @ np.arange(1, 6)
     np.testing.assert_allclose(metrics["dev_mse"], [((said - RATINGS) ** 2).mean()], rtol=1e-5)
     np.testing.assert_allclose(metrics["dev_pearson"], [np.corrcoef(said, RATINGS)[0, 1]], rtol=1e-3)
@@ -89,7 +91,9 @@ def test_penalties_are_means_over_the_steps_of_sequences(coefs):
     model = classifier(nnx.Rngs(0))
     batch = Batch(jnp.asarray(EXAMPLES.inputs["tokens"]), None, seq_lengths=jnp.asarray(LENGTHS))
     read = task.forward(model, batch, (), shared_key=None, policy=None, rngs=None, deterministic=True)
-    h = np.asarray(model.stack(jax.nn.one_hot(batch.inputs, 5), seq_lengths=LENGTHS, deterministic=True).h)
+    h = np.asarray(
+        model.stack(jax.nn.one_hot(batch.inputs, 5), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).h
+    )
     rows = [own[:length].astype(float) for own, length in zip(h, LENGTHS, strict=True)]
     squares = np.concatenate([own.ravel() ** 2 for own in rows])
     changes = np.concatenate([np.diff(own, axis=0).ravel() ** 2 for own in rows])
