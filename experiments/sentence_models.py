@@ -63,6 +63,19 @@ class SentenceExperiment(Experiment):
         names = ("max_jump", "read_steps", "max_jumps", "update_bias")
         return super().skip_options() | {name: getattr(agent, name) for name in names}
 
+    def recurrent_options(self) -> dict[str, Any]:
+        """See `Experiment`; with or without an output gate.
+
+        Raises:
+            UserError: the transition has none.
+        """
+        options, m = super().recurrent_options(), self.settings.model
+        if not m.output_gate:
+            if not hasattr(options["transition"], "output_gate"):
+                raise UserError(f"--transition {m.transition} has no output gate: leave out --no-output-gate")
+            options["transition"] = dataclasses.replace(options["transition"], output_gate=False)
+        return options
+
     def layers(self, model: str) -> dict[str, Any]:
         """Returns what models are given of their layers, but for their sizes."""
         m = self.settings.model

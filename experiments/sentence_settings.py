@@ -32,6 +32,7 @@ class SentenceModel(Model):
 
     num_layers: int = setting(1, "Layers; the last one has the time skip.", at_least=1)
     bidirectional: bool = setting(False, "Two directions in every layer.")
+    output_gate: bool = setting(True, "Without it the transition's output gate is fixed at 1.")
     pooling: Literal["last", "mean", "max"] = setting(
         "last", "What of the states is classified: that after the last word (the papers), mean or maximum."
     )

@@ -10,9 +10,11 @@ import jax
 import numpy as np
 import pytest
 
+from dynskip_jax.data import Vocabulary
 from dynskip_jax.data import imdb as reviews
+from dynskip_jax.errors import UserError
 from experiments import imdb, load, sick, sst
-from experiments.cli import main
+from experiments.cli import imported, main
 from experiments.settings import resolve
 from experiments.sst_experiment import SST
 
@@ -145,7 +147,7 @@ def sst_folder(tmp_path_factory):
 def test_the_papers_way_on_phrases_from_given_vectors(command, sst_folder, tmp_path):
     """Untied LSTM, DropConnect, AR and TAR, averaged SGD; vectors that are read, and stay."""
     (tmp_path / "vectors.txt").write_text("great 0.5 -0.5 0.25\nbad 1 2 3\n")
-    arguments = ("--data", sst_folder, "--preset", "paper", "--transition", "ulstm", "--model", "dynamic:2")
+    arguments = ("--data", sst_folder, "--preset", "paper", "--transition", "ulstm", "--model", "fixed:2")
     more = ("--phrases", "--average", "always", "--embeddings", tmp_path / "vectors.txt")
     more += ("--no-train-embeddings", *SMALL, "--run-dir", tmp_path / "run")
     outcome = run(command, sst, *arguments, *more, "--dropout-weights", 0.5)
@@ -197,11 +199,26 @@ def test_pairs_are_rated_and_explained(command, tmp_path):
 # --- Presets ---
 
 
+def test_output_gates_may_be_fixed_at_1():
+    def made(transition, **given):
+        values = {"transition": transition, **given}
+        return imported("experiments.sick_experiment:SICK")(
+            resolve(sick.COMMAND.settings, sick.COMMAND.presets, "small", values).settings
+        )
+
+    vocabulary = Vocabulary(("<unk>", "a"))
+    sizes = [
+        sum(leaf.size for leaf in jax.tree.leaves(made("plstm", **given).learner("lstm", None, vocabulary)
+            .abstract_params()["stack"]))
+        for given in ({}, {"output_gate": False})
+    ]  # fmt: skip
+    assert sizes[0] - sizes[1] == (100 + 150 + 1) * 150
+    with pytest.raises(UserError, match="no output gate"):
+        made("gru", output_gate=False)
+
+
 @pytest.mark.parametrize("experiment", [imdb, sst, sick], ids=lambda module: module.COMMAND.name)
 def test_presets_name_settings_and_build_what_they_say(experiment):
-    from dynskip_jax.data import Vocabulary
-    from experiments.cli import imported
-
     command, vocabulary = experiment.COMMAND, Vocabulary(("<unk>", "a"))
     for preset, values in command.presets.items():
         given = {"preset": preset, "max_skip": None}
