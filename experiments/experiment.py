@@ -248,8 +248,8 @@ class Experiment:
         for name in swept:
             if not any(name in value for model in models for value in self._values_with_K(model)):
                 raise UserError(
-                    f"{', '.join(models)} has no {name} to be swept over: name a model that chooses, such as "
-                    "dynamic:10"
+                    f"{', '.join(models)} has no {name} to be swept over: name a model that has, such as "
+                    f"{'skip_rnn' if name in _OF_SKIPPERS else 'dynamic:10'}"
                 )
 
     def _values_with_K(self, model: str) -> tuple[dict[str, Any], ...]:

@@ -119,9 +119,14 @@ def test_data_that_is_not_there_is_one_line(command, tmp_path, monkeypatch):
 def test_bigrams_beat_guessing(command, imdb_folder):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     outcome = run(command, imdb, "bigrams", "--data", imdb_folder, "--inverse-penalty", "1,10")
-    # Each review has a word that says its class.
-    rows = [line for line in outcome.out.splitlines() if "train" in line]
-    assert [row.count("100.00%") for row in rows] == [2, 1]
+    # Each review has a word that says its class; (dev and) test of two rows.
+    shares = [
+        [float(cell.rstrip("%")) for cell in line.split() if cell.endswith("%")]
+        for line in outcome.out.splitlines()
+        if "train" in line
+    ]
+    assert [len(row) for row in shares] == [2, 1]
+    assert min(shares[0][1], shares[1][0]) > 80
 
 
 # --- SST-5 ---
