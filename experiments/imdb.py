@@ -85,7 +85,7 @@ class BigramFlags:
     )
     min_count: int = setting(2, "Words and pairs in fewer reviews of train are left out.", at_least=1)
     inverse_penalty: tuple[float, ...] = setting(
-        (0.01, 0.03, 0.1, 0.3), "C of the logistic regression; of several the best on dev is taken.", above=0
+        (0.03, 0.1, 0.3, 1.0), "C of the logistic regression; of several the best on dev is taken.", above=0
     )
 
 
