@@ -1,5 +1,6 @@
 """What an experiment says of itself, and what follows from its settings for all of them alike."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis import plots
+from dynskip_jax.analysis.reading import connections
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks import Learner, Task
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 FORMAT = 2  # of run folders
 PRECISIONS = {"f32": jnp.float32, "bf16": jnp.bfloat16}
 _OF_AGENTS = ("mix", "max_skip")  # what a sweep may set for models that choose,
-_OF_SAMPLERS = ("entropy_coef", "temperature")  # and for those that sample
+_OF_SAMPLERS = ("entropy_coef", "temperature")  # for those that sample,
+_OF_SKIPPERS = ("update_cost",)  # and for those that learn by gradient what to leave out
 
 
 class TextReading(NamedTuple):
@@ -40,7 +43,7 @@ class TextReading(NamedTuple):
     Attributes:
         words: as the model reads them.
         unknown: those of the text that it does not know.
-        skips: k that the top layer's agent chose at each word; 0 without one.
+        skips: the top layer's `connections`; 0 without choices to show.
         probabilities: of what is predicted, or of the words themselves; NaN where there is nothing to say.
         says: the prediction, in one line.
         backward: k of the layer that reads from the end, where the model reads in both directions.
@@ -171,18 +174,29 @@ class Experiment:
             F.parse_time_skip("dynamic:1", mix=mix)
         self.recurrent_options()
 
-    def encode(self, vocabulary: Vocabulary | None, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
-        """Returns the ids of a line of text, and what each stands for.
+    def split(self, text: str) -> list[str]:
+        """Returns the words of a line of text; none where there is nothing to read."""
+        return text.split()
+
+    def encode(self, vocabulary: Vocabulary | None, text: str) -> tuple[Any, list[str]]:
+        """Returns the ids of a line of text, each array (time, ...), and what each stands for.
 
         Raises:
             UserError: it cannot be read.
         """
-        tokens = vocabulary.encode(text.split())
+        tokens = vocabulary.encode(self.split(text))
         return tokens, vocabulary.decode(tokens)
 
-    def says(self, vocabulary: Vocabulary | None, predicted: Any) -> str:
-        """Returns the prediction of one line of text, as people read it."""
-        return " ".join(str(value) for value in np.atleast_1d(predicted))
+    def says(self, vocabulary: Vocabulary | None, predicted: Any, probability: float) -> str:
+        """Returns the prediction of one line of text, as people read it.
+
+        Args:
+            vocabulary: of the run.
+            predicted: what the task predicts.
+            probability: of the likeliest class, at the step where that is smallest.
+        """
+        values = " ".join(str(value) for value in np.atleast_1d(predicted))
+        return f"{values}  ({probability:.3f})"
 
     def read(self, trained: "Trained", text: str) -> TextReading:
         """Reads a text with a trained model, and predicts.
@@ -194,9 +208,13 @@ class Experiment:
         read, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
         certain = np.exp(np.atleast_1d(np.asarray(read.log_probs).max(axis=-1)))
         probabilities = [math.nan] * (len(words) - len(certain)) + certain.tolist()
-        skips = np.asarray(read.decisions[-1].action).tolist() if trained.has_agent else [0] * len(words)
-        unknown = [word for word, kept in zip(text.split(), words, strict=True) if word != kept]
-        says = f"{self.says(trained.vocabulary, predicted)}  ({certain.min():.3f})"
+        skips = [0] * len(words)
+        if trained.shows_choices:
+            forward = [i for i, back in enumerate(trained.learner.reverse) if not back]
+            skips = np.asarray(connections(read.decisions[forward[-1]])).tolist()
+        # What is longer than the model reads ends where its words end.
+        unknown = [word for word, kept in zip(self.split(text), words, strict=False) if word != kept]
+        says = self.says(trained.vocabulary, predicted, float(certain.min()))
         return TextReading(words, unknown, skips, probabilities, says)
 
     # --- What follows from it ---
@@ -207,32 +225,33 @@ class Experiment:
         Raises:
             UserError: there is no such model.
         """
+        return F.parse_time_skip(model, **self.skip_options())
+
+    def skip_options(self) -> dict[str, Any]:
+        """Returns what time skips are made with; each takes what it has."""
         agent = self.settings.agent
-        return F.parse_time_skip(
-            model,
-            mix=_each(agent.mix)[0],
-            agent_input=agent.agent_input,
-            empty_slots=agent.empty_slots,
-            first_step=agent.first_step,
-        )
+        names = ("agent_input", "empty_slots", "first_step")
+        return {"mix": _each(agent.mix)[0]} | {name: getattr(agent, name) for name in names}
 
     def values(self, model: str) -> tuple[dict[str, Any], ...]:
         """Returns what a sweep sets for a model, value by value; one empty dictionary without a sweep."""
         skip = self.skip(model)
         names = ["learning_rate", *(_OF_AGENTS if skip.has_agent else ())]
-        return sweep_of(self.settings, [*names, *(_OF_SAMPLERS if skip.is_stochastic else ())])
+        names += _OF_SAMPLERS if skip.is_stochastic else ()
+        return sweep_of(self.settings, [*names, *(_OF_SKIPPERS if _pays_for_updates(skip) else ())])
 
     def check_sweep(self, models: Sequence[str]) -> None:
         """Raises a `UserError` where a sweep is over what none of the models has."""
         agent = self.settings.agent
-        swept = [name for name in (*_OF_AGENTS, *_OF_SAMPLERS) if isinstance(getattr(agent, name), tuple)]
+        known = (*_OF_AGENTS, *_OF_SAMPLERS, *_OF_SKIPPERS)
+        swept = [name for name in known if isinstance(getattr(agent, name), tuple)]
         if agent.max_skip is not None and "max_skip" not in swept:
             swept.append("max_skip")
         for name in swept:
             if not any(name in value for model in models for value in self._values_with_K(model)):
                 raise UserError(
-                    f"{', '.join(models)} has no {name} to be swept over: name a model that chooses, such as "
-                    "dynamic:10"
+                    f"{', '.join(models)} has no {name} to be swept over: name a model that has, such as "
+                    f"{'skip_rnn' if name in _OF_SKIPPERS else 'dynamic:10'}"
                 )
 
     def _values_with_K(self, model: str) -> tuple[dict[str, Any], ...]:
@@ -273,9 +292,14 @@ class Experiment:
         return AgentObjective(**{name: _first(getattr(self.settings.agent, name)) for name in names})
 
     def objective(self, model: str) -> AgentObjective:
-        """Returns how a model's agents are rewarded; without any, nothing is gained from rollouts."""
-        objective = self.objective_settings()
-        return objective if self.skip(model).is_stochastic else AgentObjective(reward=objective.reward)
+        """Returns how a model's agents are rewarded; without any, nothing is gained from rollouts, and what
+        cannot be relaxed is not."""
+        objective, skip = self.objective_settings(), self.skip(model)
+        if not skip.is_stochastic:
+            return AgentObjective(reward=objective.reward, update_cost=objective.update_cost)
+        if objective.relaxed_epochs and not skip.differentiable(objective.relaxation, False):
+            return dataclasses.replace(objective, relaxation="none", relaxed_epochs=0)
+        return objective
 
     @property
     def dtype(self) -> Any:
@@ -361,6 +385,10 @@ def metrics_in_every_mode(
                 done[at] = evaluate(split, mode=mode, samples=samples)
             metrics |= {f"{name}{suffix}": value for name, value in done[at].items()}
     return metrics
+
+
+def _pays_for_updates(skip: F.TimeSkip) -> bool:
+    return not skip.writes_all and skip.differentiable("sample", False)
 
 
 def _each(value: Any) -> tuple:

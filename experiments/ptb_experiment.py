@@ -278,7 +278,7 @@ class PTB(Experiment):
         return TextReading(
             words,
             [word for word, kept in zip(text.split(), words[1:], strict=True) if word != kept],
-            np.asarray(found.skips).tolist() if trained.has_agent else [0] * len(words),
+            np.asarray(found.skips).tolist() if trained.shows_choices else [0] * len(words),
             [math.nan, *np.exp(before).tolist()],
             f"next word {listed}",
         )

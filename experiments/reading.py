@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -23,10 +24,8 @@ def predict(command: Command, flags: PredictFlags) -> None:
     """Writes a line for each line of text, as soon as it is read."""
     trained = load(flags.run_dir, flags.model, flags.of_seed)
     for line in _lines(flags.input):
-        if line.strip():
-            print(trained.experiment.read(trained, line).says, flush=True)
-        else:
-            print(flush=True)
+        words = trained.experiment.split(line)
+        print(trained.experiment.read(trained, line).says if words else "", flush=True)
 
 
 def explain(command: Command, flags: ExplainFlags) -> None:
@@ -34,7 +33,7 @@ def explain(command: Command, flags: ExplainFlags) -> None:
     models = load_all(flags.run_dir, flags.of_seed)
     first = next(iter(models.values()))
     text = first.experiment.sample_text if flags.text is None else flags.text
-    if text is None or not text.split():
+    if text is None or not first.experiment.split(text):
         raise UserError("--text has no words: give some, separated by spaces")
     readings = {name: trained.experiment.read(trained, text) for name, trained in models.items()}
     probabilities = {name: reading.probabilities for name, reading in readings.items()}
@@ -43,16 +42,17 @@ def explain(command: Command, flags: ExplainFlags) -> None:
         found = readings[name]
         if found.unknown:
             console.print(f"{name} does not know {', '.join(found.unknown)}: read as {UNK}", markup=False)
+        note = "" if all(found.skips) else "words without an arc are not read"
         for direction, reading in _directions(found, probabilities).items():
             if direction:
                 print(f"{name}, {direction}:")
-            if trained.has_agent or not any(other.has_agent for other in models.values()):
+            if trained.shows_choices or not any(other.shows_choices for other in models.values()):
                 print(arcs_text(reading, console.width))
-            if trained.has_agent:
+            if trained.shows_choices:
                 path = Path(flags.run_dir) / "plots" / _picture(name, trained.seed, text, direction)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 which = f"{direction}, " if direction else ""
-                draw_arcs(reading, path, f"{name}: {which}which earlier word each word is connected to")
+                draw_arcs(reading, path, f"{name}: {which}which earlier word each word is connected to", note)
                 print(f"picture: {path}")
     for name, found in readings.items():
         print(f"{name}: {found.says}")
@@ -68,14 +68,30 @@ def _directions(found: TextReading, probabilities: Mapping[str, Sequence[float]]
 
 
 def _lines(path: str | None) -> Iterator[str]:
-    """The lines of a file, or of standard input."""
-    name = "standard input" if path is None else f"--input {path}"
+    """The lines of a file, or of standard input, one at a time.
+
+    Raises:
+        UserError: it cannot be read, or a line is not UTF-8.
+    """
+    where = "standard input" if path is None else f"--input {path}"
     try:
-        with contextlib.nullcontext(sys.stdin) if path is None else open(path, encoding="utf-8") as lines:
-            yield from lines
-    except (OSError, ValueError) as error:  # among them text that is not UTF-8, and a path with a NUL
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{name} cannot be read ({reason})") from None
+        with contextlib.ExitStack() as opened:
+            source: Any = getattr(sys.stdin, "buffer", sys.stdin)
+            if path is not None:
+                source = opened.enter_context(open(path, "rb"))
+            for number, line in enumerate(source, 1):
+                yield _decoded(line, where, number) if isinstance(line, bytes) else line
+    except (OSError, ValueError) as error:  # among them a path with a NUL
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{where} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+
+
+def _decoded(line: bytes, where: str, number: int) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}, line {number}: not UTF-8 text (byte {error.start}): convert it") from None
 
 
 def _picture(model: str, seed: int, text: str, direction: str) -> str:

@@ -13,7 +13,14 @@ from dynskip_jax.analysis import plots
 from experiments.experiment import Data, Experiment
 
 # How a swept setting is called in tables and plots.
-_SIGNS = {"mix": "λ", "max_skip": "K", "entropy_coef": "β", "temperature": "τ", "learning_rate": "rate"}
+_SIGNS = {
+    "mix": "λ",
+    "max_skip": "K",
+    "entropy_coef": "β",
+    "temperature": "τ",
+    "learning_rate": "rate",
+    "update_cost": "cost",
+}
 
 
 def print_table(

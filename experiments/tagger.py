@@ -280,7 +280,7 @@ class TaggerExperiment(Experiment):
         tags = self.written([vocabulary.tags[tag] for tag in best])
         probabilities = np.exp(np.take_along_axis(marginals, best[:, None], axis=1)[:, 0])
         steps = [np.asarray(decision.action).tolist() for decision in read.decisions[-2:]]
-        forward, backward = steps if trained.has_agent else ([0] * len(words), None)
+        forward, backward = steps if trained.shows_choices else ([0] * len(words), None)
         pairs = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
         says = f"{' '.join(pairs)}  ({probabilities.min():.3f})"
         unknown = [word for word in dict.fromkeys(words) if not vocabulary.knows(word)]

@@ -74,9 +74,10 @@ class Trained(NamedTuple):
     learner: Learner
 
     @property
-    def has_agent(self) -> bool:
-        """Whether its top layer has choices to show."""
-        return self.learner.skips[-1].has_agent
+    def shows_choices(self) -> bool:
+        """Whether its top layer has choices to show: which state enters, or which words are read."""
+        skip = self.learner.skips[-1]
+        return skip.has_agent or not skip.writes_all
 
 
 def load(run_dir: str | Path, model: str | None = None, seed: int | None = None) -> Trained:

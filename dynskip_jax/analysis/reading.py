@@ -1,9 +1,10 @@
-"""Reads a text with a language model, and writes one: probabilities of words, and what the agent chose."""
+"""What a model chose as it read a text; reads one with a language model, and writes one."""
 
 from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
@@ -16,11 +17,28 @@ class TokenReading(NamedTuple):
 
     Attributes:
         log_probs: of every token as the next one, in nats, (time, vocabulary).
-        skips: k that the agent of the top layer chose when it read the token, (time,).
+        skips: the top layer's `connections`, (time,).
     """
 
     log_probs: Float[Array, "time vocabulary"]
     skips: Int[Array, " time"]
+
+
+def connections(decision: F.Decision) -> Int[Array, " time"]:
+    """Returns how far back the state was whose successor each word made: State(t-k) entered at word t.
+
+    Where a time skip leaves words out, k is the distance to the word read before, from a first word that to
+    before the text, and 0 at words that were not read.
+
+    Args:
+        decision: of one sequence that was read from its start, each leaf (time,).
+    """
+    if decision.update is None:
+        return decision.action
+    read, steps = decision.update > 0.5, jnp.arange(decision.update.shape[0])
+    last = lax.cummax(jnp.where(read, steps, -1))
+    before = jnp.concatenate([jnp.array([-1], last.dtype), last[:-1]])
+    return jnp.where(read, steps - before, 0)
 
 
 def read_tokens(
@@ -38,7 +56,8 @@ def read_tokens(
         policy: how agents choose.
     """
     output = model(tokens[None], policy=policy, rngs=key, deterministic=True)
-    return TokenReading(jax.nn.log_softmax(output.logits[0]), output.decisions[-1].action[0])
+    decision = jax.tree.map(lambda leaf: leaf[0], output.decisions[-1])
+    return TokenReading(jax.nn.log_softmax(output.logits[0]), connections(decision))
 
 
 def generate(

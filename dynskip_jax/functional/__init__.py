@@ -51,6 +51,7 @@ from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_drop
 from dynskip_jax.functional.dynamic_evaluation import GradientScale, adapt, gradient_scale
 from dynskip_jax.functional.neural_cache import CacheCarry, cached_log_likelihood, empty_cache
 from dynskip_jax.functional.policy import MODES, Policy
+from dynskip_jax.functional.pooling import pool_states
 from dynskip_jax.functional.product import activate, product, row
 from dynskip_jax.functional.recurrence import (
     LayerParams,
@@ -201,6 +202,7 @@ __all__ = [
     "parse_depth_skip",
     "parse_time_skip",
     "parse_transition",
+    "pool_states",
     "product",
     "project_agent_input",
     "project_inputs",

@@ -2,6 +2,7 @@
 
 from dynskip_jax.models.classifier import ClassifierOutput, SequenceClassifier
 from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout, LanguageModelOutput
+from dynskip_jax.models.sentence_pair import SentencePairModel, rating_distribution
 from dynskip_jax.models.tagger import Tagger, TaggerOutput
 
 __all__ = [
@@ -9,7 +10,9 @@ __all__ = [
     "LanguageModel",
     "LanguageModelDropout",
     "LanguageModelOutput",
+    "SentencePairModel",
     "SequenceClassifier",
     "Tagger",
     "TaggerOutput",
+    "rating_distribution",
 ]

@@ -1,4 +1,4 @@
-"""A sequence classifier: stacked LSTMs with time skips, and a softmax on the last state."""
+"""A sequence classifier: symbols or words, stacked layers with time skips, and a softmax on a state."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.functional.pooling import Pooling
+from dynskip_jax.nn.cells import needed_key
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipStack
 
@@ -18,17 +21,21 @@ class ClassifierOutput(NamedTuple):
 
     Attributes:
         logits: unnormalised log-probabilities of the classes, (batch, classes).
-        decisions: one trace per layer, bottom first, each leaf (batch, time).
-        observations: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
+        decisions: one trace per layer and direction, bottom first, each leaf (batch, time).
+        observations: for each of them the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
+        states: the top layer's outputs, (batch, time, features); None where a model does not say.
     """
 
     logits: Float[Array, "batch classes"]
     decisions: tuple[F.Decision, ...]
     observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
+    states: Float[Array, "batch time features"] | None = None
 
 
 class SequenceClassifier(nnx.Module):
-    """One-hot symbols, stacked LSTMs, and a linear layer on each sequence's last h (Gui et al. 2019).
+    """One-hot symbols or embedded words, stacked layers, and a linear layer on one vector of their states.
+
+    By default that of Gui et al. (2019): LSTMs, and the last h of each sequence.
 
     Args:
         num_symbols: number of input symbols.
@@ -37,9 +44,16 @@ class SequenceClassifier(nnx.Module):
         skips: the time skip of each layer, bottom first.
         transition: the transition of every layer, or one for each.
         depth_skip: what each layer receives from further below; see `SkipStack`.
+        embedding: maps symbol ids to features and says how many (`.features`), as `nnx.Embed` does; by
+            default symbols are one-hot.
         num_positions: of how many steps the number is told beside the symbol, as a one-hot vector too: 0 for
             symbols alone (the paper), or at least the length of the longest sequence.
-        dropout: rate on every layer's input and before the linear layer.
+        bidirectional: whether there are two directions.
+        pooling: which vector of the states is classified; see `functional.pool_states`.
+        dropout: rate on every layer's input and before the linear layer, or one rate for each of these
+            places, bottom first.
+        word_dropout: rate at which single steps' inputs are dropped whole.
+        locked: drop the same features of a layer's input at all steps of a sequence.
         dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
         cell_options: options of `SkipCell` for all layers, or one mapping for each.
         rngs: source of the initial parameters.
@@ -54,26 +68,41 @@ class SequenceClassifier(nnx.Module):
         *,
         transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
         depth_skip: F.DepthSkip | None = None,
+        embedding: nnx.Module | None = None,
         num_positions: int = 0,
-        dropout: float = 0.0,
+        bidirectional: bool = False,
+        pooling: Pooling = "last",
+        dropout: float | Sequence[float] = 0.0,
+        word_dropout: float = 0.0,
+        locked: bool = False,
         dtype: Any = None,
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
+        if isinstance(dropout, int | float):
+            dropout = (dropout,) * (len(skips) + 1)
         self.num_symbols = num_symbols
         self.num_positions = num_positions
+        self.embedding = nnx.data(embedding)
+        self.pooling = pooling
+        self.backward = hidden_features if bidirectional else 0
+        self.word_dropout = word_dropout
+        # What is classified is dropped from, not each of the states that it is made of.
+        self.dropout = dropout[-1]
         self.stack = SkipStack(
-            num_symbols + num_positions,
+            (num_symbols if embedding is None else embedding.features) + num_positions,
             hidden_features,
             skips,
             transition=transition,
             depth_skip=depth_skip,
-            dropout=dropout,
+            bidirectional=bidirectional,
+            dropout=(*dropout[:-1], 0.0),
+            locked=locked,
             dtype=dtype,
             cell_options=cell_options,
             rngs=rngs,
         )
-        self.softmax = Linear(hidden_features, num_classes, dtype=dtype, rngs=rngs)
+        self.softmax = Linear(hidden_features + self.backward, num_classes, dtype=dtype, rngs=rngs)
 
     def __call__(
         self,
@@ -83,6 +112,7 @@ class SequenceClassifier(nnx.Module):
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         policy: F.Policy | None = None,
         rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        weight_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
     ) -> ClassifierOutput:
         """Classifies a batch of sequences.
@@ -90,22 +120,43 @@ class SequenceClassifier(nnx.Module):
         Args:
             symbols: symbol ids, (batch, time).
             seq_lengths: true lengths, (batch,).
-            actions: for each layer the actions to be replayed, or None.
+            actions: for each layer and direction the actions to be replayed, or None.
             policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
             rngs: for choices and dropout: a PRNG key, one per example, (batch,), an `nnx.Rngs` or a stream.
+            weight_key: one PRNG key for the cells' `weight_dropout`, in place of one made of `rngs`.
             deterministic: overrides what `.train()` and `.eval()` say.
         """
-        x = jax.nn.one_hot(symbols, self.num_symbols)
-        if self.num_positions:
-            numbers = jnp.broadcast_to(jnp.arange(symbols.shape[1])[None], symbols.shape)
-            x = jnp.concatenate([x, jax.nn.one_hot(numbers, self.num_positions)], axis=-1)
+        deterministic = self.stack.deterministic if deterministic is None else deterministic
+        keys = (None, None)
+        if not deterministic and (self.dropout or self.word_dropout):
+            own, rngs = split_each(needed_key(rngs, "this classifier"), 2)
+            keys = split_each(example_keys(own, symbols.shape[:1]), 2)
         outputs = self.stack(
-            x,
+            self._inputs(symbols, keys[0]),
             seq_lengths=seq_lengths,
             actions=actions,
             policy=policy,
             rngs=rngs,
+            weight_key=weight_key,
             deterministic=deterministic,
         )
-        logits = self.softmax(F.last_valid(outputs.h, seq_lengths))
-        return ClassifierOutput(logits, outputs.decisions, outputs.observations)
+        logits = self.softmax(F.dropout(keys[1], self.dropout, self._pooled(outputs.h, seq_lengths)))
+        return ClassifierOutput(logits, outputs.decisions, outputs.observations, outputs.h)
+
+    def _inputs(self, symbols: Int[Array, "batch time"], keys: Key[Array, " batch"] | None) -> Array:
+        x = jax.nn.one_hot(symbols, self.num_symbols) if self.embedding is None else self.embedding(symbols)
+        if keys is not None and self.word_dropout:
+            x = x * F.dropout_mask(keys, self.word_dropout, (*symbols.shape, 1), x.dtype)
+        if self.num_positions:
+            numbers = jnp.broadcast_to(jnp.arange(symbols.shape[1])[None], symbols.shape)
+            x = jnp.concatenate([x, jax.nn.one_hot(numbers, self.num_positions)], axis=-1)
+        return x
+
+    def _pooled(
+        self, h: Float[Array, "batch time features"], seq_lengths: Int[Array, " batch"] | None
+    ) -> Float[Array, "batch features"]:
+        if seq_lengths is None:
+            where = jnp.ones(h.shape[:2], bool)
+        else:
+            where = F.length_mask(seq_lengths, h.shape[1])
+        return F.pool_states(h, where, self.pooling, backward=self.backward)

@@ -3,6 +3,7 @@
 from dynskip_jax.tasks.classification import Classification
 from dynskip_jax.tasks.language_modelling import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.tasks.sentence_pairs import SentencePairs
 from dynskip_jax.tasks.tagging import Tagging
 from dynskip_jax.tasks.task import ExampleTask, Forward, Judged, Task
 
@@ -13,6 +14,7 @@ __all__ = [
     "Judged",
     "LanguageModelling",
     "Learner",
+    "SentencePairs",
     "Tagging",
     "Task",
 ]

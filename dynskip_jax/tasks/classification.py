@@ -1,15 +1,55 @@
 """Classification of sequences."""
 
-import jax
+from collections.abc import Mapping
+from typing import Any
 
-from dynskip_jax.tasks.task import ExampleTask, Forward
+import jax
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.examples import Examples
+from dynskip_jax.tasks.task import ExampleTask, Forward, MakeModel
 
 
 class Classification(ExampleTask):
-    """A class for each sequence of ids; trains a `SequenceClassifier` (Gui et al. 2019)."""
+    """A class for each sequence of ids; trains a `SequenceClassifier` (Gui et al. 2019).
 
-    def forward(self, model, batch, carry, *, shared_key, **how) -> Forward:
+    Args:
+        splits: see `ExampleTask`.
+        make_model: see `Task`; the model returns a `ClassifierOutput`.
+        activation_coef: α of AR (Merity et al. 2018, Section 4.6), on the top layer's states.
+        temporal_coef: β of TAR, likewise.
+        options: of `ExampleTask`.
+    """
+
+    def __init__(
+        self,
+        splits: Mapping[str, Examples],
+        make_model: MakeModel,
+        *,
+        activation_coef: float = 0.0,
+        temporal_coef: float = 0.0,
+        **options: Any,
+    ):
+        super().__init__(splits, make_model, **options)
+        self.activation_coef, self.temporal_coef = activation_coef, temporal_coef
+
+    def forward(self, model: nnx.Module, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
         """See `Task`."""
-        output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
+        if any(layer.cell.weight_dropout for layer in model.stack.layers):
+            how["weight_key"] = shared_key
+        output = self.call(model, batch, **how)
+        penalty = 0.0
+        if self.activation_coef or self.temporal_coef:
+            valid = None
+            if batch.seq_lengths is not None:
+                valid = F.length_mask(batch.seq_lengths, output.states.shape[1])
+            penalty = F.activation_regularisation(output.states, self.activation_coef, valid)
+            penalty += F.temporal_activation_regularisation(output.states, self.temporal_coef, valid)
         log_probs = jax.nn.log_softmax(output.logits)
-        return Forward(log_probs, output.decisions, observations=output.observations)
+        return Forward(log_probs, output.decisions, penalty=penalty, observations=output.observations)
+
+    def call(self, model: nnx.Module, batch: Batch, **how: Any) -> Any:
+        """Returns what the model makes of a batch."""
+        return model(batch.inputs, seq_lengths=batch.seq_lengths, **how)

@@ -202,7 +202,8 @@ class Learner:
     # --- How it is scored ---
 
     def _sums(self, judged: Judged, batch: Batch, decisions: Sequence[F.Decision]) -> dict[str, Mean]:
-        """What is counted, and of each layer and direction with an agent its entropy and k at each step."""
+        """What is counted; of each layer and direction with an agent its entropy and k at each step, and of
+        those that may leave words out the share that they read."""
         in_rows, in_steps = _where_counted(batch, decisions)
         sums = {}
         for name, values in judged.counted.items():
@@ -218,10 +219,17 @@ class Learner:
                     for trace in (decision.entropy, decision.action)
                 )
                 sums |= {f"agent_entropy_{i}": Mean(entropy, count), f"agent_skip_{i}": Mean(skips, count)}
+            if decision.update is not None:
+                count = in_steps.sum(dtype=jnp.float32)
+                read = jnp.sum(jnp.where(in_steps, decision.update, 0), dtype=jnp.float32)
+                sums[f"share_read_{i}"] = Mean(read, count)
+                earlier = sums.get("share_read", Mean(jnp.zeros_like(read), jnp.zeros_like(count)))
+                sums["share_read"] = Mean(earlier.total + read, earlier.count + count)
         return sums
 
     def summarise(self, sums: dict[str, Mean], task: Task | None = None) -> dict[str, np.ndarray]:
-        """The metrics of the task, or of another; and each agent's mean entropy (nats) and mean k."""
+        """The metrics of the task, or of another; of each layer's agent the mean entropy (nats) and the mean
+        k; and of layers that may leave words out the share that was read, of each and of all."""
         means = {}
         for name, (total, count) in sums.items():
             total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)

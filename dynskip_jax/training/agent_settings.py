@@ -65,3 +65,10 @@ class AgentSettings:
     temperature_final: float | None = setting(
         None, "τ of the last relaxed epoch, reached geometrically; by default it stays.", above=0
     )
+    update_cost: float = setting(
+        0.0,
+        "Cost of each word that is read, summed over a sequence, where a skip learns by gradient which to "
+        "leave out: λ of Skip RNN (Campos et al. 2018, Eq. 6).",
+        at_least=0,
+        sweep=True,
+    )

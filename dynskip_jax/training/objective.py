@@ -27,10 +27,12 @@ class AgentStage(NamedTuple):
     Attributes:
         policy: how choices are made.
         entropy_coef: β.
+        update_cost: of each word that is read; see `AgentSettings`.
     """
 
     policy: F.Policy
     entropy_coef: float | Float[Array, "..."]
+    update_cost: float | Float[Array, "..."] = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,7 @@ class AgentObjective(AgentSettings):
     def stage(self, epoch: int, epochs: int) -> AgentStage:
         """Returns what the steps of an epoch (from 0) out of `epochs` are told."""
         policy = F.Policy(self.mode(epoch), temperature=self._temperature(epoch))
-        return AgentStage(policy, self._entropy_coef(epoch, epochs))
+        return AgentStage(policy, self._entropy_coef(epoch, epochs), self.update_cost)
 
     def _entropy_coef(self, epoch: int, epochs: int) -> float:
         if epoch < self.relaxed_epochs and self.relaxed_entropy_coef is not None:
@@ -154,7 +156,9 @@ class AgentObjective(AgentSettings):
 
         J_1 is the cross-entropy, summed over the steps where there is one for each; with VIMCO that of the
         averaged prediction. -J_2 is summed over all layers and directions that sample. Relaxed choices are
-        trained by J_1 itself; of J_2 the entropy is left, which is exact then.
+        trained by J_1 itself; of J_2 the entropy is left, which is exact then. Skips that leave words out and
+        pass a gradient through what they read (Skip RNN) pay for it: the budget loss of Campos et al. (2018),
+        Eq. 6, is added.
 
         Args:
             stage: of this epoch; the model was called with its policy.
@@ -186,7 +190,7 @@ class AgentObjective(AgentSettings):
         if reverse is None:
             reverse = (False,) * len(decisions)
         rewards = self._checked_rewards(stage, nll, decisions, valid, rewards, correct)
-        total = jnp.zeros((), rewards.dtype)
+        total = budget = jnp.zeros((), rewards.dtype)
         for i, (skip, decision, back) in enumerate(zip(skips, decisions, reverse, strict=True)):
             if skip.is_stochastic:
                 traces = decision, rewards, valid, None if values is None else values[i]
@@ -196,7 +200,10 @@ class AgentObjective(AgentSettings):
                 counted = None if weights is None else weights > 0
                 losses = self._of_agent(stage, *traces, counted, average, axis_name)
                 total = total + _weighted_mean(losses, weights)
-        return self._of_network(stage, nll, valid, weights) + self.rl_coef * total
+            if decision.update is not None and skip.differentiable(stage.policy.mode, False):
+                updates = decision.update if valid is None else jnp.where(valid, decision.update, 0)
+                budget = budget + stage.update_cost * _weighted_mean(updates.sum(axis=1), weights)
+        return self._of_network(stage, nll, valid, weights) + self.rl_coef * total + budget
 
     def _checked_rewards(self, stage, nll, decisions, valid, rewards, correct) -> Float[Array, "..."]:
         """The rewards, stopped, every shape beside them looked at."""

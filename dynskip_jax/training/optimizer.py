@@ -1,24 +1,28 @@
 """Optimizers as update directions; the loop multiplies them by the epoch's learning rate."""
 
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import jax
 import optax
 
+Kind = Literal["sgd", "adam", "adagrad"]
+
 
 def make_optimizer(
-    kind: Literal["sgd", "adam"],
+    kind: Kind,
     *,
     clip: float | None = None,
     weight_decay: float = 0.0,
     momentum: float = 0.0,
     agent_learning_rate: float | None = None,
     learning_rate: float = 1.0,
+    frozen: Sequence[str] = (),
 ) -> optax.GradientTransformation:
     """Builds the direction of descent, before the learning rate and without the minus sign.
 
     Args:
-        kind: plain gradient descent, or Adam with Optax's defaults.
+        kind: plain gradient descent, Adam with Optax's defaults, or Adagrad, whose sums start from 0.
         clip: largest global norm of the gradient; None for no limit.
         weight_decay: this times the parameters is added to the clipped gradient of the network.
         momentum: of plain gradient descent, how much of the direction of the step before is added.
@@ -26,10 +30,16 @@ def make_optimizer(
             agents have an Adam of their own which begins with this rate and follows the network's schedule,
             and a noisy score-function gradient then takes no share of the network's clipping norm.
         learning_rate: the network's initial rate, which the loop multiplies all by.
+        frozen: names of modules whose parameters stay as they are; they have no part in clipping.
     """
+    kinds = {
+        "sgd": optax.identity,
+        "adam": optax.scale_by_adam,
+        "adagrad": lambda: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
+    }
 
     def direction(kind: str, decay: float) -> optax.GradientTransformation:
-        parts = [optax.scale_by_adam() if kind == "adam" else optax.identity()]
+        parts = [kinds[kind]()]
         if kind == "sgd" and momentum:
             parts = [optax.trace(momentum)]
         if decay:
@@ -38,17 +48,23 @@ def make_optimizer(
             parts.insert(0, optax.clip_by_global_norm(clip))
         return parts[0] if len(parts) == 1 else optax.chain(*parts)
 
-    network = direction(kind, weight_decay)
-    if agent_learning_rate is None:
-        return network
-    agent = optax.chain(direction("adam", 0.0), optax.scale(agent_learning_rate / learning_rate))
-    return optax.partition({"network": network, "agent": agent}, _labels)
+    groups = {"network": direction(kind, weight_decay)}
+    if agent_learning_rate is not None:
+        own_rate = optax.scale(agent_learning_rate / learning_rate)
+        groups["agent"] = optax.chain(direction("adam", 0.0), own_rate)
+    if frozen:
+        groups["frozen"] = optax.set_to_zero()
+    if len(groups) == 1:
+        return groups["network"]
+    modules = {"agent": ("agent", "critics") if "agent" in groups else (), "frozen": tuple(frozen)}
+    return optax.partition(groups, _labels(modules))
 
 
-def _labels(params):
-    """Names each parameter's group: those below modules called `agent` or `critics`, and the rest."""
+def _labels(modules: dict[str, tuple[str, ...]]) -> Callable[[Any], Any]:
+    """Names each parameter's group: that of a module which it is below, else the network."""
 
     def label(path, _):
-        return "agent" if any(getattr(p, "key", None) in ("agent", "critics") for p in path) else "network"
+        names = {getattr(part, "key", None) for part in path}
+        return next((group for group, own in modules.items() if names & set(own)), "network")
 
-    return jax.tree_util.tree_map_with_path(label, params)
+    return lambda params: jax.tree_util.tree_map_with_path(label, params)

@@ -25,12 +25,14 @@ class Sweep(NamedTuple):
         max_skip: of each model the largest k that its agent may choose; the models share a K that is larger.
         entropy_coef: β of each model's objective.
         temperature: τ of each model's relaxed choices.
+        update_cost: of each model's objective.
     """
 
     mix: tuple[float, ...] | None = None
     max_skip: tuple[int, ...] | None = None
     entropy_coef: tuple[float, ...] | None = None
     temperature: tuple[float, ...] | None = None
+    update_cost: tuple[float, ...] | None = None
 
     def stage(
         self, objective: AgentObjective, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
@@ -48,7 +50,11 @@ class Sweep(NamedTuple):
         policy = self.policy(
             stages[0].policy.mode, count, skips, temperature=[stage.policy.temperature for stage in stages]
         )
-        return AgentStage(policy, np.array([stage.entropy_coef for stage in stages], np.float32))
+        numbers = (
+            np.array([getattr(stage, name) for stage in stages], np.float32)
+            for name in ("entropy_coef", "update_cost")
+        )
+        return AgentStage(policy, *numbers)
 
     def policy(
         self,
@@ -72,6 +78,6 @@ class Sweep(NamedTuple):
 
     def _objective(self, objective: AgentObjective, number: int) -> AgentObjective:
         """Of one of the models."""
-        own = {"entropy_coef": self.entropy_coef, "temperature": self.temperature}
+        own = {name: getattr(self, name) for name in ("entropy_coef", "temperature", "update_cost")}
         swept = {name: values[number] for name, values in own.items() if values is not None}
         return dataclasses.replace(objective, **swept) if swept else objective

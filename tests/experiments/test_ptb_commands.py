@@ -43,7 +43,7 @@ def test_explain_prints_what_the_models_say(command, compared):
         assert listed in outcome.out
         for position, token in enumerate(tokens[1:]):
             assert f"{probabilities[position, token]:.4f}" in outcome.out
-    assert [found.has_agent for found in models.values()] == [False, True]
+    assert [found.shows_choices for found in models.values()] == [False, True]
     (picture,) = re.findall(r"picture: (\S+)", outcome.out)
     digest = hashlib.sha256(TEXT.encode()).hexdigest()[:8]
     assert picture == str(compared / "plots" / f"explain-dynamic-3-seed-1-a-b-b-c-h-{digest}.png")

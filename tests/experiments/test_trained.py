@@ -71,7 +71,7 @@ def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
     assert embedding.shape == (9, 4)
     other = trained.load(compared_ptb.folder, seed=1)
     assert not np.array_equal(embedding, other.params["embedding"]["embedding"][...])
-    assert trained.load(compared_ptb.folder, "lstm").has_agent is False and found.has_agent
+    assert trained.load(compared_ptb.folder, "lstm").shows_choices is False and found.shows_choices
 
 
 def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, numbers):

@@ -1,0 +1,241 @@
+"""The Large Movie Review Dataset (Maas et al. 2011): find and read it, hold a part of train out as dev."""
+
+import json
+import os
+import re
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dynskip_jax.data import tfds_tools
+from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
+from dynskip_jax.data.ptb import is_reachable
+from dynskip_jax.data.sentences import Labelled, held_out, numbered_lines, review_words
+from dynskip_jax.data.text import read_lines
+from dynskip_jax.errors import UserError
+
+NAME = "imdb"
+VERSION = "1.0.0"
+LABELS = ("negative", "positive")
+SPLITS = ("train", "test")
+DEV_SHARE = 0.15
+UPSTREAM_URL = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
+ARCHIVE_FOLDER = "aclImdb"
+_FOLDERS = ("neg", "pos")  # the place of each is its label
+_FILE = re.compile(r"(\d+)_(\d+)\.txt")
+
+
+class Review(NamedTuple):
+    """A review as it was written.
+
+    Attributes:
+        text: with its HTML line breaks.
+        label: 0, negative, or 1, positive.
+    """
+
+    text: str
+    label: int
+
+
+def read_imdb(folder: str | os.PathLike[str]) -> dict[str, list[Review]]:
+    """Reads `train` and `test` of the official split, negative reviews first, in the order of their numbers.
+
+    Args:
+        folder: has train.jsonl and test.jsonl (or .gz), an object with `text` and `label` on each line; or
+            is the folder aclImdb of the upstream archive, or has it.
+
+    Raises:
+        UserError: files are missing or not as they should be; the message names file and line.
+    """
+    folder = Path(folder)
+    found = {}
+    for split in SPLITS:
+        files = [path for end in ("", ".gz") if (path := folder / f"{split}.jsonl{end}").is_file()]
+        if len(files) > 1:
+            raise UserError(f"{folder} has both {files[0].name} and {files[1].name}: keep one")
+        if files:
+            found[split] = _read_json_lines(files[0])
+    if len(found) == len(SPLITS):
+        return found
+    if found:
+        missing = next(split for split in SPLITS if split not in found)
+        raise UserError(f"{folder} has no {missing}.jsonl or {missing}.jsonl.gz: put it there")
+    archive = folder / ARCHIVE_FOLDER if (folder / ARCHIVE_FOLDER).is_dir() else folder
+    return {split: _read_split_folder(archive / split) for split in SPLITS}
+
+
+def _read_json_lines(path: Path) -> list[Review]:
+    reviews = []
+    for _, line, bad in numbered_lines(read_lines(path), path):
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise bad(f"no JSON ({error})") from None
+        if not isinstance(found, dict) or not {"text", "label"} <= found.keys():
+            raise bad("no object with text and label")
+        text, label = found["text"], found["label"]
+        if label not in (0, 1) or isinstance(label, bool):
+            raise bad(f"the label {label!r} does not exist: 0 is negative, 1 positive")
+        if not isinstance(text, str) or not review_words(text):
+            raise bad("the text has no words")
+        reviews.append(Review(text, label))
+    return reviews
+
+
+def _read_split_folder(folder: Path) -> list[Review]:
+    reviews = []
+    for label, name in enumerate(_FOLDERS):
+        paths = [(int(named[1]), path) for path, named in _files(folder / name)]
+        for _, path in sorted(paths):
+            reviews.append(Review(_text(path), label))
+    return reviews
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, re.Match]]:
+    try:
+        paths = list(folder.iterdir())
+    except OSError as error:
+        raise UserError(
+            f"{folder} is not a readable folder ({error.strerror or error}): name a folder with train.jsonl "
+            f"and test.jsonl, or with {ARCHIVE_FOLDER} of {UPSTREAM_URL}"
+        ) from None
+    found = [(path, named) for path in paths if (named := _FILE.fullmatch(path.name))]
+    if not found:
+        raise UserError(f"{folder} has no reviews, files named like 0_9.txt: unpack {UPSTREAM_URL} again")
+    yield from found
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte offset {error.start}): convert it") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror or error}): check its permissions") from None
+    if not review_words(text):
+        raise UserError(f"{path}, line 1: the text has no words")
+    return text
+
+
+def imdb_splits(reviews: Mapping[str, Sequence[Review]], dev_seed: int = 0) -> dict[str, Iterator[Labelled]]:
+    """Returns the words and labels of `train`, `dev` and `test`, each to be read once.
+
+    Args:
+        reviews: of `train` and `test`.
+        dev_seed: of the 15 % of train that are held out as `dev`; the order of the reviews stays.
+    """
+    rest, held = held_out(len(reviews["train"]), DEV_SHARE, dev_seed)
+    train = reviews["train"]
+    parts = {"train": [train[i] for i in rest], "dev": [train[i] for i in held], "test": reviews["test"]}
+    return {
+        split: (Labelled(review_words(review.text), review.label) for review in own)
+        for split, own in parts.items()
+    }
+
+
+def find_imdb(
+    data: str | os.PathLike[str] | None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    tfds_dir: str | os.PathLike[str] | None = None,
+) -> tuple[dict[str, list[Review]], str]:
+    """Reads the reviews from the first place that has them.
+
+    1. `data`, the user's folder;
+    2. the sub-folder imdb of `$DYNSKIP_DATA_DIR`;
+    3. the TFDS cache;
+    4. the upstream archive, which is then kept in the TFDS cache; gives up at once without a network.
+
+    Args:
+        data: see `read_imdb`; None goes on to the next place.
+        environ: the environment variables.
+        tfds_dir: the TFDS directory; None takes TFDS's own (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
+
+    Returns:
+        The reviews of `train` and `test`, and a phrase for where they were found.
+
+    Raises:
+        UserError: they are nowhere, or not as they should be.
+    """
+    folder = named_folder(NAME, environ) if data is None else Path(data).expanduser()
+    if folder is not None:
+        return read_imdb(folder), f"the folder {folder}"
+    directory = Path(tfds_dir) if tfds_dir is not None else tfds_tools.default_directory(environ)
+    prepared = prepared_folder(directory)
+    if tfds_tools.is_prepared(prepared):
+        return load_prepared_imdb(directory), f"the TFDS cache {prepared}"
+    problem = "its upstream address does not answer"
+    if is_reachable(UPSTREAM_URL):
+        try:
+            prepare_imdb(directory)
+            return load_prepared_imdb(directory), f"{UPSTREAM_URL}, now kept in {prepared}"
+        except Exception as error:  # TFDS's own, requests' and the file system's
+            problem = f"its download failed: {' '.join(str(error).split())[:200]}"
+    raise UserError(
+        f"IMDB was not found ({problem}): unpack {UPSTREAM_URL} and name the folder with --data DIR, or put "
+        f"it into ${DATA_VARIABLE}/{NAME}"
+    )
+
+
+def prepared_folder(tfds_dir: str | os.PathLike[str]) -> Path:
+    """Where TFDS keeps the prepared reviews."""
+    return Path(tfds_dir) / NAME / VERSION
+
+
+def prepare_imdb(tfds_dir: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> None:
+    """Puts the reviews into the TFDS cache, from `folder` or, without one, from the upstream archive.
+
+    Raises:
+        UserError: they are not as they should be.
+        OSError: `tfds_dir` cannot be written.
+    """
+    from dynskip_jax.data.imdb_builder import Imdb
+
+    # The download is kept only for the time of the preparation: a broken one must not be found again.
+    with tempfile.TemporaryDirectory() as downloads, tfds_tools.quietly():
+        Imdb(folder=folder, data_dir=tfds_dir).download_and_prepare(download_dir=downloads)
+
+
+def load_prepared_imdb(tfds_dir: str | os.PathLike[str]) -> dict[str, list[Review]]:
+    """Reads the reviews from the TFDS cache.
+
+    Raises:
+        UserError: the cache is damaged.
+    """
+    from dynskip_jax.data.imdb_builder import Imdb
+
+    folder = prepared_folder(tfds_dir)
+    records = tfds_tools.read_splits(lambda: Imdb(data_dir=tfds_dir), folder)
+    try:
+        return {
+            split: [Review(record["text"].decode("utf-8"), int(record["label"])) for record in records[split]]
+            for split in SPLITS
+        }
+    except (KeyError, UnicodeDecodeError) as error:
+        raise tfds_tools.damaged(folder, error) from error
+
+
+def unpack_imdb(archive: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
+    """Copies the labelled reviews of the upstream archive into `folder`, and returns where they are.
+
+    Raises:
+        UserError: the archive is damaged.
+    """
+    place = re.compile(rf"(?:\./)?{ARCHIVE_FOLDER}/(train|test)/(neg|pos)/(\d+_\d+\.txt)")
+    top = Path(folder) / ARCHIVE_FOLDER
+    for split in SPLITS:
+        for name in _FOLDERS:
+            (top / split / name).mkdir(parents=True)
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                named = place.fullmatch(member.name)
+                if named and member.isfile():
+                    # Read and write rather than extract: nothing in the archive chooses where a file goes.
+                    with tar.extractfile(member) as file:
+                        top.joinpath(*named.groups()).write_bytes(file.read())
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise UserError(f"the archive from {UPSTREAM_URL} is damaged ({error}): try again later") from error
+    return top

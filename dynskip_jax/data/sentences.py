@@ -1,0 +1,251 @@
+"""Texts with a label, or pairs of them with a rating: split into words, numbered, and padded."""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences
+from dynskip_jax.data.vocabulary import UNK, Vocabulary
+from dynskip_jax.errors import UserError
+
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+# A word, with apostrophes inside it; or up to three of the same mark.
+_REVIEW_WORD = re.compile(r"\w+(?:['’]\w+)*|([^\w\s])\1{0,2}")
+# What the Penn Treebank writes apart: n't and 's; brackets by name; words with hyphens, dots or slashes.
+_TREEBANK_WORD = re.compile(
+    r"-[lr][rscb]b-|\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,/:&]\w+)*|([^\w\s])\1*"
+)
+
+
+def review_words(text: str) -> list[str]:
+    """Returns the words of a text as people type it, lower-case.
+
+    A word is letters and digits in any script, with apostrophes inside it; any other character that is no
+    blank stands for itself, up to three of the same together (`...`, `!!!`). HTML line breaks, of which
+    IMDB's reviews are full, are blanks.
+    """
+    return [found[0] for found in _REVIEW_WORD.finditer(_BREAK.sub(" ", text).lower())]
+
+
+def treebank_words(text: str) -> list[str]:
+    """Returns the words of a text much as the Penn Treebank has them, lower-case: `is n't`, `it 's`, `(`."""
+    return [found[0] for found in _TREEBANK_WORD.finditer(text.lower())]
+
+
+class Labelled(NamedTuple):
+    """Words and their class."""
+
+    words: Sequence[str]
+    label: int
+
+
+class Pair(NamedTuple):
+    """Two sentences and how alike they are."""
+
+    first: Sequence[str]
+    second: Sequence[str]
+    rating: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceCorpus:
+    """A corpus as ids.
+
+    Attributes:
+        name: what results call it.
+        vocabulary: of the words of train; `<unk>` is the first.
+        splits: `train`, `dev` and `test`.
+        source: a phrase for people: where it was found.
+        unknown: of each split the share of its words that are `<unk>`.
+        cropped: of each split how many texts were longer than what is kept of them.
+    """
+
+    name: str
+    vocabulary: Vocabulary
+    splits: Mapping[str, Examples]
+    source: str
+    unknown: Mapping[str, float]
+    cropped: Mapping[str, int]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Examples of each split, and words of the vocabulary."""
+        return {name: len(split) for name, split in self.splits.items()} | {
+            "vocabulary": len(self.vocabulary)
+        }
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over vocabulary, ids, lengths and targets."""
+        digest = hashlib.sha256("\n".join(self.vocabulary.tokens).encode())
+        for name, split in self.splits.items():
+            digest.update(f"\n{name} {len(split)}\n".encode())
+            arrays = split.inputs.values() if isinstance(split.inputs, dict) else [split.inputs]
+            for array in (*arrays, split.targets, split.seq_lengths):
+                digest.update(f"{array.dtype} {array.shape}\n".encode())
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    @property
+    def about(self) -> str:
+        """A line for people: how many words are unknown, and how many texts are cropped."""
+        unknown = ", ".join(f"{100 * share:.2g} % of {name}" for name, share in self.unknown.items())
+        line = f"words that the vocabulary of {len(self.vocabulary):,} has not: {unknown}"
+        if not any(self.cropped.values()):
+            return line
+        cropped = ", ".join(f"{count:,} of {name}" for name, count in self.cropped.items())
+        return f"{line}; texts cropped: {cropped}"
+
+
+def word_vocabulary(
+    counts: Mapping[str, int], *, min_count: int = 1, max_words: int | None = None
+) -> Vocabulary:
+    """Returns `<unk>` and the words, most frequent first, ties in alphabetical order.
+
+    Args:
+        counts: how often each word occurs in train.
+        min_count: words that occur less often are left out.
+        max_words: how many words there may be, beside `<unk>`; None for all.
+    """
+    words = sorted(word for word in counts if counts[word] >= min_count and word != UNK)
+    words.sort(key=lambda word: -counts[word])
+    return Vocabulary((UNK, *words[:max_words]))
+
+
+class _Numbers:
+    """Numbers for words as they come: texts are kept as numbers alone, a tenth of what words take."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+
+    def of(self, words: Sequence[str]) -> Int[np.ndarray, " time"]:
+        """A number for each word; a word that is new takes the next one."""
+        index = self.index
+        return np.fromiter((index.setdefault(word, len(index)) for word in words), np.int32, len(words))
+
+
+def labelled_corpus(
+    name: str,
+    splits: Mapping[str, Iterable[Labelled]],
+    source: str,
+    *,
+    min_count: int = 1,
+    max_words: int | None = None,
+    max_length: int | None = None,
+    buckets: int = 8,
+) -> SentenceCorpus:
+    """Numbers texts with a class each.
+
+    Args:
+        name: of the corpus.
+        splits: the texts of `train`, `dev` and `test`, each read once.
+        source: where it was found.
+        min_count: see `word_vocabulary`.
+        max_words: likewise.
+        max_length: longer texts are cropped to their first words; None: they are kept whole.
+        buckets: to how many lengths batches are padded.
+    """
+    numbers, ids, labels = _Numbers(), {}, {}
+    for split, texts in splits.items():
+        ids[split], labels[split] = [], []
+        for text in texts:
+            ids[split].append(numbers.of(text.words))
+            labels[split].append(text.label)
+    cropped = {split: sum(len(own) > (max_length or len(own)) for own in ids[split]) for split in ids}
+    ids = {split: [own[:max_length] for own in ids[split]] for split in ids}
+    vocabulary, renumbered = _vocabulary(numbers, ids["train"], min_count, max_words)
+    examples, unknown = {}, {}
+    for split, texts in ids.items():
+        inputs, lengths = pad_sequences([renumbered[own] for own in texts])
+        unknown[split] = _share_unknown([inputs[row, :n] for row, n in enumerate(lengths)])
+        targets = np.array(labels[split], np.int32)
+        examples[split] = Examples(inputs, targets, lengths, buckets=length_buckets(lengths, buckets))
+    return SentenceCorpus(name, vocabulary, examples, source, unknown, cropped)
+
+
+def pair_corpus(
+    name: str,
+    splits: Mapping[str, Iterable[Pair]],
+    source: str,
+    *,
+    min_count: int = 1,
+    max_words: int | None = None,
+    buckets: int = 4,
+) -> SentenceCorpus:
+    """Numbers pairs of sentences: each row has the first and then the second; see `pair_inputs`.
+
+    The arguments are those of `labelled_corpus`.
+    """
+    numbers, ids, ratings = _Numbers(), {}, {}
+    for split, pairs in splits.items():
+        ids[split], ratings[split] = [], []
+        for pair in pairs:
+            ids[split].append((numbers.of(pair.first), numbers.of(pair.second)))
+            ratings[split].append(pair.rating)
+    sentences = [sentence for pair in ids["train"] for sentence in pair]
+    vocabulary, renumbered = _vocabulary(numbers, sentences, min_count, max_words)
+    examples, unknown = {}, {}
+    for split, pairs in ids.items():
+        rows = [pair_inputs(renumbered[first], renumbered[second]) for first, second in pairs]
+        tokens, lengths = pad_sequences([row["tokens"] for row in rows])
+        marks, _ = pad_sequences([row["sentences"] for row in rows])
+        unknown[split] = _share_unknown([row["tokens"] for row in rows])
+        examples[split] = Examples(
+            {"tokens": tokens, "sentences": marks},
+            np.array(ratings[split], np.float32),
+            lengths,
+            buckets=length_buckets(lengths, buckets),
+        )
+    return SentenceCorpus(name, vocabulary, examples, source, unknown, dict.fromkeys(ids, 0))
+
+
+def pair_inputs(
+    first: Int[np.ndarray, " first"], second: Int[np.ndarray, " second"]
+) -> dict[str, Int[np.ndarray, " time"]]:
+    """Returns two sentences in one row: their `tokens`, and of which of the `sentences` each is, 0 or 1."""
+    marks = np.repeat(np.arange(2, dtype=np.int32), [len(first), len(second)])
+    return {"tokens": np.concatenate([first, second]).astype(np.int32), "sentences": marks}
+
+
+def held_out(
+    num_examples: int, share: float, seed: int
+) -> tuple[Int[np.ndarray, " rest"], Int[np.ndarray, " held"]]:
+    """Returns which examples are left to train on and which are held out, each in their order."""
+    order = np.random.default_rng([seed, num_examples]).permutation(num_examples)
+    count = round(share * num_examples)
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def numbered_lines(lines: Iterable[str], where: object) -> Iterator[tuple[int, str, Callable]]:
+    """Yields the number and the text of each line, and what makes an error of a problem with it."""
+    for number, line in enumerate(lines, 1):
+
+        def bad(problem: str, number: int = number) -> UserError:
+            return UserError(f"{where}, line {number}: {problem}")
+
+        yield number, line, bad
+
+
+def _vocabulary(
+    numbers: _Numbers, train: Sequence[Int[np.ndarray, "_"]], min_count: int, max_words: int | None
+) -> tuple[Vocabulary, Int[np.ndarray, " numbers"]]:
+    """The vocabulary of train, and the id of each number."""
+    found = np.bincount(np.concatenate([np.zeros(0, np.int32), *train]), minlength=len(numbers.index))
+    words = list(numbers.index)
+    counts: dict[str, Any] = collections.Counter(
+        {words[number]: int(found[number]) for number in np.flatnonzero(found)}
+    )
+    vocabulary = word_vocabulary(counts, min_count=min_count, max_words=max_words)
+    return vocabulary, vocabulary.encode(words)
+
+
+def _share_unknown(texts: Sequence[Int[np.ndarray, "_"]]) -> float:
+    """The share of words that are `<unk>`, id 0."""
+    return float(np.mean(np.concatenate([np.zeros(0, np.int32), *texts]) == 0)) if texts else 0.0

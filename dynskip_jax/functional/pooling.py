@@ -1,0 +1,50 @@
+"""One vector of the states of a sequence, or of a part of it: the last one, the mean or the maximum."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from dynskip_jax.errors import UserError
+
+Pooling = Literal["last", "mean", "max"]
+
+
+def pool_states(
+    states: Float[Array, "batch time features"],
+    where: Bool[Array, "batch time"],
+    pooling: Pooling,
+    *,
+    backward: int = 0,
+) -> Float[Array, "batch features"]:
+    """Returns a vector for each sequence.
+
+    Args:
+        states: (batch, time, features).
+        where: which of them count; where none do the vector is zeros.
+        pooling: `last`, the one after everything was read; `mean`; or `max`, of each feature.
+        backward: how many of the features, the last ones, are of a layer that reads from the end: after
+            everything was read it stands at the first step.
+
+    Raises:
+        UserError: there is no such pooling.
+    """
+    counts = where[..., None]
+    if pooling == "mean":
+        return jnp.where(counts, states, 0).sum(axis=1) / jnp.maximum(counts.sum(axis=1), 1)
+    if pooling == "max":
+        highest = jnp.where(counts, states, -jnp.inf).max(axis=1, initial=-jnp.inf)
+        return jnp.where(counts.any(axis=1), highest, 0)
+    if pooling != "last":
+        raise UserError(f"there is no pooling {pooling!r}: choose last, mean or max")
+    # The last step that counts, and the first one; 0 of none, whose states are then left out.
+    steps = jnp.arange(where.shape[1])[None, :]
+    last = jnp.where(where, steps, 0).max(axis=1, initial=0)
+    first = jnp.argmax(where, axis=1)
+
+    def at(step: Array, part: Array) -> Array:
+        return jnp.take_along_axis(part, step[:, None, None], axis=1)[:, 0]
+
+    forward = states.shape[-1] - backward
+    ends = jnp.concatenate([at(last, states[..., :forward]), at(first, states[..., forward:])], axis=-1)
+    return jnp.where(where.any(axis=1)[:, None], ends, 0)

@@ -1,0 +1,146 @@
+"""How alike two sentences are: one stack reads both, and a ReLU layer compares (Tai et al. 2015)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from dynskip_jax import functional as F
+from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.functional.pooling import Pooling
+from dynskip_jax.models.classifier import ClassifierOutput
+from dynskip_jax.nn.cells import needed_key
+from dynskip_jax.nn.linear import Linear
+from dynskip_jax.nn.stack import SkipStack
+
+
+class SentencePairModel(nnx.Module):
+    """Reads two sentences in one row, each from the initial state, and says which rating they have.
+
+    With h₁ and h₂ what was made of the two, hₛ = ReLU(W^(x) (h₁ ⊙ h₂) + W^(+) |h₁ - h₂| + b^(h)), and the
+    ratings' probabilities are softmax(W^(p) hₛ + b^(p)). That of Tai et al. (2015), Eq. 15, with the
+    activation of the paper on untied LSTMs (its Eq. 22).
+
+    Args:
+        embedding: maps token ids to features and says how many (`.features`), as `nnx.Embed` does.
+        hidden_features: size of every layer's state.
+        num_ratings: number of classes.
+        skips: the time skip of each layer, bottom first.
+        similarity_features: size of hₛ; the paper's is 50.
+        transition: the transition of every layer, or one for each.
+        depth_skip: what each layer receives from further below; see `SkipStack`.
+        bidirectional: whether there are two directions.
+        pooling: which vector of a sentence's states h₁ and h₂ are; see `functional.pool_states`.
+        dropout: rate on every layer's input and on h₁ and h₂, or one rate for each of these places.
+        locked: drop the same features of a layer's input at all steps of a row.
+        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
+        cell_options: options of `SkipCell` for all layers, or one mapping for each.
+        rngs: source of the initial parameters.
+    """
+
+    def __init__(
+        self,
+        embedding: nnx.Module,
+        hidden_features: int,
+        num_ratings: int,
+        skips: Sequence[F.TimeSkip],
+        *,
+        similarity_features: int = 50,
+        transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
+        depth_skip: F.DepthSkip | None = None,
+        bidirectional: bool = False,
+        pooling: Pooling = "last",
+        dropout: float | Sequence[float] = 0.0,
+        locked: bool = False,
+        dtype: Any = None,
+        cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
+        rngs: nnx.Rngs,
+    ):
+        if isinstance(dropout, int | float):
+            dropout = (dropout,) * (len(skips) + 1)
+        self.embedding = embedding
+        self.pooling = pooling
+        self.backward = hidden_features if bidirectional else 0
+        self.dropout = dropout[-1]
+        self.stack = SkipStack(
+            embedding.features,
+            hidden_features,
+            skips,
+            transition=transition,
+            depth_skip=depth_skip,
+            bidirectional=bidirectional,
+            dropout=(*dropout[:-1], 0.0),
+            locked=locked,
+            dtype=dtype,
+            cell_options=cell_options,
+            rngs=rngs,
+        )
+        features = hidden_features + self.backward
+        self.product = Linear(features, similarity_features, dtype=dtype, rngs=rngs)
+        self.difference = Linear(features, similarity_features, use_bias=False, dtype=dtype, rngs=rngs)
+        self.softmax = Linear(similarity_features, num_ratings, dtype=dtype, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "batch time"],
+        sentences: Int[Array, "batch time"],
+        *,
+        seq_lengths: Int[Array, " batch"] | None = None,
+        policy: F.Policy | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        weight_key: Key[Array, ""] | None = None,
+        deterministic: bool | None = None,
+    ) -> ClassifierOutput:
+        """Compares the two sentences of each row.
+
+        Args:
+            tokens: ids of the first sentence and then of the second, (batch, time).
+            sentences: 0 at tokens of the first, 1 at those of the second, (batch, time).
+            seq_lengths: lengths of both together, (batch,).
+            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
+            rngs: for choices and dropout: a PRNG key, one per row, (batch,), an `nnx.Rngs` or a stream.
+            weight_key: one PRNG key for the cells' `weight_dropout`, in place of one made of `rngs`.
+            deterministic: overrides what `.train()` and `.eval()` say.
+        """
+        deterministic = self.stack.deterministic if deterministic is None else deterministic
+        keys = (None, None)
+        if not deterministic and self.dropout:
+            own, rngs = split_each(needed_key(rngs, "this model"), 2)
+            keys = split_each(example_keys(own, tokens.shape[:1]), 2)
+        outputs = self.stack(
+            self.embedding(tokens),
+            seq_lengths=seq_lengths,
+            segment_ids=sentences,
+            policy=policy,
+            rngs=rngs,
+            weight_key=weight_key,
+            deterministic=deterministic,
+        )
+        valid = jnp.ones(tokens.shape, bool)
+        if seq_lengths is not None:
+            valid = F.length_mask(seq_lengths, tokens.shape[1])
+        first, second = (
+            F.dropout(
+                key,
+                self.dropout,
+                F.pool_states(outputs.h, valid & (sentences == number), self.pooling, backward=self.backward),
+            )
+            for number, key in enumerate(keys)
+        )
+        similarity = self.product(first * second) + self.difference(jnp.abs(first - second))
+        logits = self.softmax(jax.nn.relu(similarity))
+        return ClassifierOutput(logits, outputs.decisions, outputs.observations, outputs.h)
+
+
+def rating_distribution(ratings: Float[Array, " batch"], num_ratings: int) -> Float[Array, "batch ratings"]:
+    """Returns p over 1..R with mean y: on ⌊y⌋ and ⌊y⌋ + 1 alone (Tai et al. 2015, Eq. 16).
+
+    Args:
+        ratings: y in [1, R], (batch,).
+        num_ratings: R.
+    """
+    distance = jnp.abs(ratings[:, None] - jnp.arange(1, num_ratings + 1)[None, :])
+    return jnp.maximum(1 - distance, 0)

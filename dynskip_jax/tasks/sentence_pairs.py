@@ -1,0 +1,52 @@
+"""How alike two sentences are, as a number: the task of SICK's relatedness (Tai et al. 2015, Section 4.2)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.stats
+from flax import nnx
+from jax.scipy.special import xlogy
+from jaxtyping import Array, Float
+
+from dynskip_jax.data.batching import Batch
+from dynskip_jax.models.sentence_pair import rating_distribution
+from dynskip_jax.tasks.classification import Classification
+from dynskip_jax.tasks.task import Judged
+
+
+class SentencePairs(Classification):
+    """A rating for each pair; trains a `SentencePairModel`.
+
+    Inputs are `data.sentences.pair_inputs`, targets ratings from 1 on. The loss is the Kullback-Leibler
+    divergence KL(p || p̂) from the ratings' two-point distribution p; the prediction is p̂'s mean, judged by
+    Pearson's r, by Spearman's ρ and by the mean squared error.
+    """
+
+    score, headline, has_host_metrics = "pearson", "kl", True
+
+    def call(self, model: nnx.Module, batch: Batch, **how: Any) -> Any:
+        """See `Classification`."""
+        inputs = batch.inputs
+        return model(inputs["tokens"], inputs["sentences"], seq_lengths=batch.seq_lengths, **how)
+
+    def judge(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> Judged:
+        """See `Task`."""
+        p = rating_distribution(batch.targets, log_probs.shape[-1])
+        divergence = (xlogy(p, p) - p * log_probs).sum(axis=-1)
+        return Judged(divergence, None, {"kl": divergence})
+
+    def predict(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> Float[Array, " rows"]:
+        """See `Task`; the mean rating."""
+        return jnp.exp(log_probs) @ jnp.arange(1, log_probs.shape[-1] + 1, dtype=log_probs.dtype)
+
+    def host_metrics(self, split: str, predictions: Sequence[Any]) -> Mapping[str, float]:
+        """See `Task`; correlations are 0 where all predictions are alike, which have none."""
+        said = np.asarray(predictions, np.float64)
+        true = np.asarray(self.splits[split].targets, np.float64)
+        pearson = spearman = 0.0
+        if np.ptp(said) and np.ptp(true):
+            pearson = float(scipy.stats.pearsonr(said, true).statistic)
+            spearman = float(scipy.stats.spearmanr(said, true).statistic)
+        return {"pearson": pearson, "spearman": spearman, "mse": float(np.mean((said - true) ** 2))}

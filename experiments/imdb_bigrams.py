@@ -1,0 +1,68 @@
+"""A linear model on words and pairs of words, which recurrent ones have to beat: the command `bigrams`."""
+
+import itertools
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from dynskip_jax.data.imdb import find_imdb, imdb_splits
+from dynskip_jax.errors import UserError
+from experiments.command_line import Command
+from experiments.imdb import BigramFlags
+
+
+def bigrams(command: Command, flags: BigramFlags) -> None:
+    """Fits a logistic regression on which words and pairs of words a review has, and prints its accuracy.
+
+    What is regularised how much is chosen on dev. The first row is trained on what the other models of this
+    experiment are trained on; the second one on dev too.
+
+    Raises:
+        UserError: scikit-learn is not installed, or the data is not found.
+    """
+    try:
+        from sklearn.feature_extraction.text import CountVectorizer
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise UserError(f"`bigrams` needs scikit-learn ({error}): pip install 'dynskip_jax[bench]'") from None
+    reviews, source = find_imdb(flags.data)
+    console, begun = Console(highlight=False), time.monotonic()
+    console.print(f"data: imdb, {source}")
+    texts = {
+        split: [(text.words[: flags.max_length], text.label) for text in own]
+        for split, own in imdb_splits(reviews, flags.dev_seed).items()
+    }
+
+    def features(words: list[str]) -> list[str]:
+        return [*words, *(f"{one} {two}" for one, two in itertools.pairwise(words))]
+
+    def best_of(*parts: str, penalties: Sequence[float]) -> tuple[float, int, dict[str, float]]:
+        """Fits on these splits: the best C on the first other one, how many features, and accuracies."""
+        vectorizer = CountVectorizer(analyzer=features, binary=True, min_df=flags.min_count)
+        train = [text for part in parts for text in texts[part]]
+        x, y = vectorizer.fit_transform(words for words, _ in train), [label for _, label in train]
+        others = {}
+        for split in texts:
+            if split not in parts:
+                words, labels = zip(*texts[split], strict=True)
+                others[split] = vectorizer.transform(words), labels
+        found = {}
+        for C in penalties:
+            # Its own solver for a sparse table with more columns than rows.
+            fitted = LogisticRegression(C=C, solver="liblinear", random_state=0).fit(x, y)
+            found[C] = {split: float(fitted.score(*other)) for split, other in others.items()}
+        best = max(found, key=lambda C: next(iter(found[C].values())))
+        return best, x.shape[1], found[best]
+
+    best, size, scores = best_of("train", penalties=flags.inverse_penalty)
+    rows = [("train", size, scores), ("train and dev", *best_of("train", "dev", penalties=(best,))[1:])]
+    table = Table(title=f"bag of bigrams on imdb, C = {best:g}", title_justify="left")
+    for heading in ("fitted on", "dev accuracy", "test accuracy", "features"):
+        table.add_column(heading, justify="right" if heading != "fitted on" else "left")
+    for name, size, scores in rows:
+        dev = f"{scores['dev']:.2%}" if "dev" in scores else ""
+        table.add_row(name, dev, f"{scores['test']:.2%}", f"{size:,}")
+    console.print(table)
+    console.print(f"{time.monotonic() - begun:.0f} s", style="dim")

@@ -1,0 +1,239 @@
+"""IMDB, SST-5 and SICK from their command lines, on texts small enough for a test."""
+
+import gzip
+import io
+import json
+import sys
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from dynskip_jax.data import Vocabulary
+from dynskip_jax.data import imdb as reviews
+from dynskip_jax.errors import UserError
+from experiments import imdb, load, sick, sst
+from experiments.cli import imported, main
+from experiments.settings import resolve
+from experiments.sst_experiment import SST
+
+GOOD, BAD = ["fine", "great", "lovely"], ["awful", "bad", "dull"]
+REST = ["a", "film", "the", "it", "was", "with"]
+SMALL = ("--features", 4, "--embedding-features", 3, "--agent-features", 3, "--epochs", 1, "--buckets", 1)
+
+
+def text_of(rng, label, length=5):
+    words = [*rng.choice(REST, length), rng.choice((BAD, GOOD)[label])]
+    return " ".join(rng.permutation(words))
+
+
+def run(command, experiment, *arguments):
+    outcome = command(partial(main, experiment.COMMAND), *arguments)
+    assert outcome.status == 0, outcome.err
+    return outcome
+
+
+def predict(command, experiment, folder, text, *more):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(text))
+        return run(command, experiment, "predict", "--run-dir", folder, *more).out.split("\n")[:-1]
+
+
+@pytest.fixture(scope="module")
+def imdb_folder(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("imdb"), np.random.default_rng(0)
+    for split in ("train", "test"):
+        with gzip.open(folder / f"{split}.jsonl.gz", "wt") as file:
+            for number in range(30):
+                label = int(number >= 15)
+                text = f"{text_of(rng, label, 2 + number % 5)}!<br />"
+                file.write(json.dumps({"text": text, "label": label}) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def skippers(command, imdb_folder, tmp_path_factory):
+    """Skip RNN and LSTM-Jump, compared."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    jumps = ("--read-steps", 2, "--max-jump", 3, "--update-bias", -1, "--update-cost", 0.01)
+    arguments = ("--data", imdb_folder, "--compare", "skip_rnn,lstm_jump", *SMALL, *jumps)
+    more = ("--batch-size", 8, "--max-length", 6, "--run-dir", folder)
+    return folder, run(command, imdb, *arguments, *more)
+
+
+def test_skippers_are_compared_by_what_they_read(skippers):
+    folder, outcome = skippers
+    assert "words read" in outcome.out and "paper: Skip LSTM" in outcome.out
+    assert "pretrained word vectors" in outcome.out and "texts cropped: " in outcome.out
+    for row in json.loads((folder / "result.json").read_text())["rows"]:
+        assert 0 < row["metrics"]["test_share_read"]["mean"] < 1
+        assert 0 <= row["metrics"]["test_accuracy"]["mean"] <= 1
+    trained = load(folder, "skip_rnn")
+    assert trained.learner.objective.update_cost == 0.01
+    assert trained.learner.skips[0].update_bias == -1
+    jump = load(folder, "lstm_jump").learner
+    assert (jump.skips[0].max_jump, jump.skips[0].read_steps) == (3, 2)
+
+
+def test_reviews_are_predicted_line_by_line(command, skippers):
+    folder, _ = skippers
+    long = "a film " * 5000
+    lines = predict(command, imdb, folder, f"A great film!\n\n<br />\n{long}\nunheard-of words\n")
+    assert [line.split("  ")[0] in reviews.LABELS for line in lines] == [True, False, False, True, True]
+    assert lines[1] == lines[2] == ""
+    for line in (lines[0], lines[3]):
+        assert 0.5 <= float(line.split("(")[1].rstrip(")")) <= 1
+    # What is cropped says nothing.
+    assert lines[3] == predict(command, imdb, folder, "a film a film a film and more\n")[0]
+
+
+def test_what_was_read_is_drawn(command, skippers):
+    folder, _ = skippers
+    outcome = run(command, imdb, "explain", "--run-dir", folder, "--text", "It was a great film, unseen")
+    for name in ("skip_rnn", "lstm_jump"):
+        (picture,) = (folder / "plots").glob(f"explain-{name}-seed-0-*.png")
+        assert picture.stat().st_size > 1000
+    assert "skip_rnn does not know ,: read as <unk>" in outcome.out
+
+
+def test_input_that_is_not_text_is_one_line(command, skippers, tmp_path):
+    folder, _ = skippers
+    (tmp_path / "texts").write_bytes(b"a film\ncaf\xe9\n")
+    arguments = ("predict", "--run-dir", folder, "--input", tmp_path / "texts")
+    outcome = command(partial(main, imdb.COMMAND), *arguments)
+    assert outcome.status == 2 and outcome.err.count("\n") == 1
+    assert "line 2: not UTF-8" in outcome.err
+    assert outcome.out.count("\n") == 1  # the line before it
+
+
+def test_data_that_is_not_there_is_one_line(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(reviews, "is_reachable", lambda url: False)
+    for experiment in (imdb, sst, sick):
+        outcome = command(partial(main, experiment.COMMAND), "--run-dir", tmp_path / "run")
+        assert outcome.status == 2 and outcome.err.count("\n") == 1, outcome.err
+        assert "--data DIR" in outcome.err
+        assert not (tmp_path / "run").exists()
+
+
+def test_bigrams_beat_guessing(command, imdb_folder):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    outcome = run(command, imdb, "bigrams", "--data", imdb_folder, "--inverse-penalty", "1,10")
+    # Each review has a word that says its class; (dev and) test of two rows.
+    shares = [
+        [float(cell.rstrip("%")) for cell in line.split() if cell.endswith("%")]
+        for line in outcome.out.splitlines()
+        if "train" in line
+    ]
+    assert [len(row) for row in shares] == [2, 1]
+    assert min(shares[0][1], shares[1][0]) > 80
+
+
+# --- SST-5 ---
+
+
+def tree(rng, label):
+    words = text_of(rng, int(label > 2), 3).split()
+    text = f"({label} {words[0]})"
+    for word in words[1:]:
+        text = f"({label} {text} (2 {word}))"
+    return text
+
+
+@pytest.fixture(scope="module")
+def sst_folder(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("sst"), np.random.default_rng(1)
+    for name, size in (("train", 12), ("dev", 10), ("test", 10)):
+        lines = [tree(rng, int(label)) for label in rng.integers(5, size=size)]
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_the_papers_way_on_phrases_from_given_vectors(command, sst_folder, tmp_path):
+    """Untied LSTM, DropConnect, AR and TAR, averaged SGD; vectors that are read, and stay."""
+    (tmp_path / "vectors.txt").write_text("great 0.5 -0.5 0.25\nbad 1 2 3\n")
+    arguments = ("--data", sst_folder, "--preset", "paper", "--transition", "ulstm", "--model", "fixed:2")
+    more = ("--phrases", "--average", "always", "--embeddings", tmp_path / "vectors.txt")
+    more += ("--no-train-embeddings", *SMALL, "--run-dir", tmp_path / "run")
+    outcome = run(command, sst, *arguments, *more, "--dropout-weights", 0.5)
+    assert "(train 84, dev 10, test 10" in outcome.out
+    (tmp_path / "vectors.txt").unlink()  # a finished run is all that is needed
+    trained = load(tmp_path / "run")
+    table = np.asarray(trained.model.embedding.embedding[...])
+    np.testing.assert_array_equal(table[trained.vocabulary.index["bad"]], [1, 2, 3])
+    assert trained.learner.skips[0].max_skip == 2
+    (line,) = predict(command, sst, tmp_path / "run", "A film that isn't great\n")
+    assert line.split("  ")[0] in SST.labels
+
+
+def test_vectors_are_trained_unless_they_are_given(command, sst_folder):
+    arguments = ("--data", sst_folder, "--no-train-embeddings")
+    outcome = command(partial(main, sst.COMMAND), *arguments)
+    assert outcome.status == 2 and "--embeddings FILE" in outcome.err
+
+
+# --- SICK ---
+
+
+def test_pairs_are_rated_and_explained(command, tmp_path):
+    rng = np.random.default_rng(2)
+    for name in ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"):
+        rows = ["pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"]
+        for number in range(12):
+            pair = [text_of(rng, int(label), 3) for label in rng.integers(2, size=2)]
+            rows.append("\t".join([str(number), *pair, f"{rng.uniform(1, 5):.1f}", "NEUTRAL"]))
+        (tmp_path / name).write_text("\r\n".join(rows) + "\r\n")
+    folder = tmp_path / "run"
+    arguments = ("--data", tmp_path, "--model", "dynamic:9", *SMALL, "--batch-size", 4)
+    outcome = run(command, sick, *arguments, "--run-dir", folder, "--similarity-features", 5)
+    assert "test MSE" in outcome.out
+    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    assert {"test_pearson", "test_spearman", "test_mse", "test_pearson_averaged"} <= metrics.keys()
+    lines = predict(command, sick, folder, "a great film\tthe film was fine\n\na\tb\n")
+    assert lines[1] == "" and all(1 <= float(line) <= 5 for line in (lines[0], lines[2]))
+    trained = load(folder)
+    found = trained.experiment.read(trained, "it was a film with\tit was a film with")
+    # What the second sentence reaches lies in it, or before the text.
+    for t in range(5, 10):
+        assert found.skips[t] <= t - 5 or found.skips[t] == t + 1
+    run(command, sick, "explain", "--run-dir", folder)
+    outcome = command(partial(main, sick.COMMAND), "explain", "--run-dir", folder, "--text", "one alone")
+    assert outcome.status == 2 and "apart by a tab" in outcome.err
+
+
+# --- Presets ---
+
+
+def test_output_gates_may_be_fixed_at_1():
+    def made(transition, **given):
+        values = {"transition": transition, **given}
+        return imported("experiments.sick_experiment:SICK")(
+            resolve(sick.COMMAND.settings, sick.COMMAND.presets, "small", values).settings
+        )
+
+    vocabulary = Vocabulary(("<unk>", "a"))
+    sizes = [
+        sum(leaf.size for leaf in jax.tree.leaves(made("plstm", **given).learner("lstm", None, vocabulary)
+            .abstract_params()["stack"]))
+        for given in ({}, {"output_gate": False})
+    ]  # fmt: skip
+    assert sizes[0] - sizes[1] == (100 + 150 + 1) * 150
+    with pytest.raises(UserError, match="no output gate"):
+        made("gru", output_gate=False)
+
+
+@pytest.mark.parametrize("experiment", [imdb, sst, sick], ids=lambda module: module.COMMAND.name)
+def test_presets_name_settings_and_build_what_they_say(experiment):
+    command, vocabulary = experiment.COMMAND, Vocabulary(("<unk>", "a"))
+    for preset, values in command.presets.items():
+        given = {"preset": preset, "max_skip": None}
+        if values.get("train_embeddings") is False:
+            given["embeddings"] = "vectors.txt"
+        settings = resolve(command.settings, command.presets, preset, given).settings
+        made = imported(command.experiment)(settings)
+        for model in ("lstm", "dynamic:3", "skip_rnn", "lstm_jump", "attention:3"):
+            learner = made.learner(model, None, vocabulary)
+            assert made.fit_settings(model, learner).epochs == settings.training.epochs
+            assert len(learner.skips) == settings.model.num_layers * (1 + settings.model.bidirectional)
+    shapes = jax.tree.leaves(learner.abstract_params()["embedding"])
+    assert shapes[0].shape == (2, settings.model.embedding_features)

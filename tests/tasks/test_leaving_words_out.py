@@ -1,0 +1,139 @@
+"""Skip RNN and LSTM-Jump as tasks train and score them: what is read, what it costs, what is reinforced."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.analysis.reading import connections
+from dynskip_jax.data import Examples
+from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.tasks import Classification, Learner
+from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.training.stage import Sweep
+
+RNG = np.random.default_rng(0)
+LENGTHS = RNG.integers(2, 10, size=11).astype(np.int32)
+EXAMPLES = Examples(
+    RNG.integers(4, size=(11, 9)).astype(np.int32),
+    RNG.integers(3, size=11).astype(np.int32),
+    LENGTHS,
+    buckets=(5, 9),
+)
+SKIPS = {
+    "skip-rnn": F.SkipRNN(update_bias=-1.0),
+    "lstm-jump": F.LSTMJump(max_jump=3, read_steps=1, max_jumps=2),
+}
+KEY = jax.random.key(3)
+
+
+def learner_of(skip, **options):
+    def make(rngs):
+        return SequenceClassifier(4, 5, 3, [F.Previous(), skip], rngs=rngs)
+
+    task = Classification({"train": EXAMPLES, "dev": EXAMPLES}, make, batch_size=4, evaluation_rows=4)
+    return Learner(task, (0,), **options)
+
+
+def one(tree):
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], tree)
+
+
+def gradient(learner, params, batch, stage):
+    def loss(params):
+        return learner.loss(params, learner.initial_carry(params, KEY), batch, KEY, stage)[0]
+
+    return nnx.to_pure_dict(jax.grad(loss)(params))
+
+
+def leaves(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.mark.parametrize("skip", SKIPS.values(), ids=SKIPS)
+def test_the_share_of_words_read_is_counted_over_words(skip):
+    learner = learner_of(skip)
+    params = learner.init(KEY)
+    metrics = learner.evaluate(jax.tree.map(lambda leaf: leaf[None], params), "dev", KEY[None])
+    model = learner.model(params)
+    model.eval()
+    output = model(jnp.asarray(EXAMPLES.inputs), seq_lengths=jnp.asarray(LENGTHS))
+    before_end = np.arange(9) < LENGTHS[:, None]
+    read = np.asarray(output.decisions[1].update)[before_end]
+    assert set(read) == {0, 1}
+    np.testing.assert_allclose(metrics["dev_share_read_2"], [read.mean()], rtol=1e-6)
+    np.testing.assert_allclose(metrics["dev_share_read"], [read.mean()], rtol=1e-6)
+    assert "dev_share_read_1" not in metrics  # the first layer reads everything
+
+
+def test_the_cost_of_updates_is_in_the_gradient_of_skip_rnn():
+    """Campos et al. (2018), Eq. 6: the cost times the number of words read, a mean over the rows."""
+    free, paid = (learner_of(SKIPS["skip-rnn"], objective=AgentObjective(update_cost=c)) for c in (0.0, 0.25))
+    params = free.init(KEY)
+    # A batch with rows that only fill it.
+    batch = next(batch for batch in map(one, free.train_batches(0)) if not batch.mask.all())
+    steps = np.arange(batch.inputs.shape[1]) < np.asarray(batch.seq_lengths)[:, None]
+    counts = steps & np.asarray(batch.mask)[:, None]
+
+    def reads(params):
+        output = free.model(params)(
+            jnp.asarray(batch.inputs), seq_lengths=jnp.asarray(batch.seq_lengths), deterministic=True
+        )
+        return jnp.where(counts, output.decisions[1].update, 0).sum() / len(batch.mask)
+
+    expected = leaves(nnx.to_pure_dict(jax.grad(reads)(params)))
+    a, b = (leaves(gradient(own, params, batch, one(own.stage(0)))) for own in (free, paid))
+    assert max(np.abs(leaf).max() for leaf in expected) > 1e-3
+    for without, with_cost, cost in zip(a, b, expected, strict=True):
+        np.testing.assert_allclose(with_cost - without, 0.25 * cost, rtol=1e-3, atol=1e-6)
+
+
+def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
+    """The gradient of its softmax is that of -Σ log π · R, R the log-likelihood; β = 0."""
+    skip = SKIPS["lstm-jump"]
+    learner, paid = (
+        learner_of(skip, objective=AgentObjective(entropy_coef=0.0, update_cost=c)) for c in (0.0, 0.25)
+    )
+    params, batch = learner.init(KEY), one(next(learner.train_batches(0)))
+    found, other = (gradient(own, params, batch, one(own.stage(0))) for own in (learner, paid))
+    for a, b in zip(leaves(found), leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+    # Its choices again, replayed: their log-probabilities and rewards by hand.
+    keys = jax.vmap(lambda key: jax.random.split(key, 1)[0])(jax.random.split(KEY, len(batch.inputs)))
+    args = dict(seq_lengths=jnp.asarray(batch.seq_lengths))
+    drawn = learner.model(params)(jnp.asarray(batch.inputs), rngs=keys, policy=F.Policy("sample"), **args)
+    rows = np.arange(len(batch.inputs))
+    reward = jax.nn.log_softmax(drawn.logits)[rows, np.asarray(batch.targets)]
+    actions = (None, drawn.decisions[1].action)
+    assert (np.asarray(actions[1]) > 0).any()
+
+    def scores(params):
+        output = learner.model(params)(jnp.asarray(batch.inputs), actions=actions, **args, rngs=keys)
+        of_row = output.decisions[1].log_prob.sum(axis=1) * jax.lax.stop_gradient(reward)
+        return -jnp.where(batch.mask, of_row, 0).mean()
+
+    expected = nnx.to_pure_dict(jax.grad(scores)(params))["stack"]["layers"][1]["cell"]["agent"]
+    for a, b in zip(leaves(found["stack"]["layers"][1]["cell"]["agent"]), leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
+    assert max(np.abs(leaf).max() for leaf in leaves(expected)) > 1e-3
+
+
+def test_costs_may_be_swept():
+    sweep, skips = Sweep(update_cost=(0.0, 0.5)), (SKIPS["skip-rnn"],)
+    stage = sweep.stage(AgentObjective(update_cost=0.1), 0, 1, 2, skips)
+    np.testing.assert_allclose(stage.update_cost, [0.0, 0.5])
+    plain = Sweep().stage(AgentObjective(update_cost=0.1), 0, 1, 2, skips)
+    np.testing.assert_allclose(plain.update_cost, [0.1, 0.1])
+
+
+def test_connections_lead_from_each_word_read_to_the_one_before():
+    zeros = jnp.zeros(6)
+    update = jnp.array([1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
+    decision = F.Decision(jnp.ones(6, jnp.int32), zeros, zeros, update)
+    np.testing.assert_array_equal(connections(decision), [1, 0, 0, 3, 1, 0])
+    late = decision._replace(update=jnp.array([0.0, 1.0, 0.0, 0.0, 0.0, 1.0]))
+    np.testing.assert_array_equal(connections(late), [0, 2, 0, 0, 0, 4])
+    chosen = F.Decision(jnp.array([1, 3, 2]), zeros[:3], zeros[:3])
+    np.testing.assert_array_equal(connections(chosen), [1, 3, 2])

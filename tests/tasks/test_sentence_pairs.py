@@ -1,0 +1,100 @@
+"""Ratings of pairs: the loss and the scores against NumPy and by hand, and classifiers' penalties."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.data import Examples
+from dynskip_jax.data.batching import Batch
+from dynskip_jax.models import SentencePairModel, SequenceClassifier
+from dynskip_jax.tasks import Classification, Learner, SentencePairs
+
+RNG = np.random.default_rng(0)
+LENGTHS = np.array([5, 3, 6, 4], np.int32)
+MARKS = (np.arange(6)[None, :] >= 2).astype(np.int32).repeat(4, axis=0)
+RATINGS = np.array([1.0, 4.6, 3.0, 2.2], np.float32)
+EXAMPLES = Examples(
+    {"tokens": RNG.integers(5, size=(4, 6)).astype(np.int32), "sentences": MARKS},
+    RATINGS,
+    LENGTHS,
+    buckets=(4, 6),
+)
+
+
+def make(rngs):
+    return SentencePairModel(nnx.Embed(5, 3, rngs=rngs), 4, 5, [F.Dynamic(2)], rngs=rngs)
+
+
+def test_the_loss_is_the_divergence_from_the_two_points():
+    task = SentencePairs({}, make)
+    log_probs = np.log(RNG.dirichlet(np.ones(5), size=4))
+    judged = task.judge(jnp.asarray(log_probs), Batch(None, jnp.asarray(RATINGS)))
+    for row, y in enumerate(RATINGS.astype(float)):
+        low = int(np.floor(y))
+        points = {low: low + 1 - y, low + 1: y - low}
+        kl = sum(p * (np.log(p) - log_probs[row, r - 1]) for r, p in points.items() if p > 0)
+        np.testing.assert_allclose(judged.nll[row], kl, rtol=1e-4)
+    said = task.predict(jnp.asarray(log_probs), Batch(None, None))
+    np.testing.assert_allclose(said, np.exp(log_probs) @ np.arange(1, 6), rtol=1e-5)
+    slope = jax.grad(lambda logits: task.judge(logits, Batch(None, jnp.asarray(RATINGS))).nll.sum())
+    assert np.isfinite(slope(jnp.asarray(log_probs))).all()
+
+
+def test_scores_by_hand():
+    task = SentencePairs({"dev": EXAMPLES}, make)
+    said = np.array([2.0, 4.0, 4.0, 1.0])
+    scores = task.host_metrics("dev", list(said))
+    np.testing.assert_allclose(scores["pearson"], np.corrcoef(said, RATINGS)[0, 1], rtol=1e-6)
+    # Ranks 2, 3.5, 3.5, 1 and 1, 4, 3, 2.
+    ranks = np.corrcoef([2, 3.5, 3.5, 1], [1, 4, 3, 2])[0, 1]
+    np.testing.assert_allclose(scores["spearman"], ranks, rtol=1e-6)
+    np.testing.assert_allclose(scores["mse"], ((said - RATINGS) ** 2).mean(), rtol=1e-6)
+    alike = task.host_metrics("dev", [3.0] * 4)
+    assert (alike["pearson"], alike["spearman"]) == (0, 0)
+
+
+def test_pairs_are_learnt_and_scored_in_their_order():
+    task = SentencePairs({"train": EXAMPLES, "dev": EXAMPLES}, make, batch_size=2, evaluation_rows=2)
+    learner = Learner(task, (0,))
+    key = jax.random.key(0)
+    params = learner.init(key)
+    batch = jax.tree.map(lambda leaf: leaf[0], next(learner.train_batches(0)))
+    stage = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.stage(0))
+
+    def loss(params):
+        return learner.loss(params, learner.initial_carry(params, key), batch, key, stage)[0]
+
+    grads = nnx.to_pure_dict(jax.grad(loss)(params))
+    for part in ("embedding", "product", "difference", "softmax"):
+        assert any(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads[part]))
+    assert np.abs(grads["stack"]["layers"][0]["cell"]["agent"]["w_out"]).max() > 0
+    metrics = learner.evaluate(jax.tree.map(lambda leaf: leaf[None], params), "dev", key[None])
+    model = learner.model(params)
+    model.eval()
+    logits = model(
+        jnp.asarray(EXAMPLES.inputs["tokens"]), jnp.asarray(MARKS), seq_lengths=jnp.asarray(LENGTHS)
+    ).logits
+    said = np.asarray(jax.nn.softmax(logits)) @ np.arange(1, 6)
+    np.testing.assert_allclose(metrics["dev_mse"], [((said - RATINGS) ** 2).mean()], rtol=1e-5)
+    np.testing.assert_allclose(metrics["dev_pearson"], [np.corrcoef(said, RATINGS)[0, 1]], rtol=1e-3)
+
+
+@pytest.mark.parametrize("coefs", [(2.0, 0.0), (0.0, 3.0)])
+def test_penalties_are_means_over_the_steps_of_sequences(coefs):
+    def classifier(rngs):
+        return SequenceClassifier(5, 4, 2, [F.Previous()], rngs=rngs)
+
+    task = Classification({}, classifier, activation_coef=coefs[0], temporal_coef=coefs[1])
+    model = classifier(nnx.Rngs(0))
+    batch = Batch(jnp.asarray(EXAMPLES.inputs["tokens"]), None, seq_lengths=jnp.asarray(LENGTHS))
+    read = task.forward(model, batch, (), shared_key=None, policy=None, rngs=None, deterministic=True)
+    h = np.asarray(
+        model.stack(jax.nn.one_hot(batch.inputs, 5), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).h
+    )
+    rows = [own[:length].astype(float) for own, length in zip(h, LENGTHS, strict=True)]
+    squares = np.concatenate([own.ravel() ** 2 for own in rows])
+    changes = np.concatenate([np.diff(own, axis=0).ravel() ** 2 for own in rows])
+    np.testing.assert_allclose(read.penalty, coefs[0] * squares.mean() + coefs[1] * changes.mean(), rtol=1e-5)
