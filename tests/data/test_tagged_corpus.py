@@ -134,3 +134,26 @@ def test_cuts_are_disjoint_and_whole():
     assert sorted(itertools.chain(*numbers)) == list(range(20)) and all(
         part == sorted(part) for part in numbers
     )
+
+
+# Sentences of train, dev and test, and tags: as published, or as cut from what is.
+REAL = {
+    "conll2003": (find_entity_corpus, (14041, 3250, 3453), 17),
+    "conll2000": (find_entity_corpus, (8043, 893, 2012), 45),
+    "ud": (find_part_of_speech_corpus, (12544, 2001, 2077), 17),
+    "wsj": (find_part_of_speech_corpus, (3132, 391, 391), 45),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_real_corpora(name):
+    find, sizes, num_tags = REAL[name]
+    try:
+        corpus = find(name)
+    except UserError as error:
+        pytest.skip(f"no corpus: {error}")
+    assert tuple(corpus.sizes.values()) == sizes
+    tags = corpus.train_tags if corpus.scheme is None else entity_tags(corpus)
+    assert len(tags) == num_tags
+    corpus.check_tags(tags, "")

@@ -69,6 +69,8 @@ def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
     embedding = found.params["embedding"]["embedding"][...]
     np.testing.assert_array_equal(embedding, found.model.embedding.embedding[...])
     assert embedding.shape == (9, 4)
+    default = trained.load(compared_ptb.folder, seed=0).params["embedding"]["embedding"][...]
+    np.testing.assert_array_equal(embedding, default)
     other = trained.load(compared_ptb.folder, seed=1)
     assert not np.array_equal(embedding, other.params["embedding"]["embedding"][...])
     assert trained.load(compared_ptb.folder, "lstm").shows_choices is False and found.shows_choices
