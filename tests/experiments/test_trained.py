@@ -169,22 +169,22 @@ def test_predict_writes_what_it_has_read_before_an_error(command, finished_numbe
     ("name", "content", "reason"),
     [
         ("nowhere.txt", None, "No such file"),
-        ("latin.txt", b"\xff\xfe", "utf-8"),
-        ("a\0b", None, "null byte"),
-        (".", None, "Is a directory"),
+        ("latin.txt", b"\xff\xfe", "line 1: not UTF-8"),
+        ("a\0b", None, "cannot be read (embedded null byte)"),
+        (".", None, "cannot be read (Is a directory)"),
     ],
 )
 def test_input_that_cannot_be_read(name, content, reason, command, finished_numbers, tmp_path):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     arguments = ("--run-dir", finished_numbers.folder, "--input", tmp_path / name)
-    assert_user_error(command(NUMBERS, "predict", *arguments), "--input", "cannot be read", reason)
+    assert_user_error(command(NUMBERS, "predict", *arguments), "--input", reason)
 
 
 def test_standard_input_that_is_no_text(command, finished_numbers):
     text = io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8")
     outcome = command(NUMBERS, "predict", "--run-dir", finished_numbers.folder, standard_input=text)
-    assert_user_error(outcome, "standard input cannot be read", "utf-8")
+    assert_user_error(outcome, "standard input, line 1: not UTF-8")
 
 
 # --- explain ---
