@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -45,8 +46,14 @@ class Vocabulary:
         return list(self.tokens)
 
     @classmethod
-    def from_json(cls, kept: list[str]) -> "Vocabulary":
-        """The vocabulary that `to_json` described."""
+    def from_json(cls, kept: Any) -> "Vocabulary":
+        """The vocabulary that `to_json` described.
+
+        Raises:
+          ValueError: it is no list of words.
+        """
+        if not isinstance(kept, list) or not all(isinstance(word, str) for word in kept):
+            raise ValueError("no list of words")
         return cls(tuple(kept))
 
     def encode(self, tokens: Sequence[str]) -> Int[np.ndarray, "n"]:

@@ -3,9 +3,11 @@
 import datetime
 import errno
 import os
+import shlex
 import signal
 import statistics
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,10 +86,10 @@ def test_run_folder_has_what_the_design_says(finished_ptb):
 
 
 def test_config_says_how_the_run_was_begun(finished_ptb):
-    """The command as it was typed, here pytest's, when, from which commit, and with which data."""
+    """The command as it was typed, here that of the tests, when, from which commit, and with which data."""
     (about,) = load(finished_ptb.folder / "config.json")["about"]
     assert about.keys() == {"command", "commit", "date", "source"}
-    assert "pytest" in about["command"] and os.path.basename(sys.executable) in about["command"]
+    assert about["command"] == shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]])
     date = datetime.datetime.fromisoformat(about["date"])
     assert datetime.timedelta() <= datetime.datetime.now().astimezone() - date < datetime.timedelta(hours=12)
     data = finished_ptb.arguments[1]
