@@ -95,7 +95,8 @@ class Checkpoints:
             self._processes.agree(None)  # made
             if not all(seen := self._processes.collect(self.directory.is_dir())):
                 raise UserError(
-                    f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a folder "
+                    f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a "
+                    "folder "
                     "that all processes share"
                 )
             with _quiet():
@@ -234,7 +235,9 @@ class Checkpoints:
                 raise ValueError("the checksum of its description does not match")
             data = [self._read_leaf(step, leaf) for leaf in document["leaves"]]
         for leaf, array in zip(document["leaves"], data, strict=True):
-            if any(_sha256(np.asarray(array[_slices(part)])) != digest for part, digest in leaf["sha256"].items()):
+            if any(
+                _sha256(np.asarray(array[_slices(part)])) != digest for part, digest in leaf["sha256"].items()
+            ):
                 raise ValueError(f"the checksum of {leaf['path']} does not match")
         return document, data
 
@@ -253,7 +256,9 @@ class Checkpoints:
         return epath.Path(self.directory) / str(step) / item
 
     def _check_structure(self, step: int, saved: list[dict], like: PyTree) -> None:
-        saved, wanted = ([{k: leaf[k] for k in _STRUCTURE} for leaf in side] for side in (saved, _describe(like)))
+        saved, wanted = (
+            [{k: leaf[k] for k in _STRUCTURE} for leaf in side] for side in (saved, _describe(like))
+        )
         if saved == wanted:
             return
         saved_leaves, wanted_leaves = ({leaf["path"]: leaf for leaf in side} for side in (saved, wanted))
@@ -296,7 +301,7 @@ def _describe(tree: PyTree) -> list[dict]:
 
 
 def _file_name(key: str) -> str:
-    """A key as a name that is one part of a path: "/", and "." with which Orbax joins them, become %2F, %2E."""
+    """A key as one part of a path: "/", and "." with which Orbax joins them, become %2F, %2E."""
     return quote(key, safe="").replace(".", "%2E") or "%"
 
 

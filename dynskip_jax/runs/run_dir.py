@@ -56,7 +56,7 @@ class RunDir:
             path: the folder.
             config: every setting of the run; whatever JSON cannot hold is kept as its text.
             about: how the run was begun, kept beside the configuration as `about` and compared with nothing.
-            may_grow: settings, as in `training.epochs`, that may be larger than those of the run that is there,
+            may_grow: settings, as in `training.epochs`, that may be larger than those of the run there,
                 or lists that may have more entries; the folder then keeps the new ones.
 
         Returns:
@@ -187,7 +187,7 @@ class RunDir:
         _write_atomically(self._result, json.dumps(_to_json(result), indent=2, allow_nan=False) + "\n")
 
     def withdraw_result(self) -> None:
-        """Removes `result.json`: the run goes on, and its checkpoints are no longer those that it tells of."""
+        """Removes `result.json`: the run goes on, and its checkpoints are no longer those it tells of."""
         self._result.unlink(missing_ok=True)
 
     def result(self) -> dict | None:
@@ -276,7 +276,7 @@ def _read_config(path: Path) -> dict:
 
 
 def _check_config(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -> bool:
-    """Whether the new configuration has grown where it may; raises a `UserError` where it differs elsewhere."""
+    """Whether the new configuration has grown where it may; a `UserError` where it differs elsewhere."""
     if old.get("format") != new.get("format"):
         raise UserError(
             f"{path} holds a run of format {old.get('format', 1)}, and this version reads and writes format "

@@ -29,7 +29,7 @@ def whole_state() -> dict:
 
 
 def digests(tree: dict) -> dict:
-    """What tells whether the leaves are the same bit by bit; short, since nobody reads a pipe until the end."""
+    """What tells whether leaves are the same bit by bit; short, since nobody reads a pipe to its end."""
     plain = {name: jax.random.key_data(leaf) if name == "keys" else leaf for name, leaf in tree.items()}
     return {name: hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for name, leaf in plain.items()}
 

@@ -117,7 +117,12 @@ def test_orbax_alone_reads_arrays_by_their_names(tmp_path, checkpointer):
             "key": jax.random.key_data(state.key),
             "step": state.step,
         },
-        "odd%20names": {"a%2Fb": jnp.ones(2), "a%2Eb": jnp.zeros(1), "a": {"b": jnp.full(3, 2.0)}, "%": jnp.int32(4)},
+        "odd%20names": {
+            "a%2Fb": jnp.ones(2),
+            "a%2Eb": jnp.zeros(1),
+            "a": {"b": jnp.full(3, 2.0)},
+            "%": jnp.int32(4),
+        },
     }
     assert found == jax.tree.map(lambda array: (np.asarray(array).tobytes(), str(array.dtype)), wanted)
 

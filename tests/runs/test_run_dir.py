@@ -261,11 +261,11 @@ def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
     ) as other:
         assert other.stdout.readline() == "here\n"
         before = sorted(path.name for path in (tmp_path / "run").iterdir())
-        with pytest.raises(UserError, match="another process is running in .*: wait for it, stop it"):
+        with pytest.raises(UserError, match=r"another process is running in .*: wait for it, stop it"):
             RunDir.open(tmp_path / "run", {})
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
         other.kill()
-    # The system lets go of a killed process's lock; and within a process a run is opened again as often as one likes.
+    # The system lets go of a killed process's lock; within a process a run is opened as often as one likes.
     for _ in range(2):
         assert RunDir.open(tmp_path / "run", {}).resumed
 

@@ -17,8 +17,6 @@ import shared_checkpoints
 from shared_checkpoints import digests, whole_state
 
 from dynskip_jax.runs.checkpoint import Checkpoints
-import shared_checkpoints
-from shared_checkpoints import digests, whole_state
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -84,7 +82,7 @@ def test_what_two_processes_wrote_is_read_by_both_by_one_and_by_orbax(outcomes, 
         restored = checkpoints.restore_latest(whole_state())
     assert (restored.step, restored.meta) == (3, {"saved by": 0})
     assert digests(restored.state) == digests(whole_state())
-    written = [path for path in (folder / "by two" / "3" / "state").glob("ocdbt.process_*/d/*")]
+    written = list((folder / "by two" / "3" / "state").glob("ocdbt.process_*/d/*"))
     assert {path.parts[-3] for path in written} == {"ocdbt.process_0", "ocdbt.process_1"}
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as orbax:
         as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in digests(whole_state())}
