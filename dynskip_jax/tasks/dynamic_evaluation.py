@@ -41,9 +41,8 @@ class DynamicEvaluation:
         num_steps: int = 5,
     ):
         self._learner, self._task, self._keys = learner, learner.task, keys
-        self._params = learner.used_params(
-            params
-        )  # the scale of gradients is a mean over those that have one
+        # The scale of gradients is a mean over parameters that have one: not over critics'.
+        self._params = learner.used_params(params)
         self._policy = learner.policy() if policy is None else policy
         self._num_steps = num_steps
         self._add_squares = jax.jit(jax.vmap(self._add_squares_of_one, (0, 0, 0, 0, None)))

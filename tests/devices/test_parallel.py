@@ -109,18 +109,24 @@ def assert_same_run(result, folder, expected):
             np.testing.assert_allclose(one[name], other[name], rtol=1e-4)
 
 
-@pytest.mark.parametrize("way", ["jit", "pmap"])
 @pytest.mark.parametrize(
-    ("kind", "devices"),
+    ("kind", "devices", "way"),
     [
-        ("classification", 2),
-        ("classification, batch baseline", 4),
-        pytest.param("language modelling", 2, marks=pytest.mark.slow),
-        pytest.param("classification, moving average", 2, marks=pytest.mark.slow),
+        ("classification", 2, "jit"),
+        ("classification", 2, "pmap"),
+        ("classification, batch baseline", 4, "pmap"),  # where the update itself exchanges
+        pytest.param("classification, batch baseline", 4, "jit", marks=pytest.mark.slow),
         *(
-            pytest.param(kind, devices, marks=pytest.mark.slow)
-            for kind in ("classification", "language modelling")
-            for devices in (4, 8)
+            pytest.param(kind, devices, way, marks=pytest.mark.slow)
+            for kind, devices in (
+                ("language modelling", 2),
+                ("classification, moving average", 2),
+                ("classification", 4),
+                ("classification", 8),
+                ("language modelling", 4),
+                ("language modelling", 8),
+            )
+            for way in ("jit", "pmap")
         ),
     ],
 )
@@ -138,7 +144,7 @@ def test_devices_with_seeds_of_their_own_train_as_one_does(kind, way, one_device
     assert_same_run(result, tmp_path, one_device(kind, 4))
 
 
-@pytest.mark.parametrize("way", ["jit", "pmap"])
+@pytest.mark.parametrize("way", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
 def test_several_seeds_share_batches_where_they_do_not_divide(way, one_device, tmp_path):
     result = train("classification", tmp_path, num_seeds=3, devices=2, way=way)
     assert_same_run(result, tmp_path, one_device("classification", 3))
@@ -160,12 +166,19 @@ def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path)
     assert_same_run(result, tmp_path, one_device(kind))
 
 
-@pytest.mark.parametrize("way", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
-def test_stopped_run_on_many_devices_resumes_bit_for_bit(way, tmp_path):
-    whole = train("language modelling", tmp_path / "whole", devices=4, way=way)
+@pytest.mark.parametrize(
+    ("kind", "devices", "way"),
+    [
+        ("classification", 2, "jit"),
+        *(pytest.param("language modelling", 4, way, marks=pytest.mark.slow) for way in ("jit", "pmap")),
+    ],
+)
+def test_stopped_run_on_many_devices_resumes_bit_for_bit(kind, devices, way, tmp_path):
+    how = dict(devices=devices, way=way)
+    whole = train(kind, tmp_path / "whole", **how)
     with pytest.raises(Stopped):
-        train("language modelling", tmp_path / "run", devices=4, way=way, stop_after=3)
-    resumed = train("language modelling", tmp_path / "run", devices=4, way=way)
+        train(kind, tmp_path / "run", stop_after=3, **how)
+    resumed = train(kind, tmp_path / "run", **how)
     jax.tree.map(np.testing.assert_array_equal, resumed.params, whole.params)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (
         tmp_path / "whole" / "metrics.jsonl"
