@@ -36,15 +36,16 @@ class Finished(NamedTuple):
 
 
 def execute(
-    main: Command | Callable[[], None], *arguments: object, standard_input: str | io.TextIOBase = ""
+    main: Command | Callable[[], None], *arguments: object, standard_input: str | io.TextIOBase | None = None
 ) -> Outcome:
     """What a command line does, as the shell would see it; `main`: a function or an experiment's command."""
     out, err, status = io.StringIO(), io.StringIO(), 0
     run = (lambda: cli.main(main)) if isinstance(main, Command) else main
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["experiment", *map(str, arguments)])
-        text = standard_input
-        patch.setattr(sys, "stdin", io.StringIO(text) if isinstance(text, str) else text)
+        if standard_input is not None:
+            text = standard_input
+            patch.setattr(sys, "stdin", io.StringIO(text) if isinstance(text, str) else text)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 cli.run_main(run)
