@@ -123,4 +123,5 @@ def test_every_setting_of_agents_has_help_and_its_default_passes():
     assert [f.name for f in dataclasses.fields(AgentSettings) if f.metadata["sweep"]] == [
         "entropy_coef",
         "temperature",
+        "update_cost",
     ]
