@@ -140,7 +140,7 @@ class LanguageModelling(Task):
         correct = (log_probs.target >= log_probs.best).astype(log_probs.target.dtype)
         return Judged(-log_probs.target, correct, {"nll": -log_probs.target})
 
-    def predict(self, log_probs: OfTargets, batch: Batch) -> tuple[()]:
+    def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
         """See `Task`; of the words that could follow only the true one and the best one are kept."""
         return ()
 
