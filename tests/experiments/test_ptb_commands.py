@@ -189,13 +189,13 @@ def test_dynamic_evaluation_keeps_the_rate_that_is_best_on_dev(command, compared
         flags = ("--steps", 10, "--decay", 0.1, "--learning-rate", rates)
         return evaluated(command, compared, corpus_folder, "dynamic", *flags)
 
-    both, moved = rows("0.003,0"), rows(0.003)
+    both, moved = rows("0.01,0"), rows(0.01)
     for model, (without, with_it, chosen) in both.items():
         # Parameters that stay are the trained ones, as in training; on these few words they are the better.
         assert without == with_it == in_training(compared, model)
         assert chosen == ["0", "0.1"]
         assert float(moved[model][1][0].split()[0]) > float(without[0].split()[0])
-        assert moved[model][2] == ["0.003", "0.1"]
+        assert moved[model][2] == ["0.01", "0.1"]
 
 
 def test_evaluate_wants_the_data_of_the_run(command, compared, corpus_folder, tmp_path):
