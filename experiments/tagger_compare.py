@@ -25,7 +25,7 @@ def compare(command: Command, flags: CompareFlags) -> None:
     models = finished_models(flags.run_dir)
     if len(models) < 2:
         raise UserError(f"{flags.run_dir} holds one model: --compare a,b trains several into one folder")
-    data = _data(next(iter(models.values())), flags.data)
+    data = data_of(next(iter(models.values())), flags.data)
     counts = {name: _counts(model, data) for name, model in models.items()}
     score = accuracy if data.corpus.scheme is None else f1
     first = next(iter(models))
@@ -48,7 +48,7 @@ def compare(command: Command, flags: CompareFlags) -> None:
     (console if console.is_terminal else Console(width=120)).print(table)
 
 
-def _data(model: Finished, folder: str | None) -> ReadCorpus:
+def data_of(model: Finished, folder: str | None) -> ReadCorpus:
     """The data that a run was trained on.
 
     Raises:

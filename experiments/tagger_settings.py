@@ -162,6 +162,14 @@ class CompareFlags:
     samples: int = setting(10_000, "Resamples of the bootstrap.", at_least=1)
 
 
+@dataclasses.dataclass(frozen=True)
+class GradientFlags(TextFlags):
+    """Flags of `gradients`."""
+
+    data: str | None = setting(None, "Folder of the data that the run was trained on.")
+    steps: int = setting(20, "T: the loss is that of the T-th word.", at_least=2)
+
+
 SUBCOMMANDS = {
     "predict": Subcommand(
         "Tags text, or the words of columns, and writes columns or JSON lines.",
@@ -173,6 +181,11 @@ SUBCOMMANDS = {
         "Says of each model whether it differs from the first on test: a paired bootstrap over sentences.",
         CompareFlags,
         "experiments.tagger_compare:compare",
+    ),
+    "gradients": Subcommand(
+        "Shows how much of the gradient of the loss at a word reaches back to each earlier state.",
+        GradientFlags,
+        "experiments.tagger_gradients:gradients",
     ),
 }
 

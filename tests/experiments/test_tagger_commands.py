@@ -205,6 +205,20 @@ def test_compare_is_a_paired_bootstrap(command, compared, corpus):
 
 
 @pytest.mark.slow
+def test_gradients_reach_back_as_far_as_the_last_word(command, compared, corpus):
+    folder, _ = compared
+    outcome = command(NER, "gradients", "--run-dir", folder, "--data", corpus, "--steps", 3)
+    assert outcome.status == 0, outcome.err
+    rows = [line.split("│")[1:-1] for line in outcome.out.splitlines() if line.startswith("│")]
+    shares = np.array(rows, float)
+    assert shares[:, 0].tolist() == [1, 2, 3]
+    np.testing.assert_allclose(shares[:, 1:].sum(axis=0), 1, atol=0.02)
+    assert (shares[2, 1:] > shares[0, 1:]).all()  # fresh networks forget
+    assert (folder / "plots" / "gradients.png").stat().st_size > 1000
+    outcome = command(NER, "gradients", "--run-dir", folder, "--data", corpus, "--steps", 99)
+    assert outcome.status == 2 and "no sentence of test has 99 words" in outcome.err
+
+
 def test_vectors_are_where_words_begin(command, corpus, tmp_path):
     path = tmp_path / "vectors.txt"
     path.write_text("peter 1 2 3 4\nbonn 5 6 7 8\nnowhere 9 9 9 9\n")

@@ -1,0 +1,78 @@
+"""Word vectors made of texts: a file that taggers read, the same each time, and what is said without text."""
+
+import gzip
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dynskip_jax.data.word_vectors import read_word_vectors
+from experiments import word_vectors
+
+pytest.importorskip("gensim", reason="word vectors are made by gensim, which is not installed")
+
+# Words of two kinds, which never stand beside each other.
+TEXT = "\n".join(["the cat saw a dog , a dog saw the cat .", "In 1996 and 1997 he paid 10 and 20"] * 40)
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def make(command, output, *arguments):
+    return command(partial(word_vectors.main, list(map(str, ("--output", output, *arguments)))))
+
+
+def test_words_in_like_company_are_alike(command, text, tmp_path):
+    first, second = tmp_path / "one.txt", tmp_path / "two.txt"
+    flags = ("--text", text, "--width", 8, "--epochs", 30)
+    for output in (first, second):
+        outcome = make(command, output, *flags)
+        assert outcome.status == 0, outcome.err
+    assert "text.txt: 840 words" in outcome.out
+    assert first.read_bytes() == second.read_bytes()
+    vectors = read_word_vectors(first, {"cat", "dog", "9999", "99", "in", "1996", "In"}, 8)
+    assert vectors.keys() == {"cat", "dog", "9999", "99", "in"}  # lower case, digits 9
+
+    def alike(one, other):
+        one, other = vectors[one], vectors[other]
+        return one @ other / np.sqrt((one @ one) * (other @ other))
+
+    assert alike("cat", "dog") > alike("cat", "99") and alike("9999", "99") > alike("dog", "99")
+
+
+def test_training_texts_are_found(tmp_path):
+    for name, texts in {
+        "wikitext2": {"wiki.train.tokens.gz": " = A Title = \n\n state @-@ of @-@ the <unk> 1 @,@ 000\n"},
+        "conll2003": {
+            "eng.train": "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\n",
+            "eng.testa": "Dev NNP I-NP I-ORG\n",
+            "eng.testb": "Test NNP I-NP I-ORG\n",
+        },
+    }.items():
+        (tmp_path / name).mkdir()
+        for file, content in texts.items():
+            opened = gzip.open if file.endswith(".gz") else open
+            with opened(tmp_path / name / file, "wt") as written:
+                written.write(content)
+    found = word_vectors.known_texts({"DYNSKIP_DATA_DIR": str(tmp_path)})
+    assert found.keys() == {"wikitext2", "conll2003"}
+    assert found["wikitext2"] == [["=", "A", "Title", "="], ["state-of-the", "1,000"]]
+    assert [list(words) for words in found["conll2003"]] == [["EU"]]
+
+
+def test_what_is_wrong_is_said_in_one_line(command, text, tmp_path, monkeypatch):
+    monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
+    for output, flags, message in (
+        (text, ("--text", text), "exists: remove it"),
+        (tmp_path / "none" / "v.txt", ("--text", text), "does not exist: make it"),
+        (tmp_path / "v.txt", (), "no text found"),
+        (tmp_path / "v.txt", ("--text", tmp_path / "no.txt"), "cannot be read"),
+        (tmp_path / "v.txt", ("--text", text, "--min-count", 1000), "no word occurs 1000 times"),
+    ):
+        outcome = make(command, output, *flags)
+        assert outcome.status == 2 and outcome.err.count("\n") == 1 and message in outcome.err
+    assert text.read_text() == TEXT and not (tmp_path / "v.txt").exists()
