@@ -29,6 +29,7 @@ def test_unbiased_estimators_are_within_four_standard_errors(results):
         assert result.standard_error < 0.5  # else the bound above would say little
 
 
+@pytest.mark.slow
 def test_baselines_take_away_variance(results):
     variance = {name: result.variance for name, result in results.items()}
     assert variance["leave-one-out"] < 0.25 * variance["Eq. 5, no baseline"]
@@ -37,6 +38,7 @@ def test_baselines_take_away_variance(results):
     assert variance["sampled entropy, leave-one-out"] < 0.5 * variance["sampled entropy, no baseline"]
 
 
+@pytest.mark.slow
 def test_sampled_variance_is_the_enumerated_one(results):
     with jax.enable_x64(True):
         of = tiny_problem.problem(estimators.TIME, estimators.PROBLEM_SEED)

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from dynskip_jax.devices.host_memory import keep_freed_memory
+
 # Page faults of a call whose result takes 64 MB (16,000 pages), after some that let the heap grow.
 PROGRAM = """
 import resource
@@ -53,6 +55,9 @@ def test_a_step_gets_the_pages_of_the_one_before():
     assert faults < 4_000  # all 16,000 without it
 
 
-def test_what_the_user_has_set_is_left_alone():
-    assert not run(MALLOC_ARENA_MAX="2")[0]
-    assert not run(GLIBC_TUNABLES="glibc.malloc.arena_max=2")[0]
+@pytest.mark.parametrize(
+    ("name", "value"), [("MALLOC_ARENA_MAX", "2"), ("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")]
+)
+def test_what_the_user_has_set_is_left_alone(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    assert not keep_freed_memory()

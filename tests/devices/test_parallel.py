@@ -113,8 +113,8 @@ def assert_same_run(result, folder, expected):
     ("kind", "devices", "way"),
     [
         ("classification", 2, "jit"),
-        ("classification", 2, "pmap"),
         ("classification, batch baseline", 4, "pmap"),  # where the update itself exchanges
+        pytest.param("classification", 2, "pmap", marks=pytest.mark.slow),
         pytest.param("classification, batch baseline", 4, "jit", marks=pytest.mark.slow),
         *(
             pytest.param(kind, devices, way, marks=pytest.mark.slow)
@@ -135,7 +135,7 @@ def test_devices_that_share_batches_train_as_one_does(kind, way, devices, one_de
     assert_same_run(result, tmp_path, one_device(kind))
 
 
-@pytest.mark.parametrize("way", ["jit", "pmap"])
+@pytest.mark.parametrize("way", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "kind", ["classification", pytest.param("language modelling", marks=pytest.mark.slow)]
 )
@@ -201,7 +201,9 @@ def compiled_step(kind, num_seeds, devices):
     return step.lower(*arguments).compile().as_text()
 
 
-@pytest.mark.parametrize("kind", ["classification", "language modelling"])
+@pytest.mark.parametrize(
+    "kind", ["classification", pytest.param("language modelling", marks=pytest.mark.slow)]
+)
 def test_seeds_are_evaluated_where_they_train(kind):
     task = learner_of(kind, 4)
     keys = seed_keys((0, 1, 2, 3))
@@ -224,13 +226,17 @@ def test_seeds_are_evaluated_where_they_train(kind):
 OTHER_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute")
 
 
-@pytest.mark.parametrize("kind", ["classification", "language modelling"])
+@pytest.mark.parametrize(
+    "kind", ["classification", pytest.param("language modelling", marks=pytest.mark.slow)]
+)
 def test_seeds_of_their_own_need_no_communication(kind):
     program = compiled_step(kind, 4, 4)
     assert not any(name in program for name in ("all-reduce", *OTHER_COLLECTIVES))
 
 
-@pytest.mark.parametrize("kind", ["classification", "language modelling"])
+@pytest.mark.parametrize(
+    "kind", ["language modelling", pytest.param("classification", marks=pytest.mark.slow)]
+)
 def test_shared_batches_exchange_sums_and_no_activations(kind):
     program = compiled_step(kind, 1, 4)
     assert "all-reduce" in program

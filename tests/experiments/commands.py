@@ -16,9 +16,9 @@ COMMANDS = {"ptb": ptb.COMMAND, "number_prediction": number_prediction.COMMAND}
 # The smallest networks: nearly all of the time goes into compiling.
 SMALL_PTB = (
     *("--preset", "small", "--features", 4, "--agent-features", 2, "--num-layers", 1),
-    *("--num-steps", 5, "--batch-size", 4),
+    *("--num-steps", 5, "--batch-size", 4, "--devices", 1),
 )
-SMALL_NUMBERS = ("--features", 4, "--agent-features", 2, "--batch-size", 20)
+SMALL_NUMBERS = ("--features", 4, "--agent-features", 2, "--batch-size", 20, "--devices", 1)
 
 
 class Outcome(NamedTuple):

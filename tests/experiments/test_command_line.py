@@ -352,6 +352,7 @@ def test_a_sweep_is_one_run_and_each_value_a_row(swept_numbers, command):
     assert_user_error(other, "mix was [0.1, 0.9] and is now [0.1, 0.8]")
 
 
+@pytest.mark.slow
 def test_number_prediction_released_preset_runs(command, small_number_prediction, tmp_path):
     arguments = ("--preset", "released", "--features", 4, "--batch-size", 20, "--epochs", 1)
     outcome = command(NUMBERS, *arguments, "--run-dir", tmp_path / "run")

@@ -15,7 +15,7 @@ from toy import COMMAND
 from dynskip_jax.training.step import seed_keys
 from experiments import load
 
-SMALL = ("--agent-features", 4, "--batch-size", 10)
+SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +96,7 @@ def test_it_predicts_and_explains(compared, command):
     assert picture.stat().st_size > 1000 and str(picture) in outcome.out
 
 
+@pytest.mark.slow
 def test_rollouts_are_a_preset_of_it(command, tmp_path):
     outcome = command(COMMAND, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
     assert outcome.status == 0, outcome.err

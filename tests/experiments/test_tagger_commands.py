@@ -17,7 +17,7 @@ NER = partial(main, conll2003.COMMAND)
 POS = partial(main, pos.COMMAND)
 SMALL = (
     *("--features", 4, "--word-features", 4, "--char-features", 3, "--char-outputs", 4),
-    *("--agent-features", 3, "--batch-size", 10, "--epochs", 2),
+    *("--agent-features", 3, "--batch-size", 10, "--epochs", 2, "--devices", 1),
 )
 # Four columns as in CoNLL-2003, IOB1; 20 sentences of at most 8 words.
 SENTENCES = """

@@ -49,8 +49,9 @@ def of_targets(probabilities, words):
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    time=st.integers(1, 9),
-    size=st.integers(1, 12),
+    # Few shapes: each is compiled.
+    time=st.sampled_from([1, 6]),
+    size=st.sampled_from([1, 4, 9]),
     flatness=st.floats(0, 3),
     weight=st.floats(0.01, 0.99),
 )

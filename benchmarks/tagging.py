@@ -1,0 +1,202 @@
+"""Words per second of the taggers, in training and in `predict`, beside PyTorch with pytorch-crf.
+
+    pip install torch pytorch-crf
+    python -m benchmarks.tagging --data DIR
+
+One process, contestants in turns. A turn is a pass over the first sentences of train: in training every batch
+of them, with forward, backward, clipping and update; in predict from words to tags. The data is that of
+`experiments.conll2003`, the network its preset.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import measure
+from benchmarks.contestant import Contestant, Ready
+from benchmarks.machine import describe, headline
+from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.tagged_corpus import TaggedCorpus
+from dynskip_jax.data.tagging import TaggedSentence
+from dynskip_jax.devices.host_memory import keep_freed_memory
+from dynskip_jax.devices.parallel import OneDevice
+from dynskip_jax.settings import setting
+from dynskip_jax.training.step import make_step, seed_keys, start_state
+from experiments.cli import run_main
+from experiments.command_line import read_flags
+from experiments.conll2003 import COMMAND
+from experiments.conll2003_experiment import CoNLL2003
+from experiments.settings import resolve
+from experiments.tagger import ReadCorpus
+from experiments.tagger_predict import tag
+from experiments.trained import Trained
+
+PEER = "PyTorch"
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Flags of this benchmark."""
+
+    data: str | None = setting(None, "Folder of CoNLL-2003; by default looked for as the experiment does.")
+    dataset: str = setting("conll2003", "As of experiments.conll2003.")
+    models: str = setting("lstm,dynamic:5", "Models, separated by commas.")
+    preset: str = setting("small", "Of experiments.conll2003.")
+    sentences: int = setting(3000, "How many sentences of train are read in a turn.", at_least=1)
+    rounds: int = setting(7, "Turns of each contestant.", at_least=1)
+    out: str | None = setting(None, "A JSON file for the figures.")
+
+
+class _Few(CoNLL2003):
+    """The experiment on a part of its training sentences; its vocabulary is that of all."""
+
+    sentences: int
+
+    def load_data(self) -> ReadCorpus:
+        """See `Experiment`."""
+        data = super().load_data()
+        kept = data.corpus.splits["train"][: self.sentences]
+        corpus = dataclasses.replace(data.corpus, splits={**data.corpus.splits, "train": kept})
+        return dataclasses.replace(data, corpus=corpus)
+
+
+def contestants(
+    experiment: CoNLL2003, models: Sequence[str], data: ReadCorpus
+) -> dict[str, list[Contestant]]:
+    """Returns who trains and who predicts; of PyTorch's only where it is installed."""
+    found: dict[str, list[Contestant]] = {"training": [], "predict": []}
+    for model in models:
+        training, predicting = _ours(experiment, model, data)
+        found["training"].append(training)
+        found["predict"].append(predicting)
+    for part, peer in zip(found, _peers(experiment, data), strict=True):
+        found[part].append(peer)
+    return found
+
+
+def _sentences(corpus: TaggedCorpus) -> list[TaggedSentence]:
+    return list(corpus.splits["train"])
+
+
+def _ours(experiment: CoNLL2003, model: str, data: ReadCorpus) -> tuple[Contestant, Contestant]:
+    learner = experiment.learner(model, data, data.vocabulary)
+    fit = experiment.fit_settings(model, learner)
+    keys = seed_keys(fit.seeds)
+    rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
+    words = [sentence.words for sentence in _sentences(data.corpus)]
+
+    def train() -> Ready:
+        state = start_state(learner, fit.optimizer, keys)
+        stage, average = learner.stage(0), np.zeros(len(fit.seeds), bool)
+        update = make_step(learner, fit.optimizer, OneDevice())
+
+        def step() -> None:
+            nonlocal state
+            for index, batch in enumerate(learner.train_batches(0)):
+                state = update(state, batch, keys.train, index, rates, stage, average)
+            jax.block_until_ready(state)
+
+        return Ready(step)
+
+    def predict() -> Ready:
+        params = jax.tree.map(lambda leaf: leaf[0], start_state(learner, fit.optimizer, keys).params)
+        policy = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.policy())
+        network = learner.model(params)
+        trained = Trained(
+            network, params, data.vocabulary, experiment.settings, policy, model, 0, experiment, learner
+        )
+        return Ready(lambda: tag(trained, words))
+
+    return Contestant(model, train), Contestant(model, predict)
+
+
+def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Contestant, Contestant]:
+    """PyTorch's; what is missing is said where they are made ready."""
+    chosen = experiment.settings
+    learner = experiment.learner("lstm", data, data.vocabulary)
+    words = [sentence.words for sentence in _sentences(data.corpus)]
+
+    def train() -> Ready:
+        from benchmarks import torch_tagger
+
+        update = torch_tagger.trainer(torch_tagger.BiLSTMCRF(chosen, data.vocabulary), chosen)
+
+        def step() -> None:
+            for batch in learner.train_batches(0):
+                update(torch_tagger.of_one_seed(batch))
+
+        return Ready(step)
+
+    def predict() -> Ready:
+        from benchmarks import torch_tagger
+
+        network = torch_tagger.BiLSTMCRF(chosen, data.vocabulary)
+
+        class Predicts:
+            """In the place of a learner, so that words are looked up and batched in the same way."""
+
+            @staticmethod
+            def predict(params: None, batch: Batch, policy: None) -> np.ndarray:
+                rows = torch_tagger.predict(network, batch)
+                tags = np.zeros(np.shape(batch.inputs.words), np.int32)
+                for row, found in zip(tags, rows, strict=True):
+                    row[: len(found)] = found
+                return tags
+
+        trained = Trained(network, None, data.vocabulary, chosen, None, PEER, 0, experiment, Predicts())
+        return Ready(lambda: tag(trained, words))
+
+    return Contestant(PEER, train), Contestant(PEER, predict)
+
+
+def main() -> None:
+    """Runs the command line."""
+    flags = read_flags("python -m benchmarks.tagging", __doc__, Flags, sys.argv[1:])
+    keep_freed_memory()
+    models = flags.models.split(",")
+    given = {"dataset": flags.dataset} | ({} if flags.data is None else {"data": flags.data})
+    experiment = _Few(resolve(COMMAND.settings, COMMAND.presets, flags.preset, given).settings)
+    experiment.sentences = flags.sentences
+    data = experiment.load_data()
+    read = sum(len(sentence.words) for sentence in _sentences(data.corpus))
+    console, found = Console(highlight=False), {}
+    about = describe("default", with_torch=False)
+    table = Table(
+        title=f"{data.name}, preset {flags.preset}: words per second, {read:,} words a turn, "
+        f"{flags.rounds} turns: median; and {PEER}'s time over ours, median (quartiles)",
+        title_justify="left",
+    )
+    for heading in ("model", "training", "", "predict", ""):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    columns: dict[str, list[str]] = {name: [] for name in (*models, PEER)}
+    for part, entries in contestants(experiment, models, data).items():
+        with console.status(f"{part}: {', '.join(entry.name for entry in entries)}"):
+            measured = measure.milliseconds(entries, flags.rounds, lambda: None)
+        for name, why in measured.failed.items():
+            console.print(f"{name}, {part}: {why}", style="yellow")
+        found[part] = {name: (1e3 * read / values).tolist() for name, values in measured.values.items()}
+        for name, cells in columns.items():
+            values = measured.values.get(name)
+            cells.append("" if values is None else f"{1e3 * read / np.median(values):,.0f}")
+            peer = measured.values.get(PEER)
+            both = values is not None and peer is not None and name != PEER
+            cells.append(str(measure.ratio(peer, values)) if both else "")
+    for name, cells in columns.items():
+        table.add_row(name, *cells)
+    console.print(table)
+    console.print(headline(about))
+    if flags.out is not None:
+        record = {"machine": about, "flags": dataclasses.asdict(flags), "words_per_second": found}
+        Path(flags.out).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    run_main(main)
