@@ -14,6 +14,7 @@ from experiments.command_line import Command, config_table, read_flags, read_tra
 from experiments.settings import resolve
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # nothing more can be written
+_FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 def main(
@@ -73,11 +74,12 @@ def run_main(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(1)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if isinstance(error, OSError) and error.errno in (*_FULL, *_FORBIDDEN):
             where = f" ({error.filename})" if error.filename else ""
-            print(
-                f"error: {error.strerror}{where}: make room, then the same command goes on", file=sys.stderr
-            )
+            remedy = "name a place that you may write to"
+            if error.errno in _FULL:
+                remedy = "make room, then the same command goes on"
+            print(f"error: {error.strerror}{where}: {remedy}", file=sys.stderr)
             _leave(2)
         if not _is_one_of_several():
             raise

@@ -67,6 +67,7 @@ def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(readme, see
     assert readme["train"](seed, make=plain) < 0.95
 
 
+@pytest.mark.slow
 def test_the_page_on_own_models_runs():
     names = names_of("docs/own_model.md")
     assert np.mean(names["losses"][-10:]) < 0.7 * names["losses"][0]

@@ -99,6 +99,7 @@ def test_loss_and_input_gradient(entries, actions):
         check(name)
 
 
+@pytest.mark.slow
 def test_attention_is_compared_on_the_same_terms(entries):
     """With the loss of all, of a layer that attends: at its weights for h, and its gradient for x."""
     loss, of_x = run(entries["attention:k"])

@@ -32,6 +32,7 @@ def measured(tmp_path, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_shapes_and_memory_of_every_layer(measured):
     content, text, _ = measured("shapes", "memory")
     names = [entry.name for entry in layers(TINY.shapes["tiny"])]

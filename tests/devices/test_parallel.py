@@ -145,6 +145,7 @@ def test_devices_with_seeds_of_their_own_train_as_one_does(kind, way, one_device
 
 
 @pytest.mark.parametrize("way", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_several_seeds_share_batches_where_they_do_not_divide(way, one_device, tmp_path):
     result = train("classification", tmp_path, num_seeds=3, devices=2, way=way)
     assert_same_run(result, tmp_path, one_device("classification", 3))
@@ -173,6 +174,7 @@ def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path)
         *(pytest.param("language modelling", 4, way, marks=pytest.mark.slow) for way in ("jit", "pmap")),
     ],
 )
+@pytest.mark.slow
 def test_stopped_run_on_many_devices_resumes_bit_for_bit(kind, devices, way, tmp_path):
     how = dict(devices=devices, way=way)
     whole = train(kind, tmp_path / "whole", **how)

@@ -392,6 +392,16 @@ def test_ctrl_c_outside_training_is_one_line(command, monkeypatch):
     assert outcome.status == 130 and outcome.err == "interrupted\n"
 
 
+def test_a_place_that_is_not_ones_own_is_one_line(command, monkeypatch):
+    def forbidden(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "plots")
+
+    monkeypatch.setattr("experiments.number_prediction_experiment.load_number_prediction", forbidden)
+    outcome = command(NUMBERS)
+    assert outcome.status == 2
+    assert outcome.err == "error: Permission denied (plots): name a place that you may write to\n"
+
+
 def test_a_full_disk_is_one_line(command, small_number_prediction, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl")

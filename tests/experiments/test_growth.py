@@ -6,6 +6,7 @@ import signal
 
 import jax
 import numpy as np
+import pytest
 from commands import assert_user_error, load, records, settings_of, snapshot
 
 from dynskip_jax.runs.run_dir import RunDir
@@ -50,6 +51,7 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_ptb, comm
     assert snapshot(folder) == before
 
 
+@pytest.mark.slow
 def test_a_run_that_grows_and_is_stopped_has_no_result(finished_ptb, command, tmp_path, monkeypatch):
     """Its checkpoints are no longer those of the old one."""
     folder = tmp_path / "run"

@@ -162,6 +162,7 @@ def sst_folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_papers_way_on_phrases_from_given_vectors(command, sst_folder, tmp_path):
     """Untied LSTM, DropConnect, AR and TAR, averaged SGD; vectors that are read, and stay."""
     (tmp_path / "vectors.txt").write_text("great 0.5 -0.5 0.25\nbad 1 2 3\n")

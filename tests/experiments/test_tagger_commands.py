@@ -65,7 +65,8 @@ def corpus(tmp_path_factory):
 def compared(command, corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     outcome = command(
-        NER, "--data", corpus, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder
+        *(NER, "--data", corpus, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL),
+        *("--characters", "none", "--run-dir", folder),
     )
     assert outcome.status == 0, outcome.err
     return folder, outcome

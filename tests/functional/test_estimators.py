@@ -73,8 +73,18 @@ def terminal_as_steps(runs):
     return jnp.zeros_like(runs.rewards).at[:, -1].set(runs.rewards[:, -1])
 
 
-@pytest.mark.parametrize("entropy_coef", ENTROPY_COEFS)
-@pytest.mark.parametrize("per_step", [False, True])
+CASES = pytest.mark.parametrize(
+    ("entropy_coef", "per_step"),
+    [
+        (ENTROPY_COEFS[0], False),
+        (ENTROPY_COEFS[1], True),
+        pytest.param(ENTROPY_COEFS[0], True, marks=pytest.mark.slow),
+        pytest.param(ENTROPY_COEFS[1], False, marks=pytest.mark.slow),
+    ],
+)
+
+
+@CASES
 def test_moving_average_keeps_the_expected_gradient(entropy_coef, per_step):
     average = F.moving_average_start((), jnp.float64)
     for value in (-3.0, 1.0, -0.5):
@@ -90,8 +100,7 @@ def test_moving_average_keeps_the_expected_gradient(entropy_coef, per_step):
     assert_opposite(expected_gradient(loss), exact)
 
 
-@pytest.mark.parametrize("entropy_coef", ENTROPY_COEFS)
-@pytest.mark.parametrize("per_step", [False, True])
+@CASES
 def test_learned_baseline_with_arbitrary_weights_keeps_the_expected_gradient(entropy_coef, per_step):
     x = jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT))
 

@@ -1,6 +1,7 @@
 """The cells beside Flax's own: equal where they should be, at home in `nnx.RNN` and `nnx.Bidirectional`."""
 
 import doctest
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -73,10 +74,14 @@ def test_degenerate_skips_equal_flaxs_lstm_in_outputs_and_gradients(skip, x):
         np.testing.assert_allclose(g_h[n], of_flax.cell[name_h].kernel[...], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("keep_order", [False, True])
-@pytest.mark.parametrize("time_major", [False, True])
-@pytest.mark.parametrize("with_lengths", [False, True])
+@pytest.mark.parametrize(
+    ("reverse", "keep_order", "time_major", "with_lengths"),
+    # All of them; by default those with at most one, and those with at least three.
+    [
+        case if sum(case) != 2 else pytest.param(*case, marks=pytest.mark.slow)
+        for case in itertools.product((False, True), repeat=4)
+    ],
+)
 def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major, with_lengths, x):
     cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, mix=0.5, rngs=nnx.Rngs(0))
     start = cell.initialize_carry((BATCH, INPUT), jax.random.key(5))
