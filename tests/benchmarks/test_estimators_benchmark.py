@@ -63,6 +63,7 @@ def test_sampled_variance_is_the_enumerated_one(results):
         np.testing.assert_allclose(results[name].variance, exact, rtol=0.15, err_msg=name)
 
 
+@pytest.mark.slow
 def test_relaxations_are_there_and_the_soft_one_has_no_noise(results):
     relaxed = [result for result in results.values() if result.estimator.mode != "sample"]
     assert [result.estimator.name for result in relaxed] == NAMED[-len(relaxed) :]
@@ -92,6 +93,7 @@ def test_summary_by_hand():
     assert result.exact == 2.0
 
 
+@pytest.mark.slow
 def test_command_line_prints_the_table_and_writes_it(results, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(estimators, "run", lambda samples, seed, console: list(results.values()))
     monkeypatch.setattr(sys, "argv", ["estimators", "--samples", "400", "--out", str(tmp_path / "new")])
