@@ -189,6 +189,7 @@ def test_vectors_are_trained_unless_they_are_given(command, sst_folder):
 # --- SICK ---
 
 
+@pytest.mark.slow
 def test_pairs_are_rated_and_explained(command, tmp_path):
     rng = np.random.default_rng(2)
     for name in ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"):

@@ -220,6 +220,7 @@ def test_gradients_reach_back_as_far_as_the_last_word(command, compared, corpus)
     assert outcome.status == 2 and "no sentence of test has 99 words" in outcome.err
 
 
+@pytest.mark.slow
 def test_vectors_are_where_words_begin(command, corpus, tmp_path):
     path = tmp_path / "vectors.txt"
     path.write_text("peter 1 2 3 4\nbonn 5 6 7 8\nnowhere 9 9 9 9\n")
@@ -268,6 +269,7 @@ def test_what_is_wrong_is_said_in_one_line(command, compared, corpus, tmp_path):
         assert outcome.status == 2 and words in outcome.err and outcome.err.count("\n") == 1, outcome
 
 
+@pytest.mark.slow
 def test_parts_of_speech_from_columns(command, tmp_path, monkeypatch):
     folder = tmp_path / "ccg"
     folder.mkdir()

@@ -312,6 +312,7 @@ def test_relaxed_epochs_read_each_stream_once():
     np.testing.assert_allclose(ends[0], jnp.repeat(ends[1], 3, axis=0), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_critics_are_fitted_to_the_return_of_each_step_and_leave_the_network_alone():
     discounted = AgentObjective(baseline="learned", entropy_coef=0.0, discount=0.5)
     learner = learner_of(objective=discounted)

@@ -142,7 +142,7 @@ def test_a_padded_batch_is_its_rows_alone(kind, objective):
     assert sums["nll"].count == (6 + 2 + 6 if kind == "tags" else times * 3)
 
 
-@pytest.mark.parametrize("baseline", ["batch", "moving_average"])
+@pytest.mark.parametrize("baseline", ["batch", pytest.param("moving_average", marks=pytest.mark.slow)])
 def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
     """Halves of which one is nearly empty: the baseline is that of all rows that count."""
     objective = AgentObjective(baseline=baseline, entropy_coef=0.0, baseline_decay=0.5)

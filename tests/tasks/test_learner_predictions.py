@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from dynskip_jax.data import Examples
@@ -43,6 +44,7 @@ def params_of(learner):
     return jax.vmap(learner.init)(KEYS)
 
 
+@pytest.mark.slow
 def test_a_task_may_reward_another_log_likelihood():
     plain, doubled = learner_of(Classification), learner_of(Squared)
     params = jax.tree.map(lambda leaf: leaf[0], params_of(plain))

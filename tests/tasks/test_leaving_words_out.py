@@ -68,6 +68,7 @@ def test_the_share_of_words_read_is_counted_over_words(skip):
     assert "dev_share_read_1" not in metrics  # the first layer reads everything
 
 
+@pytest.mark.slow
 def test_the_cost_of_updates_is_in_the_gradient_of_skip_rnn():
     """Campos et al. (2018), Eq. 6: the cost times the number of words read, a mean over the rows."""
     free, paid = (learner_of(SKIPS["skip-rnn"], objective=AgentObjective(update_cost=c)) for c in (0.0, 0.25))
