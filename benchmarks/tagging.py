@@ -1,6 +1,6 @@
 """Words per second of the taggers, in training and in `predict`, beside PyTorch with pytorch-crf.
 
-    pip install torch pytorch-crf
+    pip install -e ".[bench]"
     python -m benchmarks.tagging --data DIR
 
 One process, contestants in turns. A turn is a pass over the first sentences of train: in training every batch
