@@ -48,6 +48,7 @@ def start(home, **changes):
     return value, int(hits), int(misses)
 
 
+@pytest.mark.slow
 def test_second_start_loads_what_the_first_one_compiled(tmp_path):
     # Takes about 2 seconds per start, nearly all of them for imports.
     value, hits, misses = start(tmp_path)

@@ -76,8 +76,8 @@ def terminal_as_steps(runs):
 CASES = pytest.mark.parametrize(
     ("entropy_coef", "per_step"),
     [
-        (ENTROPY_COEFS[0], False),
         (ENTROPY_COEFS[1], True),
+        pytest.param(ENTROPY_COEFS[0], False, marks=pytest.mark.slow),
         pytest.param(ENTROPY_COEFS[0], True, marks=pytest.mark.slow),
         pytest.param(ENTROPY_COEFS[1], False, marks=pytest.mark.slow),
     ],

@@ -215,6 +215,7 @@ def test_the_ways_to_multiply_by_the_transpose_are_one():
         np.testing.assert_allclose(fused_loop._times_transposed(w, rows)(d), d @ w.T, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_gradients_reach_what_was_carried_from_the_segment_before(double_precision):
     """Two segments in a row, differentiated together, are one long sequence."""
     for name in ("previous", "attention", "dynamic", "skip-rnn", "lstm-jump"):
@@ -247,7 +248,7 @@ def test_no_steps_at_all_change_nothing(double_precision):
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
-@pytest.mark.parametrize("name", ["previous", "attention", "dynamic"])
+@pytest.mark.parametrize("name", and_slow(["previous", "attention", "dynamic"], "dynamic"))
 def test_what_stands_in_the_padding_has_no_effect(double_precision, name, implementation):
     """Not a number there once made every weight's gradient not a number."""
     recurrence = F.Recurrence(TIME_SKIPS[name], F.LSTM(), F.GatedToOutput())
@@ -355,6 +356,7 @@ def test_a_skip_to_an_internal_state_that_is_never_offered_is_refused():
         F.unroll(params, carry, x, recurrence)
 
 
+@pytest.mark.slow
 def test_a_second_derivative_is_right(double_precision):
     """Of reverse mode over reverse mode."""
     recurrence = F.Recurrence(F.Attention(3, 0.5))

@@ -165,7 +165,7 @@ def test_unroll_equals_the_loop_with_lengths_and_carry_out(kind, K, mix):
     np.testing.assert_array_equal(last.step, lengths)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 10_000),
     kind=st.sampled_from(["fixed", "attention", "dynamic"]),

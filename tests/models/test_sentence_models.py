@@ -35,7 +35,7 @@ def classifier(pooling="mean", **options):
     return SequenceClassifier(5, 4, 3, [F.Dynamic(2)], pooling=pooling, rngs=rngs, **options)
 
 
-@pytest.mark.parametrize("pooling", ["last", "max"])
+@pytest.mark.parametrize("pooling", [pytest.param("last", marks=pytest.mark.slow), "max"])
 def test_a_padded_sentence_is_classified_as_it_is_alone(pooling):
     model = classifier(pooling)
     padded = model(jnp.asarray(TOKENS), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).logits

@@ -122,6 +122,7 @@ def loss_of(graphdef, tokens=TOKENS):
     return lambda params: jnp.sum(jnp.sin(nnx.merge(graphdef, params)(tokens)))
 
 
+@pytest.mark.slow
 def test_padding_stays_without_effect_in_training():
     narrow, wide = make(), make(table=widened(TABLE))
     for _ in range(3):

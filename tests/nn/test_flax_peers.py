@@ -225,6 +225,7 @@ def test_stack_drops_layer_inputs_and_outputs_in_training_alone(x):
     assert not np.any(stack(x).h == 0)
 
 
+@pytest.mark.slow
 def test_stack_draws_for_each_sequence_with_its_own_key(x):
     skips = [F.Previous(), F.Dynamic(3)]
     options = {"recurrent_dropout": 0.3, "learnable_carry": True}

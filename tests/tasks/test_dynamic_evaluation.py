@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from learners import language_modelling
 
 from dynskip_jax.data import make_corpus
@@ -100,6 +101,7 @@ def by_hand(learner, learning_rate, decay):
     return perplexity
 
 
+@pytest.mark.slow
 def test_it_is_a_loop_over_segments():
     learner = learner_of("dynamic:3")
     params = params_of(learner)

@@ -91,6 +91,7 @@ def test_the_cost_of_updates_is_in_the_gradient_of_skip_rnn():
         np.testing.assert_allclose(with_cost - without, 0.25 * cost, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
     """The gradient of its softmax is that of -Σ log π · R, R the log-likelihood; β = 0."""
     skip = SKIPS["lstm-jump"]

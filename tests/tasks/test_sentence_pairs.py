@@ -56,6 +56,7 @@ def test_scores_by_hand():
     assert (alike["pearson"], alike["spearman"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_pairs_are_learnt_and_scored_in_their_order():
     task = SentencePairs({"train": EXAMPLES, "dev": EXAMPLES}, make, batch_size=2, evaluation_rows=2)
     learner = Learner(task, (0,))

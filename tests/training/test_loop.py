@@ -199,7 +199,9 @@ def test_stopped_run_resumes_bit_for_bit(kind, where, reference, tmp_path):
     assert resumed.epochs == result.epochs == EPOCHS
 
 
-@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize(
+    "kind", ["classification", pytest.param("language_modelling", marks=pytest.mark.slow)]
+)
 def test_seeds_trained_together_are_those_trained_alone(kind, reference, tmp_path):
     _, together, _, folder = reference(kind)
     index = 1  # not the first one
@@ -502,6 +504,7 @@ def test_cyclic_text_is_learned_to_a_perplexity_near_one(tmp_path):
     assert 1.0 <= records[-1]["dev_perplexity"] < 1.1
 
 
+@pytest.mark.slow
 def test_classifier_learns_to_copy_the_last_symbol(tmp_path):
     x = np.random.default_rng(0).integers(4, size=(300, 5)).astype(np.int32)
     task = classification(

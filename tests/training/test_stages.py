@@ -248,6 +248,7 @@ def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
     np.testing.assert_allclose(loss, 0.5 * (0 + 1 + 2 + 3 + 4 + 5) / 2)
 
 
+@pytest.mark.slow
 def test_averaged_predictions_are_means_of_probabilities():
     task, _ = free_agent(AgentObjective(entropy_coef=0.0))
     params = task.init(jax.random.key(1))
