@@ -217,6 +217,7 @@ def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder,
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_one_process_of_one_needs_no_others(command, corpus_folder, tmp_path):
     one = ("--coordinator", "127.0.0.1:9", "--process-id", 0, "--process-count", 1)
     arguments = ("--data", corpus_folder, *SMALL, "--epochs", 1, *one, "--run-dir", tmp_path / "run")

@@ -45,6 +45,7 @@ def test_it_trains_and_compares(compared):
     assert (folder / "dynamic-3" / "plots" / "skips_by_position.png").exists()
 
 
+@pytest.mark.slow
 def test_its_score_is_that_of_all_predictions(compared):
     folder, _ = compared
     trained = load(folder, "lstm", seed=1)

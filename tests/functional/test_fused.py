@@ -185,6 +185,7 @@ def test_policy_masks(double_precision):
 @pytest.mark.parametrize(
     "name", and_slow(["previous", "fixed", "attention", "dynamic", "skip-rnn"], "dynamic")
 )
+@pytest.mark.slow
 def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
     recurrence = F.Recurrence(TIME_SKIPS[name])
     problems = [problem(recurrence, seed=seed)[:3] for seed in range(3)]

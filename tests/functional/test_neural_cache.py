@@ -55,6 +55,7 @@ def of_targets(probabilities, words):
     flatness=st.floats(0, 3),
     weight=st.floats(0.01, 0.99),
 )
+@pytest.mark.slow
 def test_it_is_its_definition(seed, time, size, flatness, weight):
     states, words, probabilities = text(seed, 2, time)
     log_likelihood = of_targets(probabilities, words)

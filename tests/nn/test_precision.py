@@ -226,6 +226,7 @@ def train(task, steps, learning_rate):
         *(pytest.param(symbols, model, marks=pytest.mark.slow) for model in ("attention:3", "dynamic:3")),
     ],
 )
+@pytest.mark.slow
 def test_training_in_bfloat16_goes_as_in_float32(make, model):
     wide, narrow = (train(make(model, dtype, features=16), 60, 0.01) for dtype in (jnp.float32, jnp.bfloat16))
     assert 0 < abs(narrow[0] / wide[0] - 1) < 1e-3

@@ -188,6 +188,7 @@ def keys_of(keys):
 
 
 @pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.slow
 def test_evaluation_over_buckets_is_that_without(kind):
     found = []
     for buckets in ((), (3, 6, 12)):

@@ -124,6 +124,7 @@ def test_what_models_are_told_that_differ_in_their_objective():
     np.testing.assert_array_equal(sweep.policy("greedy", 2, skips).temperature, [1, 1])
 
 
+@pytest.mark.slow
 def test_models_with_a_smaller_K_never_reach_further(tmp_path):
     task = classifiers((0,) * 3, sweep=Sweep(max_skip=(1, 2, 4)))
     result = train(task, tmp_path)
