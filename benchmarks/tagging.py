@@ -23,13 +23,10 @@ from rich.table import Table
 from benchmarks import measure
 from benchmarks.contestant import Contestant, Ready
 from benchmarks.machine import describe, headline
-from dynskip_jax.data.batching import Batch
-from dynskip_jax.data.tagged_corpus import TaggedCorpus
-from dynskip_jax.data.tagging import TaggedSentence
+from benchmarks.training_step import trainer
+from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
-from dynskip_jax.devices.parallel import OneDevice
 from dynskip_jax.settings import setting
-from dynskip_jax.training.step import make_step, seed_keys, start_state
 from experiments.cli import run_main
 from experiments.command_line import read_flags
 from experiments.conll2003 import COMMAND
@@ -37,7 +34,6 @@ from experiments.conll2003_experiment import CoNLL2003
 from experiments.settings import resolve
 from experiments.tagger import ReadCorpus
 from experiments.tagger_predict import tag
-from experiments.trained import Trained
 
 PEER = "PyTorch"
 
@@ -82,38 +78,26 @@ def contestants(
     return found
 
 
-def _sentences(corpus: TaggedCorpus) -> list[TaggedSentence]:
-    return list(corpus.splits["train"])
-
-
 def _ours(experiment: CoNLL2003, model: str, data: ReadCorpus) -> tuple[Contestant, Contestant]:
     learner = experiment.learner(model, data, data.vocabulary)
     fit = experiment.fit_settings(model, learner)
-    keys = seed_keys(fit.seeds)
-    rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
-    words = [sentence.words for sentence in _sentences(data.corpus)]
 
     def train() -> Ready:
-        state = start_state(learner, fit.optimizer, keys)
-        stage, average = learner.stage(0), np.zeros(len(fit.seeds), bool)
-        update = make_step(learner, fit.optimizer, OneDevice())
+        state, update = trainer(learner, fit)
 
         def step() -> None:
             nonlocal state
             for index, batch in enumerate(learner.train_batches(0)):
-                state = update(state, batch, keys.train, index, rates, stage, average)
+                state = update(state, batch, index)
             jax.block_until_ready(state)
 
         return Ready(step)
 
     def predict() -> Ready:
-        params = jax.tree.map(lambda leaf: leaf[0], start_state(learner, fit.optimizer, keys).params)
+        state, _ = trainer(learner, fit)
+        params = jax.tree.map(lambda leaf: leaf[0], state.params)
         policy = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.policy())
-        network = learner.model(params)
-        trained = Trained(
-            network, params, data.vocabulary, experiment.settings, policy, model, 0, experiment, learner
-        )
-        return Ready(lambda: tag(trained, words))
+        return Ready(lambda: tag(lambda batch: learner.predict(params, batch, policy), *_read(data)))
 
     return Contestant(model, train), Contestant(model, predict)
 
@@ -122,7 +106,6 @@ def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Contestant, Contest
     """PyTorch's; what is missing is said where they are made ready."""
     chosen = experiment.settings
     learner = experiment.learner("lstm", data, data.vocabulary)
-    words = [sentence.words for sentence in _sentences(data.corpus)]
 
     def train() -> Ready:
         from benchmarks import torch_tagger
@@ -139,22 +122,14 @@ def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Contestant, Contest
         from benchmarks import torch_tagger
 
         network = torch_tagger.BiLSTMCRF(chosen, data.vocabulary)
-
-        class Predicts:
-            """In the place of a learner, so that words are looked up and batched in the same way."""
-
-            @staticmethod
-            def predict(params: None, batch: Batch, policy: None) -> np.ndarray:
-                rows = torch_tagger.predict(network, batch)
-                tags = np.zeros(np.shape(batch.inputs.words), np.int32)
-                for row, found in zip(tags, rows, strict=True):
-                    row[: len(found)] = found
-                return tags
-
-        trained = Trained(network, None, data.vocabulary, chosen, None, PEER, 0, experiment, Predicts())
-        return Ready(lambda: tag(trained, words))
+        return Ready(lambda: tag(lambda batch: torch_tagger.predict(network, batch), *_read(data)))
 
     return Contestant(PEER, train), Contestant(PEER, predict)
+
+
+def _read(data: ReadCorpus) -> tuple[TaggerVocabulary, list[Sequence[str]]]:
+    """What `tag` looks words up in, and the words of train."""
+    return data.vocabulary, [sentence.words for sentence in data.corpus.splits["train"]]
 
 
 def main() -> None:
@@ -166,7 +141,7 @@ def main() -> None:
     experiment = _Few(resolve(COMMAND.settings, COMMAND.presets, flags.preset, given).settings)
     experiment.sentences = flags.sentences
     data = experiment.load_data()
-    read = sum(len(sentence.words) for sentence in _sentences(data.corpus))
+    read = sum(map(len, _read(data)[1]))
     console, found = Console(highlight=False), {}
     about = describe("default", with_torch=False)
     table = Table(

@@ -18,8 +18,7 @@ class BiLSTMCRF(nn.Module):
 
     Args:
         chosen: sizes and rates.
-        vocabulary: how many words, characters and tags there are.
-        num_frequent: words from this id on are rare ones.
+        vocabulary: how many words, characters and tags there are, and which words are rare.
     """
 
     def __init__(self, chosen: TaggerSettings, vocabulary: TaggerVocabulary):

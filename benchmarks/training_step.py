@@ -1,6 +1,6 @@
 """Whole training steps of `experiments.ptb`: forward, backward, clipping, update, on synthetic words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import cycle
 
 import jax
@@ -9,9 +9,12 @@ import numpy as np
 
 from benchmarks.contestant import Contestant, Ready
 from dynskip_jax.data import LanguageCorpus
+from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import OneDevice
+from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.step import TrainState, make_step, seed_keys, start_state
 from experiments.ptb import COMMAND, LanguageSettings
 from experiments.ptb_experiment import PTB
@@ -65,23 +68,29 @@ def _contestant(model: str, chosen: LanguageSettings, vocabulary: int) -> Contes
     corpus = synthetic_corpus(tokens_per_step(chosen) * _SEGMENTS + 1, vocabulary)
     experiment = PTB(chosen)
     learner = experiment.learner(model, corpus, corpus.vocabulary)
-    fit = experiment.fit_settings(model, learner)
-    keys = seed_keys(fit.seeds)
-    rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
 
     def prepare() -> Ready:
-        state = start_state(learner, fit.optimizer, keys)
-        stage, average = learner.stage(0), np.zeros(len(fit.seeds), bool)
-        update = make_step(learner, fit.optimizer, OneDevice())
+        state, update = trainer(learner, experiment.fit_settings(model, learner))
         batches = cycle(enumerate(learner.train_batches(0)))
 
         def step() -> TrainState:
             nonlocal state
             index, batch = next(batches)
-            state = update(state, batch, keys.train, index, rates, stage, average)
-            state = jax.block_until_ready(state)
+            state = jax.block_until_ready(update(state, batch, index))
             return state
 
         return Ready(step)
 
     return Contestant(model, prepare)
+
+
+def trainer(
+    learner: Learner, fit: FitSettings
+) -> tuple[TrainState, Callable[[TrainState, Batch, int], TrainState]]:
+    """Returns the initial state, and its update by a batch and that batch's index in the first epoch."""
+    keys = seed_keys(fit.seeds)
+    rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
+    stage, average = learner.stage(0), np.zeros(len(fit.seeds), bool)
+    update = make_step(learner, fit.optimizer, OneDevice())
+    state = start_state(learner, fit.optimizer, keys)
+    return state, lambda state, batch, index: update(state, batch, keys.train, index, rates, stage, average)

@@ -13,8 +13,11 @@ from dynskip_jax.errors import Stopped, UserError
 from experiments.command_line import Command, config_table, read_flags, read_training
 from experiments.settings import resolve
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # nothing more can be written
-_FORBIDDEN = (errno.EACCES, errno.EPERM)
+# What to do where nothing more, or nothing here, can be written.
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "make room, then the same command goes on"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "name a place that you may write to"),
+}
 
 
 def main(
@@ -74,12 +77,9 @@ def run_main(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(1)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (*_FULL, *_FORBIDDEN):
+        if isinstance(error, OSError) and error.errno in _REMEDIES:
             where = f" ({error.filename})" if error.filename else ""
-            remedy = "name a place that you may write to"
-            if error.errno in _FULL:
-                remedy = "make room, then the same command goes on"
-            print(f"error: {error.strerror}{where}: {remedy}", file=sys.stderr)
+            print(f"error: {error.strerror}{where}: {_REMEDIES[error.errno]}", file=sys.stderr)
             _leave(2)
         if not _is_one_of_several():
             raise

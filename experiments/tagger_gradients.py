@@ -1,6 +1,5 @@
 """How far back a tagger's gradient reaches: the command `gradients`, Figure 4 of Gui et al. (2019)."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,12 +77,12 @@ def _norms(
 ) -> Float[Array, "batch time"]:
     """‖∂L_T/∂h_t‖ of sentences of the same length."""
     model, count = trained.model, len(tokens)
-    forward = model.stack.layers[len(model.stack.layers) - model.stack.num_directions]
+    forward = model.stack.layers[-model.stack.num_directions]
     cell = forward.cell
     inputs = jax.tree.map(lambda *of_each: jnp.stack(of_each), *tokens)
     keys = jax.random.split(jax.random.key(0), count)
     output = model(inputs, policy=trained.policy, rngs=keys)
-    x, _ = output.observations[len(output.observations) - model.stack.num_directions]
+    x, _ = output.observations[-model.stack.num_directions]
     w = model.emissions.kernel[...][: cell.hidden_features]
 
     def last_loss(h: Float[Array, "batch hidden"]) -> Float[Array, " batch"]:
@@ -91,8 +90,6 @@ def _norms(
         scores = output.emissions[:, -1] + (h - jax.lax.stop_gradient(h)) @ w
         return -jnp.take_along_axis(jax.nn.log_softmax(scores), targets[:, None], axis=1)[:, 0]
 
-    policy = (
-        trained.policy if cell.skip.has_agent else dataclasses.replace(trained.policy, mix=None, mask=None)
-    )
+    policy = trained.policy if cell.skip.has_agent else trained.policy.without_agent()
     carry = cell.initialize_carry((count, cell.in_features), rngs=keys)
     return state_gradient_norms(cell.params(), carry, x, cell.recurrence, last_loss, policy=policy)

@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +11,13 @@ import numpy as np
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.tag_schemes import entities
 from dynskip_jax.data.tagged_examples import padded_length
-from dynskip_jax.data.tagger_vocabulary import TokenIds
+from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
 from dynskip_jax.data.tagging import DOCUMENT_START
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
 from experiments.command_line import Command
 from experiments.tagger_settings import TagFlags
-from experiments.trained import Trained, load
+from experiments.trained import load
 
 _AT_ONCE, _ROWS = 256, 32  # sentences that are collected, and those of a batch
 
@@ -43,8 +43,13 @@ def predict(command: Command, flags: TagFlags) -> None:
     rows = min(_ROWS, 1 << (at_once - 1).bit_length())
     has_entities = trained.experiment.scheme is not None
     sentences = (read_columns if flags.format == "columns" else read_text)(_lines(flags.input), flags)
+
+    def best(batch: Batch) -> np.ndarray:
+        return np.asarray(trained.learner.predict(trained.params, batch, trained.policy))
+
     for group in _groups(sentences, at_once):
-        found = tag(trained, [sentence.words for sentence in group], flags.max_words, rows)
+        words = [sentence.words for sentence in group]
+        found = tag(best, trained.vocabulary, words, flags.max_words, rows)
         for sentence, tags in zip(group, found, strict=True):
             tags = trained.experiment.written(tags, flags.scheme)
             if flags.output == "json":
@@ -55,17 +60,21 @@ def predict(command: Command, flags: TagFlags) -> None:
 
 
 def tag(
-    trained: Trained, sentences: Sequence[Sequence[str]], max_words: int = 400, rows: int = _ROWS
+    best: Callable[[Batch], Sequence[Sequence[int]]],
+    vocabulary: TaggerVocabulary,
+    sentences: Sequence[Sequence[str]],
+    max_words: int = 400,
+    rows: int = _ROWS,
 ) -> list[list[str]]:
     """Returns a tag of the model's own scheme for each word.
 
     Args:
-        trained: the model.
+        best: finds the ids of tags of a batch of padded sentences, at least as many as each has words.
+        vocabulary: of words and tags.
         sentences: words; a sentence may have none.
         max_words: longer ones are read in pieces of so many words.
         rows: sentences that are read side by side; another number is another program to compile.
     """
-    vocabulary = trained.vocabulary
     pieces = [
         (number, words[start : start + max_words])
         for number, words in enumerate(sentences)
@@ -77,8 +86,7 @@ def tag(
     for start in range(0, len(order), rows):
         chosen = order[start : start + rows]
         ids = [vocabulary.encode(pieces[i][1]) for i in chosen]
-        best = np.asarray(trained.learner.predict(trained.params, _batch(ids, rows), trained.policy))
-        for i, row in zip(chosen, best, strict=False):
+        for i, row in zip(chosen, best(_batch(ids, rows)), strict=False):
             found[i] = [vocabulary.tags[k] for k in row[: len(pieces[i][1])]]
     tags: list[list[str]] = [[] for _ in sentences]
     for i, (number, _) in enumerate(pieces):

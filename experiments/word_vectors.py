@@ -2,39 +2,59 @@
 
     pip install -e ".[vectors]"
     python -m experiments.word_vectors --output vectors.txt
-    python -m experiments.word_vectors --output vectors.txt --text mine.txt.gz --epochs 10
+    python -m experiments.word_vectors --output vectors.txt --text one.txt.gz,two.txt --epochs 10
 
 Without --text it reads the training texts found below $DYNSKIP_DATA_DIR: wikitext2, imdb, conll2003, ud_ewt.
 Texts of dev and test are not read. One thread does the work, so that the same texts give the same vectors.
 """
 
-import argparse
+import dataclasses
 import itertools
 import logging
 import os
-import tempfile
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
-from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
 from dynskip_jax.data.imdb import find_imdb
-from dynskip_jax.data.sentences import treebank_words
+from dynskip_jax.data.sentences import LINE_BREAK, treebank_words
 from dynskip_jax.data.tagged_corpus import find_entity_corpus, find_part_of_speech_corpus
 from dynskip_jax.data.tagger_vocabulary import normal_form
 from dynskip_jax.data.text import read_lines
 from dynskip_jax.data.vocabulary import UNK
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.files import write_atomically
+from dynskip_jax.runs.progress import Progress
+from dynskip_jax.settings import setting
 from experiments import cli
+from experiments.command_line import read_flags
 
 Sentences = Sequence[Sequence[str]]
 
 # WikiText writes the marks inside of words and numbers apart: `state @-@ of`, `1 @,@ 000`.
 _JOINED = {" @-@ ": "-", " @,@ ": ",", " @.@ ": "."}
 _MOST_WORDS = 10_000  # of a sentence that gensim reads
-_KNOWN = ("wikitext2", "imdb", "conll2003", "ud_ewt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Flags of this command."""
+
+    output: str = setting(help="The file to write.")
+    text: tuple[str, ...] | None = setting(
+        None, "Text files, plain or .gz, separated by commas, instead of the known ones."
+    )
+    width: int = setting(100, "Numbers of a vector.", at_least=1)
+    epochs: int = setting(5, "Passes over the texts.", at_least=1)
+    window: int = setting(5, "Words to each side that are predicted.", at_least=1)
+    min_count: int = setting(3, "Rarer words get no vector.", at_least=1)
+    digits: Literal["keep", "nine", "zero"] = setting("nine", "As of taggers.")
+    lowercase: bool = setting(True, "As of taggers.")
+    seed: int = setting(0, "Of the initial vectors and of sampling.", at_least=0)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,35 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         UserError: gensim is missing, no text is found, or the file exists.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.word_vectors",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--output", required=True, type=Path, help="The file to write.")
-    parser.add_argument(
-        "--text", nargs="+", type=Path, help="Text files, plain or .gz, instead of the known ones."
-    )
-    parser.add_argument("--width", type=_positive, default=100, help="Numbers of a vector. [100]")
-    parser.add_argument("--epochs", type=_positive, default=5, help="Passes over the texts. [5]")
-    parser.add_argument(
-        "--window", type=_positive, default=5, help="Words to each side that are predicted. [5]"
-    )
-    parser.add_argument("--min-count", type=_positive, default=3, help="Rarer words get no vector. [3]")
-    parser.add_argument(
-        "--digits", choices=("keep", "nine", "zero"), default="nine", help="As of taggers. [nine]"
-    )
-    parser.add_argument(
-        "--lowercase", action=argparse.BooleanOptionalAction, default=True, help="As of taggers. [True]"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="[0]")
-    flags = parser.parse_args(arguments)
-    if flags.output.exists():
-        raise UserError(f"{flags.output} exists: remove it, or name another file with --output")
-    if not flags.output.parent.is_dir():
-        raise UserError(f"the folder {flags.output.parent} does not exist: make it, or name another")
-    texts = {str(path): _plain(path) for path in flags.text} if flags.text else known_texts()
+    given = sys.argv[1:] if arguments is None else arguments
+    flags = read_flags("python -m experiments.word_vectors", __doc__, Flags, given)
+    output = Path(flags.output)
+    if output.exists():
+        raise UserError(f"{output} exists: remove it, or name another file with --output")
+    if not output.parent.is_dir():
+        raise UserError(f"the folder {output.parent} does not exist: make it, or name another")
+    texts = {name: _plain(Path(name)) for name in flags.text} if flags.text else known_texts()
     if not texts:
         raise UserError(f"no text found: name files with --text, or a folder with ${DATA_VARIABLE}")
     sentences = [
@@ -88,17 +87,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         min_count=flags.min_count,
         seed=flags.seed,
     )
-    write_word_vectors(flags.output, words, vectors)
-    print(f"{len(words):,} vectors of {flags.width} numbers in {flags.output}")
+    write_word_vectors(output, words, vectors)
+    print(f"{len(words):,} vectors of {flags.width} numbers in {output}")
 
 
 def known_texts(environ: Mapping[str, str] = os.environ) -> dict[str, Sentences]:
     """Training texts of the corpora found below `$DYNSKIP_DATA_DIR`, by the corpus's name."""
     found: dict[str, Sentences] = {}
-    for name in _KNOWN:
+    for name, read in _READERS.items():
         folder = named_folder(name, environ)
         if folder is not None:
-            found[name] = _READERS[name](folder)
+            found[name] = read(folder)
     return found
 
 
@@ -137,21 +136,14 @@ def skip_gram(
     model.build_vocab(pieces)
     if not model.wv.index_to_key:
         raise UserError(f"no word occurs {min_count} times: give more text, or a smaller --min-count")
-    columns = (
-        *Progress.get_default_columns()[:3],
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns) as progress:
-        task = progress.add_task("skip-gram", total=epochs * len(pieces))
+    with Progress(epochs * len(pieces), "skip-gram") as progress:
 
         class Pieces:
             """Begins anew in every epoch, as gensim asks for it, and moves the bar."""
 
             def __iter__(self) -> Iterator[Sequence[str]]:
                 for words in pieces:
-                    progress.advance(task)
+                    progress.advance()
                     yield words
 
         model.train(Pieces(), total_examples=len(pieces), epochs=epochs)
@@ -161,16 +153,10 @@ def skip_gram(
 
 def write_word_vectors(path: Path, words: Sequence[str], vectors: np.ndarray) -> None:
     """Writes vectors as word2vec's text files have them: whole, or not at all."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            print(len(words), vectors.shape[1], file=file)
-            for word, vector in zip(words, vectors, strict=True):
-                print(word, *(f"{number:.5g}" for number in vector), file=file)
-        except BaseException:
-            temporary.unlink()
-            raise
-    temporary.replace(path)
+    lines = [f"{len(words)} {vectors.shape[1]}"]
+    for word, vector in zip(words, vectors, strict=True):
+        lines.append(" ".join([word, *(f"{number:.5g}" for number in vector)]))
+    write_atomically(path, "\n".join(lines) + "\n")
 
 
 def _plain(path: Path) -> Sentences:
@@ -191,7 +177,7 @@ def _wikitext(folder: Path) -> Sentences:
 
 def _reviews(folder: Path) -> Sentences:
     reviews, _ = find_imdb(folder)
-    return [treebank_words(review.text.replace("<br />", " ")) for review in reviews["train"]]
+    return [treebank_words(LINE_BREAK.sub(" ", review.text)) for review in reviews["train"]]
 
 
 def _entities(folder: Path) -> Sentences:
@@ -202,14 +188,7 @@ def _treebank(folder: Path) -> Sentences:
     return [sentence.words for sentence in find_part_of_speech_corpus("ud", folder).splits["train"]]
 
 
-_READERS = dict(zip(_KNOWN, (_wikitext, _reviews, _entities, _treebank), strict=True))
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
+_READERS = {"wikitext2": _wikitext, "imdb": _reviews, "conll2003": _entities, "ud_ewt": _treebank}
 
 
 if __name__ == "__main__":

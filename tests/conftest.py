@@ -8,11 +8,16 @@ from pathlib import Path
 # optimization, since tests compile far more than they compute.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    " --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1"
-    # Half the time to compile; JAX 0.11 has no such choice.
-    + " --xla_cpu_use_fusion_emitters=false"
-    * importlib.metadata.version("jax").startswith("0.10."),
+    " ".join(
+        [
+            "--xla_force_host_platform_device_count=8",
+            "--xla_backend_optimization_level=0",
+            "--xla_llvm_disable_expensive_passes=true",
+            "--xla_cpu_parallel_codegen_split_count=1",
+            # Half the time to compile; JAX 0.11 has no such choice.
+            *["--xla_cpu_use_fusion_emitters=false"] * importlib.metadata.version("jax").startswith("0.10."),
+        ]
+    ),
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")

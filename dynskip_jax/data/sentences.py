@@ -15,7 +15,8 @@ from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences
 from dynskip_jax.data.vocabulary import UNK, Vocabulary
 from dynskip_jax.errors import UserError
 
-_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+# A line break of HTML.
+LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 # A word, with apostrophes inside it; or up to three of the same mark.
 _REVIEW_WORD = re.compile(r"\w+(?:['’]\w+)*|([^\w\s])\1{0,2}")
 # What the Penn Treebank writes apart: n't and 's; brackets by name; words with hyphens, dots or slashes.
@@ -31,7 +32,7 @@ def review_words(text: str) -> list[str]:
     blank stands for itself, up to three of the same together (`...`, `!!!`). HTML line breaks, of which
     IMDB's reviews are full, are blanks.
     """
-    return [found[0] for found in _REVIEW_WORD.finditer(_BREAK.sub(" ", text).lower())]
+    return [found[0] for found in _REVIEW_WORD.finditer(LINE_BREAK.sub(" ", text).lower())]
 
 
 def treebank_words(text: str) -> list[str]:

@@ -45,3 +45,7 @@ class Policy:
         """Checks the mode."""
         if self.mode not in MODES:
             raise UserError(f"unknown mode {self.mode!r}: choose one of {', '.join(MODES)}")
+
+    def without_agent(self) -> "Policy":
+        """Returns the policy of a layer whose time skip has no agent: its own mix, and all of its states."""
+        return dataclasses.replace(self, mix=None, mask=None)

@@ -1,6 +1,5 @@
 """Stacked recurrent layers, in one or both directions, with skips over time and over depth."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -220,7 +219,7 @@ class SkipStack(nnx.Module):
         num_layers = len(self.layers)
         depth = num_layers // self.num_directions
         drop = F.locked_dropout if self.locked else F.dropout
-        plain = dataclasses.replace(policy, mix=None, mask=None)
+        plain = policy.without_agent()
         new_carry, outputs, observations = [], [], []
         for i, layer in enumerate(self.layers):
             cell, start = layer.cell, carry[i]

@@ -96,8 +96,7 @@ class Checkpoints:
             if not all(seen := self._processes.collect(self.directory.is_dir())):
                 raise UserError(
                     f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a "
-                    "folder "
-                    "that all processes share"
+                    "folder that all processes share"
                 )
             with _quiet():
                 self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)

@@ -3,7 +3,6 @@
 import datetime
 import json
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import filelock
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.files import write_atomically
 
 _LOCK = ".lock"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -80,7 +80,7 @@ class RunDir:
             if grown or not resumed:
                 if about is not None:
                     written = {**written, "about": kept}
-                _write_atomically(path / "config.json", json.dumps(written, indent=2) + "\n")
+                write_atomically(path / "config.json", json.dumps(written, indent=2) + "\n")
             run = cls(path, resumed=resumed)
             run._lock = lock
             run.checkpoints.mkdir(exist_ok=True)
@@ -167,7 +167,7 @@ class RunDir:
         if self._metrics.exists():
             kept = [record for record in self.records() if record.get("step", step) <= step]
             text = "".join(json.dumps(_to_json(record), allow_nan=False) + "\n" for record in kept)
-            _write_atomically(self._metrics, text)
+            write_atomically(self._metrics, text)
 
     def keep(self, name: str, text: str) -> None:
         """Writes a file into the folder, all of it or nothing; one of that name is replaced.
@@ -176,7 +176,7 @@ class RunDir:
             name: of the file.
             text: its content.
         """
-        _write_atomically(self.path / name, text)
+        write_atomically(self.path / name, text)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes `result.json`, all of it or nothing. It is the last thing a run does.
@@ -184,7 +184,7 @@ class RunDir:
         Arguments:
             result: names and values, as for `log`.
         """
-        _write_atomically(self._result, json.dumps(_to_json(result), indent=2, allow_nan=False) + "\n")
+        write_atomically(self._result, json.dumps(_to_json(result), indent=2, allow_nan=False) + "\n")
 
     def withdraw_result(self) -> None:
         """Removes `result.json`: the run goes on, and its checkpoints are no longer those it tells of."""
@@ -342,18 +342,3 @@ def _from_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_from_json(item) for item in value]
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """Replaces a file such that after a crash either the old or the new text is there, whole."""
-    unfinished = path.with_name(path.name + ".tmp")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

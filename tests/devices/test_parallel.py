@@ -144,7 +144,7 @@ def test_devices_with_seeds_of_their_own_train_as_one_does(kind, way, one_device
     assert_same_run(result, tmp_path, one_device(kind, 4))
 
 
-@pytest.mark.parametrize("way", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", ["jit", "pmap"])
 @pytest.mark.slow
 def test_several_seeds_share_batches_where_they_do_not_divide(way, one_device, tmp_path):
     result = train("classification", tmp_path, num_seeds=3, devices=2, way=way)
@@ -171,7 +171,7 @@ def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path)
     ("kind", "devices", "way"),
     [
         ("classification", 2, "jit"),
-        *(pytest.param("language modelling", 4, way, marks=pytest.mark.slow) for way in ("jit", "pmap")),
+        *(("language modelling", 4, way) for way in ("jit", "pmap")),
     ],
 )
 @pytest.mark.slow

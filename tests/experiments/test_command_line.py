@@ -231,7 +231,7 @@ def test_without_data_the_embedded_corpus_is_used_and_named_everywhere(command, 
     assert load(folder / "config.json")["dataset"]["name"] == name
 
 
-@pytest.mark.parametrize("name", ["ptb", pytest.param("number_prediction", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["ptb", "number_prediction"])
 @pytest.mark.slow
 def test_run_in_bfloat16(name, command, corpus_folder, small_number_prediction, tmp_path):
     main, arguments, metric = {

@@ -21,18 +21,8 @@ from experiments.sst_experiment import SST
 GOOD, BAD = ["fine", "great", "lovely"], ["awful", "bad", "dull"]
 REST = ["a", "film", "the", "it", "was", "with"]
 SMALL = (
-    "--features",
-    4,
-    "--embedding-features",
-    3,
-    "--agent-features",
-    3,
-    "--epochs",
-    1,
-    "--buckets",
-    1,
-    "--devices",
-    1,
+    *("--features", 4, "--embedding-features", 3, "--agent-features", 3),
+    *("--epochs", 1, "--buckets", 1, "--devices", 1),
 )
 
 

@@ -182,9 +182,7 @@ def test_policy_masks(double_precision):
     assert_same(recurrence, *arguments, policy=F.Policy(mask=mask), seq_lengths=jnp.array((7, 2, 5)))
 
 
-@pytest.mark.parametrize(
-    "name", and_slow(["previous", "fixed", "attention", "dynamic", "skip-rnn"], "dynamic")
-)
+@pytest.mark.parametrize("name", ["previous", "fixed", "attention", "dynamic", "skip-rnn"])
 @pytest.mark.slow
 def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
     recurrence = F.Recurrence(TIME_SKIPS[name])

@@ -222,8 +222,8 @@ def train(task, steps, learning_rate):
     [
         (words, "dynamic:3"),
         (symbols, "lstm"),
-        *(pytest.param(words, model, marks=pytest.mark.slow) for model in ("lstm", "attention:3")),
-        *(pytest.param(symbols, model, marks=pytest.mark.slow) for model in ("attention:3", "dynamic:3")),
+        *((words, model) for model in ("lstm", "attention:3")),
+        *((symbols, model) for model in ("attention:3", "dynamic:3")),
     ],
 )
 @pytest.mark.slow
