@@ -17,6 +17,7 @@ import dataclasses
 from typing import Any
 
 from dynskip_jax.settings import setting
+from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command, Subcommand
 from experiments.sentence_settings import AGENT, ClassifierSettings, SentenceData
 from experiments.text import EXPLAIN, PREDICT
@@ -100,6 +101,7 @@ COMMAND = Command(
     subcommands={
         "predict": PREDICT,
         "explain": EXPLAIN,
+        "ceiling": CEILING,
         "bigrams": Subcommand(
             "Measures a linear model on words and pairs of words.",
             BigramFlags,

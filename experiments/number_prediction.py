@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dynskip_jax.settings import setting
+from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command
 from experiments.settings import Agent, Data, Model, Numbers, Settings, Training
 from experiments.text import EXPLAIN, PREDICT
@@ -170,7 +171,7 @@ COMMAND = Command(
     default_model="dynamic:10",
     experiment="experiments.number_prediction_experiment:NumberPrediction",
     default_preset=default_preset,
-    subcommands={"predict": PREDICT, "explain": EXPLAIN},
+    subcommands={"predict": PREDICT, "explain": EXPLAIN, "ceiling": CEILING},
 )
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import dataclasses
 from typing import Any, Literal
 
 from dynskip_jax.settings import setting
+from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command, Subcommand
 from experiments.settings import MAX_SEED, Agent, Data, Model, Numbers, Settings, Training
 from experiments.text import EXPLAIN, TextFlags
@@ -319,6 +320,7 @@ COMMAND = Command(
     default_preset=lambda given: "small",
     subcommands={
         "explain": EXPLAIN,
+        "ceiling": CEILING,
         "generate": Subcommand(
             "Writes text with a trained model.", GenerateFlags, "experiments.ptb_text:generate"
         ),

@@ -15,6 +15,7 @@ import dataclasses
 from typing import Any
 
 from dynskip_jax.settings import setting
+from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command
 from experiments.sentence_settings import AGENT, ClassifierSettings, SentenceData
 from experiments.text import EXPLAIN, PREDICT
@@ -80,7 +81,7 @@ COMMAND = Command(
     default_model="dynamic:3",
     experiment="experiments.sst_experiment:SST",
     default_preset=lambda given: "small",
-    subcommands={"predict": PREDICT, "explain": EXPLAIN},
+    subcommands={"predict": PREDICT, "explain": EXPLAIN, "ceiling": CEILING},
 )
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Whether finished taggers differ on test: the command `compare`, a paired bootstrap over sentences."""
 
-import dataclasses
-
 import jax
 import numpy as np
 from rich.console import Console
@@ -15,7 +13,7 @@ from dynskip_jax.training.step import evaluation_keys
 from experiments.command_line import Command
 from experiments.tagger import ReadCorpus
 from experiments.tagger_settings import CompareFlags
-from experiments.trained import Finished, finished_models
+from experiments.trained import Finished, data_of, finished_models
 
 
 def compare(command: Command, flags: CompareFlags) -> None:
@@ -46,24 +44,6 @@ def compare(command: Command, flags: CompareFlags) -> None:
         )
     console = Console()
     (console if console.is_terminal else Console(width=120)).print(table)
-
-
-def data_of(model: Finished, folder: str | None) -> ReadCorpus:
-    """The data that a run was trained on.
-
-    Raises:
-        UserError: it is other data.
-    """
-    experiment, settings = model.experiment, model.experiment.settings
-    place = dataclasses.replace(settings.data, data=folder)
-    data = type(experiment)(dataclasses.replace(settings, data=place)).load_data()
-    trained_on = model.run.config()["dataset"]
-    if trained_on["fingerprint"] != data.fingerprint:
-        raise UserError(
-            f"{model.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name its "
-            "folder with --data"
-        )
-    return data
 
 
 def _counts(model: Finished, data: ReadCorpus) -> np.ndarray:

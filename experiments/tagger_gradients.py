@@ -15,9 +15,8 @@ from dynskip_jax.analysis.gradient_flow import normalized, state_gradient_norms
 from dynskip_jax.data.tagger_vocabulary import TokenIds
 from dynskip_jax.errors import UserError
 from experiments.command_line import Command
-from experiments.tagger_compare import data_of
 from experiments.tagger_settings import GradientFlags
-from experiments.trained import Trained, finished_models, one_of
+from experiments.trained import Trained, data_of, finished_models, one_of
 
 _AT_ONCE = 100  # sentences
 

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Literal
 
 from dynskip_jax.settings import setting
+from experiments.ceiling_flags import CEILING
 from experiments.command_line import Subcommand
 from experiments.settings import Agent, Data, Model, Settings, Training
 from experiments.text import EXPLAIN, TextFlags
@@ -177,6 +178,7 @@ SUBCOMMANDS = {
         "experiments.tagger_predict:predict",
     ),
     "explain": EXPLAIN,
+    "ceiling": CEILING,
     "compare": Subcommand(
         "Says of each model whether it differs from the first on test: a paired bootstrap over sentences.",
         CompareFlags,

@@ -1,5 +1,6 @@
 """Finished runs, read back: models with their parameters, vocabulary and settings, of any experiment."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks import Learner
 from experiments.cli import imported
-from experiments.experiment import FORMAT, Experiment, Kept
+from experiments.experiment import FORMAT, Data, Experiment, Kept
 from experiments.run import VOCABULARY
 from experiments.settings import Settings, from_kept
 
@@ -166,6 +167,28 @@ def one_of(found: Finished, seed: int | None) -> Trained:
         found.experiment,
         found.learner,
     )
+
+
+def data_of(model: Finished, folder: str | None) -> Data:
+    """Reads the data that a run was trained on.
+
+    Args:
+        model: of the run.
+        folder: where the data is; None: where the experiment looks for it.
+
+    Raises:
+        UserError: it is other data.
+    """
+    experiment, settings = model.experiment, model.experiment.settings
+    place = dataclasses.replace(settings.data, data=folder)
+    data = type(experiment)(dataclasses.replace(settings, data=place)).load_data()
+    trained_on = model.run.config()["dataset"]
+    if trained_on["fingerprint"] != data.fingerprint:
+        raise UserError(
+            f"{model.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name its "
+            "folder with --data"
+        )
+    return data
 
 
 def _vocabulary(path: Path, kind: type[Kept]) -> Any:

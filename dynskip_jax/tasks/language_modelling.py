@@ -100,6 +100,10 @@ class LanguageModelling(Task):
             num_steps = max(num_steps, _LONG // (rows * samples))
         return segments(self.tokens(split), rows, num_steps, drop_tail=False, first_token=self.end_of_line)
 
+    def windows(self, split: str, rows: int, steps: int) -> Iterable[Batch]:
+        """See `Task`."""
+        return segments(self.tokens(split), rows, steps, drop_tail=False, first_token=self.end_of_line)
+
     @property
     def end_of_line(self) -> int:
         """The token that stands before the first of each split."""

@@ -100,6 +100,16 @@ class Task:
         """
         raise NotImplementedError
 
+    def windows(self, split: str, rows: int, steps: int) -> Iterable[Batch]:
+        """Returns a whole split in pieces as short as asked for, each from the carry of the one before it.
+
+        Args:
+            split: `train`, `dev` or `test`.
+            rows: of a batch.
+            steps: of a piece; by default rows are whole, however long.
+        """
+        return self.evaluation_batches(split, rows, 1)
+
     def initial_carry(self, model: nnx.Module, rows: int, key: Key[Array, ""]) -> PyTree:
         """Returns what the first batch of an epoch or a split starts from; nothing where rows are whole."""
         return ()

@@ -1,0 +1,213 @@
+"""What other choices would have cost: a trained model's loss with one choice exchanged, or all of a window.
+
+The path is the one that the model takes; at each of its steps every k is tried, all other choices held.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.batching import Batch
+from dynskip_jax.errors import UserError
+from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.tasks.task import Task
+
+
+class Exchanged(NamedTuple):
+    """Of each step of a batch what every choice costs; nats, summed over the row or window.
+
+    Attributes:
+        counts: whether the step is one of those examined, (rows, time).
+        taken: the k that was chosen, 1..K, (rows, time).
+        losses: with k in its place, k from 1, (rows, time, K).
+        x: x(t) of the layer, (rows, time, in).
+        before: h(t-1), h(t-2), … of the layer, (rows, time, states, hidden); zeros before the first step.
+        path: the loss as it was, (rows,).
+        best: the smallest loss that a beam search over all choices of the window finds, (rows,).
+    """
+
+    counts: Bool[Array, "rows time"]
+    taken: Int[Array, "rows time"]
+    losses: Float[Array, "rows time K"]
+    x: Float[Array, "rows time in"]
+    before: Float[Array, "rows time states hidden"]
+    path: Float[Array, " rows"]
+    best: Float[Array, " rows"]
+
+
+def exchanged(
+    learner: Learner,
+    params: nnx.State,
+    policy: F.Policy,
+    split: str,
+    *,
+    layer: int,
+    rows: int,
+    window: int = 1,
+    beam: int = 0,
+    states: int = 1,
+) -> Iterator[Exchanged]:
+    """Yields, batch by batch, what every choice of a layer costs.
+
+    A language model reads `rows` streams in windows of so many steps, each from the state that the path left;
+    the loss is that of the window. Other tasks read whole sequences: where agents are rewarded at each step
+    every choice is tried, otherwise the last one of each sequence, which is the one that decides it.
+
+    Args:
+        learner: with its data.
+        params: of one model.
+        policy: how it chooses, as in evaluation.
+        split: `train`, `dev` or `test`.
+        layer: of the stack's layers and directions the one whose choices are exchanged.
+        rows: streams, or sequences, read side by side.
+        window: steps of a language model's window.
+        beam: how many paths the search for the best one keeps; 0 for no search, `best` then being `path`.
+        states: how many earlier states are told, beginning with h(t-1).
+
+    Raises:
+        UserError: the layer has no choice among several states.
+    """
+    skip = learner.skips[layer]
+    if not skip.is_stochastic or skip.max_skip < 2:
+        raise UserError("this model samples no choice among several states: train one such as dynamic:5")
+    task = learner.task
+    graphdef, params = nnx.split(task.evaluation_model(learner.model(params)))
+    examine = jax.jit(partial(_examine, task, graphdef, skip.max_skip, layer=layer, beam=beam))
+    carry = tail = None
+    for number, batch in enumerate(task.windows(split, rows, window)):
+        if carry is None:
+            carry = task.initial_carry(nnx.merge(graphdef, params), _rows(batch), jax.random.key(0))
+        carry, found = examine(params, policy, carry, batch, jax.random.key(number))
+        if not jax.tree.leaves(carry):  # rows are whole
+            tail = None
+        before, tail = _last_states(np.asarray(found.before), tail, states, reverse=learner.reverse[layer])
+        yield found._replace(before=before)
+
+
+def _examine(
+    task: Task,
+    graphdef: nnx.GraphDef,
+    K: int,
+    params: nnx.State,
+    policy: F.Policy,
+    carry: Any,
+    batch: Batch,
+    key: Key[Array, ""],
+    *,
+    layer: int,
+    beam: int,
+) -> tuple[Any, Exchanged]:
+    model = nnx.merge(graphdef, params)
+
+    def read(batch, carry, actions=None):
+        how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
+        if actions is not None:
+            how["actions"] = actions
+        return task.forward(model, batch, carry, **how)
+
+    path = read(batch, carry)
+    taken = tuple(decision.action for decision in path.decisions)
+    shape = taken[layer].shape
+    counts = _counted(batch, shape)
+
+    def total(log_probs, batch) -> Float[Array, " rows"]:
+        nll = task.judge(log_probs, batch).nll
+        return nll if nll.ndim == 1 else jnp.where(_counted(batch, shape), nll, 0).sum(axis=1)
+
+    def losses(chosen: Int[Array, "rows ways time"]) -> Float[Array, "rows ways"]:
+        """Of each row read with other choices of this layer, `ways` times."""
+        ways = chosen.shape[1]
+
+        def several(tree):
+            return jax.tree.map(lambda leaf: jnp.repeat(leaf, ways, axis=0), tree)
+
+        actions = [several(actions) for actions in taken]
+        actions[layer] = chosen.reshape(-1, shape[1])
+        again = several(batch)
+        return total(read(again, several(carry), actions).log_probs, again).reshape(-1, ways)
+
+    def change(chosen: Int[Array, "rows ways time"], t: Int[Array, ""]) -> Int[Array, "rows ways_K time"]:
+        """Every way with each k at step t."""
+        each = jnp.repeat(chosen, K, axis=1)
+        return each.at[:, :, t].set(jnp.tile(jnp.arange(1, K + 1), chosen.shape[1])[None])
+
+    chosen = taken[layer][:, None]
+    steps = jnp.arange(shape[1])
+    if task.is_of_steps:
+        of_each = jnp.moveaxis(jax.lax.map(lambda t: losses(change(chosen, t)), steps), 0, 1)
+        examined = counts
+    else:
+        last = _last(batch, shape)
+        each = jnp.repeat(chosen, K, axis=1)
+        at_last = (steps == last[:, None])[:, None]
+        each = jnp.where(at_last, jnp.arange(1, K + 1)[None, :, None], each)
+        of_each = jnp.broadcast_to(losses(each)[:, None], (*shape, K))
+        examined = counts & at_last[:, 0]
+    as_taken = total(path.log_probs, batch)
+    best = as_taken
+    if beam:
+        start = jnp.repeat(chosen, beam, axis=1)
+
+        def widen(kept, t):
+            ways = change(kept, t)
+            # The ways to come differ in nothing yet: of the same ones one is kept.
+            of_ways = jnp.where(_repeated(ways), jnp.inf, losses(ways))
+            order = jnp.argsort(of_ways, axis=1)[:, :beam]
+            found = jnp.take_along_axis(of_ways, order, axis=1)
+            return jnp.take_along_axis(ways, order[:, :, None], axis=1), found[:, 0]
+
+        _, bests = jax.lax.scan(widen, start, steps)
+        best = jnp.minimum(as_taken, bests.min(axis=0))
+    x, before = path.observations[layer]
+    return path.carry, Exchanged(examined, taken[layer], of_each, x, before, as_taken, best)
+
+
+def _last_states(
+    before: Float[np.ndarray, "rows time hidden"],
+    tail: Float[np.ndarray, "rows tail hidden"] | None,
+    count: int,
+    *,
+    reverse: bool,
+) -> tuple[Float[np.ndarray, "rows time states hidden"], Float[np.ndarray, "rows tail hidden"]]:
+    """The last states before each step, the newest first, and those that the next piece has before it."""
+    if reverse:
+        before = before[:, ::-1]
+    rows, time, hidden = before.shape
+    if tail is None:
+        tail = np.zeros((rows, count - 1, hidden), before.dtype)
+    whole = np.concatenate([tail, before], axis=1)
+    states = np.stack([whole[:, count - k : count - k + time] for k in range(1, count + 1)], axis=2)
+    return states[:, ::-1] if reverse else states, whole[:, time:]
+
+
+def _counted(batch: Batch, shape: tuple[int, int]) -> Bool[Array, "rows time"]:
+    """The steps that count."""
+    where = jnp.ones((_rows(batch), shape[1]), bool)
+    if batch.seq_lengths is not None:
+        where &= F.length_mask(batch.seq_lengths, shape[1])
+    if batch.mask is None:
+        return where
+    return where & (batch.mask if batch.mask.ndim == 2 else batch.mask[:, None])
+
+
+def _last(batch: Batch, shape: tuple[int, int]) -> Int[Array, " rows"]:
+    if batch.seq_lengths is None:
+        return jnp.full(shape[:1], shape[1] - 1)
+    return jnp.asarray(batch.seq_lengths) - 1
+
+
+def _repeated(ways: Int[Array, "rows ways time"]) -> Bool[Array, "rows ways"]:
+    """Which ways an earlier one of the same row equals."""
+    same = (ways[:, :, None] == ways[:, None]).all(axis=-1)
+    return jnp.tril(same, -1).any(axis=-1)
+
+
+def _rows(batch: Batch) -> int:
+    return jax.tree.leaves(batch.inputs)[0].shape[0]

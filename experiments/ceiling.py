@@ -1,0 +1,150 @@
+"""Whether an agent has anything to learn: the command `ceiling`, of finished models that sample choices."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from rich.console import Console
+from rich.table import Table
+
+from dynskip_jax.analysis.ceiling import Ceiling
+from dynskip_jax.analysis.ceiling import ceiling as ceiling_of
+from dynskip_jax.devices.compilation_cache import keep_compiled_programs
+from dynskip_jax.devices.host_memory import keep_freed_memory
+from dynskip_jax.errors import UserError
+from dynskip_jax.runs.progress import Progress
+from dynskip_jax.tasks import Learner
+from dynskip_jax.tasks.counterfactuals import Exchanged, exchanged
+from experiments.ceiling_flags import CeilingFlags
+from experiments.command_line import Command, unknown
+from experiments.trained import data_of, finished_models, one_of
+
+_SHOWN = 10  # of so many constants, and of so many states that a probe sees, is told
+
+
+class Examined(NamedTuple):
+    """What was found of all choices that were examined.
+
+    Attributes:
+        losses: of each choice, k from 1, (steps, K).
+        taken: k as the agent chose, (steps,).
+        seen: what probes see, by name, (steps, features).
+        paths: the losses of windows, or sequences: as taken, and the best found, (windows, 2).
+    """
+
+    losses: Float[np.ndarray, "steps K"]
+    taken: Int[np.ndarray, " steps"]
+    seen: dict[str, Float[np.ndarray, "steps features"]]
+    paths: Float[np.ndarray, "windows 2"]
+
+
+def ceiling(command: Command, flags: CeilingFlags) -> None:
+    """Prints what it costs to choose in one way or another, and whether there is anything to learn.
+
+    Nothing is written into the run folder.
+
+    Raises:
+        UserError: the model makes no choices, or the data is not that of the run.
+    """
+    keep_freed_memory()
+    keep_compiled_programs()
+    models = finished_models(flags.run_dir)
+    name = flags.model or list(models)[-1]
+    if name not in models:
+        raise unknown(name, list(models))
+    if flags.split not in ("train", "dev", "test"):
+        raise unknown(flags.split, ("train", "dev", "test"))
+    found = models[name]
+    learner = found.experiment.learner(name, data_of(found, flags.data), found.vocabulary)
+    trained = one_of(found, flags.of_seed)
+    layer = _layer(learner, flags.layer)
+    pieces = exchanged(
+        learner,
+        trained.params,
+        trained.policy,
+        flags.split,
+        layer=layer,
+        rows=flags.rows,
+        window=flags.window,
+        beam=flags.beam,
+        states=min(learner.skips[layer].max_skip, _SHOWN),
+    )
+    examined = _gather(pieces, flags.steps)
+    result = ceiling_of(examined.losses, examined.taken, examined.seen, units=flags.probe_features)
+    print(_table(result, f"{found.experiment.name}, {name}, layer {layer + 1}, {flags.split}"))
+    if flags.beam:
+        taken, best = examined.paths.mean(axis=0)
+        print(
+            f"all choices of a window at once: {taken:.4f} as taken, {best:.4f} at best (beam {flags.beam})"
+        )
+    print(verdict(result))
+
+
+def verdict(result: Ceiling) -> str:
+    """Says in a sentence whether probes find anything to learn."""
+    name, gain = max(result.gain.items(), key=lambda pair: pair[1].mean)
+    found = f"{gain.mean:+.4f} ± {gain.margin:.4f} nats (95 %) over choices that look at nothing"
+    hindsight = min(*result.constant, result.random) - result.hindsight
+    if gain.is_chance:
+        return f"Nothing to learn was found: a probe that sees {name} gains {found}."
+    share = f"{gain.mean / hindsight:.0%} of what hindsight gains"
+    return f"There is something to learn: a probe that sees {name} gains {found}, {share}."
+
+
+def _layer(learner: Learner, number: int | None) -> int:
+    choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic]
+    if not choosing:
+        raise UserError("this model samples no choices: train one such as dynamic:5")
+    if number is None:
+        return choosing[-1]
+    if number - 1 not in choosing:
+        raise UserError(
+            f"layer {number} samples no choices: choose {' or '.join(str(i + 1) for i in choosing)}"
+        )
+    return number - 1
+
+
+def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:
+    """Reads until so many choices are examined."""
+    parts, paths, count = [], [], 0
+    with Progress(limit, "examining") as progress:
+        for piece in pieces:
+            piece = Exchanged(*map(np.asarray, piece))
+            where = piece.counts
+            parts.append([part[where] for part in (piece.losses, piece.taken, piece.x, piece.before)])
+            paths.append(np.stack([piece.path, piece.best], axis=-1)[where.any(axis=1)])
+            new = min(int(where.sum()), limit - count)
+            count += new
+            progress.advance(new)
+            if count == limit:
+                break
+    losses, taken, x, before = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
+    states = before.shape[1]
+    seen = {
+        "s(t)": np.concatenate([x, before[:, 0]], axis=-1),
+        f"x(t) and the last {states} states": np.concatenate([x, before.reshape(len(before), -1)], axis=-1),
+    }
+    return Examined(losses, taken, seen, np.concatenate(paths))
+
+
+def _table(result: Ceiling, title: str) -> str:
+    table = Table(title=f"{title}: nats, mean of the last {result.count:,} steps", title_justify="left")
+    table.add_column("k is chosen")
+    table.add_column("loss", justify="right")
+    table.add_column("", justify="right")
+    order = np.argsort(result.constant)[: _SHOWN if len(result.constant) > _SHOWN else None]
+    rows = [
+        ("by the agent", result.taken),
+        ("at random", result.random),
+        *((f"always {k + 1}", result.constant[k]) for k in sorted(order.tolist())),
+        *((f"by a probe that sees {name}", loss) for name, loss in result.probes.items()),
+        ("in hindsight", result.hindsight),
+        ("all K, probabilities averaged", result.averaged),
+    ]
+    for name, loss in rows:
+        table.add_row(name, f"{loss:.4f}", f"{loss - result.random:+.4f}")
+    console = Console(width=max(80, Console().width), highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().rstrip("\n")
