@@ -146,7 +146,7 @@ def _examine(
     else:
         last = _last(batch, shape)
         each = jnp.repeat(chosen, K, axis=1)
-        at_last = (steps == last[:, None])[:, None]
+        at_last = (steps[None] == last[:, None])[:, None]
         each = jnp.where(at_last, jnp.arange(1, K + 1)[None, :, None], each)
         of_each = jnp.broadcast_to(losses(each)[:, None], (*shape, K))
         examined = counts & at_last[:, 0]

@@ -1,0 +1,58 @@
+"""What choices are worth: tables whose answer is known, at both ends of the scale."""
+
+import numpy as np
+import pytest
+
+from dynskip_jax.analysis.ceiling import ceiling
+from dynskip_jax.errors import UserError
+
+STEPS, K = 3000, 4
+
+
+def table(seed=0):
+    """Losses that depend on what is seen: the k that a sign pattern names is free, the others cost."""
+    rng = np.random.default_rng(seed)
+    seen = rng.normal(size=(STEPS, 6))
+    right = 2 * (seen[:, 0] > 0) + (seen[:, 1] > 0)
+    losses = rng.uniform(1, 2, size=(STEPS, K))
+    losses[np.arange(STEPS), right] = 0.1
+    taken = rng.integers(1, K + 1, STEPS)
+    return losses, taken, seen, rng
+
+
+def test_means_are_those_of_a_loop():
+    losses, taken, seen, _ = table()
+    found = ceiling(losses, taken, {"all": seen})
+    rest = range(int(0.7 * STEPS), STEPS)
+    assert found.count == len(rest)
+    assert found.taken == pytest.approx(sum(losses[t][taken[t] - 1] for t in rest) / len(rest))
+    assert found.random == pytest.approx(sum(sum(losses[t]) / K for t in rest) / len(rest))
+    assert found.hindsight == pytest.approx(sum(min(losses[t]) for t in rest) / len(rest))
+    probabilities = [sum(np.exp(-loss) for loss in losses[t]) / K for t in rest]
+    assert found.averaged == pytest.approx(-sum(np.log(probabilities)) / len(rest))
+    for k in range(K):
+        assert found.constant[k] == pytest.approx(sum(losses[t][k] for t in rest) / len(rest))
+    first = [sum(losses[t][k] for t in range(int(0.7 * STEPS))) for k in range(K)]
+    assert found.fixed == 1 + first.index(min(first))
+
+
+def test_a_probe_finds_what_there_is_to_learn_and_nothing_else():
+    losses, taken, seen, rng = table()
+    found = ceiling(losses, taken, {"all": seen, "nothing": rng.normal(size=(STEPS, 6))})
+    # Most of what hindsight has; and from noise nothing beyond chance.
+    whole = min(found.random, *found.constant) - found.hindsight
+    assert found.gain["all"].mean > 0.75 * whole and not found.gain["all"].is_chance
+    assert found.probes["all"] == pytest.approx(min(found.random, found.constant[found.fixed - 1])
+                                                - found.gain["all"].mean)  # fmt: skip
+    assert abs(found.gain["nothing"].mean) < 2 * found.gain["nothing"].margin
+
+
+def test_the_same_seed_gives_the_same_probe():
+    losses, taken, seen, _ = table()
+    one, same = (ceiling(losses, taken, {"all": seen[:, 1:]}) for _ in range(2))
+    assert one == same
+
+
+def test_too_few_steps_are_refused():
+    with pytest.raises(UserError, match="12 choices are too few"):
+        ceiling(np.ones((12, 2)), np.ones(12, int), {"all": np.ones((12, 1))})

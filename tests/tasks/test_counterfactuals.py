@@ -1,0 +1,122 @@
+"""What other choices would have cost, held to reading everything again with those choices, one at a time."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from learners import classification, language_modelling, letters, symbols
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.tasks.counterfactuals import exchanged
+
+ROWS, K = 2, 3
+
+
+def params_of(learner):
+    return learner.init(jax.random.key(3))
+
+
+def pieces(learner, params, **how):
+    policy = F.Policy("greedy")
+    return list(exchanged(learner, params, policy, "dev", rows=ROWS, **how))
+
+
+@pytest.fixture(scope="module")
+def language():
+    """A learner, its parameters, and -log p of each word of a stream that is read a word at a time."""
+    learner = language_modelling(letters(6), mix=0.7)
+    params = params_of(learner)
+    model = learner.model(params)
+    tokens = learner.task.tokens("dev")
+    length = -(-len(tokens) // ROWS)
+    inputs = np.concatenate([[learner.task.end_of_line], tokens[:-1]])
+
+    @jax.jit
+    def step(token, target, carry, k):
+        """Reads a word as the path does, then again with k in the place of the top layer's choice; 0: not."""
+        read = dict(policy=F.Policy("greedy"), deterministic=True, return_carry=True)
+        _, output = model(token[None, None], initial_carry=carry, **read)
+        actions = [decision.action for decision in output.decisions]
+        actions[1] = jnp.where(k > 0, k, actions[1])
+        carry, output = model(token[None, None], initial_carry=carry, actions=actions, **read)
+        return carry, -jax.nn.log_softmax(output.logits[0, 0])[target]
+
+    def nll_of_stream(row, changes):
+        """`changes` are {step: k}; all other choices are made anew."""
+        carry, found = model.initialize_carry(1, jax.random.key(0)), []
+        for t in range(row * length, min((row + 1) * length, len(tokens))):
+            k = changes.get(t - row * length, 0)
+            carry, nll = step(jnp.int32(inputs[t]), jnp.int32(tokens[t]), carry, jnp.int32(k))
+            found.append(float(nll))
+        return np.array(found)
+
+    return learner, params, nll_of_stream
+
+
+def test_one_choice_of_a_language_model(language):
+    learner, params, nll_of_stream = language
+    found = pieces(learner, params, layer=1, states=K)
+    for row, t in ((0, 0), (0, 4), (1, 9)):
+        piece = found[t]
+        for k in range(1, K + 1):
+            expected = nll_of_stream(row, {t: k})[t]
+            np.testing.assert_allclose(piece.losses[row, 0, k - 1], expected, rtol=1e-5)
+        assert piece.losses[row, 0, piece.taken[row, 0] - 1] == pytest.approx(
+            float(piece.path[row]), rel=1e-5
+        )
+    # Every token of the split is counted once.
+    assert sum(int(piece.counts.sum()) for piece in found) == len(learner.task.tokens("dev"))
+    # State(t-k) is what was before step t-k+1.
+    for t, k in itertools.product((0, 3, 7), range(1, K + 1)):
+        before = found[t - k + 1].before[:, 0, 0] if t >= k - 1 else np.zeros((ROWS, 6))
+        np.testing.assert_array_equal(found[t].before[:, 0, k - 1], before)
+
+
+def test_choices_of_a_window_and_the_best_of_all(language):
+    learner, params, nll_of_stream = language
+    window = 2
+    found = pieces(learner, params, layer=1, window=window, beam=K**window)
+    for row, number in ((0, 0), (1, 2)):
+        piece, start = found[number], number * window
+        inside = slice(start, start + window)
+        taken = [int(piece.taken[row, t]) for t in range(window)]
+
+        def cost(actions, row=row, inside=inside, start=start):
+            changes = {start + t: k for t, k in enumerate(actions)}
+            return nll_of_stream(row, changes)[inside].sum()
+
+        for t, k in itertools.product(range(window), (1, K)):
+            actions = [*taken[:t], k, *taken[t + 1 :]]
+            np.testing.assert_allclose(piece.losses[row, t, k - 1], cost(actions), rtol=1e-5)
+        np.testing.assert_allclose(piece.path[row], cost(taken), rtol=1e-5)
+        costs = [cost(actions) for actions in itertools.product(range(1, K + 1), repeat=window)]
+        np.testing.assert_allclose(piece.best[row], min(costs), rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [0, 1])
+def test_the_last_choice_of_a_sequence(beam):
+    learner = classification(symbols(8, dev=5, time=4), mix=0.7)
+    params = params_of(learner)
+    model, split = learner.model(params), learner.task.splits["dev"]
+    read = jax.jit(lambda symbols, actions: jax.nn.log_softmax(model(symbols, actions=[actions]).logits[0]))
+    row = 0
+    for piece in pieces(learner, params, layer=0, beam=beam):
+        for own in range(int(piece.counts.any(axis=1).sum())):
+            np.testing.assert_array_equal(piece.counts[own], [False, False, False, True])
+            for k in range(1, K + 1):
+                actions = jnp.array(piece.taken[own : own + 1]).at[0, -1].set(k)
+                expected = -float(read(split.inputs[row : row + 1], actions)[split.targets[row]])
+                np.testing.assert_allclose(piece.losses[own, -1, k - 1], expected, rtol=1e-5)
+            least = piece.losses[own, -1].min()
+            assert piece.best[own] <= (least if beam else piece.path[own]) + 1e-6
+            row += 1
+    assert row == 5
+
+
+def test_what_chooses_nothing_is_refused(language):
+    learner, params, _ = language
+    with pytest.raises(UserError, match="samples no choice"):
+        pieces(learner, params, layer=0)
