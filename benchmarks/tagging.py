@@ -25,6 +25,7 @@ from benchmarks.contestant import Contestant, Ready
 from benchmarks.machine import describe, headline
 from benchmarks.training_step import trainer
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary
+from dynskip_jax.data.tagging import TaggedSentence
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.settings import setting
 from experiments.cli import run_main
@@ -127,9 +128,9 @@ def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Contestant, Contest
     return Contestant(PEER, train), Contestant(PEER, predict)
 
 
-def _read(data: ReadCorpus) -> tuple[TaggerVocabulary, list[Sequence[str]]]:
-    """What `tag` looks words up in, and the words of train."""
-    return data.vocabulary, [sentence.words for sentence in data.corpus.splits["train"]]
+def _read(data: ReadCorpus) -> tuple[TaggerVocabulary, Sequence[TaggedSentence]]:
+    """What `tag` looks words up in, and the sentences of train."""
+    return data.vocabulary, data.corpus.splits["train"]
 
 
 def main() -> None:
@@ -141,7 +142,7 @@ def main() -> None:
     experiment = _Few(resolve(COMMAND.settings, COMMAND.presets, flags.preset, given).settings)
     experiment.sentences = flags.sentences
     data = experiment.load_data()
-    read = sum(map(len, _read(data)[1]))
+    read = sum(len(sentence.words) for sentence in data.corpus.splits["train"])
     console, found = Console(highlight=False), {}
     about = describe("default", with_torch=False)
     table = Table(

@@ -77,6 +77,11 @@ class EntityData(TaggerData):
         "conll2003",
         "conll2003 (entities), conll2000 (chunks; a tenth of train is dev), columns: a folder of your own.",
     )
+    columns: tuple[int, ...] | None = setting(
+        None,
+        "Columns of the files, counted from 0, that are read beside the words: 1 is CoNLL's parts of speech.",
+        at_least=1,
+    )
     scheme: Literal["IOB1", "BIO2", "BIOES"] | None = setting(
         None, "That of the files' tags; by default IOB1 for conll2003, else BIO2."
     )

@@ -36,7 +36,8 @@ class CoNLL2003(TaggerExperiment):
     def load_corpus(self) -> TaggedCorpus:
         """See `TaggerExperiment`."""
         data = self.settings.data
-        return find_entity_corpus(data.dataset, data.data, scheme=data.scheme, seed=data.data_seed)
+        how = dict(scheme=data.scheme, seed=data.data_seed, beside=data.columns or ())
+        return find_entity_corpus(data.dataset, data.data, **how)
 
     def tags(self, corpus: TaggedCorpus) -> tuple[str, ...]:
         """See `TaggerExperiment`; all letters of BIOES with each type."""

@@ -122,6 +122,7 @@ class TaggerExperiment(Experiment):
             min_count=m.min_count,
             word_length=m.word_length,
             more_words=more,
+            columns=(sentence.columns for sentence in corpus.splits["train"]),
         )
         vectors = None if path is None else vectors_of(vocabulary.words, read, m.word_features)
         return ReadCorpus(corpus, vocabulary, vectors)
@@ -160,6 +161,7 @@ class TaggerExperiment(Experiment):
                     [sentence.words for sentence in sentences],
                     [[index.get(tag, unknown) for tag in sentence.tags] for sentence in sentences],
                     vocabulary,
+                    columns=[sentence.columns for sentence in sentences],
                     # A program takes as long to compile as hundreds of steps.
                     least=_LEAST_BATCHES * training.batch_size,
                 )
@@ -190,6 +192,8 @@ class TaggerExperiment(Experiment):
             word_init=None if vectors is None else functools.partial(_beginning, vectors),
             characters=self._characters(vocabulary, rngs),
             capital_features=m.capital_features,
+            column_sizes=vocabulary.column_sizes,
+            column_features=m.column_features,
             window=m.window,
             output=m.output,
             scheme=self.scheme if m.output == "crf" else None,

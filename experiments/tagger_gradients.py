@@ -40,7 +40,10 @@ def gradients(command: Command, flags: GradientFlags) -> None:
         trained = one_of(found, flags.of_seed)
         known = {tag: index for index, tag in enumerate(trained.vocabulary.tags)}
         sentences = [sentence for sentence in long if sentence.tags[flags.steps - 1] in known]
-        tokens = [trained.vocabulary.encode(sentence.words[: flags.steps]) for sentence in sentences]
+        tokens = [
+            trained.vocabulary.encode(sentence.words[: flags.steps], sentence.columns[: flags.steps])
+            for sentence in sentences
+        ]
         targets = np.array([known[sentence.tags[flags.steps - 1]] for sentence in sentences], np.int32)
         shares[name] = normalized(
             np.concatenate(

@@ -12,7 +12,7 @@ from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.tag_schemes import entities
 from dynskip_jax.data.tagged_examples import padded_length
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
-from dynskip_jax.data.tagging import DOCUMENT_START
+from dynskip_jax.data.tagging import DOCUMENT_START, TaggedSentence
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
 from experiments.command_line import Command
@@ -28,10 +28,12 @@ class Sentence(NamedTuple):
     Attributes:
         words: none, where only an empty line or the start of a document is to be kept.
         lines: of columns, the line of each word, as it was read, or those to be kept.
+        columns: what stands beside each word in other columns, where the model reads them.
     """
 
     words: list[str]
     lines: list[str]
+    columns: Sequence[tuple[str, ...]] = ()
 
 
 def predict(command: Command, flags: TagFlags) -> None:
@@ -42,14 +44,17 @@ def predict(command: Command, flags: TagFlags) -> None:
     at_once = flags.at_once or (1 if interactive else _AT_ONCE)
     rows = min(_ROWS, 1 << (at_once - 1).bit_length())
     has_entities = trained.experiment.scheme is not None
-    sentences = (read_columns if flags.format == "columns" else read_text)(_lines(flags.input), flags)
+    lines = _lines(flags.input)
+    if flags.format == "columns":
+        sentences = read_columns(lines, flags, getattr(trained.settings.data, "columns", None) or ())
+    else:
+        sentences = read_text(lines)
 
     def best(batch: Batch) -> np.ndarray:
         return np.asarray(trained.learner.predict(trained.params, batch, trained.policy))
 
     for group in _groups(sentences, at_once):
-        words = [sentence.words for sentence in group]
-        found = tag(best, trained.vocabulary, words, flags.max_words, rows)
+        found = tag(best, trained.vocabulary, group, flags.max_words, rows)
         for sentence, tags in zip(group, found, strict=True):
             tags = trained.experiment.written(tags, flags.scheme)
             if flags.output == "json":
@@ -62,7 +67,7 @@ def predict(command: Command, flags: TagFlags) -> None:
 def tag(
     best: Callable[[Batch], Sequence[Sequence[int]]],
     vocabulary: TaggerVocabulary,
-    sentences: Sequence[Sequence[str]],
+    sentences: Sequence[Sentence | TaggedSentence],
     max_words: int = 400,
     rows: int = _ROWS,
 ) -> list[list[str]]:
@@ -71,62 +76,70 @@ def tag(
     Args:
         best: finds the ids of tags of a batch of padded sentences, at least as many as each has words.
         vocabulary: of words and tags.
-        sentences: words; a sentence may have none.
+        sentences: their words, and other columns; a sentence may have none.
         max_words: longer ones are read in pieces of so many words.
         rows: sentences that are read side by side; another number is another program to compile.
     """
     pieces = [
-        (number, words[start : start + max_words])
-        for number, words in enumerate(sentences)
-        for start in range(0, len(words), max_words)
+        (number, slice(start, start + max_words))
+        for number, sentence in enumerate(sentences)
+        for start in range(0, len(sentence.words), max_words)
     ]
     # Those of like lengths are read together; few lengths and one number of rows: few programs.
-    order = sorted(range(len(pieces)), key=lambda i: len(pieces[i][1]))
+    words = [sentences[number].words[part] for number, part in pieces]
+    order = sorted(range(len(pieces)), key=lambda i: len(words[i]))
     found: dict[int, list[str]] = {}
     for start in range(0, len(order), rows):
         chosen = order[start : start + rows]
-        ids = [vocabulary.encode(pieces[i][1]) for i in chosen]
+        ids = [vocabulary.encode(words[i], sentences[pieces[i][0]].columns[pieces[i][1]]) for i in chosen]
         for i, row in zip(chosen, best(_batch(ids, rows)), strict=False):
-            found[i] = [vocabulary.tags[k] for k in row[: len(pieces[i][1])]]
+            found[i] = [vocabulary.tags[k] for k in row[: len(words[i])]]
     tags: list[list[str]] = [[] for _ in sentences]
     for i, (number, _) in enumerate(pieces):
         tags[number] += found[i]
     return tags
 
 
-def read_text(lines: Iterable[str], flags: TagFlags) -> Iterator[Sentence]:
+def read_text(lines: Iterable[str]) -> Iterator[Sentence]:
     """Yields a sentence for each line of words; an empty line is none."""
     for line in lines:
         if words := line.split():
             yield Sentence(words, [])
 
 
-def read_columns(lines: Iterable[str], flags: TagFlags) -> Iterator[Sentence]:
+def read_columns(lines: Iterable[str], flags: TagFlags, beside: Sequence[int] = ()) -> Iterator[Sentence]:
     """Yields sentences of words on lines of their own; what stands between them is kept.
+
+    Args:
+        lines: of a file.
+        flags: in which column words are.
+        beside: other columns that are read.
 
     Raises:
         UserError: a line has no such column.
     """
     words: list[str] = []
     kept: list[str] = []
+    columns: list[tuple[str, ...]] = []
     for number, line in enumerate(lines, 1):
         line = line.rstrip("\r\n")
         fields = re.split(r"[ \t]+", line.strip(" \t"))
         if fields[0] in ("", DOCUMENT_START):
             if words:
-                yield Sentence(words, kept)
-                words, kept = [], []
+                yield Sentence(words, kept, columns)
+                words, kept, columns = [], [], []
             yield Sentence([], [line.strip(" \t")])
             continue
-        if flags.word_column >= len(fields):
+        if missing := [column for column in (flags.word_column, *beside) if column >= len(fields)]:
             raise UserError(
-                f"{flags.input or 'standard input'}, line {number}: no column {flags.word_column} among "
+                f"{flags.input or 'standard input'}, line {number}: no column {missing[0]} among "
                 f"{len(fields)}, counted from 0"
             )
         words.append(fields[flags.word_column])
         kept.append(line.rstrip(" \t"))
+        columns.append(tuple(fields[column] for column in beside))
     if words:
-        yield Sentence(words, kept)
+        yield Sentence(words, kept, columns)
 
 
 def as_columns(sentence: Sentence, tags: Sequence[str]) -> str:

@@ -76,6 +76,9 @@ class TaggerModel(Model):
     capital_features: int = setting(
         0, "Size of the embedding of which letters are capitals; 0: none.", at_least=0
     )
+    column_features: int = setting(
+        20, "Size of the embedding of each other column that is read (--columns of conll2003).", at_least=1
+    )
     window: int = setting(
         1, "Words that stand side by side, each with a logistic gate (Wu et al.: 3); 1: none.", at_least=1
     )

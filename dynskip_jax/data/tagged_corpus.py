@@ -1,6 +1,7 @@
 """Find and read a tagged corpus: where each is looked for, its splits, and what they must have in common."""
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
@@ -70,7 +71,9 @@ class TaggedCorpus:
         digest = hashlib.sha256(str(self.scheme).encode())
         for split in SPLIT_NAMES:
             for sentence in self.splits[split]:
-                digest.update("\t".join([split, *sentence.words, *sentence.tags, "\n"]).encode())
+                columns = [value for values in sentence.columns for value in values]
+                line = [split, *sentence.words, *sentence.tags, *columns, "\n"]
+                digest.update("\t".join(line).encode())
         return digest.hexdigest()
 
     @property
@@ -101,6 +104,7 @@ def find_entity_corpus(
     data: PathLike | None = None,
     *,
     scheme: Scheme | None = None,
+    beside: Sequence[int] = (),
     seed: int = 0,
     environ: Mapping[str, str] = os.environ,
 ) -> TaggedCorpus:
@@ -113,6 +117,7 @@ def find_entity_corpus(
         data: the folder, of `conll2000` also NLTK's archive; by default looked for below
             `$DYNSKIP_DATA_DIR`.
         scheme: that of the files' tags; by default IOB1 for `conll2003` and BIO2 otherwise.
+        beside: other columns that are read, counted from 0.
         seed: with which sentences of dev are drawn.
         environ: the environment variables.
 
@@ -121,7 +126,7 @@ def find_entity_corpus(
     """
     reader = {"conll2003": _conll2003, "conll2000": _conll2000, "columns": _columns}[dataset]
     scheme = scheme or ("IOB1" if dataset == "conll2003" else "BIO2")
-    corpus = reader(data, environ)
+    corpus = reader(data, environ, beside)
     if dataset == "conll2000":
         corpus = _with_dev(corpus, seed)
     splits = {
@@ -164,7 +169,7 @@ def find_part_of_speech_corpus(
         return _own(data, "conllu", r"conllu", lambda path: read_conllu(path, tag=tag))
     if dataset == "word_tag":
         return _own(data, "word_tag", r"txt|pos|tagged", read_word_tag)
-    return _columns(data, environ)
+    return _columns(data, environ, ())
 
 
 def cut(sentences: Sentences, sizes: Sequence[int], seed: int) -> list[list[TaggedSentence]]:
@@ -175,17 +180,17 @@ def cut(sentences: Sentences, sizes: Sequence[int], seed: int) -> list[list[Tagg
     return [[sentences[i] for i in part] for part in parts]
 
 
-def _conll2003(data: PathLike | None, environ: Mapping[str, str]) -> TaggedCorpus:
+def _conll2003(data: PathLike | None, environ: Mapping[str, str], beside: Sequence[int]) -> TaggedCorpus:
     names = ", ".join(CONLL2003_FILES.values())
     folder = _folder(data, "conll2003", names, "CoNLL-2003", environ)
     _check_files(folder, CONLL2003_FILES.values())
-    read = read_conll2003(folder)
+    read = read_conll2003(folder, beside=beside)
     files = {split: str(folder / CONLL2003_FILES[_DEV_WORD[split]]) for split in SPLIT_NAMES}
     splits = {split: read[_DEV_WORD[split]] for split in SPLIT_NAMES}
     return TaggedCorpus("conll2003", f"the folder {folder}", splits, files)
 
 
-def _conll2000(data: PathLike | None, environ: Mapping[str, str]) -> TaggedCorpus:
+def _conll2000(data: PathLike | None, environ: Mapping[str, str], beside: Sequence[int]) -> TaggedCorpus:
     names = ", ".join(CONLL2000_FILES.values())
     path = _archive(data, "conll2000", "conll2000.zip", names, "CoNLL-2000", environ)
     if path.is_dir():
@@ -194,7 +199,7 @@ def _conll2000(data: PathLike | None, environ: Mapping[str, str]) -> TaggedCorpu
         split: str(path / name) if path.is_dir() else f"{path} (conll2000/{name})"
         for split, name in CONLL2000_FILES.items()
     }
-    return TaggedCorpus("conll2000", str(path), read_conll2000(path), files)
+    return TaggedCorpus("conll2000", str(path), read_conll2000(path, beside=beside), files)
 
 
 def _with_dev(corpus: TaggedCorpus, seed: int) -> TaggedCorpus:
@@ -211,8 +216,9 @@ def _with_dev(corpus: TaggedCorpus, seed: int) -> TaggedCorpus:
     )
 
 
-def _columns(data: PathLike | None, environ: Mapping[str, str]) -> TaggedCorpus:
-    return _own(data, "columns", r"txt|conll|tsv|iob|bio|bioes|stagged", read_columns)
+def _columns(data: PathLike | None, environ: Mapping[str, str], beside: Sequence[int]) -> TaggedCorpus:
+    read = functools.partial(read_columns, beside=beside)
+    return _own(data, "columns", r"txt|conll|tsv|iob|bio|bioes|stagged", read)
 
 
 def _own(

@@ -38,6 +38,7 @@ def tagged_examples(
     tags: Sequence[Sequence[int]],
     vocabulary: TaggerVocabulary,
     *,
+    columns: Sequence[Sequence[tuple[str, ...]]] | None = None,
     least: int = 1,
 ) -> TaggedExamples:
     """The examples of a split.
@@ -46,15 +47,19 @@ def tagged_examples(
         sentences: the words of each.
         tags: the index of each word's tag.
         vocabulary: what is known.
+        columns: what stands beside the words of each in the other columns that the vocabulary has.
         least: so many sentences have a bucket of their own; see `sentence_buckets`.
     """
     forms = {word: i for i, word in enumerate(dict.fromkeys(word for words in sentences for word in words))}
-    known = vocabulary.encode(list(forms))
+    known = vocabulary.encode_forms(list(forms))
     numbers = [np.array([forms[word] for word in words], np.int32) for words in sentences]
     padded, lengths = pad_sequences(numbers)
     inside = np.arange(padded.shape[1]) < lengths[:, None]
+    beside = np.zeros((*padded.shape, len(vocabulary.columns)), np.int32)
+    for row, values, length in zip(beside, columns or [()] * len(beside), lengths, strict=True):
+        row[:length] = vocabulary.encode_columns(values, int(length))
     inputs = TokenIds(
-        *(np.where(inside, ids, 0) for ids in (known.words[padded], padded, known.capitals[padded]))
+        *(np.where(inside, ids, 0) for ids in (known.words[padded], padded, known.capitals[padded])), beside
     )
     targets, _ = pad_sequences([np.array(row, np.int32) for row in tags])
     buckets = sentence_buckets(lengths, least)

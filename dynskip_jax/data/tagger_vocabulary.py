@@ -27,11 +27,13 @@ class TokenIds(NamedTuple):
         words: id of each word's normal form.
         characters: ids of its characters, (..., time, length), 0 past its end.
         capitals: its capitalisation, an index of `CAPITALS`.
+        columns: ids of what stands beside it in other columns of a file, (..., time, columns), 0 unknown.
     """
 
     words: Any
     characters: Any
     capitals: Any
+    columns: Any
 
 
 def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
@@ -68,6 +70,7 @@ class TaggerVocabulary:
         lowercase: see `normal_form`.
         digits: see `normal_form`.
         word_length: characters of a word that are read: of a longer one the first and the last, as many each.
+        columns: of each other column that is read the values known; the first one has the id 1.
 
     Raises:
         UserError: fewer than two characters of a word are to be read.
@@ -80,11 +83,17 @@ class TaggerVocabulary:
     lowercase: bool
     digits: Digits
     word_length: int
+    columns: tuple[Sequence[str], ...] = ()
 
     def __post_init__(self) -> None:
         """Checks what types cannot say."""
         if self.word_length < 2:
             raise UserError(f"at least 2 characters of a word are read, not {self.word_length}")
+
+    @property
+    def column_sizes(self) -> tuple[int, ...]:
+        """Ids of each other column, the unknown one included."""
+        return tuple(len(values) + 1 for values in self.columns)
 
     @property
     def num_characters(self) -> int:
@@ -95,14 +104,42 @@ class TaggerVocabulary:
         """Whether the word, in its normal form, is one of those known."""
         return self._normal(word) in self._word_ids
 
-    def encode(self, words: Sequence[str]) -> TokenIds:
-        """One sentence, (time, ...), int32."""
+    def encode(self, words: Sequence[str], columns: Sequence[Sequence[str]] = ()) -> TokenIds:
+        """One sentence, (time, ...), int32.
+
+        Args:
+            words: as they are spelled.
+            columns: what stands beside each word in the other columns that the vocabulary has.
+
+        Raises:
+            UserError: there are other columns, and it is not said what stands in them.
+        """
+        return self.encode_forms(words)._replace(columns=self.encode_columns(columns, len(words)))
+
+    def encode_forms(self, words: Sequence[str]) -> TokenIds:
+        """Words by themselves, (words, ...), int32, without other columns."""
         known = self._word_ids
         return TokenIds(
             np.array([known.get(self._normal(word), 0) for word in words], np.int32),
             self.spell(words),
             np.array([capitalisation(word) for word in words], np.int32),
+            np.zeros((len(words), 0), np.int32),
         )
+
+    def encode_columns(
+        self, columns: Sequence[Sequence[str]], length: int
+    ) -> Int[np.ndarray, "length columns"]:
+        """What stands beside the words of a sentence of this length; see `encode`."""
+        if not self.columns:
+            return np.zeros((length, 0), np.int32)
+        if len(columns) != length:
+            raise UserError(
+                "this tagger was trained with --columns, which text has not: give it a file of columns "
+                "(predict --format columns)"
+            )
+        known = self._column_ids
+        ids = [[of.get(value, 0) for of, value in zip(known, row, strict=True)] for row in columns]
+        return np.array(ids, np.int32)
 
     def spell(self, words: Sequence[str]) -> Int[np.ndarray, "words length"]:
         """The characters of each word, as they are written, padded with 0."""
@@ -137,6 +174,10 @@ class TaggerVocabulary:
         return {word: i for i, word in enumerate(self.words)}
 
     @functools.cached_property
+    def _column_ids(self) -> Sequence[Mapping[str, int]]:
+        return [{value: i for i, value in enumerate(values, 1)} for values in self.columns]
+
+    @functools.cached_property
     def _character_ids(self) -> Mapping[str, int]:
         return {symbol: i for i, symbol in enumerate(self.characters, _FIRST_SYMBOL)}
 
@@ -151,6 +192,7 @@ def tagger_vocabulary(
     min_character_count: int = 2,
     word_length: int = 20,
     more_words: Collection[str] = (),
+    columns: Iterable[Sequence[tuple[str, ...]]] = (),
 ) -> TaggerVocabulary:
     """The vocabulary of a training split.
 
@@ -165,6 +207,7 @@ def tagger_vocabulary(
         word_length: see `TaggerVocabulary`.
         more_words: normal forms that train need not have, such as words of other splits that have pretrained
             vectors; they come last.
+        columns: what stands beside the words of each sentence of train in other columns.
     """
     forms = collections.Counter(word for sentence in train for word in sentence)
     counts: collections.Counter[str] = collections.Counter()
@@ -182,4 +225,8 @@ def tagger_vocabulary(
         lowercase=lowercase,
         digits=digits,
         word_length=word_length,
+        columns=tuple(
+            tuple(sorted(set(values)))
+            for values in zip(*(values for sentence in columns for values in sentence), strict=True)
+        ),
     )

@@ -31,15 +31,22 @@ class TaggedSentence(NamedTuple):
         words: as the file spells them.
         tags: one for each word; none at all where the file was read without tags.
         lines: on which line of its file each word stands, counted from 1.
+        columns: what else was read beside each word; nothing where nothing was asked for.
     """
 
     words: list[str]
     tags: list[str]
     lines: list[int]
+    columns: Sequence[tuple[str, ...]] = ()
 
 
 def read_columns(
-    path: PathLike, *, member: str | None = None, word: int = 0, tag: int | None = -1
+    path: PathLike,
+    *,
+    member: str | None = None,
+    word: int = 0,
+    tag: int | None = -1,
+    beside: Sequence[int] = (),
 ) -> list[TaggedSentence]:
     """Read a file with one word per line, its columns apart by blanks or tabs, sentences by empty lines.
 
@@ -51,12 +58,13 @@ def read_columns(
         member: the file within the zip archive.
         word: the column of words, counted from 0, or from the end when negative.
         tag: that of tags; None reads words alone.
+        beside: other columns to be read, such as that of parts of speech.
 
     Raises:
         UserError: the file cannot be read or holds no sentence, or a line has not as many columns as the
-            first one, or too few for `word` or `tag`.
+            first one, or too few for those that are read.
     """
-    where, columns = _named(path, member), (word,) if tag is None else (word, tag)
+    where, columns = _named(path, member), (word, *(() if tag is None else (tag,)), *beside)
     width = None
     builder = _Sentences(with_tags=tag is not None)
     for number, line in enumerate(_lines(path, member), 1):
@@ -71,7 +79,8 @@ def read_columns(
         for column in columns:
             if not -width <= column < width:
                 raise _bad_line(where, number, f"no column {column} among {width}, counted from 0")
-        builder.add(fields[word], None if tag is None else fields[tag], number)
+        others = tuple(fields[column] for column in beside)
+        builder.add(fields[word], None if tag is None else fields[tag], number, others)
     return builder.finished(where)
 
 
@@ -185,7 +194,7 @@ def read_parses(path: PathLike, *, member: str | None = None) -> list[TaggedSent
 
 
 def read_conll2003(
-    folder: PathLike, tag: Literal["ner", "chunk", "pos"] = "ner"
+    folder: PathLike, tag: Literal["ner", "chunk", "pos"] = "ner", beside: Sequence[int] = ()
 ) -> dict[str, list[TaggedSentence]]:
     """Read English CoNLL-2003: `train`, `valid` (eng.testa) and `test` (eng.testb).
 
@@ -194,16 +203,22 @@ def read_conll2003(
     Args:
         folder: holds eng.train, eng.testa and eng.testb.
         tag: which column.
+        beside: see `read_columns`; parts of speech are 1, chunks 2.
 
     Raises:
         UserError: a file is missing or not as it should be.
     """
     column = CONLL2003_COLUMNS[tag]
     folder = Path(folder)
-    return {split: read_columns(folder / name, tag=column) for split, name in CONLL2003_FILES.items()}
+    return {
+        split: read_columns(folder / name, tag=column, beside=beside)
+        for split, name in CONLL2003_FILES.items()
+    }
 
 
-def read_conll2000(path: PathLike, tag: Literal["chunk", "pos"] = "chunk") -> dict[str, list[TaggedSentence]]:
+def read_conll2000(
+    path: PathLike, tag: Literal["chunk", "pos"] = "chunk", beside: Sequence[int] = ()
+) -> dict[str, list[TaggedSentence]]:
     """Read CoNLL-2000: `train` and `test`; the shared task has no validation part.
 
     Chunks are in the scheme BIO2.
@@ -211,6 +226,7 @@ def read_conll2000(path: PathLike, tag: Literal["chunk", "pos"] = "chunk") -> di
     Args:
         path: NLTK's archive conll2000.zip, or a folder with train.txt and test.txt.
         tag: which column.
+        beside: see `read_columns`; parts of speech are 1.
 
     Raises:
         UserError: a file is missing or not as it should be.
@@ -218,9 +234,12 @@ def read_conll2000(path: PathLike, tag: Literal["chunk", "pos"] = "chunk") -> di
     column = CONLL2000_COLUMNS[tag]
     path = Path(path)
     if path.is_dir():
-        return {split: read_columns(path / name, tag=column) for split, name in CONLL2000_FILES.items()}
+        return {
+            split: read_columns(path / name, tag=column, beside=beside)
+            for split, name in CONLL2000_FILES.items()
+        }
     return {
-        split: read_columns(path, member=f"conll2000/{name}", tag=column)
+        split: read_columns(path, member=f"conll2000/{name}", tag=column, beside=beside)
         for split, name in CONLL2000_FILES.items()
     }
 
@@ -310,9 +329,11 @@ class _Sentences:
         self.closed: list[TaggedSentence] = []
         self.open = TaggedSentence([], [], [])
 
-    def add(self, word: str, tag: str | None, line: int) -> None:
+    def add(self, word: str, tag: str | None, line: int, columns: tuple[str, ...] = ()) -> None:
         self.open.words.append(word)
         self.open.lines.append(line)
+        if columns:
+            self.open = self.open._replace(columns=[*self.open.columns, columns])
         if self.with_tags:
             self.open.tags.append(tag)
 

@@ -44,7 +44,7 @@ class Tagger(nnx.Module):
     2016).
 
     A token is its word's embedding (in a gated window, if asked for), beside what is made of its characters,
-    and the embedding of its capitalisation.
+    the embedding of its capitalisation, and of what other columns have beside it.
 
     Args:
         num_words: ids of words; 0 is the unknown one.
@@ -58,6 +58,8 @@ class Tagger(nnx.Module):
         word_init: its initializer, such as one that returns pretrained vectors; by default U(±√(3/d)).
         characters: modules that make features of words from their characters, see `nn.char_features`.
         capital_features: size of the embedding of a word's capitalisation; 0 for none.
+        column_sizes: of each other column the number of its ids; 0 is the unknown one.
+        column_features: size of their embeddings.
         window: how many words stand side by side, each with a logistic gate; 1 for the word alone.
         output: `crf`, or `softmax` for each step by itself.
         scheme: that of the tags, whose rules no predicted sequence of a CRF breaks; None: any may follow any.
@@ -87,6 +89,8 @@ class Tagger(nnx.Module):
         word_init: Initializer | None = None,
         characters: Sequence[CharFeatures] = (),
         capital_features: int = 0,
+        column_sizes: Sequence[int] = (),
+        column_features: int = 20,
         window: int = 1,
         output: Literal["crf", "softmax"] = "crf",
         scheme: Scheme | None = None,
@@ -112,11 +116,18 @@ class Tagger(nnx.Module):
             self.capitals = nnx.Embed(
                 len(CAPITALS), capital_features, embedding_init=by_size(capital_features), rngs=rngs
             )
+        self.columns = nnx.List(
+            [
+                nnx.Embed(count, column_features, embedding_init=by_size(column_features), rngs=rngs)
+                for count in column_sizes
+            ]
+        )
         self.gates = nnx.data(None)
         if window > 1:
             w = _lecun_normal(rngs.params(), (window * word_features, window), jnp.float32)
             self.gates = Weights(F.WindowGates(w, jnp.zeros(window)))
         size = window * word_features + sum(module.features for module in characters) + capital_features
+        size += len(column_sizes) * column_features
         self.stack = SkipStack(
             size,
             features,
@@ -149,8 +160,8 @@ class Tagger(nnx.Module):
         """Reads a batch of sentences.
 
         Args:
-            tokens: ids of words, (batch, time), of their characters, (batch, time, length), and of their
-                capitalisation, (batch, time).
+            tokens: ids of words, (batch, time), of their characters, (batch, time, length), of their
+                capitalisation, (batch, time), and of other columns, (batch, time, columns).
             seq_lengths: true lengths, (batch,).
             actions: for each layer and direction the actions to be replayed, or None.
             policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
@@ -176,6 +187,8 @@ class Tagger(nnx.Module):
             x.append(module(tokens.characters, key, deterministic=deterministic))
         if self.capitals is not None:
             x.append(self.capitals(tokens.capitals))
+        for number, module in enumerate(self.columns):
+            x.append(module(tokens.columns[..., number]))
         outputs = self.stack(
             jnp.concatenate(x, axis=-1),
             seq_lengths=seq_lengths,

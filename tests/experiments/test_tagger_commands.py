@@ -178,6 +178,34 @@ def test_predict_writes_each_sentence_before_it_reads_the_next(command, compared
     assert seen == [0, 1, 2]
 
 
+def test_columns_beside_the_words_are_read(command, tmp_path, monkeypatch):
+    """Words say nothing of the tags here; the second column does."""
+    rng = np.random.default_rng(0)
+    pairs = [[(rng.choice(["a", "b", "c"]), rng.integers(2)) for _ in range(6)] for _ in range(60)]
+
+    def lines(sentences):
+        return "\n".join(
+            "".join(f"{w} {'NN' if n else 'VB'} X {'B-N' if n else 'O'}\n" for w, n in s) for s in sentences
+        )
+
+    for name, part in (("train", pairs[:40]), ("dev", pairs[40:50]), ("test", pairs[50:])):
+        (tmp_path / f"{name}.txt").write_text(lines(part))
+    folder = tmp_path / "run"
+    outcome = command(
+        *(NER, "--dataset", "columns", "--data", tmp_path, "--columns", 1, "--model", "lstm", *SMALL),
+        *("--characters", "none", "--epochs", 15, "--learning-rate", 0.05, "--run-dir", folder),
+    )
+    assert outcome.status == 0, outcome.err
+    assert json.loads((folder / "result.json").read_text())["metrics"]["test_f1"]["mean"] == 1
+    words = "a NN X\na VB X\n\nb VB X\n"
+    found = predicted(command, NER, monkeypatch, folder, words, "--format", "columns")
+    assert [line.split()[-1] for line in found.splitlines() if line] == ["B-N", "O", "O"]
+    outcome = command(NER, "predict", "--run-dir", folder, "--input", tmp_path / "test.txt")
+    assert (outcome.status, outcome.err.count("\n")) == (2, 1) and "--format columns" in outcome.err
+    outcome = command(NER, "--dataset", "columns", "--data", tmp_path, "--columns", 7, *SMALL)
+    assert outcome.status == 2 and "train.txt, line 1: no column 7 among 4" in outcome.err
+
+
 def test_explain_draws_both_directions(command, compared):
     folder, _ = compared
     outcome = command(NER, "explain", "--run-dir", folder, "--text", "Peter saw Bonn and Zürich")

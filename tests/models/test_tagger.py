@@ -20,9 +20,18 @@ TOKENS = TokenIds(
     RNG.integers(12, size=(4, 7)).astype(np.int32),
     np.where(np.arange(5) < RNG.integers(1, 6, (4, 7, 1)), RNG.integers(1, 9, (4, 7, 5)), 0).astype(np.int32),
     RNG.integers(5, size=(4, 7)).astype(np.int32),
+    RNG.integers(3, size=(4, 7, 2)).astype(np.int32),
 )
 KEYS = jax.random.split(jax.random.key(3), 4)
-EVERYTHING = dict(capital_features=2, window=3, dropout=0.4, unknown_rate=0.5, num_frequent=4)
+EVERYTHING = dict(
+    capital_features=2,
+    column_sizes=(3, 4),
+    column_features=2,
+    window=3,
+    dropout=0.4,
+    unknown_rate=0.5,
+    num_frequent=4,
+)
 
 
 def make(*skips, characters=("cnn",), **options):
@@ -45,6 +54,7 @@ def wider(tokens, time=3, length=2):
         np.pad(tokens.words, rows, constant_values=11),
         np.pad(np.pad(tokens.characters, (*rows, (0, 0)), constant_values=8), ((0, 0),) * 2 + ((0, length),)),
         np.pad(tokens.capitals, rows, constant_values=4),
+        np.pad(tokens.columns, (*rows, (0, 0)), constant_values=2),
     )
 
 
