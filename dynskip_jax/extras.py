@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dynskip_jax.errors import UserError
 
 
-class MissingExtra(UserError, ImportError):
+class MissingExtra(ImportError, UserError):
     """A package that is needed here is part of an optional group, and not installed."""
 
 
