@@ -249,7 +249,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_reference_has_every_package():
-    """Packages that export names stand there whole, with names that are modules too apart; others by modules."""
+    """A package that exports names is listed whole, names that modules have too apart; others by modules."""
     for folder in (path.parent for path in (ROOT / "dynskip_jax").glob("*/__init__.py")):
         page = ROOT / "docs" / "api" / f"{folder.name}.md"
         listed = re.findall(r"^::: (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
