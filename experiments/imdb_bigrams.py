@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.data.imdb import find_imdb, imdb_splits
-from dynskip_jax.errors import UserError
+from dynskip_jax.extras import needs
 from experiments.command_line import Command
 from experiments.imdb import BigramFlags
 
@@ -22,11 +22,9 @@ def bigrams(command: Command, flags: BigramFlags) -> None:
     Raises:
         UserError: scikit-learn is not installed, or the data is not found.
     """
-    try:
+    with needs("bench"):
         from sklearn.feature_extraction.text import CountVectorizer
         from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise UserError(f"`bigrams` needs scikit-learn ({error}): pip install 'dynskip_jax[bench]'") from None
     reviews, source = find_imdb(flags.data)
     console, begun = Console(highlight=False), time.monotonic()
     console.print(f"data: imdb, {source}")

@@ -27,6 +27,7 @@ from dynskip_jax.data.tagger_vocabulary import normal_form
 from dynskip_jax.data.text import read_lines
 from dynskip_jax.data.vocabulary import UNK
 from dynskip_jax.errors import UserError
+from dynskip_jax.extras import needs
 from dynskip_jax.runs.files import write_atomically
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import setting
@@ -120,10 +121,8 @@ def skip_gram(
     Raises:
         UserError: gensim is not installed, or no word is frequent enough.
     """
-    try:
+    with needs("vectors"):
         from gensim.models import Word2Vec
-    except ImportError as error:
-        raise UserError(f"word vectors need gensim ({error}): pip install 'dynskip_jax[vectors]'") from None
     # gensim reads no more than so many words of a sentence, and drops the rest without a word.
     pieces = [
         words[start : start + _MOST_WORDS]

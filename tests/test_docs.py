@@ -1,7 +1,10 @@
-"""The documentation's code: it runs, and what it makes trains and has right gradients."""
+"""The documentation: its code runs and trains, its commands can be read, its links lead somewhere."""
 
 import dataclasses
+import importlib
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import jax
@@ -11,12 +14,24 @@ import pytest
 
 from dynskip_jax import functional as F
 from dynskip_jax.nn import SkipCell, SkipLayer
+from experiments.command_line import read_flags, read_training
+from experiments.settings import resolve
 
 ROOT = Path(__file__).parents[1]
+PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
+# Pages whose code has a test of its own: below, or where what it needs is at hand. All others run alone.
+TESTED_APART = {
+    "README.md": "tests/test_docs.py",
+    "docs/own_model.md": "tests/test_docs.py",
+    "docs/own_pieces.md": "tests/test_docs.py",
+    "docs/own_task.md": "tests/experiments/test_own_task.py",
+    "docs/own_analysis.md": "tests/experiments/test_own_task.py",
+}
+PEERS = ("torch", "haiku", "equinox")  # code that imports one of them is left out where it is not installed
 
 
 def code_of(page):
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
 def names_of(page, *codes):
@@ -25,6 +40,28 @@ def names_of(page, *codes):
     for code in codes or code_of(page):
         exec(compile(code, page, "exec"), names)
     return names
+
+
+# --- Code ---
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_is_of_a_kind_that_is_tested(page):
+    """Python runs, `sh` is read as commands, and what has no language is no code."""
+    fences = re.findall(r"^ *```(.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) % 2 == 0 and set(fences[1::2]) <= {""}
+    assert set(fences[::2]) <= {"", "python", "sh"}
+
+
+def test_pages_tested_apart_are_named_in_their_tests():
+    for page, test in TESTED_APART.items():
+        assert code_of(page)
+        assert Path(page).name in (ROOT / test).read_text(encoding="utf-8").replace("TESTED_APART", "")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in TESTED_APART and code_of(page)])
+def test_the_code_of_a_page_runs(page):
+    names_of(page)
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +104,36 @@ def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(readme, see
     assert readme["train"](seed, make=plain) < 0.95
 
 
+def peer_of(code):
+    """Which other library's code this is, None if of none."""
+    return next((peer for peer in PEERS if re.search(rf"^import {peer}\b", code, re.MULTILINE)), None)
+
+
+@pytest.fixture(scope="module")
+def own_model():
+    """The page on own models, but for code that needs other libraries."""
+    page = "docs/own_model.md"
+    return names_of(page, *[code for code in code_of(page) if peer_of(code) is None])
+
+
 @pytest.mark.slow
-def test_the_page_on_own_models_runs():
-    names = names_of("docs/own_model.md")
+def test_the_page_on_own_models_runs(own_model):
+    names = own_model
     assert np.mean(names["losses"][-10:]) < 0.7 * names["losses"][0]
     for second, first in (("replayed", "out"),):
         assert names[first].h.shape == names[second].h.shape == (16, 12, 16)
     assert names["half"].decision.action.max() <= 3
+    assert names["written"].shape == (2, 20) and set(np.unique(names["written"])) <= set(range(6))
     assert names["message"] == "expected a carry with K = 5 slots, got one with 3"
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["gradient"].transition))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", PEERS)
+def test_the_page_on_own_models_runs_with(peer, own_model):
+    pytest.importorskip(peer)
+    (code,) = [code for code in code_of("docs/own_model.md") if peer_of(code) == peer]
+    exec(compile(code, "docs/own_model.md", "exec"), own_model)
 
 
 def test_a_transition_of_ones_own_trains_in_a_stack(own_pieces):
@@ -105,3 +163,101 @@ def test_its_fused_gradients_are_those_of_autodiff(own_pieces, depth_skip):
             for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(reference), strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
                 assert np.abs(a).max() > 0
+
+
+# --- Commands ---
+
+
+def commands_of(page):
+    """Commands of Python modules: those in blocks, and those within lines that leave nothing open."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    lines = [part for line in blocks.splitlines() for part in re.sub(r" +# .*", "", line).split(" && ")]
+    spans = re.findall(r"`(python -m (?:experiments|benchmarks)\.[^`]*)`", text)
+    spans = [" ".join(span.split()) for span in spans]
+    return [*filter(None, lines), *(span for span in spans if not re.search(r"…|λ|NAME|MODEL|SEED|<", span))]
+
+
+def read_command(line):
+    """Reads `… -m module arguments`, as the module would."""
+    words = shlex.split(line.partition(" < ")[0])
+    if "-m" not in words:
+        assert words[0].rpartition("/")[2] in {"pip", "ruff", "mkdocs", "run", "check_wheel"}, line
+        return
+    module, *arguments = words[words.index("-m") + 1 :]
+    if module in ("pytest", "venv", "pip", "build", "experiments"):
+        return
+    module = importlib.import_module(module)
+    command = getattr(module, "COMMAND", None)
+    if command is None:
+        read_flags(line, "", module.Flags, arguments)
+    elif arguments and arguments[0] in command.subcommands:
+        read_flags(line, "", command.subcommands[arguments[0]].flags, arguments[1:])
+    else:
+        given, _ = read_training(command, arguments)
+        resolve(command.settings, command.presets, command.default_preset(given), given)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
+def test_commands_are_read(page):
+    for line in commands_of(page):
+        read_command(line)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_extras_exist(page):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for names in re.findall(r"(?:\"\.|dynskip_jax)\[([a-z,]+)\]", text):
+        assert set(names.split(",")) <= set(extras), names
+
+
+# --- Links ---
+
+
+def without_code(page):
+    """A page's text without its blocks and spans of code."""
+    text = re.sub(
+        r"^ *```.*?^ *```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors_of(path):
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+        if re.match(r"https?://", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / name if name else ROOT / page
+        assert target.is_file() and target.resolve().is_relative_to(ROOT), link
+        if anchor.startswith("dynskip_jax."):  # of the reference
+            module, _, attribute = anchor.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), link
+        elif anchor:
+            assert anchor in anchors_of(target), link
+
+
+# --- The reference ---
+
+
+def test_the_reference_has_every_package():
+    """A package that exports names is listed whole, names that modules have too apart; others by modules."""
+    for folder in (path.parent for path in (ROOT / "dynskip_jax").glob("*/__init__.py")):
+        page = ROOT / "docs" / "api" / f"{folder.name}.md"
+        listed = re.findall(r"^::: (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        package = f"dynskip_jax.{folder.name}"
+        modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+        if package in listed:
+            exported = importlib.import_module(package).__all__
+            expected = {package} | {f"{package}.{name}.{name}" for name in exported if name in modules}
+        else:
+            expected = {f"{package}.{module}" for module in modules}
+        assert set(listed) == expected and len(listed) == len(expected)

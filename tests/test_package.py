@@ -29,3 +29,38 @@ def test_a_wheel_holds_the_library_alone():
     assert {name.split(".")[0] for name in found} == {"dynskip_jax"}
     folders = {str(path.parent.relative_to(ROOT)) for path in (ROOT / "dynskip_jax").rglob("__init__.py")}
     assert {name.replace(".", "/") for name in found} == folders
+
+
+CORE = """
+import contextlib, importlib.abc, io, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"array_record", "filelock", "matplotlib", "tensorflow_datasets"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import dynskip_jax.functional, dynskip_jax.nn, dynskip_jax.models, dynskip_jax.data
+import dynskip_jax.training.objective, dynskip_jax.training.step, dynskip_jax.tasks
+for name in ("analysis.plots", "analysis.arcs", "runs.run_dir", "data.ptb_builder", "training.loop"):
+    try:
+        importlib.import_module(f"dynskip_jax.{name}")
+    except ImportError as error:
+        print(error)
+
+from experiments import cli, ptb
+cli.run_main(lambda: cli.main(ptb.COMMAND, ["--epochs", "1"]))
+"""
+
+
+def test_the_core_needs_no_extra_and_what_does_says_so_in_one_line():
+    run = subprocess.run([sys.executable, "-c", CORE], capture_output=True, text=True, cwd=ROOT)
+    said = ["matplotlib", "matplotlib", "filelock", "tensorflow_datasets", "filelock"]
+    remedy = "is not installed: pip install 'dynskip_jax[experiments]'"
+    assert run.stdout.splitlines() == [f"{name} {remedy}" for name in said]
+    assert run.returncode == 2 and run.stderr == f"error: matplotlib {remedy}\n"
+
+
+def test_the_citation_is_of_this_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {dynskip_jax.__version__}\n" in citation

@@ -6,19 +6,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.legend import Legend
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
 from rich.cells import cell_len, set_cell_size
 
 from dynskip_jax.analysis.plots import save
+from dynskip_jax.extras import needs
+
+with needs("experiments"):
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.legend import Legend
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator, NullFormatter
 
 _BEFORE = "(before)"  # what a word reached to whose k leads to before the first word
 _SHORTEST = 8  # cells that words of the terminal keep on the narrowest page

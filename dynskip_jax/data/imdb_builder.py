@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow_datasets as tfds
 
 from dynskip_jax.data import imdb
 from dynskip_jax.errors import UserError
+from dynskip_jax.extras import needs
+
+with needs("experiments"):
+    import tensorflow_datasets as tfds
 
 
 class Imdb(tfds.core.GeneratorBasedBuilder):

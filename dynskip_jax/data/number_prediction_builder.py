@@ -5,9 +5,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow_datasets as tfds
 
 from dynskip_jax.data import number_prediction as task
+from dynskip_jax.extras import needs
+
+with needs("experiments"):
+    import tensorflow_datasets as tfds
 
 # Writing and reading one example per record is a hundred times slower.
 EXAMPLES_PER_RECORD = 1000

@@ -5,11 +5,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import tensorflow_datasets as tfds
-
 from dynskip_jax.data import ptb
 from dynskip_jax.data.text import SPLITS
 from dynskip_jax.errors import UserError
+from dynskip_jax.extras import needs
+
+with needs("experiments"):
+    import tensorflow_datasets as tfds
 
 
 class Ptb(tfds.core.GeneratorBasedBuilder):

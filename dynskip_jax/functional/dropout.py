@@ -1,6 +1,7 @@
 """Dropout with explicit keys."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,9 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import fold_in_each
 
 
-def dropout_mask(keys: Key[Array, "..."], rate: float, shape: tuple[int, ...], dtype) -> Float[Array, "..."]:
+def dropout_mask(
+    keys: Key[Array, "..."], rate: float, shape: tuple[int, ...], dtype: Any
+) -> Float[Array, "..."]:
     """Returns factors 0 with probability `rate` and 1 / (1 - rate) otherwise, so that the mean is 1.
 
     Args:
@@ -58,7 +61,7 @@ def zoneout(
     step: Int[Array, "*batch"],
     rates: Sequence[float],
     hidden: int,
-    dtype=jnp.float32,
+    dtype: Any = jnp.float32,
     *,
     deterministic: bool = False,
 ) -> tuple[Float[Array, "*batch hidden"], ...]:

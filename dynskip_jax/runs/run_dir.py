@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from dynskip_jax.errors import UserError
+from dynskip_jax.extras import needs
 from dynskip_jax.runs.files import write_atomically
+
+with needs("experiments"):
+    import filelock
 
 _LOCK = ".lock"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -169,7 +169,7 @@ def test_device_with_nvidia_smi(answer, status, driver, functions, monkeypatch, 
 )
 def test_a_jax_that_fits_is_left_alone(device, driver, there, jax, functions):
     wanted = functions["requirements"](ROOT, device, driver, there.get)
-    assert wanted == ["-e", str(ROOT)] + ([jax] if jax else [])
+    assert wanted == ["-e", f"{ROOT}[experiments]"] + ([jax] if jax else [])
 
 
 def make_project(folder):

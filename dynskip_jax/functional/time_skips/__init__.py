@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.discovery import kinds
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 
-def parse_time_skip(text: str, **options) -> TimeSkip:
+def parse_time_skip(text: str, **options: Any) -> TimeSkip:
     """Reads `lstm` (no skip), `fixed:k`, `attention:k`, `content:k`, `dynamic:k`, `skip_rnn` or `lstm_jump`.
 
     Args:
