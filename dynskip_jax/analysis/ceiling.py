@@ -14,7 +14,7 @@ from dynskip_jax.errors import UserError
 
 _FITTED = 0.7  # share of the steps on which constants and probes are fitted; figures are those of the rest
 _HELD_OUT = 0.15  # of those, the share on which the probe's epoch is chosen
-_EPOCHS, _BATCH, _RATE = 15, 256, 1e-3
+_UPDATES, _BATCH, _RATE = 2000, 256, 1e-3
 _LEAST = 40  # steps below which nothing can be said
 
 
@@ -164,7 +164,7 @@ def _probe(
     whole = len(x[train]) // size_of_batch * size_of_batch
     state, kept = optimizer.init(params), (np.inf, params)
     order = np.random.default_rng(seed)
-    for _ in range(_EPOCHS):
+    for _ in range(-(-_UPDATES * size_of_batch // whole)):
         rows = order.permutation(len(x[train]))[:whole].reshape(-1, size_of_batch)
         params, state = epoch(params, state, x[rows], costs[rows])
         kept = min(kept, (cost_of(params), params), key=lambda pair: pair[0])

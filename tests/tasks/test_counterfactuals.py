@@ -5,10 +5,13 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from learners import classification, language_modelling, letters, symbols
+from learners import CLASSES, classification, language_modelling, letters, symbols
 
 from dynskip_jax import functional as F
+from dynskip_jax.analysis.ceiling import ceiling
+from dynskip_jax.data import Examples
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.counterfactuals import exchanged
 
@@ -120,3 +123,49 @@ def test_what_chooses_nothing_is_refused(language):
     learner, params, _ = language
     with pytest.raises(UserError, match="samples no choice"):
         pieces(learner, params, layer=0)
+
+
+def examined(learner, params, **how):
+    """What `ceiling` is told of the first choices of dev."""
+    found = pieces(learner, params, states=2, **how)
+    losses, taken, x, before = (
+        np.concatenate([np.asarray(getattr(piece, name))[piece.counts] for piece in found])
+        for name in ("losses", "taken", "x", "before")
+    )
+    return ceiling(losses, taken, {"s(t)": np.concatenate([x, before[:, 0]], axis=-1)})
+
+
+def test_where_the_answer_stands_at_one_place_there_is_everything_to_learn():
+    """The last symbol says which of three states has just read what is asked for."""
+    x = np.random.default_rng(0).integers(6, size=(4000, 5)).astype(np.int32)
+    y = x[np.arange(len(x)), -2 - x[:, -1] % K] % CLASSES
+    splits = {"train": Examples(x[:3000], y[:3000]), "dev": Examples(x[3000:], y[3000:])}
+    learner = classification(splits, mix=1.0, features=24, cell={"agent_features": 16})
+    optimizer = optax.adam(0.01)
+    params = params_of(learner)
+    state = optimizer.init(params)
+
+    @jax.jit
+    def step(params, state, x, y):
+        def loss(params):
+            logits = learner.model(params)(x, policy=F.Policy("soft"), deterministic=True).logits
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+        updates, state = optimizer.update(jax.grad(loss)(params), state)
+        return optax.apply_updates(params, updates), state
+
+    for number in range(400):
+        rows = slice(number * 100 % 3000, number * 100 % 3000 + 100)
+        params, state = step(params, state, x[rows], y[rows])
+    found = examined(learner, params, layer=0)
+    # Which choice is right is all that matters, the agent knows it, and so does a probe.
+    assert found.hindsight < 0.1 and found.random > 1 and min(found.constant) > 1
+    assert found.taken < 0.3
+    assert found.gain["s(t)"].mean > 0.7 * (min(found.random, *found.constant) - found.hindsight)
+
+
+def test_where_the_text_is_noise_there_is_nothing_to_learn(language):
+    learner, params, _ = language
+    learner = language_modelling(letters(6, valid=400), mix=0.7)
+    found = examined(learner, params, layer=1)
+    assert found.gain["s(t)"].is_chance

@@ -1,0 +1,32 @@
+"""The command `ceiling` on finished runs of every kind."""
+
+import pytest
+from commands import COMMANDS, assert_user_error, snapshot
+
+
+@pytest.mark.parametrize("name", ["numbers", "ptb"])
+def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, request, corpus_folder):
+    task = {"numbers": "number_prediction", "ptb": "ptb"}[name]
+    folder = request.getfixturevalue(f"finished_{name}").folder
+    before = snapshot(folder)
+    data = ("--data", corpus_folder) if name == "ptb" else ()
+    flags = ("--run-dir", folder, *data, "--split", "train", "--rows", 4, "--steps", 100)
+    outcome = command(COMMANDS[task], "ceiling", *flags, "--beam", 1)
+    assert outcome.status == 0, outcome.err
+    for line in ("by the agent", "at random", "always 1", "in hindsight", "a probe that sees s(t)"):
+        assert line in outcome.out
+    assert "to learn" in outcome.out.splitlines()[-1]
+    assert "all choices of a window at once" in outcome.out
+    assert snapshot(folder) == before
+
+
+def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbers, corpus_folder, tmp_path):
+    folder = compared_ptb.folder
+    ptb = (COMMANDS["ptb"], "ceiling", "--run-dir", folder, "--data", corpus_folder)
+    assert_user_error(command(*ptb, "--model", "lstm"), "samples no choices: train one such as dynamic:5")
+    assert_user_error(command(*ptb, "--model", "fixed:9"), "'fixed:9'")
+    assert_user_error(command(*ptb, "--layer", 2), "layer 2 samples no choices")
+    assert_user_error(command(*ptb, "--split", "valid"), "'valid'")
+    numbers = (COMMANDS["number_prediction"], "ceiling", "--run-dir", finished_numbers.folder)
+    outcome = command(*numbers)
+    assert outcome.status == 2 and outcome.err.splitlines()[-1].startswith("error: 20 choices are too few")
