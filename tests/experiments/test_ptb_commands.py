@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import SMALL_PTB, assert_user_error
+from commands import SMALL_PTB, assert_user_error, row_of
 
 from dynskip_jax.analysis import reading
 from experiments import ptb, ptb_text, trained
@@ -109,7 +109,7 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
     arguments += ("--agent-learning-rate", "none", "--epochs", 1)
     outcome = command(PTB, *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
-    result = json.loads((folder / "result.json").read_text())
+    (result,) = json.loads((folder / "result.json").read_text())["rows"]
     assert len(result["sweep"]) == 8
     found, selected = trained.load(folder), result["selected"]
     assert float(found.policy.mix) == pytest.approx(selected["mix"])
@@ -162,7 +162,7 @@ def evaluated(command, folder, data, method, *flags):
 
 def in_training(folder, model):
     """Dev and test perplexity as `result.json` has them."""
-    metrics = json.loads((folder / model.replace(":", "-") / "result.json").read_text())["metrics"]
+    metrics = row_of(folder / model.replace(":", "-"))["metrics"]
     found = [metrics[f"{split}_perplexity"] for split in ("dev", "test")]
     return [f"{metric['mean']:.2f} ± {metric['std']:.2f}" for metric in found]
 
@@ -219,8 +219,7 @@ def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, 
     outcome = command(PTB, *how, "--model", "lstm", "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     before, after = (
-        json.loads((path / "result.json").read_text())["metrics"]["dev_perplexity"]["mean"]
-        for path in (compared / "lstm", folder)
+        row_of(path)["metrics"]["dev_perplexity"]["mean"] for path in (compared / "lstm", folder)
     )
     assert after < before  # a second epoch, on a text that one epoch does not exhaust
     refused = command(PTB, *how, "--model", "fixed:2", "--run-dir", tmp_path / "no")

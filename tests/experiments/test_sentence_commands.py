@@ -192,7 +192,7 @@ def test_pairs_are_rated_and_explained(command, tmp_path):
     arguments = ("--data", tmp_path, "--model", "dynamic:9", *SMALL, "--batch-size", 4)
     outcome = run(command, sick, *arguments, "--run-dir", folder, "--similarity-features", 5)
     assert "test MSE" in outcome.out
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    metrics = json.loads((folder / "result.json").read_text())["rows"][0]["metrics"]
     assert {"test_pearson", "test_spearman", "test_mse", "test_pearson_averaged"} <= metrics.keys()
     lines = predict(command, sick, folder, "a great film\tthe film was fine\n\na\tb\n")
     assert lines[1] == "" and all(1 <= float(line) <= 5 for line in (lines[0], lines[2]))

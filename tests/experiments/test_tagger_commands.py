@@ -294,7 +294,7 @@ def test_parts_of_speech_from_columns(command, tmp_path, monkeypatch):
     learn = ("--unknown-tags", "wrong", "--learning-rate", 0.05, "--epochs", 15, "--dropout", 0.1)
     outcome = command(POS, *arguments, *learn)
     assert outcome.status == 0, outcome.err
-    result = json.loads((tmp_path / "r" / "result.json").read_text())["metrics"]
+    result = json.loads((tmp_path / "r" / "result.json").read_text())["rows"][0]["metrics"]
     assert result["test_accuracy"]["mean"] == 1 and result["dev_accuracy"]["mean"] == 0.5
     out = predicted(command, POS, monkeypatch, tmp_path / "r", "cats77 run\n", "--output", "json")
     record = json.loads(out)

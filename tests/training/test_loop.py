@@ -33,6 +33,7 @@ class Scripted:
     headline = "loss"
     num_batches = NUM_BATCHES
     examples_per_batch = 10
+    unit = "examples"
     batch_axis = None
 
     def __init__(self, *scripts, higher_is_better=False):
