@@ -109,7 +109,7 @@ def write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:
                         if seed not in writers:
                             writers[seed] = SummaryWriter(str(folder / file_name(f"{name}-{seed}")))
                         for k, number in enumerate(value if isinstance(value, list) else [value], 1):
-                            tag = f"{metric}/k={k}" if isinstance(value, list) else metric
+                            tag = f"{metric}/k{k}" if isinstance(value, list) else metric
                             writers[seed].add_scalar(tag, number, record["step"])
             for writer in writers.values():
                 writer.close()

@@ -265,7 +265,7 @@ class _Arc(NamedTuple):
 
     def crosses(self, end: float) -> bool:
         """Whether it is cut where a row ends."""
-        return self.origin < end < self.place
+        return bool(self.origin < end < self.place)
 
     def height(self, place: float, longest: int) -> float:
         """Of the arc above the line, where the longest one is 1 high."""

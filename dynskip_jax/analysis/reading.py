@@ -66,7 +66,7 @@ def distribution(
     x, before = (leaf[::-1] if reverse else leaf for leaf in observation)
     params, steps = cell.params().skip, jnp.arange(x.shape[0])
     # State(t-1-j) is what was newest j steps ago; before the sequence all K states are the initial one.
-    slots = before[jnp.maximum(steps[:, None] - jnp.arange(skip.max_skip), 0)]
+    slots = before[jnp.maximum(steps[:, None] - jnp.arange(skip.max_skip)[None], 0)]
     observed = {"previous": before, "mean": slots.mean(axis=1), "slots": slots}[skip.observed]
     allowed = skip.allowed(steps, None if policy.mask is None else jnp.asarray(policy.mask))
     inputs = F.SkipInputs(skip.project(params, x), steps, allowed=allowed)

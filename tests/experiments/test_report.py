@@ -154,7 +154,7 @@ def test_event_files(compared_ptb, command, tmp_path, monkeypatch):
             if isinstance(values, list) and not isinstance(values[1], list):
                 assert found[record["step"], name] == pytest.approx(values[1], rel=1e-5)
         share = next(name for name in record if "agent_share" in name)
-        kept = [found[record["step"], f"{share}/k={k}"] for k in (1, 2, 3)]
+        kept = [found[record["step"], f"{share}/k{k}"] for k in (1, 2, 3)]
         np.testing.assert_allclose(kept, record[share][1], rtol=1e-5)
     again = command(report.main, compared_ptb.folder, "--tensorboard", tmp_path / "events")
     assert_user_error(again, "is not empty")
