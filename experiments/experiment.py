@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -47,8 +48,8 @@ class TextReading(NamedTuple):
         probabilities: of what is predicted, or of the words themselves; NaN where there is nothing to say.
         says: the prediction, in one line.
         backward: k of the layer that reads from the end, where the model reads in both directions.
-        weights: how probable each k was to the agent of the top layer, or how heavy to its attention, (words,
-            K); None where it has neither.
+        weights: returns how probable each k was to the agent of the top layer, or how heavy to its attention,
+            (words, K); None where it has neither. Only to be called where it is shown.
         backward_weights: the same of the layer that reads from the end.
     """
 
@@ -58,8 +59,8 @@ class TextReading(NamedTuple):
     probabilities: list[float]
     says: str
     backward: list[int] | None = None
-    weights: Float[np.ndarray, "words K"] | None = None
-    backward_weights: Float[np.ndarray, "words K"] | None = None
+    weights: Callable[[], Float[np.ndarray, "words K"] | None] = lambda: None
+    backward_weights: Callable[[], Float[np.ndarray, "words K"] | None] = lambda: None
 
 
 class Data(Protocol):
@@ -233,11 +234,11 @@ class Experiment:
         read, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
         certain = np.exp(np.atleast_1d(np.asarray(read.log_probs).max(axis=-1)))
         probabilities = [math.nan] * (len(words) - len(certain)) + certain.tolist()
-        skips, weights = [0] * len(words), None
+        skips, weights = [0] * len(words), lambda: None
         if trained.shows_choices:
             forward = [i for i, back in enumerate(trained.learner.reverse) if not back]
             skips = np.asarray(connections(read.decisions[forward[-1]])).tolist()
-            weights = self.weights(trained, read, forward[-1])
+            weights = partial(self.weights, trained, read, forward[-1])
         # What is longer than the model reads ends where its words end.
         unknown = [word for word, kept in zip(self.split(text), words, strict=False) if word != kept]
         says = self.says(trained.vocabulary, predicted, float(certain.min()))

@@ -299,5 +299,5 @@ class PTB(Experiment):
             np.asarray(found.skips).tolist() if trained.shows_choices else [0] * len(words),
             [math.nan, *np.exp(before).tolist()],
             f"next word {listed}",
-            weights=None if found.weights is None else np.asarray(found.weights),
+            weights=lambda: None if found.weights is None else np.asarray(found.weights),
         )

@@ -93,11 +93,12 @@ def _directions(
     found: TextReading, probabilities: Mapping[str, Sequence[float]], is_attention: bool
 ) -> dict[str, Reading]:
     """What is drawn of each direction; read from the end, a text is written from its end."""
-    forward = Reading(found.words, found.skips, probabilities, found.weights, is_attention)
+    forward = Reading(found.words, found.skips, probabilities, found.weights(), is_attention)
     if found.backward is None:
         return {"": forward}
     turned = {name: given[::-1] for name, given in probabilities.items()}
-    weights = None if found.backward_weights is None else found.backward_weights[::-1]
+    weights = found.backward_weights()
+    weights = None if weights is None else weights[::-1]
     backward = Reading(found.words[::-1], found.backward[::-1], turned, weights, is_attention)
     return {"forward": forward, "backward": backward}
 

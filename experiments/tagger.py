@@ -287,7 +287,7 @@ class TaggerExperiment(Experiment):
         steps = [np.asarray(decision.action).tolist() for decision in read.decisions[-2:]]
         forward, backward = steps if trained.shows_choices else ([0] * len(words), None)
         top = len(read.decisions) - 2
-        weights = [self.weights(trained, read, layer) for layer in (top, top + 1)]
+        weights = [functools.partial(self.weights, trained, read, layer) for layer in (top, top + 1)]
         pairs = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
         says = f"{' '.join(pairs)}  ({probabilities.min():.3f})"
         unknown = [word for word in dict.fromkeys(words) if not vocabulary.knows(word)]

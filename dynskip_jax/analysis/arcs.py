@@ -470,7 +470,13 @@ def _draw_skips(axes: Axes, arcs: Sequence[_Arc], longest: int) -> None:
             axes.plot(arc.origin, 0, "o", color=style["color"], markersize=4, zorder=4)
         for end, marker in ((left, "<"), (right, ">")):
             if arc.crosses(end):
-                how = dict(color=style["color"], markersize=5, markeredgewidth=0, clip_on=False, zorder=5)
+                how = dict(
+                    color=style["color"],
+                    markersize=2 + 3 * arc.weight,
+                    markeredgewidth=0,
+                    clip_on=False,
+                    zorder=5,
+                )
                 axes.plot(end, arc.height(end, longest), marker, **how)
 
 

@@ -122,17 +122,8 @@ def policy_over_training(
     below.plot(at, mean, color="0.2", marker=marker, markersize=3.5)
     below.fill_between(at, mean - spread, mean + spread, color="0.2", alpha=0.2, lw=0)
     below.axhline(math.log(K), color="0.5", ls=":")
-    below.annotate(
-        f"log {K}",
-        (1, math.log(K)),
-        (-2, -3),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        color="0.35",
-        size=9,
-    )
+    how = dict(textcoords="offset points", va="center", color="0.35", size=9)
+    below.annotate(f"log {K}", (1, math.log(K)), (4, 0), xycoords=("axes fraction", "data"), **how)
     below.set_ylim(0, 1.08 * max(math.log(K), 0.01))
     below.set_ylabel("entropy (nats)")
     below.set_xlabel("epoch")
@@ -145,13 +136,12 @@ def policy_over_training(
 
 
 def skip_color(k: int) -> tuple[float, float, float] | str:
-    """The colour of a skip, the same in every picture whatever K is: grey for k = 1, then from blue by way
-    of red to orange, which is reached at k = 20."""
+    """The colour of a skip, the same in every picture whatever K is: grey for k = 1, then from dark blue by
+    way of green and orange to dark red, which is reached at k = 20."""
     if k <= 1:
         return "0.72"
-    # Without the lightest colours, which are hard to see on white.
     place = min(math.log(k - 1) / math.log(_LAST_COLOR - 1), 1.0)
-    return matplotlib.colormaps["plasma"](0.85 * place)[:3]
+    return matplotlib.colormaps["turbo"](0.03 + 0.94 * place)[:3]
 
 
 def metric_over_values(

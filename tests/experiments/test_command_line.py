@@ -5,7 +5,6 @@ import errno
 import os
 import shlex
 import signal
-import statistics
 import sys
 from pathlib import Path
 
@@ -266,8 +265,9 @@ def test_compared_models_have_a_folder_each_and_one_result(compared_ptb, command
         assert row == row_of(folder / name)
         assert row["seeds"] == [0, 1]
         for metric in row["metrics"].values():
-            assert metric["mean"] == pytest.approx(statistics.mean(metric["per_seed"]))
-            assert metric["std"] == pytest.approx(statistics.stdev(metric["per_seed"]))
+            # Numbers, and of the shares of each k lists of them.
+            np.testing.assert_allclose(metric["mean"], np.mean(metric["per_seed"], axis=0))
+            np.testing.assert_allclose(metric["std"], np.std(metric["per_seed"], axis=0, ddof=1))
         assert len(set(row["metrics"]["test_perplexity"]["per_seed"])) == 2
         assert_picture(folder / name / "plots" / "learning_curve.png")
     assert_picture(folder / "plots" / "dev_perplexity.png")
@@ -308,6 +308,12 @@ def check_number_prediction(finished, length, max_skip):
     for name in pictures:
         assert_picture(folder / "plots" / name)
     assert ("paper: LSTM" in outcome.out) == (length != 15)
+    # Shares of each k add up to 1, and their mean is that of k.
+    shares, ks = np.array(result["metrics"]["dev_agent_share_1"]["per_seed"]), np.arange(1, max_skip + 1)
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(shares @ ks, result["metrics"]["dev_agent_skip_1"]["per_seed"], rtol=1e-5)
+    # After training nothing is silent: two splits in three modes, and what is drawn.
+    assert "evaluating and drawing  100.0%  8/8" in outcome.err
     # 60 examples in batches of 20.
     dev = [record for record in records(folder) if record["split"] == "dev"]
     assert [(record["step"], record["examples"]) for record in dev] == [(3, 60), (6, 120)]
