@@ -10,8 +10,8 @@ from experiments.table import edges_of_sweep
 NUMBERS = COMMANDS["number_prediction"]
 
 
-def warnings_of(small, model, **given):
-    resolved = resolve(NUMBERS.settings, NUMBERS.presets, "relaxed", given)
+def warnings_of(model, **given):
+    resolved = resolve(NUMBERS.settings, NUMBERS.presets, "relaxed", {"batch_size": 20, **given})
     experiment = imported(NUMBERS.experiment)(resolved.settings)
     learner = experiment.learner(model, experiment.load_data(), None)
     return experiment.warnings(model, learner)
@@ -29,8 +29,9 @@ def warnings_of(small, model, **given):
         ("dynamic:30", {}, ["K = 30 is beyond every sequence of train", "11 steps"]),
     ],
 )
-def test_settings_that_are_likely_not_meant(model, given, parts, small_number_prediction):
-    found = warnings_of(small_number_prediction, model, **given)
+@pytest.mark.usefixtures("small_number_prediction")
+def test_settings_that_are_likely_not_meant(model, given, parts):
+    found = warnings_of(model, **given)
     assert len(found) == bool(parts)
     for part in parts:
         assert part in found[0]
