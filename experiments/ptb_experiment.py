@@ -268,12 +268,12 @@ class PTB(Experiment):
 
     def words_of_typed(self, vocabulary: Vocabulary, text: str) -> list[str]:
         """See `Experiment`; without capitals, without marks, and with N for numbers, where the vocabulary has
-        it so. Contractions are split, or not, in the way that leaves fewer words unknown."""
+        it so. Contractions are split (is n't), or not, in the way that leaves fewer words unknown."""
         known = vocabulary.index
         if all(token == token.lower() for token in known if token != "N"):
             text = text.lower()
         ways = []
-        for words in (treebank_words(text, lowercase=False), TOKEN.findall(text)):
+        for words in (TOKEN.findall(text), treebank_words(text, lowercase=False)):
             if "N" in known:
                 words = ["N" if _NUMBER.fullmatch(word) and word not in known else word for word in words]
             # A mark that the corpus lacks is no word of it.

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import re
 import sys
+import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def explain(command: Command, flags: ExplainFlags) -> None:
         if words:
             who = f"{names[0]} does" if len(names) == 1 else f"{', '.join(names)} do"
             console.print(f"{who} not know {', '.join(words)}: read as {UNK}", markup=False)
-    panels = {}
+    panels, warned = {}, {}
     for name, trained in models.items():
         found = readings[name]
         note = "" if all(found.skips) else "words without an arc are not read"
@@ -69,8 +70,16 @@ def explain(command: Command, flags: ExplainFlags) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 which = f"{direction}, " if direction else ""
                 title = f"{name}: {which}which earlier word each word is connected to"
-                for page in draw_arcs(reading, path, title, note):
+                if trained.is_attention:
+                    title = f"{name}: {which}how much attention each word pays to earlier ones"
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    pages = draw_arcs(reading, path, title, note)
+                warned |= {str(warning.message): None for warning in caught}
+                for page in pages:
                     print(f"picture: {page}")
+    for line in warned:  # the same of every picture
+        print(f"warning: {line}")
     for name, found in readings.items():
         print(f"{name}: {found.says}")
     if flags.html is not None:

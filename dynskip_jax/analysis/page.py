@@ -26,7 +26,7 @@ p { margin: .3rem 0; } .about { color: #666; }
 .told { min-height: 4.6em; padding: .5rem .8rem; background: #f5f5f5; border-radius: .4em; }
 .told b { font-weight: 600; }
 .bar { display: inline-block; height: .7em; border-radius: .15em; margin-right: .3em; }
-.k { display: inline-block; width: 12em; white-space: pre; }
+.k { display: inline-block; width: 10.5em; white-space: pre; }
 """
 _SCRIPT = """
 for (const panel of document.querySelectorAll('section')) {
