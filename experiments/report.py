@@ -20,12 +20,13 @@ from rich.table import Table
 
 from dynskip_jax.analysis.intervals import paired_difference, t_interval
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.files import check_new, write_atomically
 from dynskip_jax.runs.results import progress_of, rows_of, runs_of_models
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.settings import listed, setting
 from experiments import cli
 from experiments.command_line import read_flags
-from experiments.report_files import csv_text, latex_text, write_new, write_tensorboard
+from experiments.report_files import csv_text, latex_text, write_tensorboard
 from experiments.report_table import Line, Row, cells, headings, tables
 
 _MODES = ("_greedy", "_sampled", "_averaged")  # of metrics that are not asked for
@@ -74,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = sys.argv[1:] if arguments is None else arguments
     flags = read_flags("python -m experiments.report", __doc__, Flags, given)
+    for path in filter(None, (flags.csv, flags.latex)):
+        check_new(Path(path))
     found = read_folders(flags.folders)
     for note in found.notes:
         print(note)
@@ -85,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = compared(found, flags.metrics, flags.baseline)
     for path, text in ((flags.csv, csv_text), (flags.latex, latex_text)):
         if path is not None:
-            write_new(Path(path), text(lines))
+            write_atomically(Path(path), text(lines))
     _print(lines)
     for path in filter(None, (flags.csv, flags.latex)):
         print(f"written: {path}")
@@ -98,8 +101,10 @@ def read_folders(folders: Sequence[str]) -> Found:
     for folder in dict.fromkeys(folders):
         try:
             runs = runs_of_models(folder)
-        except UserError:
-            found.notes.append(f"{folder}: not a run folder (it has no config.json), left out")
+        except UserError as error:
+            has_config = (Path(folder) / "config.json").exists()
+            why = str(error) if has_config else "not a run folder (it has no config.json)"
+            found.notes.append(f"{folder}: {why}, left out")
             continue
         for model, run in runs.items():
             # Of several folders each is named; a model alone in its folder may be known by that.

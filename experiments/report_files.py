@@ -1,4 +1,4 @@
-"""What a report writes: CSV, a LaTeX tabular, TensorBoard event files; nothing there is overwritten."""
+"""What a report writes: CSV, a LaTeX tabular, TensorBoard event files."""
 
 import csv
 import io
@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.files import check_new, write_atomically
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.runs.run_dir import RunDir, file_name
 from experiments.report_table import Line, cells, headings, tables
@@ -30,6 +29,7 @@ _LATEX = {
 }
 # A number's sign, which is a minus there and a hyphen elsewhere.
 _MINUS = re.compile(r"(?<![\w-])-(?=\d)")
+_NO_METRICS = {"step", "epoch", "examples", "tokens", "split"}  # of a record
 _BOUNDS = ("mean", "sd", "low", "high")
 
 
@@ -74,16 +74,6 @@ def _latex_row(texts: Sequence[str]) -> str:
     return " & ".join(_MINUS.sub("$-$", latex_escaped(text)) for text in texts) + r" \\"
 
 
-def write_new(path: Path, text: str) -> None:
-    """Writes a file that is not there yet.
-
-    Raises:
-        UserError: it is there, or its folder is not.
-    """
-    check_new(path)
-    write_atomically(path, text)
-
-
 def write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:
     """Writes what runs have logged as event files, a folder for each run and seed below `folder`.
 
@@ -101,16 +91,26 @@ def write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:
         raise UserError(f"{folder} exists and is not empty: name another folder with --tensorboard")
     with Progress(len(runs), "event files") as progress:
         for name, run in runs.items():
-            writers: dict[int, SummaryWriter] = {}
+            writers: dict[int, SummaryWriter] = {}  # by the number of the seed's entry
             for record in run.records():
-                for metric, values in record.items():
-                    # A list has an entry for each seed, itself a list where that is of each k.
-                    for seed, value in enumerate(values if isinstance(values, list) else ()):
-                        if seed not in writers:
-                            writers[seed] = SummaryWriter(str(folder / file_name(f"{name}-{seed}")))
+                for metric in record.keys() - _NO_METRICS:
+                    # A list has an entry for each seed, itself a list where that is of each k; folders
+                    # written before have a number where there is one seed.
+                    values = record[metric]
+                    for member, value in enumerate(values if isinstance(values, list) else [values]):
+                        if member not in writers:
+                            writers[member] = SummaryWriter(str(folder / _member_name(name, run, member)))
                         for k, number in enumerate(value if isinstance(value, list) else [value], 1):
                             tag = f"{metric}/k{k}" if isinstance(value, list) else metric
-                            writers[seed].add_scalar(tag, number, record["step"])
+                            writers[member].add_scalar(tag, number, record["step"])
             for writer in writers.values():
                 writer.close()
             progress.advance()
+
+
+def _member_name(name: str, run: RunDir, member: int) -> str:
+    """The folder of one of the models that were trained together: its seed, of a sweep also which value."""
+    settings = run.config()["settings"]["run"]
+    value, seed = divmod(member, settings["seeds"])
+    which = f"-value-{value + 1}" if value else ""
+    return file_name(f"{name}{which}-seed-{settings['seed'] + seed}")

@@ -102,7 +102,8 @@ def run(
         here = RunDir.open(folder, experiment.config(model, data), about=about, may_grow=_MAY_GROW)
         if vocabulary is not None:
             here.keep(VOCABULARY, vocabulary_file(vocabulary))
-        finished = (rows_of(here.result() or {"rows": []}) or [None])[0]
+        result = here.result()
+        finished = None if result is None else rows_of(result)[0]
         if finished is not None and finished.get("epochs_asked", 0) >= fits[model].epochs:
             announce(f"{model}: finished already, in {folder}")
         else:

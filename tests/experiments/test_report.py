@@ -135,15 +135,14 @@ def test_event_files(compared_ptb, command, tmp_path, monkeypatch):
     """Read back by the format's own protocol: every logged number of a seed, at its step."""
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
     from tensorboardX.proto import event_pb2
-    from tensorboardX.record_writer import RecordWriter  # noqa: F401 (the format that is read here)
 
     outcome = command(report.main, compared_ptb.folder, "--tensorboard", tmp_path / "events")
     assert outcome.status == 0, outcome.err
     assert "tensorflow" not in sys.modules
     names = {path.name for path in (tmp_path / "events").iterdir()}
-    assert names == {"lstm-0", "lstm-1", "dynamic-3-0", "dynamic-3-1"}
+    assert names == {f"{model}-seed-{seed}" for model in ("lstm", "dynamic-3") for seed in (0, 1)}
     found = {}
-    for path in (tmp_path / "events" / "dynamic-3-1").iterdir():
+    for path in (tmp_path / "events" / "dynamic-3-seed-1").iterdir():
         data = path.read_bytes()
         while data:
             length = int.from_bytes(data[:8], "little")
