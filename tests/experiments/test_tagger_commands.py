@@ -183,7 +183,7 @@ def test_explain_draws_both_directions(command, compared):
     outcome = command(NER, "explain", "--run-dir", folder, "--text", "Peter saw Bonn and Zürich")
     assert outcome.status == 0, outcome.err
     assert "dynamic:3, forward:" in outcome.out and "dynamic:3, backward:" in outcome.out
-    assert "does not know Zürich" in outcome.out
+    assert "lstm, dynamic:3 do not know Zürich" in outcome.out
     pictures = sorted(path.name for path in (folder / "plots").glob("explain-dynamic-3-seed-0-*.png"))
     assert len(pictures) == 2 and "backward" in pictures[0] and "forward" in pictures[1]
 
