@@ -66,6 +66,7 @@ def setting(
     at_most: Number | None = None,
     below: Number | None = None,
     sweep: bool = False,
+    positional: str | None = None,
 ) -> Any:
     """Returns a dataclass's field with what is known of it.
 
@@ -77,9 +78,10 @@ def setting(
         at_most: likewise.
         below: likewise.
         sweep: several values, a tuple, may be tried in one program.
+        positional: given without a flag, once or several times; what help calls it.
     """
     bounds = Bounds(at_least, above, at_most, below)
-    metadata = {"help": help, "bounds": bounds, "sweep": sweep}
+    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "positional": positional}
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -160,6 +160,9 @@ def _add(parser: Any, kind: type) -> None:
             help += " One number, or several separated by commas, which are trained together."
         if field.default not in (None, dataclasses.MISSING):
             help += f" [{_shown(field.default)}]"
+        if field.metadata["positional"]:
+            parser.add_argument(field.name, nargs="+", metavar=field.metadata["positional"], help=help)
+            continue
         options: dict[str, Any] = dict(default=argparse.SUPPRESS, help=help)
         if without_none(hint) is bool:
             options |= dict(action=argparse.BooleanOptionalAction)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -10,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis import plots
-from dynskip_jax.analysis.reading import connections
+from dynskip_jax.analysis.reading import connections, distribution
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks import Learner, Task
+from dynskip_jax.tasks import Forward, Learner, Task
 from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.objective import AgentObjective
@@ -47,6 +48,9 @@ class TextReading(NamedTuple):
         probabilities: of what is predicted, or of the words themselves; NaN where there is nothing to say.
         says: the prediction, in one line.
         backward: k of the layer that reads from the end, where the model reads in both directions.
+        weights: returns how probable each k was to the agent of the top layer, or how heavy to its attention,
+            (words, K); None where it has neither. Only to be called where it is shown.
+        backward_weights: the same of the layer that reads from the end.
     """
 
     words: list[str]
@@ -55,6 +59,8 @@ class TextReading(NamedTuple):
     probabilities: list[float]
     says: str
     backward: list[int] | None = None
+    weights: Callable[[], Float[np.ndarray, "words K"] | None] = lambda: None
+    backward_weights: Callable[[], Float[np.ndarray, "words K"] | None] = lambda: None
 
 
 class Data(Protocol):
@@ -167,6 +173,22 @@ class Experiment:
         """Returns a line under the table, or an empty string."""
         return ""
 
+    def warnings(self, model: str, learner: Learner) -> list[str]:
+        """Returns what is likely not meant, though it can be trained, each in a line."""
+        skip, epochs, lines = self.skip(model), self.settings.training.epochs, []
+        if skip.is_stochastic and self.objective(model).relaxed_epochs >= epochs:
+            lines.append(
+                f"choices are relaxed in all {epochs} epochs, and in none they are sampled, as evaluation "
+                "takes them: more --epochs, or fewer --relaxed-epochs"
+            )
+        longest = learner.task.max_length
+        if longest is not None and skip.max_skip > longest:
+            lines.append(
+                f"K = {skip.max_skip} is beyond every sequence of train, the longest of which has {longest} "
+                "steps: what lies before a sequence is the initial state"
+            )
+        return lines
+
     def check(self) -> None:
         """Raises a `UserError` where settings make no sense together."""
         self.objective_settings()
@@ -177,6 +199,10 @@ class Experiment:
     def split(self, text: str) -> list[str]:
         """Returns the words of a line of text; none where there is nothing to read."""
         return text.split()
+
+    def words_of_typed(self, vocabulary: Any, text: str) -> list[str]:
+        """Returns the words of a text as people type it, as the data writes them; by default as `split`."""
+        return self.split(text)
 
     def encode(self, vocabulary: Vocabulary | None, text: str) -> tuple[Any, list[str]]:
         """Returns the ids of a line of text, each array (time, ...), and what each stands for.
@@ -208,14 +234,24 @@ class Experiment:
         read, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
         certain = np.exp(np.atleast_1d(np.asarray(read.log_probs).max(axis=-1)))
         probabilities = [math.nan] * (len(words) - len(certain)) + certain.tolist()
-        skips = [0] * len(words)
+        skips, weights = [0] * len(words), lambda: None
         if trained.shows_choices:
             forward = [i for i, back in enumerate(trained.learner.reverse) if not back]
             skips = np.asarray(connections(read.decisions[forward[-1]])).tolist()
+            weights = partial(self.weights, trained, read, forward[-1])
         # What is longer than the model reads ends where its words end.
         unknown = [word for word, kept in zip(self.split(text), words, strict=False) if word != kept]
         says = self.says(trained.vocabulary, predicted, float(certain.min()))
-        return TextReading(words, unknown, skips, probabilities, says)
+        return TextReading(words, unknown, skips, probabilities, says, weights=weights)
+
+    def weights(self, trained: "Trained", read: Forward, layer: int) -> Float[np.ndarray, "words K"] | None:
+        """Returns the `distribution` over k of a layer of a text that was read; None where there is none."""
+        if read.observations is None:
+            return None
+        cell = trained.model.stack.layers[layer].cell
+        reverse = trained.learner.reverse[layer]
+        found = distribution(cell, read.observations[layer], trained.policy, reverse=reverse)
+        return None if found is None else np.asarray(found)
 
     # --- What follows from it ---
 
@@ -363,28 +399,31 @@ class Experiment:
         }
 
 
-def metrics_in_every_mode(
-    evaluate: Callable[..., dict[str, np.ndarray]], mode: str, *, is_stochastic: bool, samples: int
-) -> dict[str, np.ndarray]:
-    """Returns the metrics of dev and test; of agents that sample also `_greedy`, `_sampled`, `_averaged`.
+def evaluations(mode: str, *, is_stochastic: bool, samples: int) -> dict[tuple[str, str], tuple]:
+    """Returns what is evaluated: from a split and a suffix of metrics to split, mode and samples.
 
     Args:
-        evaluate: from a split, `mode` and `samples` to metrics; each combination is asked for once.
         mode: of the metrics without a suffix.
-        is_stochastic: whether there are agents that sample.
+        is_stochastic: whether there are agents that sample, and metrics `_greedy`, `_sampled`, `_averaged`.
         samples: how many predictions are averaged.
     """
     modes = {"": (mode, 1)}
     if is_stochastic:
         modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": ("sample", samples)}
-    metrics, done = {}, {}
-    for suffix, (mode, samples) in modes.items():
-        for split in ("dev", "test"):
-            at = split, mode, samples
-            if at not in done:
-                done[at] = evaluate(split, mode=mode, samples=samples)
-            metrics |= {f"{name}{suffix}": value for name, value in done[at].items()}
-    return metrics
+    return {(split, suffix): (split, *how) for suffix, how in modes.items() for split in ("dev", "test")}
+
+
+def metrics_in_every_mode(
+    evaluate: Callable[..., dict[str, np.ndarray]], modes: Mapping[tuple[str, str], tuple]
+) -> dict[str, np.ndarray]:
+    """Returns the metrics of all `evaluations`.
+
+    Args:
+        evaluate: from a split, `mode` and `samples` to metrics; each combination is asked for once.
+        modes: what `evaluations` returns.
+    """
+    done = {at: evaluate(at[0], mode=at[1], samples=at[2]) for at in dict.fromkeys(modes.values())}
+    return {f"{name}{suffix}": value for (_, suffix), at in modes.items() for name, value in done[at].items()}
 
 
 def _pays_for_updates(skip: F.TimeSkip) -> bool:

@@ -83,6 +83,16 @@ class NumberPrediction(Experiment):
         relaxed = self.objective(model).relaxed_epochs
         return decay_after(rate, self.settings.training.sampled_decay if relaxed else 1.0, relaxed)
 
+    def warnings(self, model: str, learner: Learner) -> list[str]:
+        """See `Experiment`; with one hop, an agent that cannot reach every answer."""
+        lines, skip, back = super().warnings(model, learner), self.skip(model), self.settings.data.length - 1
+        if skip.has_agent and self.settings.data.length != TWO_HOPS and skip.max_skip < back:
+            lines.append(
+                f"the answer may stand {back} steps back, and K = {skip.max_skip} reaches only those up to "
+                f"{skip.max_skip} in one choice: {model.partition(':')[0]}:{back} reaches all"
+            )
+        return lines
+
     def more_metrics(self, model: str, learner: Learner, params: Any, keys: Any) -> dict[str, np.ndarray]:
         """How often the agent's choices are the right ones."""
         if not self._truth_is_known(model):

@@ -123,4 +123,13 @@ def _measured(method: _Method, advance: Callable[[], None]) -> tuple[list[str], 
         for columns in ((dev, test), (dev_with[:, i, j], test_with[:, 0, 0]))
     )
     first, second = method.signs
-    return without, with_method, f"{first} = {firsts[i]:g}, {second} = {seconds[j]:g}"
+    chosen = f"{first} = {firsts[i]:g}, {second} = {seconds[j]:g}"
+    # Of two, each is an end.
+    at_end = [
+        name
+        for name, n, tried in ((first, i, firsts), (second, j, seconds))
+        if len(tried) > 2 and tried[n] in (min(tried), max(tried))
+    ]
+    if at_end:
+        chosen += f" ({', '.join(at_end)}: an end of the grid)"
+    return without, with_method, chosen

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.reading import read_tokens
 from dynskip_jax.data import LanguageCorpus, Vocabulary, find_language_corpus
 from dynskip_jax.data.characters import character_table
+from dynskip_jax.data.embedded import TOKEN
+from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.vocabulary import EOS
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Previous
@@ -55,6 +58,7 @@ PUBLISHED = {
 }
 PUBLISHED_SIZES = {"words": (2, 650), "characters": (2, 650), "awd": (3, 1150)}  # layers and their units
 
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _NEXT_WORDS = 5  # the most probable words after a text that are shown
 
 
@@ -262,6 +266,20 @@ class PTB(Experiment):
         rows = [PUBLISHED[self._kind][model] for model in models if model in PUBLISHED[self._kind]]
         return [(name, {"dev_perplexity": dev, "test_perplexity": test}) for name, dev, test in rows]
 
+    def words_of_typed(self, vocabulary: Vocabulary, text: str) -> list[str]:
+        """See `Experiment`; without capitals, without marks, and with N for numbers, where the vocabulary has
+        it so. Contractions are split (is n't), or not, in the way that leaves fewer words unknown."""
+        known = vocabulary.index
+        if all(token == token.lower() for token in known if token != "N"):
+            text = text.lower()
+        ways = []
+        for words in (TOKEN.findall(text), treebank_words(text, lowercase=False)):
+            if "N" in known:
+                words = ["N" if _NUMBER.fullmatch(word) and word not in known else word for word in words]
+            # A mark that the corpus lacks is no word of it.
+            ways.append([word for word in words if word in known or any(map(str.isalnum, word))])
+        return min(ways, key=lambda words: sum(word not in known for word in words))
+
     def encode(self, vocabulary: Vocabulary, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
         """See `Experiment`; the words are led by `<eos>`, and `<unk>` stands for those not known."""
         tokens = vocabulary.encode([EOS, *text.split()])
@@ -281,4 +299,5 @@ class PTB(Experiment):
             np.asarray(found.skips).tolist() if trained.shows_choices else [0] * len(words),
             [math.nan, *np.exp(before).tolist()],
             f"next word {listed}",
+            weights=lambda: None if found.weights is None else np.asarray(found.weights),
         )

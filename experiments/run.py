@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,22 @@ import numpy as np
 from dynskip_jax.analysis import plots
 from dynskip_jax.devices.parallel import OneDevice, Parallel
 from dynskip_jax.errors import Stopped, UserError
+from dynskip_jax.runs.progress import Progress
+from dynskip_jax.runs.results import rows_of
 from dynskip_jax.runs.run_dir import RunDir, default_path, file_name
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.loop import FitResult, FitSettings, fit
 from dynskip_jax.training.step import evaluation_keys
-from experiments.experiment import Data, Experiment, Kept, metrics_in_every_mode
-from experiments.table import best_value, curves_of, draw_sweep, print_table, summary
+from experiments.experiment import Data, Experiment, Kept, evaluations, metrics_in_every_mode
+from experiments.table import (
+    best_value,
+    by_epoch,
+    curves_of,
+    draw_sweep,
+    edges_of_sweep,
+    print_table,
+    summary,
+)
 
 VOCABULARY = "vocabulary.json"
 _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -54,7 +65,7 @@ def run(
     Of several processes the first does what is not training: the others train as it says.
 
     Returns:
-        The content of each model's `result.json`; in other processes than the first nothing.
+        The row of each model in `result.json`; in other processes than the first nothing.
 
     Raises:
         Stopped: training was interrupted; the message says how to go on.
@@ -70,6 +81,8 @@ def run(
     if not parallel.processes.first:
         while (model := parallel.processes.agree(None)) is not None:
             fit(learners[model], fits[model], None, parallel=parallel, announce=lambda line: None)
+            number = parallel.processes.index
+            print(f"process {number} waits for process 0, which evaluates {model} and draws", file=sys.stderr)
         return []
     if run_dir is None:
         run_dir = default_path(experiment.name, "compare" if several else models[0], datetime.datetime.now())
@@ -80,13 +93,17 @@ def run(
         config = {("models" if k == "model" else k): models if k == "model" else v for k, v in config.items()}
         top = RunDir.open(run_dir, config, about=about, may_grow=_MAY_GROW)
     announce(f"run folder: {run_dir}")
+    for model in models:
+        for line in experiment.warnings(model, learners[model]):
+            announce(f"warning: {model}: {line}")
     results, curves = [], {}
     for model in models:
         folder = run_dir / file_name(model) if several else run_dir
         here = RunDir.open(folder, experiment.config(model, data), about=about, may_grow=_MAY_GROW)
         if vocabulary is not None:
             here.keep(VOCABULARY, vocabulary_file(vocabulary))
-        finished = here.result()
+        result = here.result()
+        finished = None if result is None else rows_of(result)[0]
         if finished is not None and finished.get("epochs_asked", 0) >= fits[model].epochs:
             announce(f"{model}: finished already, in {folder}")
         else:
@@ -98,12 +115,12 @@ def run(
             except Stopped as stopped:
                 raise Stopped(f"{stopped}; the same command with --run-dir {run_dir} goes on") from None
         results.append(finished)
-        curves |= curves_of(model, here.records(), experiment.values(model))
+        curves |= curves_of(model, by_epoch(here.records()), experiment.values(model))
     if top is not None:
         for metric in experiment.curves:
-            path, title = top.plots / f"{metric}.png", f"{data.name}: {metric}"
-            plots.learning_curves(curves, "examples", [metric], path, title)
-        top.write_result({"experiment": experiment.name, "dataset": _dataset(data), "rows": results})
+            path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
+            plots.learning_curves(curves, "epoch", [metric, _of_train(metric)], path, title)
+        top.write_result(_result(experiment, data, results))
     parallel.processes.agree(None)  # that was all
     print_table(experiment, models, data, results)
     return results
@@ -127,30 +144,34 @@ def _run_model(
     parallel.processes.agree(model)
     result = fit(learner, settings, run_dir, parallel=parallel, announce=announce)
     params, keys = parallel.spread(result.params), evaluation_keys(settings.seeds)
-    metrics = metrics_in_every_mode(
-        lambda split, **how: learner.evaluate(params, split, keys, batch_size=experiment.final_rows, **how),
+    trained_at = time.monotonic()
+    modes = evaluations(
         experiment.settings.agent.evaluation_mode,
         is_stochastic=experiment.skip(model).is_stochastic,
         samples=experiment.samples,
     )
-    metrics |= experiment.more_metrics(model, learner, params, keys)
-    metrics = _of_trained(metrics, result, settings.seeds)
-    selected = best_value(metrics[learner.monitor], len(values), higher_is_better=learner.higher_is_better)
-    parts = {name: np.split(np.asarray(array), len(values)) for name, array in metrics.items()}
-    by_value = [{name: summary(part[i]) for name, part in parts.items()} for i in range(len(values))]
-    plots.learning_curves(
-        curves_of(model, run_dir.records(), values),
-        "examples",
-        experiment.curves,
-        run_dir.plots / "learning_curve.png",
-        f"{experiment.name} on {data.name}: {model}",
-    )
-    if len(values) > 1:
-        draw_sweep(experiment, data, model, values, by_value, run_dir.plots)
-    experiment.draw(model, learner, params, keys, run_dir.plots, selected * len(seeds))
-    record = {
-        "experiment": experiment.name,
-        "dataset": _dataset(data),
+    # Each evaluation is a step of the bar, and so are what is counted beside them and the pictures.
+    with Progress(len(set(modes.values())) + 2, f"{model}: evaluating and drawing") as progress:
+        how = dict(batch_size=experiment.final_rows, advance=progress.advance)
+        metrics = metrics_in_every_mode(
+            lambda split, **mode: learner.evaluate(params, split, keys, **mode, **how), modes
+        )
+        metrics |= experiment.more_metrics(model, learner, params, keys)
+        progress.advance()
+        metrics = _of_trained(metrics, result, settings.seeds)
+        dev = metrics[learner.monitor]
+        selected = best_value(dev, len(values), higher_is_better=learner.higher_is_better)
+        parts = {name: np.split(np.asarray(array), len(values)) for name, array in metrics.items()}
+        by_value = [{name: summary(part[i]) for name, part in parts.items()} for i in range(len(values))]
+        _draw_training(experiment, data, model, run_dir, selected)
+        if len(values) > 1:
+            draw_sweep(experiment, data, model, values, by_value, run_dir.plots)
+        experiment.draw(model, learner, params, keys, run_dir.plots, selected * len(seeds))
+        progress.advance()
+    for line in edges_of_sweep(type(experiment.settings), values, selected):
+        announce(f"warning: {model}: {line}")
+    best_epochs = np.split(np.asarray(result.best_epoch), len(values))
+    row = {
         "model": model,
         **_recurrence(experiment),
         "parameters": parameters,
@@ -158,18 +179,57 @@ def _run_model(
         "metrics": by_value[selected],
         "epochs": result.epochs,
         "epochs_asked": settings.epochs,
-        "best_epoch": result.best_epoch,
-        "wall_seconds": round(result.seconds, 1),
+        "best_epoch": best_epochs[selected],
+        "wall_seconds": round(result.seconds + time.monotonic() - trained_at, 1),
         "backend": jax.default_backend(),
         "devices": [device.device_kind for device in parallel.devices],
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in _PACKAGES},
     }
     if len(values) > 1:
-        rows = [{"value": value, "metrics": of} for value, of in zip(values, by_value, strict=True)]
-        record |= {"selected": values[selected], "sweep": rows}
-    run_dir.write_result(record)
-    return run_dir.result()
+        rows = [
+            {"value": value, "metrics": of, "best_epoch": epochs}
+            for value, of, epochs in zip(values, by_value, best_epochs, strict=True)
+        ]
+        row |= {"selected": values[selected], "sweep": rows}
+    run_dir.write_result(_result(experiment, data, [row]))
+    return rows_of(run_dir.result())[0]
+
+
+def _draw_training(experiment: Experiment, data: Data, model: str, run_dir: RunDir, selected: int) -> None:
+    """Draws what was logged: metrics of train beside dev, and the agents' policies."""
+    records = by_epoch(run_dir.records())
+    values = experiment.values(model)
+    curves = curves_of(model, records, values)
+    plots.learning_curves(
+        curves,
+        "epoch",
+        [name for metric in experiment.curves for name in (metric, _of_train(metric))],
+        run_dir.plots / "learning_curve.png",
+        f"{experiment.name} on {data.name}: {model}",
+    )
+    label, own = list(curves.items())[selected]
+    layers = sorted({name for r in own for name in r if name.startswith("dev_agent_share_")})
+    for name in layers:
+        layer = name.removeprefix("dev_agent_share_")
+        plots.policy_over_training(
+            [r for r in own if name in r],
+            f"dev_agent_share_{layer}",
+            f"dev_agent_entropy_{layer}",
+            run_dir.plots / f"policy_{layer}.png",
+            f"{experiment.name} on {data.name}: {label}, the policy of layer {layer}",
+            note=f"dev, {experiment.settings.agent.evaluation_mode}, mean over seeds",
+        )
+
+
+def _of_train(metric: str) -> str:
+    """What is drawn beside a metric of dev."""
+    return metric.replace("dev_", "train_", 1)
+
+
+def _result(experiment: Experiment, data: Data, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `result.json` holds, of one model or of several."""
+    return {"experiment": experiment.name, "dataset": _dataset(data), "rows": rows}
 
 
 def vocabulary_file(vocabulary: Kept) -> str:
@@ -191,7 +251,11 @@ def _of_trained(
             f"the dev metric of seed {', '.join(map(str, dict.fromkeys(seeds)))} was never a number, "
             "so there is no result: lower --learning-rate or set --clip"
         )
-    return {name: np.where(failed, np.nan, np.asarray(values, float)) for name, values in metrics.items()}
+    arrays = {name: np.asarray(values, float) for name, values in metrics.items()}
+    return {
+        name: np.where(failed.reshape(-1, *(1,) * (array.ndim - 1)), np.nan, array)
+        for name, array in arrays.items()
+    }
 
 
 def _recurrence(experiment: Experiment) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Tables and curves of a run: rows with mean and spread over seeds, the values of a sweep."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from dynskip_jax.analysis import plots
 from experiments.experiment import Data, Experiment
+from experiments.settings import Settings, fields_of
 
 # How a swept setting is called in tables and plots.
 _SIGNS = {
@@ -67,10 +68,14 @@ def cell(values: Mapping[str, Any] | None, form: str) -> str:
 
 
 def summary(values: np.ndarray) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1; 0 for one seed) and the values themselves."""
+    """Mean, standard deviation (n - 1; 0 for one seed) and the values themselves.
+
+    Args:
+        values: (seeds, ...).
+    """
     values = np.asarray(values, np.float64)
-    spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": float(values.mean()), "std": spread, "per_seed": values.tolist()}
+    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
+    return {"mean": values.mean(axis=0).tolist(), "std": spread.tolist(), "per_seed": values.tolist()}
 
 
 def best_value(dev: np.ndarray, num_values: int, *, higher_is_better: bool) -> int:
@@ -103,6 +108,23 @@ def curves_of(
         label_of(model, value): [{name: part(i, entry) for name, entry in r.items()} for r in records]
         for i, value in enumerate(values)
     }
+
+
+def by_epoch(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The records of whole epochs: those inside of one are means over a part of it."""
+    return [dict(r) for r in records if float(r.get("epoch", 0.5)).is_integer()]
+
+
+def edges_of_sweep(kind: type[Settings], values: Sequence[Mapping[str, Any]], selected: int) -> Iterator[str]:
+    """Yields a line for each setting whose best value lies at an end of those tried, of three or more, and
+    beyond which there could be others."""
+    bounds = {field.name: field.metadata["bounds"] for _, field, _ in fields_of(kind)}
+    for name, best in values[selected].items():
+        tried, allowed = sorted({value[name] for value in values}), bounds[name]
+        if len(tried) < 3 or best in (allowed.at_least, allowed.at_most) or best not in (tried[0], tried[-1]):
+            continue
+        end, other = ("largest", "larger") if best == tried[-1] else ("smallest", "smaller")
+        yield f"{_SIGNS[name]} = {best:g} is best on dev, and the {end} that was tried: try {other} ones"
 
 
 def draw_sweep(

@@ -13,6 +13,7 @@ import optax
 from flax import nnx
 
 from dynskip_jax.analysis import plots
+from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tag_schemes import convert_tags
 from dynskip_jax.data.tagged_corpus import SPLIT_NAMES, TaggedCorpus
 from dynskip_jax.data.tagged_examples import tagged_examples
@@ -275,6 +276,10 @@ class TaggerExperiment(Experiment):
                 rows=[tags[row] for row in rows],
             )
 
+    def words_of_typed(self, vocabulary: TaggerVocabulary, text: str) -> list[str]:
+        """See `Experiment`; the case stays, for characters are read as they stand."""
+        return treebank_words(text, lowercase=False)
+
     def read(self, trained: Trained, text: str) -> TextReading:
         """See `Experiment`; probabilities are those of each word's tag, whatever the others are."""
         words, vocabulary = text.split(), trained.vocabulary
@@ -285,10 +290,12 @@ class TaggerExperiment(Experiment):
         probabilities = np.exp(np.take_along_axis(marginals, best[:, None], axis=1)[:, 0])
         steps = [np.asarray(decision.action).tolist() for decision in read.decisions[-2:]]
         forward, backward = steps if trained.shows_choices else ([0] * len(words), None)
+        top = len(read.decisions) - 2
+        weights = [functools.partial(self.weights, trained, read, layer) for layer in (top, top + 1)]
         pairs = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
         says = f"{' '.join(pairs)}  ({probabilities.min():.3f})"
         unknown = [word for word in dict.fromkeys(words) if not vocabulary.knows(word)]
-        return TextReading(pairs, unknown, forward, probabilities.tolist(), says, backward)
+        return TextReading(pairs, unknown, forward, probabilities.tolist(), says, backward, *weights)
 
     def written(self, tags: Sequence[str], scheme: str = "BIO2") -> list[str]:
         """Returns tags as users see them: entities in a scheme, others as they are."""

@@ -28,7 +28,14 @@ class PredictFlags(TextFlags):
 class ExplainFlags(TextFlags):
     """Flags of `explain`."""
 
-    text: str | None = setting(None, "Words separated by spaces, as the data writes them.")
+    text: str | None = setting(None, "Words separated by spaces, as the data writes them; or see --as-typed.")
+    as_typed: bool = setting(
+        False,
+        "The text is as people type it: it is split into words, and put into lower case, as the data is.",
+    )
+    html: str | None = setting(
+        None, "A page to write beside the pictures: a word shows where it reaches while the mouse is on it."
+    )
 
 
 PREDICT = Subcommand(

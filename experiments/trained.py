@@ -11,6 +11,7 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.results import rows_of
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks import Learner
@@ -75,6 +76,12 @@ class Trained(NamedTuple):
     learner: Learner
 
     @property
+    def is_attention(self) -> bool:
+        """Whether the last K states enter its top layer together, by weight."""
+        skip = self.learner.skips[-1]
+        return skip.has_agent and not skip.is_stochastic
+
+    @property
     def shows_choices(self) -> bool:
         """Whether its top layer has choices to show: which state enters, or which words are read."""
         skip = self.learner.skips[-1]
@@ -119,13 +126,14 @@ def finished_models(run_dir: str | Path) -> dict[str, Finished]:
 
 
 def _finished(run: RunDir, name: str) -> Finished:
-    config, result = run.config(), run.result()
+    config, results = run.config(), run.result()
     if config.get("format") != FORMAT:
         raise UserError(
             f"{run.path} holds a run of format {config.get('format', 1)}, and this version reads format "
             f"{FORMAT}: train again, or read it with the version that wrote it"
         )
     try:
+        (result,) = rows_of(results)
         kind = imported(config["code"])
         experiment: Experiment = kind(from_kept(kind.command.settings, config["settings"]))
         value = list(experiment.values(name)).index(result.get("selected", {}))

@@ -2,19 +2,19 @@
 
 import dataclasses
 import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from rich.cells import cell_len, set_cell_size
 
-from dynskip_jax.analysis.plots import save
+from dynskip_jax.analysis.plots import font_families, save, skip_color
 from dynskip_jax.extras import needs
 
 with needs("experiments"):
-    import matplotlib
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -56,6 +56,10 @@ _BEYOND = 0.18  # how far arcs go on at the ends of a row, so that those that me
 _LONGEST = 24  # cells of a word
 _MOST_SKIPS = 8  # in the legend
 _MARKERS = "oDs^vPX*"
+_TRIANGLE = dict(color="0.5", marker="<", markersize=5, markeredgewidth=0, linestyle="none")
+_MOST_ROWS = 5  # of a page
+_LEAST_WEIGHT = 0.05  # of attention that is drawn
+_GOES_ON = Line2D([], [], label="goes on in another row, or comes from before the text", **_TRIANGLE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Reading:
             before the first word; 0 where there is no k.
         probabilities: for each model, by its name, the probability it gave to each word after those before
             it; NaN where there is none, as for the first word.
+        weights: how probable each k was at each word, or how heavy, (words, K); None where nobody knows.
+        is_attention: whether all of the K states entered, by these weights, and not one that was chosen.
 
     Raises:
         ValueError: there is no word, something is not given once for each word, a k is negative, or a
@@ -77,12 +83,16 @@ class Reading:
     words: Sequence[str]
     skips: Sequence[int]
     probabilities: Mapping[str, Sequence[float]]
+    weights: Float[np.ndarray, "words K"] | None = None
+    is_attention: bool = False
 
     def __post_init__(self):
         if not len(self.words):
             raise ValueError("a reading needs at least one word")
         if len(self.skips) != len(self.words):
             raise ValueError(f"{len(self.skips)} skips for {len(self.words)} words: give one each")
+        if self.weights is not None and len(self.weights) != len(self.words):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.words)} words: give one row each")
         for k in self.skips:
             if k < 0:
                 raise ValueError(f"{k} is no skip: they are numbers from 0 on")
@@ -95,6 +105,13 @@ class Reading:
                 if p < 0 or p > 1.0001:  # the rounding of a softmax may lead beyond 1
                     raise ValueError(f"{p} is no probability, among those by {name}: they lie in 0..1")
 
+    def reached(self, t: int, least: float = 0.0) -> list[tuple[int, float]]:
+        """Returns each k that word t reached back by, with its weight: the one chosen, and of attention all
+        that weigh at least so much."""
+        if self.is_attention and self.weights is not None:
+            return [(k, float(w)) for k, w in enumerate(self.weights[t], 1) if w >= least]
+        return [(self.skips[t], 1.0)] if self.skips[t] else []
+
 
 def arcs_text(reading: Reading, width: int = 100) -> str:
     """Writes a reading for a terminal: a line for each word, with brackets that lead to where it reached.
@@ -104,8 +121,9 @@ def arcs_text(reading: Reading, width: int = 100) -> str:
     state share the upright line; where a level line is interrupted, it passes below an upright one. Lines
     that come from "⋮" in the heading come from before the text.
 
-    To the right of a word are its k, the word it reached to, and its probabilities, the highest with a star.
-    The last line has the perplexities over the words that have a probability by every model.
+    To the right of a word are its k, how probable that k was (of attention: the heaviest k and its weight),
+    the word it reached to, and its probabilities, the highest with a star. The last line has the perplexities
+    over the words that have a probability by every model.
 
     Args:
         reading: what is written.
@@ -122,6 +140,10 @@ def arcs_text(reading: Reading, width: int = 100) -> str:
     reached = ["" if k == 0 else words[t - k] if t >= k else _BEFORE for t, k in enumerate(skips)]
     texts = [["word", *words], ["from", *reached]]
     numbers = _justified(["k", *(str(k or "") for k in skips)])
+    if reading.weights is not None:
+        own = [f"{w[k - 1]:.2f}" if k else "" for k, w in zip(skips, reading.weights, strict=True)]
+        likely = _justified(["weight" if reading.is_attention else "p(k)", *own])
+        numbers = [f"{k}  {p}" for k, p in zip(numbers, likely, strict=True)]
     columns = _probability_columns(reading)
 
     # The lane of k = 1 takes a cell and has one to either side; columns are two apart.
@@ -143,57 +165,116 @@ def arcs_text(reading: Reading, width: int = 100) -> str:
     return "\n".join((begin + end).rstrip() for begin, end in zip(begins, ends, strict=False))
 
 
-def draw_arcs(reading: Reading, path: str | Path, title: str, note: str = "") -> None:
-    """Draws a reading into a PNG file: arcs above the words, their probabilities below.
+def draw_arcs(reading: Reading, path: str | Path, title: str, note: str = "") -> list[Path]:
+    """Draws a reading into PNG files: arcs above the words, their probabilities below.
 
-    An arc leads from each word back to the one whose state it took; those of k = 1 are faint. A long text is
-    broken into rows, and arcs go on across the breaks; those from before the text leave at the left edge.
+    An arc leads from each word back to the one whose state it took; those of k = 1 are faint. Of attention an
+    arc leads to every state that weighs at least 5 %, as wide as it is heavy. A long text is broken into
+    rows, and these into pages. Arcs go on across the breaks, with a triangle where they leave a row and where
+    they enter one; those from before the text leave at the left edge.
 
     Args:
         reading: what is drawn.
-        path: the PNG file.
+        path: the PNG file; of several pages the first is `…-page-1.png`.
         title: the title; broken into lines where it is too long for one.
         note: a line below the title, such as the name of the dataset.
 
+    Returns:
+        The files.
+
     Source: Gui et al. 2019, "Long Short-Term Memory with Dynamic Skip Connections", Figure 6.
     """
+    measure = Figure(figsize=(_WIDTH, 1), dpi=150)
+    FigureCanvasAgg(measure)
     words = [_fitted(word, min(cell_len(word), _LONGEST)) for word in map(_visible, reading.words)]
-    skips = list(reading.skips)
-    table = _table(reading)
-    figure = Figure(figsize=(_WIDTH, 1), dpi=150)
-    FigureCanvasAgg(figure)
-
     # Words lie on one endless line, on which the rows are windows: arcs go on where they are cut.
     room = _WIDTH - _LEFT - _RIGHT - 2 * _BEYOND
     least = room / _MOST_WORDS
-    slots = [max(_text_width(figure, word, _LETTERS) + 0.14, least) for word in words]
+    slots = [max(_text_width(measure, word, _LETTERS) + 0.14, least) for word in words]
     edges = np.concatenate([[0.0], np.cumsum(slots)])
     places = (edges[:-1] + edges[1:]) / 2
-    origins = [places[t - k] if t >= k else (t - k + 0.5) * least for t, k in enumerate(skips)]
+    arcs = [
+        _Arc(places[t], places[t - k] if t >= k else (t - k + 0.5) * least, k, weight)
+        for t in range(len(words))
+        for k, weight in reading.reached(t, _LEAST_WEIGHT)
+    ]
     rows = _rows(slots, room)
+    count = -(-len(rows) // _MOST_ROWS)
+    pages = [[rows[i] for i in part] for part in np.array_split(np.arange(len(rows)), count)]
+    path = Path(path)
+    names = [path] if count == 1 else [path.with_stem(f"{path.stem}-page-{n + 1}") for n in range(count)]
+    for number, (name, page) in enumerate(zip(names, pages, strict=True), 1):
+        which = title if count == 1 else f"{title} (page {number} of {count})"
+        _draw_page(name, which, note, page, reading, words, edges, arcs)
+    return names
 
+
+def _draw_page(
+    path: Path,
+    title: str,
+    note: str,
+    rows: Sequence[tuple[int, int]],
+    reading: Reading,
+    words: Sequence[str],
+    edges: Float[np.ndarray, "ends"],
+    arcs: Sequence["_Arc"],
+) -> None:
+    """Some rows of a reading, each the window of the words from one on to another."""
+    places = (edges[:-1] + edges[1:]) / 2
+    table, longest = _table(reading), max((arc.k for arc in arcs), default=0)
+    figure = Figure(figsize=(_WIDTH, 1), dpi=150)
+    FigureCanvasAgg(figure)
     texts = [(line, _TITLE, "black") for line in _broken(figure, title, _TITLE)]
     texts += [(line, _LETTERS, "0.35") for line in _broken(figure, note, _LETTERS)]
-    keys = [*_lines_of_keys(figure, _keys_of_skips(skips)), *_lines_of_keys(figure, _keys_of_models(reading))]
+    windows = [(edges[start] - _BEYOND, edges[stop] + _BEYOND) for start, stop in rows]
+    crossing = any(arc.crosses(end) for arc in arcs for window in windows for end in window)
+    keys = [*_lines_of_keys(figure, _keys_of_skips([arc.k for arc in arcs]))]
+    keys += [[_GOES_ON]] if crossing else []
+    keys += _lines_of_keys(figure, _keys_of_models(reading))
     bands = [_LINE * (len(texts) + len(keys)) + _BETWEEN]
     for _ in rows:
-        bands += [0.35 + 0.2 * min(max(skips), 5), _WORDS, _PROBABILITIES if table.size else 0.01, _BETWEEN]
+        bands += [0.35 + 0.2 * min(longest, 5), _WORDS, _PROBABILITIES if table.size else 0.01, _BETWEEN]
     figure.set_size_inches(_WIDTH, sum(bands))
     sides = dict(left=_LEFT / _WIDTH, right=1 - _RIGHT / _WIDTH, bottom=0, top=1)
     grid = figure.add_gridspec(len(bands), 1, height_ratios=bands, hspace=0, **sides)
-
     _draw_head(figure.add_subplot(grid[0]), texts, keys, bands[0])
-    for row, (start, stop) in enumerate(rows):
+    for row, ((start, stop), window) in enumerate(zip(rows, windows, strict=True)):
         above, below = (figure.add_subplot(grid[1 + 4 * row + band]) for band in (0, 2))
         for axes in (above, below):
-            axes.set_xlim(edges[start] - _BEYOND, edges[stop] + _BEYOND)
-        _draw_skips(above, places, origins, skips)
+            axes.set_xlim(window)
+        _draw_skips(above, arcs, longest)
         for word, place in zip(words[start:stop], places[start:stop], strict=True):
             # parse_math: a word such as "$" is text, not mathematics.
             style = dict(size=_LETTERS, ha="center", va="top", parse_math=False)
             above.annotate(word, (place, 0), (0, -6), textcoords="offset points", **style)
         _draw_probabilities(below, places, table)
     save(figure, path)
+
+
+class _Arc(NamedTuple):
+    """From a word back to where it reached: half an ellipse over a line.
+
+    Attributes:
+        place: of the word, in inches.
+        origin: of the word reached to.
+        k: how far that is, in words.
+        weight: 1 where it was chosen, of attention less.
+    """
+
+    place: float
+    origin: float
+    k: int
+    weight: float
+
+    def crosses(self, end: float) -> bool:
+        """Whether it is cut where a row ends."""
+        return bool(self.origin < end < self.place)
+
+    def height(self, place: float, longest: int) -> float:
+        """Of the arc above the line, where the longest one is 1 high."""
+        middle, half = (self.place + self.origin) / 2, (self.place - self.origin) / 2
+        share = np.clip((place - middle) / half, -1, 1)
+        return float((self.k / longest) ** 0.8 * np.sqrt(1 - share**2))
 
 
 def _visible(word: str) -> str:
@@ -298,7 +379,10 @@ def _brackets(skips: Sequence[int], lanes: Mapping[int, int], apart: int) -> lis
 def _text_width(figure: Figure, text: str, size: float) -> float:
     """The width of the text, in inches."""
     renderer = figure.canvas.get_renderer()
-    return renderer.get_text_width_height_descent(text, FontProperties(size=size), False)[0] / figure.dpi
+    font = FontProperties(size=size) if text.isascii() else FontProperties(size=size, family=font_families())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # letters that no font has are named where the picture is saved
+        return renderer.get_text_width_height_descent(text, font, False)[0] / figure.dpi
 
 
 def _broken(figure: Figure, text: str, size: float) -> list[str]:
@@ -326,18 +410,16 @@ def _rows(slots: Sequence[float], room: float) -> list[tuple[int, int]]:
     return next(rows for limit in np.linspace(max(slots), room, 100) if len(rows := fill(limit)) == fewest)
 
 
-def _skip_style(k: int, most: int) -> dict[str, Any]:
+def _skip_style(k: int, weight: float = 1.0) -> dict[str, Any]:
     if k <= 1:
-        return dict(color="0.72", linewidth=1.0, zorder=2)
-    # Without the lightest colours, which are hard to see on white.
-    color = matplotlib.colormaps["viridis"](0.82 * (k - 2) / max(most - 2, 1))
-    return dict(color=color, linewidth=2.0, zorder=3)
+        return dict(color=skip_color(k), linewidth=max(2.0 * weight, 0.3) if weight < 1 else 1.0, zorder=2)
+    return dict(color=skip_color(k), linewidth=max(4.0 * weight, 0.4) if weight < 1 else 2.0, zorder=3)
 
 
 def _keys_of_skips(skips: Sequence[int]) -> list[Line2D]:
-    used = sorted({k for k in skips if k})
+    used = sorted(set(skips))
     shown = {used[round(i)] for i in np.linspace(0, len(used) - 1, min(len(used), _MOST_SKIPS))}
-    return [Line2D([], [], label=f"k = {k}", **_skip_style(k, max(skips))) for k in sorted(shown)]
+    return [Line2D([], [], label=f"k = {k}", **_skip_style(k)) for k in sorted(shown)]
 
 
 def _model_style(index: int) -> dict[str, Any]:
@@ -374,21 +456,31 @@ def _draw_head(
         place -= _LINE
 
 
-def _draw_skips(
-    axes: Axes, places: Float[np.ndarray, "words"], origins: Sequence[float], skips: Sequence[int]
-) -> None:
-    """Half an ellipse for each skip, the higher the longer the skip is, with a point where it comes from."""
+def _draw_skips(axes: Axes, arcs: Sequence[_Arc], longest: int) -> None:
+    """Half an ellipse for each skip in view, the higher the longer it is, with a point where it comes from
+    and a triangle where it goes on in another row."""
     axes.set_axis_off()
     axes.set_ylim(-0.05, 1.05)
     left, right = axes.get_xlim()
-    angles = np.linspace(0, np.pi, 100)
-    for place, origin, k in zip(places, origins, skips, strict=True):
-        if k and origin < right and place > left:
-            style = _skip_style(k, max(skips))
-            middle, half = (place + origin) / 2, (place - origin) / 2
-            axes.plot(middle + half * np.cos(angles), (k / max(skips)) ** 0.8 * np.sin(angles), **style)
-            if k > 1:
-                axes.plot(origin, 0, "o", color=style["color"], markersize=4, zorder=4)
+    shares = np.cos(np.linspace(0, np.pi, 100))
+    for arc in arcs:
+        if arc.origin >= right or arc.place <= left:
+            continue
+        style = _skip_style(arc.k, arc.weight)
+        along = (arc.place + arc.origin) / 2 + (arc.place - arc.origin) / 2 * shares
+        axes.plot(along, [arc.height(place, longest) for place in along], **style)
+        if arc.k > 1 and arc.weight == 1:
+            axes.plot(arc.origin, 0, "o", color=style["color"], markersize=4, zorder=4)
+        for end, marker in ((left, "<"), (right, ">")):
+            if arc.crosses(end):
+                how = dict(
+                    color=style["color"],
+                    markersize=2 + 3 * arc.weight,
+                    markeredgewidth=0,
+                    clip_on=False,
+                    zorder=5,
+                )
+                axes.plot(end, arc.height(end, longest), marker, **how)
 
 
 def _draw_probabilities(

@@ -1,5 +1,9 @@
 """Plots of runs: how they learned, what a setting changes, and which skips the agent chose."""
 
+import functools
+import math
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +18,15 @@ with needs("experiments"):
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.font_manager import fontManager
+    from matplotlib.text import Text
     from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 
 _LINE_STYLES = ("-", "--", ":", "-.")
 _MOST_LABELLED_SKIPS = 16  # beyond it, numbers in the cells of a K x K heat map no longer fit
+_MISSING = re.compile(r"Glyph (\d+) .*missing from")
+_OTHER_SCRIPTS = re.compile("CJK|Noto Sans|Gothic|Hei$|Micro Hei|Fallback|Arial Unicode|Hiragino|Malgun")
+_LAST_COLOR = 20  # the k from which on all have one colour
 _LARGE = 10_000  # from here on, numbers on an axis have k and M for thousands and millions
 
 
@@ -69,6 +78,76 @@ def learning_curves(
         axes.yaxis.set_minor_formatter(_RoundNumbers())
     _finish(axes)
     save(figure, path)
+
+
+def policy_over_training(
+    records: Sequence[Mapping[str, Any]],
+    shares: str,
+    entropy: str,
+    path: str | Path,
+    title: str,
+    note: str = "",
+) -> None:
+    """Draws the share of each skip and the policy's entropy over the epochs into a PNG file.
+
+    Arguments:
+        records: as `RunDir.records` returns them; all have "epoch" and both metrics.
+        shares: the key of the shares, (seeds, K) in each record; their means over the seeds are stacked.
+        entropy: the key of the entropy in nats, (seeds,); drawn as means with a band of one standard
+            deviation (n - 1), and at the top log K, the entropy of a policy that prefers nothing.
+        path: the PNG file.
+        title: the title.
+        note: a line below the title, such as the name of the dataset.
+    """
+    at = np.array([record["epoch"] for record in records], np.float64)
+    of_k = np.array([np.asarray(record[shares], np.float64).mean(axis=0) for record in records])
+    mean, spread = np.array([_mean_and_spread(record[entropy]) for record in records]).T
+    K = of_k.shape[1]
+    figure = Figure(figsize=(9, 7), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+    above.set_title(f"{title}\n" if note else title, fontsize=13)
+    above.text(0.5, 1.02, note, transform=above.transAxes, ha="center", va="bottom", color="0.35")
+    tops = np.cumsum(of_k, axis=1)
+    marker = "o" if len(records) <= 30 else ""
+    for column in range(K):
+        bottom = tops[:, column - 1] if column else np.zeros(len(records))
+        style = dict(color=skip_color(column + 1), label=f"k = {column + 1}")
+        # A single epoch is no area: a bar stands in its place.
+        if len(records) == 1:
+            above.bar(at, tops[:, column] - bottom, 0.5, bottom, **style)
+        else:
+            above.fill_between(at, bottom, tops[:, column], lw=0.4, ec="white", **style)
+    above.set_ylim(0, 1)
+    above.set_ylabel("share of choices")
+    handles, labels = above.get_legend_handles_labels()
+    # As the areas are stacked: the last k on top.
+    above.legend(handles[::-1], labels[::-1], frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    below.plot(at, mean, color="0.2", marker=marker, markersize=3.5)
+    below.fill_between(at, mean - spread, mean + spread, color="0.2", alpha=0.2, lw=0)
+    below.axhline(math.log(K), color="0.5", ls=":")
+    how = dict(textcoords="offset points", va="center", color="0.35", size=9)
+    below.annotate(f"log {K}", (1, math.log(K)), (4, 0), xycoords=("axes fraction", "data"), **how)
+    below.set_ylim(0, 1.08 * max(math.log(K), 0.01))
+    below.set_ylabel("entropy (nats)")
+    below.set_xlabel("epoch")
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
+    below.grid(True, color="0.9", linewidth=0.8)
+    below.set_axisbelow(True)
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
+
+
+def skip_color(k: int) -> tuple[float, float, float] | str:
+    """The colour of a skip, the same in every picture whatever K is: grey for k = 1, then from dark blue by
+    way of green and orange to dark red, which is reached at k = 20."""
+    if k <= 1:
+        return "0.72"
+    place = min(math.log(k - 1) / math.log(_LAST_COLOR - 1), 1.0)
+    # Darker than the map has them: its greens are hard to see on white.
+    red, green, blue, _ = matplotlib.colormaps["turbo"](0.03 + 0.94 * place)
+    return 0.85 * red, 0.85 * green, 0.85 * blue
 
 
 def metric_over_values(
@@ -237,9 +316,33 @@ def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Writes a figure as PNG."""
-    # Without the version of matplotlib in the file, equal plots are equal files.
-    figure.savefig(path, format="png", metadata={"Software": None})
+    """Writes a figure as PNG; letters that no font has here are named in one warning."""
+    for text in figure.findobj(Text):
+        if not text.get_text().isascii():
+            text.set_fontfamily(font_families())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # Without the version of matplotlib in the file, equal plots are equal files.
+        figure.savefig(path, format="png", metadata={"Software": None})
+    missing: dict[str, None] = {}
+    for warning in caught:
+        glyph = _MISSING.match(str(warning.message))
+        if glyph:
+            missing[chr(int(glyph[1]))] = None
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if missing:
+        warnings.warn(
+            f"no font here has {' '.join(missing)}: boxes are drawn for them; install one, such as Noto Sans",
+            stacklevel=3,
+        )
+
+
+@functools.cache
+def font_families() -> list[str]:
+    """Returns the usual font, and those installed that have other scripts."""
+    installed = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *sorted(name for name in installed if _OTHER_SCRIPTS.search(name))]
 
 
 def _finish(axes: Axes) -> None:

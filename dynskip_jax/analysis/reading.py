@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.models import LanguageModel
+from dynskip_jax.nn import SkipCell
 
 
 class TokenReading(NamedTuple):
@@ -18,10 +19,12 @@ class TokenReading(NamedTuple):
     Attributes:
         log_probs: of every token as the next one, in nats, (time, vocabulary).
         skips: the top layer's `connections`, (time,).
+        weights: of the top layer; see `distribution`.
     """
 
     log_probs: Float[Array, "time vocabulary"]
     skips: Int[Array, " time"]
+    weights: Float[Array, "time K"] | None
 
 
 def connections(decision: F.Decision) -> Int[Array, " time"]:
@@ -41,6 +44,38 @@ def connections(decision: F.Decision) -> Int[Array, " time"]:
     return jnp.where(read, steps - before, 0)
 
 
+def distribution(
+    cell: SkipCell,
+    observation: tuple[Float[Array, "time in"], Float[Array, "time hidden"]],
+    policy: F.Policy = F.Policy("greedy"),  # noqa: B008 (immutable)
+    *,
+    reverse: bool = False,
+) -> Float[Array, "time K"] | None:
+    """Returns how probable each k was to an agent at each step, or how heavy to attention; else None.
+
+    Args:
+        cell: of a layer with an agent or attention.
+        observation: what its layer observed of one whole sequence, read from the initial state, as
+            `SkipStack` returns it.
+        policy: how choices were made.
+        reverse: whether the layer reads from the end.
+    """
+    skip = cell.skip
+    if not skip.has_agent:
+        return None
+    x, before = (leaf[::-1] if reverse else leaf for leaf in observation)
+    params, steps = cell.params().skip, jnp.arange(x.shape[0])
+    # State(t-1-j) is what was newest j steps ago; before the sequence all K states are the initial one.
+    slots = before[jnp.maximum(steps[:, None] - jnp.arange(skip.max_skip)[None], 0)]
+    observed = {"previous": before, "mean": slots.mean(axis=1), "slots": slots}[skip.observed]
+    allowed = skip.allowed(steps, None if policy.mask is None else jnp.asarray(policy.mask))
+    inputs = F.SkipInputs(skip.project(params, x), steps, allowed=allowed)
+    weights = jax.nn.softmax(skip.logits(params, inputs, observed), axis=-1)
+    if skip.forgets_carried:
+        weights = weights.at[0].set(jax.nn.one_hot(0, skip.max_skip, dtype=weights.dtype))
+    return weights[::-1] if reverse else weights
+
+
 def read_tokens(
     model: LanguageModel,
     tokens: Int[Array, " time"],
@@ -57,7 +92,9 @@ def read_tokens(
     """
     output = model(tokens[None], policy=policy, rngs=key, deterministic=True)
     decision = jax.tree.map(lambda leaf: leaf[0], output.decisions[-1])
-    return TokenReading(jax.nn.log_softmax(output.logits[0]), connections(decision))
+    observation = jax.tree.map(lambda leaf: leaf[0], output.observations[-1])
+    weights = distribution(model.stack.layers[-1].cell, observation, policy)
+    return TokenReading(jax.nn.log_softmax(output.logits[0]), connections(decision), weights)
 
 
 def generate(

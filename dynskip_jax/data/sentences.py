@@ -21,7 +21,8 @@ LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _REVIEW_WORD = re.compile(r"\w+(?:['’]\w+)*|([^\w\s])\1{0,2}")
 # What the Penn Treebank writes apart: n't and 's; brackets by name; words with hyphens, dots or slashes.
 _TREEBANK_WORD = re.compile(
-    r"-[lr][rscb]b-|\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,/:&]\w+)*|([^\w\s])\1*"
+    r"-[lr][rscb]b-|\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,/:&]\w+)*|([^\w\s])\1*",
+    re.IGNORECASE,
 )
 
 
@@ -35,9 +36,14 @@ def review_words(text: str) -> list[str]:
     return [found[0] for found in _REVIEW_WORD.finditer(LINE_BREAK.sub(" ", text).lower())]
 
 
-def treebank_words(text: str) -> list[str]:
-    """Returns the words of a text much as the Penn Treebank has them, lower-case: `is n't`, `it 's`, `(`."""
-    return [found[0] for found in _TREEBANK_WORD.finditer(text.lower())]
+def treebank_words(text: str, *, lowercase: bool = True) -> list[str]:
+    """Returns the words of a text much as the Penn Treebank has them: `is n't`, `it 's`, `(`.
+
+    Args:
+        text: as people type it.
+        lowercase: whether the words are put into lower case.
+    """
+    return [found[0] for found in _TREEBANK_WORD.finditer(text.lower() if lowercase else text)]
 
 
 class Labelled(NamedTuple):

@@ -3,6 +3,16 @@
 import os
 from pathlib import Path
 
+from dynskip_jax.errors import UserError
+
+
+def check_new(path: Path) -> None:
+    """Raises a `UserError` where a file is there already, or the folder that it is to be in is not."""
+    if path.exists():
+        raise UserError(f"{path} exists: remove it, or name another file")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"the folder {path.parent} does not exist: make it, or name another")
+
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces a file such that after a crash either the old or the new text is there, whole."""

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
 _REDRAW_SECONDS = 0.25
+_ROUNDING = 1e-6  # of parts of a step that add up
 
 
 class Progress:
@@ -49,7 +50,8 @@ class Progress:
         """
         self.console = console or Console(stderr=True)
         self._total, self._description = total, description
-        self._start = self._done = start
+        self._start: float = start
+        self._done: float = start
         self._clock = clock
         self._began = clock()
         self._metrics: dict[str, Any] = {}
@@ -61,11 +63,11 @@ class Progress:
             self._task = self._bar.add_task(description, total=total, completed=start, eta="-", metrics="")
             self._bar.start()
 
-    def advance(self, n: int = 1, **metrics: Any) -> None:
+    def advance(self, n: float | int = 1, **metrics: Any) -> None:
         """Counts steps; cheap unless it is time to draw.
 
         Arguments:
-            n: how many steps were done.
+            n: how many steps were done; parts of a step add up.
             **metrics: current values by name: numbers, text, arrays (their mean is shown), or functions that
                 take nothing and return one, called only to draw. A metric not given keeps its last value.
         """
@@ -99,7 +101,7 @@ class Progress:
             return
         percentage = min(100.0, 100 * self._done / self._total) if self._total else 100.0
         line = (
-            f"{self._description}  {percentage:.1f}%  {self._done}/{self._total}  "
+            f"{self._description}  {percentage:.1f}%  {int(self._done + _ROUNDING)}/{self._total}  "
             f"elapsed {_duration(self._clock() - self._began)}  ETA {self._eta()}  {metrics}"
         )
         self.console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)

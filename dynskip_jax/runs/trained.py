@@ -7,7 +7,8 @@ import jax
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.checkpoint import Checkpoints
-from dynskip_jax.runs.run_dir import RunDir, file_name
+from dynskip_jax.runs.results import runs_of_models
+from dynskip_jax.runs.run_dir import RunDir
 
 PyTree = Any
 
@@ -18,14 +19,7 @@ def finished_runs(run_dir: str | Path) -> dict[str, RunDir]:
     Raises:
         UserError: there is no finished run.
     """
-    top = RunDir.existing(run_dir)
-    config = top.config()
-    if "models" in config:
-        folders = {model: top.path / file_name(model) for model in config["models"]}
-        runs = {model: RunDir(path, resumed=True) for model, path in folders.items()}
-    else:
-        runs = {config.get("model"): top}
-    finished = {model: run for model, run in runs.items() if run.result() is not None}
+    finished = {model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None}
     if not finished:
         raise UserError(
             f"the run in {run_dir} has not finished: run its command again, with --run-dir {run_dir}"

@@ -49,6 +49,7 @@ class LanguageModelling(Task):
 
     score = "perplexity"
     higher_is_better = False
+    unit = "tokens"
     is_of_steps = True
     shared_batches = True  # streams are cut once: every seed reads the same batches
 

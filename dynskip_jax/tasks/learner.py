@@ -1,6 +1,6 @@
 """What all tasks share: seeds and sweeps, rollouts and agents' losses, evaluation in every mode."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from dynskip_jax.training.objective import AgentObjective, AgentStage
 from dynskip_jax.training.stage import Sweep
 
 PyTree = Any
+MOST_SHARES = 20  # K up to which the share of each k is counted
 _STEP_OF_LENGTHS = 8  # to whose multiples single examples are padded
 
 
@@ -77,6 +78,7 @@ class Learner:
         self.monitor, self.higher_is_better = f"dev_{task.score}", task.higher_is_better
         self.headline = task.headline or task.score
         self.num_batches, self.examples_per_batch = task.num_batches, task.examples_per_batch
+        self.unit = task.unit
         self.batch_axis = None if task.shared_batches else 0
         abstract = nnx.eval_shape(lambda: self._model(jax.random.key(0)))
         self.graphdef = nnx.graphdef(abstract)
@@ -174,7 +176,7 @@ class Learner:
             model, batch, carry, policy=stage.policy, rngs=keys, shared_key=shared_key, deterministic=False
         )
         judged = self.task.judge(read.log_probs, batch)
-        valid, weights = _valid(batch, read.decisions), _weights(batch)
+        valid, weights = _valid(batch, read.decisions[0].action.shape[1]), _weights(batch)
         log_likelihood = -judged.nll if judged.rewarded is None else judged.rewarded
         rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, judged.correct))
         loss = objective.loss(
@@ -201,10 +203,20 @@ class Learner:
 
     # --- How it is scored ---
 
-    def _sums(self, judged: Judged, batch: Batch, decisions: Sequence[F.Decision]) -> dict[str, Mean]:
-        """What is counted; of each layer and direction with an agent its entropy and k at each step, and of
-        those that may leave words out the share that they read."""
-        in_rows, in_steps = _where_counted(batch, decisions)
+    def _sums(
+        self, judged: Judged, batch: Batch, decisions: Sequence[F.Decision], samples: int = 1
+    ) -> dict[str, Mean]:
+        """What is counted; of each layer and direction with an agent or attention its entropy and k at each
+        step, of agents also the share of each k, and of layers that may leave words out the share that they
+        read. The samples of a row stand side by side in `decisions`, and count as one together."""
+        in_rows, in_steps = _where_counted(batch, decisions[0].action.shape[1])
+        wide = _repeat(in_steps, samples)
+
+        def mean_of(trace: Array) -> Mean:
+            where = wide.reshape(wide.shape + (1,) * (trace.ndim - wide.ndim))
+            total = jnp.sum(jnp.where(where, trace, 0), axis=(0, 1), dtype=jnp.float32)
+            return Mean(total / samples, in_steps.sum(dtype=jnp.float32))
+
         sums = {}
         for name, values in judged.counted.items():
             where = in_rows if values.ndim == 1 else in_steps
@@ -213,23 +225,22 @@ class Learner:
             sums[name] = Mean(weighed.sum(axes), where.sum(dtype=jnp.float32))
         for i, (skip, decision) in enumerate(zip(self.skips, decisions, strict=True), 1):
             if skip.has_agent:
-                count = in_steps.sum(dtype=jnp.float32)
-                entropy, skips = (
-                    jnp.sum(jnp.where(in_steps, trace, 0), dtype=jnp.float32)
-                    for trace in (decision.entropy, decision.action)
-                )
-                sums |= {f"agent_entropy_{i}": Mean(entropy, count), f"agent_skip_{i}": Mean(skips, count)}
+                who = "agent" if skip.is_stochastic else "attention"
+                sums[f"{who}_entropy_{i}"] = mean_of(decision.entropy)
+                sums[f"{who}_skip_{i}"] = mean_of(decision.action)
+                if skip.is_stochastic and skip.max_skip <= MOST_SHARES:
+                    chosen = jax.nn.one_hot(decision.action - 1, skip.max_skip, dtype=jnp.float32)
+                    sums[f"agent_share_{i}"] = mean_of(chosen)
             if decision.update is not None:
-                count = in_steps.sum(dtype=jnp.float32)
-                read = jnp.sum(jnp.where(in_steps, decision.update, 0), dtype=jnp.float32)
-                sums[f"share_read_{i}"] = Mean(read, count)
-                earlier = sums.get("share_read", Mean(jnp.zeros_like(read), jnp.zeros_like(count)))
-                sums["share_read"] = Mean(earlier.total + read, earlier.count + count)
+                read = sums[f"share_read_{i}"] = mean_of(decision.update)
+                earlier = sums.get("share_read", Mean(*map(jnp.zeros_like, read)))
+                sums["share_read"] = Mean(earlier.total + read.total, earlier.count + read.count)
         return sums
 
     def summarise(self, sums: dict[str, Mean], task: Task | None = None) -> dict[str, np.ndarray]:
-        """The metrics of the task, or of another; of each layer's agent the mean entropy (nats) and the mean
-        k; and of layers that may leave words out the share that was read, of each and of all."""
+        """The metrics of the task, or of another; of each layer's agent or attention the mean entropy (nats)
+        and the mean k (of attention the heaviest), of agents with K up to 20 the share of each k, (seeds, K);
+        and of layers that may leave words out the share that was read, of each and of all."""
         means = {}
         for name, (total, count) in sums.items():
             total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)
@@ -251,10 +262,8 @@ class Learner:
         log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, batch, samples)
         judged = task.judge(log_probs, batch)
         actions = tuple(decision.action[::samples] for decision in read.decisions)
-        decisions = jax.tree.map(
-            lambda leaf: leaf.reshape(-1, samples, *leaf.shape[1:]).mean(axis=1), tuple(read.decisions)
-        )
-        return read.carry, self._sums(judged, batch, decisions), (actions, task.predict(log_probs, batch))
+        sums = self._sums(judged, batch, read.decisions, samples)
+        return read.carry, sums, (actions, task.predict(log_probs, batch))
 
     def _run(
         self,
@@ -266,6 +275,7 @@ class Learner:
         samples: int = 1,
         batch_size: int | None = None,
         task: Task | None = None,
+        advance: Callable[[float], None] = lambda share: None,
     ) -> Iterator[tuple[Batch, dict[str, Mean], tuple]]:
         """Reads a whole split; yields each batch with its sums, actions and predictions, (seeds, ...)."""
         task, carry = task or self.task, None
@@ -273,7 +283,8 @@ class Learner:
         if self._read_graphdef != self.graphdef:
             params = self._read_params(params)
         policy = self.policy(mode)
-        for number, batch in enumerate(task.evaluation_batches(split, batch_size, samples)):
+        batches = list(task.evaluation_batches(split, batch_size, samples))
+        for number, batch in enumerate(batches):
             if carry is None:
                 rows = _num_rows(batch) * samples
                 carry = jax.vmap(lambda own, key, rows=rows: task.initial_carry(self.model(own), rows, key))(
@@ -282,6 +293,7 @@ class Learner:
             batch_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
             carry, sums, seen = self._evaluate_batch(params, carry, batch, batch_keys, policy, task, samples)
             yield batch, sums, seen
+            advance(1 / len(batches))
 
     def evaluate(
         self,
@@ -293,6 +305,7 @@ class Learner:
         samples: int = 1,
         batch_size: int | None = None,
         task: Task | None = None,
+        advance: Callable[[float], None] = lambda share: None,
     ) -> dict[str, np.ndarray]:
         """Metrics of a whole split, everything counted once; names lead with the split. See `summarise`.
 
@@ -305,8 +318,15 @@ class Learner:
                 entropies and skips.
             batch_size: rows read side by side; by default as the task says.
             task: which reads the same model and scores it in another way; by default the one trained.
+            advance: is told after each batch which share of all that was.
         """
-        how = dict(mode=mode or self.evaluation_mode, samples=samples, batch_size=batch_size, task=task)
+        how = dict(
+            mode=mode or self.evaluation_mode,
+            samples=samples,
+            batch_size=batch_size,
+            task=task,
+            advance=advance,
+        )
         task, totals = task or self.task, None
         predictions: list[dict[int, PyTree]] = [{} for _ in self.seeds]
         for batch, sums, (_, predicted) in self._run(params, split, keys, **how):
@@ -352,22 +372,22 @@ class Learner:
         found = self._read_batch(params, padded(steps), policy)
         # Time axes are those that grow with the padding: there may be as many classes as steps.
         longer = self._read_batch.eval_shape(params, padded(steps + _STEP_OF_LENGTHS), policy)
-        log_probs, decisions, predicted = jax.tree.map(
+        log_probs, decisions, predicted, observations = jax.tree.map(
             lambda leaf, other: leaf[0] if leaf.shape == other.shape else leaf[0][:length], found, longer
         )
-        return Forward(log_probs, decisions), predicted
+        return Forward(log_probs, decisions, observations=observations), predicted
 
     def predict(self, params: nnx.State, batch: Batch, policy: F.Policy) -> PyTree:
         """Returns what one model predicts of each row of a batch without targets; see `read`."""
         return self._predict_batch(params, batch, policy)
 
     def _forward_rows(self, params, batch: Batch, policy: F.Policy) -> tuple[PyTree, ...]:
-        """Log-probabilities, decisions and predictions."""
+        """Log-probabilities, decisions, predictions and observations."""
         model, key = self.model(params), jax.random.key(0)
         carry = self.task.initial_carry(model, _num_rows(batch), key)
         how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
         read = self.task.forward(model, batch, carry, **how)
-        return read.log_probs, read.decisions, self.task.predict(read.log_probs, batch)
+        return read.log_probs, read.decisions, self.task.predict(read.log_probs, batch), read.observations
 
     def choices(
         self,
@@ -393,11 +413,11 @@ def _repeat(tree: PyTree, times: int) -> PyTree:
     return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
 
 
-def _valid(batch: Batch, decisions: Sequence[F.Decision]) -> Bool[Array, "rows time"] | None:
+def _valid(batch: Batch, time: int) -> Bool[Array, "rows time"] | None:
     """Which steps are before the end of their sequence; None where all are."""
     if batch.seq_lengths is None:
         return None
-    return F.length_mask(batch.seq_lengths, decisions[0].action.shape[1])
+    return F.length_mask(batch.seq_lengths, time)
 
 
 def _weights(batch: Batch) -> Float[Array, " rows"] | None:
@@ -409,12 +429,10 @@ def _weights(batch: Batch) -> Float[Array, " rows"] | None:
     return mask if batch.weights is None else mask * batch.weights
 
 
-def _where_counted(
-    batch: Batch, decisions: Sequence[F.Decision]
-) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
+def _where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
     """The rows and the steps that count."""
-    shape = decisions[0].action.shape
-    valid, mask = _valid(batch, decisions), batch.mask
+    shape = _num_rows(batch), time
+    valid, mask = _valid(batch, time), batch.mask
     steps = jnp.ones(shape, bool) if valid is None else valid
     if mask is None:
         return jnp.ones(shape[:1], bool), steps

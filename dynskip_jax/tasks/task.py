@@ -70,7 +70,8 @@ class Task:
         shared_batches: whether all seeds read the same batches; otherwise each has its own, stacked.
         batch_size: rows of a training batch.
         num_batches: batches in an epoch.
-        examples_per_batch: examples (of a language model: tokens) in a batch.
+        examples_per_batch: how many of its `unit` a batch has.
+        unit: what is counted: `examples`, of a language model `tokens`.
     """
 
     score = "accuracy"
@@ -79,12 +80,18 @@ class Task:
     is_of_steps = False
     has_host_metrics = False
     shared_batches = False
+    unit = "examples"
     batch_size: int
     num_batches: int
     examples_per_batch: int
 
     def __init__(self, make_model: MakeModel):
         self.make_model = make_model
+
+    @property
+    def max_length(self) -> int | None:
+        """Steps of the longest sequence of train; None where sequences have no end, or without data."""
+        return None
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
         """Returns the batches of an epoch (from 0), the same ones each time; (seeds, rows, ...) or shared."""
@@ -210,6 +217,18 @@ class ExampleTask(Task):
         self.batch_size = self.examples_per_batch = batch_size
         self.num_batches = num_train_batches(splits["train"], batch_size) if "train" in splits else 0
         self._rows = evaluation_rows
+
+    @property
+    def max_length(self) -> int | None:
+        """See `Task`."""
+        if "train" not in self.splits:
+            return None
+        lengths = self.splits["train"].seq_lengths
+        return (
+            jax.tree.leaves(self.splits["train"].inputs)[0].shape[1]
+            if lengths is None
+            else int(np.max(lengths))
+        )
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
         """See `Task`; see `data.examples.train_batches`."""

@@ -136,19 +136,19 @@ def check_finite(
 
 
 def _record(task: Trainable, where: Position, split: str, metrics: Metrics, rates: Array) -> dict:
-    """One line of metrics.jsonl: a number for one seed, a list for several."""
+    """One line of metrics.jsonl: of each metric a list with an entry for each seed."""
     values = {f"{split}_{name.removeprefix(split + '_')}": value for name, value in metrics.items()}
     values["learning_rate"] = np.asarray(rates, float)
-    plain = {name: value.tolist() if len(value) > 1 else float(value[0]) for name, value in values.items()}
+    each = {name: np.asarray(value, float).tolist() for name, value in values.items()}
     # Inside an epoch `epoch` is a fraction, at its end the number of epochs finished.
     epoch = where.epoch + where.batch / task.num_batches
-    examples = where.step * task.examples_per_batch
-    return {"step": where.step, "epoch": round(epoch, 4), "examples": examples, "split": split, **plain}
+    seen = where.step * task.examples_per_batch
+    return {"step": where.step, "epoch": round(epoch, 4), task.unit: seen, "split": split, **each}
 
 
 def _epoch_line(task: Trainable, where: Position, epochs: int, train: Metrics, dev: Metrics, rates) -> str:
     numbers = [f"train_{task.headline} {np.mean(train[task.headline]):.4g}"]
-    numbers += [f"{name} {np.mean(value):.4g}" for name, value in dev.items()]
+    numbers += [f"{name} {np.mean(value):.4g}" for name, value in dev.items() if np.ndim(value) == 1]
     return f"epoch {where.epoch}/{epochs}  {'  '.join(numbers)}  lr {float(np.mean(np.asarray(rates))):.3g}"
 
 

@@ -36,7 +36,8 @@ class Trainable(Protocol):
         higher_is_better: whether more of it is better.
         headline: the training metric shown beside the progress bar.
         num_batches: batches in an epoch.
-        examples_per_batch: examples (of a language model: tokens) that one model sees in a batch.
+        examples_per_batch: how many of its `unit` one model sees in a batch.
+        unit: what is counted: `examples`, of a language model `tokens`.
         batch_axis: 0 if each seed has batches of its own, stacked; None if all share them. Beyond that every
             leaf of a batch leads with its examples.
     """
@@ -46,6 +47,7 @@ class Trainable(Protocol):
     headline: str
     num_batches: int
     examples_per_batch: int
+    unit: str
     batch_axis: int | None
 
     def init(self, key: Key[Array, ""]) -> PyTree:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from matplotlib.text import Annotation
 from rich.cells import cell_len
 
 from dynskip_jax.analysis.arcs import Reading, arcs_text, draw_arcs
+from dynskip_jax.analysis.plots import skip_color
 
 NONE = math.nan
 WORDS = ["you", "may", "depend", "on", "the", "accuracy", "of", "the", "report", "that", "they", "sent"]
@@ -235,6 +237,75 @@ def test_nothing_is_cut_off_or_overlaps(tmp_path, figures, words):
     assert {"k = 5", "lstm", "probability", "1"} <= {text.get_text() for text in texts}
     for box in map(extent, texts):
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+
+
+def test_very_long_texts_are_broken_into_pages(tmp_path, figures):
+    words = [f"w{t}" for t in range(400)]
+    paths = draw_arcs(Reading(words, [3] * 400, {"lstm": [0.5] * 400}), tmp_path / "1.png", "T")
+    assert [path.name for path in paths] == [f"1-page-{n + 1}.png" for n in range(len(paths))]
+    assert len(paths) == len(figures) == 6 and {path.name for path in tmp_path.iterdir()} == {
+        path.name for path in paths
+    }
+    assert all(pixels(path).shape[0] < 2400 for path in paths)
+    assert [word.get_text() for figure in figures for row in word_rows(figure) for word in row] == words
+    titles = [figure.axes[0].texts[0].get_text() for figure in figures]
+    assert titles == [f"T (page {n} of 6)" for n in range(1, 7)]
+
+
+def lines_of_axes(axes):
+    return [line for line in axes.lines if len(line.get_xdata()) > 2]
+
+
+def test_arcs_that_leave_a_row_are_marked_at_both_ends(tmp_path, figures):
+    """Twenty words in two rows; an arc leads across the break, and one comes from before the text."""
+    skips = [0] * 20
+    skips[12], skips[1] = 5, 4
+    draw_arcs(Reading([f"w{t}" for t in range(20)], skips, {}), tmp_path / "1.png", "T")
+    (figure,) = figures
+    rows = [axes for axes in figure.axes if lines_of_axes(axes)]
+    marks = [[line.get_marker() for line in axes.lines if line.get_marker() in "<>"] for axes in rows]
+    assert marks == [["<", ">"], ["<"]]
+    # Both ends of the arc are at one height: it goes on where it was cut.
+    (right,), (left,) = (
+        [line for line in axes.lines if line.get_marker() == marker and line.get_color() == skip_color(5)]
+        for axes, marker in zip(rows, "><", strict=True)
+    )
+    (end,), (begin,) = left.get_xdata(), right.get_xdata()
+    assert begin == rows[0].get_xlim()[1] and end == rows[1].get_xlim()[0]
+    assert len({line.get_color() for line in (left, right)}) == 1
+
+
+def test_attention_is_drawn_by_its_weights(tmp_path, figures):
+    weights = np.array([[1, 0, 0], [0.5, 0.48, 0.02], [0.2, 0.3, 0.5]])
+    words, skips = ["a", "b", "c"], [1, 1, 3]
+    draw_arcs(Reading(words, skips, {}, weights, is_attention=True), tmp_path / "1.png", "T")
+    (axes,) = [axes for axes in figures[0].axes if lines_of_axes(axes)]
+    assert len(lines_of_axes(axes)) == 6  # not of the weight below 5 %
+    of_three = [line for line in lines_of_axes(axes) if line.get_color() == skip_color(3)]
+    of_two = [line for line in lines_of_axes(axes) if line.get_color() == skip_color(2)]
+    assert [line.get_linewidth() for line in of_three] == [pytest.approx(2.0)]
+    assert [line.get_linewidth() for line in of_two] == [pytest.approx(1.92), pytest.approx(1.2)]
+    text = arcs_text(Reading(words, skips, {}, weights, is_attention=True))
+    assert "weight" in text.splitlines()[0] and " 3  0.50" in re.sub(" +", " ", text).replace(" 0.", "  0.")
+    chosen = arcs_text(Reading(words, skips, {}, weights))
+    assert "p(k)" in chosen.splitlines()[0]
+
+
+def test_a_k_has_the_same_colour_whatever_the_longest_is(tmp_path, figures):
+    for longest in (5, 30):
+        skips = [0, 0, 0, 3, 0, 0, longest]
+        draw_arcs(Reading(list("abcdefg"), skips, {}), tmp_path / f"{longest}.png", "T")
+    colours = [
+        {line.get_color() for axes in figure.axes for line in lines_of_axes(axes)} for figure in figures
+    ]
+    assert skip_color(3) in colours[0] & colours[1]
+    assert len({skip_color(k) for k in range(1, 21)}) == 20
+
+
+def test_letters_that_no_font_has_are_one_warning(tmp_path):
+    with pytest.warns(UserWarning) as caught:
+        draw_arcs(Reading(["\U00013000\U00013001", "b"], [0, 1], {}), tmp_path / "1.png", "T")
+    assert [str(warning.message)[:16] for warning in caught] == ["no font here has"]
 
 
 @pytest.mark.parametrize("skips", [[0], [1], [9], [0, 300]])

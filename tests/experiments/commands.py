@@ -64,6 +64,12 @@ def load(path):
     return json.loads(path.read_text())
 
 
+def row_of(folder):
+    """What `result.json` says of the one model of a run folder."""
+    (row,) = load(folder / "result.json")["rows"]
+    return row
+
+
 def settings_of(folder):
     """All settings of a run, without their groups."""
     groups = load(folder / "config.json")["settings"].values()

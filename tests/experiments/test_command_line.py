@@ -5,7 +5,6 @@ import errno
 import os
 import shlex
 import signal
-import statistics
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from commands import (
     assert_user_error,
     load,
     records,
+    row_of,
     settings_of,
     snapshot,
 )
@@ -27,8 +27,9 @@ from dynskip_jax.tasks import Learner
 from experiments import number_prediction, ptb, run
 
 PTB, NUMBERS = ptb.COMMAND, number_prediction.COMMAND
-RESULT_KEYS = {
-    *("experiment", "dataset", "model", "parameters", "seeds", "metrics", "epochs", "epochs_asked"),
+RESULT_KEYS = {"experiment", "dataset", "rows"}
+ROW_KEYS = {
+    *("model", "parameters", "seeds", "metrics", "epochs", "epochs_asked"),
     *("best_epoch", "wall_seconds", "backend", "devices", "versions"),
 }
 
@@ -63,7 +64,9 @@ def test_run_folder_has_what_the_design_says(finished_ptb):
         *("config.json", "metrics.jsonl", "result.json", "checkpoints", "plots", "vocabulary.json", ".lock")
     }
     assert any((folder / "checkpoints").iterdir())
-    assert {path.name for path in (folder / "plots").iterdir()} == {"learning_curve.png", "skips_by_word.png"}
+    assert {path.name for path in (folder / "plots").iterdir()} == {
+        *("learning_curve.png", "policy_1.png", "skips_by_word.png")
+    }
     for path in (folder / "plots").iterdir():
         assert_picture(path)
 
@@ -113,11 +116,11 @@ def test_the_commit_is_null_where_nobody_knows_it(answer, monkeypatch):
 
 
 def test_result_has_what_the_design_says(finished_ptb):
-    result = load(finished_ptb.folder / "result.json")
-    assert result.keys() == RESULT_KEYS
-    assert (result["experiment"], result["model"], result["seeds"]) == ("ptb", "dynamic:3", [0])
+    whole, result = load(finished_ptb.folder / "result.json"), row_of(finished_ptb.folder)
+    assert (whole.keys(), result.keys()) == (RESULT_KEYS, ROW_KEYS)
+    assert (whole["experiment"], result["model"], result["seeds"]) == ("ptb", "dynamic:3", [0])
     assert (result["epochs"], result["epochs_asked"]) == (2, 2) and result["best_epoch"][0] in (1, 2)
-    dataset = result["dataset"]
+    dataset = whole["dataset"]
     assert dataset["name"] == "letters"
     assert dataset["sizes"] == {"train": 360, "valid": 40, "test": 40, "vocabulary": 9}
     assert len(dataset["fingerprint"]) == 64
@@ -141,7 +144,7 @@ def test_output_says_which_data_and_settings_and_ends_with_a_table(finished_ptb)
     assert "<unk>" in lines[1]
     assert lines[2].startswith("preset: small (as asked)")
     assert f"run folder: {folder}" in outcome.out
-    result = load(folder / "result.json")
+    result = row_of(folder)
     row = next(line for line in lines if "dynamic:3" in line and "│" in line)
     assert f"{result['metrics']['test_perplexity']['mean']:.2f}" in row
     assert f"{result['parameters']:,}" in row
@@ -180,7 +183,7 @@ def test_terminated_run_says_how_to_go_on_and_ends_as_if_nothing_had_happened(
     assert resumed.status == 0
     assert "resuming after step 18" in resumed.out
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
-    one, other = (load(path / "result.json") for path in (folder, tmp_path / "run"))
+    one, other = (row_of(path) for path in (folder, tmp_path / "run"))
     assert one["metrics"] == other["metrics"]
 
 
@@ -192,7 +195,7 @@ def test_run_on_one_device_goes_on_with_several(finished_ptb, command, terminate
     assert resumed.status == 0, resumed.err
     assert "resuming after step 18" in resumed.out
     assert "2 of 8 cpu device(s)" in resumed.out.splitlines()[2]
-    one, other = (load(path / "result.json") for path in (folder, tmp_path / "run"))
+    one, other = (row_of(path) for path in (folder, tmp_path / "run"))
     assert (len(one["devices"]), len(other["devices"])) == (1, 2)
     assert one["metrics"].keys() == other["metrics"].keys()
     for name, metric in one["metrics"].items():
@@ -209,7 +212,7 @@ def test_released_preset_runs(command, corpus_folder, tmp_path):
     assert outcome.status == 0, outcome.err
     found = settings_of(tmp_path / "run")
     assert (found["num_layers"], found["restart_buffer"], found["agent_input"]) == (3, True, "mean")
-    metrics = load(tmp_path / "run" / "result.json")["metrics"]
+    metrics = row_of(tmp_path / "run")["metrics"]
     assert metrics["test_perplexity"] == metrics["test_perplexity_sampled"]
 
 
@@ -259,11 +262,12 @@ def test_compared_models_have_a_folder_each_and_one_result(compared_ptb, command
     assert top["experiment"] == "ptb" and top["dataset"]["name"] == "letters"
     assert [row["model"] for row in top["rows"]] == ["lstm", "dynamic:3"]
     for row, name in zip(top["rows"], ("lstm", "dynamic-3"), strict=True):
-        assert row == load(folder / name / "result.json")
+        assert row == row_of(folder / name)
         assert row["seeds"] == [0, 1]
         for metric in row["metrics"].values():
-            assert metric["mean"] == pytest.approx(statistics.mean(metric["per_seed"]))
-            assert metric["std"] == pytest.approx(statistics.stdev(metric["per_seed"]))
+            # Numbers, and of the shares of each k lists of them.
+            np.testing.assert_allclose(metric["mean"], np.mean(metric["per_seed"], axis=0))
+            np.testing.assert_allclose(metric["std"], np.std(metric["per_seed"], axis=0, ddof=1))
         assert len(set(row["metrics"]["test_perplexity"]["per_seed"])) == 2
         assert_picture(folder / name / "plots" / "learning_curve.png")
     assert_picture(folder / "plots" / "dev_perplexity.png")
@@ -280,11 +284,11 @@ def test_compared_models_have_a_folder_each_and_one_result(compared_ptb, command
 def check_number_prediction(finished, length, max_skip):
     folder, _, outcome = finished
     assert outcome.out.startswith(f"data: number_prediction/length_{length}, made for a test (train 60")
-    result = load(folder / "result.json")
-    assert result.keys() == RESULT_KEYS
-    assert result["experiment"] == "number_prediction"
-    assert result["dataset"]["name"] == f"number_prediction/length_{length}"
-    assert result["dataset"]["sizes"] == {"train": 60, "dev": 20, "test": 20}
+    whole, result = load(folder / "result.json"), row_of(folder)
+    assert (whole.keys(), result.keys()) == (RESULT_KEYS, ROW_KEYS)
+    assert whole["experiment"] == "number_prediction"
+    assert whole["dataset"]["name"] == f"number_prediction/length_{length}"
+    assert whole["dataset"]["sizes"] == {"train": 60, "dev": 20, "test": 20}
     # One feature for each symbol; at length 21 one for each position too.
     features = {11: 10, 21: 10 + 21, 15: 14}[length]
     agent = (4 + features) * 2 + 2 + 2 * max_skip + max_skip
@@ -298,12 +302,18 @@ def check_number_prediction(finished, length, max_skip):
     assert all(0 <= value <= 1 for value in result["metrics"]["test_exact_decisions"]["per_seed"])
     pictures = {path.name for path in (folder / "plots").iterdir()}
     chains = {"chain_visits_hop_1.png", "chain_visits_hop_2.png"}
-    assert pictures == {"learning_curve.png", "skips_by_position.png"} | (
+    assert pictures == {"learning_curve.png", "policy_1.png", "skips_by_position.png"} | (
         chains if length == 21 else {"last_skip_against_truth.png"}
     )
     for name in pictures:
         assert_picture(folder / "plots" / name)
     assert ("paper: LSTM" in outcome.out) == (length != 15)
+    # Shares of each k add up to 1, and their mean is that of k.
+    shares, ks = np.array(result["metrics"]["dev_agent_share_1"]["per_seed"]), np.arange(1, max_skip + 1)
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(shares @ ks, result["metrics"]["dev_agent_skip_1"]["per_seed"], rtol=1e-5)
+    # After training nothing is silent: two splits in three modes, and what is drawn.
+    assert "evaluating and drawing  100.0%  8/8" in outcome.err
     # 60 examples in batches of 20.
     dev = [record for record in records(folder) if record["split"] == "dev"]
     assert [(record["step"], record["examples"]) for record in dev] == [(3, 60), (6, 120)]
@@ -328,7 +338,7 @@ def test_a_sweep_is_one_run_and_each_value_a_row(swept_numbers, command):
     assert [row["model"] for row in rows] == ["lstm", "dynamic:10"]
     # A model that samples nothing has nothing to say of samples.
     assert ["test_accuracy_sampled" in row["metrics"] for row in rows] == [False, True]
-    lstm, dynamic = (load(folder / name / "result.json") for name in ("lstm", "dynamic-10"))
+    lstm, dynamic = (row_of(folder / name) for name in ("lstm", "dynamic-10"))
     assert "sweep" not in lstm  # it has neither λ nor an agent with a K
     assert [row["value"] for row in dynamic["sweep"]] == [
         {"mix": mix, "max_skip": K} for mix in (0.1, 0.9) for K in (2, 10)
@@ -360,7 +370,7 @@ def test_number_prediction_released_preset_runs(command, small_number_prediction
     assert outcome.status == 0, outcome.err
     found = settings_of(tmp_path / "run")
     assert (found["reward"], found["agent_features"], found["mix"]) == ("correct", 10, 1.0)
-    metrics = load(tmp_path / "run" / "result.json")["metrics"]
+    metrics = row_of(tmp_path / "run")["metrics"]
     assert metrics["test_accuracy"] == metrics["test_accuracy_sampled"]
 
 

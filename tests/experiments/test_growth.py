@@ -7,7 +7,7 @@ import signal
 import jax
 import numpy as np
 import pytest
-from commands import assert_user_error, load, records, settings_of, snapshot
+from commands import assert_user_error, load, records, row_of, settings_of, snapshot
 
 from dynskip_jax.runs.run_dir import RunDir
 from experiments import ptb, trained
@@ -25,14 +25,14 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_ptb, comm
     whole, arguments, _ = finished_ptb
     folder = tmp_path / "run"
     assert command(PTB, *with_epochs(arguments, 1), "--run-dir", folder).status == 0
-    short = load(folder / "result.json")
+    short = row_of(folder)
     assert (short["epochs"], short["epochs_asked"]) == (1, 1)
 
     grown = command(PTB, *arguments, "--run-dir", folder)
     assert grown.status == 0, grown.err
     assert "resuming after step 18 (epoch 2)" in grown.out and "finished already" not in grown.out
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    ours, theirs = (load(path / "result.json") for path in (folder, whole))
+    ours, theirs = (row_of(path) for path in (folder, whole))
     assert (ours["epochs"], ours["epochs_asked"]) == (2, 2)
     for name in ("metrics", "best_epoch", "epochs", "epochs_asked", "seeds", "parameters"):
         assert ours[name] == theirs[name]
@@ -69,7 +69,7 @@ def test_a_run_that_grows_and_is_stopped_has_no_result(finished_ptb, command, tm
     assert_user_error(command(PTB, "explain", "--run-dir", folder, "--text", "a"), "has not finished")
     resumed = command(PTB, *arguments, "--run-dir", folder)
     assert resumed.status == 0 and "resuming after step 54" in resumed.out
-    assert load(folder / "result.json")["epochs"] == 4
+    assert row_of(folder)["epochs"] == 4
     assert [r["epoch"] for r in records(folder) if r["split"] == "dev"] == [1, 2, 3, 4]
 
 

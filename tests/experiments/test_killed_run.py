@@ -30,7 +30,7 @@ def finish(folder):
     process = start(folder)
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    metrics = json.loads((folder / "result.json").read_text())["rows"][0]["metrics"]
     return output, metrics, (folder / "metrics.jsonl").read_text()
 
 

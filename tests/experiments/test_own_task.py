@@ -57,7 +57,7 @@ def test_its_score_is_that_of_all_predictions(compared):
         said.append(np.asarray(logits[0].argmax(-1)))
     said, true = np.concatenate(said), np.concatenate(truth)
     f1 = 2 * (said & true).sum() / (said.sum() + true.sum())
-    result = json.loads((folder / "lstm" / "result.json").read_text())
+    (result,) = json.loads((folder / "lstm" / "result.json").read_text())["rows"]
     np.testing.assert_allclose(result["metrics"]["test_f1"]["per_seed"][1], f1, rtol=1e-6)
     # And of any number of rows at once.
     learner = trained.experiment.learner("lstm", data, trained.vocabulary)

@@ -9,10 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import SMALL_PTB, assert_user_error
+from commands import SMALL_PTB, assert_user_error, row_of
 
 from dynskip_jax.analysis import reading
+from dynskip_jax.data import Vocabulary
+from dynskip_jax.data.vocabulary import EOS
 from experiments import ptb, ptb_text, trained
+from experiments import reading as reading_commands
+from experiments.ptb_experiment import PTB as PTBExperiment
 from experiments.run import VOCABULARY
 
 PTB = ptb.COMMAND
@@ -64,6 +68,63 @@ def test_unknown_words_are_named(command, compared, tmp_path):
     assert "zebra: read as <unk>" in outcome.out
 
 
+def test_a_page_of_html_has_what_the_pictures_have(command, compared, tmp_path):
+    page = tmp_path / "page.html"
+    arguments = ("explain", "--run-dir", compared, "--text", TEXT, "--html", page)
+    outcome = command(PTB, *arguments)
+    assert outcome.status == 0, outcome.err
+    (data,) = re.findall(r'<script type="application/json">(.*)</script>', page.read_text())
+    rows, found = json.loads(data)["rows"], trained.load(compared, "dynamic:3", 0)
+    tokens, words = found.experiment.encode(found.vocabulary, TEXT)
+    output = found.model(jnp.asarray(tokens)[None], policy=found.policy, deterministic=True)
+    assert [row["reached"] for row in rows] == output.decisions[-1].action[0].tolist()
+    for t, (row, entropy) in enumerate(zip(rows, output.decisions[-1].entropy[0], strict=True)):
+        weights = np.array([weight for _, weight in row["k"]])
+        assert -(weights * np.log(weights)).sum() == pytest.approx(float(entropy), abs=1e-3)
+        assert row["to"] == (words[t - row["reached"]] if t >= row["reached"] else "before the text")
+    before = page.read_bytes()
+    assert_user_error(command(PTB, *arguments), "page.html exists")
+    assert page.read_bytes() == before
+
+
+def test_text_as_typed_is_read_as_the_corpus_writes_it(command, compared):
+    outcome = command(PTB, "explain", "--run-dir", compared, "--as-typed", "--text", "A b, B (c)!")
+    assert outcome.status == 0, outcome.err
+    assert outcome.out.startswith("read as the data writes it: a b b c\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "wanted"),
+    [
+        ("it is n't N , at the", "It isn't 3.5, at  the", "it is n't N , at the"),
+        ("it isn't 3 at the", "It isn't 3, at the", "it isn't 3 at the"),
+        ("It The <unk>", "It isn't", "It isn't"),
+    ],
+)
+def test_words_are_split_as_the_vocabulary_has_them(words, text, wanted):
+    vocabulary = Vocabulary((EOS, *words.split()))
+    assert PTBExperiment.words_of_typed(None, vocabulary, text) == wanted.split()
+
+
+def test_models_that_are_not_finished_are_named_and_unknown_words_once(command, compared, tmp_path):
+    for name in ("lstm", "dynamic-3"):
+        file = compared / name / VOCABULARY
+        file.write_text(file.read_text().replace('"h"', '"<unk>"'))
+    outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a zebra b zebra")
+    assert outcome.status == 0, outcome.err
+    assert outcome.out.count("not know") == 1
+    assert "lstm, dynamic:3 do not know zebra: read as <unk>" in outcome.out
+    (compared / "dynamic-3" / "result.json").unlink()
+    outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a b")
+    assert outcome.status == 0, outcome.err
+    assert "dynamic:3: not finished, after 1 epochs, left out" in outcome.out
+
+
+def test_texts_in_other_scripts_have_pictures_of_their_own(compared):
+    names = {reading_commands._picture("m", seed, text, "") for text in ("一 二", "三 四") for seed in (0, 1)}
+    assert len(names) == 4
+
+
 def test_generate_writes_words_of_the_vocabulary(command, compared):
     arguments = ("generate", "--run-dir", compared, "--words", 30, "--text", "a b")
     outcomes = [command(PTB, *arguments, "--key", key) for key in (1, 1, 2)]
@@ -109,7 +170,7 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
     arguments += ("--agent-learning-rate", "none", "--epochs", 1)
     outcome = command(PTB, *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
-    result = json.loads((folder / "result.json").read_text())
+    (result,) = json.loads((folder / "result.json").read_text())["rows"]
     assert len(result["sweep"]) == 8
     found, selected = trained.load(folder), result["selected"]
     assert float(found.policy.mix) == pytest.approx(selected["mix"])
@@ -162,7 +223,7 @@ def evaluated(command, folder, data, method, *flags):
 
 def in_training(folder, model):
     """Dev and test perplexity as `result.json` has them."""
-    metrics = json.loads((folder / model.replace(":", "-") / "result.json").read_text())["metrics"]
+    metrics = row_of(folder / model.replace(":", "-"))["metrics"]
     found = [metrics[f"{split}_perplexity"] for split in ("dev", "test")]
     return [f"{metric['mean']:.2f} ± {metric['std']:.2f}" for metric in found]
 
@@ -219,8 +280,7 @@ def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, 
     outcome = command(PTB, *how, "--model", "lstm", "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     before, after = (
-        json.loads((path / "result.json").read_text())["metrics"]["dev_perplexity"]["mean"]
-        for path in (compared / "lstm", folder)
+        row_of(path)["metrics"]["dev_perplexity"]["mean"] for path in (compared / "lstm", folder)
     )
     assert after < before  # a second epoch, on a text that one epoch does not exhaust
     refused = command(PTB, *how, "--model", "fixed:2", "--run-dir", tmp_path / "no")

@@ -211,7 +211,7 @@ def test_explain_draws_both_directions(command, compared):
     outcome = command(NER, "explain", "--run-dir", folder, "--text", "Peter saw Bonn and Zürich")
     assert outcome.status == 0, outcome.err
     assert "dynamic:3, forward:" in outcome.out and "dynamic:3, backward:" in outcome.out
-    assert "does not know Zürich" in outcome.out
+    assert "lstm, dynamic:3 do not know Zürich" in outcome.out
     pictures = sorted(path.name for path in (folder / "plots").glob("explain-dynamic-3-seed-0-*.png"))
     assert len(pictures) == 2 and "backward" in pictures[0] and "forward" in pictures[1]
 
@@ -322,7 +322,7 @@ def test_parts_of_speech_from_columns(command, tmp_path, monkeypatch):
     learn = ("--unknown-tags", "wrong", "--learning-rate", 0.05, "--epochs", 15, "--dropout", 0.1)
     outcome = command(POS, *arguments, *learn)
     assert outcome.status == 0, outcome.err
-    result = json.loads((tmp_path / "r" / "result.json").read_text())["metrics"]
+    result = json.loads((tmp_path / "r" / "result.json").read_text())["rows"][0]["metrics"]
     assert result["test_accuracy"]["mean"] == 1 and result["dev_accuracy"]["mean"] == 0.5
     out = predicted(command, POS, monkeypatch, tmp_path / "r", "cats77 run\n", "--output", "json")
     record = json.loads(out)

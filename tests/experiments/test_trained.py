@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import COMMANDS, assert_picture, assert_user_error, load, snapshot
+from commands import COMMANDS, assert_picture, assert_user_error, load, row_of, snapshot
 
 import experiments
 from dynskip_jax.errors import UserError
@@ -20,7 +20,7 @@ LINE = "3 1 4 1 5 9 2 6 5 3 4"  # the last digit says that the answer stands at 
 
 
 def metric_of(folder, name):
-    return load(folder / "result.json")["metrics"][name]["per_seed"]
+    return row_of(folder)["metrics"][name]["per_seed"]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
 def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, numbers):
     """Also where the selected value is not the first: λ and K are the policy's."""
     folder = swept_numbers.folder / "dynamic-10"
-    result, digits = load(folder / "result.json"), jnp.asarray(numbers.splits["test"][0])
+    result, digits = row_of(folder), jnp.asarray(numbers.splits["test"][0])
     found = trained.load(swept_numbers.folder, "dynamic:10", 1)
     selected = result["selected"]
     assert float(found.policy.mix) == pytest.approx(selected["mix"])
@@ -96,8 +96,9 @@ def test_each_value_of_a_sweep_can_be_the_selected_one(value, swept_numbers, tmp
     folder = tmp_path / "run"
     shutil.copytree(swept_numbers.folder / "dynamic-10", folder)
     result = load(folder / "result.json")
-    row = result["sweep"][value]
-    (folder / "result.json").write_text(json.dumps(result | {"selected": row["value"]}))
+    row = result["rows"][0]["sweep"][value]
+    result["rows"][0]["selected"] = row["value"]
+    (folder / "result.json").write_text(json.dumps(result))
     found = trained.load(folder, seed=1)
     everything = trained.finished_models(folder)["dynamic:10"].params
     jax.tree.map(

@@ -133,7 +133,11 @@ def test_a_padded_batch_is_its_rows_alone(kind, objective):
     for found, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(total_grads), strict=True):
         np.testing.assert_allclose(5 * found, wanted, rtol=1e-3, atol=1e-5)
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(total_grads)) > 0.1
-    assert sums.keys() == total_sums.keys() == {"accuracy", "nll", "agent_entropy_1", "agent_skip_1"}
+    agents = {"agent_entropy_1", "agent_skip_1", "agent_share_1"}
+    assert sums.keys() == total_sums.keys() == {"accuracy", "nll"} | agents
+    # The mean k is that under the shares.
+    ks = np.arange(1, len(sums["agent_share_1"].total) + 1)
+    np.testing.assert_allclose(sums["agent_share_1"].total @ ks, sums["agent_skip_1"].total, rtol=1e-5)
     for name, (value, count) in sums.items():
         np.testing.assert_allclose(value, total_sums[name].total, rtol=1e-4, atol=1e-5, err_msg=name)
         assert count == total_sums[name].count

@@ -1,0 +1,135 @@
+"""A reading as a page of HTML that needs nothing else: a word shows where it reaches, and how probably."""
+
+import html
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.colors import to_hex
+
+from dynskip_jax.analysis.arcs import Reading
+from dynskip_jax.analysis.plots import skip_color
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
+  color: #222; }
+h1 { font-size: 1.3rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
+p { margin: .3rem 0; } .about { color: #666; }
+.words { line-height: 2.6; margin: .8rem 0; }
+.word { display: inline-block; position: relative; padding: 0 .25em; margin: 0 .05em; border-radius: .3em;
+  cursor: default; line-height: 1.6; white-space: pre; border: 1px solid transparent; }
+.word:focus { outline: none; } .word.here { border-color: #222; font-weight: 600; }
+.word small { position: absolute; left: 0; right: 0; top: 100%; text-align: center; font-size: .7rem;
+  line-height: 1; color: #222; font-weight: 400; }
+.told { min-height: 4.6em; padding: .5rem .8rem; background: #f5f5f5; border-radius: .4em; }
+.told b { font-weight: 600; }
+.bar { display: inline-block; height: .7em; border-radius: .15em; margin-right: .3em; }
+.k { display: inline-block; width: 10.5em; white-space: pre; }
+"""
+_SCRIPT = """
+for (const panel of document.querySelectorAll('section')) {
+  const data = JSON.parse(panel.querySelector('script').textContent);
+  const words = [...panel.querySelectorAll('.word')], told = panel.querySelector('.told');
+  let kept = null;
+  function clear() {
+    for (const word of words) {
+      word.classList.remove('here'); word.style.background = '';
+      const small = word.querySelector('small'); if (small) small.remove();
+    }
+  }
+  function line(parent, text, bold) {
+    const part = document.createElement(bold ? 'b' : 'span');
+    part.textContent = text; parent.append(part); return part;
+  }
+  function show(t) {
+    clear(); told.textContent = '';
+    words[t].classList.add('here');
+    const row = data.rows[t], first = document.createElement('p');
+    line(first, words[t].dataset.word, true);
+    line(first, row.reached ? (data.attention ? ' weighs earlier states, most ' : ' reached ')
+      + row.reached + ' back, to ' + row.to : ' reached nowhere');
+    if (row.p.length) line(first, ';  p of the word: ' + row.p.map(x => x[0] + ' ' + x[1]).join(', '));
+    told.append(first);
+    const all = document.createElement('p');
+    row.k.forEach(([k, weight]) => {
+      const entry = line(all, ''), bar = document.createElement('span');
+      entry.className = 'k'; bar.className = 'bar';
+      bar.style.width = (4 * weight) + 'em'; bar.style.background = data.colors[k];
+      entry.append(bar, 'k = ' + k + '  ' + weight.toFixed(3));
+      const origin = words[t - k];
+      if (origin) {
+        const share = Math.max(weight, k === row.reached ? 0.15 : 0);
+        if (share >= 0.01) origin.style.background = 'color-mix(in srgb, ' + data.colors[k] + ' '
+          + Math.round(70 * share) + '%, white)';
+        if (weight >= 0.01 || k === row.reached) {
+          const small = document.createElement('small');
+          small.textContent = weight.toFixed(2); origin.append(small);
+        }
+      }
+    });
+    told.append(all);
+  }
+  words.forEach((word, t) => {
+    word.addEventListener('mouseenter', () => show(t));
+    word.addEventListener('focus', () => show(t));
+    word.addEventListener('click', () => { kept = kept === t ? null : t; show(t); });
+    word.addEventListener('mouseleave', () => { if (kept === null) clear(); else show(kept); });
+  });
+}
+"""
+
+
+def page_html(title: str, panels: Mapping[str, Reading], says: Mapping[str, str]) -> str:
+    """Returns a page with a panel for each reading; it loads nothing.
+
+    While the mouse is on a word, or the word has the focus, the earlier words are coloured by how probable it
+    was to reach back to them (of attention: by their weights), and below the text stands each k with that
+    number. A click keeps it.
+
+    Args:
+        title: of the page.
+        panels: what is shown, by name: of each model, and of each direction in which it reads.
+        says: what each model predicts, models without a panel too.
+    """
+    parts = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{html.escape(title)}</h1>",
+        '<p class="about">Put the mouse on a word, or click it to keep it: earlier words are coloured by how '
+        "probable it was, or with attention by how much it weighed, that their state entered here.</p>",
+    ]
+    parts += [f"<p>{html.escape(name)}: {html.escape(said)}</p>" for name, said in says.items()]
+    for name, reading in panels.items():
+        parts.append(f"<section><h2>{html.escape(name)}</h2>")
+        words = "".join(
+            f'<span class="word" tabindex="0" data-word="{html.escape(word)}">{html.escape(word)}</span> '
+            for word in reading.words
+        )
+        parts.append(f'<div class="words">{words}</div><div class="told"></div>')
+        # "<" could end the element, or begin a comment, inside of which JSON is not read.
+        data = json.dumps(_data(reading), ensure_ascii=False).replace("<", "\\u003c")
+        parts.append(f'<script type="application/json">{data}</script></section>')
+    parts.append(f"<script>{_SCRIPT}</script></body></html>")
+    return "\n".join(parts) + "\n"
+
+
+def _data(reading: Reading) -> dict[str, Any]:
+    """What the page's program is given: of each word where it reached, and what is known of each k."""
+    rows, ks = [], set()
+    for t, k in enumerate(reading.skips):
+        weights = [] if reading.weights is None else reading.weights[t].tolist()
+        shown = [[i, round(weight, 4)] for i, weight in enumerate(weights, 1)] or ([[k, 1.0]] if k else [])
+        ks |= {i for i, _ in shown}
+        probabilities = [
+            [name, f"{given[t]:.4f}"]
+            for name, given in reading.probabilities.items()
+            if not math.isnan(given[t])
+        ]
+        origin = reading.words[t - k] if k <= t else "before the text"
+        rows.append({"reached": k, "to": origin, "k": shown, "p": probabilities})
+    colors = {str(k): to_hex(skip_color(k)) for k in sorted(ks)}
+    return {"attention": reading.is_attention, "colors": colors, "rows": rows}

@@ -1,0 +1,208 @@
+"""Runs side by side: mean, standard deviation and confidence interval over seeds, and paired differences.
+
+    python -m experiments.report runs/ptb/lstm runs/ptb/dynamic
+    python -m experiments.report runs/compared --metrics test_perplexity --latex table.tex --csv table.csv
+
+Each folder is that of a run, of one model or of several compared. Intervals are those of Student's t over
+seeds: 95 times of 100 they hold the mean of all seeds there could be, if seeds are normally distributed. They
+say nothing of other test sets. Differences are taken seed by seed, to the first row of the same data, or to
+--baseline.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from dynskip_jax.analysis.intervals import paired_difference, t_interval
+from dynskip_jax.errors import UserError
+from dynskip_jax.runs.files import check_new, write_atomically
+from dynskip_jax.runs.results import progress_of, rows_of, runs_of_models
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.settings import listed, setting
+from experiments import cli
+from experiments.command_line import read_flags
+from experiments.report_files import csv_text, latex_text, write_tensorboard
+from experiments.report_table import Line, Row, cells, headings, tables
+
+_MODES = ("_greedy", "_sampled", "_averaged")  # of metrics that are not asked for
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Flags of this command."""
+
+    folders: tuple[str, ...] = setting(help="Run folders.", positional="DIR")
+    metrics: tuple[str, ...] | None = setting(
+        None, "Metrics as in result.json, separated by commas; by default the experiment's main ones."
+    )
+    baseline: str | None = setting(
+        None,
+        "The row that others on its data are compared with, by its name in the table; by default the first.",
+    )
+    csv: str | None = setting(None, "A file to write the table to, a line for each row and metric.")
+    latex: str | None = setting(None, "A file to write the table to, as a LaTeX tabular.")
+    tensorboard: str | None = setting(
+        None, "A folder to write all logged metrics to as TensorBoard event files, of unfinished runs too."
+    )
+
+
+class Found(NamedTuple):
+    """What the folders hold.
+
+    Attributes:
+        rows: of finished models.
+        columns: heading and format of each metric that the experiments show.
+        runs: every run, by its name, finished or not.
+        notes: what is left out, a line each.
+    """
+
+    rows: list[Row]
+    columns: dict[str, tuple[str, str]]
+    runs: dict[str, RunDir]
+    notes: list[str]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line.
+
+    Raises:
+        UserError: no folder holds a finished run, something asked for is not there, or a file exists.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    flags = read_flags("python -m experiments.report", __doc__, Flags, given)
+    for path in filter(None, (flags.csv, flags.latex)):
+        check_new(Path(path))
+    found = read_folders(flags.folders)
+    for note in found.notes:
+        print(note)
+    if flags.tensorboard is not None:
+        write_tensorboard(Path(flags.tensorboard), found.runs)
+        print(f"event files: {flags.tensorboard}")
+    if not found.rows and flags.tensorboard is not None and found.runs:
+        return
+    lines = compared(found, flags.metrics, flags.baseline)
+    for path, text in ((flags.csv, csv_text), (flags.latex, latex_text)):
+        if path is not None:
+            write_atomically(Path(path), text(lines))
+    _print(lines)
+    for path in filter(None, (flags.csv, flags.latex)):
+        print(f"written: {path}")
+
+
+def read_folders(folders: Sequence[str]) -> Found:
+    """Reads the results of run folders, of one model or of several."""
+    found = Found([], {}, {}, [])
+    single = len(folders) == 1
+    for folder in dict.fromkeys(folders):
+        try:
+            runs = runs_of_models(folder)
+        except UserError as error:
+            has_config = (Path(folder) / "config.json").exists()
+            why = str(error) if has_config else "not a run folder (it has no config.json)"
+            found.notes.append(f"{folder}: {why}, left out")
+            continue
+        for model, run in runs.items():
+            # Of several folders each is named; a model alone in its folder may be known by that.
+            name = model if single else f"{_short(folder, folders)}: {model}"
+            if (run.path / "config.json").exists():
+                found.runs[name] = run
+            result = run.result()
+            if result is None:
+                found.notes.append(f"{name}: {progress_of(run)}, left out")
+                continue
+            found.columns.update(_columns(run))
+            for row in rows_of(result):
+                found.rows.extend(_rows(name, row, {**result, **row}["dataset"]))
+    return found
+
+
+def compared(found: Found, metrics: Sequence[str] | None, baseline: str | None) -> list[Line]:
+    """Returns the table, metric by metric.
+
+    Raises:
+        UserError: there is no row, no such metric, or no such baseline.
+    """
+    rows = found.rows
+    if not rows:
+        raise UserError("none of the folders holds a finished run: there is nothing to report")
+    known = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
+    chosen = list(metrics or (m for m in found.columns if m in known and not m.endswith(_MODES)))
+    for metric in chosen:
+        if metric not in known:
+            raise UserError(f"there is no metric {metric!r}: choose {listed(known)}")
+    names = [row.name for row in rows]
+    if baseline is not None and baseline not in names:
+        raise UserError(f"there is no row {baseline!r} for --baseline: choose {listed(names)}")
+    asked = rows if baseline is None else [rows[names.index(baseline)]]
+    bases = {row.data: row for row in reversed(asked)}  # of each corpus the first
+    lines = []
+    for metric in chosen:
+        heading, form = found.columns.get(metric, (metric.replace("_", " "), ".4g"))
+        for row in rows:
+            own, difference = row.by_seed(metric), None
+            if not own:
+                continue
+            base = bases.get(row.data, row)
+            if row is not base:
+                difference = paired_difference(own, base.by_seed(metric))
+            lines.append(Line(row, metric, heading, form, t_interval(list(own.values())), difference))
+    return lines
+
+
+def _rows(name: str, row: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[Row]:
+    """The row of a model, or of each value of a sweep."""
+    from experiments.table import label_of
+
+    more = [row[key] for key in ("transition", "depth_skip") if key in row]
+    values = row.get("sweep") or [{"value": {}, "metrics": row["metrics"]}]
+    return [
+        Row(
+            label_of(", ".join([name, *more]), value["value"]),
+            row["seeds"],
+            {
+                metric: of["per_seed"]
+                for metric, of in value["metrics"].items()
+                if not isinstance(of["mean"], list)
+            },
+            (dataset["name"], dataset["fingerprint"]),
+            row["parameters"],
+        )
+        for value in values
+    ]
+
+
+def _columns(run: RunDir) -> Mapping[str, tuple[str, str]]:
+    """Heading and format of the metrics that an experiment's own table shows."""
+    try:
+        return cli.imported(run.config()["code"]).columns
+    except (ImportError, AttributeError, KeyError):  # of another version, or of somebody's own
+        return {}
+
+
+def _short(folder: str, folders: Sequence[str]) -> str:
+    """The last part of a folder's name, or all of it where others have the same."""
+    last = Path(folder).absolute().name
+    same = [other for other in dict.fromkeys(folders) if Path(other).absolute().name == last]
+    return last if len(same) == 1 else folder
+
+
+def _print(lines: Sequence[Line]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)  # a file has no width of its own
+    for title, own in tables(lines).items():
+        table = Table(title=title, title_justify="left")
+        for number, heading in enumerate(headings(own)):
+            table.add_column(heading, justify="right" if number else "left", no_wrap=number > 0)
+        for line in own:
+            table.add_row(line.row.name, *cells(line))
+        console.print(table)
+
+
+if __name__ == "__main__":
+    cli.run_main(main)

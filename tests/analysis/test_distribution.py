@@ -1,0 +1,44 @@
+"""How probable each k was: recomputed after the text was read, it is what the layer itself decided by."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.analysis.reading import distribution
+from dynskip_jax.nn import SkipStack
+
+SKIPS = {
+    "dynamic": F.Dynamic(4, mix=0.5),
+    "mean": F.Dynamic(4, mix=0.5, agent_input="mean"),
+    "masked": F.Dynamic(4, mix=0.5, empty_slots="masked"),
+    "carried": F.Dynamic(4, mix=0.5, first_step="carried"),
+    "attention": F.Attention(4),
+    "content": F.ContentAttention(4),
+}
+
+
+@pytest.mark.parametrize("name", SKIPS)
+def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
+    stack = SkipStack(3, 5, [SKIPS[name]], bidirectional=True, rngs=nnx.Rngs(0))
+    policy = F.Policy("greedy", mask=jnp.array([True, True, False, True]))
+    x = jax.random.normal(jax.random.key(1), (1, 9, 3))
+    output = stack(x, policy=policy, rngs=jax.random.key(2))
+    for layer, reverse in enumerate(stack.reverse):
+        observation = jax.tree.map(lambda leaf: leaf[0], output.observations[layer])
+        found = distribution(stack.layers[layer].cell, observation, policy, reverse=reverse)
+        decision = output.decisions[layer]
+        assert found.shape == (9, 4)
+        np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+        np.testing.assert_allclose(found[:, 2], 0, atol=1e-6)  # not allowed
+        entropy = -(found * jnp.log(jnp.maximum(found, 1e-30))).sum(axis=1)
+        np.testing.assert_allclose(entropy, decision.entropy[0], atol=1e-5)
+        np.testing.assert_array_equal(found.argmax(axis=1) + 1, decision.action[0])
+
+
+def test_what_has_no_agent_has_none():
+    stack = SkipStack(3, 5, [F.Previous()], rngs=nnx.Rngs(0))
+    observation = jnp.zeros((4, 3)), jnp.zeros((4, 5))
+    assert distribution(stack.layers[0].cell, observation) is None

@@ -1,0 +1,175 @@
+"""Run folders side by side: numbers against NumPy and SciPy, files that others read, errors of one line."""
+
+import csv
+import json
+import re
+import shutil
+import statistics
+import sys
+
+import numpy as np
+import pytest
+from commands import assert_user_error, load, records
+from scipy import stats
+
+from dynskip_jax.analysis.intervals import paired_difference, t_interval
+from experiments import report
+from experiments.report_files import latex_escaped
+
+
+def numbers_of(folder, metric):
+    return [row["metrics"][metric]["per_seed"] for row in load(folder / "result.json")["rows"]]
+
+
+def table_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_intervals_are_those_of_a_t_test():
+    a, b = [3.0, 5.0, 4.5, 3.5], [2.0, 4.5, 3.0, 3.25]
+    found, wanted = t_interval(a), stats.ttest_1samp(a, 0).confidence_interval(0.95)
+    np.testing.assert_allclose(found, (np.mean(a), statistics.stdev(a), wanted.low, wanted.high, 4))
+    found = paired_difference(dict(enumerate(a)), {**dict(enumerate(b)), 7: 100.0})
+    wanted = stats.ttest_rel(a, b).confidence_interval(0.95)
+    np.testing.assert_allclose(found[2:], (wanted.low, wanted.high, 4))
+    assert np.isnan(t_interval([1.0])[1:4]).all() and t_interval([1.0]).mean == 1
+    assert paired_difference({0: 1.0}, {1: 1.0}).count == 0
+
+
+def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_ptb, command, tmp_path):
+    """The first row is that of two seeds: with the run of one seed there is one pair, and no interval."""
+    files = "--csv", tmp_path / "t.csv", "--latex", tmp_path / "t.tex"
+    outcome = command(report.main, compared_ptb.folder, finished_ptb.folder, *files)
+    assert outcome.status == 0, outcome.err
+    lstm, dynamic = numbers_of(compared_ptb.folder, "test_perplexity")
+    (alone,) = numbers_of(finished_ptb.folder, "test_perplexity")
+    assert "mean ± sd" in outcome.out and "95 % interval" in outcome.out
+    for values in (lstm, dynamic):
+        assert f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" in outcome.out
+    rows = [row for row in table_of(tmp_path / "t.csv") if row["metric"] == "test_perplexity"]
+    assert [row["model"] for row in rows] == ["compared: lstm", "compared: dynamic:3", "run: dynamic:3"]
+    assert [row["seeds"] for row in rows] == ["2", "2", "1"]
+    assert [row["difference_pairs"] for row in rows] == ["", "2", "1"]
+    wanted = stats.ttest_rel(dynamic, lstm).confidence_interval(0.95)
+    found = [float(rows[1][f"difference_{name}"]) for name in ("mean", "low", "high")]
+    np.testing.assert_allclose(found, [np.mean(dynamic) - np.mean(lstm), wanted.low, wanted.high])
+    assert float(rows[2]["difference_mean"]) == pytest.approx(alone[0] - lstm[0])
+    assert rows[2]["sd"] == rows[2]["low"] == rows[2]["difference_low"] == ""
+    # LaTeX: as many columns in each row as are declared, and nothing that it would read as its own.
+    text = (tmp_path / "t.tex").read_text()
+    assert text.isascii() and re.search(r"\\textit\{test perplexity on letters \(test\\_perplexity\)\}", text)
+    for line in text.splitlines():
+        if line.endswith(r"\\") and "multicolumn" not in line:
+            assert line.count("&") == 6
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+
+    # The files are there now, and stay as they are.
+    before = (tmp_path / "t.csv").read_bytes()
+    assert_user_error(command(report.main, compared_ptb.folder, *files), "t.csv exists")
+    assert (tmp_path / "t.csv").read_bytes() == before
+
+
+def test_metrics_and_baseline_may_be_chosen(compared_ptb, command, tmp_path):
+    arguments = (compared_ptb.folder, "--csv", tmp_path / "t.csv", "--baseline", "dynamic:3")
+    outcome = command(report.main, *arguments, "--metrics", "dev_perplexity")
+    assert outcome.status == 0, outcome.err
+    lstm, dynamic = numbers_of(compared_ptb.folder, "dev_perplexity")
+    first, second = table_of(tmp_path / "t.csv")
+    assert first["metric"] == second["metric"] == "dev_perplexity"
+    assert float(first["difference_mean"]) == pytest.approx(np.mean(lstm) - np.mean(dynamic))
+    assert second["difference_mean"] == ""
+
+
+def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their_own(
+    swept_numbers, finished_ptb, command, tmp_path
+):
+    folders = (finished_ptb.folder, swept_numbers.folder)
+    outcome = command(report.main, *folders, "--csv", tmp_path / "t.csv")
+    assert outcome.status == 0, outcome.err
+    rows = [row for row in table_of(tmp_path / "t.csv") if row["metric"] == "test_accuracy"]
+    assert len(rows) == 5 and rows[2]["model"] == "swept: dynamic:10, λ=0.1, K=10"
+    assert [row["difference_pairs"] for row in rows] == ["", "2", "2", "2", "2"]
+    assert "points" in outcome.out
+
+
+def test_what_is_left_out_is_said_in_a_line(compared_ptb, command, tmp_path):
+    folder = tmp_path / "compared"
+    shutil.copytree(compared_ptb.folder, folder)
+    (folder / "dynamic-3" / "result.json").unlink()
+    (tmp_path / "empty").mkdir()
+    outcome = command(report.main, folder, tmp_path / "empty")
+    assert outcome.status == 0, outcome.err
+    assert "compared: dynamic:3: not finished, after 1 epochs, left out" in outcome.out
+    assert f"{tmp_path / 'empty'}: not a run folder" in outcome.out
+    assert outcome.out.count("│ compared: lstm") == 2 and "│ compared: dynamic:3" not in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("nowhere",), "none of the folders holds a finished run"),
+        ((), "DIR"),
+        (("RUN", "--metrics", "f1"), "there is no metric 'f1': choose dev_"),
+        (("RUN", "--baseline", "gru"), "there is no row 'gru' for --baseline: choose lstm or dynamic:3"),
+        (("RUN", "--csv", "no/where.csv"), "does not exist"),
+    ],
+)
+def test_errors_are_one_line(arguments, part, compared_ptb, command, here):
+    given = [compared_ptb.folder if argument == "RUN" else argument for argument in arguments]
+    assert_user_error(command(report.main, *given), part)
+
+
+def test_a_folder_written_before_there_were_rows(finished_ptb, command, tmp_path):
+    """Its `result.json` holds the row itself, beside experiment and dataset."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished_ptb.folder, folder)
+    result = load(folder / "result.json")
+    (row,) = result.pop("rows")
+    (folder / "result.json").write_text(json.dumps({**result, **row}))
+    outcomes = [command(report.main, path).out for path in (folder, finished_ptb.folder)]
+    assert outcomes[0] == outcomes[1] and "dynamic:3" in outcomes[0]
+
+
+def test_event_files(compared_ptb, command, tmp_path, monkeypatch):
+    """Read back by the format's own protocol: every logged number of a seed, at its step."""
+    pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
+    from tensorboardX.proto import event_pb2
+
+    outcome = command(report.main, compared_ptb.folder, "--tensorboard", tmp_path / "events")
+    assert outcome.status == 0, outcome.err
+    assert "tensorflow" not in sys.modules
+    names = {path.name for path in (tmp_path / "events").iterdir()}
+    assert names == {f"{model}-seed-{seed}" for model in ("lstm", "dynamic-3") for seed in (0, 1)}
+    found = {}
+    for path in (tmp_path / "events" / "dynamic-3-seed-1").iterdir():
+        data = path.read_bytes()
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            event, data = event_pb2.Event.FromString(data[12 : 12 + length]), data[16 + length :]
+            found |= {(event.step, value.tag): value.simple_value for value in event.summary.value}
+    for record in records(compared_ptb.folder / "dynamic-3"):
+        for name, values in record.items():
+            if isinstance(values, list) and not isinstance(values[1], list):
+                assert found[record["step"], name] == pytest.approx(values[1], rel=1e-5)
+        share = next(name for name in record if "agent_share" in name)
+        kept = [found[record["step"], f"{share}/k{k}"] for k in (1, 2, 3)]
+        np.testing.assert_allclose(kept, record[share][1], rtol=1e-5)
+    again = command(report.main, compared_ptb.folder, "--tensorboard", tmp_path / "events")
+    assert_user_error(again, "is not empty")
+
+
+def test_without_the_library_event_files_are_an_error_of_one_line(
+    compared_ptb, command, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    outcome = command(report.main, compared_ptb.folder, "--tensorboard", tmp_path / "events")
+    assert_user_error(outcome, "pip install 'dynskip_jax[tensorboard]'")
+    assert not (tmp_path / "events").exists()
+
+
+def test_names_in_latex():
+    assert latex_escaped("a_b 5% & {x}\\~^#$") == (
+        r"a\_b 5\% \& \{x\}\textbackslash{}\textasciitilde{}\textasciicircum{}\#\$"
+    )
+    assert latex_escaped("λ=0.5 日本") == r"$\lambda$=0.5 ??"
