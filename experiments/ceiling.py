@@ -1,6 +1,6 @@
 """Whether an agent has anything to learn: the command `ceiling`, of finished models that sample choices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.tasks import Learner
-from dynskip_jax.tasks.counterfactuals import Exchanged, exchanged
+from dynskip_jax.tasks.counterfactuals import Exchanged, Ways, exchanged, replaced
 from experiments.ceiling_flags import CeilingFlags
 from experiments.command_line import Command, unknown
 from experiments.trained import data_of, finished_models, one_of
@@ -79,6 +79,11 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
             f"all choices of a window at once: {taken:.4f} as taken, {best:.4f} at best (beam {flags.beam})"
         )
     print(verdict(result))
+    K = learner.skips[layer].max_skip
+    constants = range(1, K + 1) if K <= _SHOWN else sorted({1, result.fixed})
+    how = dict(layer=layer, rows=max(2, flags.rows), constants=constants)
+    read = replaced(learner, trained.params, trained.policy, flags.split, **how)
+    print(_whole_table(read, constants, flags.steps))
 
 
 def verdict(result: Ceiling) -> str:
@@ -128,6 +133,28 @@ def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:
     return Examined(losses, taken, seen, np.concatenate(paths))
 
 
+def _whole_table(pieces: Iterator[Ways], constants: Sequence[int], limit: int) -> str:
+    """What it costs to make every choice in one way, each way with the states that it leads to."""
+    total, count = 0.0, 0
+    with Progress(limit, "reading in other ways") as progress:
+        for piece in pieces:
+            total, new = total + np.asarray(piece.losses, np.float64).sum(axis=0), float(piece.count.sum())
+            progress.advance(min(new, max(0, limit - count)))
+            count += new
+            if count >= limit:
+                break
+    names = ["by the agent", "at random", "by the agent in another text", *(f"always {k}" for k in constants)]
+    table = Table(
+        title=f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}",
+        title_justify="left",
+    )
+    for heading in ("k is chosen", "loss", ""):
+        table.add_column(heading, justify="left" if heading == "k is chosen" else "right")
+    for name, loss in zip(names, total / count, strict=True):
+        table.add_row(name, f"{loss:.4f}", f"{loss - total[0] / count:+.4f}")
+    return _printed(table)
+
+
 def _table(result: Ceiling, title: str) -> str:
     table = Table(title=f"{title}: nats, mean of the last {result.count:,} steps", title_justify="left")
     table.add_column("k is chosen")
@@ -144,6 +171,10 @@ def _table(result: Ceiling, title: str) -> str:
     ]
     for name, loss in rows:
         table.add_row(name, f"{loss:.4f}", f"{loss - result.random:+.4f}")
+    return _printed(table)
+
+
+def _printed(table: Table) -> str:
     console = Console(width=max(80, Console().width), highlight=False)
     with console.capture() as capture:
         console.print(table)

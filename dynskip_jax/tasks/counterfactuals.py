@@ -3,7 +3,7 @@
 The path is the one that the model takes; at each of its steps every k is tried, all other choices held.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -74,12 +74,9 @@ def exchanged(
     Raises:
         UserError: the layer has no choice among several states.
     """
-    skip = learner.skips[layer]
-    if not skip.is_stochastic or skip.max_skip < 2:
-        raise UserError("this model samples no choice among several states: train one such as dynamic:5")
-    task = learner.task
+    task, K = learner.task, _num_choices(learner, layer)
     graphdef, params = nnx.split(task.evaluation_model(learner.model(params)))
-    examine = jax.jit(partial(_examine, task, graphdef, skip.max_skip, layer=layer, beam=beam))
+    examine = jax.jit(partial(_examine, task, graphdef, K, layer=layer, beam=beam))
     carry = tail = None
     for number, batch in enumerate(task.windows(split, rows, window)):
         if carry is None:
@@ -89,6 +86,83 @@ def exchanged(
             tail = None
         before, tail = _last_states(np.asarray(found.before), tail, states, reverse=learner.reverse[layer])
         yield found._replace(before=before)
+
+
+class Ways(NamedTuple):
+    """What a batch costs where all choices of a layer are made in another way; nats, summed over the row.
+
+    Attributes:
+        count: steps, or of tasks that have one loss for each sequence these, (rows,).
+        losses: by the agent; drawn evenly; as the agent chose at the same step of another row; always k, for
+            each of the k asked for; (rows, ways).
+    """
+
+    count: Float[Array, " rows"]
+    losses: Float[Array, "rows ways"]
+
+
+def replaced(
+    learner: Learner,
+    params: nnx.State,
+    policy: F.Policy,
+    split: str,
+    *,
+    layer: int,
+    rows: int,
+    constants: Sequence[int],
+    window: int = 35,
+) -> Iterator[Ways]:
+    """Yields, batch by batch, what a split costs where every choice of a layer is made in another way.
+
+    Each way reads the text by itself, with the states that it leads to; other layers choose anew.
+
+    Args:
+        learner: with its data.
+        params: of one model.
+        policy: how it chooses, as in evaluation.
+        split: `train`, `dev` or `test`.
+        layer: of the stack's layers and directions the one whose choices are replaced.
+        rows: streams, or sequences, read side by side; at least 2, for choices of another row.
+        constants: the k that are taken throughout, each a way of its own.
+        window: steps that a language model reads at a time.
+
+    Raises:
+        UserError: the layer has no choice among several states.
+    """
+    task, K = learner.task, _num_choices(learner, layer)
+    graphdef, params = nnx.split(task.evaluation_model(learner.model(params)))
+
+    def read(params, policy, carry, batch, key):
+        model = nnx.merge(graphdef, params)
+
+        def one(carry, chosen=None):
+            how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
+            if chosen is not None:
+                how["actions"] = [chosen if i == layer else None for i in range(len(learner.skips))]
+            return task.forward(model, batch, carry, **how)
+
+        path = one(carry[0])
+        taken = path.decisions[layer].action
+        drawn = jax.random.randint(jax.random.fold_in(key, 1), taken.shape, 1, K + 1)
+        ways = [drawn, jnp.roll(taken, 1, axis=0), *(jnp.full_like(taken, k) for k in constants)]
+        found = [path, *(one(own, way) for own, way in zip(carry[1:], ways, strict=True))]
+        judged = [task.judge(forward.log_probs, batch).nll for forward in found]
+        counts = _counted(batch, taken.shape[1]).astype(jnp.float32)
+        if judged[0].ndim == 1:
+            count = counts.any(axis=1).astype(jnp.float32)
+            losses = jnp.stack([nll * count for nll in judged], axis=-1)
+        else:
+            count = counts.sum(axis=1)
+            losses = jnp.stack([jnp.where(counts > 0, nll, 0).sum(axis=1) for nll in judged], axis=-1)
+        return [forward.carry for forward in found], Ways(count, losses)
+
+    read, carry = jax.jit(read), None
+    for number, batch in enumerate(task.windows(split, rows, window)):
+        if carry is None:
+            start = task.initial_carry(nnx.merge(graphdef, params), _rows(batch), jax.random.key(0))
+            carry = [start] * (3 + len(constants))
+        carry, found = read(params, policy, carry, batch, jax.random.key(number))
+        yield found
 
 
 def _examine(
@@ -115,11 +189,11 @@ def _examine(
     path = read(batch, carry)
     taken = tuple(decision.action for decision in path.decisions)
     shape = taken[layer].shape
-    counts = _counted(batch, shape)
+    counts = _counted(batch, shape[1])
 
     def total(log_probs, batch) -> Float[Array, " rows"]:
         nll = task.judge(log_probs, batch).nll
-        return nll if nll.ndim == 1 else jnp.where(_counted(batch, shape), nll, 0).sum(axis=1)
+        return nll if nll.ndim == 1 else jnp.where(_counted(batch, shape[1]), nll, 0).sum(axis=1)
 
     def losses(chosen: Int[Array, "rows ways time"]) -> Float[Array, "rows ways"]:
         """Of each row read with other choices of this layer, `ways` times."""
@@ -187,11 +261,19 @@ def _last_states(
     return states[:, ::-1] if reverse else states, whole[:, time:]
 
 
-def _counted(batch: Batch, shape: tuple[int, int]) -> Bool[Array, "rows time"]:
+def _num_choices(learner: Learner, layer: int) -> int:
+    """K of a layer that samples."""
+    skip = learner.skips[layer]
+    if not skip.is_stochastic or skip.max_skip < 2:
+        raise UserError("this model samples no choice among several states: train one such as dynamic:5")
+    return skip.max_skip
+
+
+def _counted(batch: Batch, length: int) -> Bool[Array, "rows time"]:
     """The steps that count."""
-    where = jnp.ones((_rows(batch), shape[1]), bool)
+    where = jnp.ones((_rows(batch), length), bool)
     if batch.seq_lengths is not None:
-        where &= F.length_mask(batch.seq_lengths, shape[1])
+        where &= F.length_mask(batch.seq_lengths, length)
     if batch.mask is None:
         return where
     return where & (batch.mask if batch.mask.ndim == 2 else batch.mask[:, None])

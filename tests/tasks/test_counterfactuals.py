@@ -13,7 +13,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.analysis.ceiling import ceiling
 from dynskip_jax.data import Examples
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks.counterfactuals import exchanged
+from dynskip_jax.tasks.counterfactuals import exchanged, replaced
 
 ROWS, K = 2, 3
 
@@ -117,6 +117,26 @@ def test_the_last_choice_of_a_sequence(beam):
             assert piece.best[own] <= (least if beam else piece.path[own]) + 1e-6
             row += 1
     assert row == 5
+
+
+def test_every_choice_replaced(language):
+    learner, params, nll_of_stream = language
+    policy, constants = F.Policy("greedy"), (1, 3)
+    how = dict(layer=1, rows=ROWS, constants=constants)
+    found = list(replaced(learner, params, policy, "dev", window=5, **how))
+    whole = list(exchanged(learner, params, policy, "dev", layer=1, rows=ROWS))
+    taken = np.concatenate([np.asarray(piece.taken) for piece in whole], axis=1)
+    losses, counts = (
+        sum(np.asarray(getattr(piece, name), np.float64) for piece in found) for name in ("losses", "count")
+    )
+    np.testing.assert_array_equal(counts.sum(), len(learner.task.tokens("dev")))
+    for row in range(ROWS):
+        length, other = int(counts[row]), taken[1 - row]
+        ways = {0: {}, 2: dict(enumerate(other)), 3: dict.fromkeys(range(length), 1),
+                4: dict.fromkeys(range(length), 3)}  # fmt: skip
+        for way, changes in ways.items():
+            np.testing.assert_allclose(losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5)
+        assert losses[row, 1] not in losses[row, [0, 2, 3, 4]]
 
 
 def test_what_chooses_nothing_is_refused(language):
