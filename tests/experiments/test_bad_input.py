@@ -128,7 +128,7 @@ VIMCO = ("--estimator", "vimco", "--rollouts", "2", "--baseline", "none")
         (PTB, ("--learning-rate", "1,2"), ("--learning-rate", "--agent-learning-rate none")),
         (PTB, ("--start-from", "nowhere", "--model", "lstm"), ("nowhere is not a run folder",)),
         (PTB, ("--data", "a\0b"), ("the folder a\0b does not exist",)),
-        (PTB, ("predict",), ("no command 'predict'", "train, explain, generate, evaluate")),
+        (PTB, ("predict",), ("no command 'predict'", "train, explain, ceiling, generate, evaluate")),
         (NUMBERS, ("generate",), ("no command 'generate'", "train, predict, explain")),
         (NUMBERS, ("predict",), ("--run-dir is needed",)),
         (NUMBERS, ("--length", "10"), ("no length 10", "11", "21")),

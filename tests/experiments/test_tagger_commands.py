@@ -196,7 +196,7 @@ def test_columns_beside_the_words_are_read(command, tmp_path, monkeypatch):
         *("--characters", "none", "--epochs", 15, "--learning-rate", 0.05, "--run-dir", folder),
     )
     assert outcome.status == 0, outcome.err
-    assert json.loads((folder / "result.json").read_text())["metrics"]["test_f1"]["mean"] == 1
+    assert json.loads((folder / "result.json").read_text())["rows"][0]["metrics"]["test_f1"]["mean"] == 1
     words = "a NN X\na VB X\n\nb VB X\n"
     found = predicted(command, NER, monkeypatch, folder, words, "--format", "columns")
     assert [line.split()[-1] for line in found.splitlines() if line] == ["B-N", "O", "O"]
