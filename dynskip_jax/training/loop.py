@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import jax
@@ -116,10 +115,7 @@ def fit(
     keys = seed_keys(settings.seeds)
     epoch = Epoch(task, settings, keys, parallel, announce)
     state = epoch.start_state()
-    # One program for all leaves: with more devices than cores, a CPU's many small ones have waited for each
-    # other without end.
-    best = jax.jit(partial(jax.tree.map, jnp.copy))(state.params)
-    where = Position.start(len(settings.seeds))
+    best, where = jax.tree.map(jnp.copy, state.params), Position.start(len(settings.seeds))
 
     with Saver(run_dir, parallel, settings.checkpoint_minutes) as saver, interruptions() as interrupted:
         state, best, where = saver.restore(state, best, where, announce)

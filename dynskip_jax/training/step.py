@@ -1,6 +1,7 @@
 """One training step of all seeds: what it replaces, the keys it draws with, and how it is compiled."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -162,7 +163,10 @@ def start_state(
         initial_carry: the task's, for all seeds, where it is compiled already.
     """
     initial_carry = initial_carry or jax.jit(jax.vmap(task.initial_carry))
-    params = jax.jit(jax.vmap(task.init))(keys.init) if params is None else params
+    if params is None:
+        # One seed after the other: on a CPU of few cores, several batched QR decompositions (of orthogonal
+        # matrices) at once can wait for each other's threads without end.
+        params = jax.jit(partial(jax.lax.map, task.init))(keys.init)
     return TrainState(
         params=params,
         opt_state=jax.jit(jax.vmap(optimizer.init))(params),

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 
 import jax
@@ -666,3 +668,36 @@ def test_schedules_see_a_history_in_which_lower_is_better(higher_is_better, tmp_
     run(task, tmp_path, seeds=(0,), epochs=3, learning_rate=rate)
     sign = -1.0 if higher_is_better else 1.0
     assert seen == [[], [sign * 3.0], [sign * 3.0, sign * 2.0]]
+
+
+_DEEP = """
+import jax
+import numpy as np
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.data import Examples
+from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.tasks import Classification, Learner
+from dynskip_jax.training.optimizer import make_optimizer
+from dynskip_jax.training.step import seed_keys, start_state
+
+skips = (F.Previous(),) * 7
+model = lambda rngs: SequenceClassifier(5, 48, 2, skips, bidirectional=True, rngs=rngs)
+seeds = (0, 1, 2)
+splits = {"train": Examples(np.zeros((2, 3), np.int32), np.zeros(2, np.int32))}
+learner = Learner(Classification(splits, model), seeds)
+state = start_state(learner, make_optimizer("adam"), seed_keys(seeds))
+jax.block_until_ready(state.params)
+alone = jax.jit(learner.init)(seed_keys(seeds).init[1])
+same = jax.tree.map(lambda a, b: abs(a[1] - b).max() < 1e-5, state.params, alone)
+assert all(jax.tree.leaves(same))
+"""
+
+
+@pytest.mark.slow
+def test_deep_models_of_several_seeds_begin():
+    """In a process of its own, on as many threads as there are cores: batched decompositions waited there for
+    each other without end."""
+    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    subprocess.run([sys.executable, "-c", _DEEP], check=True, timeout=300, env=environ)
