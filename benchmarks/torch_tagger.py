@@ -57,7 +57,8 @@ class BiLSTMCRF(nn.Module):
 def tensors(batch: Batch) -> tuple[torch.Tensor, ...]:
     """The words, characters, capitals and lengths of a batch, cut at its longest sentence."""
     longest = int(batch.seq_lengths.max())
-    leaves = (np.ascontiguousarray(leaf[:, :longest]) for leaf in batch.inputs)
+    read = (batch.inputs.words, batch.inputs.characters, batch.inputs.capitals)
+    leaves = (np.ascontiguousarray(leaf[:, :longest]) for leaf in read)
     return (*(torch.from_numpy(leaf).long() for leaf in leaves), torch.from_numpy(batch.seq_lengths))
 
 
