@@ -24,6 +24,7 @@ from benchmarks import measure
 from benchmarks.contestant import Contestant, Ready
 from benchmarks.machine import describe, headline
 from benchmarks.training_step import trainer
+from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary
 from dynskip_jax.data.tagging import TaggedSentence
 from dynskip_jax.devices.host_memory import keep_freed_memory
@@ -98,7 +99,11 @@ def _ours(experiment: CoNLL2003, model: str, data: ReadCorpus) -> tuple[Contesta
         state, _ = trainer(learner, fit)
         params = jax.tree.map(lambda leaf: leaf[0], state.params)
         policy = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.policy())
-        return Ready(lambda: tag(lambda batch: learner.predict(params, batch, policy), *_read(data)))
+
+        def best(batch: Batch) -> np.ndarray:
+            return np.asarray(learner.predict(params, batch, policy))
+
+        return Ready(lambda: tag(best, *_read(data)))
 
     return Contestant(model, train), Contestant(model, predict)
 
