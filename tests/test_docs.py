@@ -188,10 +188,11 @@ def read_command(line):
     if module in ("pytest", "venv", "pip", "build", "experiments"):
         return
     module = importlib.import_module(module)
-    command = getattr(module, "COMMAND", None)
-    if command is None:
+    if hasattr(module, "Flags"):
         read_flags(line, "", module.Flags, arguments)
-    elif arguments and arguments[0] in command.subcommands:
+        return
+    command = module.COMMAND
+    if arguments and arguments[0] in command.subcommands:
         read_flags(line, "", command.subcommands[arguments[0]].flags, arguments[1:])
     else:
         given, _ = read_training(command, arguments)
