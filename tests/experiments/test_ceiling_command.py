@@ -4,7 +4,7 @@ import pytest
 from commands import COMMANDS, assert_user_error, snapshot
 
 
-@pytest.mark.parametrize("name", ["numbers", "ptb"])
+@pytest.mark.parametrize("name", ["ptb", pytest.param("numbers", marks=pytest.mark.slow)])
 def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, request, corpus_folder):
     task = {"numbers": "number_prediction", "ptb": "ptb"}[name]
     folder = request.getfixturevalue(f"finished_{name}").folder
