@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.analysis.ceiling import Ceiling
@@ -18,6 +17,7 @@ from dynskip_jax.tasks import Learner
 from dynskip_jax.tasks.counterfactuals import Exchanged, Ways, exchanged, replaced
 from experiments.ceiling_flags import CeilingFlags
 from experiments.command_line import Command, unknown
+from experiments.console import wide_console
 from experiments.trained import data_of, finished_models, one_of
 
 _SHOWN = 10  # of so many constants, and of so many states that a probe sees, is told
@@ -53,8 +53,6 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     name = flags.model or list(models)[-1]
     if name not in models:
         raise unknown(name, list(models))
-    if flags.split not in ("train", "dev", "test"):
-        raise unknown(flags.split, ("train", "dev", "test"))
     found = models[name]
     learner = found.experiment.learner(name, data_of(found, flags.data), found.vocabulary)
     trained = one_of(found, flags.of_seed)
@@ -72,7 +70,8 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     )
     examined = _gather(pieces, flags.steps)
     result = ceiling_of(examined.losses, examined.taken, examined.seen, units=flags.probe_features)
-    print(_table(result, f"{found.experiment.name}, {name}, layer {layer + 1}, {flags.split}"))
+    about = f"{found.experiment.name}, {name}, layer {layer + 1}, {flags.split}"
+    _print(f"{about}: nats, mean of the last {result.count:,} steps", _rows(result), result.random)
     if flags.beam:
         taken, best = examined.paths.mean(axis=0)
         print(
@@ -82,8 +81,11 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     K = learner.skips[layer].max_skip
     constants = range(1, K + 1) if K <= _SHOWN else sorted({1, result.fixed})
     how = dict(layer=layer, rows=max(2, flags.rows), constants=constants)
-    read = replaced(learner, trained.params, trained.policy, flags.split, **how)
-    print(_whole_table(read, constants, flags.steps))
+    pieces = replaced(learner, trained.params, trained.policy, flags.split, **how)
+    losses, count = _whole(pieces, flags.steps)
+    names = ["by the agent", "at random", "by the agent in another text", *(f"always {k}" for k in constants)]
+    title = f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}"
+    _print(title, list(zip(names, losses.tolist(), strict=True)), losses[0])
 
 
 def verdict(result: Ceiling) -> str:
@@ -133,8 +135,8 @@ def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:
     return Examined(losses, taken, seen, np.concatenate(paths))
 
 
-def _whole_table(pieces: Iterator[Ways], constants: Sequence[int], limit: int) -> str:
-    """What it costs to make every choice in one way, each way with the states that it leads to."""
+def _whole(pieces: Iterator[Ways], limit: int) -> tuple[Float[np.ndarray, " ways"], float]:
+    """The mean loss of each way to choose, and of how many losses that is."""
     total, count = 0.0, 0
     with Progress(limit, "reading in other ways") as progress:
         for piece in pieces:
@@ -143,39 +145,27 @@ def _whole_table(pieces: Iterator[Ways], constants: Sequence[int], limit: int) -
             count += new
             if count >= limit:
                 break
-    names = ["by the agent", "at random", "by the agent in another text", *(f"always {k}" for k in constants)]
-    table = Table(
-        title=f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}",
-        title_justify="left",
-    )
-    for heading in ("k is chosen", "loss", ""):
-        table.add_column(heading, justify="left" if heading == "k is chosen" else "right")
-    for name, loss in zip(names, total / count, strict=True):
-        table.add_row(name, f"{loss:.4f}", f"{loss - total[0] / count:+.4f}")
-    return _printed(table)
+    return total / count, count
 
 
-def _table(result: Ceiling, title: str) -> str:
-    table = Table(title=f"{title}: nats, mean of the last {result.count:,} steps", title_justify="left")
-    table.add_column("k is chosen")
-    table.add_column("loss", justify="right")
-    table.add_column("", justify="right")
-    order = np.argsort(result.constant)[: _SHOWN if len(result.constant) > _SHOWN else None]
-    rows = [
+def _rows(result: Ceiling) -> list[tuple[str, float]]:
+    """What is printed of the choices examined; of many constants the best."""
+    shown = sorted(np.argsort(result.constant)[:_SHOWN].tolist())
+    return [
         ("by the agent", result.taken),
         ("at random", result.random),
-        *((f"always {k + 1}", result.constant[k]) for k in sorted(order.tolist())),
+        *((f"always {k + 1}", result.constant[k]) for k in shown),
         *((f"by a probe that sees {name}", loss) for name, loss in result.probes.items()),
         ("in hindsight", result.hindsight),
         ("all K, probabilities averaged", result.averaged),
     ]
+
+
+def _print(title: str, rows: Sequence[tuple[str, float]], reference: float) -> None:
+    """A table of losses, each beside its distance from the one of reference."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("k is chosen", "loss", ""):
+        table.add_column(heading, justify="left" if heading == "k is chosen" else "right")
     for name, loss in rows:
-        table.add_row(name, f"{loss:.4f}", f"{loss - result.random:+.4f}")
-    return _printed(table)
-
-
-def _printed(table: Table) -> str:
-    console = Console(width=max(80, Console().width), highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get().rstrip("\n")
+        table.add_row(name, f"{loss:.4f}", f"{loss - reference:+.4f}")
+    wide_console().print(table)

@@ -1,6 +1,7 @@
 """The command `ceiling`: its flags; nothing of JAX is imported."""
 
 import dataclasses
+from typing import Literal
 
 from dynskip_jax.settings import setting
 from experiments.command_line import Subcommand
@@ -13,7 +14,7 @@ class CeilingFlags(TextFlags):
 
     model: str | None = setting(None, "Which of several models; by default the last.")
     data: str | None = setting(None, "Folder of the data that the run was trained on.")
-    split: str = setting("dev", "Which split is read: train, dev or test.")
+    split: Literal["train", "dev", "test"] = setting("dev", "Which split is read.")
     steps: int = setting(60_000, "Choices that are examined, the first ones of the split.", at_least=1)
     layer: int | None = setting(
         None, "Whose choices, counted from 1 as in agent_entropy_1; by default the last.", at_least=1

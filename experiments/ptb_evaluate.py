@@ -11,7 +11,6 @@ from rich.table import Table
 
 from dynskip_jax.data import LanguageCorpus, find_language_corpus
 from dynskip_jax.devices.host_memory import keep_freed_memory
-from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
 from dynskip_jax.tasks.neural_cache import CachedLanguageModelling, CacheGrid
@@ -19,7 +18,7 @@ from dynskip_jax.training.step import evaluation_keys
 from experiments.command_line import Command
 from experiments.ptb import EvaluateFlags
 from experiments.table import cell, summary
-from experiments.trained import Finished, finished_models
+from experiments.trained import Finished, check_data, finished_models
 
 Grid = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -34,12 +33,7 @@ def evaluate(command: Command, flags: EvaluateFlags) -> None:
     models = finished_models(flags.run_dir)
     corpus = find_language_corpus(flags.data, flags.dataset, min_count=flags.min_count)
     for model in models.values():
-        trained_on = model.run.config()["dataset"]
-        if trained_on["fingerprint"] != corpus.fingerprint:
-            raise UserError(
-                f"{model.run.path} was trained on other data ({trained_on['name']}) than {corpus.source}: "
-                "name its folder with --data"
-            )
+        check_data(model, corpus)
     make = {"cache": _cached, "dynamic": _dynamic}[flags.method]
     methods = [make(model, corpus, flags) for model in models.values()]
     size = {"cache": f"a cache of {flags.cache} words", "dynamic": f"segments of {flags.steps} words"}

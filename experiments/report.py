@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.analysis.intervals import paired_difference, t_interval
@@ -26,6 +25,7 @@ from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.settings import listed, setting
 from experiments import cli
 from experiments.command_line import read_flags
+from experiments.console import wide_console
 from experiments.report_files import csv_text, latex_text, write_tensorboard
 from experiments.report_table import Line, Row, cells, headings, tables
 
@@ -192,9 +192,7 @@ def _short(folder: str, folders: Sequence[str]) -> str:
 
 
 def _print(lines: Sequence[Line]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)  # a file has no width of its own
+    console = wide_console()
     for title, own in tables(lines).items():
         table = Table(title=title, title_justify="left")
         for number, heading in enumerate(headings(own)):

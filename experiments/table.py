@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.analysis import plots
+from experiments.console import wide_console
 from experiments.experiment import Data, Experiment
 from experiments.settings import Settings, fields_of
 
@@ -50,9 +50,7 @@ def print_table(
     for name, values in published:
         cells = [f"{values[m]:{form}}" if m in values else "" for m, (_, form) in experiment.columns.items()]
         table.add_row(name, *cells, "", "", style="dim")
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)  # a file has no width of its own
+    console = wide_console()
     console.print(table)
     if note := experiment.note(models, data):
         console.print(note, style="dim", highlight=False)

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.analysis.bootstrap import accuracy, f1, paired_bootstrap
@@ -11,6 +10,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.entity_score import entity_counts, tag_counts
 from dynskip_jax.training.step import evaluation_keys
 from experiments.command_line import Command
+from experiments.console import wide_console
 from experiments.tagger import ReadCorpus
 from experiments.tagger_settings import CompareFlags
 from experiments.trained import Finished, data_of, finished_models
@@ -42,8 +42,7 @@ def compare(command: Command, flags: CompareFlags) -> None:
             f"{found.p:.3f}",
             "may be chance" if inside else "differs",
         )
-    console = Console()
-    (console if console.is_terminal else Console(width=120)).print(table)
+    wide_console().print(table)
 
 
 def _counts(model: Finished, data: ReadCorpus) -> np.ndarray:

@@ -190,13 +190,18 @@ def data_of(model: Finished, folder: str | None) -> Data:
     experiment, settings = model.experiment, model.experiment.settings
     place = dataclasses.replace(settings.data, data=folder)
     data = type(experiment)(dataclasses.replace(settings, data=place)).load_data()
+    check_data(model, data)
+    return data
+
+
+def check_data(model: Finished, data: Data) -> None:
+    """Raises a `UserError` where a run was trained on other data."""
     trained_on = model.run.config()["dataset"]
     if trained_on["fingerprint"] != data.fingerprint:
         raise UserError(
             f"{model.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name its "
             "folder with --data"
         )
-    return data
 
 
 def _vocabulary(path: Path, kind: type[Kept]) -> Any:

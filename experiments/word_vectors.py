@@ -28,7 +28,7 @@ from dynskip_jax.data.text import read_lines
 from dynskip_jax.data.vocabulary import UNK
 from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
-from dynskip_jax.runs.files import write_atomically
+from dynskip_jax.runs.files import check_new, write_atomically
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import setting
 from experiments import cli
@@ -67,10 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     flags = read_flags("python -m experiments.word_vectors", __doc__, Flags, given)
     output = Path(flags.output)
-    if output.exists():
-        raise UserError(f"{output} exists: remove it, or name another file with --output")
-    if not output.parent.is_dir():
-        raise UserError(f"the folder {output.parent} does not exist: make it, or name another")
+    check_new(output)
     texts = {name: _plain(Path(name)) for name in flags.text} if flags.text else known_texts()
     if not texts:
         raise UserError(f"no text found: name files with --text, or a folder with ${DATA_VARIABLE}")

@@ -3,7 +3,7 @@
 The path is the one that the model takes; at each of its steps every k is tried, all other choices held.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ from dynskip_jax import functional as F
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.tasks.task import Task
+from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.task import Forward, Task
 
 
 class Exchanged(NamedTuple):
@@ -74,14 +75,10 @@ def exchanged(
     Raises:
         UserError: the layer has no choice among several states.
     """
-    task, K = learner.task, _num_choices(learner, layer)
-    graphdef, params = nnx.split(task.evaluation_model(learner.model(params)))
-    examine = jax.jit(partial(_examine, task, graphdef, K, layer=layer, beam=beam))
-    carry = tail = None
-    for number, batch in enumerate(task.windows(split, rows, window)):
-        if carry is None:
-            carry = task.initial_carry(nnx.merge(graphdef, params), _rows(batch), jax.random.key(0))
-        carry, found = examine(params, policy, carry, batch, jax.random.key(number))
+    K = _num_choices(learner, layer)
+    examine = partial(_examine, learner.task, policy, K, layer=layer, beam=beam)
+    tail = None
+    for carry, found in _read(learner, params, split, rows, window, examine):
         if not jax.tree.leaves(carry):  # rows are whole
             tail = None
         before, tail = _last_states(np.asarray(found.before), tail, states, reverse=learner.reverse[layer])
@@ -130,82 +127,111 @@ def replaced(
         UserError: the layer has no choice among several states.
     """
     task, K = learner.task, _num_choices(learner, layer)
-    graphdef, params = nnx.split(task.evaluation_model(learner.model(params)))
 
-    def read(params, policy, carry, batch, key):
-        model = nnx.merge(graphdef, params)
-
+    def read(model, carries, batch, key):
         def one(carry, chosen=None):
-            how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
-            if chosen is not None:
-                how["actions"] = [chosen if i == layer else None for i in range(len(learner.skips))]
-            return task.forward(model, batch, carry, **how)
+            actions = [chosen if i == layer else None for i in range(len(learner.skips))]
+            return _forward(task, model, batch, carry, policy, key, None if chosen is None else actions)
 
-        path = one(carry[0])
+        path = one(carries[0])
         taken = path.decisions[layer].action
         drawn = jax.random.randint(jax.random.fold_in(key, 1), taken.shape, 1, K + 1)
         ways = [drawn, jnp.roll(taken, 1, axis=0), *(jnp.full_like(taken, k) for k in constants)]
-        found = [path, *(one(own, way) for own, way in zip(carry[1:], ways, strict=True))]
-        judged = [task.judge(forward.log_probs, batch).nll for forward in found]
-        counts = _counted(batch, taken.shape[1]).astype(jnp.float32)
-        if judged[0].ndim == 1:
-            count = counts.any(axis=1).astype(jnp.float32)
-            losses = jnp.stack([nll * count for nll in judged], axis=-1)
-        else:
-            count = counts.sum(axis=1)
-            losses = jnp.stack([jnp.where(counts > 0, nll, 0).sum(axis=1) for nll in judged], axis=-1)
-        return [forward.carry for forward in found], Ways(count, losses)
+        found = [path, *(one(own, way) for own, way in zip(carries[1:], ways, strict=True))]
+        nlls = [task.judge(forward.log_probs, batch).nll for forward in found]
+        in_rows, in_steps = where_counted(batch, taken.shape[1])
+        counted = in_rows if nlls[0].ndim == 1 else in_steps
+        losses = jnp.stack([_row_sums(nll, counted) for nll in nlls], axis=-1)
+        return [forward.carry for forward in found], Ways(_row_sums(jnp.ones(counted.shape), counted), losses)
 
-    read, carry = jax.jit(read), None
-    for number, batch in enumerate(task.windows(split, rows, window)):
-        if carry is None:
-            start = task.initial_carry(nnx.merge(graphdef, params), _rows(batch), jax.random.key(0))
-            carry = [start] * (3 + len(constants))
-        carry, found = read(params, policy, carry, batch, jax.random.key(number))
+    for _, found in _read(learner, params, split, rows, window, read, ways=3 + len(constants)):
         yield found
+
+
+def _read(
+    learner: Learner,
+    params: nnx.State,
+    split: str,
+    rows: int,
+    window: int,
+    read: Callable,
+    ways: int = 1,
+) -> Iterator[tuple[list, Any]]:
+    """Yields of each batch of a split the carries behind it, and what `read` makes of it.
+
+    Args:
+        learner: with its data.
+        params: of one model.
+        split: `train`, `dev` or `test`.
+        rows: read side by side.
+        window: steps that a language model reads at a time.
+        read: from model, carries, batch and key to the carries behind the batch and what is yielded.
+        ways: in how many ways the split is read, each with a carry of its own.
+    """
+    task = learner.task
+    graphdef, params = nnx.split(task.evaluation_model(learner.model(params)))
+    compiled = jax.jit(lambda params, *rest: read(nnx.merge(graphdef, params), *rest))
+    carries = None
+    for number, batch in enumerate(task.windows(split, rows, window)):
+        if carries is None:
+            start = task.initial_carry(nnx.merge(graphdef, params), num_rows(batch), jax.random.key(0))
+            carries = [start] * ways
+        carries, found = compiled(params, carries, batch, jax.random.key(number))
+        yield carries, found
+
+
+def _forward(
+    task: Task,
+    model: nnx.Module,
+    batch: Batch,
+    carry: Any,
+    policy: F.Policy,
+    key: Key[Array, ""],
+    actions: Sequence[Array | None] | None,
+) -> Forward:
+    """Reads as evaluation does, with actions in the place of choices where they are given."""
+    how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
+    return task.forward(model, batch, carry, **how, **({} if actions is None else {"actions": actions}))
+
+
+def _row_sums(
+    values: Float[Array, "rows *time"], counted: Bool[Array, "rows *time"]
+) -> Float[Array, " rows"]:
+    """Of each row the sum of what counts."""
+    return jnp.where(counted, values, 0).reshape(len(values), -1).sum(axis=1)
 
 
 def _examine(
     task: Task,
-    graphdef: nnx.GraphDef,
-    K: int,
-    params: nnx.State,
     policy: F.Policy,
-    carry: Any,
+    K: int,
+    model: nnx.Module,
+    carries: Sequence[Any],
     batch: Batch,
     key: Key[Array, ""],
     *,
     layer: int,
     beam: int,
-) -> tuple[Any, Exchanged]:
-    model = nnx.merge(graphdef, params)
-
-    def read(batch, carry, actions=None):
-        how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
-        if actions is not None:
-            how["actions"] = actions
-        return task.forward(model, batch, carry, **how)
-
-    path = read(batch, carry)
+) -> tuple[list, Exchanged]:
+    """What is yielded of a batch, `before` being h(t-1) alone, and the carry behind it."""
+    (carry,) = carries
+    path = _forward(task, model, batch, carry, policy, key, None)
     taken = tuple(decision.action for decision in path.decisions)
     shape = taken[layer].shape
-    counts = _counted(batch, shape[1])
+    in_rows, in_steps = where_counted(batch, shape[1])
 
-    def total(log_probs, batch) -> Float[Array, " rows"]:
+    def total(log_probs, batch, ways=1) -> Float[Array, " rows"]:
         nll = task.judge(log_probs, batch).nll
-        return nll if nll.ndim == 1 else jnp.where(_counted(batch, shape[1]), nll, 0).sum(axis=1)
+        return _row_sums(nll, repeat_rows(in_rows if nll.ndim == 1 else in_steps, ways))
 
     def losses(chosen: Int[Array, "rows ways time"]) -> Float[Array, "rows ways"]:
         """Of each row read with other choices of this layer, `ways` times."""
         ways = chosen.shape[1]
-
-        def several(tree):
-            return jax.tree.map(lambda leaf: jnp.repeat(leaf, ways, axis=0), tree)
-
-        actions = [several(actions) for actions in taken]
+        actions = [repeat_rows(actions, ways) for actions in taken]
         actions[layer] = chosen.reshape(-1, shape[1])
-        again = several(batch)
-        return total(read(again, several(carry), actions).log_probs, again).reshape(-1, ways)
+        again = repeat_rows(batch, ways)
+        read = _forward(task, model, again, repeat_rows(carry, ways), policy, key, actions)
+        return total(read.log_probs, again, ways).reshape(-1, ways)
 
     def change(chosen: Int[Array, "rows ways time"], t: Int[Array, ""]) -> Int[Array, "rows ways_K time"]:
         """Every way with each k at step t."""
@@ -216,14 +242,14 @@ def _examine(
     steps = jnp.arange(shape[1])
     if task.is_of_steps:
         of_each = jnp.moveaxis(jax.lax.map(lambda t: losses(change(chosen, t)), steps), 0, 1)
-        examined = counts
+        examined = in_steps
     else:
         last = _last(batch, shape)
         each = jnp.repeat(chosen, K, axis=1)
         at_last = (steps[None] == last[:, None])[:, None]
         each = jnp.where(at_last, jnp.arange(1, K + 1)[None, :, None], each)
         of_each = jnp.broadcast_to(losses(each)[:, None], (*shape, K))
-        examined = counts & at_last[:, 0]
+        examined = in_steps & at_last[:, 0]
     as_taken = total(path.log_probs, batch)
     best = as_taken
     if beam:
@@ -240,7 +266,7 @@ def _examine(
         _, bests = jax.lax.scan(widen, start, steps)
         best = jnp.minimum(as_taken, bests.min(axis=0))
     x, before = path.observations[layer]
-    return path.carry, Exchanged(examined, taken[layer], of_each, x, before, as_taken, best)
+    return [path.carry], Exchanged(examined, taken[layer], of_each, x, before, as_taken, best)
 
 
 def _last_states(
@@ -269,16 +295,6 @@ def _num_choices(learner: Learner, layer: int) -> int:
     return skip.max_skip
 
 
-def _counted(batch: Batch, length: int) -> Bool[Array, "rows time"]:
-    """The steps that count."""
-    where = jnp.ones((_rows(batch), length), bool)
-    if batch.seq_lengths is not None:
-        where &= F.length_mask(batch.seq_lengths, length)
-    if batch.mask is None:
-        return where
-    return where & (batch.mask if batch.mask.ndim == 2 else batch.mask[:, None])
-
-
 def _last(batch: Batch, shape: tuple[int, int]) -> Int[Array, " rows"]:
     if batch.seq_lengths is None:
         return jnp.full(shape[:1], shape[1] - 1)
@@ -289,7 +305,3 @@ def _repeated(ways: Int[Array, "rows ways time"]) -> Bool[Array, "rows ways"]:
     """Which ways an earlier one of the same row equals."""
     same = (ways[:, :, None] == ways[:, None]).all(axis=-1)
     return jnp.tril(same, -1).any(axis=-1)
-
-
-def _rows(batch: Batch) -> int:
-    return jax.tree.leaves(batch.inputs)[0].shape[0]

@@ -99,7 +99,7 @@ class LanguageModelling(Task):
         if not self.restart_buffer:
             # Long segments where few streams are read: less time spent in between, and the same result.
             num_steps = max(num_steps, _LONG // (rows * samples))
-        return segments(self.tokens(split), rows, num_steps, drop_tail=False, first_token=self.end_of_line)
+        return self.windows(split, rows, num_steps)
 
     def windows(self, split: str, rows: int, steps: int) -> Iterable[Batch]:
         """See `Task`."""

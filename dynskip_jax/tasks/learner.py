@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.batching import Batch
@@ -17,6 +17,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.nn import Weights
+from dynskip_jax.tasks.rows import num_rows, repeat_rows, valid_steps, where_counted
 from dynskip_jax.tasks.task import Forward, Judged, Task
 from dynskip_jax.training.objective import AgentObjective, AgentStage
 from dynskip_jax.training.stage import Sweep
@@ -160,7 +161,7 @@ class Learner:
         The rollouts of a row stand side by side. Relaxed choices need no more than one.
         """
         objective, (carry, average) = self.objective, carry
-        rollouts, rows = objective.num_rollouts(stage), _num_rows(batch)
+        rollouts, rows = objective.num_rollouts(stage), num_rows(batch)
         keys = example_keys(keys, (rows,))
         shared_key = _shared_key(keys, axis_name)
         if jax.tree.leaves(carry):
@@ -176,7 +177,7 @@ class Learner:
             model, batch, carry, policy=stage.policy, rngs=keys, shared_key=shared_key, deterministic=False
         )
         judged = self.task.judge(read.log_probs, batch)
-        valid, weights = _valid(batch, read.decisions[0].action.shape[1]), _weights(batch)
+        valid, weights = valid_steps(batch, read.decisions[0].action.shape[1]), _weights(batch)
         log_likelihood = -judged.nll if judged.rewarded is None else judged.rewarded
         rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, judged.correct))
         loss = objective.loss(
@@ -198,7 +199,7 @@ class Learner:
             total, count = sum_over(((rewards * weighs).sum(), weighs.sum()), axis_name)
             mean = jnp.full_like(average.mean, total / jnp.where(count > 0, count, 1))
             average = F.moving_average_update(average, mean, objective.baseline_decay)
-        carry = _repeat(read.carry, objective.rollouts // rollouts)
+        carry = repeat_rows(read.carry, objective.rollouts // rollouts)
         return loss + read.penalty, ((carry, average), self._sums(judged, batch, read.decisions))
 
     # --- How it is scored ---
@@ -209,8 +210,8 @@ class Learner:
         """What is counted; of each layer and direction with an agent or attention its entropy and k at each
         step, of agents also the share of each k, and of layers that may leave words out the share that they
         read. The samples of a row stand side by side in `decisions`, and count as one together."""
-        in_rows, in_steps = _where_counted(batch, decisions[0].action.shape[1])
-        wide = _repeat(in_steps, samples)
+        in_rows, in_steps = where_counted(batch, decisions[0].action.shape[1])
+        wide = repeat_rows(in_steps, samples)
 
         def mean_of(trace: Array) -> Mean:
             where = wide.reshape(wide.shape + (1,) * (trace.ndim - wide.ndim))
@@ -255,7 +256,7 @@ class Learner:
     def _batch_sums(self, params, carry, batch: Batch, key, policy: F.Policy, task: Task, samples: int):
         """One batch of evaluation: the samples of a row stand side by side, and are averaged."""
         model = nnx.merge(self._read_graphdef, params)
-        repeated = _repeat(batch, samples)
+        repeated = repeat_rows(batch, samples)
         read: Forward = task.forward(
             model, repeated, carry, policy=policy, rngs=key, shared_key=None, deterministic=True
         )
@@ -275,7 +276,7 @@ class Learner:
         samples: int = 1,
         batch_size: int | None = None,
         task: Task | None = None,
-        advance: Callable[[float], None] = lambda share: None,
+        advance: Callable[[float], None] | None = None,
     ) -> Iterator[tuple[Batch, dict[str, Mean], tuple]]:
         """Reads a whole split; yields each batch with its sums, actions and predictions, (seeds, ...)."""
         task, carry = task or self.task, None
@@ -283,17 +284,20 @@ class Learner:
         if self._read_graphdef != self.graphdef:
             params = self._read_params(params)
         policy = self.policy(mode)
-        batches = list(task.evaluation_batches(split, batch_size, samples))
+        batches = task.evaluation_batches(split, batch_size, samples)
+        if advance is not None:
+            batches = list(batches)  # how many there are is known of all alone
         for number, batch in enumerate(batches):
             if carry is None:
-                rows = _num_rows(batch) * samples
+                rows = num_rows(batch) * samples
                 carry = jax.vmap(lambda own, key, rows=rows: task.initial_carry(self.model(own), rows, key))(
                     model_params, keys
                 )
             batch_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
             carry, sums, seen = self._evaluate_batch(params, carry, batch, batch_keys, policy, task, samples)
             yield batch, sums, seen
-            advance(1 / len(batches))
+            if advance is not None:
+                advance(1 / len(batches))
 
     def evaluate(
         self,
@@ -305,7 +309,7 @@ class Learner:
         samples: int = 1,
         batch_size: int | None = None,
         task: Task | None = None,
-        advance: Callable[[float], None] = lambda share: None,
+        advance: Callable[[float], None] | None = None,
     ) -> dict[str, np.ndarray]:
         """Metrics of a whole split, everything counted once; names lead with the split. See `summarise`.
 
@@ -384,7 +388,7 @@ class Learner:
     def _forward_rows(self, params, batch: Batch, policy: F.Policy) -> tuple[PyTree, ...]:
         """Log-probabilities, decisions, predictions and observations."""
         model, key = self.model(params), jax.random.key(0)
-        carry = self.task.initial_carry(model, _num_rows(batch), key)
+        carry = self.task.initial_carry(model, num_rows(batch), key)
         how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
         read = self.task.forward(model, batch, carry, **how)
         return read.log_probs, read.decisions, self.task.predict(read.log_probs, batch), read.observations
@@ -404,22 +408,6 @@ class Learner:
             yield batch, np.asarray(actions[layer])
 
 
-def _num_rows(batch: Batch) -> int:
-    return jax.tree.leaves(batch.inputs)[0].shape[0]
-
-
-def _repeat(tree: PyTree, times: int) -> PyTree:
-    """Every row `times` times, its copies one after the other."""
-    return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
-
-
-def _valid(batch: Batch, time: int) -> Bool[Array, "rows time"] | None:
-    """Which steps are before the end of their sequence; None where all are."""
-    if batch.seq_lengths is None:
-        return None
-    return F.length_mask(batch.seq_lengths, time)
-
-
 def _weights(batch: Batch) -> Float[Array, " rows"] | None:
     """Of each row in the loss: none of rows that only fill the batch."""
     fills = batch.mask is not None and batch.mask.ndim == 1
@@ -427,18 +415,6 @@ def _weights(batch: Batch) -> Float[Array, " rows"] | None:
         return batch.weights
     mask = batch.mask.astype(jnp.float32)
     return mask if batch.weights is None else mask * batch.weights
-
-
-def _where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
-    """The rows and the steps that count."""
-    shape = _num_rows(batch), time
-    valid, mask = _valid(batch, time), batch.mask
-    steps = jnp.ones(shape, bool) if valid is None else valid
-    if mask is None:
-        return jnp.ones(shape[:1], bool), steps
-    if mask.ndim == 2:
-        return mask.any(axis=1), steps & mask
-    return mask, steps & mask[:, None]
 
 
 def _collect(found: Sequence[dict[int, PyTree]], batch: Batch, predicted: PyTree) -> None:

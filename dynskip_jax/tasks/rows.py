@@ -1,0 +1,41 @@
+"""The rows of a batch: how many there are, copies of each, and which of them and of their steps count."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from dynskip_jax import functional as F
+from dynskip_jax.data.batching import Batch
+
+PyTree = Any
+
+
+def num_rows(batch: Batch) -> int:
+    """Returns how many rows a batch has."""
+    return jax.tree.leaves(batch.inputs)[0].shape[0]
+
+
+def repeat_rows(tree: PyTree, times: int) -> PyTree:
+    """Returns every row `times` times, its copies one after the other."""
+    return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
+
+
+def valid_steps(batch: Batch, time: int) -> Bool[Array, "rows time"] | None:
+    """Returns which steps are before the end of their sequence; None where all are."""
+    if batch.seq_lengths is None:
+        return None
+    return F.length_mask(batch.seq_lengths, time)
+
+
+def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
+    """Returns the rows and the steps that count."""
+    shape = num_rows(batch), time
+    valid, mask = valid_steps(batch, time), batch.mask
+    steps = jnp.ones(shape, bool) if valid is None else valid
+    if mask is None:
+        return jnp.ones(shape[:1], bool), steps
+    if mask.ndim == 2:
+        return mask.any(axis=1), steps & mask
+    return mask, steps & mask[:, None]
