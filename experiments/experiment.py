@@ -26,7 +26,8 @@ from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import Schedule, decay_after
 from dynskip_jax.training.stage import Sweep
 from experiments.command_line import Command
-from experiments.settings import Settings, sweep_of
+from experiments.controls import controlled, learnt_rates
+from experiments.settings import Settings, replace, sweep_of
 
 if TYPE_CHECKING:
     from experiments.trained import Trained
@@ -112,6 +113,8 @@ class Experiment:
     def __init__(self, settings: Settings):
         self.settings = settings
         self.check()
+        if settings.agent.control_of is not None:
+            self.settings = replace(settings, rates=learnt_rates(settings.agent.control_of))
 
     @property
     def name(self) -> str:
@@ -191,8 +194,11 @@ class Experiment:
 
     def check(self) -> None:
         """Raises a `UserError` where settings make no sense together."""
+        agent = self.settings.agent
+        if agent.control == "histogram" and agent.rates is None and agent.control_of is None:
+            raise UserError("--control histogram needs to know the rates: give --control-of DIR, or --rates")
         self.objective_settings()
-        for mix in _each(self.settings.agent.mix):
+        for mix in _each(agent.mix):
             F.parse_time_skip("dynamic:1", mix=mix)
         self.recurrent_options()
 
@@ -261,12 +267,21 @@ class Experiment:
         Raises:
             UserError: there is no such model.
         """
-        return F.parse_time_skip(model, **self.skip_options())
+        agent = self.settings.agent
+        return controlled(F.parse_time_skip(model, **self.skip_options()), agent.control, agent.rates)
+
+    def is_untrained(self, model: str) -> bool:
+        """Returns whether a model's agent stays as it was drawn."""
+        return self.settings.agent.control == "untrained" and isinstance(self.skip(model), F.Dynamic)
+
+    def evaluation_mode(self, model: str) -> str:
+        """Returns how a model chooses on dev and test: an agent that was never trained samples."""
+        return "sample" if self.is_untrained(model) else self.settings.agent.evaluation_mode
 
     def skip_options(self) -> dict[str, Any]:
         """Returns what time skips are made with; each takes what it has."""
         agent = self.settings.agent
-        names = ("agent_input", "empty_slots", "first_step")
+        names = ("agent", "agent_input", "empty_slots", "first_step", "rates")
         return {"mix": _each(agent.mix)[0]} | {name: getattr(agent, name) for name in names}
 
     def values(self, model: str) -> tuple[dict[str, Any], ...]:
@@ -276,9 +291,15 @@ class Experiment:
         names += _OF_SAMPLERS if skip.is_stochastic else ()
         return sweep_of(self.settings, [*names, *(_OF_SKIPPERS if _pays_for_updates(skip) else ())])
 
-    def check_sweep(self, models: Sequence[str]) -> None:
-        """Raises a `UserError` where a sweep is over what none of the models has."""
+    def check_models(self, models: Sequence[str]) -> None:
+        """Raises a `UserError` where a control, or a sweep, is of what none of the models has."""
         agent = self.settings.agent
+        choosing = [F.parse_time_skip(model, **self.skip_options()) for model in models]
+        if agent.control != "none" and not any(isinstance(skip, F.Dynamic) for skip in choosing):
+            raise UserError(
+                f"--control {agent.control} takes the place of a dynamic skip, and {', '.join(models)} has "
+                "none: name a model such as dynamic:5"
+            )
         known = (*_OF_AGENTS, *_OF_SAMPLERS, *_OF_SKIPPERS)
         swept = [name for name in known if isinstance(getattr(agent, name), tuple)]
         if agent.max_skip is not None and "max_skip" not in swept:
@@ -333,9 +354,13 @@ class Experiment:
         objective, skip = self.objective_settings(), self.skip(model)
         if not skip.is_stochastic:
             return AgentObjective(reward=objective.reward, update_cost=objective.update_cost)
-        if objective.relaxed_epochs and not skip.differentiable(objective.relaxation, False):
-            return dataclasses.replace(objective, relaxation="none", relaxed_epochs=0)
-        return objective
+        if objective.relaxed_epochs and (
+            self.is_untrained(model) or not skip.differentiable(objective.relaxation, False)
+        ):
+            unrelaxed = dict(relaxation="none", relaxed_epochs=0)
+            unrelaxed |= dict(relaxed_entropy_coef=None, relaxed_entropy_coef_final=None)
+            objective = dataclasses.replace(objective, **unrelaxed)
+        return dataclasses.replace(objective, rl_coef=0.0) if self.is_untrained(model) else objective
 
     @property
     def dtype(self) -> Any:
@@ -367,7 +392,7 @@ class Experiment:
             objective=self.objective(model),
             sweep=self.sweep(model),
             epochs=self.settings.training.epochs,
-            evaluation_mode=self.settings.agent.evaluation_mode,
+            evaluation_mode=self.evaluation_mode(model),
         )
 
     def fit_settings(self, model: str, learner: Learner) -> FitSettings:

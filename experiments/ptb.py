@@ -189,6 +189,12 @@ class LanguageModelSettings(Model):
         (50, 100, 150, 200, 200, 200, 200), "Filters of each width, from 1.", at_least=1
     )
     num_highway: int = setting(2, "Highway layers above the CNN.", at_least=0)
+    copy: Literal["none", "chosen", "expected"] = setting(
+        "none",
+        "Words of the recent past are likelier, by a gate, in models that choose among the last k states: "
+        "the word that followed the state chosen; or, expected, those that followed all k, by the "
+        "probability of each.",
+    )
     tied: bool = setting(False, "The softmax's weights are the embedding's; the last layer has its size.")
     dropout_inputs: float | None = setting(
         None, "Rate on the first layer's input, if not that of dropout.", at_least=0, below=1

@@ -23,7 +23,7 @@ from dynskip_jax.data.embedded import TOKEN
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.vocabulary import EOS
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import Previous
+from dynskip_jax.functional import Previous, TimeSkip
 from dynskip_jax.models import LanguageModel, LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding
 from dynskip_jax.nn.initializers import uniform
@@ -134,6 +134,7 @@ class PTB(Experiment):
             embedding=embedding,
             embedding_features=m.embedding_features,
             tied=m.tied,
+            copy=m.copy if _chooses(self.skip(model)) else "none",
             dropout=self.all_dropout(),
             dtype=self.dtype,
             weight_init=weight_init,
@@ -196,6 +197,8 @@ class PTB(Experiment):
             # Attention is a part of the network like any other: its MLP is trained as that is.
             agent_learning_rate=rate if self.skip(model).is_stochastic else None,
             learning_rate=1.0 if rate is None else training.learning_rate,
+            # Where words are copied, an agent has a gradient beside its rewards.
+            frozen=("agent",) if self.is_untrained(model) else (),
         )
 
     def fit_settings(self, model: str, learner: Learner) -> FitSettings:
@@ -301,3 +304,8 @@ class PTB(Experiment):
             f"next word {listed}",
             weights=lambda: None if found.weights is None else np.asarray(found.weights),
         )
+
+
+def _chooses(skip: TimeSkip) -> bool:
+    """Whether a skip says how probable each of several states is to it."""
+    return skip.max_skip > 1 and type(skip).log_distribution is not TimeSkip.log_distribution

@@ -156,13 +156,12 @@ def compared(found: Found, metrics: Sequence[str] | None, baseline: str | None) 
 
 def _rows(name: str, row: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[Row]:
     """The row of a model, or of each value of a sweep."""
-    from experiments.table import label_of
+    from experiments.table import label_of, row_name
 
-    more = [row[key] for key in ("transition", "depth_skip") if key in row]
     values = row.get("sweep") or [{"value": {}, "metrics": row["metrics"]}]
     return [
         Row(
-            label_of(", ".join([name, *more]), value["value"]),
+            label_of(row_name({**row, "model": name}), value["value"]),
             row["seeds"],
             {
                 metric: of["per_seed"]

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dynskip_jax import functional as F
 from dynskip_jax.analysis import plots
 from dynskip_jax.devices.parallel import OneDevice, Parallel
 from dynskip_jax.errors import Stopped, UserError
@@ -73,7 +74,7 @@ def run(
     """
     parallel = parallel or OneDevice()
     several = len(models) > 1
-    experiment.check_sweep(models)
+    experiment.check_models(models)
     vocabulary = experiment.vocabulary(data)
     learners = {model: experiment.learner(model, data, vocabulary) for model in models}
     fits = {model: experiment.fit_settings(model, learners[model]) for model in models}
@@ -146,7 +147,7 @@ def _run_model(
     params, keys = parallel.spread(result.params), evaluation_keys(settings.seeds)
     trained_at = time.monotonic()
     modes = evaluations(
-        experiment.settings.agent.evaluation_mode,
+        experiment.evaluation_mode(model),
         is_stochastic=experiment.skip(model).is_stochastic,
         samples=experiment.samples,
     )
@@ -173,7 +174,7 @@ def _run_model(
     best_epochs = np.split(np.asarray(result.best_epoch), len(values))
     row = {
         "model": model,
-        **_recurrence(experiment),
+        **_beyond_name(experiment, model),
         "parameters": parameters,
         "seeds": seeds,
         "metrics": by_value[selected],
@@ -218,7 +219,7 @@ def _draw_training(experiment: Experiment, data: Data, model: str, run_dir: RunD
             f"dev_agent_entropy_{layer}",
             run_dir.plots / f"policy_{layer}.png",
             f"{experiment.name} on {data.name}: {label}, the policy of layer {layer}",
-            note=f"dev, {experiment.settings.agent.evaluation_mode}, mean over seeds",
+            note=f"dev, {experiment.evaluation_mode(model)}, mean over seeds",
         )
 
 
@@ -258,10 +259,18 @@ def _of_trained(
     }
 
 
-def _recurrence(experiment: Experiment) -> dict[str, str]:
-    """What of a model its name does not say: another transition than the LSTM, a skip over depth."""
+def _beyond_name(experiment: Experiment, model: str) -> dict[str, str]:
+    """What of a model its name does not say: another transition than the LSTM, a skip over depth, what its
+    agent chooses by, and what it is a control of."""
     own, plain = experiment.settings.model, {"transition": "lstm", "depth_skip": None}
-    return {name: getattr(own, name) for name, usual in plain.items() if getattr(own, name) != usual}
+    more = {name: getattr(own, name) for name, usual in plain.items() if getattr(own, name) != usual}
+    if getattr(own, "copy", "none") != "none" and F.parse_time_skip(model).max_skip > 1:
+        more["copy"] = own.copy
+    if isinstance(F.parse_time_skip(model), F.Dynamic):
+        agent = experiment.settings.agent
+        more |= {"agent": agent.agent} if agent.agent != "mlp" else {}
+        more |= {"control": agent.control} if agent.control != "none" else {}
+    return more
 
 
 def _dataset(data: Data) -> dict[str, Any]:

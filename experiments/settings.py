@@ -21,7 +21,7 @@ class Run:
     model: str | None = setting(
         None,
         "lstm (no skip over time), fixed:k, attention:k, content:k (attention by content), dynamic:k, "
-        "skip_rnn or lstm_jump; k is how far back a skip may reach.",
+        "mean:k, random:k, skip_rnn or lstm_jump; k is how far back a skip may reach.",
     )
     compare: str | None = setting(
         None,
@@ -103,6 +103,11 @@ class Agent(AgentSettings):
     max_skip: WholeNumbers | None = setting(
         None, "K, up to the model's own, kept through the policy.", at_least=1, sweep=True
     )
+    agent: Literal["mlp", "content"] = setting(
+        "mlp",
+        "What an agent's choice is made of: an MLP over s(t), or by content: a query made of s(t) beside the "
+        "stored states.",
+    )
     agent_features: int = setting(50, "Hidden units of the agent.", at_least=1)
     agent_input: Literal["previous", "mean"] = setting(
         "previous", "What the agent sees beside the input: h of the step before, or the mean of the last K."
@@ -119,6 +124,18 @@ class Agent(AgentSettings):
         "agent", "Who chooses at the first step; carried: nobody, as in the released code."
     )
     evaluation_mode: Literal["greedy", "sample"] = setting("greedy", "How agents choose on dev and test.")
+    control: Literal["none", "untrained", "histogram", "mean"] = setting(
+        "none",
+        "What dynamic:k is put to the test with. untrained: its agent never learns, and samples on dev and "
+        "test too; histogram: k is drawn with the rates of a trained agent (--control-of) or others "
+        "(--rates); mean: that of the last k states enters. Others, of trained models: see `ceiling`.",
+    )
+    control_of: str | None = setting(
+        None, "A finished run folder of one model with an agent, whose rates on dev are those of histogram."
+    )
+    rates: tuple[float, ...] | None = setting(
+        None, "Rates of histogram and of random:k, one for each k; by default all alike.", at_least=0
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,7 +192,7 @@ class Settings:
 
     def kept(self) -> dict[str, Any]:
         """Returns what a run's configuration holds: all but the models' names, folders and devices."""
-        elsewhere = {"run": ("model", "compare", "run_dir"), "data": ("data",)}
+        elsewhere = {"run": ("model", "compare", "run_dir"), "data": ("data",), "agent": ("control_of",)}
         return {
             name: {key: value for key, value in group.items() if key not in elsewhere.get(name, ())}
             for name, group in dataclasses.asdict(self).items()

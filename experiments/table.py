@@ -43,7 +43,7 @@ def print_table(
             ]
             # All values of a sweep have taken this time together.
             shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
-            table.add_row(label_of(_row_name(result), row["value"]), *cells, *shared)
+            table.add_row(label_of(row_name(result), row["value"]), *cells, *shared)
     published = experiment.published(models, data)
     if published:
         table.add_section()
@@ -154,7 +154,10 @@ def draw_sweep(
         )
 
 
-def _row_name(result: Mapping[str, Any]) -> str:
-    """A model's name in a table, with what its own name does not say."""
-    more = [result[name] for name in ("transition", "depth_skip") if name in result]
-    return ", ".join([result["model"], *more])
+def row_name(row: Mapping[str, Any]) -> str:
+    """Returns a model's name in a table, with what its own name does not say."""
+    more = [row[name] for name in ("transition", "depth_skip") if name in row]
+    more += [f"by {row[name]}" for name in ("agent",) if name in row]
+    more += [f"copies: {row[name]}" for name in ("copy",) if name in row]
+    more += [f"control: {row[name]}" for name in ("control",) if name in row]
+    return ", ".join([row["model"], *more])

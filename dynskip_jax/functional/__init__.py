@@ -26,6 +26,7 @@ from dynskip_jax.functional.baselines import (
     moving_average_value,
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
+from dynskip_jax.functional.copying import Copies, copied_log_likelihood, copied_log_probs, followers
 from dynskip_jax.functional.crf import (
     FORBIDDEN,
     CRFParams,
@@ -49,7 +50,7 @@ from dynskip_jax.functional.depth_skips import (
 )
 from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask, zoneout
 from dynskip_jax.functional.dynamic_evaluation import GradientScale, adapt, gradient_scale
-from dynskip_jax.functional.neural_cache import CacheCarry, cached_log_likelihood, empty_cache
+from dynskip_jax.functional.neural_cache import NO_WORD, CacheCarry, cached_log_likelihood, empty_cache
 from dynskip_jax.functional.policy import MODES, Policy
 from dynskip_jax.functional.pooling import pool_states
 from dynskip_jax.functional.product import activate, product, row
@@ -71,6 +72,7 @@ from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, segment_starts
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.skipping import Reading, read_skipping
+from dynskip_jax.functional.stored import History, Slots, Stored, observed_in
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
     Attention,
@@ -81,7 +83,9 @@ from dynskip_jax.functional.time_skips import (
     Fixed,
     JumpParams,
     LSTMJump,
+    Mean,
     Previous,
+    Random,
     SkipInputs,
     SkipRNN,
     TimeSkip,
@@ -114,6 +118,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "MODES",
+    "NO_WORD",
     "PLSTM",
     "RELAXATIONS",
     "TIME_SKIPS",
@@ -126,6 +131,7 @@ __all__ = [
     "CharFilters",
     "Choice",
     "ContentAttention",
+    "Copies",
     "Decision",
     "DepthSkip",
     "Dynamic",
@@ -137,16 +143,19 @@ __all__ = [
     "GradientScale",
     "Highway",
     "HighwayParams",
+    "History",
     "Initializers",
     "JumpParams",
     "LSTMJump",
     "LSTMParams",
     "LSTMState",
     "LayerParams",
+    "Mean",
     "MovingAverage",
     "Peephole",
     "Policy",
     "Previous",
+    "Random",
     "Reading",
     "Recurrence",
     "RecurrentHighway",
@@ -154,7 +163,9 @@ __all__ = [
     "SkipInputs",
     "SkipOutput",
     "SkipRNN",
+    "Slots",
     "StepInputs",
+    "Stored",
     "TimeSkip",
     "ToGates",
     "ToInternal",
@@ -174,6 +185,8 @@ __all__ = [
     "choice_noise",
     "choose",
     "content_logits",
+    "copied_log_likelihood",
+    "copied_log_probs",
     "crf_constrain",
     "crf_decode",
     "crf_log_likelihood",
@@ -188,6 +201,7 @@ __all__ = [
     "empty_cache",
     "entropy",
     "flip_sequences",
+    "followers",
     "gated_window",
     "gradient_scale",
     "highway",
@@ -199,6 +213,7 @@ __all__ = [
     "moving_average_start",
     "moving_average_update",
     "moving_average_value",
+    "observed_in",
     "parse_depth_skip",
     "parse_time_skip",
     "parse_transition",

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.relaxation import Relaxation
+from dynskip_jax.functional.stored import Stored
 
 # How the next state is chosen: one is drawn, or the most probable one is taken; or none is chosen, and a
 # relaxation weighs all of them (see `relaxation.py`).
@@ -74,7 +75,7 @@ def agent_logits(
 def content_logits(
     params: AgentParams,
     units_x: Float[Array, "*batch units"],
-    slots: Float[Array, "*batch K hidden"],
+    stored: Stored,
     allowed: Bool[Array, "*batch_or_1 K"] | None = None,
 ) -> Float[Array, "*batch K"]:
     """Logits by content: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).
@@ -82,12 +83,12 @@ def content_logits(
     Args:
         params: the agent's weights; w_out is (units, hidden).
         units_x: `project_agent_input(params, x)`, (*batch, units).
-        slots: the last K stored h, newest first.
+        stored: the last K stored h.
         allowed: as in `agent_logits`.
     """
-    h = slots[..., 0, :]
+    h = stored.newest
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
-    logits = jnp.sum(query[..., None, :] * slots, axis=-1) / math.sqrt(h.shape[-1])
+    logits = stored.compare(query) / math.sqrt(h.shape[-1])
     return _where_allowed(logits + row(params.b_out, logits), allowed)
 
 

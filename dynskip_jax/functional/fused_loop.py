@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.fused_step import Call, StepPlan, backward, forward
 from dynskip_jax.functional.recurrence import dropped, mixed
+from dynskip_jax.functional.stored import Rows, observed_in
 from dynskip_jax.functional.time_skips import Choice, SkipInputs, TimeSkip
 
 
@@ -271,18 +272,13 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
             d_choice = _added(d_choice, _float_rows(cotangents.choices, t))
             d_observation, d_own_before = _undo_choice(plan, loop, residuals, t, d_choice, d_own)
             emitted = (d_choice, d_own)
-            d_observation = jnp.where(t > 0, d_observation, 0)
+            d_observation = jax.tree.map(lambda d, t=t: jnp.where(t > 0, d, 0), d_observation)
             if skip.observed == "previous":
                 d_newest = list(d_newest)
                 d_newest[plan.observed] = d_newest[plan.observed] + d_observation
             else:
                 adjoints = list(adjoints)
-                spread = (
-                    jnp.flip(d_observation, 1) if skip.observed == "slots" else d_observation[:, None] / K
-                )
-                if skip.observed == "mean":
-                    spread = jnp.broadcast_to(spread, (batch, K, spread.shape[-1]))
-                adjoints[plan.observed] = _add(adjoints[plan.observed], t, spread)
+                adjoints[plan.observed] = _add(adjoints[plan.observed], t, _unobserve(plan, d_observation))
             arriving = _added(d_own_before, _float_rows(cotangents.owns, t - 1))
             d_own = jax.tree.map(lambda new, old: jnp.where(t > 0, new, old), arriving, d_own)
 
@@ -493,22 +489,28 @@ def _undo_choices(plan: Plan, loop: Loop, residuals: _Residuals, d_choices: Choi
     return d_skip, SkipInputs(projected=d_projected, temperature=d_temperature)
 
 
-def _observe(plan: Plan, history: Array, t: Int[Array, ""], newest: Array) -> Array:
+def _observe(plan: Plan, history: Array, t: Int[Array, ""], newest: Array) -> Any:
     """What the choice at step t observes."""
     if plan.skip.observed == "previous":
         return newest
     window = lax.dynamic_slice_in_dim(history, t, plan.K, axis=1)
+    if plan.skip.observed == "stored":
+        return Rows(window)
     return window.mean(axis=1) if plan.skip.observed == "mean" else jnp.flip(window, axis=1)
 
 
-def observe_all_steps(plan: Plan, history: Float[Array, "batch rows hidden"], time: int) -> Array:
-    """What the choices of all steps observe, (batch, time, hidden) or (batch, time, K, hidden)."""
-    K = plan.K
-    if plan.skip.observed == "previous":
-        return history[:, K - 1 : K - 1 + time]
-    rows = jnp.arange(time)[:, None] + jnp.arange(K)[None, ::-1]
-    windows = history[:, rows]
-    return windows.mean(axis=2) if plan.skip.observed == "mean" else windows
+def _unobserve(plan: Plan, d_observation: Any) -> Float[Array, "batch K hidden"]:
+    """The transpose of `_observe`, where it sees more than the newest state: the adjoint of the window."""
+    if plan.skip.observed == "stored":
+        return d_observation.rows
+    if plan.skip.observed == "slots":
+        return jnp.flip(d_observation, 1)
+    return jnp.repeat(d_observation[:, None] / plan.K, plan.K, axis=1)
+
+
+def observe_all_steps(plan: Plan, history: Float[Array, "batch rows hidden"], time: int) -> Any:
+    """What the choices of all steps observe."""
+    return observed_in(history, plan.skip.observed, plan.K, time)
 
 
 # Which states enter a step, and the transpose of that.

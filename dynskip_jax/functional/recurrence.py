@@ -18,6 +18,7 @@ from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
 from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.stored import Slots
 from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip, check_mix
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
 
@@ -319,6 +320,7 @@ def prev_state(
         "previous": lambda: slots[..., 0, :],
         "mean": lambda: slots.mean(axis=-2),
         "slots": lambda: slots,
+        "stored": lambda: Slots(slots),
     }[skip.observed]()
     choice, own = skip.choose(params.skip, seen, observation, carry.own, policy.mode)
     decision = skip.decide(params.skip, seen, observation, carry.own, choice, policy.mode)

@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.keys import split_each
+from dynskip_jax.models.copying import Copier, Copy, CopyCarry, no_words
 from dynskip_jax.nn.cells import Initializer, drawn_key
 from dynskip_jax.nn.cells import shared_key as shared_noise_key
 from dynskip_jax.nn.linear import Linear
@@ -67,11 +70,14 @@ class LanguageModelOutput(NamedTuple):
     """What the model says of each position.
 
     Attributes:
-        logits: unnormalised log-probabilities of the next token, (batch, time, vocabulary).
+        logits: unnormalised log-probabilities of the next token, (batch, time, vocabulary); where words are
+            copied, log-probabilities with them.
         decisions: one trace per layer, bottom first.
         states: the top layer's h, (batch, time, hidden).
         dropped_states: what the softmax saw of it, after dropout.
         observations: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
+        of_softmax: the logits of the softmax alone, where words are copied; None where none are.
+        copies: what may be copied; likewise.
     """
 
     logits: Float[Array, "batch time vocabulary"]
@@ -79,6 +85,14 @@ class LanguageModelOutput(NamedTuple):
     states: Float[Array, "batch time hidden"]
     dropped_states: Float[Array, "batch time hidden"]
     observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
+    of_softmax: Float[Array, "batch time vocabulary"] | None = None
+    copies: F.Copies | None = None
+
+    def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
+        """Returns log p of these tokens, in nats."""
+        logits = self.logits if self.of_softmax is None else self.of_softmax
+        found = -optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        return found if self.copies is None else F.copied_log_likelihood(self.copies, found, targets)
 
 
 class LanguageModel(nnx.Module):
@@ -95,6 +109,8 @@ class LanguageModel(nnx.Module):
             first layer's size).
         embedding_features: size of that table.
         tied: the softmax's weights are the table (Inan et al. 2017); the last layer then has its size.
+        copy: whether, and how, words of the recent past are copied by the choice of the last layer's skip,
+            which then is one among K states; see `Copier`.
         dropout: see `LanguageModelDropout`; a number: `LanguageModelDropout.everywhere`.
         dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
         weight_init: initializer of every weight and bias outside `cell_options`.
@@ -113,6 +129,7 @@ class LanguageModel(nnx.Module):
         embedding: nnx.Module | None = None,
         embedding_features: int | None = None,
         tied: bool = False,
+        copy: Copy = "none",
         dropout: float | LanguageModelDropout = 0.0,
         dtype: Any = None,
         weight_init: Initializer,
@@ -150,6 +167,9 @@ class LanguageModel(nnx.Module):
             cell_options=[{"weight_dropout": dropout.weights, **options} for options in cell_options],
             rngs=rngs,
         )
+        self.copier = nnx.data(None)
+        if copy != "none":
+            self.copier = Copier(features[-1], copy, weight_init=weight_init, dtype=dtype, rngs=rngs)
         self.tied = tied
         self.dtype = dtype
         if tied:
@@ -178,15 +198,27 @@ class LanguageModel(nnx.Module):
 
     def initialize_carry(
         self, batch_size: int, rngs: nnx.Rngs | nnx.RngStream | Array | None = None
-    ) -> tuple[F.SkipCarry, ...]:
+    ) -> tuple[F.SkipCarry, ...] | CopyCarry:
         """Returns each layer's initial carry for a batch of streams; see `SkipStack`."""
-        return self.stack.initialize_carry(batch_size, rngs)
+        layers = self.stack.initialize_carry(batch_size, rngs)
+        return layers if self.copier is None else CopyCarry(layers, no_words(batch_size, self._max_skip))
+
+    def restart_carry(self, carry: Any) -> Any:
+        """Keeps each layer's newest state and forgets the others, and the words behind them."""
+        if self.copier is None:
+            return self.stack.restart_carry(carry)
+        return CopyCarry(self.stack.restart_carry(carry.layers), jnp.full_like(carry.words, F.NO_WORD))
+
+    @property
+    def _max_skip(self) -> int:
+        """K of the skip that chooses what is copied."""
+        return self.stack.layers[-1].cell.skip.max_skip
 
     def __call__(
         self,
         tokens: Int[Array, "batch time"],
         *,
-        initial_carry: tuple[F.SkipCarry, ...] | None = None,
+        initial_carry: tuple[F.SkipCarry, ...] | CopyCarry | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         policy: F.Policy | None = None,
         rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
@@ -219,9 +251,15 @@ class LanguageModel(nnx.Module):
                 rngs = drawn_key(rngs)
                 shared_key = shared_noise_key(rngs)
             words_key, weight_key = jax.random.split(shared_key)
+        layers, earlier = initial_carry, None
+        if self.copier is not None:
+            if initial_carry is None:
+                carry_key, rngs = split_each(drawn_key(rngs), 2)
+                initial_carry = self.initialize_carry(len(tokens), carry_key)
+            layers, earlier = initial_carry
         carry, outputs = self.stack(
             self._embed(tokens, words_key),
-            initial_carry=initial_carry,
+            initial_carry=layers,
             actions=actions,
             policy=policy,
             rngs=rngs,
@@ -232,6 +270,21 @@ class LanguageModel(nnx.Module):
         output = LanguageModelOutput(
             self._logits(outputs.h), outputs.decisions, outputs.states, outputs.h, outputs.observations
         )
+        if self.copier is not None:
+            words, earlier = F.followers(tokens, earlier)
+            cell = self.stack.layers[-1].cell
+            copies = self.copier(
+                cell,
+                layers[-1],
+                outputs.observations[-1],
+                outputs.decisions[-1].action,
+                outputs.h,
+                words,
+                cell._policy(policy=policy, deterministic=deterministic),
+            )
+            logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
+            output = output._replace(logits=logits, of_softmax=output.logits, copies=copies)
+            carry = CopyCarry(carry, earlier)
         return (carry, output) if return_carry else output
 
     def _embed(

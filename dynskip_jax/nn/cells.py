@@ -239,7 +239,7 @@ class SkipCell(nnx.RNNCellBase):
             deterministic: overrides the cell's own setting.
         """
         mode = self._policy(policy=policy, deterministic=deterministic).mode
-        samples = self.skip.is_stochastic and not replayed and mode not in ("greedy", "soft")
+        samples = self.skip.draws(mode, replayed)
         drops = self.recurrent_dropout > 0 or any(rate > 0 for rate in self.zoneout)
         return samples or (drops and not self._is_deterministic(deterministic))
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
@@ -133,11 +132,11 @@ class LanguageModelling(Task):
     def _read(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any):
         """The forward pass without penalties, and the model's output."""
         if self.restart_buffer:
-            carry = model.stack.restart_carry(carry)
+            carry = model.restart_carry(carry)
         carry, output = model(batch.inputs, initial_carry=carry, return_carry=True, **how)
-        nll = optax.softmax_cross_entropy_with_integer_labels(output.logits, batch.targets)
+        log_likelihood = output.log_likelihood(batch.targets)
         of_target = jnp.take_along_axis(output.logits, batch.targets[..., None], axis=-1)[..., 0]
-        of_targets = OfTargets(-nll, output.logits.max(-1) - of_target - nll)
+        of_targets = OfTargets(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
         return Forward(of_targets, output.decisions, carry, observations=output.observations), output
 
     def judge(self, log_probs: OfTargets, batch: Batch) -> Judged:

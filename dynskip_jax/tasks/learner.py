@@ -23,7 +23,7 @@ from dynskip_jax.training.objective import AgentObjective, AgentStage
 from dynskip_jax.training.stage import Sweep
 
 PyTree = Any
-MOST_SHARES = 20  # K up to which the share of each k is counted
+MOST_SHARES = 1000  # K up to which the share of each k is counted
 _STEP_OF_LENGTHS = 8  # to whose multiples single examples are padded
 
 
@@ -230,8 +230,10 @@ class Learner:
                 sums[f"{who}_entropy_{i}"] = mean_of(decision.entropy)
                 sums[f"{who}_skip_{i}"] = mean_of(decision.action)
                 if skip.is_stochastic and skip.max_skip <= MOST_SHARES:
-                    chosen = jax.nn.one_hot(decision.action - 1, skip.max_skip, dtype=jnp.float32)
-                    sums[f"agent_share_{i}"] = mean_of(chosen)
+                    # No one-hot vectors: K may be large.
+                    chosen = jnp.where(wide, decision.action - 1, skip.max_skip)  # padding: out of range
+                    times = jnp.zeros(skip.max_skip).at[chosen].add(1 / samples, mode="drop")
+                    sums[f"agent_share_{i}"] = Mean(times, in_steps.sum(dtype=jnp.float32))
             if decision.update is not None:
                 read = sums[f"share_read_{i}"] = mean_of(decision.update)
                 earlier = sums.get("share_read", Mean(*map(jnp.zeros_like, read)))

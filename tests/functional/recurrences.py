@@ -34,6 +34,8 @@ TIME_SKIPS = {
     "content": F.ContentAttention(3, 0.5),
     "dynamic": F.Dynamic(3, 0.5),
     "dynamic-content": F.Dynamic(3, 0.5, agent="content"),
+    "mean": F.Mean(3, 0.5),
+    "random": F.Random(3, 0.5, rates=(1.0, 0.0, 3.0)),
     "skip-rnn": F.SkipRNN(update_bias=0.0),
     "lstm-jump": F.LSTMJump(max_jump=2, read_steps=1, max_jumps=3),
 }

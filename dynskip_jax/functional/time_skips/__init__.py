@@ -11,7 +11,9 @@ from dynskip_jax.functional.time_skips.base import Choice, Decision, SkipInputs,
 from dynskip_jax.functional.time_skips.dynamic import Dynamic
 from dynskip_jax.functional.time_skips.fixed import Fixed
 from dynskip_jax.functional.time_skips.lstm_jump import JumpParams, LSTMJump
+from dynskip_jax.functional.time_skips.mean import Mean
 from dynskip_jax.functional.time_skips.previous import Previous
+from dynskip_jax.functional.time_skips.random import Random
 from dynskip_jax.functional.time_skips.skip_rnn import SkipRNN, UpdateParams
 
 TIME_SKIPS: dict[str, type[TimeSkip]] = kinds(__name__, TimeSkip)
@@ -26,7 +28,9 @@ __all__ = [
     "Fixed",
     "JumpParams",
     "LSTMJump",
+    "Mean",
     "Previous",
+    "Random",
     "SkipInputs",
     "SkipRNN",
     "TimeSkip",
@@ -37,7 +41,8 @@ __all__ = [
 
 
 def parse_time_skip(text: str, **options: Any) -> TimeSkip:
-    """Reads `lstm` (no skip), `fixed:k`, `attention:k`, `content:k`, `dynamic:k`, `skip_rnn` or `lstm_jump`.
+    """Reads the name of a model: `lstm` (no skip), `skip_rnn`, `lstm_jump`; or with k, how far back it may
+    reach: `fixed:k`, `attention:k`, `content:k`, `dynamic:k`, `mean:k` or `random:k`.
 
     Args:
         text: the name, as on the command line.
@@ -59,5 +64,7 @@ def parse_time_skip(text: str, **options: Any) -> TimeSkip:
         options["max_skip"] = int(number)
     else:  # such a skip has neither K nor λ
         options = {name: value for name, value in options.items() if name not in ("max_skip", "mix")}
-    fields = {field.name for field in dataclasses.fields(kind)} - ({"agent"} if name == "content" else set())
+    fields = {field.name for field in dataclasses.fields(kind)}
+    if issubclass(kind, Attention):  # its name says what it compares
+        fields -= {"agent"}
     return kind(**{name: value for name, value in options.items() if name in fields})

@@ -12,7 +12,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
-Observed = Literal["previous", "mean", "slots"]
+Observed = Literal["previous", "mean", "slots", "stored"]
 
 
 class Choice(NamedTuple):
@@ -121,7 +121,9 @@ class TimeSkip:
 
     @property
     def observed(self) -> Observed:
-        """What is seen of the stored states: the `previous` one, their `mean`, or all K `slots`."""
+        """What is seen of the stored states: the `previous` one, their `mean`, all K `slots`; or what is
+        `stored`, to be compared with (see `stored.py`), which costs less.
+        """
         return "previous"
 
     def observed_array(self, transition: Transition) -> str:
@@ -159,19 +161,24 @@ class TimeSkip:
         """What a decision draws, `fold_in(own key, own step)` being the key of each; None without chance."""
         return None
 
+    def draws(self, mode: ActionMode, replayed: bool) -> bool:
+        """Whether a decision is left to chance, and needs a key."""
+        return self.is_stochastic and not replayed and mode not in ("greedy", "soft")
+
     def differentiable(self, mode: ActionMode, replayed: bool) -> bool:
         """Whether a gradient flows through the choice: through its `weights` or its `update`."""
         return False
 
     def choose(
-        self, params: Any, inputs: SkipInputs, observation: Array, own: Any, mode: ActionMode
+        self, params: Any, inputs: SkipInputs, observation: Any, own: Any, mode: ActionMode
     ) -> tuple[Choice, Any]:
         """Decides.
 
         Args:
             params: from `init`.
             inputs: what needs no state.
-            observation: what is `observed`, (*batch, hidden), or (*batch, K, hidden) of all slots.
+            observation: what is `observed`: (*batch, hidden); (*batch, K, hidden) of all slots, the newest
+                first; or `Stored`.
             own: what the skip carries.
             mode: `sample`, `greedy` or a relaxation.
 
@@ -180,8 +187,30 @@ class TimeSkip:
         """
         return Choice(), own
 
+    def log_distribution(
+        self,
+        params: Any,
+        x: Float[Array, "*batch in"],
+        step: Int[Array, "*batch"],
+        observation: Any,
+        policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
+    ) -> Float[Array, "*batch K"]:
+        """Returns log π of each of the K states, in nats, differentiable in all it is made of.
+
+        Args:
+            params: from `init`.
+            x: inputs of the layer; `*batch` may contain the time axis.
+            step: how many steps were taken before.
+            observation: as in `choose`.
+            policy_mask: False for skips that may not be chosen.
+
+        Raises:
+            UserError: this skip does not choose among K states.
+        """
+        raise UserError(f"{type(self).__name__} has no distribution over the last K states")
+
     def decide(
-        self, params: Any, inputs: SkipInputs, observation: Array, own: Any, choice: Choice, mode: ActionMode
+        self, params: Any, inputs: SkipInputs, observation: Any, own: Any, choice: Choice, mode: ActionMode
     ) -> Decision:
         """The trace of a choice; the arguments are those of `choose`, and what it returned."""
         certain = jnp.zeros(inputs.step.shape, observation.dtype)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from dynskip_jax.functional.agent import choice_noise, choose, entropy
 from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, relaxed_weights
 from dynskip_jax.functional.time_skips.base import Choice, Decision, SkipInputs
-from dynskip_jax.functional.time_skips.windowed import Agented, log_softmax, slot_of
+from dynskip_jax.functional.time_skips.windowed import Agented, log_softmax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Dynamic(Agented):
     def choose(self, params, inputs, observation, own, mode):
         """See `TimeSkip`."""
         if inputs.action is not None:
-            return self.carried_first(inputs, Choice(slot=slot_of(inputs.action, self.max_skip))), own
+            return self.carried_first(inputs, Choice(slot=self.slot_of(inputs.action))), own
         logits = self.logits(params, inputs, jax.lax.stop_gradient(observation))
         if mode in RELAXATIONS:
             weights = relaxed_weights(log_softmax(logits), inputs.noise, mode, inputs.temperature)

@@ -1,6 +1,7 @@
 """What skips over time that look back over the last K states have in common."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,10 @@ class Windowed(TimeSkip):
         newest = newest.reshape((1,) * (choice.weights.ndim - 1) + (-1,))
         return choice._replace(weights=jnp.where(first[..., None], newest, choice.weights))
 
+    def slot_of(self, action: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
+        """The slot in 0..K-1 of a skip k in 1..K; 0 for the 0 that stands at padding."""
+        return jnp.clip(action.astype(jnp.int32) - 1, 0, self.max_skip - 1)
+
     def without_credit(self, inputs: SkipInputs, decision: Decision) -> Decision:
         """The decision, without credit at a first step that is not the agent's."""
         if not self.forgets_carried:
@@ -86,7 +91,7 @@ class Agented(Windowed):
     @property
     def observed(self) -> Observed:
         """See `TimeSkip`."""
-        return "slots" if self.agent == "content" else self.agent_input
+        return "stored" if self.agent == "content" else self.agent_input
 
     def init(self, key, in_features, hidden, units, init) -> AgentParams:
         """Draws the agent's weights; see `TimeSkip`."""
@@ -113,10 +118,16 @@ class Agented(Windowed):
         """
         return project_agent_input(params, jax.lax.stop_gradient(x) if self.is_stochastic else x)
 
-    def logits(self, params: AgentParams, inputs: SkipInputs, observation: Array) -> Float[Array, "*batch K"]:
+    def logits(self, params: AgentParams, inputs: SkipInputs, observation: Any) -> Float[Array, "*batch K"]:
         """Unnormalised log-probabilities of the K states."""
         score = content_logits if self.agent == "content" else agent_logits
         return score(params, inputs.projected, observation, inputs.allowed)
+
+    def log_distribution(self, params, x, step, observation, policy_mask=None):
+        """See `TimeSkip`."""
+        allowed = self.allowed(step, policy_mask)
+        inputs = SkipInputs(project_agent_input(params, x), step, allowed=allowed)
+        return log_softmax(self.logits(params, inputs, observation))
 
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
@@ -152,8 +163,3 @@ class Agented(Windowed):
 def log_softmax(logits: Float[Array, "*batch K"]) -> Float[Array, "*batch K"]:
     """log P, Eq. 1, in nats."""
     return jax.nn.log_softmax(logits, axis=-1)
-
-
-def slot_of(action: Int[Array, "*batch"], max_skip: int) -> Int[Array, "*batch"]:
-    """The slot in 0..K-1 of a skip k in 1..K; 0 for the 0 that stands at padding."""
-    return jnp.clip(action.astype(jnp.int32) - 1, 0, max_skip - 1)

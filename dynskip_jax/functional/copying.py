@@ -1,0 +1,86 @@
+"""Copying words of the recent past: that behind the state a skip goes back to, or behind all of them.
+
+A pointer sentinel (Merity et al. 2017, "Pointer sentinel mixture models") whose pointer is the skip's own
+choice among the last K states, hard or in expectation.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax.functional.neural_cache import NO_WORD
+
+_NOTHING = 1e-30  # in place of a probability of 0, whose logarithm has no gradient
+
+
+class Copies(NamedTuple):
+    """What may be copied at each step, and how willingly.
+
+    Attributes:
+        words: token ids, (batch, time, choices); `NO_WORD` for none.
+        weights: how much of the copying goes to each; they sum to 1 over the choices.
+        gate: log-odds of copying, log g / (1 - g), (batch, time).
+    """
+
+    words: Int[Array, "batch time choices"]
+    weights: Float[Array, "batch time choices"]
+    gate: Float[Array, "batch time"]
+
+
+def followers(
+    tokens: Int[Array, "batch time"], earlier: Int[Array, "batch K_less_one"]
+) -> tuple[Int[Array, "batch time K"], Int[Array, "batch K_less_one"]]:
+    """Returns the word that followed State(t-k), the input of step t-k+1, for each k.
+
+    Args:
+        tokens: the inputs of a segment.
+        earlier: the K - 1 inputs before it, `NO_WORD` before the first.
+
+    Returns:
+        Token ids, those of k = 1 first, which are the tokens themselves; and what the next segment finds
+        earlier.
+    """
+    K, time = earlier.shape[1] + 1, tokens.shape[1]
+    words = jnp.concatenate([earlier, tokens], axis=1)
+    places = jnp.arange(time)[:, None] + (K - 1) - jnp.arange(K)[None]
+    return words[:, places], words[:, time:]
+
+
+def copied_log_likelihood(
+    copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
+) -> Float[Array, "batch time"]:
+    """Returns log p of the targets, in nats, from what the softmax alone says of them.
+
+        p(w) = (1 - g m) p_softmax(w) + g Σ_k π_k 1[w_k = w],    m = Σ_k π_k 1[there is a word w_k].
+
+    Args:
+        copies: what may be copied.
+        log_likelihood: log p_softmax of the targets.
+        targets: token ids.
+    """
+    hit = jnp.sum(jnp.where(copies.words == targets[..., None], copies.weights, 0), axis=-1)
+    return _mixed(copies, log_likelihood, hit)
+
+
+def copied_log_probs(
+    copies: Copies, log_probs: Float[Array, "batch time vocabulary"]
+) -> Float[Array, "batch time vocabulary"]:
+    """Returns log p of every word; `copied_log_likelihood` costs less where one is asked for."""
+
+    def add(row, words, weights):
+        return row.at[words].add(weights, mode="drop")
+
+    nowhere = jnp.where(copies.words == NO_WORD, log_probs.shape[-1], copies.words)
+    hit = jax.vmap(jax.vmap(add))(jnp.zeros_like(log_probs), nowhere, copies.weights)
+    return _mixed(copies, log_probs, hit)
+
+
+def _mixed(copies: Copies, log_probs: Array, hit: Array) -> Array:
+    log_g, log_kept = jax.nn.log_sigmoid(copies.gate), jax.nn.log_sigmoid(-copies.gate)
+    # 1 - g m as (1 - g) + g (1 - m): it is never 0.
+    lost = jnp.sum(jnp.where(copies.words == NO_WORD, copies.weights, 0), axis=-1)
+    log_kept = jnp.logaddexp(log_kept, log_g + jnp.log(jnp.maximum(lost, _NOTHING)))
+    wider = (slice(None), slice(None)) + (None,) * (log_probs.ndim - 2)
+    return jnp.logaddexp(log_kept[wider] + log_probs, log_g[wider] + jnp.log(jnp.maximum(hit, _NOTHING)))

@@ -1,0 +1,105 @@
+"""The stored states as an agent by content sees them: compared with a query, and never copied for it.
+
+They are those of one step, or those of all steps at once, which overlap: one product of matrices compares
+them all.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Slots(NamedTuple):
+    """The K states of a buffer.
+
+    Attributes:
+        slots: h(t-1), h(t-2), … h(t-K), (*batch, K, hidden).
+    """
+
+    slots: Float[Array, "*batch K hidden"]
+
+    @property
+    def newest(self) -> Float[Array, "*batch hidden"]:
+        """h(t-1)."""
+        return self.slots[..., 0, :]
+
+    def compare(self, query: Float[Array, "*batch hidden"]) -> Float[Array, "*batch K"]:
+        """Returns q · h(t-k) for each k."""
+        return jnp.sum(query[..., None, :] * self.slots, axis=-1)
+
+
+class Rows(NamedTuple):
+    """The K states before a step as rows of a history.
+
+    Attributes:
+        rows: h(t-K), … h(t-1), (batch, K, hidden).
+    """
+
+    rows: Float[Array, "batch K hidden"]
+
+    @property
+    def newest(self) -> Float[Array, "batch hidden"]:
+        """h(t-1)."""
+        return self.rows[:, -1]
+
+    def compare(self, query: Float[Array, "batch hidden"]) -> Float[Array, "batch K"]:
+        """Returns q · h(t-k) for each k."""
+        return jnp.flip(jnp.sum(query[:, None] * self.rows, axis=-1), axis=1)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("max_skip",))
+@dataclasses.dataclass(frozen=True)
+class History:
+    """The K states before each of several steps.
+
+    Attributes:
+        rows: the K states before the first step and those of all steps but the last, the oldest first,
+            (batch, K + time - 1, hidden).
+        max_skip: K.
+    """
+
+    rows: Float[Array, "batch rows hidden"]
+    max_skip: int
+
+    @property
+    def newest(self) -> Float[Array, "batch time hidden"]:
+        """h(t-1)."""
+        return self.rows[:, self.max_skip - 1 :]
+
+    def compare(self, query: Float[Array, "batch time hidden"]) -> Float[Array, "batch time K"]:
+        """Returns q(t) · h(t-k) for each step and k."""
+        K, time = self.max_skip, query.shape[1]
+        # Every query meets every row; of these the K rows before its step are kept.
+        products = jnp.einsum("bth,brh->btr", query, self.rows, precision=jax.lax.Precision.HIGHEST)
+        wanted = jnp.arange(time)[:, None] + (K - 1) - jnp.arange(K)[None]
+        return jnp.take_along_axis(products, wanted[None], axis=2, mode="promise_in_bounds")
+
+
+Stored = Slots | Rows | History
+
+
+def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip: int, time: int) -> Any:
+    """Returns what the choices of several steps observe.
+
+    Args:
+        history: the K states before the first step, then those of the steps, the oldest first; at least
+            K + time - 1 rows.
+        kind: `TimeSkip.observed`.
+        max_skip: K.
+        time: how many steps.
+
+    Returns:
+        (batch, time, hidden); (batch, time, K, hidden), the newest first; or `History`.
+    """
+    K = max_skip
+    if kind == "stored":
+        return History(history[:, : K - 1 + time], K)
+    if kind == "previous":
+        return history[:, K - 1 : K - 1 + time]
+    rows = jnp.arange(time)[:, None] + jnp.arange(K)[None, ::-1]
+    windows = history[:, rows]
+    return windows.mean(axis=2) if kind == "mean" else windows

@@ -1,0 +1,32 @@
+"""The mean of the last K states: what a choice among them has to beat, without any."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from dynskip_jax.functional.time_skips.base import Choice, Decision
+from dynskip_jax.functional.time_skips.windowed import Windowed
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean(Windowed):
+    """The mean of the last K states enters. `Decision.action` is K."""
+
+    name: ClassVar[str] = "mean"
+
+    def choose(self, params, inputs, observation, own, mode):
+        """See `TimeSkip`."""
+        weights = jnp.full((*inputs.step.shape, self.max_skip), 1 / self.max_skip, observation.dtype)
+        return self.carried_first(inputs, Choice(weights=weights)), own
+
+    def log_distribution(self, params, x, step, observation, policy_mask=None):
+        """See `TimeSkip`."""
+        return jnp.full((*step.shape, self.max_skip), -math.log(self.max_skip), x.dtype)
+
+    def decide(self, params, inputs, observation, own, choice, mode) -> Decision:
+        """See `TimeSkip`."""
+        certain = jnp.zeros(inputs.step.shape, observation.dtype)
+        k = jnp.full(inputs.step.shape, self.max_skip, jnp.int32)
+        return self.without_credit(inputs, Decision(k, certain, certain))

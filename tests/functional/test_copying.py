@@ -1,0 +1,112 @@
+"""Copying words of the recent past: against loops, and what it must leave alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+from dynskip_jax import functional as F
+
+BATCH, TIME, K, VOCABULARY = 3, 7, 4, 5
+
+
+@pytest.fixture
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def problem(seed, choices=K, empty=0.3):
+    rng = np.random.default_rng(seed)
+    words = rng.integers(0, VOCABULARY, (BATCH, TIME, choices))
+    words = np.where(rng.random(words.shape) < empty, F.NO_WORD, words)
+    weights = rng.dirichlet(np.ones(choices), (BATCH, TIME))
+    gate = rng.normal(size=(BATCH, TIME)) * 2
+    logits = rng.normal(size=(BATCH, TIME, VOCABULARY))
+    return F.Copies(jnp.array(words), jnp.array(weights), jnp.array(gate)), jax.nn.log_softmax(logits)
+
+
+def oracle(copies, log_probs):
+    """p(w) = (1 - g m) p_softmax(w) + g Σ_k π_k 1[w_k = w], by loops."""
+    result = np.zeros(log_probs.shape)
+    for b, t in np.ndindex(BATCH, TIME):
+        g = 1 / (1 + np.exp(-float(copies.gate[b, t])))
+        p, m = np.zeros(VOCABULARY), 0.0
+        for word, weight in zip(copies.words[b, t], copies.weights[b, t], strict=True):
+            if word != F.NO_WORD:
+                p[word] += g * weight
+                m += weight
+        result[b, t] = p + (1 - g * m) * np.exp(log_probs[b, t])
+    return result
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 10_000), choices=st.integers(1, 6), empty=st.sampled_from([0.0, 0.4, 1.0]))
+def test_the_mixture_is_its_definition_and_sums_to_one(seed, choices, empty):
+    with jax.enable_x64(True):
+        copies, log_probs = problem(seed, choices, empty)
+        found = np.exp(F.copied_log_probs(copies, log_probs))
+        np.testing.assert_allclose(found, oracle(copies, np.asarray(log_probs)), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-9)
+        for word in range(VOCABULARY):
+            targets = jnp.full((BATCH, TIME), word)
+            one = F.copied_log_likelihood(copies, log_probs[..., word], targets)
+            np.testing.assert_allclose(np.exp(one), found[..., word], rtol=1e-9)
+
+
+def test_gradients_equal_differences(double_precision):
+    copies, log_probs = problem(1)
+    targets = jnp.zeros((BATCH, TIME), int)
+
+    def loss(weights, gate, log_probs):
+        return F.copied_log_likelihood(copies._replace(weights=weights, gate=gate), log_probs, targets).sum()
+
+    check_grads(loss, (copies.weights, copies.gate, log_probs[..., 0]), order=1, modes=["rev"], rtol=1e-6)
+
+
+def test_gradients_stay_finite_where_the_gate_is_shut_or_wide_open():
+    copies, log_probs = problem(2, empty=0.0)
+    for gate in (-200.0, 200.0):
+        shut = copies._replace(gate=jnp.full_like(copies.gate, gate), words=jnp.ones_like(copies.words))
+
+        def loss(gate, log_probs, shut=shut):
+            targets = jnp.zeros((BATCH, TIME), int)  # which no word that could be copied is
+            return F.copied_log_likelihood(shut._replace(gate=gate), log_probs, targets).sum()
+
+        value, gradient = jax.value_and_grad(loss, (0, 1))(shut.gate, log_probs[..., 0].astype(jnp.float32))
+        assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in gradient)
+
+
+@pytest.mark.parametrize("cuts", [(0,), (3,), (1, 2, 5)])
+def test_the_word_behind_each_state_by_a_loop_and_across_segments(cuts):
+    tokens = np.random.default_rng(0).integers(0, 90, (BATCH, TIME))
+    earlier, found = jnp.full((BATCH, K - 1), F.NO_WORD), []
+    for part in np.split(tokens, cuts, axis=1):
+        words, earlier = F.followers(jnp.array(part), earlier)
+        found.append(words)
+    found = np.concatenate(found, axis=1)
+    for t in range(TIME):
+        for k in range(1, K + 1):
+            # State(t-k) was made of token t-k; the token that followed it is t-k+1.
+            expected = tokens[:, t - k + 1] if t - k + 1 >= 0 else np.full(BATCH, F.NO_WORD)
+            np.testing.assert_array_equal(found[:, t, k - 1], expected)
+
+
+@pytest.mark.parametrize("kind", ["previous", "mean", "slots", "stored"])
+def test_what_is_observed_at_all_steps_is_what_each_step_observes(kind, double_precision):
+    history = jax.random.normal(jax.random.key(0), (BATCH, K + TIME, 2))
+    query = jax.random.normal(jax.random.key(1), (BATCH, TIME, 2))
+    found = F.observed_in(history, kind, K, TIME)
+    for t in range(TIME):
+        slots = jnp.flip(history[:, t : t + K], axis=1)
+        expected = {"previous": slots[:, 0], "mean": slots.mean(1), "slots": slots, "stored": slots}[kind]
+        if kind == "stored":
+            np.testing.assert_allclose(found.newest[:, t], slots[:, 0])
+            one_step = F.Slots(slots).compare(query[:, t])
+            np.testing.assert_allclose(found.compare(query)[:, t], one_step, rtol=1e-12)
+            np.testing.assert_allclose(one_step, np.einsum("bkh,bh->bk", slots, query[:, t]), rtol=1e-12)
+        else:
+            np.testing.assert_allclose(found[:, t], expected, rtol=1e-12)
