@@ -1,11 +1,15 @@
 """Controls: what stands in the place of a learnt choice, so that it can be said what the choice is worth."""
 
+import re
+
 import numpy as np
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.results import rows_of
 from dynskip_jax.runs.trained import finished_runs
+
+_SHARE = re.compile(r"dev_agent_share_\d+")  # of a layer, as its agent chooses on dev
 
 
 def controlled(skip: F.TimeSkip, control: str, rates: tuple[float, ...] | None) -> F.TimeSkip:
@@ -33,8 +37,7 @@ def learnt_rates(run_dir: str) -> tuple[float, ...]:
     found = {}
     for model, run in finished_runs(run_dir).items():
         metrics = rows_of(run.result())[0]["metrics"]
-        shares = [of["mean"] for name, of in metrics.items() if name.startswith("dev_agent_share_")]
-        shares = [of for of in shares if np.ndim(of) == 1]
+        shares = [of["mean"] for name, of in metrics.items() if _SHARE.fullmatch(name)]
         if shares:
             found[model] = np.mean(shares, axis=0)
     if len(found) != 1:

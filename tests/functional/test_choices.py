@@ -263,3 +263,39 @@ def test_known_models_are_read():
     assert F.parse_time_skip("dynamic:10", agent="content") == F.Dynamic(10, agent="content")
     assert F.parse_time_skip("skip_rnn", mix=0.5) == F.SkipRNN()
     assert F.parse_time_skip("lstm_jump", max_jump=3) == F.LSTMJump(max_jump=3)
+
+
+@pytest.mark.parametrize("mode", ["sample", "greedy"])
+@pytest.mark.parametrize("rates", [None, (3.0, 0.0, 1.0, 1.0)])
+def test_random_choices_have_their_rates_in_every_mode_and_nothing_to_learn(rates, mode):
+    count = 20_000
+    skip, x = F.Random(K, 0.5, rates=rates), jnp.ones((count, 2, INPUT))
+    recurrence = F.Recurrence(skip)
+    params = recurrence.init(jax.random.key(0), INPUT, HIDDEN)
+    assert params.skip is None
+    zeros = jnp.zeros((count, HIDDEN))
+    carry = F.initial_carry(jax.random.key(1), recurrence, F.LSTMState(zeros, zeros))
+    _, out = F.unroll(params, carry, x, recurrence, policy=F.Policy(mode))
+    p = np.ones(K) / K if rates is None else np.array(rates) / sum(rates)
+    for t in range(2):
+        found = np.bincount(out.decision.action[:, t], minlength=K + 1)[1:] / count
+        assert (np.abs(found - p) <= 4.5 * np.sqrt(p * (1 - p) / count)).all()
+    assert not np.any(out.decision.log_prob) and not np.any(out.decision.entropy)
+    log_probs = skip.log_distribution(None, x, jnp.zeros((count, 2), jnp.int32), None)
+    np.testing.assert_allclose(np.exp(log_probs[0, 0]), p, rtol=1e-6, atol=1e-30)
+    again = jnp.full((count, 2), 3)
+    replayed = F.unroll(params, carry, x, recurrence, actions=again)[1].decision.action
+    np.testing.assert_array_equal(replayed, again)
+
+
+def test_the_mean_is_attention_that_prefers_nothing():
+    x = jax.random.normal(jax.random.key(0), (5, 6, INPUT))
+    attention = F.Recurrence(F.Attention(K, 0.5))
+    params = attention.init(jax.random.key(0), INPUT, HIDDEN, agent_features=UNITS)
+    params = params._replace(skip=jax.tree.map(jnp.zeros_like, params.skip))
+    zeros = jnp.zeros((5, HIDDEN))
+    outputs = []
+    for recurrence in (attention, F.Recurrence(F.Mean(K, 0.5))):
+        carry = F.initial_carry(jax.random.key(1), recurrence, F.LSTMState(zeros, zeros))
+        outputs.append(F.unroll(params, carry, x, recurrence)[1].h)
+    np.testing.assert_allclose(*outputs, rtol=1e-6)

@@ -61,6 +61,7 @@ def test_gradients_equal_differences(double_precision):
     copies, log_probs = problem(1)
     targets = jnp.zeros((BATCH, TIME), int)
 
+    @jax.jit  # differences are asked for with NumPy's arrays
     def loss(weights, gate, log_probs):
         return F.copied_log_likelihood(copies._replace(weights=weights, gate=gate), log_probs, targets).sum()
 

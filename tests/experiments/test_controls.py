@@ -1,0 +1,85 @@
+"""Controls of a learnt choice, by flag, and words copied by it: what is trained, and what the table says."""
+
+import jax
+import numpy as np
+import pytest
+from commands import SMALL_PTB, assert_user_error, row_of, settings_of
+
+from dynskip_jax.training.step import seed_keys
+from experiments import ptb, trained
+
+PTB = ptb.COMMAND
+FAR = ("--model", "dynamic:4", "--agent", "content", "--copy", "expected")
+
+
+@pytest.fixture(scope="module")
+def copying(command, corpus_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("controls") / "copying"
+    outcome = command(PTB, "--data", corpus_folder, *FAR, *SMALL_PTB, "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    return folder, outcome
+
+
+def test_a_model_that_copies_is_trained_explained_and_writes(command, copying):
+    folder, outcome = copying
+    assert "dynamic:4, by content, copies: expected" in " ".join(outcome.out.split())
+    shares = row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]
+    np.testing.assert_allclose(sum(shares), 1, rtol=1e-5)
+    explained = command(PTB, "explain", "--run-dir", folder, "--text", "a b c a b")
+    assert explained.status == 0, explained.err
+    written = command(PTB, "generate", "--run-dir", folder, "--words", 5)
+    assert written.status == 0 and written.out.split(), written.err
+
+
+def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(
+    command, corpus_folder, tmp_path, copying
+):
+    """And the control's does not, though the gradient is there: it stays as it was drawn."""
+    arguments = ("--data", corpus_folder, *FAR, *SMALL_PTB, "--control", "untrained")
+    outcome = command(PTB, *arguments, "--run-dir", tmp_path / "untrained")
+    assert outcome.status == 0, outcome.err
+    assert "control: untrained" in " ".join(outcome.out.split())
+    for folder, learns in ((copying[0], True), (tmp_path / "untrained", False)):
+        (found,) = trained.load_all(folder, 0).values()
+        drawn = found.learner.init(seed_keys((0,)).init[0])
+        agents = [params["stack"]["layers"][0]["cell"]["agent"] for params in (found.params, drawn)]
+        moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *agents)
+        assert (max(jax.tree.leaves(moved)) > 1e-4) == learns
+
+
+def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(command, corpus_folder, tmp_path, copying):
+    folder = tmp_path / "histogram"
+    arguments = ("--data", corpus_folder, *FAR, *SMALL_PTB, "--control", "histogram")
+    outcome = command(PTB, *arguments, "--control-of", copying[0], "--run-dir", folder)
+    assert outcome.status == 0, outcome.err
+    shares = row_of(copying[0])["metrics"]["dev_agent_share_1"]["mean"]
+    np.testing.assert_allclose(settings_of(folder)["rates"], shares, atol=1e-6)
+    assert "control_of" not in settings_of(folder)
+    # Nothing of the other run is asked for again.
+    explained = command(PTB, "explain", "--run-dir", folder, "--text", "a b c")
+    assert explained.status == 0, explained.err
+
+
+@pytest.mark.slow
+def test_the_mean_and_random_choices_are_models_too(command, corpus_folder, tmp_path):
+    arguments = ("--data", corpus_folder, "--compare", "mean:3,random:3,dynamic:3", "--control", "mean")
+    outcome = command(PTB, *arguments, *SMALL_PTB, "--run-dir", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+    assert "dynamic:3, control: mean" in " ".join(outcome.out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--model", "lstm", "--control", "untrained"), "dynamic skip"),
+        (("--model", "dynamic:3", "--control", "histogram"), "--control-of"),
+        (("--model", "dynamic:3", "--control", "histogram", "--rates", "1,2"), "3 rates"),
+        (("--model", "random:2", "--rates", "0,0"), "rates"),
+        (("--model", "dynamic:3", "--control-of", "nowhere"), "nowhere"),
+    ],
+    ids=["no choice", "no rates", "too few rates", "rates of nothing", "no such run"],
+)
+def test_a_control_that_makes_no_sense_is_refused(command, corpus_folder, here, arguments, named):
+    outcome = command(PTB, "--data", corpus_folder, *arguments, *SMALL_PTB)
+    assert_user_error(outcome, named)
+    assert not list(here.iterdir())
