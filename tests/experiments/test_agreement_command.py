@@ -1,0 +1,26 @@
+"""The command `experiments.agreement` at a tiny size."""
+
+import pytest
+from commands import assert_user_error, row_of
+
+from experiments import agreement
+
+SMALL = ("--features", 4, "--agent-features", 2, "--batch-size", 20, "--devices", 1, "--train-examples", 60)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr("dynskip_jax.data.agreement.DEFAULT_SIZES", {"train": 60, "dev": 20, "test": 20})
+
+
+def test_it_trains_says_how_often_choices_are_right_and_reads_a_text(command, few, tmp_path):
+    arguments = ("--length", 12, "--model", "dynamic:11", *SMALL, "--relaxed-epochs", 1, "--epochs", 2)
+    outcome = command(agreement.COMMAND, *arguments, "--run-dir", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+    (exact,) = row_of(tmp_path / "run")["metrics"]["test_exact_decisions"]["per_seed"]
+    assert 0 <= exact <= 1
+    read = command(agreement.COMMAND, "explain", "--run-dir", tmp_path / "run")
+    assert read.status == 0, read.err
+    for text, named in (("w1 zebra )a", "zebra"), ("w1 w2 )a", "closes a clause")):
+        wrong = command(agreement.COMMAND, "explain", "--run-dir", tmp_path / "run", "--text", text)
+        assert_user_error(wrong, named)
