@@ -18,9 +18,14 @@ from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.step import TrainState, make_step, seed_keys, start_state
 from experiments.ptb import COMMAND, LanguageSettings
 from experiments.ptb_experiment import PTB
-from experiments.settings import resolve
+from experiments.settings import replace, resolve
 
-MODELS = ("lstm", "dynamic:5")
+# Models by name, and the settings in which they differ from the preset.
+MODELS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "lstm": ("lstm", {}),
+    "dynamic:5": ("dynamic:5", {}),
+    "dynamic:200, by content, copying": ("dynamic:200", {"agent": "content", "copy": "expected"}),
+}
 _SEGMENTS = 4  # as many different batches are read in turn
 
 
@@ -47,7 +52,10 @@ def contestants(chosen: LanguageSettings, vocabulary: int) -> list[Contestant]:
     From here on the process keeps the memory it frees, as experiments do.
     """
     keep_freed_memory()
-    return [_contestant(model, chosen, vocabulary) for model in MODELS]
+    return [
+        _contestant(name, model, replace(chosen, **flags), vocabulary)
+        for name, (model, flags) in MODELS.items()
+    ]
 
 
 def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
@@ -64,7 +72,7 @@ def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
     )
 
 
-def _contestant(model: str, chosen: LanguageSettings, vocabulary: int) -> Contestant:
+def _contestant(name: str, model: str, chosen: LanguageSettings, vocabulary: int) -> Contestant:
     corpus = synthetic_corpus(tokens_per_step(chosen) * _SEGMENTS + 1, vocabulary)
     experiment = PTB(chosen)
     learner = experiment.learner(model, corpus, corpus.vocabulary)
@@ -81,7 +89,7 @@ def _contestant(model: str, chosen: LanguageSettings, vocabulary: int) -> Contes
 
         return Ready(step)
 
-    return Contestant(model, prepare)
+    return Contestant(name, prepare)
 
 
 def trainer(

@@ -11,7 +11,7 @@ import numpy as np
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.runs.run_dir import RunDir, file_name
-from experiments.report_table import Line, cells, headings, tables
+from experiments.report_table import Line, tables
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -31,6 +31,9 @@ _LATEX = {
 _MINUS = re.compile(r"(?<![\w-])-(?=\d)")
 _NO_METRICS = {"step", "epoch", "examples", "tokens", "split"}  # of a record
 _BOUNDS = ("mean", "sd", "low", "high")
+_LATEX_HEADINGS = ("model", "seeds", "mean ± sd", "± 95 %", "difference", "± 95 %", "pairs")
+_SEEDS, _PAIRS = 1, 6  # columns
+_STRUT = r"\rule{0pt}{2.6ex}"  # room below a line
 
 
 def csv_text(lines: Sequence[Line]) -> str:
@@ -53,15 +56,53 @@ def csv_text(lines: Sequence[Line]) -> str:
 
 
 def latex_text(lines: Sequence[Line]) -> str:
-    """Returns a tabular that needs no package, with a block of rows for each metric."""
-    rows = [r"% mean, standard deviation (sd) and 95 % confidence interval (Student's t) over seeds;"]
-    rows += [r"% differences to the first row or the baseline, seed by seed", r"\begin{tabular}{lrrrrrr}"]
-    for title, own in tables(lines).items():
-        rows += [r"\hline", rf"\multicolumn{{7}}{{l}}{{\textit{{{latex_escaped(title)}}}}} \\"]
-        rows += [_latex_row(headings(own)), r"\hline"]
-        rows += [_latex_row([line.row.name, *cells(line)]) for line in own]
-    rows.append(r"\hline")
-    return "\n".join([*rows, r"\end{tabular}"]) + "\n"
+    """Returns a tabular that needs no package, with a block of rows for each metric and corpus.
+
+    Percentages are without their sign, which stands in the block's title, and intervals are written as half
+    their width: so a row has room between the margins. Columns in which nothing stands are left out, and so
+    are the pairs where they are as many as the seeds.
+    """
+    blocks = {
+        title + (", %" if own[0].form.endswith("%") else ""): [_latex_cells(line) for line in own]
+        for title, own in tables(lines).items()
+    }
+    rows = [row for block in blocks.values() for row in block]
+    kept = [n for n in range(len(_LATEX_HEADINGS)) if any(row[n] for row in rows)]
+    if all(row[_PAIRS] in ("", row[_SEEDS]) for row in rows):
+        kept = [n for n in kept if n != _PAIRS]
+    text = [
+        "% mean, standard deviation (sd) and half of the 95 % confidence interval (Student's t) over seeds;",
+        "% differences to the first row or the baseline, seed by seed",
+        r"{\footnotesize\setlength{\tabcolsep}{4pt}%",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(kept) - 1)}@{{}}}}",
+        r"\hline",
+        _STRUT + _latex_row([_LATEX_HEADINGS[n] for n in kept]),
+    ]
+    for title, block in blocks.items():
+        heading = rf"{_STRUT}\textit{{{latex_escaped(title)}}}"
+        text += [r"\hline", rf"\multicolumn{{{len(kept)}}}{{@{{}}l@{{}}}}{{{heading}}} \\"]
+        text += [_latex_row([row[n] for n in kept]) for row in block]
+    return "\n".join([*text, r"\hline", r"\end{tabular}}"]) + "\n"
+
+
+def _latex_cells(line: Line) -> list[str]:
+    """Name, seeds, mean ± sd, half of its interval, the difference, half of its interval, its pairs."""
+    percent, form = line.form.endswith("%"), line.form.replace("%", "f")
+
+    def number(value: float, sign: str = "") -> str:
+        return f"{100 * value if percent else value:{sign}{form}}"
+
+    texts = []
+    for interval, sign in ((line.own, ""), (line.difference, "+")):
+        if interval is None or interval.count == 0:
+            texts += ["", "", ""]
+            continue
+        several = interval.count > 1
+        spread = f" ± {number(interval.sd)}" if several and not sign else ""
+        half = f"±{number((interval.high - interval.low) / 2)}" if several else ""
+        texts += [number(interval.mean, sign) + spread, half, str(interval.count)]
+    mean, half, seeds, *difference = texts
+    return [line.row.name, seeds, mean, half, *difference]
 
 
 def latex_escaped(text: str) -> str:

@@ -50,11 +50,22 @@ class Line(NamedTuple):
 
 
 def tables(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """Returns the lines of each table, by its title: those of one metric on one corpus."""
+    """Returns the lines of each table, by its title: those of one metric on one corpus.
+
+    Where corpora have one name and differ, as one with word vectors and without, their titles end in the
+    first digits of their fingerprints.
+    """
     found: dict[tuple, list[Line]] = {}
     for line in lines:
         found.setdefault((line.metric, line.row.data), []).append(line)
-    return {f"{own[0].heading} on {name} ({metric})": own for (metric, (name, _)), own in found.items()}
+    prints: dict[str, set[str]] = {}
+    for _, (name, fingerprint) in found:
+        prints.setdefault(name, set()).add(fingerprint)
+    titles = {}
+    for (metric, (name, fingerprint)), own in found.items():
+        which = f", data {fingerprint[:8]}" if len(prints[name]) > 1 else ""
+        titles[f"{own[0].heading} on {name} ({metric}){which}"] = own
+    return titles
 
 
 def headings(lines: Sequence[Line]) -> list[str]:

@@ -262,3 +262,12 @@ def test_the_reference_has_every_package():
         else:
             expected = {f"{package}.{module}" for module in modules}
         assert set(listed) == expected and len(listed) == len(expected)
+
+
+def test_the_reference_has_every_constant():
+    """They have no docstrings to be shown with: a table says what they are."""
+    text = (ROOT / "docs" / "api" / "functional.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([A-Z_]+)`", text))
+    assert listed == {name for name in F.__all__ if name.isupper() and not isinstance(getattr(F, name), type)}
+    for mode in F.MODES:
+        assert f"`{mode}`" in text, mode

@@ -503,7 +503,7 @@ def _draw_probabilities(
     axes.set_xticks(places[(places > axes.get_xlim()[0]) & (places < axes.get_xlim()[1])], labels=[])
     axes.tick_params(labelsize=_SMALL, length=0)
     axes.set_ylabel("probability", size=_SMALL)
-    axes.yaxis.set_label_coords(-0.5 / (_WIDTH - _LEFT - _RIGHT), 0.5)  # the same in each row
+    axes.yaxis.set_label_coords(-0.55 / (_WIDTH - _LEFT - _RIGHT), 0.5)  # the same in each row
     axes.grid(True, color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "bottom", "left"]].set_visible(False)

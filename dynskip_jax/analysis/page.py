@@ -19,14 +19,16 @@ h1 { font-size: 1.3rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
 p { margin: .3rem 0; } .about { color: #666; }
 .words { line-height: 2.6; margin: .8rem 0; }
 .word { display: inline-block; position: relative; padding: 0 .25em; margin: 0 .05em; border-radius: .3em;
-  cursor: default; line-height: 1.6; white-space: pre; border: 1px solid transparent; }
-.word:focus { outline: none; } .word.here { border-color: #222; font-weight: 600; }
-.word small { position: absolute; left: 0; right: 0; top: 100%; text-align: center; font-size: .7rem;
-  line-height: 1; color: #222; font-weight: 400; }
+  cursor: default; line-height: 1.6; white-space: pre; border: 2px solid transparent; min-width: 1.5em;
+  text-align: center; }
+.word:focus { outline: none; } .word.here { border-color: #222; }
+.word small { position: absolute; left: 50%; top: 100%; transform: translateX(-50%); font-size: .7rem;
+  line-height: 1; margin-top: 3px; color: #222; }
 .told { min-height: 4.6em; padding: .5rem .8rem; background: #f5f5f5; border-radius: .4em; }
+.told:empty::before { content: "no word yet"; color: #888; }
 .told b { font-weight: 600; }
-.bar { display: inline-block; height: .7em; border-radius: .15em; margin-right: .3em; }
-.k { display: inline-block; width: 10.5em; white-space: pre; }
+.bar { position: absolute; left: 6.6em; top: .4em; height: .7em; border-radius: .15em; }
+.k { display: inline-block; position: relative; width: 11em; white-space: pre; }
 """
 _SCRIPT = """
 for (const panel of document.querySelectorAll('section')) {
@@ -35,7 +37,7 @@ for (const panel of document.querySelectorAll('section')) {
   let kept = null;
   function clear() {
     for (const word of words) {
-      word.classList.remove('here'); word.style.background = '';
+      word.classList.remove('here'); word.style.background = word.style.borderColor = '';
       const small = word.querySelector('small'); if (small) small.remove();
     }
   }
@@ -57,12 +59,13 @@ for (const panel of document.querySelectorAll('section')) {
       const entry = line(all, ''), bar = document.createElement('span');
       entry.className = 'k'; bar.className = 'bar';
       bar.style.width = (4 * weight) + 'em'; bar.style.background = data.colors[k];
-      entry.append(bar, 'k = ' + k + '  ' + weight.toFixed(3));
+      entry.append('k = ' + k + '  ' + weight.toFixed(3), bar);
       const origin = words[t - k];
       if (origin) {
         const share = Math.max(weight, k === row.reached ? 0.15 : 0);
         if (share >= 0.01) origin.style.background = 'color-mix(in srgb, ' + data.colors[k] + ' '
-          + Math.round(70 * share) + '%, white)';
+          + Math.round(80 * Math.sqrt(share)) + '%, white)';
+        if (k === row.reached) origin.style.borderColor = data.colors[k];
         if (weight >= 0.01 || k === row.reached) {
           const small = document.createElement('small');
           small.textContent = weight.toFixed(2); origin.append(small);
@@ -100,7 +103,8 @@ def page_html(title: str, panels: Mapping[str, Reading], says: Mapping[str, str]
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>",
         f"<h1>{html.escape(title)}</h1>",
         '<p class="about">Put the mouse on a word, or click it to keep it: earlier words are coloured by how '
-        "probable it was, or with attention by how much it weighed, that their state entered here.</p>",
+        "probable it was, or with attention by how much it weighed, that their state entered here. The one "
+        "that was reached has a frame in its colour.</p>",
     ]
     parts += [f"<p>{html.escape(name)}: {html.escape(said)}</p>" for name, said in says.items()]
     for name, reading in panels.items():

@@ -216,7 +216,9 @@ def action_distribution(
         rows: the words that the rows stand for; positions 0, 1, … if not given.
     """
     figure, axes = _figure(title, note)
-    image = _heat_map(axes, _shares(counts).T)
+    shares = _shares(counts).T
+    # Up to the largest share: a policy that prefers nothing would be white else.
+    image = _heat_map(axes, shares, np.nanmax(shares, initial=0.0) or 1.0)
     if rows is None:
         axes.set_xlabel("position t")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -366,9 +368,9 @@ def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:
     return np.where(totals > 0, counts / np.maximum(totals, 1), np.nan)
 
 
-def _heat_map(axes: Axes, shares: np.ndarray) -> Any:
+def _heat_map(axes: Axes, shares: np.ndarray, most: float = 1.0) -> Any:
     colors = matplotlib.colormaps["Blues"].with_extremes(bad="0.93")
-    return axes.imshow(shares, cmap=colors, vmin=0, vmax=1, aspect="auto", origin="lower")
+    return axes.imshow(shares, cmap=colors, vmin=0, vmax=most, aspect="auto", origin="lower")
 
 
 def _label_skips(axis: Any, num_actions: int) -> None:

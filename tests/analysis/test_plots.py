@@ -166,10 +166,12 @@ def test_action_distribution_normalises_each_position(tmp_path):
     path = tmp_path / "1.png"
     counts = np.array([[1, 1], [3000, 1000], [0, 0]])
     action_distribution(counts, path, "choices", "embedded corpus")
-    for share in (0.25, 0.5, 0.75):
-        assert shows(path, colormaps["Blues"](share)), share
+    for share in (0.25, 0.5, 0.75):  # of which the largest has the darkest colour
+        assert shows(path, colormaps["Blues"](share / 0.75)), share
     assert shows(path, (0.93, 0.93, 0.93))  # the position that was never reached
-    assert not shows(path, colormaps["Blues"](0.4))
+    assert not shows(path, colormaps["Blues"](0.4 / 0.75))
+    action_distribution(np.zeros((2, 2), int), tmp_path / "2.png", "no choices")
+    assert shows(tmp_path / "2.png", (0.93, 0.93, 0.93))
     assert pyplot.get_fignums() == []
 
 

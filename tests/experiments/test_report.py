@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import statistics
+import subprocess
 import sys
 
 import numpy as np
@@ -14,7 +15,8 @@ from scipy import stats
 
 from dynskip_jax.analysis.intervals import paired_difference, t_interval
 from experiments import report
-from experiments.report_files import latex_escaped
+from experiments.report_files import latex_escaped, latex_text
+from experiments.report_table import Line, Row, tables
 
 
 def numbers_of(folder, metric):
@@ -59,10 +61,20 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     # LaTeX: as many columns in each row as are declared, and nothing that it would read as its own.
     text = (tmp_path / "t.tex").read_text()
     assert text.isascii() and re.search(r"\\textit\{test perplexity on letters \(test\\_perplexity\)\}", text)
+    (columns,) = re.findall(r"\\begin\{tabular\}\{@\{\}(l?r+)@\{\}\}", text)
     for line in text.splitlines():
         if line.endswith(r"\\") and "multicolumn" not in line:
-            assert line.count("&") == 6
+            assert line.count("&") == len(columns) - 1
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    (row,) = re.findall(r"^compared: dynamic:3 & (.*) \\\\$", text[text.index(r"test\_perplexity") :], re.M)[
+        :1
+    ]
+    _, mean, half, difference, *_ = (cell.replace("$", "").strip() for cell in row.split("&"))
+    assert mean == f"{np.mean(dynamic):.2f} \\pm {np.std(dynamic, ddof=1):.2f}"
+    own = stats.ttest_1samp(dynamic, 0).confidence_interval(0.95)
+    assert half == f"\\pm{(own.high - own.low) / 2:.2f}"
+    assert float(difference) == pytest.approx(np.mean(dynamic) - np.mean(lstm), abs=0.006)
 
     # The files are there now, and stay as they are.
     before = (tmp_path / "t.csv").read_bytes()
@@ -166,6 +178,49 @@ def test_without_the_library_event_files_are_an_error_of_one_line(
     outcome = command(report.main, compared_ptb.folder, "--tensorboard", tmp_path / "events")
     assert_user_error(outcome, "pip install 'dynskip_jax[tensorboard]'")
     assert not (tmp_path / "events").exists()
+
+
+def line_of(name, metric, form, values, fingerprint="1" * 64, base=None):
+    row = Row(name, range(len(values)), {metric: values}, ("corpus_a", fingerprint), 10)
+    difference = base and paired_difference(dict(enumerate(values)), dict(enumerate(base)))
+    return Line(row, metric, metric.replace("_", " "), form, t_interval(values), difference)
+
+
+def test_corpora_of_one_name_have_tables_of_their_own():
+    lines = [
+        line_of(name, "f1", ".2%", [0.5], fingerprint * 64) for name, fingerprint in (("a", "1"), ("b", "2"))
+    ]
+    assert {title: [line.row.name for line in own] for title, own in tables(lines).items()} == {
+        "f1 on corpus_a (f1), data 11111111": ["a"],
+        "f1 on corpus_a (f1), data 22222222": ["b"],
+    }
+    assert list(tables(lines[:1])) == ["f1 on corpus_a (f1)"]
+
+
+def test_latex_leaves_out_columns_in_which_nothing_stands():
+    text = latex_text([line_of("alone", "f1", ".2%", [0.5])])
+    assert "model & seeds & mean $\\pm$ sd \\\\" in text and "alone & 1 & 50.00 \\\\" in text
+    assert "(f1), \\%}" in text
+    some = line_of("b", "f1", ".2%", [0.25, 0.5, 0.75], base=[0.5, 0.5])
+    assert "& pairs" in latex_text([some]) and "& 2 \\\\" in latex_text([some])
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex to compile the table with")
+def test_the_table_compiles_and_stays_between_the_margins(tmp_path):
+    """In plain `article`, names with all that LaTeX would read as its own among them."""
+    deep, odd = "vec: dynamic:5, gated_output", (r"a_b {5%} & \x ~^#$", "<|> λ=0.5 β τ ± – é 日本")
+    lines = [line_of("vec: lstm", "test_f1", ".2%", [0.8652, 0.86, 0.87])]
+    lines += [line_of(deep, "test_f1", ".2%", [0.85, 0.861, 0.8], base=[0.9, 0.85, 0.7])]
+    lines += [line_of(name, "test_perplexity", ".2f", [115.1, 112.8], "2" * 64, base=[116.0]) for name in odd]
+    (tmp_path / "table.tex").write_text(latex_text(lines))
+    table = r"\begin{table}\centering\input{table}\end{table}"
+    page = rf"\documentclass{{article}}\begin{{document}}{table}\end{{document}}"
+    (tmp_path / "page.tex").write_text(page)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    made = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, timeout=120)
+    log = (tmp_path / "page.log").read_text("latin-1")
+    assert made.returncode == 0 and "Overfull" not in log and "Missing character" not in log, log
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_names_in_latex():

@@ -1,0 +1,93 @@
+"""A language model that copies: its probabilities, its carry, and whose choice it goes by."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.analysis.reading import distribution, generate
+from dynskip_jax.errors import UserError
+from dynskip_jax.models import LanguageModel
+from dynskip_jax.nn.initializers import uniform
+
+VOCABULARY, K, BATCH, TIME = 9, 4, 3, 12
+SKIPS = {
+    "by content": F.Dynamic(K, 0.5, agent="content"),
+    "by an MLP": F.Dynamic(K, 0.5),
+    "attention": F.ContentAttention(K, 0.5),
+    "random": F.Random(K, 0.5, rates=(1.0, 2.0, 3.0, 0.0)),
+    "mean": F.Mean(K, 0.5),
+}
+TOKENS = jax.random.randint(jax.random.key(1), (BATCH, TIME), 0, VOCABULARY)
+
+
+def model(skip, copy):
+    return LanguageModel(
+        VOCABULARY, 6, (F.Previous(), skip), copy=copy, weight_init=uniform(0.7), rngs=nnx.Rngs(0)
+    )
+
+
+@pytest.mark.parametrize("copy", ["chosen", "expected"])
+@pytest.mark.parametrize("name", SKIPS)
+def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(name, copy):
+    trained = model(SKIPS[name], copy)
+    start = trained.initialize_carry(BATCH, jax.random.key(2))
+    _, whole = trained(TOKENS, initial_carry=start, return_carry=True)
+    np.testing.assert_allclose(np.exp(whole.logits).sum(-1), 1, rtol=1e-5)
+    of_targets = np.take_along_axis(np.asarray(whole.logits), np.asarray(TOKENS)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(whole.log_likelihood(TOKENS), of_targets, rtol=1e-4, atol=1e-5)
+    carry, first = trained(TOKENS[:, :5], initial_carry=start, return_carry=True)
+    _, rest = trained(TOKENS[:, 5:], initial_carry=carry, return_carry=True)
+    parts = np.concatenate([first.logits, rest.logits], axis=1)
+    np.testing.assert_allclose(parts, whole.logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["by content", "by an MLP", "attention"])
+def test_what_is_expected_is_the_agents_own_distribution(name):
+    trained = model(SKIPS[name], "expected")
+    output = trained(TOKENS, rngs=jax.random.key(3))
+    for row in range(BATCH):
+        observation = jax.tree.map(lambda leaf, row=row: leaf[row], output.observations[-1])
+        found = distribution(trained.stack.layers[-1].cell, observation)
+        np.testing.assert_allclose(output.copies.weights[row], found, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_chosen_is_the_word_behind_the_state_that_entered():
+    output = model(SKIPS["by content"], "chosen")(TOKENS, rngs=jax.random.key(3))
+    for (row, t), k in np.ndenumerate(np.asarray(output.decisions[-1].action)):
+        expected = int(TOKENS[row, t - k + 1]) if t - k + 1 >= 0 else F.NO_WORD
+        assert int(output.copies.words[row, t, 0]) == expected
+    relaxed = model(SKIPS["by content"], "chosen")(TOKENS, policy=F.Policy("soft"))
+    assert relaxed.copies.words.shape == (BATCH, TIME, K)
+
+
+@pytest.mark.parametrize("name", ["by content", "attention"])
+def test_a_gradient_reaches_the_agent_through_what_is_copied(name):
+    graphdef, params = nnx.split(model(SKIPS[name], "expected"))
+
+    def loss(params):
+        output = nnx.merge(graphdef, params)(TOKENS[:, :-1], policy=F.Policy("greedy"))
+        return -output.log_likelihood(TOKENS[:, 1:]).sum()
+
+    gradient = jax.grad(loss)(params)["stack"]["layers"][1]["cell"]["agent"]
+    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
+
+
+def test_a_restarted_carry_forgets_the_words_too():
+    trained = model(SKIPS["by content"], "expected")
+    carry, _ = trained(TOKENS, rngs=jax.random.key(0), return_carry=True)
+    assert (np.asarray(carry.words) == np.asarray(TOKENS[:, -(K - 1) :])).all()
+    assert (np.asarray(trained.restart_carry(carry).words) == F.NO_WORD).all()
+
+
+def test_it_writes_on():
+    prompt = jnp.arange(5)
+    tokens, _ = generate(model(SKIPS["by content"], "expected"), prompt, 6, jax.random.key(0))
+    assert tokens.shape == (6,)
+
+
+def test_what_copies_needs_a_choice():
+    with pytest.raises(UserError, match="no distribution"):
+        model(F.Fixed(3), "expected")(TOKENS)
