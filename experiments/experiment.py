@@ -274,6 +274,12 @@ class Experiment:
         """Returns whether a model's agent stays as it was drawn."""
         return self.settings.agent.control == "untrained" and isinstance(self.skip(model), F.Dynamic)
 
+    def choices_matter(self, model: str) -> bool:
+        """Returns whether a model says something else where its choices are sampled: with λ = 0 none enters."""
+        skip = self.skip(model)
+        weightless = skip.takes_max_skip and not any(_each(self.settings.agent.mix))
+        return skip.is_stochastic and not weightless
+
     def evaluation_mode(self, model: str) -> str:
         """Returns how a model chooses on dev and test: an agent that was never trained samples."""
         return "sample" if self.is_untrained(model) else self.settings.agent.evaluation_mode

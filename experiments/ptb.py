@@ -6,9 +6,10 @@
     python -m experiments.ptb evaluate --run-dir DIR --data DIR --cache 500
 
 Presets: `small` (2 x 200, the default; less than an hour on two cores for these two models), `sketch` (the
-same in half the time, for sweeps), `paper` (2 x 650: for a GPU or TPU), `medium` (the same, its agent trained
-as in `small`), `released` (as the authors' code does it); words read by their characters: `charlm` (Kim et
-al. 2016, large), `charlm_small`; the recipe of Merity et al. (2018): `awd`, `awd_small`.
+same in half the time, for sweeps), `far` (as `sketch`, for dynamic:200, which copies words of the past),
+`paper` (2 x 650: for a GPU or TPU), `medium` (the same, its agent trained as in `small`), `released` (as the
+authors' code does it); words read by their characters: `charlm` (Kim et al. 2016, large), `charlm_small`; the
+recipe of Merity et al. (2018): `awd`, `awd_small`.
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
 address; with none of them the model trains on an embedded corpus, a matter of minutes. RESULTS.md has what
@@ -93,6 +94,19 @@ PRESETS: dict[str, dict[str, Any]] = {
     "small": dict(**_SMALL, epochs=13, decay_after=4, patience=2),
     # A schedule of half that time, for sweeps.
     "sketch": dict(**_SMALL, epochs=4, decay_after=2),
+    # Words of the last K are copied by the choice of an agent by content, which learns from the exact gradient
+    # of what is copied alone: λ = 0, so that no state but the previous one enters, and nothing is reinforced.
+    "far": {
+        **_SMALL,
+        "mix": 0.0,
+        "agent": "content",
+        "copy": "expected",
+        "agent_features": 200,
+        "agent_learning_rate": 0.003,
+        "rl_coef": 0.0,
+        "epochs": 4,
+        "decay_after": 2,
+    },
     # Gui et al. (2019), Section Language Modeling, where they say it; Zaremba et al.'s medium elsewhere.
     "paper": _MEDIUM,
     # As `paper`, its agents trained as those of `small`, except for λ.

@@ -202,6 +202,11 @@ class PTB(Experiment):
             frozen=("agent",) if untrained else (),
         )
 
+    def choices_matter(self, model: str) -> bool:
+        """See `Experiment`; a word may be copied by the choice."""
+        is_copied = self.settings.model.copy == "chosen" and _chooses(self.skip(model))
+        return super().choices_matter(model) or (is_copied and self.skip(model).is_stochastic)
+
     def fit_settings(self, model: str, learner: Learner) -> FitSettings:
         """See `Experiment`; with averages of the iterates, and earlier parameters to start from."""
         start = self.settings.training.start_from

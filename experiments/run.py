@@ -148,7 +148,7 @@ def _run_model(
     trained_at = time.monotonic()
     modes = evaluations(
         experiment.evaluation_mode(model),
-        is_stochastic=experiment.skip(model).is_stochastic,
+        is_stochastic=experiment.choices_matter(model),
         samples=experiment.samples,
     )
     # Each evaluation is a step of the bar, and so are what is counted beside them and the pictures.
