@@ -275,7 +275,7 @@ class Experiment:
         return self.settings.agent.control == "untrained" and isinstance(self.skip(model), F.Dynamic)
 
     def choices_matter(self, model: str) -> bool:
-        """Returns whether a model says something else where its choices are sampled: with λ = 0 none enters."""
+        """Returns whether sampled choices make a model say something else: with λ = 0 none enters."""
         skip = self.skip(model)
         weightless = skip.takes_max_skip and not any(_each(self.settings.agent.mix))
         return skip.is_stochastic and not weightless

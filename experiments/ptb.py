@@ -94,8 +94,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "small": dict(**_SMALL, epochs=13, decay_after=4, patience=2),
     # A schedule of half that time, for sweeps.
     "sketch": dict(**_SMALL, epochs=4, decay_after=2),
-    # Words of the last K are copied by the choice of an agent by content, which learns from the exact gradient
-    # of what is copied alone: λ = 0, so that no state but the previous one enters, and nothing is reinforced.
+    # Words of the last K are copied by the choice of an agent by content, which learns from the exact
+    # gradient of what is copied alone: with λ = 0 only the previous state enters, and nothing is reinforced.
     "far": {
         **_SMALL,
         "mix": 0.0,

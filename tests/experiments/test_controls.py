@@ -7,6 +7,8 @@ from commands import SMALL_PTB, assert_user_error, row_of, settings_of
 
 from dynskip_jax.training.step import seed_keys
 from experiments import ptb, trained
+from experiments.ptb_experiment import PTB as PTBExperiment
+from experiments.settings import resolve
 
 PTB = ptb.COMMAND
 FAR = ("--model", "dynamic:4", "--agent", "content", "--copy", "expected")
@@ -66,6 +68,25 @@ def test_the_mean_and_random_choices_are_models_too(command, corpus_folder, tmp_
     outcome = command(PTB, *arguments, *SMALL_PTB, "--run-dir", tmp_path / "run")
     assert outcome.status == 0, outcome.err
     assert "dynamic:3, control: mean" in " ".join(outcome.out.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "matter"),
+    [
+        ({}, "dynamic:3", True),
+        ({}, "lstm", False),
+        ({"mix": 0.0}, "dynamic:3", False),
+        ({"mix": (0.0, 0.5)}, "dynamic:3", True),
+        ({"mix": 0.0, "copy": "expected", "agent": "content"}, "dynamic:3", False),
+        ({"mix": 0.0, "copy": "chosen", "agent": "content"}, "dynamic:3", True),
+        ({"mix": 0.0, "copy": "chosen"}, "lstm", False),
+        ({"control": "mean"}, "dynamic:3", False),
+        ({"control": "histogram", "rates": (1.0, 1.0, 1.0)}, "dynamic:3", True),
+    ],
+)
+def test_what_is_sampled_is_evaluated_where_it_changes_something(given, model, matter):
+    found = PTBExperiment(resolve(PTB.settings, ptb.PRESETS, "sketch", given).settings)
+    assert found.choices_matter(model) == matter
 
 
 @pytest.mark.parametrize(
