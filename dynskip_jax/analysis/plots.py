@@ -27,6 +27,7 @@ _MOST_LABELLED_SKIPS = 16  # beyond it, numbers in the cells of a K x K heat map
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 _OTHER_SCRIPTS = re.compile("CJK|Noto Sans|Gothic|Hei$|Micro Hei|Fallback|Arial Unicode|Hiragino|Malgun")
 _LAST_COLOR = 20  # the k from which on all have one colour
+_MOST_AREAS = 20  # up to so many k each has an area of its own
 _LARGE = 10_000  # from here on, numbers on an axis have k and M for thousands and millions
 
 
@@ -92,7 +93,8 @@ def policy_over_training(
 
     Arguments:
         records: as `RunDir.records` returns them; all have "epoch" and both metrics.
-        shares: the key of the shares, (seeds, K) in each record; their means over the seeds are stacked.
+        shares: the key of the shares, (seeds, K) in each record; their means over the seeds are stacked,
+            beyond K = 20 in bands that double: 1, 2, 3 to 4, 5 to 8 and so on.
         entropy: the key of the entropy in nats, (seeds,); drawn as means with a band of one standard
             deviation (n - 1), and at the top log K, the entropy of a policy that prefers nothing.
         path: the PNG file.
@@ -101,18 +103,20 @@ def policy_over_training(
     """
     at = np.array([record["epoch"] for record in records], np.float64)
     of_k = np.array([np.asarray(record[shares], np.float64).mean(axis=0) for record in records])
-    mean, spread = np.array([_mean_and_spread(record[entropy]) for record in records]).T
     K = of_k.shape[1]
+    bands = _bands(K)
+    mean, spread = np.array([_mean_and_spread(record[entropy]) for record in records]).T
     figure = Figure(figsize=(9, 7), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     above.set_title(f"{title}\n" if note else title, fontsize=13)
     above.text(0.5, 1.02, note, transform=above.transAxes, ha="center", va="bottom", color="0.35")
-    tops = np.cumsum(of_k, axis=1)
+    tops = np.cumsum(of_k, axis=1)[:, [last - 1 for _, last in bands]]
     marker = "o" if len(records) <= 30 else ""
-    for column in range(K):
+    for column, (first, last) in enumerate(bands):
         bottom = tops[:, column - 1] if column else np.zeros(len(records))
-        style = dict(color=skip_color(column + 1), label=f"k = {column + 1}")
+        which = f"{first}" if first == last else f"{first} to {last}"
+        style = dict(color=skip_color(first), label=f"k = {which}")
         # A single epoch is no area: a bar stands in its place.
         if len(records) == 1:
             above.bar(at, tops[:, column] - bottom, 0.5, bottom, **style)
@@ -360,6 +364,16 @@ def _mean_and_spread(value: Any) -> tuple[float, float]:
     seeds = np.atleast_1d(np.asarray(value, np.float64))
     with np.errstate(invalid="ignore"):  # a seed that diverged has no distance from the mean
         return float(seeds.mean()), float(seeds.std(ddof=1)) if seeds.size > 1 else 0.0
+
+
+def _bands(K: int) -> list[tuple[int, int]]:
+    """The first and the last k of each area: each k by itself; of many, bands that double."""
+    if K <= _MOST_AREAS:
+        return [(k, k) for k in range(1, K + 1)]
+    lasts = [1]
+    while lasts[-1] < K:
+        lasts.append(min(2 * lasts[-1], K))
+    return list(zip([1, *(last + 1 for last in lasts[:-1])], lasts, strict=True))
 
 
 def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:

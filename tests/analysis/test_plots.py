@@ -13,6 +13,7 @@ from dynskip_jax.analysis.plots import (
     action_distribution,
     learning_curves,
     metric_over_values,
+    policy_over_training,
     visited_positions,
 )
 
@@ -215,3 +216,21 @@ def test_equal_plots_are_equal_files(tmp_path):
     for name in ("1.png", "2.png"):
         curves_into(tmp_path / name, {"lstm": records(seeds=True)})
     assert (tmp_path / "1.png").read_bytes() == (tmp_path / "2.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("K", "labels"),
+    [
+        (3, ["k = 1", "k = 2", "k = 3"]),
+        (21, ["k = 1", "k = 2", "k = 3 to 4", "k = 5 to 8", "k = 9 to 16", "k = 17 to 21"]),
+    ],
+)
+def test_a_policy_over_training_has_an_area_for_each_k_or_for_bands_of_many(tmp_path, axes, K, labels):
+    shares = np.random.default_rng(0).dirichlet(np.ones(K), (2, 4)).swapaxes(0, 1)  # (epochs, seeds, K)
+    records = [{"epoch": e, "share": of, "entropy": [0.5, 0.6]} for e, of in enumerate(shares.tolist(), 1)]
+    policy_over_training(records, "share", "entropy", tmp_path / "policy.png", "PTB")
+    assert texts(axes[0].get_legend().get_texts()) == labels[::-1]
+    # The top of the first band is the share of k = 1, that of the last one all of them.
+    tops = [area.get_paths()[0].vertices[:, 1].max() for area in axes[0].collections]
+    np.testing.assert_allclose(tops[0], shares.mean(axis=1)[:, 0].max(), rtol=1e-6)
+    np.testing.assert_allclose(tops[-1], 1, rtol=1e-6)
