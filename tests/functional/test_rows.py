@@ -25,7 +25,10 @@ def double_precision():
 PARTS = [(0, 0, 3), (0, 3, 7), (0, 7, 9), (1, 0, 1), (1, 1, 2), (1, 2, 7)]
 
 
-CASES = list(itertools.product(TIME_SKIPS, ("lstm", "gru"), (False, True)))
+# What draws in every mode is not the same again with another key.
+CASES = list(
+    itertools.product([name for name in TIME_SKIPS if name != "random"], ("lstm", "gru"), (False, True))
+)
 
 
 @pytest.mark.parametrize(
