@@ -202,6 +202,16 @@ class PTB(Experiment):
             frozen=("agent",) if untrained else (),
         )
 
+    def check_models(self, models: Sequence[str]) -> None:
+        """See `Experiment`; copying needs a choice to go by."""
+        super().check_models(models)
+        copy = self.settings.model.copy
+        if copy != "none" and not any(_chooses(self.skip(model)) for model in models):
+            raise UserError(
+                f"--copy {copy} goes by a choice among several states, and {', '.join(models)} makes none: "
+                "name a model such as dynamic:200"
+            )
+
     def choices_matter(self, model: str) -> bool:
         """See `Experiment`; a word may be copied by the choice."""
         is_copied = self.settings.model.copy == "chosen" and _chooses(self.skip(model))

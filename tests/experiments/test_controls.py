@@ -93,12 +93,13 @@ def test_what_is_sampled_is_evaluated_where_it_changes_something(given, model, m
     ("arguments", "named"),
     [
         (("--model", "lstm", "--control", "untrained"), "dynamic skip"),
+        (("--model", "lstm", "--copy", "expected"), "dynamic:200"),
         (("--model", "dynamic:3", "--control", "histogram"), "--control-of"),
         (("--model", "dynamic:3", "--control", "histogram", "--rates", "1,2"), "3 rates"),
         (("--model", "random:2", "--rates", "0,0"), "rates"),
         (("--model", "dynamic:3", "--control-of", "nowhere"), "nowhere"),
     ],
-    ids=["no choice", "no rates", "too few rates", "rates of nothing", "no such run"],
+    ids=["no choice", "nothing to copy by", "no rates", "too few rates", "rates of nothing", "no such run"],
 )
 def test_a_control_that_makes_no_sense_is_refused(command, corpus_folder, here, arguments, named):
     outcome = command(PTB, "--data", corpus_folder, *arguments, *SMALL_PTB)
