@@ -48,7 +48,8 @@ class Rows(NamedTuple):
 
     def compare(self, query: Float[Array, "batch hidden"]) -> Float[Array, "batch K"]:
         """Returns q · h(t-k) for each k."""
-        return jnp.flip(jnp.sum(query[:, None] * self.rows, axis=-1), axis=1)
+        products = jnp.einsum("bh,bkh->bk", query, self.rows, precision=jax.lax.Precision.HIGHEST)
+        return jnp.flip(products, axis=1)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("max_skip",))
@@ -72,11 +73,12 @@ class History:
 
     def compare(self, query: Float[Array, "batch time hidden"]) -> Float[Array, "batch time K"]:
         """Returns q(t) · h(t-k) for each step and k."""
-        K, time = self.max_skip, query.shape[1]
-        # Every query meets every row; of these the K rows before its step are kept.
+        batch, time = query.shape[:2]
+        # Every query meets every row; of these the K rows before its step are kept, a band that begins one
+        # further at each step: rows that are one longer put it into columns, and nothing is gathered.
         products = jnp.einsum("bth,brh->btr", query, self.rows, precision=jax.lax.Precision.HIGHEST)
-        wanted = jnp.arange(time)[:, None] + (K - 1) - jnp.arange(K)[None]
-        return jnp.take_along_axis(products, wanted[None], axis=2, mode="promise_in_bounds")
+        flat = jnp.pad(products.reshape(batch, -1), ((0, 0), (0, time)))
+        return jnp.flip(flat.reshape(batch, time, -1)[..., : self.max_skip], axis=-1)
 
 
 Stored = Slots | Rows | History

@@ -14,7 +14,7 @@ def few(monkeypatch):
 
 
 def test_it_trains_says_how_often_choices_are_right_and_reads_a_text(command, few, tmp_path):
-    arguments = ("--length", 12, "--model", "dynamic:11", *SMALL, "--relaxed-epochs", 1, "--epochs", 2)
+    arguments = ("--length", 5, "--model", "dynamic:4", *SMALL, "--relaxed-epochs", 1, "--epochs", 2)
     outcome = command(agreement.COMMAND, *arguments, "--run-dir", tmp_path / "run")
     assert outcome.status == 0, outcome.err
     (exact,) = row_of(tmp_path / "run")["metrics"]["test_exact_decisions"]["per_seed"]
