@@ -270,6 +270,19 @@ class Experiment:
         agent = self.settings.agent
         return controlled(F.parse_time_skip(model, **self.skip_options()), agent.control, agent.rates)
 
+    def beyond_name(self, model: str) -> dict[str, str]:
+        """Returns what of a model its name does not say: another transition than the LSTM, a skip over depth,
+        what its agent chooses by, and what it is a control of."""
+        own = [(self.settings.model, {"transition": "lstm", "depth_skip": None})]
+        if isinstance(F.parse_time_skip(model), F.Dynamic):
+            own.append((self.settings.agent, {"agent": "mlp", "control": "none"}))
+        return {
+            name: getattr(group, name)
+            for group, plain in own
+            for name, usual in plain.items()
+            if getattr(group, name) != usual
+        }
+
     def is_untrained(self, model: str) -> bool:
         """Returns whether a model's agent stays as it was drawn."""
         return self.settings.agent.control == "untrained" and isinstance(self.skip(model), F.Dynamic)

@@ -25,6 +25,7 @@ from dynskip_jax.data.vocabulary import EOS
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Previous, TimeSkip
 from dynskip_jax.models import LanguageModel, LanguageModelDropout
+from dynskip_jax.models.copying import Copy
 from dynskip_jax.nn import CharEmbedding
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.runs.trained import finished_runs, selected_params
@@ -134,7 +135,7 @@ class PTB(Experiment):
             embedding=embedding,
             embedding_features=m.embedding_features,
             tied=m.tied,
-            copy=m.copy if _chooses(self.skip(model)) else "none",
+            copy=self._copy(model),
             dropout=self.all_dropout(),
             dtype=self.dtype,
             weight_init=weight_init,
@@ -206,7 +207,7 @@ class PTB(Experiment):
         """See `Experiment`; copying needs a choice to go by."""
         super().check_models(models)
         copy = self.settings.model.copy
-        if copy != "none" and not any(_chooses(self.skip(model)) for model in models):
+        if copy != "none" and all(self._copy(model) == "none" for model in models):
             raise UserError(
                 f"--copy {copy} goes by a choice among several states, and {', '.join(models)} makes none: "
                 "name a model such as dynamic:200"
@@ -214,8 +215,19 @@ class PTB(Experiment):
 
     def choices_matter(self, model: str) -> bool:
         """See `Experiment`; a word may be copied by the choice."""
-        is_copied = self.settings.model.copy == "chosen" and _chooses(self.skip(model))
-        return super().choices_matter(model) or (is_copied and self.skip(model).is_stochastic)
+        by_choice = self._copy(model) == "chosen" and self.skip(model).is_stochastic
+        return super().choices_matter(model) or by_choice
+
+    def beyond_name(self, model: str) -> dict[str, str]:
+        """See `Experiment`; with how it copies."""
+        copy = self._copy(model)
+        return super().beyond_name(model) | ({} if copy == "none" else {"copy": copy})
+
+    def _copy(self, model: str) -> Copy:
+        """How a model copies: one that does not say how probable each of several states is to it does not."""
+        skip = self.skip(model)
+        chooses = skip.max_skip > 1 and type(skip).log_distribution is not TimeSkip.log_distribution
+        return self.settings.model.copy if chooses else "none"
 
     def fit_settings(self, model: str, learner: Learner) -> FitSettings:
         """See `Experiment`; with averages of the iterates, and earlier parameters to start from."""
@@ -320,8 +332,3 @@ class PTB(Experiment):
             f"next word {listed}",
             weights=lambda: None if found.weights is None else np.asarray(found.weights),
         )
-
-
-def _chooses(skip: TimeSkip) -> bool:
-    """Whether a skip says how probable each of several states is to it."""
-    return skip.max_skip > 1 and type(skip).log_distribution is not TimeSkip.log_distribution

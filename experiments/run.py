@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from dynskip_jax import functional as F
 from dynskip_jax.analysis import plots
 from dynskip_jax.devices.parallel import OneDevice, Parallel
 from dynskip_jax.errors import Stopped, UserError
@@ -174,7 +173,7 @@ def _run_model(
     best_epochs = np.split(np.asarray(result.best_epoch), len(values))
     row = {
         "model": model,
-        **_beyond_name(experiment, model),
+        **experiment.beyond_name(model),
         "parameters": parameters,
         "seeds": seeds,
         "metrics": by_value[selected],
@@ -257,20 +256,6 @@ def _of_trained(
         name: np.where(failed.reshape(-1, *(1,) * (array.ndim - 1)), np.nan, array)
         for name, array in arrays.items()
     }
-
-
-def _beyond_name(experiment: Experiment, model: str) -> dict[str, str]:
-    """What of a model its name does not say: another transition than the LSTM, a skip over depth, what its
-    agent chooses by, and what it is a control of."""
-    own, plain = experiment.settings.model, {"transition": "lstm", "depth_skip": None}
-    more = {name: getattr(own, name) for name, usual in plain.items() if getattr(own, name) != usual}
-    if getattr(own, "copy", "none") != "none" and F.parse_time_skip(model).max_skip > 1:
-        more["copy"] = own.copy
-    if isinstance(F.parse_time_skip(model), F.Dynamic):
-        agent = experiment.settings.agent
-        more |= {"agent": agent.agent} if agent.agent != "mlp" else {}
-        more |= {"control": agent.control} if agent.control != "none" else {}
-    return more
 
 
 def _dataset(data: Data) -> dict[str, Any]:

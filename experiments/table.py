@@ -23,6 +23,15 @@ _SIGNS = {
     "update_cost": "cost",
 }
 
+# What of a model its name does not say (`Experiment.beyond_name`), as a row says it.
+_BEYOND = {
+    "transition": "{}",
+    "depth_skip": "{}",
+    "agent": "by {}",
+    "copy": "copies: {}",
+    "control": "control: {}",
+}
+
 
 def print_table(
     experiment: Experiment, models: Sequence[str], data: Data, results: Sequence[dict[str, Any]]
@@ -156,8 +165,5 @@ def draw_sweep(
 
 def row_name(row: Mapping[str, Any]) -> str:
     """Returns a model's name in a table, with what its own name does not say."""
-    more = [row[name] for name in ("transition", "depth_skip") if name in row]
-    more += [f"by {row[name]}" for name in ("agent",) if name in row]
-    more += [f"copies: {row[name]}" for name in ("copy",) if name in row]
-    more += [f"control: {row[name]}" for name in ("control",) if name in row]
+    more = [says.format(row[name]) for name, says in _BEYOND.items() if name in row]
     return ", ".join([row["model"], *more])

@@ -68,9 +68,8 @@ def distribution(
     # State(t-1-j) is what was newest j steps ago; before the sequence all K states are the initial one.
     slots = before[jnp.maximum(steps[:, None] - jnp.arange(skip.max_skip)[None], 0)]
     seen = {"previous": before, "mean": slots.mean(axis=1), "slots": slots, "stored": F.Slots(slots)}
-    allowed = skip.allowed(steps, None if policy.mask is None else jnp.asarray(policy.mask))
-    inputs = F.SkipInputs(skip.project(params, x), steps, allowed=allowed)
-    weights = jax.nn.softmax(skip.logits(params, inputs, seen[skip.observed]), axis=-1)
+    mask = None if policy.mask is None else jnp.asarray(policy.mask)
+    weights = jnp.exp(skip.log_distribution(params, x, steps, seen[skip.observed], mask))
     if skip.forgets_carried:
         weights = weights.at[0].set(jax.nn.one_hot(0, skip.max_skip, dtype=weights.dtype))
     return weights[::-1] if reverse else weights

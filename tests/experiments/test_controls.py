@@ -89,6 +89,14 @@ def test_what_is_sampled_is_evaluated_where_it_changes_something(given, model, m
     assert found.choices_matter(model) == matter
 
 
+def test_a_row_says_of_a_model_only_what_is_its_own():
+    given = {"copy": "expected", "agent": "content", "control": "untrained"}
+    found = PTBExperiment(resolve(PTB.settings, ptb.PRESETS, "sketch", given).settings)
+    assert found.beyond_name("dynamic:3") == given
+    assert found.beyond_name("attention:3") == found.beyond_name("mean:3") == {"copy": "expected"}
+    assert found.beyond_name("fixed:3") == found.beyond_name("lstm") == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

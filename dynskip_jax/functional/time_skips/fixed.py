@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from dynskip_jax.functional.time_skips.base import Choice, Decision
+from dynskip_jax.functional.time_skips.base import Choice
 from dynskip_jax.functional.time_skips.windowed import Windowed
 
 
@@ -26,9 +26,3 @@ class Fixed(Windowed):
             return Choice(), own
         oldest = jnp.full(inputs.step.shape, self.max_skip - 1, jnp.int32)
         return self.carried_first(inputs, Choice(slot=oldest)), own
-
-    def decide(self, params, inputs, observation, own, choice, mode) -> Decision:
-        """See `TimeSkip`."""
-        certain = jnp.zeros(inputs.step.shape, observation.dtype)
-        k = jnp.full(inputs.step.shape, self.max_skip, jnp.int32)
-        return self.without_credit(inputs, Decision(k, certain, certain))

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from dynskip_jax.functional.time_skips.base import Choice, Decision
+from dynskip_jax.functional.time_skips.base import Choice
 from dynskip_jax.functional.time_skips.windowed import Windowed
 
 
@@ -24,9 +24,3 @@ class Mean(Windowed):
     def log_distribution(self, params, x, step, observation, policy_mask=None):
         """See `TimeSkip`."""
         return jnp.full((*step.shape, self.max_skip), -math.log(self.max_skip), x.dtype)
-
-    def decide(self, params, inputs, observation, own, choice, mode) -> Decision:
-        """See `TimeSkip`."""
-        certain = jnp.zeros(inputs.step.shape, observation.dtype)
-        k = jnp.full(inputs.step.shape, self.max_skip, jnp.int32)
-        return self.without_credit(inputs, Decision(k, certain, certain))

@@ -57,6 +57,12 @@ class Windowed(TimeSkip):
         """The slot in 0..K-1 of a skip k in 1..K; 0 for the 0 that stands at padding."""
         return jnp.clip(action.astype(jnp.int32) - 1, 0, self.max_skip - 1)
 
+    def decide(self, params, inputs, observation, own, choice, mode) -> Decision:
+        """See `TimeSkip`; where nothing is left to choose, k = K."""
+        certain = jnp.zeros(inputs.step.shape, observation.dtype)
+        k = jnp.full(inputs.step.shape, self.max_skip, jnp.int32)
+        return self.without_credit(inputs, Decision(k, certain, certain))
+
     def without_credit(self, inputs: SkipInputs, decision: Decision) -> Decision:
         """The decision, without credit at a first step that is not the agent's."""
         if not self.forgets_carried:
