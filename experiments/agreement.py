@@ -15,7 +15,7 @@ from typing import Any
 from dynskip_jax.settings import setting
 from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command
-from experiments.settings import Agent, Data, Model, Numbers, Settings, Training
+from experiments.settings import Data, EvenAgent, Model, Numbers, Settings, Training
 from experiments.text import EXPLAIN, PREDICT
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -53,19 +53,6 @@ class AgreementModel(Model):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AgreementAgent(Agent):
-    """Skips over time, the agents that choose them, and how these are trained."""
-
-    mix: Numbers = setting(
-        0.5,
-        "λ, the weight of the skipped-to state against the previous one.",
-        at_least=0,
-        at_most=1,
-        sweep=True,
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class AgreementTraining(Training):
     """For how long and how fast."""
 
@@ -83,7 +70,7 @@ class AgreementSettings(Settings):
 
     data: AgreementExamples = dataclasses.field(default_factory=AgreementExamples)
     model: AgreementModel = dataclasses.field(default_factory=AgreementModel)
-    agent: AgreementAgent = dataclasses.field(default_factory=AgreementAgent)
+    agent: EvenAgent = dataclasses.field(default_factory=EvenAgent)
     training: AgreementTraining = dataclasses.field(default_factory=AgreementTraining)
 
 

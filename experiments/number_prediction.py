@@ -17,7 +17,7 @@ from typing import Any, Literal
 from dynskip_jax.settings import setting
 from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command
-from experiments.settings import Agent, Data, Model, Numbers, Settings, Training
+from experiments.settings import Data, EvenAgent, Model, Settings, Training
 from experiments.text import EXPLAIN, PREDICT
 
 TWO_HOPS = 21  # the length at which it takes two
@@ -120,19 +120,6 @@ class NumberModel(Model):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NumberAgent(Agent):
-    """Skips over time, the agents that choose them, and how these are trained."""
-
-    mix: Numbers = setting(
-        0.5,
-        "λ, the weight of the skipped-to state against the previous one.",
-        at_least=0,
-        at_most=1,
-        sweep=True,
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class NumberTraining(Training):
     """For how long and how fast."""
 
@@ -151,7 +138,7 @@ class NumberSettings(Settings):
 
     data: NumberData = dataclasses.field(default_factory=NumberData)
     model: NumberModel = dataclasses.field(default_factory=NumberModel)
-    agent: NumberAgent = dataclasses.field(default_factory=NumberAgent)
+    agent: EvenAgent = dataclasses.field(default_factory=EvenAgent)
     training: NumberTraining = dataclasses.field(default_factory=NumberTraining)
 
 

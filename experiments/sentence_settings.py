@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from dynskip_jax.settings import setting
-from experiments.settings import Agent, Data, Model, Numbers, Settings, Training
+from experiments.settings import Data, EvenAgent, Model, Settings, Training
 
 # What agents are trained with where the paper is left: an Adam of their own, so that REINFORCE's noise takes
 # no share of the clipping norm, and an entropy that does not outweigh the one reward of a long text.
@@ -53,16 +53,9 @@ class SentenceModel(Model):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SentenceAgent(Agent):
+class SentenceAgent(EvenAgent):
     """Skips over time, the agents that choose them, and how these are trained."""
 
-    mix: Numbers = setting(
-        0.5,
-        "λ, the weight of the skipped-to state against the previous one.",
-        at_least=0,
-        at_most=1,
-        sweep=True,
-    )
     agent_learning_rate: float | None = setting(
         None,
         "Gives agents an Adam of their own with this rate; by default they share the network's optimizer.",

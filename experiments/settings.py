@@ -139,6 +139,19 @@ class Agent(AgentSettings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EvenAgent(Agent):
+    """Skips over time, the agents that choose them, and how these are trained."""
+
+    mix: Numbers = setting(
+        0.5,
+        "λ, the weight of the skipped-to state against the previous one.",
+        at_least=0,
+        at_most=1,
+        sweep=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     """For how long and how fast."""
 
