@@ -13,7 +13,7 @@ from dynskip_jax.data import Examples, agreement
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.tasks import Classification, Learner
-from dynskip_jax.training.schedule import Schedule, decay_after
+from dynskip_jax.training.schedule import Schedule
 from experiments.agreement import COMMAND
 from experiments.experiment import Experiment
 
@@ -63,8 +63,7 @@ class Agreement(Experiment):
 
     def schedule(self, model: str, rate: Any) -> Schedule:
         """See `Experiment`; what takes no relaxed epochs keeps its learning rate."""
-        relaxed = self.objective(model).relaxed_epochs
-        return decay_after(rate, self.settings.training.sampled_decay if relaxed else 1.0, relaxed)
+        return self.decayed_once_sampled(model, rate, self.settings.training.sampled_decay)
 
     def more_metrics(self, model: str, learner: Learner, params: Any, keys: Any) -> dict[str, np.ndarray]:
         """How often the agent's last choice is the state that had just read the opening word."""

@@ -143,6 +143,11 @@ class Experiment:
         """Returns the learning rates, from the initial one or one for each model."""
         return decay_after(rate, 1.0, 0)
 
+    def decayed_once_sampled(self, model: str, rate: Any, decay: float) -> Schedule:
+        """Returns learning rates that fall by a factor an epoch after the relaxed ones, if there are any."""
+        relaxed = self.objective(model).relaxed_epochs
+        return decay_after(rate, decay if relaxed else 1.0, relaxed)
+
     def more_metrics(self, model: str, learner: Learner, params: Any, keys: Key[Array, " seeds"]) -> dict:
         """Returns metrics of the selected parameters that evaluation does not give, (seeds,)."""
         return {}

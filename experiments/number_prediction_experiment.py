@@ -14,7 +14,7 @@ from dynskip_jax.data.number_prediction import hops_of, num_symbols
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.tasks import Classification, Learner
-from dynskip_jax.training.schedule import Schedule, decay_after
+from dynskip_jax.training.schedule import Schedule
 from experiments.experiment import Experiment
 from experiments.number_prediction import COMMAND, TWO_HOPS
 
@@ -80,8 +80,7 @@ class NumberPrediction(Experiment):
 
     def schedule(self, model: str, rate: Any) -> Schedule:
         """See `Experiment`; what takes no relaxed epochs, the baselines, keeps its learning rate."""
-        relaxed = self.objective(model).relaxed_epochs
-        return decay_after(rate, self.settings.training.sampled_decay if relaxed else 1.0, relaxed)
+        return self.decayed_once_sampled(model, rate, self.settings.training.sampled_decay)
 
     def warnings(self, model: str, learner: Learner) -> list[str]:
         """See `Experiment`; with one hop, an agent that cannot reach every answer."""
