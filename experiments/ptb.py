@@ -206,8 +206,8 @@ class LanguageModelSettings(Model):
     copy: Literal["none", "chosen", "expected"] = setting(
         "none",
         "Words of the recent past are likelier, by a gate, in models that choose among the last k states: "
-        "the word that followed the state chosen; or, expected, those that followed all k, by the "
-        "probability of each.",
+        "the word that followed the state chosen (in training the loss is the mean over all choices); or, "
+        "expected, those that followed all k, by the probability of each.",
     )
     tied: bool = setting(False, "The softmax's weights are the embedding's; the last layer has its size.")
     dropout_inputs: float | None = setting(

@@ -26,7 +26,13 @@ from dynskip_jax.functional.baselines import (
     moving_average_value,
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
-from dynskip_jax.functional.copying import Copies, copied_log_likelihood, copied_log_probs, followers
+from dynskip_jax.functional.copying import (
+    Copies,
+    chosen_log_likelihood,
+    copied_log_likelihood,
+    copied_log_probs,
+    followers,
+)
 from dynskip_jax.functional.crf import (
     FORBIDDEN,
     CRFParams,
@@ -184,6 +190,7 @@ __all__ = [
     "check_carry",
     "choice_noise",
     "choose",
+    "chosen_log_likelihood",
     "content_logits",
     "copied_log_likelihood",
     "copied_log_probs",

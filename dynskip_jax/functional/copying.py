@@ -20,13 +20,13 @@ class Copies(NamedTuple):
 
     Attributes:
         words: token ids, (batch, time, choices); `NO_WORD` for none.
-        weights: how much of the copying goes to each; they sum to 1 over the choices.
-        gate: log-odds of copying, log g / (1 - g), (batch, time).
+        weights: π, how much of the copying goes to each; they sum to 1 over the choices.
+        gates: log-odds of copying, log g / (1 - g): one for all choices, or one for each.
     """
 
     words: Int[Array, "batch time choices"]
     weights: Float[Array, "batch time choices"]
-    gate: Float[Array, "batch time"]
+    gates: Float[Array, "batch time #choices"]
 
 
 def followers(
@@ -53,15 +53,37 @@ def copied_log_likelihood(
 ) -> Float[Array, "batch time"]:
     """Returns log p of the targets, in nats, from what the softmax alone says of them.
 
-        p(w) = (1 - g m) p_softmax(w) + g Σ_k π_k 1[w_k = w],    m = Σ_k π_k 1[there is a word w_k].
+        p(w) = Σ_k π_k p_k(w),    p_k(w) = (1 - g_k) p_softmax(w) + g_k 1[w_k = w],
+
+    where p_k is p_softmax if there is no word w_k.
 
     Args:
         copies: what may be copied.
         log_likelihood: log p_softmax of the targets.
         targets: token ids.
     """
-    hit = jnp.sum(jnp.where(copies.words == targets[..., None], copies.weights, 0), axis=-1)
+    hit = jnp.sum(jnp.where(copies.words == targets[..., None], _copying(copies), 0), axis=-1)
     return _mixed(copies, log_likelihood, hit)
+
+
+def chosen_log_likelihood(
+    copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
+) -> Float[Array, "batch time"]:
+    """Returns the mean of log p_k of the targets, in nats, where one k is drawn with the probabilities π.
+
+    Σ_k π_k log p_k(w): a lower bound of `copied_log_likelihood`. Its gradient in π is what REINFORCE with the
+    reward log p_k(w) estimates, without noise.
+
+    Args:
+        copies: what may be copied.
+        log_likelihood: log p_softmax of the targets.
+        targets: token ids.
+    """
+    log_g, log_kept = jax.nn.log_sigmoid(copies.gates), jax.nn.log_sigmoid(-copies.gates)
+    log_missed = log_kept + log_likelihood[..., None]
+    log_p = jnp.where(copies.words == targets[..., None], jnp.logaddexp(log_missed, log_g), log_missed)
+    log_p = jnp.where(copies.words == NO_WORD, log_likelihood[..., None], log_p)
+    return jnp.sum(copies.weights * log_p, axis=-1)
 
 
 def copied_log_probs(
@@ -73,14 +95,19 @@ def copied_log_probs(
         return row.at[words].add(weights, mode="drop")
 
     nowhere = jnp.where(copies.words == NO_WORD, log_probs.shape[-1], copies.words)
-    hit = jax.vmap(jax.vmap(add))(jnp.zeros_like(log_probs), nowhere, copies.weights)
+    hit = jax.vmap(jax.vmap(add))(jnp.zeros_like(log_probs), nowhere, _copying(copies))
     return _mixed(copies, log_probs, hit)
 
 
+def _copying(copies: Copies) -> Float[Array, "batch time choices"]:
+    """π_k g_k."""
+    return copies.weights * jax.nn.sigmoid(copies.gates)
+
+
 def _mixed(copies: Copies, log_probs: Array, hit: Array) -> Array:
-    log_g, log_kept = jax.nn.log_sigmoid(copies.gate), jax.nn.log_sigmoid(-copies.gate)
-    # 1 - g m as (1 - g) + g (1 - m): it is never 0.
-    lost = jnp.sum(jnp.where(copies.words == NO_WORD, copies.weights, 0), axis=-1)
-    log_kept = jnp.logaddexp(log_kept, log_g + jnp.log(jnp.maximum(lost, _NOTHING)))
+    # What is not copied as Σ_k π_k (1 - g_k), and π_k g_k where there is no word: it is never 0.
+    weights, copying = copies.weights, _copying(copies)
+    kept = weights * jax.nn.sigmoid(-copies.gates) + jnp.where(copies.words == NO_WORD, copying, 0)
+    log_kept = jnp.log(jnp.maximum(jnp.sum(kept, axis=-1), _NOTHING))
     wider = (slice(None), slice(None)) + (None,) * (log_probs.ndim - 2)
-    return jnp.logaddexp(log_kept[wider] + log_probs, log_g[wider] + jnp.log(jnp.maximum(hit, _NOTHING)))
+    return jnp.logaddexp(log_kept[wider] + log_probs, jnp.log(jnp.maximum(hit, _NOTHING)))

@@ -30,14 +30,15 @@ class CopyCarry(NamedTuple):
 class Copier(nnx.Module):
     """Says what is copied, and how willingly: by the word behind the state chosen, or behind each under π.
 
-    The gate is a logistic function of what the softmax sees, of log π of the choice (of the likeliest one)
-    and of the entropy of π.
+    The gate is a logistic function of what the softmax sees, of log π of the choice (where there is one gate
+    for all choices, of the likeliest one) and of the entropy of π.
 
     Args:
         features: size of what the softmax sees.
-        copy: `chosen`: the word that followed the state which entered, so that the choice is hard; or
-            `expected`: the words behind all K states, by the probability of each, through which the agent has
-            a gradient beside its rewards.
+        copy: `expected`: the words behind all K states, by the probability of each. `chosen`: the word that
+            followed the state which entered, so that the choice is hard; in training all K are held against
+            the word to come, and the loss is the mean over them (`functional.chosen_log_likelihood`), which
+            needs no draw. In both the agent has a gradient beside its rewards.
         weight_init: initializer of the gate's weights.
         dtype: in which matrices are multiplied.
         rngs: source of the initial parameters.
@@ -67,8 +68,10 @@ class Copier(nnx.Module):
         h: Float[Array, "batch time features"],
         words: Int[Array, "batch time K"],
         policy: F.Policy,
+        training: bool,
     ) -> F.Copies:
-        """Returns what may be copied.
+        """Returns what may be copied: one word where a choice is made, with one gate for each of several
+        words of which one will be chosen, and with one gate for all where their expectation is copied.
 
         Args:
             cell: of the layer whose skip chooses.
@@ -78,6 +81,7 @@ class Copier(nnx.Module):
             h: what the softmax sees.
             words: of `functional.followers`.
             policy: how choices are made.
+            training: whether words that are chosen are held against the word to come all at once.
         """
         skip, (x, before) = cell.skip, observation
         history = jnp.concatenate([jnp.flip(start.slots[0], axis=1), before[:, 1:]], axis=1)
@@ -89,14 +93,18 @@ class Copier(nnx.Module):
         log_probs = skip.log_distribution(cell.params().skip, x, steps, seen, mask)
         probs = jnp.exp(log_probs)
         entropy = -jnp.sum(probs * log_probs, axis=-1)
-        if self.copy == "chosen" and policy.mode not in F.RELAXATIONS:
-            slot = jnp.maximum(action - 1, 0)[..., None]
-            of_choice = jnp.take_along_axis(log_probs, slot, axis=-1)[..., 0]
-            words, weights = jnp.take_along_axis(words, slot, axis=-1), jnp.ones(slot.shape, h.dtype)
+        if self.copy == "expected" or policy.mode in F.RELAXATIONS:
+            of_choice = log_probs.max(axis=-1, keepdims=True)
+        elif training:
+            of_choice = log_probs
         else:
-            of_choice, weights = log_probs.max(axis=-1), probs
-        told = jnp.stack([of_choice, entropy], axis=-1).astype(h.dtype)
-        return F.Copies(words, weights, self.gate(jnp.concatenate([h, told], axis=-1))[..., 0])
+            slot = jnp.maximum(action - 1, 0)[..., None]
+            of_choice = jnp.take_along_axis(log_probs, slot, axis=-1)
+            words, probs = jnp.take_along_axis(words, slot, axis=-1), jnp.ones(slot.shape, h.dtype)
+        # Log π is added afterwards: h takes part once, not K times.
+        told = jnp.stack([jnp.zeros_like(entropy), entropy], axis=-1).astype(h.dtype)
+        of_step = self.gate(jnp.concatenate([h, told], axis=-1))
+        return F.Copies(words, probs, of_step + self.gate.kernel[h.shape[-1], 0] * of_choice)
 
 
 def no_words(batch_size: int, max_skip: int) -> Int[Array, "batch K_less_one"]:

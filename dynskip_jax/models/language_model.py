@@ -89,10 +89,13 @@ class LanguageModelOutput(NamedTuple):
     copies: F.Copies | None = None
 
     def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
-        """Returns log p of these tokens, in nats."""
+        """Returns log p of these tokens, in nats; their mean over the choices where one will be made."""
         logits = self.logits if self.of_softmax is None else self.of_softmax
         found = -optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-        return found if self.copies is None else F.copied_log_likelihood(self.copies, found, targets)
+        if self.copies is None:
+            return found
+        one_gate = self.copies.gates.shape[-1] == 1
+        return (F.copied_log_likelihood if one_gate else F.chosen_log_likelihood)(self.copies, found, targets)
 
 
 class LanguageModel(nnx.Module):
@@ -281,6 +284,7 @@ class LanguageModel(nnx.Module):
                 outputs.h,
                 words,
                 cell._policy(policy=policy, deterministic=deterministic),
+                training=not deterministic,
             )
             logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
             output = output._replace(logits=logits, of_softmax=output.logits, copies=copies)

@@ -19,37 +19,41 @@ def double_precision():
         yield
 
 
-def problem(seed, choices=K, empty=0.3):
+def problem(seed, choices=K, empty=0.3, gates=1):
     rng = np.random.default_rng(seed)
     words = rng.integers(0, VOCABULARY, (BATCH, TIME, choices))
     words = np.where(rng.random(words.shape) < empty, F.NO_WORD, words)
     weights = rng.dirichlet(np.ones(choices), (BATCH, TIME))
-    gate = rng.normal(size=(BATCH, TIME)) * 2
+    log_odds = rng.normal(size=(BATCH, TIME, gates)) * 2
     logits = rng.normal(size=(BATCH, TIME, VOCABULARY))
-    return F.Copies(jnp.array(words), jnp.array(weights), jnp.array(gate)), jax.nn.log_softmax(logits)
+    return F.Copies(jnp.array(words), jnp.array(weights), jnp.array(log_odds)), jax.nn.log_softmax(logits)
 
 
 def oracle(copies, log_probs):
-    """p(w) = (1 - g m) p_softmax(w) + g Σ_k π_k 1[w_k = w], by loops."""
-    result = np.zeros(log_probs.shape)
-    for b, t in np.ndindex(BATCH, TIME):
-        g = 1 / (1 + np.exp(-float(copies.gate[b, t])))
-        p, m = np.zeros(VOCABULARY), 0.0
-        for word, weight in zip(copies.words[b, t], copies.weights[b, t], strict=True):
-            if word != F.NO_WORD:
-                p[word] += g * weight
-                m += weight
-        result[b, t] = p + (1 - g * m) * np.exp(log_probs[b, t])
+    """p_k(w) = (1 - g_k) p_softmax(w) + g_k 1[w_k = w] of each choice, by loops."""
+    choices = copies.words.shape[-1]
+    result = np.zeros((choices, *log_probs.shape))
+    gates = np.broadcast_to(copies.gates, copies.words.shape)
+    for b, t, k in np.ndindex(BATCH, TIME, choices):
+        g, word = 1 / (1 + np.exp(-float(gates[b, t, k]))), int(copies.words[b, t, k])
+        result[k, b, t] = np.exp(log_probs[b, t])
+        if word != F.NO_WORD:
+            result[k, b, t] *= 1 - g
+            result[k, b, t, word] += g
     return result
 
 
+CHOICES = st.sampled_from([(1, 1), (2, 1), (2, 2), (6, 1), (6, 6)])
+
+
 @settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 10_000), choices=st.integers(1, 6), empty=st.sampled_from([0.0, 0.4, 1.0]))
+@given(seed=st.integers(0, 10_000), choices=CHOICES, empty=st.sampled_from([0.0, 0.4, 1.0]))
 def test_the_mixture_is_its_definition_and_sums_to_one(seed, choices, empty):
     with jax.enable_x64(True):
-        copies, log_probs = problem(seed, choices, empty)
+        copies, log_probs = problem(seed, choices[0], empty, choices[1])
         found = np.exp(F.copied_log_probs(copies, log_probs))
-        np.testing.assert_allclose(found, oracle(copies, np.asarray(log_probs)), rtol=1e-9, atol=1e-12)
+        expected = np.einsum("btk,kbtw->btw", copies.weights, oracle(copies, np.asarray(log_probs)))
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-9)
         for word in range(VOCABULARY):
             targets = jnp.full((BATCH, TIME), word)
@@ -57,27 +61,45 @@ def test_the_mixture_is_its_definition_and_sums_to_one(seed, choices, empty):
             np.testing.assert_allclose(np.exp(one), found[..., word], rtol=1e-9)
 
 
-def test_gradients_equal_differences(double_precision):
-    copies, log_probs = problem(1)
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 10_000), choices=CHOICES, empty=st.sampled_from([0.0, 0.4, 1.0]))
+def test_the_mean_over_choices_is_its_definition_and_below_the_mixture(seed, choices, empty):
+    with jax.enable_x64(True):
+        copies, log_probs = problem(seed, choices[0], empty, choices[1])
+        of_each = np.log(oracle(copies, np.asarray(log_probs)))
+        for word in range(VOCABULARY):
+            targets = jnp.full((BATCH, TIME), word)
+            found = F.chosen_log_likelihood(copies, log_probs[..., word], targets)
+            expected = np.einsum("btk,kbt->bt", copies.weights, of_each[..., word])
+            np.testing.assert_allclose(found, expected, rtol=1e-9)
+            mixed = F.copied_log_likelihood(copies, log_probs[..., word], targets)
+            assert (np.asarray(found) <= np.asarray(mixed) + 1e-9).all()
+
+
+@pytest.mark.parametrize("of", [F.copied_log_likelihood, F.chosen_log_likelihood], ids=["mixed", "chosen"])
+@pytest.mark.parametrize("gates", [1, K])
+def test_gradients_equal_differences(of, gates, double_precision):
+    copies, log_probs = problem(1, gates=gates)
     targets = jnp.zeros((BATCH, TIME), int)
 
     @jax.jit  # differences are asked for with NumPy's arrays
-    def loss(weights, gate, log_probs):
-        return F.copied_log_likelihood(copies._replace(weights=weights, gate=gate), log_probs, targets).sum()
+    def loss(weights, gates, log_probs):
+        return of(copies._replace(weights=weights, gates=gates), log_probs, targets).sum()
 
-    check_grads(loss, (copies.weights, copies.gate, log_probs[..., 0]), order=1, modes=["rev"], rtol=1e-6)
+    check_grads(loss, (copies.weights, copies.gates, log_probs[..., 0]), order=1, modes=["rev"], rtol=1e-6)
 
 
-def test_gradients_stay_finite_where_the_gate_is_shut_or_wide_open():
+@pytest.mark.parametrize("of", [F.copied_log_likelihood, F.chosen_log_likelihood], ids=["mixed", "chosen"])
+def test_gradients_stay_finite_where_the_gate_is_shut_or_wide_open(of):
     copies, log_probs = problem(2, empty=0.0)
     for gate in (-200.0, 200.0):
-        shut = copies._replace(gate=jnp.full_like(copies.gate, gate), words=jnp.ones_like(copies.words))
+        shut = copies._replace(gates=jnp.full_like(copies.gates, gate), words=jnp.ones_like(copies.words))
 
-        def loss(gate, log_probs, shut=shut):
+        def loss(gates, log_probs, shut=shut):
             targets = jnp.zeros((BATCH, TIME), int)  # which no word that could be copied is
-            return F.copied_log_likelihood(shut._replace(gate=gate), log_probs, targets).sum()
+            return of(shut._replace(gates=gates), log_probs, targets).sum()
 
-        value, gradient = jax.value_and_grad(loss, (0, 1))(shut.gate, log_probs[..., 0].astype(jnp.float32))
+        value, gradient = jax.value_and_grad(loss, (0, 1))(shut.gates, log_probs[..., 0].astype(jnp.float32))
         assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in gradient)
 
 

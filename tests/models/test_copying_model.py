@@ -33,6 +33,7 @@ def model(skip, copy):
 @pytest.mark.parametrize("name", SKIPS)
 def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(name, copy):
     trained = model(SKIPS[name], copy)
+    trained.eval()
     start = trained.initialize_carry(BATCH, jax.random.key(2))
     _, whole = trained(TOKENS, initial_carry=start, return_carry=True)
     np.testing.assert_allclose(np.exp(whole.logits).sum(-1), 1, rtol=1e-5)
@@ -55,17 +56,35 @@ def test_what_is_expected_is_the_agents_own_distribution(name):
 
 
 def test_what_is_chosen_is_the_word_behind_the_state_that_entered():
-    output = model(SKIPS["by content"], "chosen")(TOKENS, rngs=jax.random.key(3))
+    trained = model(SKIPS["by content"], "chosen")
+    trained.eval()
+    output = trained(TOKENS, policy=F.Policy("sample"), rngs=jax.random.key(3))
     for (row, t), k in np.ndenumerate(np.asarray(output.decisions[-1].action)):
         expected = int(TOKENS[row, t - k + 1]) if t - k + 1 >= 0 else F.NO_WORD
         assert int(output.copies.words[row, t, 0]) == expected
-    relaxed = model(SKIPS["by content"], "chosen")(TOKENS, policy=F.Policy("soft"))
+    relaxed = trained(TOKENS, policy=F.Policy("soft"))
     assert relaxed.copies.words.shape == (BATCH, TIME, K)
+    assert relaxed.copies.gates.shape == (BATCH, TIME, 1)
 
 
+def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices():
+    trained, targets = model(F.Dynamic(K, 0.0, agent="content"), "chosen"), TOKENS[:, 1:]
+    start = trained.initialize_carry(BATCH, jax.random.key(2))
+    read = dict(initial_carry=start, rngs=jax.random.key(3))
+    output = trained(TOKENS[:, :-1], **read)  # λ = 0: no choice changes what follows
+    trained.eval()
+    of_each = []
+    for k in range(1, K + 1):
+        actions = (None, jnp.full((BATCH, TIME - 1), k))
+        of_each.append(trained(TOKENS[:, :-1], actions=actions, **read).log_likelihood(targets))
+    expected = np.einsum("btk,kbt->bt", output.copies.weights, np.stack(of_each))
+    np.testing.assert_allclose(output.log_likelihood(targets), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("copy", ["chosen", "expected"])
 @pytest.mark.parametrize("name", ["by content", "attention"])
-def test_a_gradient_reaches_the_agent_through_what_is_copied(name):
-    graphdef, params = nnx.split(model(SKIPS[name], "expected"))
+def test_a_gradient_reaches_the_agent_through_what_is_copied(name, copy):
+    graphdef, params = nnx.split(model(SKIPS[name], copy))
 
     def loss(params):
         output = nnx.merge(graphdef, params)(TOKENS[:, :-1], policy=F.Policy("greedy"))
