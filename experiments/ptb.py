@@ -222,6 +222,13 @@ class LanguageModelSettings(Model):
     dropout_weights: float = setting(
         0.0, "Rate at which recurrent weights are dropped for a segment.", at_least=0, below=1
     )
+    zoneout: tuple[float, ...] = setting(
+        (0.0,),
+        "Rate at which units of a state stay as they are (Krueger et al. 2017), in every layer: one rate, or "
+        "that of h and that of c.",
+        at_least=0,
+        below=1,
+    )
     locked: bool = setting(False, "The same features are dropped at all steps of a segment.")
 
 

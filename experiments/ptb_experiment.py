@@ -167,9 +167,11 @@ class PTB(Experiment):
         Zaremba et al. draw every weight from one uniform distribution; the top layer may differ.
         """
         m, layers = self.settings.model, []
+        zoneout = m.zoneout if len(m.zoneout) > 1 else m.zoneout[0]
         for size in self.sizes():
             weights = uniform(size**-0.5 if m.recurrent_init == "by_size" else m.init_scale)
-            layers.append(dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights))
+            init = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
+            layers.append(dict(zoneout=zoneout, **init))
         weights = layers[-1]["kernel_init"]
         layers[-1] |= dict(agent_kernel_init=weights, agent_bias_init=weights) | self.cell_options()
         if m.recurrent_init == "orthogonal":

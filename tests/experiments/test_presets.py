@@ -420,3 +420,17 @@ def test_seeds_take_turns_on_the_cores_of_a_cpu(seeds, devices, monkeypatch):
     found = train.choose_devices(numbers(seeds=seeds), ("dynamic:10",), Processes())
     assert jax.device_count() == 8
     assert len(found.devices) == devices
+
+
+# --- Zoneout ---
+
+
+@pytest.mark.parametrize("given", [(0.1,), (0.05, 0.25)])
+def test_zoneout_is_in_every_cell_of_a_language_model(given):
+    learner, _ = build_ptb("small", "lstm", zoneout=given)
+    assert [cell.zoneout for cell in cells_of(learner)] == [given * (2 // len(given))] * 2
+
+
+def test_zoneout_has_a_rate_for_each_array_of_a_state():
+    with pytest.raises(UserError, match="one for each of"):
+        cells_of(build_ptb("small", "lstm", zoneout=(0.1, 0.1, 0.1))[0])
