@@ -23,6 +23,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # each text make the choice hard.
     "relaxed": dict(
         agent="content",
+        agent_features=64,
         empty_slots="masked",
         relaxation="soft",
         relaxed_epochs=4,
@@ -31,6 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         baseline="rollouts",
         entropy="exact",
         entropy_coef=0.0,
+        clip=1.0,
         epochs=6,
     ),
 }

@@ -32,6 +32,7 @@ OPTIONS = {
     "dynamic:1": F.Dynamic(1, 0.5),
     "dynamic mean": F.Dynamic(3, 0.5, agent_input="mean"),
     "dynamic masked": F.Dynamic(4, 0.5, empty_slots="masked"),
+    "dynamic by content": F.Dynamic(4, 0.5, agent="content", empty_slots="masked"),
     "dynamic carried": F.Dynamic(3, 0.5, first_step="carried"),
     "fixed carried": F.Fixed(3, 0.5, first_step="carried"),
     "longer than the sequence": F.Dynamic(12, 0.5),
@@ -119,6 +120,7 @@ def test_without_lengths_too(double_precision, name):
     ("name", "mode"),
     [
         ("dynamic masked", "soft"),
+        ("dynamic by content", "soft"),
         ("released", "gumbel_softmax"),
         ("dynamic masked", "straight_through"),
         ("dynamic mean", "reinmax"),

@@ -97,8 +97,8 @@ def test_reinmax_is_exact_for_quadratic_functions_and_not_for_others():
     )
 
 
-def unrolled(kind, mode, params, x, temperature=1.0):
-    recurrence = F.Recurrence(F.TIME_SKIPS[kind](K, 0.7, empty_slots="masked"))
+def unrolled(kind, mode, params, x, temperature=1.0, agent="mlp"):
+    recurrence = F.Recurrence(F.TIME_SKIPS[kind](K, 0.7, agent=agent, empty_slots="masked"))
     zeros = jnp.zeros((x.shape[0], 3))
     carry = F.initial_carry(
         jax.random.split(jax.random.key(5), x.shape[0]), recurrence, F.LSTMState(zeros, zeros)
@@ -106,13 +106,13 @@ def unrolled(kind, mode, params, x, temperature=1.0):
     return F.unroll(params, carry, x, recurrence, policy=F.Policy(mode, temperature))[1]
 
 
-def weights_of_a_layer():
+def weights_of_a_layer(agent="mlp"):
     keys = iter(jax.random.split(jax.random.key(6), 9))
     draw = lambda *shape: jax.random.normal(next(keys), shape)
     lstm = F.LSTMParams(draw(2, 12), draw(3, 12), draw(12))
-    return F.LayerParams(lstm, F.AgentParams(draw(3, 5), draw(2, 5), draw(5), draw(5, K), draw(K))), draw(
-        2, 6, 2
-    )
+    out = K if agent == "mlp" else 3
+    skip = F.AgentParams(draw(3, 5), draw(2, 5), draw(5), draw(5, out), draw(K))
+    return F.LayerParams(lstm, skip), draw(2, 6, 2)
 
 
 def test_a_softly_relaxed_dynamic_skip_computes_what_attention_does():
@@ -123,6 +123,25 @@ def test_a_softly_relaxed_dynamic_skip_computes_what_attention_does():
     assert not np.allclose(soft.h, unrolled("dynamic", "greedy", params, x).h)
     cold = unrolled("dynamic", "soft", params, x, temperature=1e-4)
     np.testing.assert_allclose(cold.h, unrolled("dynamic", "greedy", params, x).h, rtol=1e-9)
+
+
+def test_what_tells_stored_states_apart_is_learnt_by_relaxed_choices_by_content_alone():
+    params, x = weights_of_a_layer("content")
+
+    def gradient(kind, mode):
+        loss = lambda params: jnp.sum(jnp.sin(unrolled(kind, mode, params, x, agent="content").h))
+        return jax.grad(loss)(params)
+
+    soft, attention = gradient("dynamic", "soft"), gradient("attention", "sample")
+    for a, b in zip(jax.tree.leaves(soft), jax.tree.leaves(attention), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+
+    def of_log_prob(params, mode):
+        return unrolled("dynamic", mode, params, x, agent="content").decision.log_prob.sum()
+
+    sampled = jax.grad(of_log_prob)(params, "sample")
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(sampled.transition)) == 0
+    assert min(np.abs(leaf).max() for leaf in jax.tree.leaves(sampled.skip)) > 0
 
 
 @pytest.mark.parametrize("relaxation", F.RELAXATIONS)

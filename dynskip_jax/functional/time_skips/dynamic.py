@@ -17,7 +17,8 @@ class Dynamic(Agented):
     """One of the last K states enters, chosen by the agent, Eq. 1.
 
     Trained by the score function of its choices (`reinforce_loss`); or, in a relaxed mode, by the gradient of
-    the loss through weights on all K states (`relaxation.py`). In either case what it sees is stopped.
+    the loss through weights on all K states (`relaxation.py`). What it sees is stopped, but for the stored
+    states that a relaxed choice by content compares: what tells them apart is learnt, as in attention.
     """
 
     name: ClassVar[str] = "dynamic"
@@ -37,7 +38,9 @@ class Dynamic(Agented):
         """See `TimeSkip`."""
         if inputs.action is not None:
             return self.carried_first(inputs, Choice(slot=self.slot_of(inputs.action))), own
-        logits = self.logits(params, inputs, jax.lax.stop_gradient(observation))
+        if mode not in RELAXATIONS or self.agent != "content":
+            observation = jax.lax.stop_gradient(observation)
+        logits = self.logits(params, inputs, observation)
         if mode in RELAXATIONS:
             weights = relaxed_weights(log_softmax(logits), inputs.noise, mode, inputs.temperature)
             choice = Choice(weights=weights.astype(logits.dtype))
