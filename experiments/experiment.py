@@ -275,12 +275,12 @@ class Experiment:
         agent = self.settings.agent
         return controlled(F.parse_time_skip(model, **self.skip_options()), agent.control, agent.rates)
 
-    def beyond_name(self, model: str) -> dict[str, str]:
+    def beyond_name(self, model: str) -> dict[str, Any]:
         """Returns what of a model its name does not say: another transition than the LSTM, a skip over depth,
-        what its agent chooses by, and what it is a control of."""
+        what its agent chooses by and among, and what it is a control of."""
         own = [(self.settings.model, {"transition": "lstm", "depth_skip": None})]
         if isinstance(F.parse_time_skip(model), F.Dynamic):
-            own.append((self.settings.agent, {"agent": "mlp", "control": "none"}))
+            own.append((self.settings.agent, {"agent": "mlp", "stride": 1, "control": "none"}))
         return {
             name: getattr(group, name)
             for group, plain in own
@@ -305,7 +305,7 @@ class Experiment:
     def skip_options(self) -> dict[str, Any]:
         """Returns what time skips are made with; each takes what it has."""
         agent = self.settings.agent
-        names = ("agent", "agent_input", "empty_slots", "first_step", "rates")
+        names = ("agent", "agent_input", "empty_slots", "stride", "first_step", "rates")
         return {"mix": _each(agent.mix)[0]} | {name: getattr(agent, name) for name in names}
 
     def values(self, model: str) -> tuple[dict[str, Any], ...]:

@@ -220,7 +220,7 @@ class PTB(Experiment):
         by_choice = self._copy(model) == "chosen" and self.skip(model).is_stochastic
         return super().choices_matter(model) or by_choice
 
-    def beyond_name(self, model: str) -> dict[str, str]:
+    def beyond_name(self, model: str) -> dict[str, Any]:
         """See `Experiment`; with how it copies."""
         copy = self._copy(model)
         return super().beyond_name(model) | ({} if copy == "none" else {"copy": copy})

@@ -120,6 +120,9 @@ class Agent(AgentSettings):
     empty_slots: Literal["initial", "masked"] = setting(
         "initial", "Before K steps have passed: the initial state may be chosen, or it may not."
     )
+    stride: int = setting(
+        1, "Only every so many-th of the last k states may be chosen: the newest is the first.", at_least=1
+    )
     first_step: Literal["agent", "carried"] = setting(
         "agent", "Who chooses at the first step; carried: nobody, as in the released code."
     )

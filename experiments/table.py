@@ -28,6 +28,7 @@ _BEYOND = {
     "transition": "{}",
     "depth_skip": "{}",
     "agent": "by {}",
+    "stride": "stride {}",
     "copy": "copies: {}",
     "control": "control: {}",
 }

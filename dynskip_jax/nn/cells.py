@@ -417,6 +417,7 @@ class DynamicSkipLSTMCell(SkipCell):
         mix: λ, the weight of the chosen state against the previous one.
         agent_input: what the agent sees beside x(t); see `functional.Dynamic`.
         empty_slots: what stands for states that do not exist yet; see `functional.Dynamic`.
+        stride: only every so many-th state may be chosen; see `functional.Dynamic`.
         first_step: who decides at the first step; see `functional.Dynamic`.
         **kwargs: the options of `SkipCell` after its `skip`.
 
@@ -439,11 +440,17 @@ class DynamicSkipLSTMCell(SkipCell):
         mix: float = 1.0,
         agent_input: str = "previous",
         empty_slots: str = "initial",
+        stride: int = 1,
         first_step: str = "agent",
         **kwargs: Any,
     ):
         skip = F.Dynamic(
-            max_skip, mix, first_step=first_step, agent_input=agent_input, empty_slots=empty_slots
+            max_skip,
+            mix,
+            first_step=first_step,
+            agent_input=agent_input,
+            empty_slots=empty_slots,
+            stride=stride,
         )
         super().__init__(in_features, hidden_features, skip, **kwargs)
 

@@ -110,6 +110,15 @@ def test_a_masked_skip_is_never_chosen_and_the_rest_is_renormalised():
     np.testing.assert_allclose(one.decision.entropy, 0, atol=1e-6)
 
 
+def test_a_strided_choice_is_one_of_every_so_many_states():
+    skip = F.Dynamic(7, 1.0, stride=3)
+    allowed = skip.allowed(jnp.zeros(2, int), None)
+    np.testing.assert_array_equal(np.flatnonzero(np.asarray(allowed)[0]) + 1, [1, 4, 7])
+    # Where the caller's mask leaves none of them, State(t-1) is all that may be chosen.
+    allowed = skip.allowed(jnp.zeros(2, int), jnp.arange(7) == 1)
+    np.testing.assert_array_equal(np.asarray(allowed), [[True] + [False] * 6])
+
+
 def test_masked_empty_slots_are_chosen_only_once_filled():
     skip = F.Dynamic(K, 1.0, empty_slots="masked")
     x = jax.random.normal(jax.random.key(4), (500, 6, INPUT))
@@ -239,6 +248,7 @@ def test_an_unknown_model_is_named_in_one_line(text, named):
         dict(mix=float("nan")),
         dict(agent_input="all"),
         dict(empty_slots="none"),
+        dict(stride=0),
         dict(first_step="skip"),
     ],
     ids=str,

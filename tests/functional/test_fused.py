@@ -32,6 +32,7 @@ OPTIONS = {
     "dynamic:1": F.Dynamic(1, 0.5),
     "dynamic mean": F.Dynamic(3, 0.5, agent_input="mean"),
     "dynamic masked": F.Dynamic(4, 0.5, empty_slots="masked"),
+    "dynamic strided": F.Dynamic(5, 0.5, stride=2, empty_slots="masked"),
     "dynamic by content": F.Dynamic(4, 0.5, agent="content", empty_slots="masked"),
     "dynamic carried": F.Dynamic(3, 0.5, first_step="carried"),
     "fixed carried": F.Fixed(3, 0.5, first_step="carried"),

@@ -77,6 +77,7 @@ def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent
             choosable = np.ones(K, bool) if allowed is None else allowed.copy()
             if skip.empty_slots == "masked" and first_call:
                 choosable &= np.arange(K) < len(past) - num_initial + 1
+            choosable &= np.arange(K) % skip.stride == 0
             p = np.zeros(K)
             p[choosable] = softmax(logits[choosable])
             ent = -sum(q * np.log(q) for q in p if q > 0)
@@ -173,14 +174,15 @@ def test_unroll_equals_the_loop_with_lengths_and_carry_out(kind, K, mix):
     mix=st.sampled_from([0.0, 0.3, 1.0]),
     agent_input=st.sampled_from(["previous", "mean"]),
     empty_slots=st.sampled_from(["initial", "masked"]),
+    stride=st.integers(1, 3),
     first_step=st.sampled_from(["agent", "carried"]),
     with_mask=st.booleans(),
 )
 def test_every_option_equals_the_loop_when_greedy(
-    seed, kind, K, mix, agent_input, empty_slots, first_step, with_mask
+    seed, kind, K, mix, agent_input, empty_slots, stride, first_step, with_mask
 ):
     rng = np.random.default_rng(seed)
-    options = dict(first_step=first_step, agent_input=agent_input, empty_slots=empty_slots)
+    options = dict(first_step=first_step, agent_input=agent_input, empty_slots=empty_slots, stride=stride)
     skip = F.TIME_SKIPS[kind](K, mix, **(options if kind != "fixed" else dict(first_step=first_step)))
     w = draw_weights(rng, K)
     x = rng.normal(size=(BATCH, TIME, INPUT))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import (
     AgentParams,
     agent_logits,
@@ -86,13 +87,21 @@ class Agented(Windowed):
             stored h, as in the authors' released code.
         empty_slots: before K steps have passed, the missing states are the `initial` state and may be
             chosen, as in the released code; or they are `masked` out of the policy.
+        stride: only every so many-th of the K states may be chosen, k = 1, 1 + stride, 1 + 2 stride, …
     """
 
     agent: str = choice_field("mlp", "content")
     agent_input: str = choice_field("previous", "mean")
     empty_slots: str = choice_field("initial", "masked")
+    stride: int = 1
 
     has_agent = True
+
+    def __post_init__(self) -> None:
+        """Checks the stride too."""
+        super().__post_init__()
+        if self.stride < 1:
+            raise UserError(f"a skip's stride is at least 1, got {self.stride}")
 
     @property
     def observed(self) -> Observed:
@@ -138,7 +147,7 @@ class Agented(Windowed):
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
     ) -> Bool[Array, "*batch_or_1 K"] | None:
-        """Joins the caller's mask over K with the one that hides slots no step has filled yet.
+        """Joins the caller's mask over K with those of slots that no step has filled yet, and of the stride.
 
         Where both together leave nothing, State(t-1) is all that may be chosen.
 
@@ -156,6 +165,9 @@ class Agented(Windowed):
             # Slot 0 holds the initial state before the first step, so step + 1 states exist at step `step`.
             filled = slots <= step[..., None]
             allowed = filled if allowed is None else allowed & filled
+        if self.stride > 1:
+            strided = slots % self.stride == 0
+            allowed = strided if allowed is None else allowed & strided
         if policy_mask is not None:
             allowed = allowed | ((slots == 0) & ~jnp.any(allowed, axis=-1, keepdims=True))
         return allowed
