@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks import reading
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data import imdb as reviews
 from dynskip_jax.errors import UserError
@@ -77,6 +78,17 @@ def test_skippers_are_compared_by_what_they_read(skippers):
     assert trained.learner.skips[0].update_bias == -1
     jump = load(folder, "lstm_jump").learner
     assert (jump.skips[0].max_jump, jump.skips[0].read_steps) == (3, 2)
+
+
+def test_what_really_skips_says_the_same_and_is_timed(skippers, imdb_folder, monkeypatch, tmp_path, capsys):
+    folder, _ = skippers
+    given = ["--run-dir", folder, "--data", imdb_folder, "--texts", 3, "--rounds", 2, "--out", tmp_path]
+    monkeypatch.setattr("sys.argv", ["reading", *map(str, given)])
+    reading.main()
+    assert "| skip_rnn |" in capsys.readouterr().out
+    for row in json.loads((tmp_path / "reading.json").read_text())["results"]:
+        assert 0 < row["read"] <= 1 and len(row["skipping"]) == len(row["unrolled"]) == 2
+    assert "words read" in (tmp_path / "reading.md").read_text()
 
 
 def test_reviews_are_predicted_line_by_line(command, skippers):

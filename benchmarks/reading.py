@@ -1,0 +1,166 @@
+"""What a text takes when words that are not read cost nothing: Skip RNN and LSTM-Jump, one text at a time.
+
+    python -m benchmarks.reading --run-dir DIR --data DIR
+
+Of a finished run of `experiments.imdb` or `experiments.sst`: its models say the class of test texts twice,
+once by the unroll that all training uses, which takes a step for every word, and once by
+`functional.read_skipping`, which takes one for every word that is read. Both say the same; a text is a batch
+of its own, as where texts come one by one. A model that reads every word has the first figure alone.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int
+from rich.console import Console
+
+from benchmarks import machine
+from benchmarks.measure import number, ratio, take_turns
+from dynskip_jax import functional as F
+from dynskip_jax.data import Batch, Examples
+from dynskip_jax.errors import UserError
+from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.runs.progress import Progress
+from dynskip_jax.settings import setting
+from experiments.cli import run_main
+from experiments.command_line import read_flags
+from experiments.trained import Trained, data_of, finished_models, one_of
+
+_SEED = 0  # of which texts are read
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Command line."""
+
+    run_dir: str = setting("", "A finished run folder of texts with a class each.")
+    data: str | None = setting(None, "Folder of its data.")
+    texts: int = setting(100, "Test texts, the same ones in each round.", at_least=1)
+    rounds: int = setting(7, "How often each is measured.", at_least=1)
+    out: str | None = setting(None, "Folder for reading.json and reading.md.")
+
+
+class Result(NamedTuple):
+    """A model's figures.
+
+    Attributes:
+        model: its name.
+        read: share of the texts' words that it reads.
+        unrolled: milliseconds of a text, a step for every word; one value for each round.
+        skipping: the same, a step for every word read; None where every word is.
+    """
+
+    model: str
+    read: float
+    unrolled: Float[np.ndarray, " rounds"]
+    skipping: Float[np.ndarray, " rounds"] | None
+
+
+def unrolled(
+    model: SequenceClassifier, tokens: Int[Array, "1 time"], length: Int[Array, " 1"], policy: F.Policy
+) -> Float[Array, "1 classes"]:
+    """Returns the logits of one text, by a step for every word."""
+    return model(tokens, seq_lengths=length, policy=policy).logits
+
+
+def skipping(
+    model: SequenceClassifier, tokens: Int[Array, "1 time"], length: Int[Array, " 1"], policy: F.Policy
+) -> tuple[Float[Array, "1 classes"], Int[Array, ""]]:
+    """Returns the logits of one text, by a step for every word that is read, and how many these are."""
+    cell, x = model.stack.layers[0].cell, model.embedding(tokens)
+    start = cell.initialize_carry(x[:, 0].shape)
+    _, reading = F.read_skipping(cell.params(), start, x, cell.recurrence, seq_lengths=length, policy=policy)
+    pooled = F.pool_states(reading.h, F.length_mask(length, tokens.shape[1]), model.pooling)
+    return model.softmax(pooled), reading.read.sum()
+
+
+def one_by_one(examples: Examples, count: int) -> list[Batch]:
+    """Returns so many texts, the same ones each time, each a batch, padded to the length of its bucket."""
+    chosen = np.random.default_rng(_SEED).permutation(len(examples))[:count]
+    buckets = examples.bucket_of_each()
+    return [examples.batch(np.array([i]), None, int(buckets[i])) for i in chosen]
+
+
+def measure(trained: Trained, texts: Sequence[Batch], rounds: int, tick: Callable[[], None]) -> Result:
+    """Measures a model on these texts.
+
+    Args:
+        trained: the model, of one layer and one direction.
+        texts: what is read, a batch each.
+        rounds: how often.
+        tick: called after each turn.
+
+    Raises:
+        UserError: the model has several layers, or two directions.
+    """
+    layers = trained.model.stack.layers
+    if len(layers) > 1:
+        raise UserError(f"{trained.name} has {len(layers)} layers or directions; words are left out by one")
+    graphdef, state = nnx.split(trained.model)
+    arrays = [(jnp.asarray(text.inputs), jnp.asarray(text.seq_lengths)) for text in texts]
+    policy = dataclasses.replace(trained.policy, mode="greedy")
+
+    def compiled(read: Callable[..., Any]) -> Callable[[], list[Any]]:
+        step = jax.jit(lambda state, *text: read(nnx.merge(graphdef, state), *text, policy))
+        return lambda: jax.block_until_ready([step(state, *text) for text in arrays])
+
+    steps = {"unrolled": compiled(unrolled)}
+    words = read = sum(int(text.seq_lengths.sum()) for text in texts)
+    if not layers[0].cell.skip.writes_all:
+        steps["skipping"] = compiled(skipping)
+        found = steps["skipping"]()
+        read = sum(int(count) for _, count in found)
+        for one, (other, _) in zip(steps["unrolled"](), found, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    times = take_turns(steps, rounds, tick)
+    of_text = {name: values / len(texts) for name, values in times.items()}
+    return Result(trained.name, read / words, of_text["unrolled"], of_text.get("skipping"))
+
+
+def table(results: list[Result]) -> str:
+    """Returns the results in Markdown."""
+    lines = ["| model | words read | ms, every word | ms, really skipping | ratio |", "| --- " * 5 + "|"]
+    for result in results:
+        cells = [result.model, f"{result.read:.1%}", number(float(np.median(result.unrolled)))]
+        if result.skipping is None:
+            cells += ["", ""]
+        else:
+            cells += [number(float(np.median(result.skipping))), str(ratio(result.skipping, result.unrolled))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures all models of a run folder, and writes what came out."""
+    flags = read_flags("python -m benchmarks.reading", __doc__, Flags, sys.argv[1:])
+    if not flags.run_dir:
+        raise UserError("--run-dir names a finished run folder")
+    about, models = machine.describe("default", False), finished_models(flags.run_dir)
+    texts = one_by_one(data_of(next(iter(models.values())), flags.data).splits["test"], flags.texts)
+    results = []
+    with Progress(2 * flags.rounds * len(models), "reading", console=Console(stderr=True)) as progress:
+        for found in models.values():
+            results.append(measure(one_of(found, None), texts, flags.rounds, lambda: progress.advance(1)))
+    written = f"{machine.headline(about)}; {len(texts):,} texts, one at a time\n\n{table(results)}"
+    print(written)
+    if flags.out is not None:
+        folder = Path(flags.out)
+        folder.mkdir(parents=True, exist_ok=True)
+        figures = [
+            {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
+            for row in (result._asdict() for result in results)
+        ]
+        (folder / "reading.json").write_text(json.dumps({"about": about, "results": figures}, indent=2))
+        (folder / "reading.md").write_text(written + "\n")
+
+
+if __name__ == "__main__":
+    run_main(main)
