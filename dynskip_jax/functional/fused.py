@@ -13,6 +13,8 @@ stands here is where products are taken and what is kept:
   states, nothing that is kept for the backward pass grows with K.
 * A sampled agent learns from its log-probabilities alone (`stop_gradient`), so the loop only has to know
   what was chosen; log-probabilities and entropies of all steps are computed at once behind it.
+* With λ = 0 no choice changes a state: the loop is that of a plain layer, and all choices are made at once
+  behind it.
 * Every array that the loop fills is written in place. XLA copies a whole array whenever a loop still reads
   an old version of it, so each iteration writes first and then reads what the next one needs.
 * σ(x) = (1 + tanh(x / 2)) / 2: one tanh for all gates of a product.
@@ -23,6 +25,7 @@ the K states that were there before, then one per step, so that State(t - k) is 
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +44,8 @@ from dynskip_jax.functional.recurrence import (
     skip_inputs,
 )
 from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.stored import observed_in
+from dynskip_jax.functional.time_skips import Previous, TimeSkip
 
 
 def fused_unroll(
@@ -75,24 +80,40 @@ def fused_unroll(
     dtype = carry.slots[0].dtype
     projected = [leaf.astype(dtype) for leaf in projected]
     mix = skip.mix if policy.mix is None else policy.mix
-    first = (carry.step == 0) if skip.forgets_carried else None
-    if first is not None and seq_lengths is not None:
-        first = first & (seq_lengths > 0)
-
-    # The first choice is the reference's; the loop makes the choices from the second step on.
-    at_first = jax.tree.map(lambda leaf: leaf[:, 0], inputs)
-    entered, choice, _, own = prev_state(params, carry, at_first, recurrence, policy)
-
     steps = carry.step[:, None] + jnp.arange(time)[None, :]
     keys = jnp.broadcast_to(carry.key[:, None], (batch, time))
     mask = policy.mask
     if mask is not None and mask.ndim == 2:
         mask = mask[:, None]
-    policy = dataclasses.replace(policy, temperature=jnp.asarray(policy.temperature, dtype), mask=mask)
-    seen = skip_inputs(recurrence, inputs, steps, keys, dtype, policy)
+    at_all = dataclasses.replace(policy, temperature=jnp.asarray(policy.temperature, dtype), mask=mask)
+    seen = skip_inputs(recurrence, inputs, steps, keys, dtype, at_all)
 
     fields = transition.state._fields
     observed = fields.index(skip.observed_array(transition))
+    if observed == 0 and _moves_nothing(skip, mix, carry):
+        plain = dataclasses.replace(recurrence, time_skip=Previous(max_skip=skip.max_skip))
+        end, output = fused_unroll(
+            params._replace(skip=None),
+            carry,
+            inputs._replace(skip=None, action=None),
+            plain,
+            seq_lengths=seq_lengths,
+            return_memory=return_memory,
+        )
+        history = jnp.concatenate([_oldest_first(carry.slots[0], None), output.h], axis=1)
+        observations = observed_in(history, skip.observed, skip.max_skip, time)
+        choices, _ = skip.choose(params.skip, seen, observations, carry.own, policy.mode)
+        decision = skip.decide(params.skip, seen, observations, carry.own, choices, policy.mode)
+        if inputs.valid is not None:
+            decision = where_each(inputs.valid, decision, 0)
+        return end, output._replace(decision=decision)
+
+    # The first choice is the reference's; the loop makes the choices from the second step on.
+    at_first = jax.tree.map(lambda leaf: leaf[:, 0], inputs)
+    entered, choice, _, own = prev_state(params, carry, at_first, recurrence, policy)
+    first = (carry.step == 0) if skip.forgets_carried else None
+    if first is not None and seq_lengths is not None:
+        first = first & (seq_lengths > 0)
     whole = {0, observed} | ({fields.index(transition.memory)} if return_memory else set())
     step_plan = plan_step(recurrence, params, inputs, entered, choice.update, carry.recurrent_mask)
     plan = Plan(
@@ -140,6 +161,13 @@ def fused_unroll(
     if inputs.valid is not None:
         output = where_each(inputs.valid, output, 0)
     return end, output
+
+
+def _moves_nothing(skip: TimeSkip, mix: Any, carry: SkipCarry) -> bool:
+    """Whether no choice changes any state, so that all can be made behind the loop: λ is 0 for good."""
+    is_zero = isinstance(mix, int | float) and mix == 0
+    keeps_order = skip.writes_all and not skip.forgets_carried and not jax.tree.leaves(carry.own)
+    return is_zero and keeps_order and skip.fixed_slot is None
 
 
 def _oldest_first(

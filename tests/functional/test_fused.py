@@ -34,6 +34,10 @@ OPTIONS = {
     "dynamic masked": F.Dynamic(4, 0.5, empty_slots="masked"),
     "dynamic strided": F.Dynamic(5, 0.5, stride=2, empty_slots="masked"),
     "dynamic by content": F.Dynamic(4, 0.5, agent="content", empty_slots="masked"),
+    "nothing moved": F.Dynamic(4, 0.0, empty_slots="masked"),
+    "nothing moved, by content": F.Dynamic(4, 0.0, agent="content"),
+    "nothing moved, random": F.Random(3, 0.0),
+    "nothing moved, carried": F.Dynamic(3, 0.0, first_step="carried"),
     "dynamic carried": F.Dynamic(3, 0.5, first_step="carried"),
     "fixed carried": F.Fixed(3, 0.5, first_step="carried"),
     "longer than the sequence": F.Dynamic(12, 0.5),
@@ -101,7 +105,9 @@ def and_slow(names, *fast):
 @pytest.mark.parametrize(
     "name",
     and_slow(
-        OPTIONS, "attention masked", "content carried", "dynamic mean", "dynamic carried", "fixed, longer"
+        OPTIONS,
+        *("attention masked", "content carried", "dynamic mean", "dynamic carried", "fixed, longer"),
+        *("dynamic strided", "nothing moved, by content"),
     ),
 )
 def test_the_options_of_time_skips(double_precision, name):
@@ -122,6 +128,8 @@ def test_without_lengths_too(double_precision, name):
     [
         ("dynamic masked", "soft"),
         ("dynamic by content", "soft"),
+        ("nothing moved, by content", "soft"),
+        ("nothing moved", "gumbel_softmax"),
         ("released", "gumbel_softmax"),
         ("dynamic masked", "straight_through"),
         ("dynamic mean", "reinmax"),
