@@ -46,6 +46,7 @@ class Flags:
     )
     csv: str | None = setting(None, "A file to write the table to, a line for each row and metric.")
     latex: str | None = setting(None, "A file to write the table to, as a LaTeX tabular.")
+    plot: str | None = setting(None, "A PNG file: the first of two --metrics to the right, the second above.")
     tensorboard: str | None = setting(
         None, "A folder to write all logged metrics to as TensorBoard event files, of unfinished runs too."
     )
@@ -75,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     given = sys.argv[1:] if arguments is None else arguments
     flags = read_flags("python -m experiments.report", __doc__, Flags, given)
-    for path in filter(None, (flags.csv, flags.latex)):
+    if flags.plot is not None and len(flags.metrics or ()) != 2:
+        raise UserError("--plot sets one metric over another: give --metrics X,Y")
+    for path in filter(None, (flags.csv, flags.latex, flags.plot)):
         check_new(Path(path))
     found = read_folders(flags.folders)
     for note in found.notes:
@@ -89,8 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for path, text in ((flags.csv, csv_text), (flags.latex, latex_text)):
         if path is not None:
             write_atomically(Path(path), text(lines))
+    if flags.plot is not None:
+        draw(found, *flags.metrics, flags.plot)
     _print(lines)
-    for path in filter(None, (flags.csv, flags.latex)):
+    for path in filter(None, (flags.csv, flags.latex, flags.plot)):
         print(f"written: {path}")
 
 
@@ -152,6 +157,28 @@ def compared(found: Found, metrics: Sequence[str] | None, baseline: str | None) 
                 difference = paired_difference(own, base.by_seed(metric))
             lines.append(Line(row, metric, heading, form, t_interval(list(own.values())), difference))
     return lines
+
+
+def draw(found: Found, x: str, y: str, path: str) -> None:
+    """Draws one metric over another: a line for each model, a point for each of its rows.
+
+    Rows that have the second alone, as models that read every word have no share of them, are levels.
+    """
+    from dynskip_jax.analysis import plots
+
+    groups: dict[str, list] = {}
+    levels = {}
+    for row in found.rows:
+        folder, _, rest = row.name.rpartition(": ")
+        model, _, setting_ = rest.partition(", ")
+        if x in row.metrics and y in row.metrics:
+            point = (", ".join(filter(None, (setting_, folder))), row.metrics[x], row.metrics[y])
+            groups.setdefault(model, []).append(point)
+        elif y in row.metrics:
+            levels[row.name] = row.metrics[y]
+    headings = [found.columns.get(metric, (metric.replace("_", " "), ""))[0] for metric in (x, y)]
+    title = f"{headings[1]} over {headings[0]}"
+    plots.metric_over_metric(groups, path, title, x_label=headings[0], y_label=headings[1], levels=levels)
 
 
 def _rows(name: str, row: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[Row]:

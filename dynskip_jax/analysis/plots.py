@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,46 @@ def metric_over_values(
     ticks = _apart(values, log_x)
     axes.set_xticks(ticks, labels=[_number(tick) for tick in ticks])
     axes.set_xticks([], minor=True)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    _finish(axes)
+    save(figure, path)
+
+
+def metric_over_metric(
+    groups: Mapping[str, Sequence[tuple[str, Sequence[float], Sequence[float]]]],
+    path: str | Path,
+    title: str,
+    *,
+    x_label: str,
+    y_label: str,
+    levels: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> None:
+    """Draws what one metric is beside another, such as accuracy over the share of words read.
+
+    A point stands at the means over the seeds, with bars of one standard deviation (n - 1); a line leads
+    through those of one group.
+
+    Arguments:
+        groups: by name, of each point a label and both metrics of each seed.
+        path: the PNG file.
+        title: the title.
+        x_label: what lies to the right.
+        y_label: what lies above.
+        levels: what has the second metric alone, of each seed, by name: a dashed line at its mean.
+    """
+    figure, axes = _figure(title)
+    for index, (name, points) in enumerate(groups.items()):
+        found = [(label, *_mean_and_spread(xs), *_mean_and_spread(ys)) for label, xs, ys in points]
+        found.sort(key=lambda point: point[1])
+        labels, x, x_spread, y, y_spread = zip(*found, strict=True)
+        axes.errorbar(
+            x, y, y_spread, x_spread, color=f"C{index % 10}", label=name, marker="o", capsize=4, lw=1.5
+        )
+        for label, *place in zip(labels, x, y, strict=True):
+            axes.annotate(label, place, xytext=(6, -12), textcoords="offset points", fontsize=9, color="0.35")
+    for index, (name, seeds) in enumerate(levels.items(), len(groups)):
+        axes.axhline(_mean_and_spread(seeds)[0], color=f"C{index % 10}", linestyle="--", lw=1.2, label=name)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     _finish(axes)

@@ -12,6 +12,7 @@ from dynskip_jax.analysis.plots import (
     action_against_truth,
     action_distribution,
     learning_curves,
+    metric_over_metric,
     metric_over_values,
     policy_over_training,
     visited_positions,
@@ -150,6 +151,20 @@ def test_metric_over_values(tmp_path, axes):
     assert texts(axes[0].get_xticklabels()) == ["11", "51", "101", "201", "501"]
     assert texts(axes[1].get_xticklabels()) == ["11", "21", "51", "101", "201", "501"]
     assert pyplot.get_fignums() == []
+
+
+def test_metric_over_metric(tmp_path, axes):
+    points = [("cost 1", [0.2, 0.4], [0.7, 0.9]), ("cost 0", [0.1, 0.1], [0.5, 0.5])]
+    groups, levels = {"skip_rnn": points, "lstm_jump": [("", [0.6], [0.8])]}, {"lstm": [0.9, 0.8]}
+    metric_over_metric(groups, tmp_path / "1.png", "T", x_label="read", y_label="accuracy", levels=levels)
+    pixels(tmp_path / "1.png")
+    (plot,) = axes
+    mean = plot.containers[0].lines[0]
+    np.testing.assert_allclose(mean.get_xydata(), [[0.1, 0.5], [0.3, 0.8]])
+    assert [note.get_text() for note in plot.texts] == ["cost 0", "cost 1", ""]
+    assert sorted(texts(plot.get_legend().get_texts())) == ["lstm", "lstm_jump", "skip_rnn"]
+    (level,) = (line for line in plot.lines if line.get_linestyle() == "--")
+    np.testing.assert_allclose(level.get_ydata(), 0.85)
 
 
 def test_metric_over_values_with_gaps(tmp_path, axes):

@@ -93,6 +93,16 @@ def test_metrics_and_baseline_may_be_chosen(compared_ptb, command, tmp_path):
     assert second["difference_mean"] == ""
 
 
+def test_one_metric_may_be_drawn_over_another(compared_ptb, command, tmp_path):
+    metrics = "--metrics", "dev_agent_skip_1,test_perplexity"
+    outcome = command(report.main, compared_ptb.folder, *metrics, "--plot", tmp_path / "p.png")
+    assert outcome.status == 0 and (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG", outcome.err
+    outcome = command(report.main, compared_ptb.folder, *metrics, "--plot", tmp_path / "p.png")
+    assert_user_error(outcome, "p.png")
+    outcome = command(report.main, compared_ptb.folder, "--plot", tmp_path / "q.png")
+    assert_user_error(outcome, "--metrics X,Y")
+
+
 def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their_own(
     swept_numbers, finished_ptb, command, tmp_path
 ):
