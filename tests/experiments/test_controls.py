@@ -49,6 +49,18 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(
         assert (max(jax.tree.leaves(moved)) > 1e-4) == learns
 
 
+@pytest.mark.slow
+def test_hard_choices_go_on_from_expected_ones(command, corpus_folder, tmp_path, copying):
+    hard = (*FAR[:-1], "chosen", "--mix", 0, "--rl-coef", 0, "--stride", 2, "--zoneout", "0.1,0.2")
+    arguments = ("--data", corpus_folder, *hard, *SMALL_PTB, "--start-from", copying[0])
+    outcome = command(PTB, *arguments, "--run-dir", tmp_path / "run")
+    assert outcome.status == 0, outcome.err
+    assert "dynamic:4, by content, stride 2, copies: chosen" in " ".join(outcome.out.split())
+    row = row_of(tmp_path / "run")["metrics"]
+    assert np.nonzero(row["dev_agent_share_1"]["mean"])[0].tolist() in ([0], [2], [0, 2])
+    assert row["test_perplexity_sampled"]["mean"] > 1  # λ is 0, but the choice says what is copied
+
+
 def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(command, corpus_folder, tmp_path, copying):
     folder = tmp_path / "histogram"
     arguments = ("--data", corpus_folder, *FAR, *SMALL_PTB, "--control", "histogram")
