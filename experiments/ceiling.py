@@ -89,14 +89,16 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
 
 
 def verdict(result: Ceiling) -> str:
-    """Says in a sentence whether probes find anything to learn."""
+    """Says in a sentence or two whether the agent, or a probe, gains anything by looking."""
     name, gain = max(result.gain.items(), key=lambda pair: pair[1].mean)
-    found = f"{gain.mean:+.4f} ± {gain.margin:.4f} nats (95 %) over choices that look at nothing"
     hindsight = min(*result.constant, result.random) - result.hindsight
+    probe, over = f"a probe that sees {name}", "nats (95 %) over choices that look at nothing"
+    if gain.is_chance and result.own.is_chance:
+        return f"Nothing to learn was found: {probe} gains {gain} {over}, the agent {result.own}."
     if gain.is_chance:
-        return f"Nothing to learn was found: a probe that sees {name} gains {found}."
+        return f"The agent has learnt something: it gains {result.own} {over}, {probe} {gain}."
     share = f"{gain.mean / hindsight:.0%} of what hindsight gains"
-    return f"There is something to learn: a probe that sees {name} gains {found}, {share}."
+    return f"There is something to learn: {probe} gains {gain} {over}, {share}; the agent gains {result.own}."
 
 
 def _layer(learner: Learner, number: int | None) -> int:

@@ -29,6 +29,9 @@ class Gain(NamedTuple):
     mean: float
     margin: float
 
+    def __str__(self) -> str:
+        return f"{self.mean:+.4f} ± {self.margin:.4f}"
+
     @property
     def is_chance(self) -> bool:
         """Whether the difference is not above 0 for certain."""
@@ -49,6 +52,7 @@ class Ceiling:
         averaged: the K predictions averaged, as probabilities.
         probes: by what it sees, that of an MLP trained on the first 70 % of the steps to give the best k.
         gain: by what it sees, how far a probe is below the better one of `fixed` and random.
+        own: how far the agent is below that one.
     """
 
     count: int
@@ -60,6 +64,7 @@ class Ceiling:
     averaged: float
     probes: Mapping[str, float]
     gain: Mapping[str, Gain]
+    own: Gain
 
 
 def ceiling(
@@ -92,17 +97,22 @@ def ceiling(
     fixed = int(losses[:fitted].mean(axis=0).argmin())
     of_fixed, of_random = rest[:, fixed], rest.mean(axis=1)
     bar = of_fixed if of_fixed.mean() <= of_random.mean() else of_random
+
+    def gain_of(chosen: Float[np.ndarray, " rest"]) -> Gain:
+        less = bar - chosen
+        return Gain(float(less.mean()), float(1.96 * less.std(ddof=1) / np.sqrt(len(less))))
+
     probes, gain = {}, {}
     for name, features in seen.items():
         chosen = _probe(features, losses[:fitted], features[fitted:], units, seed)
         of_probe = np.take_along_axis(rest, chosen[:, None], axis=1)[:, 0]
-        less = bar - of_probe
         probes[name] = float(of_probe.mean())
-        gain[name] = Gain(float(less.mean()), float(1.96 * less.std(ddof=1) / np.sqrt(len(less))))
+        gain[name] = gain_of(of_probe)
+    of_agent = np.take_along_axis(rest, taken[fitted:, None] - 1, axis=1)[:, 0]
     averaged = np.log(rest.shape[1]) - np.logaddexp.reduce(-rest, axis=1)
     return Ceiling(
         count=len(rest),
-        taken=float(np.take_along_axis(rest, taken[fitted:, None] - 1, axis=1).mean()),
+        taken=float(of_agent.mean()),
         random=float(of_random.mean()),
         constant=tuple(map(float, rest.mean(axis=0))),
         fixed=fixed + 1,
@@ -110,6 +120,7 @@ def ceiling(
         averaged=float(averaged.mean()),
         probes=probes,
         gain=gain,
+        own=gain_of(of_agent),
     )
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from dynskip_jax.analysis.ceiling import ceiling
 from dynskip_jax.errors import UserError
+from experiments.ceiling import verdict
 
 STEPS, K = 3000, 4
 
@@ -45,6 +46,29 @@ def test_a_probe_finds_what_there_is_to_learn_and_nothing_else():
     assert found.probes["all"] == pytest.approx(min(found.random, found.constant[found.fixed - 1])
                                                 - found.gain["all"].mean)  # fmt: skip
     assert abs(found.gain["nothing"].mean) < 2 * found.gain["nothing"].margin
+
+
+def test_what_the_agent_gains_is_told_from_what_a_probe_does():
+    losses, random, seen, rng = table()
+    noise, right = rng.normal(size=seen.shape), losses.argmin(axis=1) + 1
+    found = {
+        name: ceiling(losses, taken, {"this": features})
+        for name, taken, features in (
+            ("neither", random, noise),
+            ("agent", right, noise),
+            ("both", right, seen),
+        )
+    }
+    assert found["neither"].own.is_chance and not found["agent"].own.is_chance
+    of_right = found["agent"]
+    bar = min(of_right.random, of_right.constant[of_right.fixed - 1])
+    assert of_right.own.mean == pytest.approx(bar - of_right.hindsight)
+    assert of_right.taken == pytest.approx(of_right.hindsight)
+    said = {name: verdict(result) for name, result in found.items()}
+    assert said["neither"].startswith("Nothing to learn was found")
+    assert said["agent"].startswith("The agent has learnt something")
+    assert said["both"].startswith("There is something to learn")
+    assert all(f"{result.own.mean:+.4f}" in said[name] for name, result in found.items())
 
 
 def test_the_same_seed_gives_the_same_probe():
