@@ -87,7 +87,7 @@ def test_what_really_skips_says_the_same_and_is_timed(skippers, imdb_folder, mon
     reading.main()
     assert "| skip_rnn |" in capsys.readouterr().out
     for row in json.loads((tmp_path / "reading.json").read_text())["results"]:
-        assert 0 < row["read"] <= 1 and len(row["skipping"]) == len(row["unrolled"]) == 2
+        assert 0 < row["read"] <= 1 and row["same"] == 1 and len(row["skipping"]) == len(row["unrolled"]) == 2
     assert "words read" in (tmp_path / "reading.md").read_text()
 
 
