@@ -177,7 +177,7 @@ def test_what_print_config_shows_is_what_would_be_trained(name):
                 if isinstance(value, float):
                     assert float(shown) == pytest.approx(value, rel=1e-5)
                 elif isinstance(value, tuple):
-                    assert shown == ",".join(map(str, value))
+                    assert [float(part) for part in shown.split(",")] == pytest.approx(value, rel=1e-5)
                 else:
                     assert shown == ("none" if value is None else str(value))
 
