@@ -20,6 +20,7 @@ def with_epochs(arguments, epochs):
     return (*arguments, "--epochs", epochs)
 
 
+@pytest.mark.slow
 def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_ptb, command, tmp_path):
     """Bit for bit; and until they are trained, the folder has no result."""
     whole, arguments, _ = finished_ptb

@@ -52,8 +52,8 @@ def double_precision():
         yield
 
 
-# All of them, each direction in turn. By default each transition meets two time skips, each time skip two
-# transitions, each place in depth one at least, and options of a transition the dynamic skip alone.
+# All of them, each direction in turn. By default each transition, time skip and place in depth is there once
+# at least, and options of a transition with the dynamic skip alone.
 MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name and name != "peephole-full"]
 EVERY = [
     (transition, time_skip, depth_skip, (i + j + k) % 2 == 1)
@@ -62,12 +62,8 @@ EVERY = [
     )
 ]
 SOME = [
-    EVERY[
-        (i * len(TIME_SKIPS) + (i + shift) % len(TIME_SKIPS)) * len(DEPTH_SKIPS)
-        + (i + place) % len(DEPTH_SKIPS)
-    ]
-    for shift, place in ((0, 0), (3, 5))
-    for i in range(len(MAIN))
+    EVERY[(i % len(MAIN) * len(TIME_SKIPS) + i % len(TIME_SKIPS)) * len(DEPTH_SKIPS) + i % len(DEPTH_SKIPS)]
+    for i in range(max(len(MAIN), len(TIME_SKIPS), len(DEPTH_SKIPS)))
 ]
 SOME += [
     (name, "dynamic", list(DEPTH_SKIPS)[i], i % 2 == 1)
