@@ -10,11 +10,9 @@ astray. 20,000 estimates of each take half a minute on two cores.
 """
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +23,7 @@ from jaxtyping import Array, Float, Key
 from rich.console import Console
 
 from benchmarks import machine, tiny_problem
+from benchmarks.results import write
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax.runs.progress import Progress
@@ -338,12 +337,9 @@ def main() -> None:
     text = table(results)
     print(f"{machine.headline(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
     if flags.out is not None:
-        out = Path(flags.out)
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "estimators.md").write_text(text + "\n")
         content = {"about": about, "samples": flags.samples, "rollouts": ROLLOUTS, "seed": flags.seed}
         content["results"] = [as_json(result) for result in results]
-        (out / "estimators.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write(flags.out, "estimators", content, text)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,8 @@ reads every word has the first figure alone.
 """
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
-from rich.console import Console
 
 from benchmarks import machine
 from benchmarks.measure import number, ratio, take_turns
+from benchmarks.results import write
 from dynskip_jax import functional as F
 from dynskip_jax.data import Batch, Examples
 from dynskip_jax.errors import UserError
@@ -42,7 +40,7 @@ _SEED = 0  # of which texts are read
 class Flags:
     """Command line."""
 
-    run_dir: str = setting("", "A finished run folder of texts with a class each.")
+    run_dir: str = setting(help="A finished run folder of texts with a class each.")
     data: str | None = setting(None, "Folder of its data.")
     texts: int = setting(100, "Test texts, the same ones in each round.", at_least=1)
     rounds: int = setting(7, "How often each is measured.", at_least=1)
@@ -92,14 +90,16 @@ def one_by_one(examples: Examples, count: int) -> list[Batch]:
     return [examples.batch(np.array([i]), None, int(buckets[i])) for i in chosen]
 
 
-def measure(trained: Trained, texts: Sequence[Batch], rounds: int, tick: Callable[[], None]) -> Result:
+def measure(
+    trained: Trained, texts: Sequence[Batch], rounds: int, advance: Callable[[float], None]
+) -> Result:
     """Measures a model on these texts.
 
     Args:
         trained: the model, of one layer and one direction.
         texts: what is read, a batch each.
         rounds: how often.
-        tick: called after each turn.
+        advance: is told after each turn which part of the work that was.
 
     Raises:
         UserError: the model has several layers, or two directions.
@@ -124,7 +124,7 @@ def measure(trained: Trained, texts: Sequence[Batch], rounds: int, tick: Callabl
         read = sum(int(count) for _, count in found)
         pairs = zip(steps["unrolled"](), found, strict=True)
         same = float(np.mean([one.argmax() == other.argmax() for one, (other, _) in pairs]))
-    times = take_turns(steps, rounds, tick)
+    times = take_turns(steps, rounds, lambda: advance(1 / (rounds * len(steps))))
     of_text = {name: values / len(texts) for name, values in times.items()}
     return Result(trained.name, read / words, same, of_text["unrolled"], of_text.get("skipping"))
 
@@ -147,25 +147,20 @@ def table(results: list[Result]) -> str:
 def main() -> None:
     """Measures all models of a run folder, and writes what came out."""
     flags = read_flags("python -m benchmarks.reading", __doc__, Flags, sys.argv[1:])
-    if not flags.run_dir:
-        raise UserError("--run-dir names a finished run folder")
     about, models = machine.describe("default", False), finished_models(flags.run_dir)
     texts = one_by_one(data_of(next(iter(models.values())), flags.data).splits["test"], flags.texts)
     results = []
-    with Progress(2 * flags.rounds * len(models), "reading", console=Console(stderr=True)) as progress:
+    with Progress(len(models), "reading") as progress:
         for found in models.values():
-            results.append(measure(one_of(found, None), texts, flags.rounds, lambda: progress.advance(1)))
+            results.append(measure(one_of(found, None), texts, flags.rounds, progress.advance))
     written = f"{machine.headline(about)}; {len(texts):,} texts, one at a time\n\n{table(results)}"
     print(written)
     if flags.out is not None:
-        folder = Path(flags.out)
-        folder.mkdir(parents=True, exist_ok=True)
         figures = [
             {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()}
             for row in (result._asdict() for result in results)
         ]
-        (folder / "reading.json").write_text(json.dumps({"about": about, "results": figures}, indent=2))
-        (folder / "reading.md").write_text(written + "\n")
+        write(flags.out, "reading", {"about": about, "results": figures}, written)
 
 
 if __name__ == "__main__":

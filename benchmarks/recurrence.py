@@ -16,7 +16,6 @@ whole training steps of `experiments.ptb` on synthetic words.
 """
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from benchmarks import machine, measure, report, training_step
+from benchmarks import machine, measure, report, results, training_step
 from benchmarks.contestant import Contestant
 from benchmarks.contestants import GROWING, layers, pairs, why_no_torch
 from benchmarks.jax_layers import seed_contestants
@@ -260,9 +259,8 @@ def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
 def write(folder: Path, about: dict, notes: Sequence[str], rows: Iterable[report.Row]) -> None:
     """Writes what is known so far into a folder."""
     rows = list(rows)
-    folder.mkdir(parents=True, exist_ok=True)
     content = {"about": about, "notes": list(notes), "rows": [row.as_json() for row in rows]}
-    (folder / "recurrence.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    results.write(folder, "recurrence", content)
     growth = [row for row in rows if row.case.part == "growth"]
     if growth:
         report.draw_growth(growth, folder / "growth.png", machine.headline(about))
