@@ -67,6 +67,10 @@ class Found(NamedTuple):
     runs: dict[str, RunDir]
     notes: list[str]
 
+    def heading(self, metric: str) -> tuple[str, str]:
+        """What people call a metric, and how its numbers are written."""
+        return self.columns.get(metric, (metric.replace("_", " "), ".4g"))
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line.
@@ -111,9 +115,10 @@ def read_folders(folders: Sequence[str]) -> Found:
             why = str(error) if has_config else "not a run folder (it has no config.json)"
             found.notes.append(f"{folder}: {why}, left out")
             continue
+        shown = "" if single else _short(folder, folders)
         for model, run in runs.items():
             # Of several folders each is named; a model alone in its folder may be known by that.
-            name = model if single else f"{_short(folder, folders)}: {model}"
+            name = _named(shown, model)
             if (run.path / "config.json").exists():
                 found.runs[name] = run
             result = run.result()
@@ -122,7 +127,7 @@ def read_folders(folders: Sequence[str]) -> Found:
                 continue
             found.columns.update(_columns(run))
             for row in rows_of(result):
-                found.rows.extend(_rows(name, row, {**result, **row}["dataset"]))
+                found.rows.extend(_rows(model, shown, row, {**result, **row}["dataset"]))
     return found
 
 
@@ -147,7 +152,7 @@ def compared(found: Found, metrics: Sequence[str] | None, baseline: str | None) 
     bases = {row.data: row for row in reversed(asked)}  # of each corpus the first
     lines = []
     for metric in chosen:
-        heading, form = found.columns.get(metric, (metric.replace("_", " "), ".4g"))
+        heading, form = found.heading(metric)
         for row in rows:
             own, difference = row.by_seed(metric), None
             if not own:
@@ -169,26 +174,24 @@ def draw(found: Found, x: str, y: str, path: str) -> None:
     groups: dict[str, list] = {}
     levels = {}
     for row in found.rows:
-        folder, _, rest = row.name.rpartition(": ")
-        model, _, setting_ = rest.partition(", ")
         if x in row.metrics and y in row.metrics:
-            point = (", ".join(filter(None, (setting_, folder))), row.metrics[x], row.metrics[y])
-            groups.setdefault(model, []).append(point)
+            groups.setdefault(row.model, []).append((row.label, row.metrics[x], row.metrics[y]))
         elif y in row.metrics:
             levels[row.name] = row.metrics[y]
-    headings = [found.columns.get(metric, (metric.replace("_", " "), ""))[0] for metric in (x, y)]
+    headings = [found.heading(metric)[0] for metric in (x, y)]
     title = f"{headings[1]} over {headings[0]}"
     plots.metric_over_metric(groups, path, title, x_label=headings[0], y_label=headings[1], levels=levels)
 
 
-def _rows(name: str, row: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[Row]:
-    """The row of a model, or of each value of a sweep."""
+def _rows(model: str, folder: str, row: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[Row]:
+    """The row of a model, or of each value of a sweep; the folder is named where there are several."""
     from experiments.table import label_of, row_name
 
     values = row.get("sweep") or [{"value": {}, "metrics": row["metrics"]}]
+    names = [label_of(row_name({**row, "model": model}), value["value"]) for value in values]
     return [
         Row(
-            label_of(row_name({**row, "model": name}), value["value"]),
+            _named(folder, name),
             row["seeds"],
             {
                 metric: of["per_seed"]
@@ -197,9 +200,15 @@ def _rows(name: str, row: Mapping[str, Any], dataset: Mapping[str, Any]) -> list
             },
             (dataset["name"], dataset["fingerprint"]),
             row["parameters"],
+            model,
+            ", ".join(filter(None, (name.removeprefix(model).removeprefix(", "), folder))),
         )
-        for value in values
+        for name, value in zip(names, values, strict=True)
     ]
+
+
+def _named(folder: str, name: str) -> str:
+    return f"{folder}: {name}" if folder else name
 
 
 def _columns(run: RunDir) -> Mapping[str, tuple[str, str]]:

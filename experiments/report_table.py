@@ -15,6 +15,8 @@ class Row(NamedTuple):
         metrics: of each its values, (seeds,).
         data: what identifies the data it was trained on.
         parameters: how many it has.
+        model: its own name, as in `dynamic:5`.
+        label: what tells it from other rows of that model: settings, and its folder where there are several.
     """
 
     name: str
@@ -22,6 +24,8 @@ class Row(NamedTuple):
     metrics: Mapping[str, Sequence[float]]
     data: tuple[str, str]
     parameters: int
+    model: str
+    label: str
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """The values of a metric."""

@@ -13,6 +13,7 @@ import pytest
 from commands import assert_user_error, load, records
 from scipy import stats
 
+from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.intervals import paired_difference, t_interval
 from experiments import report
 from experiments.report_files import latex_escaped, latex_text
@@ -103,6 +104,21 @@ def test_one_metric_may_be_drawn_over_another(compared_ptb, command, tmp_path):
     assert_user_error(outcome, "--metrics X,Y")
 
 
+def test_what_a_row_says_beside_its_model_is_its_label(monkeypatch):
+    """However it is written: names of rows have commas and colons of their own."""
+    drawn = {}
+    monkeypatch.setattr(plots, "metric_over_metric", lambda groups, *_, **more: drawn.update(groups, **more))
+    metrics = {"x": {"mean": 1.0, "per_seed": [1.0]}, "y": {"mean": 2.0, "per_seed": [2.0]}}
+    row = dict(seeds=[0], metrics=metrics, parameters=1, agent="content", control="untrained")
+    plain = dict(seeds=[0], metrics={"y": metrics["y"]}, parameters=1, model="lstm")
+    of_data = dict(name="corpus", fingerprint="1")
+    rows = report._rows("dynamic:4", "a: b, c", dict(row, model="dynamic:4"), of_data)
+    rows += report._rows("lstm", "d", plain, of_data)
+    report.draw(report.Found(rows, {}, {}, []), "x", "y", "p.png")
+    assert drawn["dynamic:4"] == [("by content, control: untrained, a: b, c", [1.0], [2.0])]
+    assert drawn["levels"] == {"d: lstm": [2.0]}
+
+
 def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their_own(
     swept_numbers, finished_ptb, command, tmp_path
 ):
@@ -191,7 +207,7 @@ def test_without_the_library_event_files_are_an_error_of_one_line(
 
 
 def line_of(name, metric, form, values, fingerprint="1" * 64, base=None):
-    row = Row(name, range(len(values)), {metric: values}, ("corpus_a", fingerprint), 10)
+    row = Row(name, range(len(values)), {metric: values}, ("corpus_a", fingerprint), 10, name, "")
     difference = base and paired_difference(dict(enumerate(values)), dict(enumerate(base)))
     return Line(row, metric, metric.replace("_", " "), form, t_interval(values), difference)
 
