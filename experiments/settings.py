@@ -89,17 +89,17 @@ class Model:
     )
 
 
+# What every experiment's λ is, whatever it begins with.
+_MIX: dict[str, Any] = dict(
+    help="λ, the weight of the skipped-to state against the previous one.", at_least=0, at_most=1, sweep=True
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Agent(AgentSettings):
     """Skips over time, the agents that choose them, and how these are trained."""
 
-    mix: Numbers = setting(
-        1.0,
-        "λ, the weight of the skipped-to state against the previous one.",
-        at_least=0,
-        at_most=1,
-        sweep=True,
-    )
+    mix: Numbers = setting(1.0, **_MIX)
     max_skip: WholeNumbers | None = setting(
         None, "K, up to the model's own, kept through the policy.", at_least=1, sweep=True
     )
@@ -145,13 +145,7 @@ class Agent(AgentSettings):
 class EvenAgent(Agent):
     """Skips over time, the agents that choose them, and how these are trained."""
 
-    mix: Numbers = setting(
-        0.5,
-        "λ, the weight of the skipped-to state against the previous one.",
-        at_least=0,
-        at_most=1,
-        sweep=True,
-    )
+    mix: Numbers = setting(0.5, **_MIX)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ from dynskip_jax.functional.recurrence import (
 )
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.stored import observed_in
-from dynskip_jax.functional.time_skips import Previous, TimeSkip
+from dynskip_jax.functional.time_skips import Previous, SkipInputs, TimeSkip
 
 
 def fused_unroll(
@@ -91,22 +91,9 @@ def fused_unroll(
     fields = transition.state._fields
     observed = fields.index(skip.observed_array(transition))
     if observed == 0 and _moves_nothing(skip, mix, carry):
-        plain = dataclasses.replace(recurrence, time_skip=Previous(max_skip=skip.max_skip))
-        end, output = fused_unroll(
-            params._replace(skip=None),
-            carry,
-            inputs._replace(skip=None, action=None),
-            plain,
-            seq_lengths=seq_lengths,
-            return_memory=return_memory,
+        return _choices_behind(
+            params, carry, inputs, recurrence, seen, policy.mode, seq_lengths, return_memory
         )
-        history = jnp.concatenate([_oldest_first(carry.slots[0], None), output.h], axis=1)
-        observations = observed_in(history, skip.observed, skip.max_skip, time)
-        choices, _ = skip.choose(params.skip, seen, observations, carry.own, policy.mode)
-        decision = skip.decide(params.skip, seen, observations, carry.own, choices, policy.mode)
-        if inputs.valid is not None:
-            decision = where_each(inputs.valid, decision, 0)
-        return end, output._replace(decision=decision)
 
     # The first choice is the reference's; the loop makes the choices from the second step on.
     at_first = jax.tree.map(lambda leaf: leaf[:, 0], inputs)
@@ -161,6 +148,35 @@ def fused_unroll(
     if inputs.valid is not None:
         output = where_each(inputs.valid, output, 0)
     return end, output
+
+
+def _choices_behind(
+    params: LayerParams,
+    carry: SkipCarry,
+    inputs: StepInputs,
+    recurrence: Recurrence,
+    seen: SkipInputs,
+    mode: str,
+    seq_lengths: Int[Array, " batch"] | None,
+    return_memory: bool,
+) -> tuple[SkipCarry, SkipOutput]:
+    """What `fused_unroll` returns where no choice moves a state: a plain layer, then all choices at once."""
+    skip = recurrence.time_skip
+    end, output = fused_unroll(
+        params._replace(skip=None),
+        carry,
+        inputs._replace(skip=None, action=None),
+        dataclasses.replace(recurrence, time_skip=Previous(max_skip=skip.max_skip)),
+        seq_lengths=seq_lengths,
+        return_memory=return_memory,
+    )
+    history = jnp.concatenate([_oldest_first(carry.slots[0], None), output.h], axis=1)
+    observations = observed_in(history, skip.observed, skip.max_skip, output.h.shape[1])
+    choices, _ = skip.choose(params.skip, seen, observations, carry.own, mode)
+    decision = skip.decide(params.skip, seen, observations, carry.own, choices, mode)
+    if inputs.valid is not None:
+        decision = where_each(inputs.valid, decision, 0)
+    return end, output._replace(decision=decision)
 
 
 def _moves_nothing(skip: TimeSkip, mix: Any, carry: SkipCarry) -> bool:

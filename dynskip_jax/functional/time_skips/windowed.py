@@ -1,6 +1,8 @@
 """What skips over time that look back over the last K states have in common."""
 
 import dataclasses
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -155,19 +157,20 @@ class Agented(Windowed):
             step: steps taken before this one; `*batch` may contain the time axis.
             policy_mask: (K,), or with the axes of `step` before K (ones broadcast).
         """
-        allowed = None
+        masks = []
         if policy_mask is not None:
-            allowed = policy_mask
-            if allowed.ndim == 1:
-                allowed = allowed.reshape((1,) * step.ndim + (-1,))
+            masks.append(
+                policy_mask.reshape((1,) * step.ndim + (-1,)) if policy_mask.ndim == 1 else policy_mask
+            )
         slots = jnp.arange(self.max_skip).reshape((1,) * step.ndim + (-1,))
         if self.empty_slots == "masked":
             # Slot 0 holds the initial state before the first step, so step + 1 states exist at step `step`.
-            filled = slots <= step[..., None]
-            allowed = filled if allowed is None else allowed & filled
+            masks.append(slots <= step[..., None])
         if self.stride > 1:
-            strided = slots % self.stride == 0
-            allowed = strided if allowed is None else allowed & strided
+            masks.append(slots % self.stride == 0)
+        if not masks:
+            return None
+        allowed = functools.reduce(operator.and_, masks)
         if policy_mask is not None:
             allowed = allowed | ((slots == 0) & ~jnp.any(allowed, axis=-1, keepdims=True))
         return allowed
