@@ -21,10 +21,15 @@ from experiments.ptb_experiment import PTB
 from experiments.settings import replace, resolve
 
 # Models by name, and the settings in which they differ from the preset.
-MODELS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+MODELS: Mapping[str, tuple[str, Mapping[str, str | float]]] = {
     "lstm": ("lstm", {}),
     "dynamic:5": ("dynamic:5", {}),
     "dynamic:200, by content, copying": ("dynamic:200", {"agent": "content", "copy": "expected"}),
+    # As the preset `far`: no choice enters a state.
+    "the same, λ = 0": (
+        "dynamic:200",
+        {"agent": "content", "copy": "expected", "mix": 0.0, "agent_features": 200, "rl_coef": 0.0},
+    ),
 }
 _SEGMENTS = 4  # as many different batches are read in turn
 
