@@ -184,7 +184,13 @@ class Experiment:
     def warnings(self, model: str, learner: Learner) -> list[str]:
         """Returns what is likely not meant, though it can be trained, each in a line."""
         skip, epochs, lines = self.skip(model), self.settings.training.epochs, []
-        if skip.is_stochastic and self.objective(model).relaxed_epochs >= epochs:
+        objective = self.objective(model)
+        if skip.is_stochastic and objective.relaxation != "none" and not objective.relaxed_epochs:
+            lines.append(
+                f"--relaxation {objective.relaxation} changes nothing: choices are relaxed in no epoch; give "
+                "--relaxed-epochs"
+            )
+        if skip.is_stochastic and objective.relaxed_epochs >= epochs:
             lines.append(
                 f"choices are relaxed in all {epochs} epochs, and in none they are sampled, as evaluation "
                 "takes them: more --epochs, or fewer --relaxed-epochs"

@@ -62,12 +62,11 @@ class Examples:
         time = next((leaf.shape[1] for leaf in _leaves(self.inputs) if leaf.ndim > 1), 0)
 
         def chosen(leaf: np.ndarray) -> np.ndarray:
-            if self.buckets and leaf.ndim > 1 and leaf.shape[1] == time:
-                missing = self.buckets[bucket] - leaf.shape[1]
-                leaf = leaf[:, : self.buckets[bucket]]
-                if missing > 0:
-                    leaf = np.pad(leaf, ((0, 0), (0, missing), *((0, 0),) * (leaf.ndim - 2)))
-            return leaf[index]
+            if not (self.buckets and leaf.ndim > 1 and leaf.shape[1] == time):
+                return leaf[index]
+            rows = leaf[:, : self.buckets[bucket]][index]
+            missing = self.buckets[bucket] - rows.shape[index.ndim]
+            return np.pad(rows, [(0, missing if axis == index.ndim else 0) for axis in range(rows.ndim)])
 
         return Batch(
             inputs=_map(chosen, self.inputs),
@@ -135,7 +134,13 @@ def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
 def pad_sequences(
     sequences: Sequence[Shaped[np.ndarray, "_ *features"]], length: int | None = None
 ) -> tuple[Shaped[np.ndarray, "examples time *features"], Int[np.ndarray, " examples"]]:
-    """Returns sequences, cut at `length`, as one array padded with zeros, and their lengths."""
+    """Returns sequences, cut at `length`, as one array padded with zeros, and their lengths.
+
+    Raises:
+      UserError: there is none.
+    """
+    if not len(sequences):
+        raise UserError("there is no example to read: each split needs some")
     lengths = np.array([len(sequence) for sequence in sequences], np.int32)
     if length is not None:
         lengths = np.minimum(lengths, length).astype(np.int32)

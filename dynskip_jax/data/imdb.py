@@ -68,7 +68,9 @@ def read_imdb(folder: str | os.PathLike[str]) -> dict[str, list[Review]]:
 
 def _read_json_lines(path: Path) -> list[Review]:
     reviews = []
-    for _, line, bad in numbered_lines(read_lines(path), path):
+    for _, line, bad in numbered_lines(read_lines(path, blank_lines=True), path):
+        if not line.strip():
+            continue
         try:
             found = json.loads(line)
         except ValueError as error:
@@ -125,8 +127,13 @@ def imdb_splits(reviews: Mapping[str, Sequence[Review]], dev_seed: int = 0) -> d
     Args:
         reviews: of `train` and `test`.
         dev_seed: of the 15 % of train that are held out as `dev`; the order of the reviews stays.
+
+    Raises:
+        UserError: train is too small to hold any out.
     """
     rest, held = held_out(len(reviews["train"]), DEV_SHARE, dev_seed)
+    if not len(held):
+        raise UserError(f"train has {len(reviews['train'])} reviews, too few to hold some out as dev")
     train = reviews["train"]
     parts = {"train": [train[i] for i in rest], "dev": [train[i] for i in held], "test": reviews["test"]}
     return {

@@ -53,6 +53,8 @@ def read_pairs(path: str | os.PathLike[str]) -> list[Pair]:
         if not first or not second:
             raise bad("a sentence has no words")
         pairs.append(Pair(first, second, rating))
+    if not pairs:
+        raise UserError(f"{path} holds no pair below its first line: fetch it again")
     return pairs
 
 

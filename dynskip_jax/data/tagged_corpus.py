@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -316,7 +316,3 @@ def _check_files(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         if not (folder / name).is_file():
             raise UserError(f"{folder} has no {name}: put it there, or name another folder with --data DIR")
-
-
-ENTITY_DATASETS: tuple[str, ...] = get_args(EntityDataset)
-PART_OF_SPEECH_DATASETS: tuple[str, ...] = get_args(PartOfSpeechDataset)

@@ -2,7 +2,6 @@
 
 from dynskip_jax.functional.agent import (
     AgentParams,
-    agent_log_probs,
     agent_logits,
     choice_noise,
     choose,
@@ -54,7 +53,7 @@ from dynskip_jax.functional.depth_skips import (
     ToOutput,
     parse_depth_skip,
 )
-from dynskip_jax.functional.dropout import dropout, dropout_mask, recurrent_dropout_mask, zoneout
+from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.dynamic_evaluation import GradientScale, adapt, gradient_scale
 from dynskip_jax.functional.neural_cache import NO_WORD, CacheCarry, cached_log_likelihood, empty_cache
 from dynskip_jax.functional.policy import MODES, Policy
@@ -182,7 +181,6 @@ __all__ = [
     "activate",
     "activation_regularisation",
     "adapt",
-    "agent_log_probs",
     "agent_logits",
     "averaged_log_likelihood",
     "cached_log_likelihood",
@@ -229,7 +227,6 @@ __all__ = [
     "project_agent_input",
     "project_inputs",
     "read_skipping",
-    "recurrent_dropout_mask",
     "recurrent_step",
     "register_for_export",
     "reinforce_loss",

@@ -15,8 +15,9 @@ from dynskip_jax.functional.stored import Stored
 # relaxation weighs all of them (see `relaxation.py`).
 ActionMode = Literal["sample", "greedy", Relaxation]
 
-# The logit of what must not be chosen. Its probability is 0 in every precision, and p log p, times any weight
-# that a loss may give it, stays far from overflow: 0 times infinity would make gradients not a number.
+# The logit of what must not be chosen. Its probability is 0 in bfloat16 and whatever is wider, and p log p,
+# times any weight that a loss may give it, stays far from overflow: 0 times infinity would make gradients not
+# a number. (float16 does not reach so far.)
 NOT_ALLOWED = -1e9
 
 
@@ -96,16 +97,6 @@ def _where_allowed(
     logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
 ) -> Float[Array, "*batch K"]:
     return logits if allowed is None else jnp.where(allowed, logits, NOT_ALLOWED)
-
-
-def agent_log_probs(
-    params: AgentParams,
-    units_x: Float[Array, "*batch units"],
-    h: Float[Array, "*batch hidden"],
-    allowed: Bool[Array, "*batch_or_1 K"] | None = None,
-) -> Float[Array, "*batch K"]:
-    """log P = log softmax(MLP(s(t))), Eq. 1, in nats; see `agent_logits`."""
-    return jax.nn.log_softmax(agent_logits(params, units_x, h, allowed), axis=-1)
 
 
 def choice_noise(

@@ -34,7 +34,8 @@ def cudnn_unroll(
     Raises:
         UserError: the machine, the skip or the options are not those that cuDNN has.
     """
-    if not isinstance(recurrence.time_skip, Previous) or recurrence.depth_skip is not None:
+    skip = recurrence.time_skip
+    if not isinstance(skip, Previous) or skip.max_skip != 1 or recurrence.depth_skip is not None:
         raise UserError("implementation 'cudnn' has no skips over time or depth: use 'fused'")
     if recurrence.transition != LSTM():
         raise UserError("implementation 'cudnn' runs an LSTM alone: use 'fused'")

@@ -49,13 +49,6 @@ def dropout(keys: Key[Array, "..."] | None, rate: float, x: Float[Array, "..."])
     return x * dropout_mask(keys, rate, x.shape, x.dtype)
 
 
-def recurrent_dropout_mask(
-    keys: Key[Array, " batch"], rate: float, hidden: int, dtype=jnp.float32
-) -> Float[Array, "batch hidden"]:
-    """One mask per example for all its steps (Gal & Ghahramani 2016), each drawn with its own key."""
-    return dropout_mask(keys, rate, (*keys.shape, hidden), dtype)
-
-
 def zoneout(
     keys: Key[Array, "..."],
     step: Int[Array, "*batch"],

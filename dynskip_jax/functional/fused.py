@@ -40,6 +40,7 @@ from dynskip_jax.functional.recurrence import (
     SkipCarry,
     SkipOutput,
     StepInputs,
+    in_dtype_of,
     prev_state,
     skip_inputs,
 )
@@ -75,11 +76,12 @@ def fused_unroll(
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
     """
     skip, transition = recurrence.time_skip, recurrence.transition
+    inputs = in_dtype_of(carry, inputs)
     projected = jax.tree.leaves((inputs.transition, inputs.depth, inputs.kept))
     batch, time = projected[0].shape[:2]
     dtype = carry.slots[0].dtype
-    projected = [leaf.astype(dtype) for leaf in projected]
     mix = skip.mix if policy.mix is None else policy.mix
+    mix = mix if isinstance(mix, int | float) else jnp.asarray(mix, dtype)
     steps = carry.step[:, None] + jnp.arange(time)[None, :]
     keys = jnp.broadcast_to(carry.key[:, None], (batch, time))
     mask = policy.mask

@@ -614,12 +614,13 @@ def last_rows(
 def _last_adjoint(
     plan: Plan, loop: Loop, history: Float[Array, "batch rows hidden"], d_last: Float[Array, "batch K hidden"]
 ) -> Float[Array, "batch rows hidden"] | None:
-    """The transpose of `last_rows`; None where nobody but step t + 1 and the caller ever reads State(t)."""
+    """The transpose of `last_rows`; None where K is 1 and nobody but step t + 1 and the caller ever reads
+    State(t)."""
     if loop.seq_lengths is not None:
         rows = loop.seq_lengths[:, None] + jnp.arange(plan.K)[None, :]
         add = jax.vmap(lambda adjoint, rows, d: adjoint.at[rows].add(d, unique_indices=True))
         return add(jnp.zeros_like(history), rows, d_last)
-    if plan.reaches_back:
+    if plan.reaches_back or plan.K > 1:
         return jnp.zeros_like(history).at[:, history.shape[1] - plan.K :].set(d_last)
     return None
 

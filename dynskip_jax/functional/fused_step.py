@@ -160,6 +160,8 @@ def plan_step(
                 raise UserError("`dense` multiplies by a matrix out of the params, as it is there")
             rows, width = matrices[w.index].shape
             added = [i for a in addends for i, leaf in enumerate(inputs) if a is leaf]
+            if len(added) > 1:
+                raise UserError("`dense` adds one projected input: add them up in `project`")
             biases = [i for a in addends for i, leaf in enumerate(vectors) if a is leaf]
             call = Call(
                 w.index,

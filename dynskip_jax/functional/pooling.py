@@ -37,6 +37,8 @@ def pool_states(
         return jnp.where(counts.any(axis=1), highest, 0)
     if pooling != "last":
         raise UserError(f"there is no pooling {pooling!r}: choose last, mean or max")
+    if not where.shape[1]:
+        return jnp.zeros((states.shape[0], states.shape[2]), states.dtype)
     # The last step that counts, and the first one; 0 of none, whose states are then left out.
     steps = jnp.arange(where.shape[1])[None, :]
     last = jnp.where(where, steps, 0).max(axis=1, initial=0)

@@ -249,8 +249,20 @@ def skip_inputs(
         noise=skip.noise(key, step, policy.mode, replayed, dtype),
         allowed=skip.allowed(step, policy.mask),
         action=inputs.action,
-        temperature=policy.temperature,
+        temperature=_in_dtype(policy.temperature, dtype),
     )
+
+
+def _in_dtype(number: Any, dtype: Any) -> Any:
+    """A number as it is, an array in the dtype of the states: those must stay what they are."""
+    return number if isinstance(number, int | float) else jnp.asarray(number, dtype)
+
+
+def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
+    """Projected inputs in the dtype of the states, which a product with wider inputs may have widened."""
+    projected = inputs.transition, inputs.depth, inputs.kept
+    transition, depth, kept = jax.tree.map(lambda leaf: leaf.astype(carry.slots[0].dtype), projected)
+    return inputs._replace(transition=transition, depth=depth, kept=kept)
 
 
 def recurrent_step(
@@ -279,7 +291,7 @@ def recurrent_step(
         The new carry, and h(t) with the trace of the decision.
     """
     skip = recurrence.time_skip
-    before = carry
+    before, inputs = carry, in_dtype_of(carry, inputs)
     if inputs.restart is not None:
         if initial is None:
             initial = jax.tree.map(jnp.zeros_like, carry.state)
@@ -324,7 +336,7 @@ def prev_state(
     }[skip.observed]()
     choice, own = skip.choose(params.skip, seen, observation, carry.own, policy.mode)
     decision = skip.decide(params.skip, seen, observation, carry.own, choice, policy.mode)
-    mix = skip.mix if policy.mix is None else policy.mix
+    mix = _in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
 
     def enter(slots):
         if skip.fixed_slot == 0:
@@ -433,9 +445,15 @@ def check_call(
     for name, array in (("seq_lengths", seq_lengths), ("segment_ids", segment_ids), ("actions", actions)):
         shape = (batch,) if name == "seq_lengths" else (batch, time)
         _check_whole_numbers(name, array, shape, "(batch,)" if name == "seq_lengths" else "(batch, time)")
-    if below is not None and jnp.shape(below)[:2] != (batch, time):
-        raise UserError(f"expected below to be {(batch, time, 'features')}, got {described(below)}")
+    if below is not None:
+        if recurrence.depth_skip is None:
+            raise UserError("this layer has no skip over depth: leave out below")
+        if jnp.ndim(below) != 3 or jnp.shape(below)[:2] != (batch, time):
+            raise UserError(f"expected below to be {(batch, time, 'features')}, got {described(below)}")
+        recurrence.depth_skip.check_below(below.shape[-1], carry.slots[0].shape[-1])
     K = recurrence.time_skip.max_skip
+    if policy.mask is not None and not hasattr(policy.mask, "dtype"):
+        raise UserError(f"a policy's mask is an array, got {described(policy.mask)}")
     if policy.mask is not None and jnp.shape(policy.mask) not in ((K,), (batch, K)):
         raise UserError(f"a policy's mask is (K,) = {(K,)} or (batch, K), got {described(policy.mask)}")
     if policy.mix is not None:

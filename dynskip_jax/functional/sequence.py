@@ -31,7 +31,8 @@ def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
 
 def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time"]:
     """Returns True where another sequence of a row begins; the first one has begun before."""
-    return jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
+    before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
+    return segment_ids != before
 
 
 def flip_sequences(

@@ -1,10 +1,23 @@
 """Carries and outputs in programs that `jax.export` writes: their types are known to it on import."""
 
+import json
 from types import ModuleType
 
 from jax import export
 
-from dynskip_jax.functional import agent, depth_skips, recurrence, time_skips, transitions
+from dynskip_jax.functional import (
+    agent,
+    baselines,
+    copying,
+    depth_skips,
+    neural_cache,
+    recurrence,
+    skipping,
+    time_skips,
+    transitions,
+)
+from dynskip_jax.functional.depth_skips import gates
+from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.time_skips import lstm_jump
 
 
@@ -29,6 +42,24 @@ def _named_tuples(module: ModuleType) -> set[type]:
     }
 
 
-_modules = (agent, depth_skips, recurrence, time_skips, transitions, lstm_jump)
+_modules = (
+    agent,
+    baselines,
+    copying,
+    depth_skips,
+    gates,
+    lstm_jump,
+    neural_cache,
+    recurrence,
+    skipping,
+    time_skips,
+    transitions,
+)
 for _kind in sorted(set().union(*map(_named_tuples, _modules)), key=lambda kind: kind.__qualname__):
     register_for_export(_kind)
+export.register_pytree_node_serialization(
+    Policy,
+    serialized_name=f"{Policy.__module__}.{Policy.__qualname__}",
+    serialize_auxdata=lambda mode: json.dumps(mode).encode(),
+    deserialize_auxdata=lambda written: tuple(json.loads(written)),
+)

@@ -14,6 +14,8 @@ from dynskip_jax.functional.recurrence import (
     SkipCarry,
     advance,
     check_call,
+    dropped,
+    in_dtype_of,
     project_inputs,
 )
 from dynskip_jax.functional.sequence import where_each
@@ -80,9 +82,13 @@ def read_skipping(
     check_call(recurrence, carry, x, policy=policy, seq_lengths=seq_lengths)
     batch, time = x.shape[:2]
     lengths = jnp.full(batch, time) if seq_lengths is None else jnp.clip(seq_lengths, 0, time)
-    observed = skip.observed_array(transition)
+    observed, mask = skip.observed_array(transition), carry.recurrent_mask
     rows = jnp.arange(batch)
     dtype = carry.slots[0].dtype
+    if time == 0:
+        return carry, Reading(
+            jnp.zeros((batch, 0, carry.slots[0].shape[-1]), dtype), jnp.zeros((batch, 0), bool)
+        )
 
     def to_next_word(position, state, own):
         """Moves on until each sequence stands before a word that it reads, or at its end."""
@@ -108,8 +114,9 @@ def read_skipping(
 
     def read_one(reader: _Reader) -> _Reader:
         here = jnp.minimum(reader.position, time - 1)
-        inputs = project_inputs(params, x[rows, here], recurrence)
-        new = advance(params, inputs, reader.state, reader.state, None, recurrence, None, dense)
+        inputs = in_dtype_of(carry, project_inputs(params, x[rows, here], recurrence))
+        entering = dropped(reader.state, mask, transition)
+        new = advance(params, inputs, entering, reader.state, None, recurrence, mask, dense)
         state = where_each(reader.found, new, reader.state)
         h = reader.h.at[rows, here].set(where_each(reader.found, state[0], reader.h[rows, here]))
         read = reader.read.at[rows, here].set(reader.read[rows, here] | reader.found)

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+_BLOCK = 64  # steps compared at once, or K
+
 
 class Slots(NamedTuple):
     """The K states of a buffer.
@@ -21,6 +23,11 @@ class Slots(NamedTuple):
     """
 
     slots: Float[Array, "*batch K hidden"]
+
+    @property
+    def dtype(self) -> Any:
+        """Of the states."""
+        return self.slots.dtype
 
     @property
     def newest(self) -> Float[Array, "*batch hidden"]:
@@ -40,6 +47,11 @@ class Rows(NamedTuple):
     """
 
     rows: Float[Array, "batch K hidden"]
+
+    @property
+    def dtype(self) -> Any:
+        """Of the states."""
+        return self.rows.dtype
 
     @property
     def newest(self) -> Float[Array, "batch hidden"]:
@@ -67,18 +79,42 @@ class History:
     max_skip: int
 
     @property
+    def dtype(self) -> Any:
+        """Of the states."""
+        return self.rows.dtype
+
+    @property
     def newest(self) -> Float[Array, "batch time hidden"]:
         """h(t-1)."""
         return self.rows[:, self.max_skip - 1 :]
 
     def compare(self, query: Float[Array, "batch time hidden"]) -> Float[Array, "batch time K"]:
         """Returns q(t) · h(t-k) for each step and k."""
-        batch, time = query.shape[:2]
-        # Every query meets every row; of these the K rows before its step are kept, a band that begins one
-        # further at each step: rows that are one longer put it into columns, and nothing is gathered.
-        products = jnp.einsum("bth,brh->btr", query, self.rows, precision=jax.lax.Precision.HIGHEST)
-        flat = jnp.pad(products.reshape(batch, -1), ((0, 0), (0, time)))
-        return jnp.flip(flat.reshape(batch, time, -1)[..., : self.max_skip], axis=-1)
+        (batch, time, hidden), K = query.shape, self.max_skip
+        block = max(K, _BLOCK)
+        if time <= 2 * block:
+            return _band(query, self.rows, K)
+        # In blocks of steps, each with its rows and the next one's, memory grows as time, not as its square.
+        count = -(-time // block)
+        query = jnp.pad(query, ((0, 0), (0, count * block - time), (0, 0)))
+        rows = jnp.pad(self.rows, ((0, 0), (0, (count + 1) * block - self.rows.shape[1]), (0, 0)))
+        rows = rows.reshape(batch, count + 1, block, hidden)
+        rows = jnp.concatenate([rows[:, :-1], rows[:, 1:]], axis=2)[:, :, : K + block - 1]
+        of_blocks = (batch * count, -1, hidden)
+        products = _band(query.reshape(of_blocks), rows.reshape(of_blocks), K)
+        return products.reshape(batch, count * block, K)[:, :time]
+
+
+def _band(
+    query: Float[Array, "batch time hidden"], rows: Float[Array, "batch rows hidden"], K: int
+) -> Float[Array, "batch time K"]:
+    """Of each query and the K rows before its step the products, the newest first."""
+    batch, time = query.shape[:2]
+    # Every query meets every row; of these the K rows before its step are kept, a band that begins one
+    # further at each step: rows that are one longer put it into columns, and nothing is gathered.
+    products = jnp.einsum("bth,brh->btr", query, rows, precision=jax.lax.Precision.HIGHEST)
+    flat = jnp.pad(products.reshape(batch, -1), ((0, 0), (0, time)))
+    return jnp.flip(flat.reshape(batch, time, -1)[..., :K], axis=-1)
 
 
 Stored = Slots | Rows | History

@@ -92,6 +92,8 @@ def unroll(
     if implementation == "cudnn":
         if segment_ids is not None or kept is not None:
             raise UserError("implementation 'cudnn' has neither segment_ids nor zoneout: use 'fused'")
+        if return_memory:
+            raise UserError("implementation 'cudnn' keeps no internal states of all steps: use 'fused'")
         carry, outputs = cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths)
         return carry, jax.tree.map(flip, outputs) if reverse and keep_order else outputs
     valid = None if seq_lengths is None else length_mask(seq_lengths, time)

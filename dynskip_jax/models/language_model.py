@@ -60,11 +60,6 @@ class LanguageModelDropout:
         """Whether something is dropped for all streams alike, with a key that they share."""
         return self.words > 0 or self.weights > 0
 
-    @property
-    def is_used(self) -> bool:
-        """Whether anything is dropped at all."""
-        return any(self.rates().values())
-
 
 class LanguageModelOutput(NamedTuple):
     """What the model says of each position.
@@ -211,6 +206,12 @@ class LanguageModel(nnx.Module):
         if self.copier is None:
             return self.stack.restart_carry(carry)
         return CopyCarry(self.stack.restart_carry(carry.layers), jnp.full_like(carry.words, F.NO_WORD))
+
+    @staticmethod
+    def steps_read(carry: Any) -> Int[Array, " batch"]:
+        """Returns how many steps were taken since a carry was made or restarted."""
+        layers = carry.layers if isinstance(carry, CopyCarry) else carry
+        return layers[0].step
 
     @property
     def _max_skip(self) -> int:

@@ -89,6 +89,7 @@ class SentencePairModel(nnx.Module):
         sentences: Int[Array, "batch time"],
         *,
         seq_lengths: Int[Array, " batch"] | None = None,
+        actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         policy: F.Policy | None = None,
         rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
         weight_key: Key[Array, ""] | None = None,
@@ -100,6 +101,7 @@ class SentencePairModel(nnx.Module):
             tokens: ids of the first sentence and then of the second, (batch, time).
             sentences: 0 at tokens of the first, 1 at those of the second, (batch, time).
             seq_lengths: lengths of both together, (batch,).
+            actions: for each layer and direction the actions to be replayed, or None.
             policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
             rngs: for choices and dropout: a PRNG key, one per row, (batch,), an `nnx.Rngs` or a stream.
             weight_key: one PRNG key for the cells' `weight_dropout`, in place of one made of `rngs`.
@@ -114,6 +116,7 @@ class SentencePairModel(nnx.Module):
             self.embedding(tokens),
             seq_lengths=seq_lengths,
             segment_ids=sentences,
+            actions=actions,
             policy=policy,
             rngs=rngs,
             weight_key=weight_key,

@@ -18,7 +18,7 @@ Initializer = Callable[..., Any]
 _lecun_normal = nnx.initializers.lecun_normal()
 _orthogonal = nnx.initializers.orthogonal()
 _zeros = nnx.initializers.zeros_init()
-_SHARED = 3  # the carry has the first keys of a call
+_SHARED = 2**31 - 1  # no split of a call's key goes so far: split(key, n)[i] is fold_in(key, i)
 
 
 class SkipCell(nnx.RNNCellBase):

@@ -56,7 +56,7 @@ class CharEmbedding(nnx.Module):
         num_highway: number of highway layers.
         weight_init: initializer of every weight and bias.
         highway_bias: added to the transform gates' initial biases, so that layers begin as near copies.
-        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipLSTMCell`).
+        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
         rngs: source of the initial parameters.
 
     Attributes:

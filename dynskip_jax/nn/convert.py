@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -285,7 +286,8 @@ def _quick(cell_options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _needs_rngs(skip: F.TimeSkip, rngs: nnx.Rngs | None) -> None:
-    if rngs is None and not isinstance(skip, F.Previous | F.Fixed):
+    weights = jax.eval_shape(lambda key: skip.init(key, 1, 1, 1, F.Initializers()), jax.random.key(0))
+    if rngs is None and jax.tree.leaves(weights):
         raise UserError(f"the weights of {type(skip).__name__} are drawn: pass rngs=nnx.Rngs(0)")
 
 

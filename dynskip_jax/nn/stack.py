@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.functional.keys import check_keys, example_keys, split_each
 from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.nn.batching import BatchAxes
 from dynskip_jax.nn.cells import SkipCell, drawn_key, needed_key, shared_key
@@ -98,6 +98,8 @@ class SkipStack(nnx.Module):
         rngs: nnx.Rngs,
     ):
         depth = len(skips)
+        if not depth:
+            raise UserError("a stack has at least one layer: give the time skip of each")
         hidden_features = _each(hidden_features, depth, int)
         transitions = _each(transition, depth, F.Transition)
         if isinstance(dropout, int | float):
@@ -111,6 +113,8 @@ class SkipStack(nnx.Module):
         self.num_directions = 2 if bidirectional else 1
         if cell_options is None or isinstance(cell_options, dict):
             cell_options = [cell_options or {}] * depth
+        if len(cell_options) != depth:
+            raise UserError(f"{depth} layers need as many cell_options, got {len(cell_options)}")
         sizes = (in_features, *(size * self.num_directions for size in hidden_features[:-1]))
         layers = []
         for i in range(depth):
@@ -149,7 +153,9 @@ class SkipStack(nnx.Module):
             raise UserError(
                 "this stack draws (choices, dropout): pass a PRNG key or nnx.Rngs, or call .eval()"
             )
-        keys = split_each(drawn_key(rngs), len(self.layers))
+        key = drawn_key(rngs)
+        check_keys(key)
+        keys = split_each(key, len(self.layers))
         return tuple(
             layer.cell._new_carry((batch_size,), k, True) for layer, k in zip(self.layers, keys, strict=True)
         )

@@ -39,7 +39,8 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
         (num_models, ...).
 
     Raises:
-        UserError: nothing was saved there, or parameters of another structure.
+        UserError: nothing was saved there, or parameters of another structure; or the newest checkpoint is
+            damaged: the one before it may hold others than those whose results are kept.
     """
     restored = None
     if run.checkpoints.is_dir():  # to open them would create the folder
@@ -48,4 +49,9 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
             restored = checkpoints.restore_latest({"best": stacked}, partial=True)
     if restored is None:
         raise UserError(f"{run.path} has no checkpoints to read parameters from: name another run folder")
+    if restored.skipped:
+        raise UserError(
+            f"{restored.skipped[0].partition('; using')[0]}, and an older one may hold other parameters than "
+            "those of result.json: restore it, or delete it to go on with the older one"
+        )
     return restored.state["best"]

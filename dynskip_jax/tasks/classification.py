@@ -9,6 +9,7 @@ from flax import nnx
 from dynskip_jax import functional as F
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.examples import Examples
+from dynskip_jax.tasks.rows import where_counted
 from dynskip_jax.tasks.task import ExampleTask, Forward, MakeModel
 
 
@@ -42,9 +43,7 @@ class Classification(ExampleTask):
         output = self.call(model, batch, **how)
         penalty = 0.0
         if self.activation_coef or self.temporal_coef:
-            valid = None
-            if batch.seq_lengths is not None:
-                valid = F.length_mask(batch.seq_lengths, output.states.shape[1])
+            _, valid = where_counted(batch, output.states.shape[1])
             penalty = F.activation_regularisation(output.states, self.activation_coef, valid)
             penalty += F.temporal_activation_regularisation(output.states, self.temporal_coef, valid)
         log_probs = jax.nn.log_softmax(output.logits)

@@ -59,7 +59,7 @@ def exchanged(
 
     A language model reads `rows` streams in windows of so many steps, each from the state that the path left;
     the loss is that of the window. Other tasks read whole sequences: where agents are rewarded at each step
-    every choice is tried, otherwise the last one of each sequence, which is the one that decides it.
+    every choice is tried, otherwise that at the last step that the layer reads, which decides it.
 
     Args:
         learner: with its data.
@@ -76,12 +76,13 @@ def exchanged(
         UserError: the layer has no choice among several states.
     """
     K = _num_choices(learner, layer)
-    examine = partial(_examine, learner.task, policy, K, layer=layer, beam=beam)
+    reverse = learner.reverse[layer]
+    examine = partial(_examine, learner.task, policy, K, layer=layer, reverse=reverse, beam=beam)
     tail = None
     for carry, found in _read(learner, params, split, rows, window, examine):
         if not jax.tree.leaves(carry):  # rows are whole
             tail = None
-        before, tail = _last_states(np.asarray(found.before), tail, states, reverse=learner.reverse[layer])
+        before, tail = _last_states(np.asarray(found.before), tail, states, reverse=reverse)
         yield found._replace(before=before)
 
 
@@ -90,8 +91,8 @@ class Ways(NamedTuple):
 
     Attributes:
         count: steps, or of tasks that have one loss for each sequence these, (rows,).
-        losses: by the agent; drawn evenly; as the agent chose at the same step of another row; always k, for
-            each of the k asked for; (rows, ways).
+        losses: by the agent; drawn evenly; as the agent chose at the same step of another row (of a shorter
+            one over and over); always k, for each of the k asked for; (rows, ways).
     """
 
     count: Float[Array, " rows"]
@@ -119,14 +120,17 @@ def replaced(
         policy: how it chooses, as in evaluation.
         split: `train`, `dev` or `test`.
         layer: of the stack's layers and directions the one whose choices are replaced.
-        rows: streams, or sequences, read side by side; at least 2, for choices of another row.
+        rows: streams, or sequences, read side by side; at least 2, for choices of another row. A last batch
+            in which one row alone counts has no other.
         constants: the k that are taken throughout, each a way of its own.
         window: steps that a language model reads at a time.
 
     Raises:
-        UserError: the layer has no choice among several states.
+        UserError: the layer has no choice among several states, or there is one row.
     """
     task, K = learner.task, _num_choices(learner, layer)
+    if rows < 2:
+        raise UserError(f"choices of another row need at least 2 rows, got {rows}")
 
     def read(model, carries, batch, key):
         def one(carry, chosen=None):
@@ -136,10 +140,10 @@ def replaced(
         path = one(carries[0])
         taken = path.decisions[layer].action
         drawn = jax.random.randint(jax.random.fold_in(key, 1), taken.shape, 1, K + 1)
-        ways = [drawn, jnp.roll(taken, 1, axis=0), *(jnp.full_like(taken, k) for k in constants)]
+        in_rows, in_steps = where_counted(batch, taken.shape[1])
+        ways = [drawn, _of_another(taken, batch, in_rows), *(jnp.full_like(taken, k) for k in constants)]
         found = [path, *(one(own, way) for own, way in zip(carries[1:], ways, strict=True))]
         nlls = [task.judge(forward.log_probs, batch).nll for forward in found]
-        in_rows, in_steps = where_counted(batch, taken.shape[1])
         counted = in_rows if nlls[0].ndim == 1 else in_steps
         losses = jnp.stack([_row_sums(nll, counted) for nll in nlls], axis=-1)
         return [forward.carry for forward in found], Ways(_row_sums(jnp.ones(counted.shape), counted), losses)
@@ -194,6 +198,18 @@ def _forward(
     return task.forward(model, batch, carry, **how, **({} if actions is None else {"actions": actions}))
 
 
+def _of_another(
+    taken: Int[Array, "rows time"], batch: Batch, counted: Bool[Array, " rows"]
+) -> Int[Array, "rows time"]:
+    """The choices of the next row that counts, or of the first one; a shorter row's over and over."""
+    order = jnp.argsort(~counted, stable=True)  # those that count come first
+    place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
+    other, steps = order[place], jnp.arange(taken.shape[1])[None]
+    if batch.seq_lengths is not None:
+        steps = steps % jnp.maximum(jnp.asarray(batch.seq_lengths)[other], 1)[:, None]
+    return jnp.take_along_axis(taken[other], steps, axis=1)
+
+
 def _row_sums(
     values: Float[Array, "rows *time"], counted: Bool[Array, "rows *time"]
 ) -> Float[Array, " rows"]:
@@ -211,6 +227,7 @@ def _examine(
     key: Key[Array, ""],
     *,
     layer: int,
+    reverse: bool,
     beam: int,
 ) -> tuple[list, Exchanged]:
     """What is yielded of a batch, `before` being h(t-1) alone, and the carry behind it."""
@@ -244,7 +261,7 @@ def _examine(
         of_each = jnp.moveaxis(jax.lax.map(lambda t: losses(change(chosen, t)), steps), 0, 1)
         examined = in_steps
     else:
-        last = _last(batch, shape)
+        last = jnp.zeros(shape[:1], int) if reverse else _last(batch, shape)
         each = jnp.repeat(chosen, K, axis=1)
         at_last = (steps[None] == last[:, None])[:, None]
         each = jnp.where(at_last, jnp.arange(1, K + 1)[None, :, None], each)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.data import Batch, LanguageCorpus, num_segments, segments
 from dynskip_jax.data.bptt import bptt_lengths, segments_of_lengths
+from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel
 from dynskip_jax.tasks.task import Forward, Judged, MakeModel, Task
 
@@ -40,7 +41,8 @@ class LanguageModelling(Task):
         batch_size: streams read side by side in training.
         num_steps: steps of truncated back-propagation.
         random_lengths: segments have random lengths around `num_steps` (see `bptt_lengths`).
-        restart_buffer: forget all but the newest state at each segment, as the released code does.
+        restart_buffer: forget all but the newest state at each segment, as the released code does; where
+            evaluation reads shorter ones, once `num_steps` words have been read since.
         activation_coef: α of AR (Merity et al. 2018, Section 4.5).
         temporal_coef: β of TAR.
         evaluation_rows: streams read side by side on dev and test; 1 starts no stream without its past.
@@ -132,7 +134,10 @@ class LanguageModelling(Task):
     def _read(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any):
         """The forward pass without penalties, and the model's output."""
         if self.restart_buffer:
-            carry = model.restart_carry(carry)
+            restarted = model.restart_carry(carry)
+            # A training segment restarts, however short it was drawn.
+            due = (model.steps_read(carry) >= self.num_steps) | (not how["deterministic"])
+            carry = where_each(due, restarted, carry)
         carry, output = model(batch.inputs, initial_carry=carry, return_carry=True, **how)
         log_likelihood = output.log_likelihood(batch.targets)
         of_target = jnp.take_along_axis(output.logits, batch.targets[..., None], axis=-1)[..., 0]

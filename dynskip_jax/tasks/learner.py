@@ -242,8 +242,8 @@ class Learner:
 
     def summarise(self, sums: dict[str, Mean], task: Task | None = None) -> dict[str, np.ndarray]:
         """The metrics of the task, or of another; of each layer's agent or attention the mean entropy (nats)
-        and the mean k (of attention the heaviest), of agents with K up to 20 the share of each k, (seeds, K);
-        and of layers that may leave words out the share that was read, of each and of all."""
+        and the mean k (of attention the heaviest), of agents with K up to 1,000 the share of each k,
+        (seeds, K); and of layers that may leave words out the share that was read, of each and of all."""
         means = {}
         for name, (total, count) in sums.items():
             total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)
@@ -253,7 +253,7 @@ class Learner:
             return (task or self.task).metrics(means)
 
     def _read_model(self, params: nnx.State) -> nnx.Module:
-        return self.task.evaluation_model(nnx.merge(self.graphdef, params))
+        return self.task.evaluation_model(self.model(self.used_params(params)))
 
     def _batch_sums(self, params, carry, batch: Batch, key, policy: F.Policy, task: Task, samples: int):
         """One batch of evaluation: the samples of a row stand side by side, and are averaged."""

@@ -23,10 +23,14 @@ def repeat_rows(tree: PyTree, times: int) -> PyTree:
 
 
 def valid_steps(batch: Batch, time: int) -> Bool[Array, "rows time"] | None:
-    """Returns which steps are before the end of their sequence; None where all are."""
-    if batch.seq_lengths is None:
-        return None
-    return F.length_mask(batch.seq_lengths, time)
+    """Returns which steps are before the end of their sequence and not masked one by one; None where all are.
+
+    Rows that only fill a batch are left to the weights of rows.
+    """
+    valid = None if batch.seq_lengths is None else F.length_mask(batch.seq_lengths, time)
+    if batch.mask is None or batch.mask.ndim == 1:
+        return valid
+    return batch.mask if valid is None else valid & batch.mask
 
 
 def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
@@ -37,5 +41,5 @@ def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[A
     if mask is None:
         return jnp.ones(shape[:1], bool), steps
     if mask.ndim == 2:
-        return mask.any(axis=1), steps & mask
+        return mask.any(axis=1), steps
     return mask, steps & mask[:, None]

@@ -38,7 +38,7 @@ class AgentSettings:
         "none",
         "Subtracted from the return: none (the paper); batch: the mean return of the other examples; "
         "rollouts: of the other rollouts of the same example (Kool et al. 2019); moving_average: of the "
-        "batches before (Williams 1992); learned: a critic's V(s(t)).",
+        "batches before in the epoch (Williams 1992); learned: a critic's V(s(t)).",
     )
     rollouts: int = setting(1, "M, how often the actions of each training example are sampled.", at_least=1)
     estimator: Literal["reinforce", "vimco"] = setting(

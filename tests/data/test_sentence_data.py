@@ -249,3 +249,24 @@ def test_corpora_are_looked_for_where_the_user_keeps_them(tmp_path):
         (tmp_path / name).mkdir()
         with pytest.raises(UserError, match="has no "):
             find(None, environ={"DYNSKIP_DATA_DIR": str(tmp_path)})
+
+
+def test_blank_lines_of_imdb_are_counted_and_left_out(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_text("\n\n" + json_lines(REVIEWS[:1]))
+    assert len(imdb.read_imdb(tmp_path)["train"]) == 1
+    (tmp_path / "train.jsonl").write_text("\n\n" + json_lines(REVIEWS[:1]) + "{\n")
+    with pytest.raises(UserError, match=r"train\.jsonl, line 4: "):
+        imdb.read_imdb(tmp_path)
+
+
+def test_splits_without_an_example(tmp_path):
+    path = tmp_path / "SICK_trial.txt"
+    path.write_text(f"{HEADER}\n\n")
+    with pytest.raises(UserError, match=r"SICK_trial\.txt holds no pair"):
+        sick.read_pairs(path)
+    reviews = {"train": [imdb.Review(*own) for own in REVIEWS[:3]], "test": []}
+    with pytest.raises(UserError, match="train has 3 reviews, too few"):
+        imdb.imdb_splits(reviews)
+    with pytest.raises(UserError, match="no example to read"):
+        labelled_corpus("nothing", {"train": []}, "here")

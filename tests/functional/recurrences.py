@@ -70,7 +70,18 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
     return params, carry, draw(BATCH, TIME, INPUT), below
 
 
-def everything(implementation, recurrence, params, carry, x, below=None, policy=None, kept=None, **options):
+def everything(
+    implementation,
+    recurrence,
+    params,
+    carry,
+    x,
+    below=None,
+    policy=None,
+    kept=None,
+    return_memory=True,
+    **options,
+):
     """Outputs, and the gradients of all that has one, of a loss in which every output takes part."""
 
     policy = policy or F.Policy(temperature=1.0)
@@ -85,7 +96,7 @@ def everything(implementation, recurrence, params, carry, x, below=None, policy=
         policy = dataclasses.replace(policy, mix=mix, mask=allowed)
         start = carry._replace(slots=slots, recurrent_mask=mask)
         settings = dict(below=below, policy=policy, kept=kept, implementation=implementation)
-        end, out = F.unroll(params, start, x, recurrence, return_memory=True, **settings, **options)
+        end, out = F.unroll(params, start, x, recurrence, return_memory=return_memory, **settings, **options)
         parts = jax.tree.leaves((out.h, out.decision, out.memory, end.slots, end.own))
         parts = [part for part in parts if jnp.issubdtype(part.dtype, jnp.floating)]
         rng = np.random.default_rng(9)  # constants: drawn by the program they would be half of it

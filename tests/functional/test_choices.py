@@ -200,10 +200,6 @@ def test_dropout_keeps_the_mean_and_is_the_identity_without_a_key():
     dropped = F.dropout(jax.random.key(0), 0.25, x)
     assert abs(float(dropped.mean()) - 1) < 0.02
     assert set(np.unique(dropped)) == {0.0, np.float32(1 / 0.75)}
-    masks = F.recurrent_dropout_mask(jax.random.split(jax.random.key(0), 3), 0.5, 7)
-    assert masks.shape == (3, 7)
-    alone = F.recurrent_dropout_mask(jax.random.split(jax.random.key(0), 3)[1:2], 0.5, 7)
-    np.testing.assert_array_equal(masks[1:2], alone)
 
 
 def test_dropout_of_an_example_depends_on_its_own_key_alone():

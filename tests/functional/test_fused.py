@@ -1,6 +1,7 @@
 """The fused unroll against the scan of the reference step, for every choice there is."""
 
 import itertools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from recurrences import (
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import fused_loop
+from dynskip_jax.functional.stored import History
 
 OPTIONS = {
     "lstm-mixed": F.Fixed(1, 0.3),
@@ -117,6 +119,57 @@ def test_the_options_of_time_skips(double_precision, name):
 def test_without_lengths_too(double_precision, name):
     recurrence = F.Recurrence(TIME_SKIPS[name])
     assert_same(recurrence, *problem(recurrence))
+
+
+@pytest.mark.parametrize("length", [3, TIME], ids=["shorter than K", "longer"])
+@pytest.mark.parametrize(
+    ("skip", "mix"),
+    [(F.Dynamic(5, 0.0), None), (F.Dynamic(5, 1.0), 0.0), (F.Previous(max_skip=5), None)],
+    ids=["λ = 0", "a policy's", "plain"],
+)
+def test_gradients_of_the_last_carry_where_nothing_is_moved(double_precision, skip, mix, length):
+    """What is not returned whole, c here, had the gradient of its oldest row in place of all K."""
+    recurrence = F.Recurrence(skip)
+    params, carry, x, below = problem(recurrence)
+    policy = F.Policy("greedy", mix=mix)
+    assert_same(recurrence, params, carry, x[:, :length], below, policy=policy, return_memory=False)
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+def test_wider_inputs_and_numbers_leave_a_narrow_state_as_it_is(implementation):
+    recurrence = F.Recurrence(F.Dynamic(3), F.LSTM(), F.GatedToOutput())
+    params, carry, x, below = problem(recurrence, jnp.bfloat16)
+    policy = F.Policy("soft", mix=jnp.float32(0.5), temperature=jnp.float32(0.7))
+    wide = x.astype(jnp.float32), below.astype(jnp.float32)
+    end, out = F.unroll(
+        params, carry, wide[0], recurrence, below=wide[1], policy=policy, implementation=implementation
+    )
+    assert {leaf.dtype for leaf in (out.h, *end.slots)} == {jnp.dtype(jnp.bfloat16)}
+    narrow = dict(
+        policy=F.Policy("soft", mix=0.5, temperature=0.7), below=below, implementation=implementation
+    )
+    expected = F.unroll(params, carry, x, recurrence, **narrow)[1].h
+    np.testing.assert_allclose(out.h.astype(np.float32), expected.astype(np.float32), atol=0.05)
+
+
+def test_queries_meet_the_states_before_them_in_blocks_too(double_precision):
+    rng = np.random.default_rng(0)
+    for K, time in ((5, 129), (5, 300), (70, 141), (70, 300)):
+        query, rows = rng.normal(size=(2, time, 4)), rng.normal(size=(2, K + time - 1, 4))
+        found = History(jnp.asarray(rows), K).compare(jnp.asarray(query))
+        expected = [
+            [[query[b, t] @ rows[b, t + K - k] for k in range(1, K + 1)] for t in range(time)] for b in (0, 1)
+        ]
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_memory_of_choices_by_content_grows_as_time():
+    def needed(time):
+        compare = jax.jit(lambda rows, query: History(rows, 5).compare(query))
+        compiled = compare.lower(jnp.zeros((2, time + 4, 8)), jnp.zeros((2, time, 8))).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    assert needed(8000) < 3 * needed(4000)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +304,15 @@ def test_no_steps_at_all_change_nothing(double_precision):
             for a, b in zip(jax.tree.leaves(end.slots), jax.tree.leaves(carry.slots), strict=True):
                 np.testing.assert_array_equal(a, b)
             np.testing.assert_array_equal(end.step, 0)
+    segments = jnp.zeros((BATCH, 0), int)
+    assert F.unroll(params, carry, x[:, :0], recurrence, segment_ids=segments)[1].h.shape == (
+        BATCH,
+        0,
+        HIDDEN,
+    )
+    for pooling in ("last", "mean", "max"):
+        pooled = F.pool_states(out.h, jnp.zeros((BATCH, 0), bool), pooling)
+        np.testing.assert_array_equal(pooled, np.zeros((BATCH, HIDDEN)))
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
@@ -281,8 +343,10 @@ def test_what_stands_in_the_padding_has_no_effect(double_precision, name, implem
         (dict(seq_lengths=jnp.array([7, -1, 1])), "seq_lengths lie between 0 and 7, got -1 to 7"),
         (dict(actions=jnp.full((BATCH, TIME), 4)), "actions lie between 1 and 3, got 4 to 4"),
         (dict(actions=jnp.zeros((BATCH, TIME), int)), "actions lie between 1 and 3, got 0 to 0"),
+        (dict(below=jnp.zeros((BATCH, TIME, HIDDEN))), "no skip over depth: leave out below"),
+        (dict(policy=F.Policy(mask=[True, False, True])), "a policy's mask is an array"),
     ],
-    ids=["implementation", "mix", "negative-mix", "long", "negative", "far", "none"],
+    ids=["implementation", "mix", "negative-mix", "long", "negative", "far", "none", "below", "mask"],
 )
 def test_a_call_that_makes_no_sense_is_refused_in_one_line(implementation, options, message):
     recurrence = F.Recurrence(F.Dynamic(3, 0.5))
@@ -346,6 +410,38 @@ def test_matrices_are_multiplied_through_dense_alone():
     params, carry, x, _ = problem(recurrence, jnp.float32)
     with pytest.raises(UserError, match="through `dense`"):
         F.unroll(params, carry, x, recurrence)
+
+
+def test_what_a_product_adds_is_one_projected_input():
+    """The gradient of a second one was 0."""
+
+    class Inputs(NamedTuple):
+        gates: jax.Array
+        more: jax.Array
+
+    class Greedy(F.LSTM):
+        def project(self, params, x):
+            return Inputs(super().project(params, x), super().project(params, x))
+
+        def step(self, params, inputs, state, dense, into_memory=None):
+            def adds_both(w, x, *addends, **how):
+                return dense(w, x, inputs.more, *addends, **how)
+
+            return super().step(params, inputs.gates, state, adds_both, into_memory)
+
+    recurrence = F.Recurrence(transition=Greedy())
+    params, carry, x, _ = problem(recurrence, jnp.float32)
+    with pytest.raises(UserError, match="adds one projected input"):
+        F.unroll(params, carry, x, recurrence)
+
+
+@pytest.mark.parametrize("depth_skip", [F.ToOutput(), F.ToInternal(), F.ToGates(), F.Highway()])
+def test_what_comes_from_below_is_of_the_size_that_fits(depth_skip):
+    recurrence = F.Recurrence(depth_skip=depth_skip)
+    params, carry, x, below = problem(recurrence, jnp.float32)
+    for width in (1, 2, HIDDEN + 1):
+        with pytest.raises(UserError, match=f"from a layer of size {width} to one of size {HIDDEN}"):
+            F.unroll(params, carry, x, recurrence, below=jnp.ones((*below.shape[:2], width)))
 
 
 def test_a_skip_to_an_internal_state_that_is_never_offered_is_refused():

@@ -248,7 +248,9 @@ def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode):
     x = jnp.concatenate([x, -x, x[:, ::-1]], axis=1)
     if skip.name == "skip_rnn":
         params = params._replace(skip=params.skip._replace(b=jnp.array([-1.5])))
-    for lengths in (jnp.array((21, 0, 8)), None):
+    drops = jnp.asarray(np.random.default_rng(0).integers(0, 3, (x.shape[0], HIDDEN)) * 1.0)
+    for lengths, mask in ((jnp.array((21, 0, 8)), None), (None, drops)):
+        carry = carry._replace(recurrent_mask=mask)
         end, out = F.unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode))
         skipped_end, reading = jax.jit(F.read_skipping, static_argnums=3)(
             params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode)
@@ -260,6 +262,8 @@ def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode):
             jax.tree.leaves(skipped_end._replace(key=())), jax.tree.leaves(end._replace(key=())), strict=True
         ):
             np.testing.assert_allclose(a, b, rtol=1e-12)
+    _, reading = F.read_skipping(params, carry, x[:, :0], recurrence)
+    assert reading.h.shape == (x.shape[0], 0, HIDDEN) and reading.read.shape == (x.shape[0], 0)
 
 
 def test_work_is_skipped_where_nothing_is_read():

@@ -220,6 +220,13 @@ def test_an_agent_is_put_into_a_trained_network():
     assert not np.allclose(first.agent.w_h[...], second.agent.w_h[...])
 
 
+@pytest.mark.parametrize("skip", [F.Mean(3), F.Random(3), F.Fixed(3)], ids=lambda skip: skip.name)
+def test_what_has_no_weights_needs_no_key(skip):
+    state = torch_state("lstm", 1, False)
+    stack = from_torch(state, skip=skip)
+    assert stack.skips == (skip,)
+
+
 def refusals():
     lstm = torch_state("lstm", 1, False)
     cell = SkipCell(INPUT, HIDDEN, F.Previous(), transition=F.ULSTM(), rngs=nnx.Rngs(0))

@@ -110,6 +110,12 @@ def test_sizes_that_do_not_fit_are_refused_in_one_line():
         SkipStack(2, [3, 4, 5], [F.Previous()] * 3, depth_skip=F.ToOutput(), rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="3 layers need as many sizes"):
         SkipStack(2, [3, 4], [F.Previous()] * 3, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="2 layers need as many cell_options, got 1"):
+        SkipStack(2, 3, [F.Previous()] * 2, cell_options=[{}], rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="at least one layer"):
+        SkipStack(2, 3, [], rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="key"):
+        SkipStack(2, 3, [F.Dynamic(2)], rngs=nnx.Rngs(0)).initialize_carry(2, jax.random.PRNGKey(0))
     linear = F.ToOutput(mapping="linear")
     stack = SkipStack(2, [3, 4, 5], [F.Previous()] * 3, depth_skip=linear, rngs=nnx.Rngs(0))
     assert stack.layers[2].cell.depth.w_m.shape == (3, 5)

@@ -119,6 +119,81 @@ def test_the_last_choice_of_a_sequence(beam):
     assert row == 5
 
 
+def of_lengths(lengths):
+    """A split of sequences of several lengths, zeros behind their ends."""
+    rng, lengths = np.random.default_rng(4), np.array(lengths, np.int32)
+    x = rng.integers(1, 6, (len(lengths), lengths.max())).astype(np.int32)
+    x *= np.arange(x.shape[1]) < lengths[:, None]
+    return Examples(x, rng.integers(CLASSES, size=len(lengths)).astype(np.int32), lengths)
+
+
+def nll_of_rows(learner, params, split, layer):
+    """Says -log p of one row of a split, read alone, with other choices of a layer."""
+    model, count = learner.model(params), len(learner.skips)
+
+    def nll(row, actions):
+        length = int(split.seq_lengths[row])
+        chosen = [jnp.asarray(actions)[None, :length] if i == layer else None for i in range(count)]
+        read = dict(policy=F.Policy("greedy"), rngs=jax.random.key(0), deterministic=True)
+        logits = model(jnp.asarray(split.inputs[row : row + 1, :length]), actions=chosen, **read).logits[0]
+        return -float(jax.nn.log_softmax(logits)[split.targets[row]])
+
+    return nll
+
+
+def test_the_last_choice_of_a_layer_that_reads_from_the_end():
+    split = of_lengths([5, 2, 7])
+    learner = classification({"dev": split}, mix=1.0, model={"bidirectional": True})
+    params = params_of(learner)
+    assert learner.reverse == (False, True)
+    nll = nll_of_rows(learner, params, split, 1)
+    rows = [row for piece in pieces(learner, params, layer=1) for row in zip(*piece[:3], strict=True)]
+    for row in range(3):
+        counts, taken, losses = (np.asarray(part) for part in rows[row])
+        assert np.flatnonzero(counts).tolist() == [0]  # the first word is the last that it reads
+        expected = [nll(row, [k, *taken[1:]]) for k in range(1, K + 1)]
+        np.testing.assert_allclose(losses[0], expected, rtol=1e-5)
+        assert np.ptp(expected) > 1e-4
+
+
+def test_choices_of_another_row_where_lengths_differ():
+    split = of_lengths([7, 3, 5, 4, 6])
+    learner = classification({"dev": split}, mix=1.0)
+    params = params_of(learner)
+    nll = nll_of_rows(learner, params, split, 0)
+    policy = F.Policy("greedy")
+    whole = list(exchanged(learner, params, policy, "dev", layer=0, rows=3))
+    taken = np.concatenate([np.asarray(piece.taken) for piece in whole])
+    found = list(replaced(learner, params, policy, "dev", layer=0, rows=3, constants=(1,)))
+    losses = np.concatenate([np.asarray(piece.losses) for piece in found])
+    for row, other in enumerate([1, 2, 0, 4, 3]):  # the last batch has two rows, and one that fills it
+        over_and_over = np.tile(taken[other, : split.seq_lengths[other]], 3)
+        np.testing.assert_allclose(losses[row, 2], nll(row, over_and_over), rtol=1e-5)
+        np.testing.assert_allclose(losses[row, 0], nll(row, taken[row]), rtol=1e-5)
+    assert len(np.unique(taken)) > 1
+
+
+def test_a_single_row_has_no_other(language):
+    learner, params, _ = language
+    with pytest.raises(UserError, match="at least 2 rows, got 1"):
+        next(replaced(learner, params, F.Policy("greedy"), "dev", layer=1, rows=1, constants=()))
+
+
+def test_windows_restart_the_buffer_where_evaluation_does():
+    learner = language_modelling(letters(6), mix=1.0, task={"restart_buffer": True})
+    params = params_of(learner)
+    stacked = jax.tree.map(lambda leaf: leaf[None], params)
+    expected = learner.evaluate(stacked, "dev", jax.random.key(0)[None], batch_size=ROWS)["dev_perplexity"]
+    tokens = len(learner.task.tokens("dev"))
+    for window in (1, 2, 3, 6):
+        found = pieces(learner, params, layer=1, window=window)
+        nll = sum(float(piece.path.sum()) for piece in found) / tokens
+        np.testing.assert_allclose(np.exp(nll), expected, rtol=1e-5)
+    # A buffer that is never empty has something to choose from.
+    losses = np.concatenate([np.asarray(piece.losses) for piece in pieces(learner, params, layer=1)], axis=1)
+    assert np.mean(np.ptp(losses, axis=-1) > 1e-6) > 0.5
+
+
 def test_every_choice_replaced(language):
     learner, params, nll_of_stream = language
     policy, constants = F.Policy("greedy"), (1, 3)

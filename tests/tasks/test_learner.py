@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from learners import SYMBOLS, classification, stage_of
+from learners import (
+    SYMBOLS,
+    classification,
+    first_batch,
+    language_modelling,
+    letters,
+    one_seed,
+    stage_of,
+    symbols,
+)
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
@@ -318,3 +327,30 @@ def test_models_trained_over_buckets_are_those_trained_alone(tmp_path):
             value = together[name][1] if isinstance(together[name], list) else together[name]
             assert value == pytest.approx(one[name], rel=1e-3), name
     assert "dev_whole" in records[1] and "train_whole" not in records[0]
+
+
+def test_steps_that_are_masked_are_no_part_of_the_loss():
+    learner = language_modelling(letters(12), objective=AgentObjective(discount=0.9, entropy="exact"))
+    params, key = learner.init(jax.random.key(0)), jax.random.key(1)
+    batch = first_batch(learner)
+    mask = np.ones(batch.targets.shape, bool)
+    mask[:, 4:] = False
+    short = batch._replace(inputs=batch.inputs[:, :4], targets=batch.targets[:, :4], mask=mask[:, :4])
+    keys = jax.random.split(key, len(mask))
+
+    def loss_and_gradient(batch):
+        def loss(params):
+            return learner.loss(params, learner.initial_carry(params, key), batch, keys, stage_of(learner))[0]
+
+        return jax.value_and_grad(loss)(params)
+
+    found, expected = loss_and_gradient(batch._replace(mask=mask)), loss_and_gradient(short)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
+
+
+def test_parameters_without_critics_are_evaluated_as_with_them():
+    learner = classification(symbols(8, dev=5), objective=AgentObjective(baseline="learned"))
+    params, keys = one_seed(learner.init(jax.random.key(0))), jax.random.key(0)[None]
+    with_critics = learner.evaluate(params, "dev", keys)
+    without = learner.evaluate(learner.used_params(params), "dev", keys)
+    jax.tree.map(np.testing.assert_array_equal, without, with_critics)

@@ -46,6 +46,9 @@ class DepthSkip:
         """
         raise NotImplementedError
 
+    def check_below(self, below: int, hidden: int) -> None:
+        """Raises a `UserError` where what comes from below is not of the size that this takes."""
+
     def project(self, params: Any, x: Float[Array, "*batch in"], below: Float[Array, "*batch below"]) -> Any:
         """What of it needs no state."""
         raise NotImplementedError
@@ -137,8 +140,7 @@ class Mapped(DepthSkip):
 
     def init(self, key, in_features, below, hidden, widths, init: Initializers) -> MappingParams:
         """Draws the weights; see `DepthSkip`."""
-        if self.mapping != "linear":
-            check_size(below, hidden)
+        self.check_below(below, hidden)
         m_key, x_key, h_key, b_key = jax.random.split(key, 4)
         params = MappingParams()
         if self.mapping == "linear":
@@ -151,6 +153,11 @@ class Mapped(DepthSkip):
                 b_g=init.draw(init.bias, b_key, (hidden,)),
             )
         return params
+
+    def check_below(self, below: int, hidden: int) -> None:
+        """See `DepthSkip`; a matrix takes what it was made for."""
+        if self.mapping != "linear":
+            check_size(below, hidden)
 
     def project(self, params: MappingParams, x, below) -> MappingInputs:
         """What enters, and the gate's share that needs no state; see `DepthSkip`."""

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.depth_skips.base import Mapped, check_size, tiled
+from dynskip_jax.functional.depth_skips.base import Mapped, tiled
 from dynskip_jax.functional.product import product
 
 
@@ -36,8 +36,8 @@ class ToGates(Mapped):
 
     def init(self, key, in_features, below, hidden, widths, init):
         """Draws I^l, a matrix for each projected array, where it is learned; see `DepthSkip`."""
+        self.check_below(below, hidden)
         if self.mapping != "linear":
-            check_size(below, hidden)
             return GatesParams()
         keys = jax.random.split(key, len(widths))
         return GatesParams(

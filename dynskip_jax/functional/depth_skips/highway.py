@@ -50,12 +50,16 @@ class Highway(DepthSkip):
 
     def init(self, key, in_features, below, hidden, widths, init) -> HighwayGateParams:
         """Draws the weights; see `DepthSkip`."""
-        check_size(below, hidden)
+        self.check_below(below, hidden)
         x_key, c_key, l_key, b_key = jax.random.split(key, 4)
         return HighwayGateParams(
             init.draw(init.kernel, x_key, (in_features, hidden)),
             *(init.draw(init.bias, k, (hidden,)) for k in (c_key, l_key, b_key)),
         )
+
+    def check_below(self, below: int, hidden: int) -> None:
+        """See `DepthSkip`."""
+        check_size(below, hidden)
 
     def project(self, params: HighwayGateParams, x, below) -> HighwayGateInputs:
         """See `HighwayGateInputs`."""

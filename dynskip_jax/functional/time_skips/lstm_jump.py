@@ -98,11 +98,13 @@ class LSTMJump(TimeSkip):
             jnp.full(batch, self.max_jumps, jnp.int32),
         )
 
+    def draws(self, mode, replayed) -> bool:
+        """See `TimeSkip`; there is no relaxation of a jump."""
+        return mode == "sample" and not replayed
+
     def noise(self, keys, step, mode, replayed, dtype):
         """See `TimeSkip`."""
-        return (
-            choice_noise(keys, step, self.max_jump + 1, dtype) if mode == "sample" and not replayed else None
-        )
+        return choice_noise(keys, step, self.max_jump + 1, dtype) if self.draws(mode, replayed) else None
 
     def choose(self, params: JumpParams, inputs, observation, own: JumpCounts, mode):
         """See `TimeSkip`."""

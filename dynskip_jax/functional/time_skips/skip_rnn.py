@@ -29,8 +29,9 @@ class SkipRNN(TimeSkip):
     """s(t) = u S(s(t-1), x(t)) + (1 - u) s(t-1), u = round(ũ), Eq. 1-5; the first token is always read.
 
     ũ grows by Δũ = σ(W_p s + b_p) a step until it passes ½; then the state is updated and ũ starts from 0
-    again. The rounding has the derivative of the identity (straight-through). `Decision.update` is u, and
-    carries a gradient: a cost per update is `cost * decision.update.sum()` in the loss (Eq. 6).
+    again. The rounding has the derivative of the identity (straight-through); ũ is summed up as the authors'
+    code does, whose derivative in u differs from Eq. 5's where the minimum is 1 - ũ. `Decision.update` is u,
+    and carries a gradient: a cost per update is `cost * decision.update.sum()` in the loss (Eq. 6).
     `Decision.action` is 1 at every step, for State(t-1) enters; there is no score to be reinforced.
 
     Attributes:
