@@ -128,6 +128,7 @@ def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:
             progress.advance(new)
             if count == limit:
                 break
+        progress.advance(limit - count)  # the split may have fewer
     losses, taken, x, before = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
     states = before.shape[1]
     seen = {
@@ -147,6 +148,7 @@ def _whole(pieces: Iterator[Ways], limit: int) -> tuple[Float[np.ndarray, " ways
             count += new
             if count >= limit:
                 break
+        progress.advance(max(0, limit - count))  # the split may have fewer
     return total / count, count
 
 
