@@ -148,6 +148,11 @@ def main() -> None:
     """Measures all models of a run folder, and writes what came out."""
     flags = read_flags("python -m benchmarks.reading", __doc__, Flags, sys.argv[1:])
     about, models = machine.describe("default", False), finished_models(flags.run_dir)
+    for found in models.values():
+        if not isinstance(one_of(found, None).model, SequenceClassifier) or found.vocabulary is None:
+            raise UserError(
+                f"{flags.run_dir} holds no run of texts with a class each, such as experiments.imdb's"
+            )
     texts = one_by_one(data_of(next(iter(models.values())), flags.data).splits["test"], flags.texts)
     results = []
     with Progress(len(models), "reading") as progress:

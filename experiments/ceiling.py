@@ -49,7 +49,7 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     """
     keep_freed_memory()
     keep_compiled_programs()
-    models = finished_models(flags.run_dir)
+    models = finished_models(flags.run_dir, command.name)
     name = flags.model or list(models)[-1]
     if name not in models:
         raise unknown(name, list(models))
@@ -57,6 +57,11 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     learner = found.experiment.learner(name, data_of(found, flags.data), found.vocabulary)
     trained = one_of(found, flags.of_seed)
     layer = _layer(learner, flags.layer)
+    if not found.experiment.choices_matter(name):
+        raise UserError(
+            f"whatever {name} chooses, it says the same: no state enters by choice (λ = 0), and no word is "
+            "copied by it alone: there is nothing to be exchanged"
+        )
     pieces = exchanged(
         learner,
         trained.params,
@@ -71,7 +76,8 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     examined = _gather(pieces, flags.steps)
     result = ceiling_of(examined.losses, examined.taken, examined.seen, units=flags.probe_features)
     about = f"{found.experiment.name}, {name}, layer {layer + 1}, {flags.split}"
-    _print(f"{about}: nats, mean of the last {result.count:,} steps", _rows(result), result.random)
+    title = f"{about}: nats, mean of the last {result.count:,} steps"
+    _print(title, _rows(result), "beside random", result.random)
     if flags.beam:
         taken, best = examined.paths.mean(axis=0)
         print(
@@ -85,7 +91,7 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     losses, count = _whole(pieces, flags.steps)
     names = ["by the agent", "at random", "by the agent in another text", *(f"always {k}" for k in constants)]
     title = f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}"
-    _print(title, list(zip(names, losses.tolist(), strict=True)), losses[0])
+    _print(title, list(zip(names, losses.tolist(), strict=True)), "beside the agent", losses[0])
 
 
 def verdict(result: Ceiling) -> str:
@@ -165,10 +171,10 @@ def _rows(result: Ceiling) -> list[tuple[str, float]]:
     ]
 
 
-def _print(title: str, rows: Sequence[tuple[str, float]], reference: float) -> None:
+def _print(title: str, rows: Sequence[tuple[str, float]], beside: str, reference: float) -> None:
     """A table of losses, each beside its distance from the one of reference."""
     table = Table(title=title, title_justify="left")
-    for heading in ("k is chosen", "loss", ""):
+    for heading in ("k is chosen", "loss", beside):
         table.add_column(heading, justify="left" if heading == "k is chosen" else "right")
     for name, loss in rows:
         table.add_row(name, f"{loss:.4f}", f"{loss - reference:+.4f}")

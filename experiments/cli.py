@@ -48,7 +48,7 @@ def main(
     given, print_config = read_training(command, arguments)
     resolved = resolve(command.settings, command.presets, command.default_preset(given), given)
     if print_config:
-        print(config_table(resolved))
+        print(config_table(command, resolved))
         return
     imported("experiments.train:train")(command, resolved, announce)
 

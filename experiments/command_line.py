@@ -78,8 +78,9 @@ def read_training(command: Command, arguments: Sequence[str]) -> tuple[dict[str,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=width),
         allow_abbrev=False,
     )
+    plain = {"model": command.default_model, **command.presets[command.default_preset({})]}
     for group, group_type in field_types(command.settings).items():
-        _add(parser.add_argument_group(group, group_type.__doc__.strip()), group_type)
+        _add(parser.add_argument_group(group, group_type.__doc__.strip()), group_type, plain)
     parser.add_argument(
         "--print-config",
         action="store_true",
@@ -112,11 +113,13 @@ def read_flags(prog: str, about: str, kind: type, arguments: Sequence[str]) -> A
     return flags
 
 
-def config_table(resolved: Resolved) -> str:
+def config_table(command: Command, resolved: Resolved) -> str:
     """Returns every setting with its value and where it comes from."""
     rows = []
     for group, field, _ in fields_of(type(resolved.settings)):
         value = _shown(get(resolved.settings, field.name))
+        if field.name == "model" and resolved.settings.run.compare is None:
+            value = ",".join(resolved.settings.run.models(command.default_model))
         rows.append((f"{group}.{field.name}", value, resolved.sources[field.name]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -151,15 +154,19 @@ def _typed(name: str, value: Any) -> str:
     return f"{flag(name)}{_GLUE}{_shown(value)}"
 
 
-def _add(parser: Any, kind: type) -> None:
-    """Adds a flag for each field; those that are not given are absent from what is read."""
+def _add(parser: Any, kind: type, plain: Mapping[str, Any] | None = None) -> None:
+    """Adds a flag for each field; those that are not given are absent from what is read.
+
+    In brackets stands what a command line without flags takes: `plain` of it where it has it.
+    """
     for field in dataclasses.fields(kind):
         hint = field_types(kind)[field.name]
         help = field.metadata["help"].replace("%", "%%")
         if field.metadata["sweep"]:
             help += " One number, or several separated by commas, which are trained together."
-        if field.default not in (None, dataclasses.MISSING):
-            help += f" [{_shown(field.default)}]"
+        default = (plain or {}).get(field.name, field.default)
+        if default not in (None, dataclasses.MISSING):
+            help += f" [{_shown(default)}]"
         if field.metadata["positional"]:
             parser.add_argument(field.name, nargs="+", metavar=field.metadata["positional"], help=help)
             continue

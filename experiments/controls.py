@@ -7,7 +7,7 @@ import numpy as np
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.results import rows_of
-from dynskip_jax.runs.trained import finished_runs
+from dynskip_jax.runs.trained import check_experiment, finished_runs
 
 _SHARE = re.compile(r"dev_agent_share_\d+")  # of a layer, as its agent chooses on dev
 
@@ -28,14 +28,20 @@ def controlled(skip: F.TimeSkip, control: str, rates: tuple[float, ...] | None) 
     return F.Mean(**alike) if control == "mean" else skip
 
 
-def learnt_rates(run_dir: str) -> tuple[float, ...]:
+def learnt_rates(run_dir: str, experiment: str) -> tuple[float, ...]:
     """Returns how often the agents of a finished run chose each k on dev, a mean over seeds and layers.
 
+    Args:
+        run_dir: of the run.
+        experiment: which it has to be a run of.
+
     Raises:
-        UserError: the run has not finished, or has no agent, or several models with one.
+        UserError: the run has not finished, or has no agent, or several models with one, or is of another
+            experiment.
     """
     found = {}
     for model, run in finished_runs(run_dir).items():
+        check_experiment(run, experiment)
         metrics = rows_of(run.result())[0]["metrics"]
         shares = [of["mean"] for name, of in metrics.items() if _SHARE.fullmatch(name)]
         if shares:

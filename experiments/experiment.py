@@ -114,7 +114,7 @@ class Experiment:
         self.settings = settings
         self.check()
         if settings.agent.control_of is not None:
-            self.settings = replace(settings, rates=learnt_rates(settings.agent.control_of))
+            self.settings = replace(settings, rates=learnt_rates(settings.agent.control_of, self.name))
 
     @property
     def name(self) -> str:
@@ -330,6 +330,16 @@ class Experiment:
                 f"--control {agent.control} takes the place of a dynamic skip, and {', '.join(models)} has "
                 "none: name a model such as dynamic:5"
             )
+        drawn = agent.control == "histogram" or any(isinstance(skip, F.Random) for skip in choosing)
+        if agent.rates is not None and not drawn:
+            raise UserError(
+                f"--rates are of random:k or of --control histogram, and {', '.join(models)} is neither"
+            )
+        for model, skip in zip(models, choosing, strict=True):
+            if isinstance(skip, F.Dynamic) and skip.stride > 1 and skip.stride >= skip.max_skip:
+                raise UserError(
+                    f"--stride {skip.stride} leaves {model} nothing but k = 1: choose a smaller one"
+                )
         known = (*_OF_AGENTS, *_OF_SAMPLERS, *_OF_SKIPPERS)
         swept = [name for name in known if isinstance(getattr(agent, name), tuple)]
         if agent.max_skip is not None and "max_skip" not in swept:

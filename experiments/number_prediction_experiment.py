@@ -149,6 +149,12 @@ class NumberPrediction(Experiment):
         """The paper's rows for this length."""
         return PUBLISHED.get(self.settings.data.length, [])
 
+    @property
+    def sample_text(self) -> str:
+        """Numbers of the length trained on, always the same ones."""
+        length = self.settings.data.length
+        return " ".join(map(str, np.random.default_rng(0).integers(num_symbols(length), size=length)))
+
     def encode(self, vocabulary: None, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
         """See `Experiment`; digits, and at length 21 and beyond numbers, separated by spaces."""
         length = self.settings.data.length

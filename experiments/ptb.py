@@ -98,6 +98,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # gradient of what is copied alone: with λ = 0 only the previous state enters, and nothing is reinforced.
     "far": {
         **_SMALL,
+        "model": "dynamic:200",
         "mix": 0.0,
         "agent": "content",
         "copy": "expected",
@@ -257,10 +258,14 @@ class LanguageModelTraining(Training):
     clip: float | None = setting(5.0, "Largest norm of the gradient.", above=0)
     num_steps: int = setting(35, "Steps of truncated back-propagation.", at_least=1)
     random_lengths: bool = setting(False, "Segments have random lengths around that.")
-    decay: float = setting(1.0, "Divides the learning rate once an epoch,", above=0)
-    decay_after: int = setting(0, "after these epochs,", at_least=0)
+    decay: float = setting(
+        1.0,
+        "Divides the learning rate, once an epoch or as --plateau says.",
+        above=0,
+    )
+    decay_after: int = setting(0, "Epochs before --decay begins.", at_least=0)
     plateau: float | None = setting(
-        None, "or after each epoch in which dev perplexity fell by less than this."
+        None, "--decay follows each epoch in which dev perplexity fell by less than this, and no other."
     )
     weight_decay: float = setting(0.0, "This times the weights is added to the gradient.", at_least=0)
     activation_coef: float = setting(0.0, "α of AR (Merity et al. 2018, Section 4.5).", at_least=0)

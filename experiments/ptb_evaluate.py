@@ -30,7 +30,7 @@ def evaluate(command: Command, flags: EvaluateFlags) -> None:
     written into the run folder.
     """
     keep_freed_memory()
-    models = finished_models(flags.run_dir)
+    models = finished_models(flags.run_dir, command.name)
     corpus = find_language_corpus(flags.data, flags.dataset, min_count=flags.min_count)
     for model in models.values():
         check_data(model, corpus)

@@ -15,7 +15,7 @@ from experiments.trained import load
 
 def generate(command: Command, flags: GenerateFlags) -> None:
     """Prints a text that goes on from `--text`."""
-    trained = load(flags.run_dir, flags.model, flags.of_seed)
+    trained = load(flags.run_dir, flags.model, flags.of_seed, command.name)
     tokens, words = trained.experiment.encode(trained.vocabulary, flags.text)
     written, _ = sample_words(
         trained.model,

@@ -26,7 +26,7 @@ from experiments.trained import load, load_all
 
 def predict(command: Command, flags: PredictFlags) -> None:
     """Writes a line for each line of text, as soon as it is read."""
-    trained = load(flags.run_dir, flags.model, flags.of_seed)
+    trained = load(flags.run_dir, flags.model, flags.of_seed, command.name)
     for line in _lines(flags.input):
         words = trained.experiment.split(line)
         print(trained.experiment.read(trained, line).says if words else "", flush=True)
@@ -36,7 +36,7 @@ def explain(command: Command, flags: ExplainFlags) -> None:
     """Prints and draws where each model of a run reaches from each word of a text."""
     if flags.html is not None:
         check_new(Path(flags.html))
-    models = load_all(flags.run_dir, flags.of_seed)
+    models = load_all(flags.run_dir, flags.of_seed, command.name)
     for name, run in runs_of_models(flags.run_dir).items():
         if name not in models:
             print(f"{name}: {progress_of(run)}, left out")
@@ -46,7 +46,7 @@ def explain(command: Command, flags: ExplainFlags) -> None:
         text = " ".join(first.experiment.words_of_typed(first.vocabulary, text))
         print(f"read as the data writes it: {text}")
     if text is None or not first.experiment.split(text):
-        raise UserError("--text has no words: give some, separated by spaces")
+        raise UserError("there is nothing to read: give --text some words, separated by spaces")
     readings = {name: trained.experiment.read(trained, text) for name, trained in models.items()}
     probabilities = {name: reading.probabilities for name, reading in readings.items()}
     console = Console(highlight=False)

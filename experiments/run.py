@@ -87,7 +87,7 @@ def run(
     if run_dir is None:
         run_dir = default_path(experiment.name, "compare" if several else models[0], datetime.datetime.now())
     run_dir = Path(run_dir)
-    about, top = _about(data), None
+    about, top = _about(experiment, data), None
     if several:
         config = experiment.config(models[0], data)
         config = {("models" if k == "model" else k): models if k == "model" else v for k, v in config.items()}
@@ -267,7 +267,7 @@ def _dataset(data: Data) -> dict[str, Any]:
     }
 
 
-def _about(data: Data) -> dict[str, Any]:
+def _about(experiment: Experiment, data: Data) -> dict[str, Any]:
     """How a run was begun: for people, and compared with nothing."""
     command = shlex.join([Path(sys.executable).name, *getattr(sys, "orig_argv", sys.argv)[1:]])
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
@@ -278,9 +278,11 @@ def _about(data: Data) -> dict[str, Any]:
         commit = found.stdout.strip()
     except (OSError, subprocess.CalledProcessError):  # no git, or no checkout
         commit = None
+    folder = experiment.settings.data.data
     return {
         "command": command,
         "commit": commit,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "source": data.source,
+        "data": None if folder is None else str(Path(folder).expanduser().absolute()),
     }

@@ -74,8 +74,8 @@ class SentenceTraining(Training):
     batch_size: int = setting(50, "Texts of a training step.", at_least=1)
     optimizer: Literal["adam", "adagrad", "sgd"] = setting("adam", "How gradients become steps.")
     weight_decay: float = setting(0.0, "This times the weights is added to the gradient.", at_least=0)
-    decay: float = setting(1.0, "Divides the learning rate once an epoch,", above=0)
-    decay_after: int = setting(0, "after these epochs.", at_least=0)
+    decay: float = setting(1.0, "Divides the learning rate, once an epoch.", above=0)
+    decay_after: int = setting(0, "Epochs before --decay begins.", at_least=0)
     average: Literal["none", "non_monotone", "always"] = setting(
         "none",
         "Averaging of the iterates: non_monotone (once dev no longer improves, NT-ASGD) or always, after "

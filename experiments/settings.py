@@ -278,9 +278,12 @@ def resolve(
     preset = given.get("preset") or default_preset
     if preset not in presets:
         raise UserError(f"unknown preset {preset!r}: choose one of {', '.join(presets)}")
-    settings = fill(kind, {**presets[preset], **given, "preset": preset})
+    values = {**presets[preset]}
+    if "compare" in given:  # in place of a preset's model
+        values.pop("model", None)
+    settings = fill(kind, {**values, **given, "preset": preset})
     sources = {field.name: "default" for _, field, _ in fields_of(kind)}
-    sources |= dict.fromkeys(presets[preset], f"preset {preset}")
+    sources |= dict.fromkeys(values, f"preset {preset}")
     sources |= dict.fromkeys(given, "flag")
     if "preset" not in given:
         sources["preset"] = "default"

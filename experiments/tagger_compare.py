@@ -20,7 +20,7 @@ def compare(command: Command, flags: CompareFlags) -> None:
     """Tags test with each model of a run, over its seeds, and says of the others how they differ from the
     first; nothing is written into the run folder."""
     keep_compiled_programs()
-    models = finished_models(flags.run_dir)
+    models = finished_models(flags.run_dir, command.name)
     if len(models) < 2:
         raise UserError(f"{flags.run_dir} holds one model: --compare a,b trains several into one folder")
     data = data_of(next(iter(models.values())), flags.data)

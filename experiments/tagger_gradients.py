@@ -30,7 +30,7 @@ def gradients(command: Command, flags: GradientFlags) -> None:
     Raises:
         UserError: no sentence is long enough, or the data is not that of the run.
     """
-    models = finished_models(flags.run_dir)
+    models = finished_models(flags.run_dir, command.name)
     data = data_of(next(iter(models.values())), flags.data)
     long = [sentence for sentence in data.corpus.splits["test"] if len(sentence.words) >= flags.steps]
     if not long:

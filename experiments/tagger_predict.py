@@ -39,7 +39,7 @@ class Sentence(NamedTuple):
 def predict(command: Command, flags: TagFlags) -> None:
     """Writes the tags of each sentence, as many sentences at a time as are read at once."""
     keep_compiled_programs()
-    trained = load(flags.run_dir, flags.model, flags.of_seed)
+    trained = load(flags.run_dir, flags.model, flags.of_seed, command.name)
     interactive = flags.input is None and sys.stdin.isatty()
     at_once = flags.at_once or (1 if interactive else _AT_ONCE)
     rows = min(_ROWS, 1 << (at_once - 1).bit_length())

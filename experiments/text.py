@@ -28,7 +28,9 @@ class PredictFlags(TextFlags):
 class ExplainFlags(TextFlags):
     """Flags of `explain`."""
 
-    text: str | None = setting(None, "Words separated by spaces, as the data writes them; or see --as-typed.")
+    text: str | None = setting(
+        None, "Words separated by spaces, as the data writes them; or see --as-typed. By default a sample."
+    )
     as_typed: bool = setting(
         False,
         "The text is as people type it: it is split into words, and put into lower case, as the data is.",

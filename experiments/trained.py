@@ -13,7 +13,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.results import rows_of
 from dynskip_jax.runs.run_dir import RunDir
-from dynskip_jax.runs.trained import finished_runs, selected_params
+from dynskip_jax.runs.trained import check_experiment, finished_runs, selected_params
 from dynskip_jax.tasks import Learner
 from experiments.cli import imported
 from experiments.experiment import FORMAT, Data, Experiment, Kept
@@ -63,6 +63,7 @@ class Trained(NamedTuple):
         seed: with which it was trained.
         experiment: which it belongs to.
         learner: what trained it, without data; its task reads batches.
+        run: its folder.
     """
 
     model: nnx.Module
@@ -74,6 +75,11 @@ class Trained(NamedTuple):
     seed: int
     experiment: Experiment
     learner: Learner
+    run: RunDir
+
+    def data(self, folder: str | None = None) -> Data:
+        """Returns the data that it was trained on; see `data_of`."""
+        return data_of(self, folder)
 
     @property
     def is_attention(self) -> bool:
@@ -88,7 +94,9 @@ class Trained(NamedTuple):
         return skip.has_agent or not skip.writes_all
 
 
-def load(run_dir: str | Path, model: str | None = None, seed: int | None = None) -> Trained:
+def load(
+    run_dir: str | Path, model: str | None = None, seed: int | None = None, experiment: str | None = None
+) -> Trained:
     """Reads one trained model.
 
     Example::
@@ -100,29 +108,39 @@ def load(run_dir: str | Path, model: str | None = None, seed: int | None = None)
         run_dir: a finished run folder, of one model or of several compared.
         model: its name, as on the command line; by default the last one.
         seed: one of those that were trained; by default the first.
+        experiment: the one that it has to be a run of; by default any.
 
     Raises:
-        UserError: there is no such model, or no such seed, or another version wrote the folder.
+        UserError: there is no such model, or no such seed, or another version or experiment wrote the folder.
     """
-    found = finished_models(run_dir)
+    found = finished_models(run_dir, experiment)
     name = model or list(found)[-1]
     if name not in found:
         raise UserError(f"{run_dir} has {', '.join(found)}: there is no --model {name}")
     return one_of(found[name], seed)
 
 
-def load_all(run_dir: str | Path, seed: int | None = None) -> dict[str, Trained]:
+def load_all(
+    run_dir: str | Path, seed: int | None = None, experiment: str | None = None
+) -> dict[str, Trained]:
     """Reads one trained model of each in a run folder; see `load`."""
-    return {name: one_of(found, seed) for name, found in finished_models(run_dir).items()}
+    return {name: one_of(found, seed) for name, found in finished_models(run_dir, experiment).items()}
 
 
-def finished_models(run_dir: str | Path) -> dict[str, Finished]:
+def finished_models(run_dir: str | Path, experiment: str | None = None) -> dict[str, Finished]:
     """Reads all that a run folder holds.
 
+    Args:
+        run_dir: the folder.
+        experiment: the one that it has to be a run of; by default any.
+
     Raises:
-        UserError: there is no finished run, or one of another version.
+        UserError: there is no finished run, or one of another version or experiment.
     """
-    return {name: _finished(run, name) for name, run in finished_runs(run_dir).items()}
+    runs = finished_runs(run_dir)
+    for run in runs.values():
+        check_experiment(run, experiment)
+    return {name: _finished(run, name) for name, run in runs.items()}
 
 
 def _finished(run: RunDir, name: str) -> Finished:
@@ -174,27 +192,35 @@ def one_of(found: Finished, seed: int | None) -> Trained:
         found.learner.seeds[member],
         found.experiment,
         found.learner,
+        found.run,
     )
 
 
-def data_of(model: Finished, folder: str | None) -> Data:
+def data_of(model: Finished | Trained, folder: str | None) -> Data:
     """Reads the data that a run was trained on.
 
     Args:
         model: of the run.
-        folder: where the data is; None: where the experiment looks for it.
+        folder: where the data is; None: where the run was told, if that is still there, else where the
+            experiment looks for it.
 
     Raises:
         UserError: it is other data.
     """
     experiment, settings = model.experiment, model.experiment.settings
-    place = dataclasses.replace(settings.data, data=folder)
+    place = dataclasses.replace(settings.data, data=folder or _folder_of(model.run))
     data = type(experiment)(dataclasses.replace(settings, data=place)).load_data()
     check_data(model, data)
     return data
 
 
-def check_data(model: Finished, data: Data) -> None:
+def _folder_of(run: RunDir) -> str | None:
+    """The folder that the run's --data last named, if it is there."""
+    told = [about["data"] for about in run.config().get("about", ()) if about.get("data")]
+    return told[-1] if told and Path(told[-1]).exists() else None
+
+
+def check_data(model: Finished | Trained, data: Data) -> None:
     """Raises a `UserError` where a run was trained on other data."""
     trained_on = model.run.config()["dataset"]
     if trained_on["fingerprint"] != data.fingerprint:

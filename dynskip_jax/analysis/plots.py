@@ -117,7 +117,10 @@ def policy_over_training(
     for column, (first, last) in enumerate(bands):
         bottom = tops[:, column - 1] if column else np.zeros(len(records))
         which = f"{first}" if first == last else f"{first} to {last}"
-        style = dict(color=skip_color(first), label=f"k = {which}")
+        # Bands are coloured by their place among them: beyond k = 20 all skips have one colour.
+        among = 1 + (_LAST_COLOR - 1) ** ((column - 1) / max(1, len(bands) - 2))
+        shade = first if K <= _MOST_AREAS or column == 0 else among
+        style = dict(color=skip_color(shade), label=f"k = {which}")
         # A single epoch is no area: a bar stands in its place.
         if len(records) == 1:
             above.bar(at, tops[:, column] - bottom, 0.5, bottom, **style)
@@ -144,7 +147,7 @@ def policy_over_training(
     save(figure, path)
 
 
-def skip_color(k: int) -> tuple[float, float, float] | str:
+def skip_color(k: int | float) -> tuple[float, float, float] | str:
     """The colour of a skip, the same in every picture whatever K is: grey for k = 1, then from dark blue by
     way of green and orange to dark red, which is reached at k = 20."""
     if k <= 1:

@@ -219,6 +219,8 @@ def read_lines(path: str | os.PathLike[str], blank_lines: bool | None = None) ->
             data = gzip.decompress(data)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is a truncated or damaged gzip file ({error}): fetch it again") from error
+    except FileNotFoundError:
+        raise UserError(f"{path} is not there: name a file that is") from None
     except OSError as error:
         raise UserError(
             f"{path} cannot be read ({error.strerror or error}): check its permissions"

@@ -54,6 +54,7 @@ def last_valid(
     x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
 ) -> Shaped[Array, "batch *features"]:
     """Returns each sequence's last element."""
+    x = jnp.asarray(x)
     if seq_lengths is None:
         return x[:, -1]
     last = (seq_lengths - 1).reshape((-1, 1) + (1,) * (x.ndim - 2))

@@ -115,6 +115,10 @@ class SkipCell(nnx.RNNCellBase):
                 raise UserError(f"{name} must be at least 1, got {size}")
         if not isinstance(skip, F.TimeSkip):
             raise UserError(f"skip is a time skip, such as functional.Dynamic(5), not {skip!r}")
+        if not isinstance(transition, F.Transition):
+            raise UserError(f"transition is one, such as functional.GRU(), not {transition!r}")
+        if depth_skip is not None and not isinstance(depth_skip, F.DepthSkip):
+            raise UserError(f"depth_skip is one, such as functional.GatedToOutput(), not {depth_skip!r}")
         arrays = len(transition.state._fields)
         rates = (zoneout,) * arrays if isinstance(zoneout, int | float) else tuple(zoneout)
         if len(rates) != arrays:

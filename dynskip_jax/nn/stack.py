@@ -97,11 +97,15 @@ class SkipStack(nnx.Module):
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
+        if not isinstance(skips, Sequence):
+            raise UserError(
+                f"skips has a time skip for each layer, such as [functional.Dynamic(5)], not {skips!r}"
+            )
         depth = len(skips)
         if not depth:
             raise UserError("a stack has at least one layer: give the time skip of each")
-        hidden_features = _each(hidden_features, depth, int)
-        transitions = _each(transition, depth, F.Transition)
+        hidden_features = _each(hidden_features, depth)
+        transitions = _each(transition, depth)
         if isinstance(dropout, int | float):
             dropout = (dropout,) * (depth + 1)
         if len(dropout) != depth + 1:
@@ -330,9 +334,9 @@ class SkipStack(nnx.Module):
         return False
 
 
-def _each(value: Any, count: int, kind: type) -> tuple[Any, ...]:
+def _each(value: Any, count: int) -> tuple[Any, ...]:
     """One value for each layer, where one stands for all."""
-    values = (value,) * count if isinstance(value, kind) else tuple(value)
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * count
     if len(values) != count:
         raise UserError(f"{count} layers need as many sizes and transitions, got {len(values)}")
     return values

@@ -105,7 +105,7 @@ class RunDir:
         """
         path = Path(path)
         if not (path / "config.json").exists():
-            raise UserError(f"{path} is not a run folder (it has no config.json): name one with --run-dir")
+            raise UserError(f"{path} is not a run folder (it has no config.json): name one that is")
         return cls(path, resumed=True)
 
     def release(self) -> None:

@@ -27,6 +27,15 @@ def finished_runs(run_dir: str | Path) -> dict[str, RunDir]:
     return finished
 
 
+def check_experiment(run: RunDir, experiment: str | None) -> None:
+    """Raises a `UserError` unless a run is of this experiment, or of any."""
+    found = run.config().get("experiment", experiment)
+    if experiment not in (None, found):
+        raise UserError(
+            f"{run.path} holds a run of {found}, not of {experiment}: python -m experiments.{found}"
+        )
+
+
 def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
     """Returns the parameters of the best epoch of each model that was trained together.
 

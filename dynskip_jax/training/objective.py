@@ -210,6 +210,11 @@ class AgentObjective(AgentSettings):
         if rewards is None:
             rewards = self.rewards(-nll, correct)
         for decision in decisions:
+            if not isinstance(decision, F.Decision):
+                raise UserError(
+                    "decisions are those of a layer, out.decision, or of a stack, out.decisions; got "
+                    f"{type(decision).__name__}"
+                )
             rows, time = jnp.shape(decision.log_prob)
             shapes = {"nll": nll, "rewards": rewards}
             for name, array in shapes.items():

@@ -238,13 +238,16 @@ def test_equal_plots_are_equal_files(tmp_path):
     [
         (3, ["k = 1", "k = 2", "k = 3"]),
         (21, ["k = 1", "k = 2", "k = 3 to 4", "k = 5 to 8", "k = 9 to 16", "k = 17 to 21"]),
+        (200, [*"12", "3 to 4", "5 to 8", "9 to 16", "17 to 32", "33 to 64", "65 to 128", "129 to 200"]),
     ],
 )
 def test_a_policy_over_training_has_an_area_for_each_k_or_for_bands_of_many(tmp_path, axes, K, labels):
     shares = np.random.default_rng(0).dirichlet(np.ones(K), (2, 4)).swapaxes(0, 1)  # (epochs, seeds, K)
     records = [{"epoch": e, "share": of, "entropy": [0.5, 0.6]} for e, of in enumerate(shares.tolist(), 1)]
     policy_over_training(records, "share", "entropy", tmp_path / "policy.png", "PTB")
+    labels = [label if label.startswith("k") else f"k = {label}" for label in labels]
     assert texts(axes[0].get_legend().get_texts()) == labels[::-1]
+    assert len({tuple(area.get_facecolor()[0]) for area in axes[0].collections}) == len(labels)
     # The top of the first band is the share of k = 1, that of the last one all of them.
     tops = [area.get_paths()[0].vertices[:, 1].max() for area in axes[0].collections]
     np.testing.assert_allclose(tops[0], shares.mean(axis=1)[:, 0].max(), rtol=1e-6)

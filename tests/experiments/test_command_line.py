@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -91,11 +92,12 @@ def test_run_folder_has_what_the_design_says(finished_ptb):
 def test_config_says_how_the_run_was_begun(finished_ptb):
     """The command as it was typed, here that of the tests, when, from which commit, and with which data."""
     (about,) = load(finished_ptb.folder / "config.json")["about"]
-    assert about.keys() == {"command", "commit", "date", "source"}
+    assert about.keys() == {"command", "commit", "date", "source", "data"}
     assert about["command"] == shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]])
     date = datetime.datetime.fromisoformat(about["date"])
     assert datetime.timedelta() <= datetime.datetime.now().astimezone() - date < datetime.timedelta(hours=12)
     data = finished_ptb.arguments[1]
+    assert about["data"] == str(data)
     assert about["source"] == load(finished_ptb.folder / "result.json")["dataset"]["source"]
     assert str(data) in about["source"]
 
@@ -108,11 +110,10 @@ def test_the_commit_is_null_where_nobody_knows_it(answer, monkeypatch):
             raise FileNotFoundError(errno.ENOENT, "git")
         return run.subprocess.CompletedProcess(command, 0, answer, "")
 
-    class data:
-        source = "here"
-
+    data = types.SimpleNamespace(source="here")
+    begun = types.SimpleNamespace(settings=types.SimpleNamespace(data=types.SimpleNamespace(data=None)))
     monkeypatch.setattr(run.subprocess, "run", git)
-    assert run._about(data)["commit"] == (answer and answer.strip())
+    assert run._about(begun, data)["commit"] == (answer and answer.strip())
 
 
 def test_result_has_what_the_design_says(finished_ptb):

@@ -1,9 +1,12 @@
 """Controls of a learnt choice, by flag, and words copied by it: what is trained, and what the table says."""
 
+import json
+import shutil
+
 import jax
 import numpy as np
 import pytest
-from commands import SMALL_PTB, assert_user_error, row_of, settings_of
+from commands import SMALL_PTB, assert_user_error, load, row_of, settings_of
 
 from dynskip_jax.training.step import seed_keys
 from experiments import ptb, trained
@@ -47,6 +50,16 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(
         agents = [params["stack"]["layers"][0]["cell"]["agent"] for params in (found.params, drawn)]
         moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *agents)
         assert (max(jax.tree.leaves(moved)) > 1e-4) == learns
+
+
+def test_there_is_nothing_to_exchange_where_no_choice_enters(command, corpus_folder, tmp_path, copying):
+    folder, _ = copying
+    shutil.copytree(folder, tmp_path / "run")
+    config = load(folder / "config.json")
+    config["settings"]["agent"]["mix"] = 0.0
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    outcome = command(PTB, "ceiling", "--run-dir", tmp_path / "run", "--data", corpus_folder)
+    assert_user_error(outcome, "whatever dynamic:4 chooses, it says the same")
 
 
 @pytest.mark.slow
@@ -117,9 +130,20 @@ def test_a_row_says_of_a_model_only_what_is_its_own():
         (("--model", "dynamic:3", "--control", "histogram"), "--control-of"),
         (("--model", "dynamic:3", "--control", "histogram", "--rates", "1,2"), "3 rates"),
         (("--model", "random:2", "--rates", "0,0"), "rates"),
+        (("--model", "dynamic:2", "--rates", "0.5,0.5"), "--rates are of random:k"),
+        (("--model", "dynamic:3", "--stride", "3"), "leaves dynamic:3 nothing but k = 1"),
         (("--model", "dynamic:3", "--control-of", "nowhere"), "nowhere"),
     ],
-    ids=["no choice", "nothing to copy by", "no rates", "too few rates", "rates of nothing", "no such run"],
+    ids=[
+        "no choice",
+        "nothing to copy by",
+        "no rates",
+        "too few rates",
+        "rates of nothing",
+        "rates of an agent",
+        "one choice",
+        "no such run",
+    ],
 )
 def test_a_control_that_makes_no_sense_is_refused(command, corpus_folder, here, arguments, named):
     outcome = command(PTB, "--data", corpus_folder, *arguments, *SMALL_PTB)

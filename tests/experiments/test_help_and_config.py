@@ -156,6 +156,7 @@ def test_print_config_says_where_each_setting_comes_from(name, command, here):
 def test_print_config_of_the_default_preset(name, command):
     found = table(command(COMMANDS[name], "--print-config").out)
     preset = {"ptb": "small", "number_prediction": "relaxed"}[name]
+    assert found["run.model"] == (COMMANDS[name].default_model, "default")
     assert found["run.preset"] == (preset, "default")
     assert found["training.patience"][1] == f"preset {preset}"
     if name == "number_prediction":
@@ -164,16 +165,36 @@ def test_print_config_of_the_default_preset(name, command):
         assert found["data.length"] == ("21", "flag")
 
 
+def test_help_has_in_brackets_what_a_plain_run_takes(name, command):
+    text = command(COMMANDS[name], "--help").out
+    found = table(command(COMMANDS[name], "--print-config").out)
+    for setting in ("model", "epochs", "mix", "baseline", "features"):
+        described = re.search(rf"\n  --{setting} .*?\n  --", text, re.DOTALL)[0]
+        (value,) = (value for key, (value, _) in found.items() if key.partition(".")[2] == setting)
+        assert f"[{value}]" in " ".join(described.split())
+
+
+def test_a_preset_may_name_its_model(command):
+    far = ("--preset", "far", "--print-config")
+    found = table(command(COMMANDS["ptb"], *far).out)
+    assert found["run.model"] == ("dynamic:200", "preset far")
+    assert table(command(COMMANDS["ptb"], *far, "--model", "lstm").out)["run.model"] == ("lstm", "flag")
+    compared = table(command(COMMANDS["ptb"], *far, "--compare", "lstm,dynamic:50").out)
+    assert compared["run.compare"] == ("lstm,dynamic:50", "flag")
+    assert compared["run.model"] == ("none", "default")
+
+
 def test_what_print_config_shows_is_what_would_be_trained(name):
     this = COMMANDS[name]
     for preset in this.presets:
         given, only = read_training(this, ["--preset", preset, "--print-config"])
         assert only
         resolved = resolve(this.settings, this.presets, "nope", given)
-        found = table(config_table(resolved))
+        found = table(config_table(this, resolved))
         for group, kind in field_types(this.settings).items():
             for field in dataclasses.fields(kind):
                 value, shown = get(resolved.settings, field.name), found[f"{group}.{field.name}"][0]
+                value = this.default_model if field.name == "model" and value is None else value
                 if isinstance(value, float):
                     assert float(shown) == pytest.approx(value, rel=1e-5)
                 elif isinstance(value, tuple):
@@ -195,7 +216,7 @@ def test_every_setting_is_a_flag_and_its_shown_value_can_be_given_again(name):
     for preset in this.presets:
         resolved = resolve(this.settings, this.presets, preset, {})
         line = []
-        for setting, (value, _) in table(config_table(resolved)).items():
+        for setting, (value, _) in table(config_table(this, resolved)).items():
             key = setting.partition(".")[2]
             if value in ("True", "False"):
                 line.append(flag(key) if value == "True" else f"--no-{key.replace('_', '-')}")
@@ -206,4 +227,5 @@ def test_every_setting_is_a_flag_and_its_shown_value_can_be_given_again(name):
         for kind in field_types(this.settings).values():
             for field in dataclasses.fields(kind):
                 one, other = (get(r.settings, field.name) for r in (resolved, again))
+                one = this.default_model if field.name == "model" and one is None else one
                 assert other == (pytest.approx(one, rel=1e-5) if isinstance(one, float) else one), field.name

@@ -13,9 +13,9 @@ from commands import COMMANDS, assert_picture, assert_user_error, load, row_of, 
 
 import experiments
 from dynskip_jax.errors import UserError
-from experiments import number_prediction_experiment, trained
+from experiments import conll2003, number_prediction_experiment, trained
 
-NUMBERS = COMMANDS["number_prediction"]
+NUMBERS, PTB = COMMANDS["number_prediction"], COMMANDS["ptb"]
 LINE = "3 1 4 1 5 9 2 6 5 3 4"  # the last digit says that the answer stands at position 4: 5
 
 
@@ -213,6 +213,35 @@ def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbe
     path.unlink()
 
 
+def test_without_a_text_a_sample_is_explained(command, finished_numbers):
+    outcome = command(NUMBERS, "explain", "--run-dir", finished_numbers.folder)
+    assert outcome.status == 0, outcome.err
+    for path in (finished_numbers.folder / "plots").glob("explain-*.png"):
+        path.unlink()
+
+
+def test_a_run_of_another_experiment_is_named(command, finished_ptb, finished_numbers):
+    numbers, words = finished_numbers.folder, finished_ptb.folder
+    of_numbers = ("holds a run of number_prediction, not of", "python -m experiments.number_prediction")
+    for name in ("explain", "ceiling", "generate", "evaluate"):
+        assert_user_error(command(PTB, name, "--run-dir", numbers), *of_numbers)
+    for name in ("explain", "predict", "compare", "gradients", "ceiling"):
+        outcome = command(conll2003.COMMAND, name, "--run-dir", words, standard_input="a b\n")
+        assert_user_error(outcome, "holds a run of ptb, not of conll2003")
+    control = ("--model", "dynamic:10", "--control", "histogram", "--control-of", numbers)
+    assert_user_error(command(PTB, *control), *of_numbers)
+
+
+def test_the_data_of_a_run_is_found_again_and_checked(finished_ptb, corpus_folder, tmp_path):
+    found = trained.load(finished_ptb.folder)
+    data = found.data()  # where the run was told
+    assert data.fingerprint == found.run.config()["dataset"]["fingerprint"]
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("a b c\n" * 9)
+    with pytest.raises(UserError, match="was trained on other data"):
+        found.data(str(tmp_path))
+
+
 def test_explain_of_compared_models_and_a_sweep(command, swept_numbers):
     outcome = command(NUMBERS, "explain", "--run-dir", swept_numbers.folder, "--text", LINE)
     assert outcome.status == 0, outcome.err
@@ -226,8 +255,7 @@ def test_explain_of_compared_models_and_a_sweep(command, swept_numbers):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("explain",), ("--text has no words",)),
-        (("explain", "--text", " "), ("--text has no words",)),
+        (("explain", "--text", " "), ("there is nothing to read: give --text some words",)),
         (("explain", "--text", "1 2 3"), ("11 numbers below 10", "'1 2 3'")),
         (("explain", "--text", LINE.replace("9", "10")), ("11 numbers below 10",)),
         (("explain", "--text", LINE.replace("9", "-1")), ("11 numbers below 10",)),

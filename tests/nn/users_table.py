@@ -182,6 +182,27 @@ REFUSED = {
         lambda: OBJECTIVE.loss(SAMPLED, jnp.zeros((6, 4)), DECISION, valid=None),
         r"nll to be \(6,\) or \(6, 5\) beside decisions \(6, 5\), got \(6, 4\)",
     ),
+    "a class in the place of a transition": (
+        lambda: cell(transition=F.GRU),
+        r"transition is one, such as functional.GRU\(\), not <class",
+    ),
+    "a class for a skip over depth": (
+        lambda: SkipCell(3, 8, F.Previous(), depth_skip=F.GatedToOutput, rngs=nnx.Rngs(0)),
+        r"depth_skip is one, such as functional.GatedToOutput\(\), not <class",
+    ),
+    "one skip for a stack": (
+        lambda: SkipStack(3, 8, F.Dynamic(5), rngs=nnx.Rngs(0)),
+        r"skips has a time skip for each layer, such as \[functional.Dynamic\(5\)\], not Dynamic",
+    ),
+    "a class for all of a stack": (lambda: stack(transition=F.GRU), "transition is one, such as"),
+    "outputs in the place of decisions": (
+        lambda: OBJECTIVE.loss(SAMPLED, jnp.zeros(2), layer()(X, rngs=KEY), valid=None),
+        r"decisions are those of a layer, out.decision, or of a stack, out.decisions; got",
+    ),
+    "the last of an output": (
+        lambda: F.last_valid(layer()(X, rngs=KEY), LENGTHS),
+        "SkipOutput is no array: take its .h",
+    ),
     "a batch that was not repeated": (
         lambda: OBJECTIVE.loss(SAMPLED, jnp.zeros(6), DECISION, valid=None),
         "6 rows are no multiple of 4 rollouts: `repeat` the batch",
