@@ -101,6 +101,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 class NumberData(Data):
     """The examples."""
 
+    data: str | None = setting(
+        None, "A folder in which the examples are kept, and made if they are not there; by default in memory."
+    )
     length: int = setting(
         11,
         "11: one hop, y = x[x[10]]. 21: two hops, y = x[x'] with x' = x[x[20]] < x[20]. Any other T up to "

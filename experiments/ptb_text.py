@@ -1,6 +1,7 @@
 """Writes text with a trained language model: the command `generate` of `experiments.ptb`."""
 
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 
 from dynskip_jax.analysis.reading import generate as sample_words
 from dynskip_jax.data.text import join_tokens
+from dynskip_jax.data.vocabulary import UNK
 from experiments.command_line import Command
 from experiments.ptb import GenerateFlags
 from experiments.trained import load
@@ -17,6 +19,9 @@ def generate(command: Command, flags: GenerateFlags) -> None:
     """Prints a text that goes on from `--text`."""
     trained = load(flags.run_dir, flags.model, flags.of_seed, command.name)
     tokens, words = trained.experiment.encode(trained.vocabulary, flags.text)
+    known = trained.vocabulary.index
+    if unknown := [word for word in dict.fromkeys(flags.text.split()) if word not in known]:
+        print(f"not known, and read as {UNK}: {', '.join(unknown)}", file=sys.stderr)
     written, _ = sample_words(
         trained.model,
         jnp.asarray(tokens),

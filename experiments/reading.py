@@ -54,7 +54,8 @@ def explain(command: Command, flags: ExplainFlags) -> None:
     for words, names in _alike(unknown).items():
         if words:
             who = f"{names[0]} does" if len(names) == 1 else f"{', '.join(names)} do"
-            console.print(f"{who} not know {', '.join(words)}: read as {UNK}", markup=False)
+            typed = "" if flags.as_typed else " (--as-typed reads a text as people type it)"
+            console.print(f"{who} not know {', '.join(words)}: read as {UNK}{typed}", markup=False)
     panels, warned = {}, {}
     for name, trained in models.items():
         found = readings[name]

@@ -93,7 +93,7 @@ OF_BOTH = [
     (("lstm",), ("no command 'lstm'", "train, ", "explain", "--help")),
     (("train", "lstm"), ("unrecognized arguments: lstm",)),
     (("explain", "--text", "a"), ("--run-dir is needed", "--help")),
-    (("explain", "--run-dir", "nowhere"), ("nowhere is not a run folder", "--run-dir")),
+    (("explain", "--run-dir", "nowhere"), ("nowhere is not a run folder",)),
     (("explain", "--run-dir", "a\0b"), ("is not a run folder",)),
     (("explain", "--run-dir", "nowhere", "--seed", "1"), ("--seed", "--help")),
     (("explain", "--run-dir", "nowhere", "--of-seed", "first"), ("--of-seed: takes a whole number",)),

@@ -113,7 +113,7 @@ def test_models_that_are_not_finished_are_named_and_unknown_words_once(command, 
     outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a zebra b zebra")
     assert outcome.status == 0, outcome.err
     assert outcome.out.count("not know") == 1
-    assert "lstm, dynamic:3 do not know zebra: read as <unk>" in outcome.out
+    assert "lstm, dynamic:3 do not know zebra: read as <unk> (--as-typed" in outcome.out
     (compared / "dynamic-3" / "result.json").unlink()
     outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a b")
     assert outcome.status == 0, outcome.err
@@ -181,7 +181,7 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (("explain", "--run-dir", "nowhere"), ("nowhere", "--run-dir")),
+        (("explain", "--run-dir", "nowhere"), ("nowhere is not a run folder",)),
         (("explain", "--text", " "), ("--text",)),
         (("explain", "--of-seed", 7), ("seed 7", "0, 1")),
         (("explain", "--seed", 1), ("--seed",)),  # it was the name of --of-seed
