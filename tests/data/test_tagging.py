@@ -122,7 +122,7 @@ def test_bad_columns_are_located(tmp_path):
     assert error_of(read_columns, path, tag=2) == f"{path}, line 2: no column 2 among 2, counted from 0"
     path = write(tmp_path / "x", "-DOCSTART- O\n\n")
     assert error_of(read_columns, path) == f"{path} holds no sentence: is it the right file?"
-    assert "cannot be read" in error_of(read_columns, tmp_path / "absent")
+    assert "is not there" in error_of(read_columns, tmp_path / "absent")
 
 
 def test_conllu_has_syntactic_words(tmp_path):
