@@ -70,7 +70,7 @@ def test_what_is_wrong_is_said_in_one_line(command, text, tmp_path, monkeypatch)
         (text, ("--text", text), "exists: remove it"),
         (tmp_path / "none" / "v.txt", ("--text", text), "does not exist: make it"),
         (tmp_path / "v.txt", (), "no text found"),
-        (tmp_path / "v.txt", ("--text", tmp_path / "no.txt"), "cannot be read"),
+        (tmp_path / "v.txt", ("--text", tmp_path / "no.txt"), "is not there"),
         (tmp_path / "v.txt", ("--text", text, "--min-count", 1000), "no word occurs 1000 times"),
     ):
         outcome = make(command, output, *flags)
