@@ -119,7 +119,7 @@ def config_table(command: Command, resolved: Resolved) -> str:
     for group, field, _ in fields_of(type(resolved.settings)):
         value = _shown(get(resolved.settings, field.name))
         if field.name == "model" and resolved.settings.run.compare is None:
-            value = ",".join(resolved.settings.run.models(command.default_model))
+            (value,) = resolved.settings.run.models(command.default_model)
         rows.append((f"{group}.{field.name}", value, resolved.sources[field.name]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

@@ -7,7 +7,7 @@ import numpy as np
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.results import rows_of
-from dynskip_jax.runs.trained import check_experiment, finished_runs
+from dynskip_jax.runs.trained import finished_runs
 
 _SHARE = re.compile(r"dev_agent_share_\d+")  # of a layer, as its agent chooses on dev
 
@@ -40,8 +40,7 @@ def learnt_rates(run_dir: str, experiment: str) -> tuple[float, ...]:
             experiment.
     """
     found = {}
-    for model, run in finished_runs(run_dir).items():
-        check_experiment(run, experiment)
+    for model, run in finished_runs(run_dir, experiment).items():
         metrics = rows_of(run.result())[0]["metrics"]
         shares = [of["mean"] for name, of in metrics.items() if _SHARE.fullmatch(name)]
         if shares:

@@ -20,7 +20,7 @@ def generate(command: Command, flags: GenerateFlags) -> None:
     trained = load(flags.run_dir, flags.model, flags.of_seed, command.name)
     tokens, words = trained.experiment.encode(trained.vocabulary, flags.text)
     known = trained.vocabulary.index
-    if unknown := [word for word in dict.fromkeys(flags.text.split()) if word not in known]:
+    if unknown := [word for word in dict.fromkeys(trained.experiment.split(flags.text)) if word not in known]:
         print(f"not known, and read as {UNK}: {', '.join(unknown)}", file=sys.stderr)
     written, _ = sample_words(
         trained.model,

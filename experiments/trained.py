@@ -13,7 +13,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.results import rows_of
 from dynskip_jax.runs.run_dir import RunDir
-from dynskip_jax.runs.trained import check_experiment, finished_runs, selected_params
+from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks import Learner
 from experiments.cli import imported
 from experiments.experiment import FORMAT, Data, Experiment, Kept
@@ -137,10 +137,7 @@ def finished_models(run_dir: str | Path, experiment: str | None = None) -> dict[
     Raises:
         UserError: there is no finished run, or one of another version or experiment.
     """
-    runs = finished_runs(run_dir)
-    for run in runs.values():
-        check_experiment(run, experiment)
-    return {name: _finished(run, name) for name, run in runs.items()}
+    return {name: _finished(run, name) for name, run in finished_runs(run_dir, experiment).items()}
 
 
 def _finished(run: RunDir, name: str) -> Finished:

@@ -66,6 +66,8 @@ class Examples:
                 return leaf[index]
             rows = leaf[:, : self.buckets[bucket]][index]
             missing = self.buckets[bucket] - rows.shape[index.ndim]
+            if not missing:
+                return rows
             return np.pad(rows, [(0, missing if axis == index.ndim else 0) for axis in range(rows.ndim)])
 
         return Batch(

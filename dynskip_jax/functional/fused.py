@@ -40,6 +40,7 @@ from dynskip_jax.functional.recurrence import (
     SkipCarry,
     SkipOutput,
     StepInputs,
+    in_dtype,
     in_dtype_of,
     prev_state,
     skip_inputs,
@@ -80,8 +81,7 @@ def fused_unroll(
     projected = jax.tree.leaves((inputs.transition, inputs.depth, inputs.kept))
     batch, time = projected[0].shape[:2]
     dtype = carry.slots[0].dtype
-    mix = skip.mix if policy.mix is None else policy.mix
-    mix = mix if isinstance(mix, int | float) else jnp.asarray(mix, dtype)
+    mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
     steps = carry.step[:, None] + jnp.arange(time)[None, :]
     keys = jnp.broadcast_to(carry.key[:, None], (batch, time))
     mask = policy.mask

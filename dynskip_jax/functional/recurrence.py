@@ -249,11 +249,11 @@ def skip_inputs(
         noise=skip.noise(key, step, policy.mode, replayed, dtype),
         allowed=skip.allowed(step, policy.mask),
         action=inputs.action,
-        temperature=_in_dtype(policy.temperature, dtype),
+        temperature=in_dtype(policy.temperature, dtype),
     )
 
 
-def _in_dtype(number: Any, dtype: Any) -> Any:
+def in_dtype(number: Any, dtype: Any) -> Any:
     """A number as it is, an array in the dtype of the states: those must stay what they are."""
     return number if isinstance(number, int | float) else jnp.asarray(number, dtype)
 
@@ -336,7 +336,7 @@ def prev_state(
     }[skip.observed]()
     choice, own = skip.choose(params.skip, seen, observation, carry.own, policy.mode)
     decision = skip.decide(params.skip, seen, observation, carry.own, choice, policy.mode)
-    mix = _in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
+    mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
 
     def enter(slots):
         if skip.fixed_slot == 0:

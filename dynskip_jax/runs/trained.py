@@ -13,27 +13,28 @@ from dynskip_jax.runs.run_dir import RunDir
 PyTree = Any
 
 
-def finished_runs(run_dir: str | Path) -> dict[str, RunDir]:
+def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
     """Returns the run of each model in a run folder, which may hold one model or compare several.
 
+    Args:
+        run_dir: the folder.
+        experiment: the one that they have to be runs of; by default any.
+
     Raises:
-        UserError: there is no finished run.
+        UserError: there is no finished run, or one of another experiment.
     """
     finished = {model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None}
     if not finished:
         raise UserError(
             f"the run in {run_dir} has not finished: run its command again, with --run-dir {run_dir}"
         )
+    for run in finished.values():
+        found = run.config().get("experiment", experiment)
+        if experiment not in (None, found):
+            raise UserError(
+                f"{run.path} holds a run of {found}, not of {experiment}: python -m experiments.{found}"
+            )
     return finished
-
-
-def check_experiment(run: RunDir, experiment: str | None) -> None:
-    """Raises a `UserError` unless a run is of this experiment, or of any."""
-    found = run.config().get("experiment", experiment)
-    if experiment not in (None, found):
-        raise UserError(
-            f"{run.path} holds a run of {found}, not of {experiment}: python -m experiments.{found}"
-        )
 
 
 def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
