@@ -3,22 +3,26 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 from rich.table import Table
 
 from dynskip_jax.analysis.ceiling import Ceiling
 from dynskip_jax.analysis.ceiling import ceiling as ceiling_of
+from dynskip_jax.analysis.seed_agreement import agreement
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.tasks import Learner
-from dynskip_jax.tasks.counterfactuals import Exchanged, Ways, exchanged, replaced
+from dynskip_jax.tasks.counterfactuals import Chosen, Exchanged, Ways, chosen, exchanged, replaced
 from experiments.ceiling_flags import CeilingFlags
 from experiments.command_line import Command, unknown
 from experiments.console import wide_console
-from experiments.trained import data_of, finished_models, one_of
+from experiments.experiment import Data
+from experiments.trained import Finished, Trained, check_data, data_of, finished_models, one_of
 
 _SHOWN = 10  # of so many constants, and of so many states that a probe sees, is told
 
@@ -54,9 +58,15 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     if name not in models:
         raise unknown(name, list(models))
     found = models[name]
-    learner = found.experiment.learner(name, data_of(found, flags.data), found.vocabulary)
+    data = data_of(found, flags.data)
+    learner = found.experiment.learner(name, data, found.vocabulary)
     trained = one_of(found, flags.of_seed)
     layer = _layer(learner, flags.layer)
+    others = _others(found, trained, data, flags.beside or ())
+    if others:
+        several = [trained.params, *(other.params for other in others.values())]
+        pieces = chosen(learner, several, trained.policy, flags.split, layer=layer, rows=max(2, flags.rows))
+        print(f"{len(several)} agents, two by two, agree on {agreement(_all_chosen(pieces, flags.steps))}")
     if not found.experiment.choices_matter(name):
         raise UserError(
             f"whatever {name} chooses, it says the same: no state enters by choice (λ = 0), and no word is "
@@ -86,10 +96,19 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     print(verdict(result))
     K = learner.skips[layer].max_skip
     constants = range(1, K + 1) if K <= _SHOWN else sorted({1, result.fixed})
-    how = dict(layer=layer, rows=max(2, flags.rows), constants=constants)
+    how = dict(
+        layer=layer,
+        rows=max(2, flags.rows),
+        constants=constants,
+        others=[other.params for other in others.values()],
+    )
     pieces = replaced(learner, trained.params, trained.policy, flags.split, **how)
     losses, count = _whole(pieces, flags.steps)
-    names = ["by the agent", "at random", "by the agent in another text", *(f"always {k}" for k in constants)]
+    names = [
+        *("by the agent", "at random", "by the agent in another text"),
+        *(f"by {other}, reading the same text" for other in others),
+        *(f"always {k}" for k in constants),
+    ]
     title = f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}"
     _print(title, list(zip(names, losses.tolist(), strict=True)), "beside the agent", losses[0])
 
@@ -118,6 +137,41 @@ def _layer(learner: Learner, number: int | None) -> int:
             f"layer {number} samples no choices: choose {' or '.join(str(i + 1) for i in choosing)}"
         )
     return number - 1
+
+
+def _others(found: Finished, own: Trained, data: Data, beside: Sequence[str]) -> dict[str, Trained]:
+    """The same model of other seeds, by a name for each: those trained together, and those of other runs.
+
+    Raises:
+        UserError: a folder holds no such model, or one of another size or of other data.
+    """
+    others = {f"seed {seed}": one_of(found, seed) for seed in found.seeds if seed != own.seed}
+    shapes = jax.tree.map(jnp.shape, own.params)
+    for folder in beside:
+        models = finished_models(folder, found.experiment.name)
+        if found.name not in models:
+            raise UserError(f"{folder} has {', '.join(models)}: there is no {found.name} to set beside")
+        check_data(models[found.name], data)
+        for seed in models[found.name].seeds:
+            other = one_of(models[found.name], seed)
+            if jax.tree.map(jnp.shape, other.params) != shapes:
+                raise UserError(f"{folder} holds a {found.name} of another size, not to be compared")
+            others[f"seed {seed} of {folder}"] = other
+    return others
+
+
+def _all_chosen(pieces: Iterator[Chosen], limit: int) -> Int[np.ndarray, "steps agents"]:
+    """The first choices that count."""
+    parts, count = [], 0
+    with Progress(limit, "comparing agents") as progress:
+        for piece in pieces:
+            parts.append(np.asarray(piece.actions)[np.asarray(piece.counts)])
+            progress.advance(min(len(parts[-1]), limit - count))
+            count += len(parts[-1])
+            if count >= limit:
+                break
+        progress.advance(max(0, limit - count))  # the split may have fewer
+    return np.concatenate(parts)[:limit]
 
 
 def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:

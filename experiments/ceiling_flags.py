@@ -14,6 +14,11 @@ class CeilingFlags(TextFlags):
 
     model: str | None = setting(None, "Which of several models; by default the last.")
     data: str | None = setting(None, "Folder of the data that the run was trained on.")
+    beside: tuple[str, ...] | None = setting(
+        None,
+        "Run folders of the same model with other seeds, separated by commas: their choices are compared as "
+        "those of seeds trained together are.",
+    )
     split: Literal["train", "dev", "test"] = setting("dev", "Which split is read.")
     steps: int = setting(60_000, "Choices that are examined, the first ones of the split.", at_least=1)
     layer: int | None = setting(

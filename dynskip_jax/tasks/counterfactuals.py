@@ -79,11 +79,62 @@ def exchanged(
     reverse = learner.reverse[layer]
     examine = partial(_examine, learner.task, policy, K, layer=layer, reverse=reverse, beam=beam)
     tail = None
-    for carry, found in _read(learner, params, split, rows, window, examine):
+    for carry, found in _read(learner, [params], split, rows, window, examine):
         if not jax.tree.leaves(carry):  # rows are whole
             tail = None
         before, tail = _last_states(np.asarray(found.before), tail, states, reverse=reverse)
         yield found._replace(before=before)
+
+
+class Chosen(NamedTuple):
+    """What several agents choose in one text.
+
+    Attributes:
+        counts: whether the step counts, (rows, time).
+        actions: the k of each of them, 1..K, (rows, time, agents).
+    """
+
+    counts: Bool[Array, "rows time"]
+    actions: Int[Array, "rows time agents"]
+
+
+def chosen(
+    learner: Learner,
+    several: Sequence[nnx.State],
+    policy: F.Policy,
+    split: str,
+    *,
+    layer: int,
+    rows: int,
+    window: int = 35,
+) -> Iterator[Chosen]:
+    """Yields, batch by batch, what the agents of several models choose; each reads the text by itself.
+
+    Args:
+        learner: with its data.
+        several: parameters of models of one kind, such as those of other seeds.
+        policy: how they choose, as in evaluation; where they sample, each draws by itself.
+        split: `train`, `dev` or `test`.
+        layer: of the stack's layers and directions the one whose choices are told.
+        rows: streams, or sequences, read side by side.
+        window: steps that a language model reads at a time.
+
+    Raises:
+        UserError: the layer has no choice among several states.
+    """
+    _num_choices(learner, layer)
+
+    def read(models, carries, batch, key):
+        found = [
+            _forward(learner.task, model, batch, carry, policy, jax.random.fold_in(key, number), None)
+            for number, (model, carry) in enumerate(zip(models, carries, strict=True))
+        ]
+        actions = jnp.stack([forward.decisions[layer].action for forward in found], axis=-1)
+        _, in_steps = where_counted(batch, actions.shape[1])
+        return [forward.carry for forward in found], Chosen(in_steps, actions)
+
+    for _, found in _read(learner, several, split, rows, window, read, range(len(several))):
+        yield found
 
 
 class Ways(NamedTuple):
@@ -92,7 +143,8 @@ class Ways(NamedTuple):
     Attributes:
         count: steps, or of tasks that have one loss for each sequence these, (rows,).
         losses: by the agent; drawn evenly; as the agent chose at the same step of another row (of a shorter
-            one over and over); always k, for each of the k asked for; (rows, ways).
+            one over and over); as each of the other models chose in its own reading of the same row; always
+            k, for each of the k asked for; (rows, ways).
     """
 
     count: Float[Array, " rows"]
@@ -108,6 +160,7 @@ def replaced(
     layer: int,
     rows: int,
     constants: Sequence[int],
+    others: Sequence[nnx.State] = (),
     window: int = 35,
 ) -> Iterator[Ways]:
     """Yields, batch by batch, what a split costs where every choice of a layer is made in another way.
@@ -123,6 +176,7 @@ def replaced(
         rows: streams, or sequences, read side by side; at least 2, for choices of another row. A last batch
             in which one row alone counts has no other.
         constants: the k that are taken throughout, each a way of its own.
+        others: parameters of models of the same kind, such as those of other seeds, each a way of its own.
         window: steps that a language model reads at a time.
 
     Raises:
@@ -132,55 +186,81 @@ def replaced(
     if rows < 2:
         raise UserError(f"choices of another row need at least 2 rows, got {rows}")
 
-    def read(model, carries, batch, key):
-        def one(carry, chosen=None):
-            actions = [chosen if i == layer else None for i in range(len(learner.skips))]
-            return _forward(task, model, batch, carry, policy, key, None if chosen is None else actions)
+    def read(models, carries, batch, key):
+        def one(carry, actions=None, model=models[0], key=key):
+            if actions is not None:
+                actions = [actions if i == layer else None for i in range(len(learner.skips))]
+            return _forward(task, model, batch, carry, policy, key, actions)
 
-        path = one(carries[0])
-        taken = path.decisions[layer].action
+        def choices_of(forward):
+            return forward.decisions[layer].action
+
+        # The agent, each of the others, then the other ways: each has a carry of its own.
+        own, *rest = carries
+        path = one(own)
+        theirs = [
+            one(carry, model=model, key=jax.random.fold_in(key, 2 + number))
+            for number, (carry, model) in enumerate(zip(rest[: len(others)], models[1:], strict=True))
+        ]
+        taken = choices_of(path)
         drawn = jax.random.randint(jax.random.fold_in(key, 1), taken.shape, 1, K + 1)
         in_rows, in_steps = where_counted(batch, taken.shape[1])
-        ways = [drawn, _of_another(taken, batch, in_rows), *(jnp.full_like(taken, k) for k in constants)]
-        found = [path, *(one(own, way) for own, way in zip(carries[1:], ways, strict=True))]
-        nlls = [task.judge(forward.log_probs, batch).nll for forward in found]
+        ways = [
+            *(drawn, _of_another(taken, batch, in_rows), *map(choices_of, theirs)),
+            *(jnp.full_like(taken, k) for k in constants),
+        ]
+        found = [one(carry, way) for carry, way in zip(rest[len(others) :], ways, strict=True)]
+        nlls = [task.judge(forward.log_probs, batch).nll for forward in (path, *found)]
         counted = in_rows if nlls[0].ndim == 1 else in_steps
         losses = jnp.stack([_row_sums(nll, counted) for nll in nlls], axis=-1)
-        return [forward.carry for forward in found], Ways(_row_sums(jnp.ones(counted.shape), counted), losses)
+        carries = [forward.carry for forward in (path, *theirs, *found)]
+        return carries, Ways(_row_sums(jnp.ones(counted.shape), counted), losses)
 
-    for _, found in _read(learner, params, split, rows, window, read, ways=3 + len(constants)):
+    owners = [0, *range(1, 1 + len(others)), *[0] * (2 + len(others) + len(constants))]
+    for _, found in _read(learner, [params, *others], split, rows, window, read, owners):
         yield found
 
 
 def _read(
     learner: Learner,
-    params: nnx.State,
+    several: Sequence[nnx.State],
     split: str,
     rows: int,
     window: int,
     read: Callable,
-    ways: int = 1,
+    owners: Sequence[int] = (0,),
 ) -> Iterator[tuple[list, Any]]:
     """Yields of each batch of a split the carries behind it, and what `read` makes of it.
 
     Args:
         learner: with its data.
-        params: of one model.
+        several: the parameters of each model.
         split: `train`, `dev` or `test`.
         rows: read side by side.
         window: steps that a language model reads at a time.
-        read: from model, carries, batch and key to the carries behind the batch and what is yielded.
-        ways: in how many ways the split is read, each with a carry of its own.
+        read: from models, carries, batch and key to the carries behind the batch and what is yielded.
+        owners: of each carry the model that it belongs to.
     """
     task = learner.task
-    graphdef, params = nnx.split(task.evaluation_model(learner.model(params)))
-    compiled = jax.jit(lambda params, *rest: read(nnx.merge(graphdef, params), *rest))
+    models = [task.evaluation_model(learner.model(params)) for params in several]
+    graphdef = nnx.graphdef(models[0])
+    states = [nnx.state(model) for model in models]
+
+    def merged(states):
+        return [nnx.merge(graphdef, state) for state in states]
+
+    compiled = jax.jit(lambda states, *rest: read(merged(states), *rest))
     carries = None
     for number, batch in enumerate(task.windows(split, rows, window)):
         if carries is None:
-            start = task.initial_carry(nnx.merge(graphdef, params), num_rows(batch), jax.random.key(0))
-            carries = [start] * ways
-        carries, found = compiled(params, carries, batch, jax.random.key(number))
+            count = num_rows(batch)
+            # A carry may hold the key that choices are drawn with: to each model its own.
+            starts = [
+                task.initial_carry(model, count, jax.random.key(own))
+                for own, model in enumerate(merged(states))
+            ]
+            carries = [starts[owner] for owner in owners]
+        carries, found = compiled(states, carries, batch, jax.random.key(number))
         yield carries, found
 
 
@@ -221,7 +301,7 @@ def _examine(
     task: Task,
     policy: F.Policy,
     K: int,
-    model: nnx.Module,
+    models: Sequence[nnx.Module],
     carries: Sequence[Any],
     batch: Batch,
     key: Key[Array, ""],
@@ -231,7 +311,7 @@ def _examine(
     beam: int,
 ) -> tuple[list, Exchanged]:
     """What is yielded of a batch, `before` being h(t-1) alone, and the carry behind it."""
-    (carry,) = carries
+    (model,), (carry,) = models, carries
     path = _forward(task, model, batch, carry, policy, key, None)
     taken = tuple(decision.action for decision in path.decisions)
     shape = taken[layer].shape

@@ -21,6 +21,18 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, reques
     assert snapshot(folder) == before
 
 
+def test_agents_of_several_seeds_are_compared(command, compared_ptb, finished_ptb):
+    """Those trained together, and those of another run."""
+    beside = finished_ptb.folder
+    flags = ("--run-dir", compared_ptb.folder, "--split", "train", "--rows", 4, "--steps", 100)
+    outcome = command(COMMANDS["ptb"], "ceiling", *flags, "--of-seed", 1, "--beside", beside)
+    assert outcome.status == 0, outcome.err
+    assert "3 agents, two by two, agree on " in outcome.out and "by their rates alone" in outcome.out
+    text = "".join(outcome.out.split())
+    for other in ("seed 0", f"seed 0 of {beside}"):
+        assert "".join(f"by {other}, reading the same text".split()) in text
+
+
 def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbers, corpus_folder, tmp_path):
     folder = compared_ptb.folder
     ptb = (COMMANDS["ptb"], "ceiling", "--run-dir", folder, "--data", corpus_folder)
@@ -28,6 +40,12 @@ def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbe
     assert_user_error(command(*ptb, "--model", "fixed:9"), "'fixed:9'")
     assert_user_error(command(*ptb, "--layer", 2), "layer 2 samples no choices")
     assert_user_error(command(*ptb, "--split", "valid"), "'valid'")
+    others = (
+        (folder / "lstm", "has lstm: there is no dynamic:3 to set beside"),
+        (finished_numbers.folder, "holds a run of number_prediction, not of ptb"),
+    )
+    for other, words in others:
+        assert_user_error(command(*ptb, "--beside", other), words)
     numbers = (COMMANDS["number_prediction"], "ceiling", "--run-dir", finished_numbers.folder)
     outcome = command(*numbers)
     assert outcome.status == 2 and outcome.err.splitlines()[-1].startswith("error: 20 choices are too few")

@@ -13,7 +13,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.analysis.ceiling import ceiling
 from dynskip_jax.data import Examples
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks.counterfactuals import exchanged, replaced
+from dynskip_jax.tasks.counterfactuals import chosen, exchanged, replaced
 
 ROWS, K = 2, 3
 
@@ -214,10 +214,51 @@ def test_every_choice_replaced(language):
         assert losses[row, 1] not in losses[row, [0, 2, 3, 4]]
 
 
+def test_choices_of_models_of_other_seeds(language):
+    """Each reads the text by itself; what it chose is then put into the first one."""
+    learner, params, nll_of_stream = language
+    others = [learner.init(jax.random.key(seed)) for seed in (4, 5)]
+    policy, how = F.Policy("greedy"), dict(layer=1, rows=ROWS)
+    taken = [
+        np.concatenate([np.asarray(piece.taken) for piece in pieces(learner, each, layer=1)], axis=1)
+        for each in (params, *others)
+    ]
+    found = list(chosen(learner, [params, *others], policy, "dev", window=5, **how))
+    counts, actions = (
+        np.concatenate([np.asarray(part) for part in parts], axis=1) for parts in zip(*found, strict=True)
+    )
+    whole = np.stack(taken, axis=-1)
+    shown = counts[:, : whole.shape[1]]
+    np.testing.assert_array_equal(actions[:, : whole.shape[1]][shown], whole[shown])
+    assert counts.sum() == len(learner.task.tokens("dev"))
+    assert (taken[0] != taken[1]).any() and (taken[1] != taken[2]).any()
+    ways = list(replaced(learner, params, policy, "dev", window=5, constants=(2,), others=others, **how))
+    losses = sum(np.asarray(piece.losses, np.float64) for piece in ways)
+    for row in range(ROWS):
+        length = int(shown[row].sum())
+        for way, changes in {
+            0: {},
+            3: dict(enumerate(taken[1][row, :length])),
+            4: dict(enumerate(taken[2][row, :length])),
+            5: dict.fromkeys(range(length), 2),
+        }.items():
+            np.testing.assert_allclose(losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5)
+
+
+def test_agents_that_draw_do_so_each_by_itself(language):
+    """With one key for both they would agree wherever they are alike."""
+    learner, params, _ = language
+    found = list(chosen(learner, [params, params], F.Policy("sample"), "dev", layer=1, rows=ROWS))
+    one, other = np.moveaxis(np.concatenate([np.asarray(piece.actions) for piece in found], axis=1), -1, 0)
+    assert 0.1 < (one == other).mean() < 0.6
+
+
 def test_what_chooses_nothing_is_refused(language):
     learner, params, _ = language
     with pytest.raises(UserError, match="samples no choice"):
         pieces(learner, params, layer=0)
+    with pytest.raises(UserError, match="samples no choice"):
+        next(chosen(learner, [params], F.Policy("greedy"), "dev", layer=0, rows=ROWS))
 
 
 def examined(learner, params, **how):
