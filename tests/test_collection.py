@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow  # processes of pytest-xdist, of two cores and more, compare theirs anyway
 def test_another_process_at_another_second_finds_the_same_tests(request):
     """Under another hash seed too; `make_archive` once put the second of its making into a test's name."""
     root = Path(__file__).parents[1]

@@ -239,6 +239,7 @@ def test_nothing_is_cut_off_or_overlaps(tmp_path, figures, words):
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
 
 
+@pytest.mark.slow
 def test_very_long_texts_are_broken_into_pages(tmp_path, figures):
     words = [f"w{t}" for t in range(400)]
     paths = draw_arcs(Reading(words, [3] * 400, {"lstm": [0.5] * 400}), tmp_path / "1.png", "T")

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import distribution
@@ -20,7 +21,7 @@ SKIPS = {
 }
 
 
-@pytest.mark.parametrize("name", SKIPS)
+@pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name in ("masked", "carried", "content")))
 def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
     stack = SkipStack(3, 5, [SKIPS[name]], bidirectional=True, rngs=nnx.Rngs(0))
     policy = F.Policy("greedy", mask=jnp.array([True, True, False, True]))

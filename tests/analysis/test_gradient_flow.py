@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.gradient_flow import normalized, state_gradient_norms
@@ -25,7 +26,7 @@ def squares(h):
     return (h**2).sum(axis=1)
 
 
-@pytest.mark.parametrize("of", ["h", "c"])
+@pytest.mark.parametrize("of", and_slow(["h", "c"], lambda of: of == "h"))
 @pytest.mark.parametrize("skip", [F.Previous(), F.Fixed(3, mix=0.5), F.Dynamic(3, mix=0.5)], ids=str)
 def test_norms_are_those_of_finite_differences(skip, of):
     with jax.enable_x64(True):

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from marks import and_slow
 
 from benchmarks import training_step
 
@@ -22,7 +23,9 @@ def test_words_reach_over_the_whole_vocabulary():
     assert np.unique(corpus.train).tolist() == list(range(100))
 
 
-@pytest.mark.parametrize("model", training_step.MODELS)
+@pytest.mark.parametrize(
+    "model", and_slow(training_step.MODELS, lambda model: "cop" in model or model == "lstm")
+)
 def test_steps_train(model):
     chosen = training_step.settings("small", FLAGS)
     by_name = {entry.name: entry for entry in training_step.contestants(chosen, 10)}

@@ -48,6 +48,7 @@ def run(**variables):
     return kept == "True", float(faults)
 
 
+@pytest.mark.slow
 def test_a_step_gets_the_pages_of_the_one_before():
     kept, faults = run()
     if not kept:

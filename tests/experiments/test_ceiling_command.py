@@ -6,31 +6,26 @@ from commands import COMMANDS, assert_user_error, snapshot
 
 @pytest.mark.parametrize("name", ["ptb", pytest.param("numbers", marks=pytest.mark.slow)])
 def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, request):
-    task = {"numbers": "number_prediction", "ptb": "ptb"}[name]
-    folder = request.getfixturevalue(f"finished_{name}").folder
+    """Of seeds trained together, and of one of another run, their agents are compared, too."""
+    task, run = {"numbers": ("number_prediction", "finished_numbers"), "ptb": ("ptb", "compared_ptb")}[name]
+    folder = request.getfixturevalue(run).folder
     before = snapshot(folder)
+    beside = {"numbers": (), "ptb": ("--beside", request.getfixturevalue("finished_ptb").folder)}[name]
     # The folder of its data is that of the run.
     flags = ("--run-dir", folder, "--split", "train", "--rows", 4, "--steps", 100)
-    outcome = command(COMMANDS[task], "ceiling", *flags, "--beam", 1)
+    outcome = command(COMMANDS[task], "ceiling", *flags, "--beam", 1, "--of-seed", 1, *beside)
     assert outcome.status == 0, outcome.err
     for line in ("by the agent", "at random", "always 1", "in hindsight", "a probe that sees s(t)"):
         assert line in outcome.out
     assert "nats (95 %) over choices that look at nothing" in " ".join(outcome.out.split())
     assert "by the agent in another text" in outcome.out
     assert "all choices of a window at once" in outcome.out
-    assert snapshot(folder) == before
-
-
-def test_agents_of_several_seeds_are_compared(command, compared_ptb, finished_ptb):
-    """Those trained together, and those of another run."""
-    beside = finished_ptb.folder
-    flags = ("--run-dir", compared_ptb.folder, "--split", "train", "--rows", 4, "--steps", 100)
-    outcome = command(COMMANDS["ptb"], "ceiling", *flags, "--of-seed", 1, "--beside", beside)
-    assert outcome.status == 0, outcome.err
-    assert "3 agents, two by two, agree on " in outcome.out and "by their rates alone" in outcome.out
+    assert f"{2 + len(beside) // 2} agents, two by two, agree on " in outcome.out
+    assert "by their rates alone" in outcome.out
     text = "".join(outcome.out.split())
-    for other in ("seed 0", f"seed 0 of {beside}"):
+    for other in ("seed 0", *(f"seed 0 of {run}" for run in beside[1:])):
         assert "".join(f"by {other}, reading the same text".split()) in text
+    assert snapshot(folder) == before
 
 
 def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbers, corpus_folder, tmp_path):

@@ -36,6 +36,7 @@ def test_a_model_that_copies_is_trained_explained_and_writes(command, copying):
     assert written.status == 0 and written.out.split(), written.err
 
 
+@pytest.mark.slow
 def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(
     command, corpus_folder, tmp_path, copying
 ):

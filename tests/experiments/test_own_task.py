@@ -67,6 +67,7 @@ def test_its_score_is_that_of_all_predictions(compared):
         np.testing.assert_allclose(found["test_f1"], [f1, f1], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_resumes_bit_for_bit(compared, command, tmp_path, monkeypatch):
     folder, _ = compared
     from dynskip_jax.training import loop

@@ -178,6 +178,7 @@ def test_predict_writes_each_sentence_before_it_reads_the_next(command, compared
     assert seen == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_columns_beside_the_words_are_read(command, tmp_path, monkeypatch):
     """Words say nothing of the tags here; the second column does."""
     rng = np.random.default_rng(0)

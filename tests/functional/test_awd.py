@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import and_slow
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.awd import (
@@ -132,7 +133,7 @@ PENALTIES = {
 }
 
 
-@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("name", and_slow(PENALTIES, lambda name: name == "TAR"))
 @given(
     shape=st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3)), seed=st.integers(0, 2**32 - 1)
 )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from batched import critic_loss, reinforce_loss
+from marks import and_slow
 
 from benchmarks.tiny_problem import (
     HIDDEN,
@@ -139,7 +140,7 @@ def objective_of_trained(of, size):
     )(of.lstm, of.agent, of.head)
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", and_slow([2, 3], lambda size: size == 2))
 def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objective(size):
     of, places = problem(), tuples(size)
     pi = probabilities(every_sequence(of))[places].prod(axis=1)

@@ -1,9 +1,12 @@
 """Every transition, Skip RNN and LSTM-Jump against NumPy float64 loops written from their papers."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import and_slow
 from recurrences import BATCH, HIDDEN, LENGTHS, TIME, TRANSITIONS, problem
 
 from dynskip_jax import functional as F
@@ -155,6 +158,7 @@ def test_skip_rnn_is_its_papers_equations(transition, implementation):
     assert np.all(out.decision.update[:, 0] == 1)
 
 
+@pytest.mark.slow
 def test_skip_rnn_with_its_gate_held_at_1_is_its_transition():
     for transition in TRANSITIONS.values():
         held, plain = F.Recurrence(F.SkipRNN(always=True), transition), F.Recurrence(transition=transition)
@@ -212,9 +216,14 @@ def jump_loop(skip, params, x, state, actions=None):
     return filled
 
 
-@pytest.mark.parametrize("implementation", ["fused", "reference"])
 @pytest.mark.parametrize(("max_jump", "read_steps", "max_jumps"), [(3, 2, 2), (2, 1, 9), (5, 3, 4)])
-@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize(
+    ("greedy", "implementation"),
+    and_slow(
+        itertools.product((True, False), ("fused", "reference")),
+        lambda greedy, implementation: greedy == (implementation == "reference"),
+    ),
+)
 def test_lstm_jump_is_its_papers_procedure(max_jump, read_steps, max_jumps, greedy, implementation):
     recurrence = F.Recurrence(F.LSTMJump(max_jump=max_jump, read_steps=read_steps, max_jumps=max_jumps))
     params, carry, x, _ = problem(recurrence)

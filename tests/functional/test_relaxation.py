@@ -125,6 +125,7 @@ def test_a_softly_relaxed_dynamic_skip_computes_what_attention_does():
     np.testing.assert_allclose(cold.h, unrolled("dynamic", "greedy", params, x).h, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_what_tells_stored_states_apart_is_learnt_by_relaxed_choices_by_content_alone():
     params, x = weights_of_a_layer("content")
 

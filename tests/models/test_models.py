@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional import parse_time_skip
@@ -27,7 +28,7 @@ def language_model_of(*names, features=12, **options):
     return LanguageModel(12, features, skips, **options)
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sample"])
+@pytest.mark.parametrize("mode", and_slow(["greedy", "sample"], lambda mode: mode == "sample"))
 @pytest.mark.parametrize("model", SKIPS)
 def test_classifier_does_not_see_the_padding(model, mode):
     classifier = classifier_of(model)
@@ -44,7 +45,7 @@ def test_classifier_does_not_see_the_padding(model, mode):
         assert not np.asarray(leaf)[np.arange(7) >= LENGTHS[:, None]].any()
 
 
-@pytest.mark.parametrize("model", SKIPS)
+@pytest.mark.parametrize("model", and_slow(SKIPS, lambda model: model[0] in "ad"))
 def test_padded_sequence_is_classified_as_it_is_alone(model):
     classifier = classifier_of(model)
     padded = classifier(jnp.asarray(SYMBOLS), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).logits

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.tag_schemes import first_problem
@@ -80,7 +81,7 @@ def read(model, tokens, lengths, keys, deterministic):
     return call(model, as_jax(tokens), lengths, keys)
 
 
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("training", and_slow([False, True], bool))
 @pytest.mark.parametrize("name", MODELS)
 def test_padding_changes_nothing(name, training):
     model, lengths = MODELS[name](), jnp.asarray(LENGTHS)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
+from marks import and_slow
 
 from dynskip_jax.data.characters import character_table
 from dynskip_jax.errors import UserError
@@ -161,6 +162,7 @@ def product_dtypes(jaxpr):
     return found
 
 
+@pytest.mark.slow
 def test_bfloat16_products_with_float32_sums_and_parameters():
     for dtype, name in ((None, "float32"), (jnp.bfloat16, "bfloat16")):
         module = make(dtype=dtype)
@@ -187,7 +189,7 @@ def test_sizes_that_make_no_model_are_refused(options):
         make(**options)
 
 
-@pytest.mark.parametrize("words_at_once", [1, 2, 1000])
+@pytest.mark.parametrize("words_at_once", and_slow([1, 2, 1000], lambda count: count == 2))
 def test_a_table_holds_what_each_word_is_embedded_as(words_at_once):
     embed = make()
     words = jnp.arange(embed.characters.shape[0])

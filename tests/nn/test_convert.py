@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -99,7 +100,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "layers", "both_ways"), KINDS)
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bias", and_slow([True, False], bool))
 def test_torchs_weights_and_back(kind, layers, both_ways, bias):
     state = torch_state(kind, layers, both_ways, bias)
     stack = from_torch(state)

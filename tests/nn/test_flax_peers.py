@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.nn import DynamicSkipLSTMCell, SkipCell, SkipLayer, SkipStack, cells, layers
@@ -40,12 +41,8 @@ def same_weights(skip):
 @pytest.mark.parametrize(
     "skip",
     [
-        F.Previous(),
-        F.Dynamic(1, 0.0),
-        F.Dynamic(1, 1.0),
-        F.Dynamic(5, 0.0),
-        F.Attention(1, 1.0),
-        F.Fixed(4, 0.0),
+        *(F.Previous(), F.Dynamic(1, 1.0), F.Dynamic(5, 0.0)),
+        *and_slow([F.Dynamic(1, 0.0), F.Attention(1, 1.0), F.Fixed(4, 0.0)], lambda *skip: False),
     ],
     ids=str,
 )
@@ -76,11 +73,8 @@ def test_degenerate_skips_equal_flaxs_lstm_in_outputs_and_gradients(skip, x):
 
 @pytest.mark.parametrize(
     ("reverse", "keep_order", "time_major", "with_lengths"),
-    # All of them; by default those with at most one, and those with at least three.
-    [
-        case if sum(case) != 2 else pytest.param(*case, marks=pytest.mark.slow)
-        for case in itertools.product((False, True), repeat=4)
-    ],
+    # All of them; by default none, each alone, and all four.
+    and_slow(itertools.product((False, True), repeat=4), lambda *case: sum(case) in (0, 1, 4)),
 )
 def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major, with_lengths, x):
     cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, mix=0.5, rngs=nnx.Rngs(0))

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 from learners import classification, language_modelling, stage_of
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples, make_corpus
@@ -17,7 +18,9 @@ from dynskip_jax.nn import SkipCell, SkipLayer, linear
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 
-MODELS = ("lstm", "fixed:2", "attention:3", "dynamic:3")
+MODELS = and_slow(
+    ("lstm", "fixed:2", "attention:3", "dynamic:3"), lambda model: model in ("lstm", "dynamic:3")
+)
 OBJECTIVE = AgentObjective(entropy_coef=0.01)
 CELL_OPTIONS = {"agent_features": 6, "learnable_carry": True, "recurrent_dropout": 0.1}
 BATCH, TIME = 10, 8

@@ -1,10 +1,13 @@
 """Stacks: two directions, skips over depth and time per layer, against the same layers called by hand."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -18,9 +21,13 @@ def inputs():
     return jax.random.normal(jax.random.key(0), (BATCH, TIME, INPUT))
 
 
-@pytest.mark.parametrize("bidirectional", [False, True], ids=["one-way", "both-ways"])
 @pytest.mark.parametrize(
-    "depth_skip", [None, F.GatedToOutput(), F.Highway()], ids=["none", "output", "highway"]
+    ("depth_skip", "bidirectional"),
+    and_slow(
+        itertools.product((None, F.GatedToOutput(), F.Highway()), (False, True)),
+        lambda skip, both: both != isinstance(skip, F.GatedToOutput),
+    ),
+    ids=str,
 )
 def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
     skips = [F.Previous(), F.Dynamic(2), F.Attention(2), F.SkipRNN()]

@@ -141,6 +141,7 @@ def nll_of_rows(learner, params, split, layer):
     return nll
 
 
+@pytest.mark.slow
 def test_the_last_choice_of_a_layer_that_reads_from_the_end():
     split = of_lengths([5, 2, 7])
     learner = classification({"dev": split}, mix=1.0, model={"bidirectional": True})
@@ -179,6 +180,7 @@ def test_a_single_row_has_no_other(language):
         next(replaced(learner, params, F.Policy("greedy"), "dev", layer=1, rows=1, constants=()))
 
 
+@pytest.mark.slow
 def test_windows_restart_the_buffer_where_evaluation_does():
     learner = language_modelling(letters(6), mix=1.0, task={"restart_buffer": True})
     params = params_of(learner)

@@ -133,6 +133,7 @@ def test_parameters_that_do_not_change_give_the_perplexity_of_evaluation():
     ]
 
 
+@pytest.mark.slow
 def test_a_text_that_repeats_becomes_likelier():
     learner = learner_of("lstm", test=["a b c b"] * 100)
     params = params_of(learner)
@@ -143,6 +144,7 @@ def test_a_text_that_repeats_becomes_likelier():
     assert (found < 0.8 * still).all()
 
 
+@pytest.mark.slow
 def test_critics_have_no_part_in_it():
     """They are of use in training alone, and their gradients, which are 0, would shrink the mean scale."""
     test = TEXT * 2

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from learners import first_batch, language_modelling, one_seed, stage_of
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import LanguageCorpus, Vocabulary, make_corpus
@@ -99,7 +100,9 @@ KEYS = jax.random.split(jax.random.key(5), 1)
 TWO_KEYS = jax.random.split(jax.random.key(5), 2)
 
 
-@pytest.mark.parametrize("skip", ["fixed:2", "attention:3", "dynamic:3"])
+@pytest.mark.parametrize(
+    "skip", and_slow(["fixed:2", "attention:3", "dynamic:3"], lambda skip: skip == "dynamic:3")
+)
 def test_perplexity_of_one_stream_is_that_of_one_long_pass(skip):
     learner, params = usual(skip, 2)
     long_pass = long_pass_of(learner)
@@ -412,6 +415,7 @@ def test_cached_perplexity_is_that_of_the_models_states_and_words():
                 np.testing.assert_allclose(found[seed, i, j], expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_samples_have_caches_of_their_own():
     learner, (params,) = usual()
     task = cached(learner, CacheGrid(size=6, flatness=(1.0,), weight=(0.5,)))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from learners import classification, language_modelling, letters, symbols
+from marks import and_slow
 
 from dynskip_jax.data import Examples, make_corpus
 from dynskip_jax.errors import UserError
@@ -317,7 +318,7 @@ def test_records_have_steps_epochs_and_rates(reference):
         ([7, np.nan, np.nan, 6, 5, 4], 2, 3, 1),
     ],
 )
-@pytest.mark.parametrize("higher_is_better", [False, True])
+@pytest.mark.parametrize("higher_is_better", and_slow([False, True], bool))
 def test_training_ends_when_patience_does(script, patience, epochs, best, higher_is_better, tmp_path):
     script = -np.array(script, float) if higher_is_better else script
     task = Scripted(script, higher_is_better=higher_is_better)
