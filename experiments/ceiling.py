@@ -11,12 +11,13 @@ from rich.table import Table
 
 from dynskip_jax.analysis.ceiling import Ceiling
 from dynskip_jax.analysis.ceiling import ceiling as ceiling_of
+from dynskip_jax.analysis.same_word import same_word
 from dynskip_jax.analysis.seed_agreement import agreement
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
-from dynskip_jax.tasks import Learner
+from dynskip_jax.tasks import LanguageModelling, Learner
 from dynskip_jax.tasks.counterfactuals import Chosen, Exchanged, Ways, chosen, exchanged, replaced
 from experiments.ceiling_flags import CeilingFlags
 from experiments.command_line import Command, unknown
@@ -63,10 +64,18 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     trained = one_of(found, flags.of_seed)
     layer = _layer(learner, flags.layer)
     others = _others(found, trained, data, flags.beside or ())
-    if others:
-        several = [trained.params, *(other.params for other in others.values())]
+    several = [trained.params, *(other.params for other in others.values())]
+    of_words = isinstance(learner.task, LanguageModelling)
+    if others or of_words:
         pieces = chosen(learner, several, trained.policy, flags.split, layer=layer, rows=max(2, flags.rows))
-        print(f"{len(several)} agents, two by two, agree on {agreement(_all_chosen(pieces, flags.steps))}")
+        pieces = _until(pieces, flags.steps)
+        if others:
+            actions = np.concatenate([piece.actions[piece.counts] for piece in pieces])[: flags.steps]
+            print(f"{len(several)} agents, two by two, agree on {agreement(actions)}")
+        if of_words:  # windows that continue each other
+            counts, actions, words = (np.concatenate(each, axis=1) for each in zip(*pieces, strict=True))
+            back = same_word(words, actions[..., 0], counts, max_skip=learner.skips[layer].max_skip)
+            print(f"the agent goes back to the same word at {back}")
     if not found.experiment.choices_matter(name):
         raise UserError(
             f"whatever {name} chooses, it says the same: no state enters by choice (λ = 0), and no word is "
@@ -160,18 +169,19 @@ def _others(found: Finished, own: Trained, data: Data, beside: Sequence[str]) ->
     return others
 
 
-def _all_chosen(pieces: Iterator[Chosen], limit: int) -> Int[np.ndarray, "steps agents"]:
-    """The first choices that count."""
-    parts, count = [], 0
-    with Progress(limit, "comparing agents") as progress:
+def _until(pieces: Iterator[Chosen], limit: int) -> list[Chosen]:
+    """As many pieces as have so many choices that count, or all."""
+    found, count = [], 0
+    with Progress(limit, "reading choices") as progress:
         for piece in pieces:
-            parts.append(np.asarray(piece.actions)[np.asarray(piece.counts)])
-            progress.advance(min(len(parts[-1]), limit - count))
-            count += len(parts[-1])
+            found.append(jax.tree.map(np.asarray, piece))
+            new = int(found[-1].counts.sum())
+            progress.advance(min(new, limit - count))
+            count += new
             if count >= limit:
                 break
         progress.advance(max(0, limit - count))  # the split may have fewer
-    return np.concatenate(parts)[:limit]
+    return found
 
 
 def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:

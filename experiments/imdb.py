@@ -6,8 +6,9 @@
     python -m experiments.imdb explain --run-dir DIR --text "not as bad as they say"
 
 Presets: `small` (64 units, the default, for two cores), `paper` (128 units, the last state, one direction),
-`strong` (past the paper: both directions, the maximum over states, words and their features dropped, averaged
-weights). `bigrams` is the linear model on pairs of words that any of them has to beat.
+`strong` (past the paper: both directions, 1,000 words of a review, the maximum over states, words and their
+features dropped, averaged weights). `bigrams` is the linear model on pairs of words that any of them has to
+beat.
 
 Without --data the reviews are looked for in $DYNSKIP_DATA_DIR/imdb, in the TFDS cache and at their upstream
 address. 15 % of train are held out as dev.
@@ -53,7 +54,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         dropout_words=0.1,
         locked=True,
         clip=1.0,
-        epochs=8,
+        max_length=1000,
+        epochs=6,
         patience=3,
         average="always",
         average_after=2,

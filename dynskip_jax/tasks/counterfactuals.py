@@ -92,10 +92,12 @@ class Chosen(NamedTuple):
     Attributes:
         counts: whether the step counts, (rows, time).
         actions: the k of each of them, 1..K, (rows, time, agents).
+        inputs: what the batch gives to be read; words of a language model, (rows, time).
     """
 
     counts: Bool[Array, "rows time"]
     actions: Int[Array, "rows time agents"]
+    inputs: Any
 
 
 def chosen(
@@ -131,7 +133,7 @@ def chosen(
         ]
         actions = jnp.stack([forward.decisions[layer].action for forward in found], axis=-1)
         _, in_steps = where_counted(batch, actions.shape[1])
-        return [forward.carry for forward in found], Chosen(in_steps, actions)
+        return [forward.carry for forward in found], Chosen(in_steps, actions, batch.inputs)
 
     for _, found in _read(learner, several, split, rows, window, read, range(len(several))):
         yield found

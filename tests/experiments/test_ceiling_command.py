@@ -22,6 +22,7 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, reques
     assert "all choices of a window at once" in outcome.out
     assert f"{2 + len(beside) // 2} agents, two by two, agree on " in outcome.out
     assert "by their rates alone" in outcome.out
+    assert ("the agent goes back to the same word at " in outcome.out) == (name == "ptb")
     text = "".join(outcome.out.split())
     for other in ("seed 0", *(f"seed 0 of {run}" for run in beside[1:])):
         assert "".join(f"by {other}, reading the same text".split()) in text
