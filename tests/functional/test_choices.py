@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import unroll
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -26,7 +27,7 @@ def run(x, keys, skip=SKIP, **options):
     zeros = jnp.zeros((len(x), HIDDEN))
     recurrence = F.Recurrence(skip)
     carry = F.initial_carry(keys, recurrence, F.LSTMState(zeros, zeros))
-    return F.unroll(layer(skip.max_skip), carry, x, recurrence, **options)
+    return unroll(layer(skip.max_skip), carry, x, recurrence, **options)
 
 
 def test_sampling_frequencies_follow_the_softmax():
@@ -134,7 +135,7 @@ def test_gradients_stay_finite_under_a_mask():
 
     def loss(params, mask):
         carry = F.initial_carry(keys, F.Recurrence(SKIP), F.LSTMState(zeros, zeros))
-        _, out = F.unroll(params, carry, x, F.Recurrence(SKIP), policy=F.Policy(mask=mask))
+        _, out = unroll(params, carry, x, F.Recurrence(SKIP), policy=F.Policy(mask=mask))
         # Times a weight that once made the largest number infinite.
         return out.decision.log_prob.sum() + 5 * out.decision.entropy.sum()
 
@@ -170,7 +171,7 @@ def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementat
     initial = F.LSTMState(jnp.full((2, HIDDEN), 0.25), jnp.full((2, HIDDEN), -0.5))
     carry = F.initial_carry(jax.random.split(jax.random.key(0), 2), recurrence, initial)
     carried = jax.tree.map(lambda slots: slots.at[:, 0].set(9.0), carry.slots)
-    end, _ = F.unroll(
+    end, _ = unroll(
         layer(3),
         carry._replace(slots=carried),
         jnp.ones((2, 1, INPUT)),
@@ -281,7 +282,7 @@ def test_random_choices_have_their_rates_in_every_mode_and_nothing_to_learn(rate
     assert params.skip is None
     zeros = jnp.zeros((count, HIDDEN))
     carry = F.initial_carry(jax.random.key(1), recurrence, F.LSTMState(zeros, zeros))
-    _, out = F.unroll(params, carry, x, recurrence, policy=F.Policy(mode))
+    _, out = unroll(params, carry, x, recurrence, policy=F.Policy(mode))
     p = np.ones(K) / K if rates is None else np.array(rates) / sum(rates)
     for t in range(2):
         found = np.bincount(out.decision.action[:, t], minlength=K + 1)[1:] / count
@@ -290,7 +291,7 @@ def test_random_choices_have_their_rates_in_every_mode_and_nothing_to_learn(rate
     log_probs = skip.log_distribution(None, x, jnp.zeros((count, 2), jnp.int32), None)
     np.testing.assert_allclose(np.exp(log_probs[0, 0]), p, rtol=1e-6, atol=1e-30)
     again = jnp.full((count, 2), 3)
-    replayed = F.unroll(params, carry, x, recurrence, actions=again)[1].decision.action
+    replayed = unroll(params, carry, x, recurrence, actions=again)[1].decision.action
     np.testing.assert_array_equal(replayed, again)
 
 
@@ -303,5 +304,5 @@ def test_the_mean_is_attention_that_prefers_nothing():
     outputs = []
     for recurrence in (attention, F.Recurrence(F.Mean(K, 0.5))):
         carry = F.initial_carry(jax.random.key(1), recurrence, F.LSTMState(zeros, zeros))
-        outputs.append(F.unroll(params, carry, x, recurrence)[1].h)
+        outputs.append(unroll(params, carry, x, recurrence)[1].h)
     np.testing.assert_allclose(*outputs, rtol=1e-6)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import unroll
 from marks import and_slow
 from recurrences import (
     BATCH,
@@ -136,14 +137,14 @@ def test_wider_inputs_and_numbers_leave_a_narrow_state_as_it_is(implementation):
     params, carry, x, below = problem(recurrence, jnp.bfloat16)
     policy = F.Policy("soft", mix=jnp.float32(0.5), temperature=jnp.float32(0.7))
     wide = x.astype(jnp.float32), below.astype(jnp.float32)
-    end, out = F.unroll(
+    end, out = unroll(
         params, carry, wide[0], recurrence, below=wide[1], policy=policy, implementation=implementation
     )
     assert {leaf.dtype for leaf in (out.h, *end.slots)} == {jnp.dtype(jnp.bfloat16)}
     narrow = dict(
         policy=F.Policy("soft", mix=0.5, temperature=0.7), below=below, implementation=implementation
     )
-    expected = F.unroll(params, carry, x, recurrence, **narrow)[1].h
+    expected = unroll(params, carry, x, recurrence, **narrow)[1].h
     np.testing.assert_allclose(out.h.astype(np.float32), expected.astype(np.float32), atol=0.05)
 
 
@@ -297,13 +298,13 @@ def test_no_steps_at_all_change_nothing(double_precision):
         recurrence = F.Recurrence(TIME_SKIPS[name])
         params, carry, x, _ = problem(recurrence)
         for implementation in ("fused", "reference"):
-            end, out = F.unroll(params, carry, x[:, :0], recurrence, implementation=implementation)
+            end, out = unroll(params, carry, x[:, :0], recurrence, implementation=implementation)
             assert out.h.shape == (BATCH, 0, HIDDEN) and out.decision.action.shape == (BATCH, 0)
             for a, b in zip(jax.tree.leaves(end.slots), jax.tree.leaves(carry.slots), strict=True):
                 np.testing.assert_array_equal(a, b)
             np.testing.assert_array_equal(end.step, 0)
     segments = jnp.zeros((BATCH, 0), int)
-    assert F.unroll(params, carry, x[:, :0], recurrence, segment_ids=segments)[1].h.shape == (
+    assert unroll(params, carry, x[:, :0], recurrence, segment_ids=segments)[1].h.shape == (
         BATCH,
         0,
         HIDDEN,

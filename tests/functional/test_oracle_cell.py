@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled, unroll
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import and_slow
@@ -157,7 +158,7 @@ def test_unroll_equals_the_loop_with_lengths_and_carry_out(kind, K, mix):
     actions = rng.integers(1, K + 1, size=(BATCH, TIME))
     carry, pasts = start(rng, skip)
     rows = [oracle_sequence(w, skip, mix, x[n, : lengths[n]], pasts[n], actions[n]) for n in range(BATCH)]
-    last, outputs = F.unroll(
+    last, outputs = unroll(
         as_params(w, skip.has_agent),
         carry,
         jnp.asarray(x),
@@ -206,7 +207,7 @@ def test_every_option_equals_the_loop_when_greedy(
         )
         for n in range(BATCH)
     ]
-    last, outputs = F.unroll(
+    last, outputs = unroll(
         as_params(w, skip.has_agent),
         carry,
         jnp.asarray(x),
@@ -231,7 +232,7 @@ def test_reverse_starts_at_each_sequences_own_last_step(keep_order):
         oracle_sequence(w, skip, 0.5, x[n, : lengths[n]][::-1], pasts[n], actions[n, : lengths[n]][::-1])
         for n in range(BATCH)
     ]
-    last, outputs = F.unroll(
+    last, outputs = unroll(
         as_params(w, True),
         carry,
         jnp.asarray(x),
@@ -252,9 +253,9 @@ def test_two_segments_with_the_carry_passed_on_equal_one_long_pass(kind):
     params = as_params(draw_weights(rng, 4), skip.has_agent)
     x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
     carry, _ = start(rng, skip)
-    whole_carry, whole = F.unroll(params, carry, x, F.Recurrence(skip))
-    middle, first = F.unroll(params, carry, x[:, :2], F.Recurrence(skip))
-    end, second = F.unroll(params, middle, x[:, 2:], F.Recurrence(skip))
+    whole_carry, whole = unroll(params, carry, x, F.Recurrence(skip))
+    middle, first = unroll(params, carry, x[:, :2], F.Recurrence(skip))
+    end, second = unroll(params, middle, x[:, 2:], F.Recurrence(skip))
     joined = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), first, second)
     for a, b in zip(jax.tree.leaves(joined), jax.tree.leaves(whole), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
@@ -269,11 +270,12 @@ def test_one_step_equals_the_scans():
     x = jnp.asarray(rng.normal(size=(BATCH, TIME, INPUT)))
     carry, _ = start(rng, skip)
     recurrence = F.Recurrence(skip)
-    _, whole = F.unroll(params, carry, x, F.Recurrence(skip))
+    _, whole = unroll(params, carry, x, F.Recurrence(skip))
+    step = compiled(
+        lambda carry, x: F.recurrent_step(params, carry, F.project_inputs(params, x, recurrence), recurrence)
+    )
     for t in range(TIME):
-        carry, out = F.recurrent_step(
-            params, carry, F.project_inputs(params, x[:, t], recurrence), recurrence
-        )
+        carry, out = step(carry, x[:, t])
         np.testing.assert_allclose(out.h, whole.h[:, t], rtol=1e-12)
         np.testing.assert_array_equal(out.decision.action, whole.decision.action[:, t])
 
@@ -286,12 +288,12 @@ def test_policy_mask_of_the_first_skips_equals_a_smaller_k():
     h0, c0 = rng.normal(size=(2, BATCH, HIDDEN))
     mask = jnp.arange(5) < 3
     carry, _ = start(rng, large, h0, c0)
-    _, masked = F.unroll(
+    _, masked = unroll(
         as_params(w, True), carry, x, F.Recurrence(large), policy=F.Policy("greedy", mask=mask)
     )
     sliced = dict(w, a_out=w["a_out"][:, :3], a_bout=w["a_bout"][:3])
     carry, _ = start(rng, small, h0, c0)
-    _, direct = F.unroll(as_params(sliced, True), carry, x, F.Recurrence(small), policy=F.Policy("greedy"))
+    _, direct = unroll(as_params(sliced, True), carry, x, F.Recurrence(small), policy=F.Policy("greedy"))
     for a, b in zip(jax.tree.leaves(masked), jax.tree.leaves(direct), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
@@ -308,5 +310,5 @@ def test_mix_given_at_the_call_may_be_traced_and_replaces_the_skips_own():
 
     swept = jax.jit(jax.vmap(run))(jnp.array([0.0, 0.25, 1.0]))
     for mix, h in zip((0.0, 0.25, 1.0), swept, strict=True):
-        direct = F.unroll(as_params(w, False), carry, x, F.Recurrence(F.Fixed(3, mix)))[1].h
+        direct = unroll(as_params(w, False), carry, x, F.Recurrence(F.Fixed(3, mix)))[1].h
         np.testing.assert_allclose(h, direct, rtol=1e-12)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled, unroll
 from marks import and_slow
 from recurrences import BATCH, HIDDEN, LENGTHS, TIME, TRANSITIONS, problem
 
@@ -110,7 +111,7 @@ def test_a_transition_is_its_papers_equations(name, implementation):
     recurrence = F.Recurrence(transition=transition)
     params, carry, x, _ = problem(recurrence)
     lengths = jnp.array(LENGTHS)
-    end, out = F.unroll(params, carry, x, recurrence, seq_lengths=lengths, implementation=implementation)
+    end, out = unroll(params, carry, x, recurrence, seq_lengths=lengths, implementation=implementation)
     p, step = arrays(params.transition), STEPS[transition.name]
     for n in range(BATCH):
         state = start_of(carry, n)
@@ -146,7 +147,7 @@ def test_skip_rnn_is_its_papers_equations(transition, implementation):
     params, carry, x, _ = problem(recurrence)
     params = params._replace(skip=params.skip._replace(b=jnp.array([-1.5])))
     x = jnp.concatenate([x, -x, x[:, ::-1]], axis=1)
-    _, out = F.unroll(params, carry, x, recurrence, implementation=implementation)
+    _, out = unroll(params, carry, x, recurrence, implementation=implementation)
     reads = []
     for n in range(BATCH):
         rows = skip_rnn_loop(recurrence.time_skip, params, x[n], start_of(carry, n), transition)
@@ -163,8 +164,8 @@ def test_skip_rnn_with_its_gate_held_at_1_is_its_transition():
     for transition in TRANSITIONS.values():
         held, plain = F.Recurrence(F.SkipRNN(always=True), transition), F.Recurrence(transition=transition)
         params, carry, x, _ = problem(held)
-        end, out = F.unroll(params, carry, x, held)
-        same_end, same = F.unroll(params._replace(skip=None), carry._replace(own=()), x, plain)
+        end, out = unroll(params, carry, x, held)
+        same_end, same = unroll(params._replace(skip=None), carry._replace(own=()), x, plain)
         np.testing.assert_allclose(out.h, same.h, rtol=1e-12)
         for a, b in zip(jax.tree.leaves(end.slots), jax.tree.leaves(same_end.slots), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12)
@@ -179,7 +180,7 @@ def test_the_gradient_of_skip_rnns_gate_is_that_of_the_gate_before_rounding():
         return F.unroll(params._replace(skip=gate), carry, x, recurrence)[1].decision.update[:, 1].sum()
 
     gradient = jax.grad(cost)(params.skip)
-    state = F.unroll(params, carry, x[:, :1], recurrence)[0].state
+    state = unroll(params, carry, x[:, :1], recurrence)[0].state
     delta = sigmoid(np.asarray(state.c @ params.skip.w + params.skip.b))
     slope = delta * (1 - delta)  # ũ(2) = Δũ, as u(1) = 1 took all that was pending
     np.testing.assert_allclose(gradient.b, [slope.sum()], rtol=1e-9)
@@ -229,7 +230,7 @@ def test_lstm_jump_is_its_papers_procedure(max_jump, read_steps, max_jumps, gree
     params, carry, x, _ = problem(recurrence)
     x = jnp.concatenate([x, -x, x[:, ::-1]], axis=1)
     mode = "greedy" if greedy else "sample"
-    _, out = F.unroll(params, carry, x, recurrence, policy=F.Policy(mode), implementation=implementation)
+    _, out = unroll(params, carry, x, recurrence, policy=F.Policy(mode), implementation=implementation)
     actions = None if greedy else np.asarray(out.decision.action)
     for n in range(BATCH):
         given = None if actions is None else actions[n]
@@ -260,8 +261,8 @@ def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode):
     drops = jnp.asarray(np.random.default_rng(0).integers(0, 3, (x.shape[0], HIDDEN)) * 1.0)
     for lengths, mask in ((jnp.array((21, 0, 8)), None), (None, drops)):
         carry = carry._replace(recurrent_mask=mask)
-        end, out = F.unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode))
-        skipped_end, reading = jax.jit(F.read_skipping, static_argnums=3)(
+        end, out = unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode))
+        skipped_end, reading = compiled(F.read_skipping)(
             params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode)
         )
         np.testing.assert_allclose(reading.h, out.h, rtol=1e-12)
@@ -299,30 +300,28 @@ def test_limits_of_the_choices_are_each_other():
     for transition in (F.LSTM(), F.GRU(), F.FullGateRecurrence()):
         plain = F.Recurrence(transition=transition)
         params, carry, x, below = problem(F.Recurrence(F.Previous(), transition, F.GatedToOutput()))
-        wanted = F.unroll(params._replace(depth=None), carry, x, plain)[1].h
+        wanted = unroll(params._replace(depth=None), carry, x, plain)[1].h
         # A gate that is closed.
         closed = params.depth._replace(b_g=jnp.full(HIDDEN, -1e9))
         for depth_skip in (F.GatedToOutput(), F.GatedToInternal()):
             recurrence = F.Recurrence(F.Previous(), transition, depth_skip)
-            h = F.unroll(params._replace(depth=closed), carry, x, recurrence, below=below)[1].h
+            h = unroll(params._replace(depth=closed), carry, x, recurrence, below=below)[1].h
             np.testing.assert_allclose(h, wanted, rtol=1e-12)
         for depth_skip in (F.ToGates(), F.ToInternal(), F.ToOutput()):
             recurrence = F.Recurrence(F.Previous(), transition, depth_skip)
             own = recurrence.init(jax.random.key(0), x.shape[-1], HIDDEN)
-            h = F.unroll(own._replace(transition=params.transition), carry, x, recurrence, below=0 * below)[
-                1
-            ].h
+            h = unroll(own._replace(transition=params.transition), carry, x, recurrence, below=0 * below)[1].h
             np.testing.assert_allclose(h, wanted, rtol=1e-12)
         for skip in (F.Dynamic(1), F.Attention(1, 0.3), F.Fixed(1), F.ContentAttention(1)):
             recurrence = F.Recurrence(skip, transition)
             own = problem(recurrence)[0]._replace(transition=params.transition)
-            np.testing.assert_allclose(F.unroll(own, carry, x, recurrence)[1].h, wanted, rtol=1e-12)
+            np.testing.assert_allclose(unroll(own, carry, x, recurrence)[1].h, wanted, rtol=1e-12)
         for skip in (F.Dynamic(3, 0.0), F.Attention(3, 0.0), F.Fixed(3, 0.0)):
             recurrence = F.Recurrence(skip, transition)
             own, slots, _, _ = problem(recurrence)
             slots = slots._replace(slots=jax.tree.map(lambda s: jnp.repeat(s, 3, 1), carry.slots))
             own = own._replace(transition=params.transition)
-            np.testing.assert_allclose(F.unroll(own, slots, x, recurrence)[1].h, wanted, rtol=1e-12)
+            np.testing.assert_allclose(unroll(own, slots, x, recurrence)[1].h, wanted, rtol=1e-12)
 
 
 def depth_loop(depth_skip, params, x, below, state):
@@ -370,7 +369,7 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
         params, carry, x, below = problem(recurrence)
         if option.get("gate_sees") == "below":
             assert params.depth.w_gx.shape == (HIDDEN, HIDDEN)
-        out = F.unroll(params, carry, x, recurrence, below=below)[1]
+        out = unroll(params, carry, x, recurrence, below=below)[1]
         for n in range(BATCH):
             rows = depth_loop(recurrence.depth_skip, params, x[n], below[n], start_of(carry, n))
             np.testing.assert_allclose(out.h[n], rows, rtol=1e-10, atol=1e-12)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import unroll
 from marks import and_slow
 from recurrences import HIDDEN, INPUT, TIME_SKIPS, TRANSITIONS, problem
 
@@ -47,7 +48,7 @@ def test_packed_sequences_are_those_of_rows_of_their_own(double_precision, skip,
     )
     carry = F.initial_carry(jax.random.key(3), recurrence, initial)
     settings = dict(reverse=reverse, keep_order=True, policy=F.Policy("greedy"))
-    _, packed = F.unroll(
+    _, packed = unroll(
         params,
         carry,
         x,
@@ -59,7 +60,7 @@ def test_packed_sequences_are_those_of_rows_of_their_own(double_precision, skip,
     )
     for row, start, end in PARTS:
         alone = F.initial_carry(jax.random.key(4), recurrence, jax.tree.map(lambda a: a[:1], initial))
-        _, own = F.unroll(params, alone, x[row : row + 1, start:end], recurrence, **settings)
+        _, own = unroll(params, alone, x[row : row + 1, start:end], recurrence, **settings)
         for a, b in zip(jax.tree.leaves(packed), jax.tree.leaves(own), strict=True):
             np.testing.assert_allclose(a[row, start:end], b[0], rtol=1e-12, atol=1e-12)
     assert not np.asarray(packed.h)[0, 9:].any() and not np.asarray(packed.h)[1, 7:].any()
@@ -70,9 +71,9 @@ def test_packed_sequences_draw_apart_and_the_first_goes_on_from_the_carry():
     params, carry, *_ = problem(recurrence, jnp.float32)
     x = jnp.ones((3, 120, INPUT))
     ids = jnp.repeat(jnp.arange(20), 6)[None].repeat(3, 0)
-    _, out = F.unroll(params, carry, x, recurrence, segment_ids=ids)
+    _, out = unroll(params, carry, x, recurrence, segment_ids=ids)
     assert len({tuple(actions) for actions in np.asarray(out.decision.action)[0].reshape(20, 6)}) > 7
-    _, whole = F.unroll(params, carry, x[:, :6], recurrence)
+    _, whole = unroll(params, carry, x[:, :6], recurrence)
     np.testing.assert_allclose(out.h[:, :6], whole.h, rtol=1e-5, atol=1e-6)
 
 
@@ -101,7 +102,7 @@ def test_cudnn_refuses_packed_rows():
     params, carry, x, _ = problem(recurrence, jnp.float32)
     with pytest.raises(UserError, match="neither segment_ids nor zoneout"):
         ids = jnp.zeros(x.shape[:2], int)
-        F.unroll(params, carry, x, recurrence, segment_ids=ids, implementation="cudnn")
+        unroll(params, carry, x, recurrence, segment_ids=ids, implementation="cudnn")
 
 
 def test_zoneout_by_hand(double_precision):
@@ -112,7 +113,7 @@ def test_zoneout_by_hand(double_precision):
     sigma = lambda z: 1 / (1 + np.exp(-z))
     for deterministic in (False, True):
         kept = F.zoneout(carry.key[:, None], steps, (0.2, 0.5), HIDDEN, x.dtype, deterministic=deterministic)
-        _, out = F.unroll(params, carry, x, recurrence, kept=kept)
+        _, out = unroll(params, carry, x, recurrence, kept=kept)
         w_x, w_h, b = map(np.asarray, params.transition)
         h, c = (np.asarray(array) for array in carry.state)
         for t in range(x.shape[1]):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from flax import nnx
 from marks import and_slow
 
@@ -43,12 +44,13 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
     trained = model(SKIPS[name], copy)
     trained.eval()
     start = trained.initialize_carry(BATCH, jax.random.key(2))
-    _, whole = trained(TOKENS, initial_carry=start, return_carry=True)
+    read = compiled(trained)
+    _, whole = read(TOKENS, initial_carry=start, return_carry=True)
     np.testing.assert_allclose(np.exp(whole.logits).sum(-1), 1, rtol=1e-5)
     of_targets = np.take_along_axis(np.asarray(whole.logits), np.asarray(TOKENS)[..., None], -1)[..., 0]
     np.testing.assert_allclose(whole.log_likelihood(TOKENS), of_targets, rtol=1e-4, atol=1e-5)
-    carry, first = trained(TOKENS[:, :5], initial_carry=start, return_carry=True)
-    _, rest = trained(TOKENS[:, 5:], initial_carry=carry, return_carry=True)
+    carry, first = read(TOKENS[:, :5], initial_carry=start, return_carry=True)
+    _, rest = read(TOKENS[:, 5:], initial_carry=carry, return_carry=True)
     parts = np.concatenate([first.logits, rest.logits], axis=1)
     np.testing.assert_allclose(parts, whole.logits, rtol=1e-4, atol=1e-5)
 
@@ -56,7 +58,7 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
 @pytest.mark.parametrize("name", ["by content", "by an MLP", "attention"])
 def test_what_is_expected_is_the_agents_own_distribution(name):
     trained = model(SKIPS[name], "expected")
-    output = trained(TOKENS, rngs=jax.random.key(3))
+    output = compiled(trained)(TOKENS, rngs=jax.random.key(3))
     for row in range(BATCH):
         observation = jax.tree.map(lambda leaf, row=row: leaf[row], output.observations[-1])
         found = distribution(trained.stack.layers[-1].cell, observation)
@@ -66,11 +68,11 @@ def test_what_is_expected_is_the_agents_own_distribution(name):
 def test_what_is_chosen_is_the_word_behind_the_state_that_entered():
     trained = model(SKIPS["by content"], "chosen")
     trained.eval()
-    output = trained(TOKENS, policy=F.Policy("sample"), rngs=jax.random.key(3))
+    output = compiled(trained)(TOKENS, policy=F.Policy("sample"), rngs=jax.random.key(3))
     for (row, t), k in np.ndenumerate(np.asarray(output.decisions[-1].action)):
         expected = int(TOKENS[row, t - k + 1]) if t - k + 1 >= 0 else F.NO_WORD
         assert int(output.copies.words[row, t, 0]) == expected
-    relaxed = trained(TOKENS, policy=F.Policy("soft"))
+    relaxed = compiled(trained)(TOKENS, policy=F.Policy("soft"))
     assert relaxed.copies.words.shape == (BATCH, TIME, K)
     assert relaxed.copies.gates.shape == (BATCH, TIME, 1)
 
@@ -79,12 +81,12 @@ def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices()
     trained, targets = model(F.Dynamic(K, 0.0, agent="content"), "chosen"), TOKENS[:, 1:]
     start = trained.initialize_carry(BATCH, jax.random.key(2))
     read = dict(initial_carry=start, rngs=jax.random.key(3))
-    output = trained(TOKENS[:, :-1], **read)  # λ = 0: no choice changes what follows
+    output = compiled(trained)(TOKENS[:, :-1], **read)  # λ = 0: no choice changes what follows
     trained.eval()
-    of_each = []
+    chosen, of_each = compiled(trained), []
     for k in range(1, K + 1):
         actions = (None, jnp.full((BATCH, TIME - 1), k))
-        of_each.append(trained(TOKENS[:, :-1], actions=actions, **read).log_likelihood(targets))
+        of_each.append(chosen(TOKENS[:, :-1], actions=actions, **read).log_likelihood(targets))
     expected = np.einsum("btk,kbt->bt", output.copies.weights, np.stack(of_each))
     np.testing.assert_allclose(output.log_likelihood(targets), expected, rtol=1e-4, atol=1e-5)
 
@@ -103,13 +105,13 @@ def test_a_gradient_reaches_the_agent_through_what_is_copied(name, copy):
         output = nnx.merge(graphdef, params)(TOKENS[:, :-1], policy=F.Policy("greedy"))
         return -output.log_likelihood(TOKENS[:, 1:]).sum()
 
-    gradient = jax.grad(loss)(params)["stack"]["layers"][1]["cell"]["agent"]
+    gradient = jax.jit(jax.grad(loss))(params)["stack"]["layers"][1]["cell"]["agent"]
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
 
 
 def test_a_restarted_carry_forgets_the_words_too():
     trained = model(SKIPS["by content"], "expected")
-    carry, _ = trained(TOKENS, rngs=jax.random.key(0), return_carry=True)
+    carry, _ = compiled(trained)(TOKENS, rngs=jax.random.key(0), return_carry=True)
     assert (np.asarray(carry.words) == np.asarray(TOKENS[:, -(K - 1) :])).all()
     assert (np.asarray(trained.restart_carry(carry).words) == F.NO_WORD).all()
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from flax import nnx
 from marks import and_slow
 
@@ -31,7 +32,7 @@ def language_model_of(*names, features=12, **options):
 @pytest.mark.parametrize("mode", and_slow(["greedy", "sample"], lambda mode: mode == "sample"))
 @pytest.mark.parametrize("model", SKIPS)
 def test_classifier_does_not_see_the_padding(model, mode):
-    classifier = classifier_of(model)
+    classifier = compiled(classifier_of(model))
     lengths = jnp.asarray(LENGTHS)
     other = np.where(np.arange(7) < LENGTHS[:, None], SYMBOLS, 5 - SYMBOLS)
     assert (other != SYMBOLS).any()
@@ -47,7 +48,7 @@ def test_classifier_does_not_see_the_padding(model, mode):
 
 @pytest.mark.parametrize("model", and_slow(SKIPS, lambda model: model[0] in "ad"))
 def test_padded_sequence_is_classified_as_it_is_alone(model):
-    classifier = classifier_of(model)
+    classifier = compiled(classifier_of(model))
     padded = classifier(jnp.asarray(SYMBOLS), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).logits
     for row, length in enumerate(LENGTHS):
         alone = classifier(jnp.asarray(SYMBOLS[row : row + 1, :length]), deterministic=True).logits
@@ -58,7 +59,7 @@ def test_padded_sequence_is_classified_as_it_is_alone(model):
 def test_language_model_returns_one_distribution_per_position(model):
     language_model = language_model_of("lstm", model)
     carry = language_model.initialize_carry(4, KEY)
-    new, output = language_model(jnp.asarray(SYMBOLS), initial_carry=carry, return_carry=True)
+    new, output = compiled(language_model)(jnp.asarray(SYMBOLS), initial_carry=carry, return_carry=True)
     assert output.logits.shape == (4, 7, 12)
     assert [decision.action.shape for decision in output.decisions] == [(4, 7), (4, 7)]
     assert jax.tree.structure(new) == jax.tree.structure(carry)
@@ -67,7 +68,7 @@ def test_language_model_returns_one_distribution_per_position(model):
 
 
 def test_language_model_reads_no_later_token():
-    language_model = language_model_of("lstm", "dynamic:3")
+    language_model = compiled(language_model_of("lstm", "dynamic:3"))
     changed = SYMBOLS.copy()
     changed[:, 4:] = 11 - changed[:, 4:]
     one, two = (language_model(jnp.asarray(x), rngs=KEY).logits for x in (SYMBOLS, changed))
@@ -88,9 +89,9 @@ def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
     tokens = jnp.asarray(SYMBOLS)
 
     def states(language_model, key):
-        carry = language_model.initialize_carry(4, KEY)
+        carry, read = language_model.initialize_carry(4, KEY), compiled(language_model)
         for _ in range(2):  # the second segment starts from a state that is not zero
-            carry, _ = language_model(
+            carry, _ = read(
                 tokens, initial_carry=carry, rngs=key, deterministic=key is None, return_carry=True
             )
         return [np.asarray(layer.slots.h) for layer in carry]
@@ -113,7 +114,8 @@ def test_dropped_outputs_are_zero_and_the_others_scaled_up():
     language_model.softmax.bias[...] = jnp.zeros(features)
     tokens = jnp.zeros((20, 30), jnp.int32)
     h, dropped = (
-        np.asarray(language_model(tokens, rngs=KEY, deterministic=still).logits) for still in (True, False)
+        np.asarray(compiled(language_model)(tokens, rngs=KEY, deterministic=still).logits)
+        for still in (True, False)
     )
     gone = dropped == 0
     np.testing.assert_allclose(dropped[~gone], h[~gone] / (1 - rate), rtol=1e-5)

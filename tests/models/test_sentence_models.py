@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from flax import nnx
 
 from dynskip_jax import functional as F
@@ -37,7 +38,7 @@ def classifier(pooling="mean", **options):
 
 @pytest.mark.parametrize("pooling", [pytest.param("last", marks=pytest.mark.slow), "max"])
 def test_a_padded_sentence_is_classified_as_it_is_alone(pooling):
-    model = classifier(pooling)
+    model = compiled(classifier(pooling))
     padded = model(jnp.asarray(TOKENS), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).logits
     for row, length in enumerate(LENGTHS[:2]):
         alone = model(jnp.asarray(TOKENS[row : row + 1, :length]), deterministic=True).logits
@@ -46,8 +47,8 @@ def test_a_padded_sentence_is_classified_as_it_is_alone(pooling):
 
 def test_the_last_states_of_both_directions_have_read_everything():
     model = classifier("last")
-    logits = model(jnp.asarray(TOKENS[:1]), deterministic=True).logits
-    stack = model.stack(model.embedding(jnp.asarray(TOKENS[:1])), deterministic=True).h
+    logits = compiled(model)(jnp.asarray(TOKENS[:1]), deterministic=True).logits
+    stack = compiled(model.stack)(model.embedding(jnp.asarray(TOKENS[:1])), deterministic=True).h
     ends = jnp.concatenate([stack[:, -1, :4], stack[:, 0, 4:]], axis=-1)
     np.testing.assert_allclose(logits, model.softmax(ends), rtol=1e-6)
 
@@ -60,8 +61,8 @@ def test_dropped_words_say_nothing_and_the_others_more():
     assert set(np.unique(factors.round(4))) == {0.0, 2.0}
     np.testing.assert_array_equal(factors.min(-1), factors.max(-1))
     model.eval()
-    quiet = model(jnp.asarray(TOKENS)).logits
-    loud = model(jnp.asarray(TOKENS), rngs=KEY, deterministic=False).logits
+    quiet = compiled(model)(jnp.asarray(TOKENS)).logits
+    loud = compiled(model)(jnp.asarray(TOKENS), rngs=KEY, deterministic=False).logits
     assert not np.allclose(quiet, loud)
 
 
@@ -79,12 +80,13 @@ SENTENCES = np.array([[0, 0, 0, 1, 1, 0, 0]])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_pair_is_the_papers_equations_on_two_sentences_read_apart(bidirectional):
     model = pair_model(bidirectional=bidirectional)
-    found = model(
+    found = compiled(model)(
         jnp.asarray(ROW), jnp.asarray(SENTENCES), seq_lengths=jnp.array([5]), deterministic=True
     ).logits[0]
     ends = []
     for sentence in (FIRST, SECOND):
-        h = np.asarray(model.stack(model.embedding(jnp.asarray(sentence[None])), deterministic=True).h[0])
+        x = model.embedding(jnp.asarray(sentence[None]))
+        h = np.asarray(compiled(model.stack)(x, deterministic=True).h[0])
         ends.append(np.concatenate([h[-1, :4], h[0, 4:]]).astype(float))
     w = {name: np.asarray(getattr(model, name).kernel[...]) for name in ("product", "difference", "softmax")}
     hidden = (ends[0] * ends[1]) @ w["product"] + np.abs(ends[0] - ends[1]) @ w["difference"]
@@ -94,7 +96,7 @@ def test_a_pair_is_the_papers_equations_on_two_sentences_read_apart(bidirectiona
 
 
 def test_a_pair_is_as_alike_in_the_other_order():
-    model = pair_model(dropout=0.5)
+    model = compiled(pair_model(dropout=0.5))
     turned = np.concatenate([SECOND, FIRST])[None]
     one = model(jnp.asarray(ROW[:, :5]), jnp.asarray(SENTENCES[:, :5]), deterministic=True).logits
     two = model(jnp.asarray(turned), jnp.array([[0, 0, 1, 1, 1]]), deterministic=True).logits

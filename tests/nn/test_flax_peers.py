@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from flax import nnx
 from marks import and_slow
 
@@ -89,8 +90,8 @@ def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major
         time_major=time_major,
     )
     inputs = jnp.swapaxes(x, 0, 1) if time_major else x
-    flax_carry, flax_h = nnx.RNN(cell)(inputs, **options)
-    carry, h = SkipLayer(cell, return_decision=False)(inputs, **options)
+    flax_carry, flax_h = compiled(nnx.RNN(cell))(inputs, **options)
+    carry, h = compiled(SkipLayer(cell, return_decision=False))(inputs, **options)
     if time_major:
         h, flax_h = jnp.swapaxes(h, 0, 1), jnp.swapaxes(flax_h, 0, 1)
     valid = F.length_mask(LENGTHS, TIME) if with_lengths else jnp.ones((BATCH, TIME), bool)
@@ -118,22 +119,23 @@ def test_bidirectional_reads_each_sequence_from_both_of_its_own_ends(x):
     forward.eval()
     backward.eval()
     both = nnx.Bidirectional(nnx.RNN(forward), nnx.RNN(backward))
-    h = both(x, seq_lengths=LENGTHS)
+    h = compiled(both)(x, seq_lengths=LENGTHS)
     assert h.shape == (BATCH, TIME, 2 * HIDDEN)
-    ours = nnx.Bidirectional(
-        SkipLayer(forward, return_decision=False), SkipLayer(backward, return_decision=False)
-    )(x, seq_lengths=LENGTHS)
+    layers = (SkipLayer(cell, return_decision=False) for cell in (forward, backward))
+    ours = compiled(nnx.Bidirectional(*layers))(x, seq_lengths=LENGTHS)
+    ahead, back = compiled(nnx.RNN(forward)), compiled(nnx.RNN(backward))
     for n, length in enumerate(np.asarray(LENGTHS)):
         alone = x[n : n + 1, :length]
-        np.testing.assert_allclose(h[n, :length, :HIDDEN], nnx.RNN(forward)(alone)[0], rtol=1e-5, atol=1e-6)
-        flipped = nnx.RNN(backward)(alone[:, ::-1])[0, ::-1]
+        np.testing.assert_allclose(h[n, :length, :HIDDEN], ahead(alone)[0], rtol=1e-5, atol=1e-6)
+        flipped = back(alone[:, ::-1])[0, ::-1]
         np.testing.assert_allclose(h[n, :length, HIDDEN:], flipped, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(ours[n, :length], h[n, :length], rtol=1e-5, atol=1e-6)
 
 
 def test_a_learned_initial_carry_gets_a_gradient(x):
     cell = DynamicSkipLSTMCell(INPUT, HIDDEN, learnable_carry=True, rngs=nnx.Rngs(0))
-    gradient = nnx.grad(lambda layer: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))(SkipLayer(cell))
+    gradient = nnx.grad(lambda layer: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))
+    gradient = nnx.jit(gradient)(SkipLayer(cell))
     assert jnp.abs(gradient.cell.initial.h[...]).min() > 0
     assert jnp.abs(gradient.cell.initial.c[...]).min() > 0
 
@@ -170,8 +172,8 @@ def test_evaluation_is_greedy_and_training_samples(x):
 
 def test_replayed_actions_reproduce_a_sampled_run(x):
     layer = SkipLayer(DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=4, rngs=nnx.Rngs(0)))
-    first = layer(x, seq_lengths=LENGTHS, rngs=jax.random.key(1))
-    again = layer(x, seq_lengths=LENGTHS, actions=first.decision.action)
+    first = compiled(layer)(x, seq_lengths=LENGTHS, rngs=jax.random.key(1))
+    again = compiled(layer)(x, seq_lengths=LENGTHS, actions=first.decision.action)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
@@ -190,7 +192,7 @@ def test_models_stacked_by_vmap_equal_each_alone(x):
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(params for _, params in parts))
     together = jax.jit(jax.vmap(run))(stacked, keys)
     for n, (_, params) in enumerate(parts):
-        alone = run(params, keys[n])
+        alone = jax.jit(run)(params, keys[n])
         np.testing.assert_array_equal(together.decision.action[n], alone.decision.action)
         np.testing.assert_allclose(together.h[n], alone.h, rtol=1e-5, atol=1e-6)
 
@@ -199,10 +201,10 @@ def test_stack_equals_its_layers_one_after_the_other(x):
     skips = [F.Previous(), F.Dynamic(3, 0.5), F.Attention(2)]
     stack = SkipStack(INPUT, HIDDEN, skips, rngs=nnx.Rngs(0))
     carry = stack.initialize_carry(BATCH, jax.random.key(3))
-    ends, out = stack(x, initial_carry=carry, seq_lengths=LENGTHS, return_carry=True)
+    ends, out = compiled(stack)(x, initial_carry=carry, seq_lengths=LENGTHS, return_carry=True)
     h = x
     for layer, start, end, decision in zip(stack.layers, carry, ends, out.decisions, strict=True):
-        last, step = layer(h, initial_carry=start, seq_lengths=LENGTHS, return_carry=True)
+        last, step = compiled(layer)(h, initial_carry=start, seq_lengths=LENGTHS, return_carry=True)
         h = step.h
         np.testing.assert_allclose(last.slots.h, end.slots.h, rtol=1e-6)
         np.testing.assert_array_equal(step.decision.action, decision.action)
@@ -211,12 +213,12 @@ def test_stack_equals_its_layers_one_after_the_other(x):
 
 def test_stack_drops_layer_inputs_and_outputs_in_training_alone(x):
     stack = SkipStack(INPUT, 64, [F.Previous(), F.Previous()], dropout=0.5, rngs=nnx.Rngs(0))
-    dropped = stack(x, rngs=jax.random.key(4))
+    dropped = compiled(stack)(x, rngs=jax.random.key(4))
     share = float(jnp.mean(dropped.h == 0))
     assert 0.4 < share < 0.6
-    assert not np.any(stack(x, deterministic=True).h == 0)
+    assert not np.any(compiled(stack)(x, deterministic=True).h == 0)
     stack.eval()
-    assert not np.any(stack(x).h == 0)
+    assert not np.any(compiled(stack)(x).h == 0)
 
 
 @pytest.mark.slow

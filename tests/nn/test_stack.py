@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled, unroll
 from flax import nnx
 from marks import and_slow
 
@@ -41,7 +42,7 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
         rngs=nnx.Rngs(0),
     )
     carry = stack.initialize_carry(BATCH, jax.random.key(1))
-    ends, out = stack(
+    ends, out = compiled(stack)(
         inputs(), initial_carry=carry, seq_lengths=LENGTHS, policy=F.Policy("greedy"), return_carry=True
     )
     ways = 2 if bidirectional else 1
@@ -55,7 +56,7 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
         below = None
         if has_skip:
             below = (memory if depth_skip.source == "memory" else h)[i - distance]
-        end, one = F.unroll(
+        end, one = unroll(
             layer.cell.params(),
             carry[i],
             x,
@@ -82,14 +83,14 @@ def test_two_directions_are_flaxs_bidirectional():
     stack = SkipStack(INPUT, HIDDEN, [F.Previous()], bidirectional=True, rngs=nnx.Rngs(0))
     forward, backward = (nnx.RNN(layer.cell) for layer in stack.layers)
     x = inputs()
-    theirs = nnx.Bidirectional(forward, backward)(x)
-    ours = stack(x)
+    theirs = compiled(nnx.Bidirectional(forward, backward))(x)
+    ours = compiled(stack)(x)
     np.testing.assert_allclose(ours.h, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_what_a_critic_sees_is_the_state_before_in_either_direction():
     stack = SkipStack(INPUT, HIDDEN, [F.Previous()], bidirectional=True, rngs=nnx.Rngs(0))
-    out = stack(inputs(), seq_lengths=LENGTHS)
+    out = compiled(stack)(inputs(), seq_lengths=LENGTHS)
     (_, before), (_, after) = out.observations
     ahead, back = jnp.split(out.states, 2, axis=-1)
     for n, length in enumerate(LENGTHS.tolist()):
@@ -134,8 +135,8 @@ def test_every_transition_is_a_flax_cell(transition):
         INPUT, HIDDEN, F.Dynamic(3), transition=transition, learnable_carry=True, rngs=nnx.Rngs(0)
     )
     cell.eval()
-    h = nnx.RNN(cell)(inputs(), seq_lengths=LENGTHS)
-    out = SkipLayer(cell)(inputs(), seq_lengths=LENGTHS)
+    h = compiled(nnx.RNN(cell))(inputs(), seq_lengths=LENGTHS)
+    out = compiled(SkipLayer(cell))(inputs(), seq_lengths=LENGTHS)
     valid = F.length_mask(LENGTHS, TIME)
     np.testing.assert_allclose(h[valid], out.h[valid], rtol=1e-5, atol=1e-6)
     assert len(jax.tree.leaves(nnx.state(cell.initial))) == len(transition.state._fields)
@@ -145,7 +146,7 @@ def test_parameters_may_be_narrower_than_float32():
     """Orthogonal matrices are not drawn in bfloat16; construction failed."""
     cell = SkipCell(INPUT, HIDDEN, F.Dynamic(3), param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(cell, nnx.Param))} == {jnp.dtype(jnp.bfloat16)}
-    out = SkipLayer(cell)(inputs().astype(jnp.bfloat16), rngs=jax.random.key(1))
+    out = compiled(SkipLayer(cell))(inputs().astype(jnp.bfloat16), rngs=jax.random.key(1))
     assert np.isfinite(out.h.astype(jnp.float32)).all() and set(np.unique(out.decision.action)) == {1, 2, 3}
 
 
@@ -153,7 +154,7 @@ def test_a_restarted_carry_holds_the_learned_state():
     """Zeros stood in place of the states forgotten once."""
     cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, learnable_carry=True, rngs=nnx.Rngs(0))
     cell.initial.h[...] = jnp.full(HIDDEN, 0.5)
-    carry, _ = SkipLayer(cell, return_carry=True)(inputs(), rngs=jax.random.key(1))
+    carry, _ = compiled(SkipLayer(cell, return_carry=True))(inputs(), rngs=jax.random.key(1))
     again = cell.restart_carry(carry)
     np.testing.assert_array_equal(again.slots.h[:, 0], carry.slots.h[:, 0])
     np.testing.assert_array_equal(again.slots.h[:, 1:], 0.5)
