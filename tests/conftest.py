@@ -57,6 +57,6 @@ def forgotten_programs():
 def compiled_once(tmp_path_factory):
     """Keeps compiled programs for the session: runs that are repeated, resumed or compared share them."""
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)  # others are faster compiled
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     compilation_cache.reset_cache()  # JAX asks for the folder only once

@@ -112,7 +112,7 @@ def assert_same_run(result, folder, expected):
 @pytest.mark.parametrize(
     ("kind", "devices", "way"),
     [
-        ("classification", 2, "jit"),
+        pytest.param("classification", 2, "jit", marks=pytest.mark.slow),
         ("classification, batch baseline", 4, "pmap"),  # where the update itself exchanges
         pytest.param("classification", 2, "pmap", marks=pytest.mark.slow),
         pytest.param("classification, batch baseline", 4, "jit", marks=pytest.mark.slow),
@@ -170,7 +170,7 @@ def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path)
 @pytest.mark.parametrize(
     ("kind", "devices", "way"),
     [
-        ("classification", 2, "jit"),
+        pytest.param("classification", 2, "jit", marks=pytest.mark.slow),
         *(("language modelling", 4, way) for way in ("jit", "pmap")),
     ],
 )

@@ -207,6 +207,7 @@ def test_columns_beside_the_words_are_read(command, tmp_path, monkeypatch):
     assert outcome.status == 2 and "train.txt, line 1: no column 7 among 4" in outcome.err
 
 
+@pytest.mark.slow
 def test_explain_draws_both_directions(command, compared):
     folder, _ = compared
     outcome = command(NER, "explain", "--run-dir", folder, "--text", "Peter saw Bonn and Zürich")
@@ -217,6 +218,7 @@ def test_explain_draws_both_directions(command, compared):
     assert len(pictures) == 2 and "backward" in pictures[0] and "forward" in pictures[1]
 
 
+@pytest.mark.slow
 def test_compare_is_a_paired_bootstrap(command, compared, corpus):
     folder, _ = compared
     outcome = command(NER, "compare", "--run-dir", folder, "--data", corpus, "--samples", 200)

@@ -76,6 +76,7 @@ def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
     assert trained.load(compared_ptb.folder, "lstm").shows_choices is False and found.shows_choices
 
 
+@pytest.mark.slow
 def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, numbers):
     """Also where the selected value is not the first: λ and K are the policy's."""
     folder = swept_numbers.folder / "dynamic-10"
@@ -90,6 +91,7 @@ def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, number
     assert int(out.decisions[0].action.max()) <= selected["max_skip"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", range(4))
 def test_each_value_of_a_sweep_can_be_the_selected_one(value, swept_numbers, tmp_path):
     """Parameters and policy are those of the row of the sweep, whichever result.json names."""
@@ -242,6 +244,7 @@ def test_the_data_of_a_run_is_found_again_and_checked(finished_ptb, corpus_folde
         found.data(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_explain_of_compared_models_and_a_sweep(command, swept_numbers):
     outcome = command(NUMBERS, "explain", "--run-dir", swept_numbers.folder, "--text", LINE)
     assert outcome.status == 0, outcome.err

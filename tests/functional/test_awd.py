@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import and_slow
@@ -128,8 +129,8 @@ def slow_tar(x, coef, valid):
 
 
 PENALTIES = {
-    "AR": (activation_regularisation, slow_ar),
-    "TAR": (temporal_activation_regularisation, slow_tar),
+    "AR": (compiled(activation_regularisation), slow_ar),
+    "TAR": (compiled(temporal_activation_regularisation), slow_tar),
 }
 
 
@@ -157,7 +158,7 @@ def test_nothing_enters_from_padding_not_even_nan(name):
     penalty, _ = PENALTIES[name]
     valid = jnp.arange(6)[None] < jnp.array([6, 3, 0])[:, None]
     x = jnp.where(valid[..., None], normal(12, 3, 6, 4), jnp.nan)
-    value, gradient = jax.value_and_grad(penalty)(x, 1.0, valid)
+    value, gradient = jax.jit(jax.value_and_grad(penalty))(x, 1.0, valid)
     assert np.isfinite(value) and np.isfinite(gradient).all()
     assert (np.asarray(gradient)[~np.asarray(valid)] == 0).all()
     assert (np.asarray(gradient)[np.asarray(valid)] != 0).all()

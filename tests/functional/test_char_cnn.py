@@ -4,11 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 
-from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
+from dynskip_jax import functional as F
+from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams
+
+char_cnn, highway = compiled(F.char_cnn), compiled(F.highway)
 
 CHAR = 3
 SHAPES = ((1, 2), (2, 4), (3, 1), (5, 3))  # (width, maps)

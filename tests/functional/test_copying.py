@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.test_util import check_grads
@@ -11,6 +12,7 @@ from jax.test_util import check_grads
 from dynskip_jax import functional as F
 
 BATCH, TIME, K, VOCABULARY = 3, 7, 4, 5
+mixed, chosen = map(compiled, (F.copied_log_likelihood, F.chosen_log_likelihood))
 
 
 @pytest.fixture
@@ -51,13 +53,13 @@ CHOICES = st.sampled_from([(1, 1), (2, 1), (2, 2), (6, 1), (6, 6)])
 def test_the_mixture_is_its_definition_and_sums_to_one(seed, choices, empty):
     with jax.enable_x64(True):
         copies, log_probs = problem(seed, choices[0], empty, choices[1])
-        found = np.exp(F.copied_log_probs(copies, log_probs))
+        found = np.exp(compiled(F.copied_log_probs)(copies, log_probs))
         expected = np.einsum("btk,kbtw->btw", copies.weights, oracle(copies, np.asarray(log_probs)))
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-9)
         for word in range(VOCABULARY):
             targets = jnp.full((BATCH, TIME), word)
-            one = F.copied_log_likelihood(copies, log_probs[..., word], targets)
+            one = mixed(copies, log_probs[..., word], targets)
             np.testing.assert_allclose(np.exp(one), found[..., word], rtol=1e-9)
 
 
@@ -69,11 +71,11 @@ def test_the_mean_over_choices_is_its_definition_and_below_the_mixture(seed, cho
         of_each = np.log(oracle(copies, np.asarray(log_probs)))
         for word in range(VOCABULARY):
             targets = jnp.full((BATCH, TIME), word)
-            found = F.chosen_log_likelihood(copies, log_probs[..., word], targets)
+            found = chosen(copies, log_probs[..., word], targets)
             expected = np.einsum("btk,kbt->bt", copies.weights, of_each[..., word])
             np.testing.assert_allclose(found, expected, rtol=1e-9)
-            mixed = F.copied_log_likelihood(copies, log_probs[..., word], targets)
-            assert (np.asarray(found) <= np.asarray(mixed) + 1e-9).all()
+            above = mixed(copies, log_probs[..., word], targets)
+            assert (np.asarray(found) <= np.asarray(above) + 1e-9).all()
 
 
 @pytest.mark.parametrize("of", [F.copied_log_likelihood, F.chosen_log_likelihood], ids=["mixed", "chosen"])
@@ -99,7 +101,9 @@ def test_gradients_stay_finite_where_the_gate_is_shut_or_wide_open(of):
             targets = jnp.zeros((BATCH, TIME), int)  # which no word that could be copied is
             return of(shut._replace(gates=gates), log_probs, targets).sum()
 
-        value, gradient = jax.value_and_grad(loss, (0, 1))(shut.gates, log_probs[..., 0].astype(jnp.float32))
+        value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))(
+            shut.gates, log_probs[..., 0].astype(jnp.float32)
+        )
         assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in gradient)
 
 

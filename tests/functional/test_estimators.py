@@ -58,15 +58,18 @@ def assert_opposite(surrogate, exact):
 def expected_gradient(loss):
     """Sums gradients of `loss(runs)`, one number per sequence, over all sequences by their probability."""
     pi = probabilities(every_sequence(problem()))
-    return jax.grad(lambda agent: jnp.sum(pi * loss(every_sequence(problem()._replace(agent=agent)))))(
-        problem().agent
-    )
+
+    def expected(agent):
+        return jnp.sum(pi * loss(every_sequence(problem()._replace(agent=agent))))
+
+    return jax.jit(jax.grad(expected))(problem().agent)
 
 
 def exact_gradient(**options):
-    return jax.grad(lambda agent: exact_objective(problem()._replace(agent=agent), **options))(
-        problem().agent
-    )
+    def objective(agent):
+        return exact_objective(problem()._replace(agent=agent), **options)
+
+    return jax.jit(jax.grad(objective))(problem().agent)
 
 
 def terminal_as_steps(runs):
@@ -134,10 +137,11 @@ def test_a_baseline_that_knows_the_action_is_noticed():
 
 def objective_of_trained(of, size):
     """E[L] as a function of everything that is trained."""
-    return jax.grad(
-        lambda lstm, agent, head: exact_averaged(of._replace(lstm=lstm, agent=agent, head=head), size),
-        argnums=(0, 1, 2),
-    )(of.lstm, of.agent, of.head)
+
+    def objective(lstm, agent, head):
+        return exact_averaged(of._replace(lstm=lstm, agent=agent, head=head), size)
+
+    return jax.jit(jax.grad(objective, argnums=(0, 1, 2)))(of.lstm, of.agent, of.head)
 
 
 @pytest.mark.parametrize("size", and_slow([2, 3], lambda size: size == 2))
@@ -150,7 +154,7 @@ def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objec
         runs = every_sequence(of._replace(lstm=lstm, agent=agent, head=head))
         return jnp.sum(pi * F.vimco_loss(runs.decision.log_prob[places], runs.rewards[:, -1][places]))
 
-    enumerated = jax.grad(expected, argnums=(0, 1, 2))(of.lstm, of.agent, of.head)
+    enumerated = jax.jit(jax.grad(expected, argnums=(0, 1, 2)))(of.lstm, of.agent, of.head)
     assert_opposite(enumerated, objective_of_trained(of, size))
 
 

@@ -4,11 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import and_slow
 
-from dynskip_jax.functional import cached_log_likelihood, empty_cache
+from dynskip_jax import functional as F
+from dynskip_jax.functional import empty_cache
+
+cached_log_likelihood = compiled(F.cached_log_likelihood)
 
 VOCABULARY, FEATURES = 4, 3
 
