@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from compiled import compiled
 from learners import CLASSES, classification, language_modelling, letters, symbols
 
 from dynskip_jax import functional as F
@@ -129,7 +130,7 @@ def of_lengths(lengths):
 
 def nll_of_rows(learner, params, split, layer):
     """Says -log p of one row of a split, read alone, with other choices of a layer."""
-    model, count = learner.model(params), len(learner.skips)
+    model, count = compiled(learner.model(params)), len(learner.skips)
 
     def nll(row, actions):
         length = int(split.seq_lengths[row])
@@ -226,13 +227,15 @@ def test_choices_of_models_of_other_seeds(language):
         for each in (params, *others)
     ]
     found = list(chosen(learner, [params, *others], policy, "dev", window=5, **how))
-    counts, actions = (
+    counts, actions, words = (
         np.concatenate([np.asarray(part) for part in parts], axis=1) for parts in zip(*found, strict=True)
     )
     whole = np.stack(taken, axis=-1)
     shown = counts[:, : whole.shape[1]]
     np.testing.assert_array_equal(actions[:, : whole.shape[1]][shown], whole[shown])
-    assert counts.sum() == len(learner.task.tokens("dev"))
+    text = learner.task.tokens("dev")
+    assert counts.sum() == len(text)
+    np.testing.assert_array_equal(words[counts][1 : counts[0].sum()], text[: counts[0].sum() - 1])
     assert (taken[0] != taken[1]).any() and (taken[1] != taken[2]).any()
     ways = list(replaced(learner, params, policy, "dev", window=5, constants=(2,), others=others, **how))
     losses = sum(np.asarray(piece.losses, np.float64) for piece in ways)

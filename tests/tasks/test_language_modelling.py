@@ -337,7 +337,7 @@ def test_critics_are_fitted_to_the_return_of_each_step_and_leave_the_network_alo
         values = (units @ critic["w_out"][...])[..., 0] + critic["b_out"][...][0]
         return 0.5 * ((values - returns) ** 2).sum() / 3
 
-    expected = jax.grad(fit)(params["critics"][1])
+    expected = jax.jit(jax.grad(fit))(params["critics"][1])
     for found, wanted in zip(jax.tree.leaves(grads["critics"]), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
         assert np.abs(wanted).max() > 1e-4

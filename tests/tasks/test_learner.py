@@ -342,7 +342,7 @@ def test_steps_that_are_masked_are_no_part_of_the_loss():
         def loss(params):
             return learner.loss(params, learner.initial_carry(params, key), batch, keys, stage_of(learner))[0]
 
-        return jax.value_and_grad(loss)(params)
+        return jax.jit(jax.value_and_grad(loss))(params)
 
     found, expected = loss_and_gradient(batch._replace(mask=mask)), loss_and_gradient(short)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)

@@ -55,7 +55,7 @@ def test_a_task_may_reward_another_log_likelihood():
         def loss(params):
             return learner.loss(params, learner.initial_carry(params, KEYS[0]), batch, KEYS[1], stage)[0]
 
-        return jax.grad(loss)(params)
+        return jax.jit(jax.grad(loss))(params)
 
     one, two = gradient(plain), gradient(doubled)
     agents = [nnx.to_pure_dict(grads)["stack"]["layers"][0]["cell"].pop("agent") for grads in (one, two)]

@@ -45,7 +45,7 @@ def gradient(learner, params, batch, stage):
     def loss(params):
         return learner.loss(params, learner.initial_carry(params, KEY), batch, KEY, stage)[0]
 
-    return nnx.to_pure_dict(jax.grad(loss)(params))
+    return nnx.to_pure_dict(jax.jit(jax.grad(loss))(params))
 
 
 def leaves(tree):
@@ -84,7 +84,7 @@ def test_the_cost_of_updates_is_in_the_gradient_of_skip_rnn():
         )
         return jnp.where(counts, output.decisions[1].update, 0).sum() / len(batch.mask)
 
-    expected = leaves(nnx.to_pure_dict(jax.grad(reads)(params)))
+    expected = leaves(nnx.to_pure_dict(jax.jit(jax.grad(reads))(params)))
     a, b = (leaves(gradient(own, params, batch, one(own.stage(0)))) for own in (free, paid))
     assert max(np.abs(leaf).max() for leaf in expected) > 1e-3
     for without, with_cost, cost in zip(a, b, expected, strict=True):
@@ -116,7 +116,7 @@ def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
         of_row = output.decisions[1].log_prob.sum(axis=1) * jax.lax.stop_gradient(reward)
         return -jnp.where(batch.mask, of_row, 0).mean()
 
-    expected = nnx.to_pure_dict(jax.grad(scores)(params))["stack"]["layers"][1]["cell"]["agent"]
+    expected = nnx.to_pure_dict(jax.jit(jax.grad(scores))(params))["stack"]["layers"][1]["cell"]["agent"]
     for a, b in zip(leaves(found["stack"]["layers"][1]["cell"]["agent"]), leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
     assert max(np.abs(leaf).max() for leaf in leaves(expected)) > 1e-3

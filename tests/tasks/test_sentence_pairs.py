@@ -69,7 +69,7 @@ def test_pairs_are_learnt_and_scored_in_their_order():
     def loss(params):
         return learner.loss(params, learner.initial_carry(params, key), batch, key, stage)[0]
 
-    grads = nnx.to_pure_dict(jax.grad(loss)(params))
+    grads = nnx.to_pure_dict(jax.jit(jax.grad(loss))(params))
     for part in ("embedding", "product", "difference", "softmax"):
         assert any(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads[part]))
     assert np.abs(grads["stack"]["layers"][0]["cell"]["agent"]["w_out"]).max() > 0
