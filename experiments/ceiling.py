@@ -50,8 +50,7 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     Nothing is written into the run folder.
 
     Raises:
-        UserError: the model makes no choices, or none that could be told or exchanged, or the data is not
-            that of the run.
+        UserError: the model makes no choices, or the data is not that of the run.
     """
     keep_freed_memory()
     keep_compiled_programs()
@@ -78,13 +77,10 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
             back = same_word(words, actions[..., 0], counts, max_skip=learner.skips[layer].max_skip)
             print(f"the agent goes back to the same word at {back}")
     if not found.experiment.choices_matter(name):
-        nothing = (
-            f"whatever {name} chooses, it says the same: no state enters by choice (λ = 0), and no word is "
-            "copied by it alone: there is nothing to be exchanged"
+        print(
+            f"Nothing to be exchanged: whatever {name} chooses, it says the same. No state enters by choice "
+            "(λ = 0), and no word is copied by it alone."
         )
-        if not (others or of_words):
-            raise UserError(nothing)
-        print(nothing)
         return
     pieces = exchanged(
         learner,

@@ -1,10 +1,7 @@
 """The command `ceiling` on finished runs of every kind."""
 
-import json
-import shutil
-
 import pytest
-from commands import COMMANDS, assert_user_error, load, snapshot
+from commands import COMMANDS, assert_user_error, snapshot
 
 
 @pytest.mark.parametrize("name", ["ptb", pytest.param("numbers", marks=pytest.mark.slow)])
@@ -48,8 +45,3 @@ def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbe
     numbers = (COMMANDS["number_prediction"], "ceiling", "--run-dir", finished_numbers.folder)
     outcome = command(*numbers)
     assert outcome.status == 2 and outcome.err.splitlines()[-1].startswith("error: 20 choices are too few")
-    weightless = shutil.copytree(finished_numbers.folder, tmp_path / "weightless")
-    config = load(weightless / "config.json")
-    config["settings"]["agent"]["mix"] = 0.0
-    (weightless / "config.json").write_text(json.dumps(config))
-    assert_user_error(command(*numbers[:-1], weightless), "whatever dynamic:10 chooses, it says the same")

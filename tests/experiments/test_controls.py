@@ -63,7 +63,7 @@ def test_there_is_nothing_to_exchange_where_no_choice_enters(command, corpus_fol
     assert outcome.status == 0, outcome.err
     text = " ".join(outcome.out.split())
     assert "the agent goes back to the same word at " in text and "by a probe" not in text
-    assert "whatever dynamic:4 chooses, it says the same" in text
+    assert "Nothing to be exchanged: whatever dynamic:4 chooses, it says the same." in text
 
 
 @pytest.mark.slow
