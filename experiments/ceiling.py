@@ -1,7 +1,7 @@
 """Whether an agent has anything to learn: the command `ceiling`, of finished models that sample choices."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from experiments.console import wide_console
 from experiments.experiment import Data
 from experiments.trained import Finished, Trained, check_data, data_of, finished_models, one_of
 
+_Piece = TypeVar("_Piece", Chosen, Exchanged, Ways)
 _SHOWN = 10  # of so many constants, and of so many states that a probe sees, is told
 
 
@@ -68,7 +69,7 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     of_words = isinstance(learner.task, LanguageModelling)
     if others or of_words:
         pieces = chosen(learner, several, trained.policy, flags.split, layer=layer, rows=max(2, flags.rows))
-        pieces = _until(pieces, flags.steps)
+        pieces = list(_until(pieces, flags.steps, "reading choices"))
         if others:
             actions = np.concatenate([piece.actions[piece.counts] for piece in pieces])[: flags.steps]
             print(f"{len(several)} agents, two by two, agree on {agreement(actions)}")
@@ -170,36 +171,28 @@ def _others(found: Finished, own: Trained, data: Data, beside: Sequence[str]) ->
     return others
 
 
-def _until(pieces: Iterator[Chosen], limit: int) -> list[Chosen]:
-    """As many pieces as have so many choices that count, or all."""
-    found, count = [], 0
-    with Progress(limit, "reading choices") as progress:
+def _until(pieces: Iterator[_Piece], limit: int, label: str) -> Iterator[_Piece]:
+    """Yields as many pieces as have so many losses or choices that count, or all, as NumPy's arrays."""
+    count = 0
+    with Progress(limit, label) as progress:
         for piece in pieces:
-            found.append(jax.tree.map(np.asarray, piece))
-            new = int(found[-1].counts.sum())
+            piece = jax.tree.map(np.asarray, piece)
+            new = int((piece.count if isinstance(piece, Ways) else piece.counts).sum())
             progress.advance(min(new, limit - count))
             count += new
+            yield piece
             if count >= limit:
                 break
         progress.advance(max(0, limit - count))  # the split may have fewer
-    return found
 
 
 def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:
     """Reads until so many choices are examined."""
-    parts, paths, count = [], [], 0
-    with Progress(limit, "examining") as progress:
-        for piece in pieces:
-            piece = Exchanged(*map(np.asarray, piece))
-            where = piece.counts
-            parts.append([part[where] for part in (piece.losses, piece.taken, piece.x, piece.before)])
-            paths.append(np.stack([piece.path, piece.best], axis=-1)[where.any(axis=1)])
-            new = min(int(where.sum()), limit - count)
-            count += new
-            progress.advance(new)
-            if count == limit:
-                break
-        progress.advance(limit - count)  # the split may have fewer
+    parts, paths = [], []
+    for piece in _until(pieces, limit, "examining"):
+        where = piece.counts
+        parts.append([part[where] for part in (piece.losses, piece.taken, piece.x, piece.before)])
+        paths.append(np.stack([piece.path, piece.best], axis=-1)[where.any(axis=1)])
     losses, taken, x, before = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
     states = before.shape[1]
     seen = {
@@ -212,14 +205,8 @@ def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:
 def _whole(pieces: Iterator[Ways], limit: int) -> tuple[Float[np.ndarray, " ways"], float]:
     """The mean loss of each way to choose, and of how many losses that is."""
     total, count = 0.0, 0
-    with Progress(limit, "reading in other ways") as progress:
-        for piece in pieces:
-            total, new = total + np.asarray(piece.losses, np.float64).sum(axis=0), float(piece.count.sum())
-            progress.advance(min(new, max(0, limit - count)))
-            count += new
-            if count >= limit:
-                break
-        progress.advance(max(0, limit - count))  # the split may have fewer
+    for piece in _until(pieces, limit, "reading in other ways"):
+        total, count = total + piece.losses.astype(np.float64).sum(axis=0), count + float(piece.count.sum())
     return total / count, count
 
 

@@ -1,7 +1,7 @@
 """Calls as one compiled program: op by op, every operation is a program that is compiled by itself."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import jax
 import numpy as np
@@ -15,27 +15,23 @@ def compiled(function: Callable) -> Callable:
 
     A module is taken as it is at each call; what the call changes in it is lost.
     """
-    programs: dict[Any, Callable] = {}
 
     def call(*args, **kwargs):
-        module = nnx.split(function) if isinstance(function, nnx.Module) else None
+        definition, state = nnx.split(function) if isinstance(function, nnx.Module) else (function, None)
         leaves, tree = jax.tree.flatten((args, kwargs))
-        traced = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
-        static = tuple(None if of else leaf for leaf, of in zip(leaves, traced, strict=True))
-        known = (tree, static, module and module[0])
-
-        def run(arrays, state):
-            rest = iter(arrays)
-            merged = [next(rest) if of else leaf for leaf, of in zip(static, traced, strict=True)]
-            args, kwargs = jax.tree.unflatten(tree, merged)
-            return (nnx.merge(module[0], state) if module else function)(*args, **kwargs)
-
-        if known not in programs:
-            programs[known] = jax.jit(run)
-        arrays = [leaf for leaf, of in zip(leaves, traced, strict=True) if of]
-        return programs[known](arrays, module and module[1])
+        arrays = [leaf if isinstance(leaf, jax.Array | np.ndarray) else None for leaf in leaves]
+        others = tuple(leaf if array is None else None for leaf, array in zip(leaves, arrays, strict=True))
+        return _program(definition, tree, others, state, arrays)
 
     return call
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _program(definition, tree, others, state, arrays):
+    """The call, of what stands in `arrays` or else in `others`."""
+    leaves = [other if array is None else array for array, other in zip(arrays, others, strict=True)]
+    args, kwargs = jax.tree.unflatten(tree, leaves)
+    return (definition if state is None else nnx.merge(definition, state))(*args, **kwargs)
 
 
 unroll = compiled(F.unroll)

@@ -170,7 +170,7 @@ def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path)
 @pytest.mark.parametrize(
     ("kind", "devices", "way"),
     [
-        pytest.param("classification", 2, "jit", marks=pytest.mark.slow),
+        ("classification", 2, "jit"),
         *(("language modelling", 4, way) for way in ("jit", "pmap")),
     ],
 )

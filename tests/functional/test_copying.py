@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 from dynskip_jax import functional as F
 
 BATCH, TIME, K, VOCABULARY = 3, 7, 4, 5
-mixed, chosen = map(compiled, (F.copied_log_likelihood, F.chosen_log_likelihood))
+mixed, chosen, mixture = map(compiled, (F.copied_log_likelihood, F.chosen_log_likelihood, F.copied_log_probs))
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ CHOICES = st.sampled_from([(1, 1), (2, 1), (2, 2), (6, 1), (6, 6)])
 def test_the_mixture_is_its_definition_and_sums_to_one(seed, choices, empty):
     with jax.enable_x64(True):
         copies, log_probs = problem(seed, choices[0], empty, choices[1])
-        found = np.exp(compiled(F.copied_log_probs)(copies, log_probs))
+        found = np.exp(mixture(copies, log_probs))
         expected = np.einsum("btk,kbtw->btw", copies.weights, oracle(copies, np.asarray(log_probs)))
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-9)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from flax import nnx
 from marks import and_slow
 
@@ -71,14 +72,8 @@ MODELS = {
 
 
 def read(model, tokens, lengths, keys, deterministic):
-    """One compiled program: the many small ones of a call outside of `jit` take longer."""
-
-    @nnx.jit
-    def call(model, tokens, lengths, keys):
-        return model(tokens, seq_lengths=lengths, rngs=keys, deterministic=deterministic)
-
     lengths = None if lengths is None else jnp.asarray(lengths)
-    return call(model, as_jax(tokens), lengths, keys)
+    return compiled(model)(as_jax(tokens), seq_lengths=lengths, rngs=keys, deterministic=deterministic)
 
 
 @pytest.mark.parametrize("training", and_slow([False, True], bool))
