@@ -61,7 +61,7 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
         raise UserError(f"{run.path} has no checkpoints to read parameters from: name another run folder")
     if restored.skipped:
         raise UserError(
-            f"{restored.skipped[0].partition('; using')[0]}, and an older one may hold other parameters than "
+            f"{restored.skipped[0]}, and an older one may hold other parameters than "
             "those of result.json: restore it, or delete it to go on with the older one"
         )
     return restored.state["best"]

@@ -274,7 +274,7 @@ def test_damaged_checkpoint_is_skipped_and_replaced(two, damage, capfd):
         assert (restored.step, restored.meta) == (6, {"epoch": 6})
         assert_identical(restored.state, make_state(6))
         (line,) = restored.skipped
-        assert line.startswith(f"checkpoint 7 in {two} is unreadable (") and line.endswith("); using 6")
+        assert line.startswith(f"checkpoint 7 in {two} is unreadable (") and line.endswith(")")
         assert "\n" not in line
         checkpoints.save(7, make_state(70), {"epoch": 70})
     with Checkpoints(two) as checkpoints:
