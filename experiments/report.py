@@ -171,13 +171,20 @@ def draw(found: Found, x: str, y: str, path: str) -> None:
     """
     from dynskip_jax.analysis import plots
 
-    groups: dict[str, list] = {}
+    points: dict[str, list[Row]] = {}
     levels = {}
     for row in found.rows:
         if x in row.metrics and y in row.metrics:
-            groups.setdefault(row.model, []).append((row.label, row.metrics[x], row.metrics[y]))
+            points.setdefault(row.model, []).append(row)
         elif y in row.metrics:
             levels[row.name] = row.metrics[y]
+    groups = {}
+    for model, rows in points.items():
+        several = len({row.folder for row in rows}) > 1  # else the folder tells none from another
+        labels = [", ".join(filter(None, (row.label, row.folder if several else ""))) for row in rows]
+        groups[model] = [
+            (label, row.metrics[x], row.metrics[y]) for label, row in zip(labels, rows, strict=True)
+        ]
     headings = [found.heading(metric)[0] for metric in (x, y)]
     title = f"{headings[1]} over {headings[0]}"
     plots.metric_over_metric(groups, path, title, x_label=headings[0], y_label=headings[1], levels=levels)
@@ -201,7 +208,8 @@ def _rows(model: str, folder: str, row: Mapping[str, Any], dataset: Mapping[str,
             (dataset["name"], dataset["fingerprint"]),
             row["parameters"],
             model,
-            ", ".join(filter(None, (name.removeprefix(model).removeprefix(", "), folder))),
+            name.removeprefix(model).removeprefix(", "),
+            folder,
         )
         for name, value in zip(names, values, strict=True)
     ]

@@ -16,7 +16,8 @@ class Row(NamedTuple):
         data: what identifies the data it was trained on.
         parameters: how many it has.
         model: its own name, as in `dynamic:5`.
-        label: what tells it from other rows of that model: settings, and its folder where there are several.
+        label: the settings that its name says beside the model.
+        folder: the short name of its folder; empty where there is one folder alone.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Row(NamedTuple):
     parameters: int
     model: str
     label: str
+    folder: str
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """The values of a metric."""

@@ -228,6 +228,7 @@ def metric_over_metric(
         levels: what has the second metric alone, of each seed, by name: a dashed line at its mean.
     """
     figure, axes = _figure(title)
+    labelled = []
     for index, (name, points) in enumerate(groups.items()):
         found = [(label, *_mean_and_spread(xs), *_mean_and_spread(ys)) for label, xs, ys in points]
         found.sort(key=lambda point: point[1])
@@ -235,8 +236,14 @@ def metric_over_metric(
         axes.errorbar(
             x, y, y_spread, x_spread, color=f"C{index % 10}", label=name, marker="o", capsize=4, lw=1.5
         )
-        for label, *place in zip(labels, x, y, strict=True):
-            axes.annotate(label, place, xytext=(6, -12), textcoords="offset points", fontsize=9, color="0.35")
+        labelled.extend(zip(labels, x, y, strict=True))
+    low, high = axes.get_xlim()
+    for label, *place in labelled:
+        # The right edge would cut off what stands to the right of a point near it.
+        side, offset = ("right", (-6, 4)) if place[0] > low + 0.8 * (high - low) else ("left", (6, -12))
+        axes.annotate(
+            label, place, xytext=offset, textcoords="offset points", fontsize=9, color="0.35", ha=side
+        )
     for index, (name, seeds) in enumerate(levels.items(), len(groups)):
         axes.axhline(_mean_and_spread(seeds)[0], color=f"C{index % 10}", linestyle="--", lw=1.2, label=name)
     axes.set_xlabel(x_label)

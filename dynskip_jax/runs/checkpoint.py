@@ -184,8 +184,7 @@ class Checkpoints:
             self._intact[step] = document["sha256"]
             state = jax.tree.unflatten(jax.tree.structure(like), map(_like, data, jax.tree.leaves(like)))
             skipped = tuple(
-                f"checkpoint {bad} in {self.directory} is unreadable ({reason})"
-                for bad, reason in failures
+                f"checkpoint {bad} in {self.directory} is unreadable ({reason})" for bad, reason in failures
             )
             return Restored(step, state, document["meta"], skipped)
         if failures:

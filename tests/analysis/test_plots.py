@@ -162,6 +162,8 @@ def test_metric_over_metric(tmp_path, axes):
     mean = plot.containers[0].lines[0]
     np.testing.assert_allclose(mean.get_xydata(), [[0.1, 0.5], [0.3, 0.8]])
     assert [note.get_text() for note in plot.texts] == ["cost 0", "cost 1", ""]
+    # No label leaves the picture: the one of a point near the right edge stands to its left.
+    assert [note.get_ha() for note in plot.texts] == ["left", "left", "right"]
     assert sorted(texts(plot.get_legend().get_texts())) == ["lstm", "lstm_jump", "skip_rnn"]
     (level,) = (line for line in plot.lines if line.get_linestyle() == "--")
     np.testing.assert_allclose(level.get_ydata(), 0.85)

@@ -113,9 +113,13 @@ def test_what_a_row_says_beside_its_model_is_its_label(monkeypatch):
     plain = dict(seeds=[0], metrics={"y": metrics["y"]}, parameters=1, model="lstm")
     of_data = dict(name="corpus", fingerprint="1")
     rows = report._rows("dynamic:4", "a: b, c", dict(row, model="dynamic:4"), of_data)
+    rows += report._rows("dynamic:4", "e", dict(row, model="dynamic:4"), of_data)
+    rows += report._rows("dynamic:5", "e", dict(row, model="dynamic:5"), of_data)
     rows += report._rows("lstm", "d", plain, of_data)
     report.draw(report.Found(rows, {}, {}, []), "x", "y", "p.png")
-    assert drawn["dynamic:4"] == [("by content, control: untrained, a: b, c", [1.0], [2.0])]
+    labels = [label for label, *_ in drawn["dynamic:4"]]
+    assert labels == ["by content, control: untrained, a: b, c", "by content, control: untrained, e"]
+    assert drawn["dynamic:5"] == [("by content, control: untrained", [1.0], [2.0])]
     assert drawn["levels"] == {"d: lstm": [2.0]}
 
 
@@ -207,7 +211,7 @@ def test_without_the_library_event_files_are_an_error_of_one_line(
 
 
 def line_of(name, metric, form, values, fingerprint="1" * 64, base=None):
-    row = Row(name, range(len(values)), {metric: values}, ("corpus_a", fingerprint), 10, name, "")
+    row = Row(name, range(len(values)), {metric: values}, ("corpus_a", fingerprint), 10, name, "", "")
     difference = base and paired_difference(dict(enumerate(values)), dict(enumerate(base)))
     return Line(row, metric, metric.replace("_", " "), form, t_interval(values), difference)
 
