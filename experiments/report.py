@@ -171,20 +171,14 @@ def draw(found: Found, x: str, y: str, path: str) -> None:
     """
     from dynskip_jax.analysis import plots
 
-    points: dict[str, list[Row]] = {}
-    levels = {}
-    for row in found.rows:
-        if x in row.metrics and y in row.metrics:
-            points.setdefault(row.model, []).append(row)
-        elif y in row.metrics:
-            levels[row.name] = row.metrics[y]
-    groups = {}
-    for model, rows in points.items():
-        several = len({row.folder for row in rows}) > 1  # else the folder tells none from another
-        labels = [", ".join(filter(None, (row.label, row.folder if several else ""))) for row in rows]
-        groups[model] = [
-            (label, row.metrics[x], row.metrics[y]) for label, row in zip(labels, rows, strict=True)
-        ]
+    points = [row for row in found.rows if x in row.metrics and y in row.metrics]
+    levels = {row.name: row.metrics[y] for row in found.rows if x not in row.metrics and y in row.metrics}
+    folders = {row.model: {other.folder for other in points if other.model == row.model} for row in points}
+    groups: dict[str, list] = {}
+    for row in points:
+        folder = row.folder if len(folders[row.model]) > 1 else ""  # one folder tells none from another
+        label = ", ".join(filter(None, (row.label, folder)))
+        groups.setdefault(row.model, []).append((label, row.metrics[x], row.metrics[y]))
     headings = [found.heading(metric)[0] for metric in (x, y)]
     title = f"{headings[1]} over {headings[0]}"
     plots.metric_over_metric(groups, path, title, x_label=headings[0], y_label=headings[1], levels=levels)
