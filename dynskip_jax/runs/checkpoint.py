@@ -1,9 +1,13 @@
 """Checkpoints: saving a training state with Orbax and restoring the newest one that is intact."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
+import os
+import re
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +26,7 @@ from dynskip_jax.errors import UserError
 
 _STRUCTURE = ("path", "shape", "dtype")  # what has to agree between a checkpoint and the state asked for
 _LAYOUT = "named"  # of the document; what the versions before named arrays wrote has none
+_ROOM = 2**20  # bytes that a checkpoint may take on disk beyond those of its arrays
 
 
 class Restored(NamedTuple):
@@ -115,6 +120,7 @@ class Checkpoints:
 
         Raises:
             TypeError: `meta` does not fit into JSON, or a leaf of `state` is not an array or a number.
+            OSError: it cannot be written, for instance because the disk is full; those saved before stay.
         """
         meta = self._processes.agree(json.loads(json.dumps(meta)))
         leaves = _describe(state)
@@ -127,6 +133,7 @@ class Checkpoints:
         exists = self._processes.agree(step in self._steps())
         if exists and self._intact.get(step) == digest:
             return
+        self._check_room(sum(array.nbytes for array in data))
         # Checkpoints that could not be read go first: they would take the place of good ones in `keep`.
         for old in self._unreadable | ({step} if exists else set()):
             self._delete(old)
@@ -135,7 +142,7 @@ class Checkpoints:
         items = {"document": ocp.args.JsonSave(document)}
         if arrays:
             items["state"] = ocp.args.PyTreeSave(arrays)
-        with _quiet():
+        with _quiet(), _system_errors():
             self._manager.save(step, args=ocp.args.Composite(**items), force=True)
         self._intact[step] = digest
 
@@ -271,6 +278,11 @@ class Checkpoints:
             "run with the settings it was saved with, or choose another --run-dir"
         )
 
+    def _check_room(self, nbytes: int) -> None:
+        # Asked beforehand: when one of several concurrent writes fails, TensorStore prints tracebacks.
+        if self._processes.agree(shutil.disk_usage(self.directory).free < nbytes + _ROOM):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
+
     def _delete(self, step: int) -> None:
         with _quiet():
             self._manager.reload()
@@ -394,6 +406,19 @@ def _reason(error: Exception) -> str:
         return error.strerror
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 120 else text[:119] + "…"
+
+
+@contextlib.contextmanager
+def _system_errors() -> Iterator[None]:
+    """Raises as an `OSError` what the system told TensorStore, which says it in a ValueError's text."""
+    try:
+        yield
+    except ValueError as error:
+        found = re.search(r"os_error_code='(\d+)'", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number)) from error
 
 
 @contextlib.contextmanager

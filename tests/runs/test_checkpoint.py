@@ -1,9 +1,12 @@
 """Checkpoints come back bit by bit, and damaged ones are noticed, skipped and replaced."""
 
+import errno
 import os
+import resource
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -328,6 +331,35 @@ def test_failed_save_leaves_the_older_ones_and_can_be_repeated(two, monkeypatch,
         if reopen:
             checkpoints.save(8, make_state(80), {})
         assert_identical(checkpoints.restore_latest(make_state()).state, make_state(80))
+
+
+def test_without_room_nothing_is_begun(two, monkeypatch, capfd):
+    size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(make_state().params))
+    with Checkpoints(two) as checkpoints:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match=str(two)) as caught:
+            patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+            checkpoints.save(8, make_state(8), {})
+        assert caught.value.errno == errno.ENOSPC
+        assert sorted(p.name for p in two.iterdir()) == ["6", "7"]
+        checkpoints.save(8, make_state(8), {})
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_the_system_says_of_an_array_that_cannot_be_written_is_raised(tmp_path):
+    small, large = jnp.ones(3), jax.random.normal(jax.random.key(0), (64, 100))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, small, {})
+        with pytest.raises(OSError) as caught:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (large.nbytes // 2, before[1]))  # of any file
+            try:
+                checkpoints.save(2, large, {})
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert caught.value.errno == errno.EFBIG
+        assert_identical(checkpoints.restore_latest(small).state, small)
+        checkpoints.save(2, large, {})
+        assert_identical(checkpoints.restore_latest(large).state, large)
 
 
 def test_saving_the_same_again_keeps_the_checkpoint_and_something_else_replaces_it(tmp_path):
