@@ -450,7 +450,9 @@ class Experiment:
 
     def make_optimizer(self, model: str) -> optax.GradientTransformation:
         """Returns the direction of descent."""
-        return make_optimizer(self.optimizer, clip=self.settings.training.clip)
+        return make_optimizer(
+            self.optimizer, clip=self.settings.training.clip, agents_apart=self.skip(model).is_stochastic
+        )
 
     def config(self, model: str, data: Data) -> dict[str, Any]:
         """Returns what a run folder has to agree with, to be resumed."""

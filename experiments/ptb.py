@@ -25,8 +25,8 @@ from experiments.command_line import Command, Subcommand
 from experiments.settings import MAX_SEED, Agent, Data, Model, Numbers, Settings, Training
 from experiments.text import EXPLAIN, TextFlags
 
-# What the agents of presets that fit a CPU are trained with: an Adam of their own, so that REINFORCE's noise
-# takes no share of the clipping norm, and the network's updates are those of the baselines.
+# What the agents of presets that fit a CPU are trained with: an Adam of their own, since gradient descent
+# with the network's rate moves them by a whole clipping norm in each step.
 _AGENT = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch", mix=0.5)
 
 # What the medium models of Zaremba et al. (2014) and of those who follow them share.
@@ -255,7 +255,9 @@ class LanguageModelTraining(Training):
     """For how long and how fast."""
 
     learning_rate: Numbers = setting(1.0, "Initial learning rate.", above=0, sweep=True)
-    clip: float | None = setting(5.0, "Largest norm of the gradient.", above=0)
+    clip: float | None = setting(
+        5.0, "Largest norm of the gradient, and by itself of that of agents that sample.", above=0
+    )
     num_steps: int = setting(35, "Steps of truncated back-propagation.", at_least=1)
     random_lengths: bool = setting(False, "Segments have random lengths around that.")
     decay: float = setting(

@@ -189,6 +189,7 @@ class PTB(Experiment):
         """See `Experiment`."""
         training, rate = self.settings.training, self.settings.agent.agent_learning_rate
         untrained = self.is_untrained(model)
+        is_rewarded = self.skip(model).is_stochastic and not untrained
         if rate is not None and isinstance(training.learning_rate, tuple):
             raise UserError(
                 "a sweep over --learning-rate needs agents that share the network's optimizer: give "
@@ -199,7 +200,8 @@ class PTB(Experiment):
             clip=training.clip,
             weight_decay=training.weight_decay,
             # Attention is a part of the network like any other: its MLP is trained as that is.
-            agent_learning_rate=rate if self.skip(model).is_stochastic and not untrained else None,
+            agents_apart=is_rewarded,
+            agent_learning_rate=rate if is_rewarded else None,
             learning_rate=1.0 if rate is None else training.learning_rate,
             # Where words are copied, an agent has a gradient beside its rewards.
             frozen=("agent",) if untrained else (),

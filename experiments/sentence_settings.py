@@ -6,8 +6,8 @@ from typing import Literal
 from dynskip_jax.settings import setting
 from experiments.settings import Data, EvenAgent, Model, Settings, Training
 
-# What agents are trained with where the paper is left: an Adam of their own, so that REINFORCE's noise takes
-# no share of the clipping norm, and an entropy that does not outweigh the one reward of a long text.
+# What agents are trained with where the paper is left: an Adam with a rate of their own, and an entropy that
+# does not outweigh the one reward of a long text.
 AGENT = dict(agent_learning_rate=0.001, baseline="batch", entropy="exact", entropy_coef=0.001)
 
 

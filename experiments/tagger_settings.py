@@ -109,7 +109,9 @@ class TaggerTraining(Training):
 
     epochs: int = setting(20, "Passes over the training data; a run folder's may grow.", at_least=1)
     batch_size: int = setting(20, "Sentences of a training step, of like lengths.", at_least=1)
-    clip: float | None = setting(5.0, "Largest norm of the gradient.", above=0)
+    clip: float | None = setting(
+        5.0, "Largest norm of the gradient, and by itself of that of agents that sample.", above=0
+    )
     patience: int = setting(
         5, "Stop after this many epochs without a better dev result; 0 never stops.", at_least=0
     )
@@ -194,8 +196,8 @@ SUBCOMMANDS = {
     ),
 }
 
-# As the presets of language models that fit a CPU: an Adam of their own, so that REINFORCE's noise takes no
-# share of the clipping norm; a reward at each word, compared with that of the other sentences.
+# As the presets of language models that fit a CPU: an Adam of their own; a reward at each word, compared with
+# that of the other sentences.
 AGENT = dict(
     agent_learning_rate=0.001,
     reward_of="words",

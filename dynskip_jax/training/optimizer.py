@@ -15,6 +15,7 @@ def make_optimizer(
     clip: float | None = None,
     weight_decay: float = 0.0,
     momentum: float = 0.0,
+    agents_apart: bool = False,
     agent_learning_rate: float | None = None,
     learning_rate: float = 1.0,
     frozen: Sequence[str] = (),
@@ -26,9 +27,11 @@ def make_optimizer(
         clip: largest global norm of the gradient; None for no limit.
         weight_decay: this times the parameters is added to the clipped gradient of the network.
         momentum: of plain gradient descent, how much of the direction of the step before is added.
-        agent_learning_rate: None: the agent is one more part of the network, as in the paper. A number:
-            agents have an Adam of their own which begins with this rate and follows the network's schedule,
-            and a noisy score-function gradient then takes no share of the network's clipping norm.
+        agents_apart: the gradients of agents and critics are clipped by a norm of their own. Those of a
+            score function, many times as large as the network's, would leave it little of a joint norm, and
+            another share in each batch. False for agents that learn as the rest of the network does.
+        agent_learning_rate: None: agents have the network's kind of optimizer, and its rate. A number: an Adam
+            of their own, clipped apart, which begins with this rate and follows the network's schedule.
         learning_rate: the network's initial rate, which the loop multiplies all by.
         frozen: names of modules whose parameters stay as they are; they have no part in clipping.
     """
@@ -52,6 +55,8 @@ def make_optimizer(
     if agent_learning_rate is not None:
         own_rate = optax.scale(agent_learning_rate / learning_rate)
         groups["agent"] = optax.chain(direction("adam", 0.0), own_rate)
+    elif agents_apart:
+        groups["agent"] = direction(kind, weight_decay)
     if frozen:
         groups["frozen"] = optax.set_to_zero()
     if len(groups) == 1:

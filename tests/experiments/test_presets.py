@@ -1,6 +1,7 @@
 """Presets: what the released code does, what the papers say, and that it reaches what is trained."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -11,7 +12,8 @@ from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.stage import Sweep
-from experiments import number_prediction, ptb, settings, train
+from experiments import agreement, conll2003, imdb, number_prediction, ptb, settings, sst, train
+from experiments.cli import imported
 from experiments.number_prediction_experiment import NumberPrediction
 from experiments.ptb_experiment import PTB
 
@@ -233,6 +235,37 @@ def test_released_baselines_have_three_layers_too():
         learner, _ = build_ptb("released", model)
         assert len(learner.skips) == 3
         assert [skip.max_skip for skip in learner.skips[:2]] == [1, 1]
+
+
+# --- What is clipped ---
+
+
+@pytest.mark.parametrize(
+    ("module", "preset", "model"),
+    [
+        (ptb, "paper", "dynamic:5"),
+        (ptb, "small", "dynamic:5"),
+        (number_prediction, "two_hops", "dynamic:10"),
+        (agreement, "relaxed", "dynamic:19"),
+        (conll2003, "paper", "dynamic:5"),
+        (imdb, "paper", "dynamic:3"),
+        (sst, "paper", "dynamic:3"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value).split(".")[-1],
+)
+def test_what_a_score_function_trains_takes_no_share_of_the_networks_norm(module, preset, model):
+    experiment = imported(module.COMMAND.experiment)(resolved(module.COMMAND, preset))
+    params = {"w": jnp.ones(2), "agent": {"w": jnp.ones(2)}}
+
+    def moved(model, agents_gradient):
+        optimizer = experiment.make_optimizer(model)
+        gradient = {"w": jnp.array([30.0, 40.0]), "agent": {"w": jnp.full(2, agents_gradient)}}
+        return optimizer.update(gradient, optimizer.init(params), params)[0]["w"]
+
+    np.testing.assert_array_equal(moved(model, 1e6), moved(model, 0.0))
+    # Attention learns as the rest of the network does. (Adam's first step does not tell how large it was.)
+    if module in (ptb, conll2003, sst):
+        assert abs(moved("attention:3", 1e6)).max() < 1e-2 * abs(moved("attention:3", 0.0)).max()
 
 
 # --- The papers' presets ---

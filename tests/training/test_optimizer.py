@@ -66,9 +66,10 @@ def test_enormous_agent_gradient_takes_the_networks_share_of_a_joint_norm():
     assert norm(swamped) < 1e-4 * norm(usual)
 
 
+@pytest.mark.parametrize("options", [dict(agents_apart=True), dict(agent_learning_rate=0.01)], ids=str)
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_agent_with_an_optimizer_of_its_own_does_not_touch_the_network(kind):
-    optimizer = make_optimizer(kind, clip=1.0, agent_learning_rate=0.01)
+def test_agent_clipped_apart_does_not_touch_the_network(kind, options):
+    optimizer = make_optimizer(kind, clip=1.0, **options)
     usual, swamped, still = (
         direction(optimizer, grads_of(0, agent_scale=scale)) for scale in (1.0, 1e6, 0.0)
     )
@@ -80,6 +81,18 @@ def test_agent_with_an_optimizer_of_its_own_does_not_touch_the_network(kind):
     for updates in (usual, swamped, still):
         for update, wanted in zip(network(updates), expected, strict=True):
             np.testing.assert_array_equal(update, wanted)
+
+
+def test_agents_apart_are_moved_as_the_network_is_by_their_own_clipped_gradient():
+    optimizer = make_optimizer("sgd", clip=1.0, momentum=0.5, weight_decay=0.25, agents_apart=True)
+    state, expected = optimizer.init(PARAMS), np.zeros(3)
+    for seed, scale in enumerate((0.1, 1e4)):
+        grads = grads_of(seed, scale)
+        updates, state = optimizer.update(grads, state, PARAMS)
+        gradient = agent(grads)
+        # As of the network: what is decayed is added after clipping, and momentum takes the place of both.
+        expected = 0.5 * expected + gradient * min(1.0, 1.0 / norm([gradient])) + 0.25
+        np.testing.assert_allclose(agent(updates), expected, rtol=1e-5)
 
 
 def test_agents_own_adam_has_its_own_rate_and_clipping():
