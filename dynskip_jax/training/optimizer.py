@@ -30,8 +30,8 @@ def make_optimizer(
         agents_apart: the gradients of agents and critics are clipped by a norm of their own. Those of a
             score function, many times as large as the network's, would leave it little of a joint norm, and
             another share in each batch. False for agents that learn as the rest of the network does.
-        agent_learning_rate: None: agents have the network's kind of optimizer, and its rate. A number: an Adam
-            of their own, clipped apart, which begins with this rate and follows the network's schedule.
+        agent_learning_rate: None: agents have the network's kind of optimizer, and its rate. A number: an
+            Adam of their own, clipped apart, which begins with this rate and follows the network's schedule.
         learning_rate: the network's initial rate, which the loop multiplies all by.
         frozen: names of modules whose parameters stay as they are; they have no part in clipping.
     """
