@@ -451,8 +451,15 @@ class Experiment:
     def make_optimizer(self, model: str) -> optax.GradientTransformation:
         """Returns the direction of descent."""
         return make_optimizer(
-            self.optimizer, clip=self.settings.training.clip, agents_apart=self.skip(model).is_stochastic
+            self.optimizer, clip=self.settings.training.clip, agents_apart=self.agents_apart(model)
         )
+
+    def agents_apart(self, model: str) -> bool:
+        """Says whether agents are clipped by a norm of their own: where a score function alone trains them.
+
+        While choices are relaxed an agent's gradient is a part of the network's, as attention's is.
+        """
+        return self.skip(model).is_stochastic and self.settings.agent.relaxation == "none"
 
     def config(self, model: str, data: Data) -> dict[str, Any]:
         """Returns what a run folder has to agree with, to be resumed."""

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from dynskip_jax.settings import setting
 from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command, Subcommand
-from experiments.settings import MAX_SEED, Agent, Data, Model, Numbers, Settings, Training
+from experiments.settings import CLIP, MAX_SEED, Agent, Data, Model, Numbers, Settings, Training
 from experiments.text import EXPLAIN, TextFlags
 
 # What the agents of presets that fit a CPU are trained with: an Adam of their own, since gradient descent
@@ -255,9 +255,7 @@ class LanguageModelTraining(Training):
     """For how long and how fast."""
 
     learning_rate: Numbers = setting(1.0, "Initial learning rate.", above=0, sweep=True)
-    clip: float | None = setting(
-        5.0, "Largest norm of the gradient, and by itself of that of agents that sample.", above=0
-    )
+    clip: float | None = setting(5.0, CLIP, above=0)
     num_steps: int = setting(35, "Steps of truncated back-propagation.", at_least=1)
     random_lengths: bool = setting(False, "Segments have random lengths around that.")
     decay: float = setting(

@@ -188,8 +188,6 @@ class PTB(Experiment):
     def make_optimizer(self, model: str) -> optax.GradientTransformation:
         """See `Experiment`."""
         training, rate = self.settings.training, self.settings.agent.agent_learning_rate
-        untrained = self.is_untrained(model)
-        is_rewarded = self.skip(model).is_stochastic and not untrained
         if rate is not None and isinstance(training.learning_rate, tuple):
             raise UserError(
                 "a sweep over --learning-rate needs agents that share the network's optimizer: give "
@@ -200,11 +198,11 @@ class PTB(Experiment):
             clip=training.clip,
             weight_decay=training.weight_decay,
             # Attention is a part of the network like any other: its MLP is trained as that is.
-            agents_apart=is_rewarded,
-            agent_learning_rate=rate if is_rewarded else None,
+            agents_apart=self.agents_apart(model),
+            agent_learning_rate=rate if self.skip(model).is_stochastic else None,
             learning_rate=1.0 if rate is None else training.learning_rate,
             # Where words are copied, an agent has a gradient beside its rewards.
-            frozen=("agent",) if untrained else (),
+            frozen=("agent",) if self.is_untrained(model) else (),
         )
 
     def check_models(self, models: Sequence[str]) -> None:

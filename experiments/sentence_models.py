@@ -127,14 +127,13 @@ class SentenceExperiment(Experiment):
     def make_optimizer(self, model: str) -> optax.GradientTransformation:
         """See `Experiment`."""
         training, rate = self.settings.training, self.settings.agent.agent_learning_rate
-        is_stochastic = self.skip(model).is_stochastic
         return make_optimizer(
             training.optimizer,
             clip=training.clip,
             weight_decay=training.weight_decay,
             # Attention is a part of the network like any other, and so is Skip RNN's gate.
-            agents_apart=is_stochastic,
-            agent_learning_rate=rate if is_stochastic else None,
+            agents_apart=self.agents_apart(model),
+            agent_learning_rate=rate if self.skip(model).is_stochastic else None,
             learning_rate=1.0 if rate is None else training.learning_rate,
             frozen=() if self.settings.model.train_embeddings else ("embedding",),
         )

@@ -10,6 +10,7 @@ from dynskip_jax.settings import check, field_types, setting
 from dynskip_jax.training.agent_settings import AgentSettings
 
 MAX_SEED = 2**32 - 1  # beyond, JAX would repeat the keys of others
+CLIP = "Largest norm of the gradient, and by itself of that of agents that reinforcement alone trains."  # --clip's help
 Numbers = float | tuple[float, ...]  # a number, or several to be tried in one program
 WholeNumbers = int | tuple[int, ...]
 
@@ -155,9 +156,7 @@ class Training:
     epochs: int = setting(1, "Passes over the training data; a run folder's may grow.", at_least=1)
     batch_size: int = setting(20, "Sequences of a training step.", at_least=1)
     learning_rate: Numbers = setting(0.001, "Initial learning rate.", above=0, sweep=True)
-    clip: float | None = setting(
-        None, "Largest norm of the gradient, and by itself of that of agents that sample.", above=0
-    )
+    clip: float | None = setting(None, CLIP, above=0)
     patience: int = setting(
         0, "Stop after this many epochs without a better dev result; 0 never stops.", at_least=0
     )

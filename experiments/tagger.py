@@ -241,7 +241,6 @@ class TaggerExperiment(Experiment):
     def make_optimizer(self, model: str) -> optax.GradientTransformation:
         """See `Experiment`."""
         training, rate = self.settings.training, self.settings.agent.agent_learning_rate
-        is_stochastic = self.skip(model).is_stochastic
         if rate is not None and isinstance(training.learning_rate, tuple):
             raise UserError(
                 "a sweep over --learning-rate needs agents that share the network's optimizer: give "
@@ -251,8 +250,8 @@ class TaggerExperiment(Experiment):
             training.optimizer,
             clip=training.clip,
             momentum=training.momentum,
-            agents_apart=is_stochastic,
-            agent_learning_rate=rate if is_stochastic else None,
+            agents_apart=self.agents_apart(model),
+            agent_learning_rate=rate if self.skip(model).is_stochastic else None,
             learning_rate=1.0 if rate is None else training.learning_rate,
         )
 

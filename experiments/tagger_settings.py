@@ -6,7 +6,7 @@ from typing import Literal
 from dynskip_jax.settings import setting
 from experiments.ceiling_flags import CEILING
 from experiments.command_line import Subcommand
-from experiments.settings import Agent, Data, Model, Settings, Training
+from experiments.settings import CLIP, Agent, Data, Model, Settings, Training
 from experiments.text import EXPLAIN, TextFlags
 
 
@@ -109,9 +109,7 @@ class TaggerTraining(Training):
 
     epochs: int = setting(20, "Passes over the training data; a run folder's may grow.", at_least=1)
     batch_size: int = setting(20, "Sentences of a training step, of like lengths.", at_least=1)
-    clip: float | None = setting(
-        5.0, "Largest norm of the gradient, and by itself of that of agents that sample.", above=0
-    )
+    clip: float | None = setting(5.0, CLIP, above=0)
     patience: int = setting(
         5, "Stop after this many epochs without a better dev result; 0 never stops.", at_least=0
     )

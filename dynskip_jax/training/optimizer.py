@@ -33,7 +33,7 @@ def make_optimizer(
         agent_learning_rate: None: agents have the network's kind of optimizer, and its rate. A number: an
             Adam of their own, clipped apart, which begins with this rate and follows the network's schedule.
         learning_rate: the network's initial rate, which the loop multiplies all by.
-        frozen: names of modules whose parameters stay as they are; they have no part in clipping.
+        frozen: names of modules whose parameters stay as they are, agents too; they have no part in clipping.
     """
     kinds = {
         "sgd": optax.identity,
@@ -61,12 +61,12 @@ def make_optimizer(
         groups["frozen"] = optax.set_to_zero()
     if len(groups) == 1:
         return groups["network"]
-    modules = {"agent": ("agent", "critics") if "agent" in groups else (), "frozen": tuple(frozen)}
+    modules = {"frozen": tuple(frozen), "agent": ("agent", "critics") if "agent" in groups else ()}
     return optax.partition(groups, _labels(modules))
 
 
 def _labels(modules: dict[str, tuple[str, ...]]) -> Callable[[Any], Any]:
-    """Names each parameter's group: that of a module which it is below, else the network."""
+    """Names each parameter's group: the first with a module that it is below, else the network."""
 
     def label(path, _):
         names = {getattr(part, "key", None) for part in path}

@@ -83,6 +83,14 @@ def test_agent_clipped_apart_does_not_touch_the_network(kind, options):
             np.testing.assert_array_equal(update, wanted)
 
 
+@pytest.mark.parametrize("options", [{}, dict(agents_apart=True), dict(agent_learning_rate=0.01)], ids=str)
+def test_frozen_agents_stay_and_take_no_share(options):
+    optimizer = make_optimizer("sgd", clip=1.0, frozen=("agent",), **options)
+    updates = direction(optimizer, grads_of(0, agent_scale=1e6))
+    assert not agent(updates).any()
+    np.testing.assert_allclose(norm(network(updates)), 1.0, rtol=1e-5)
+
+
 def test_agents_apart_are_moved_as_the_network_is_by_their_own_clipped_gradient():
     optimizer = make_optimizer("sgd", clip=1.0, momentum=0.5, weight_decay=0.25, agents_apart=True)
     state, expected = optimizer.init(PARAMS), np.zeros(3)
