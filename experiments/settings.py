@@ -10,7 +10,8 @@ from dynskip_jax.settings import check, field_types, setting
 from dynskip_jax.training.agent_settings import AgentSettings
 
 MAX_SEED = 2**32 - 1  # beyond, JAX would repeat the keys of others
-CLIP = "Largest norm of the gradient, and by itself of that of agents that reinforcement alone trains."  # --clip's help
+# What --clip is.
+CLIP = "Largest norm of the gradient, and by itself of that of agents that reinforcement alone trains."
 Numbers = float | tuple[float, ...]  # a number, or several to be tried in one program
 WholeNumbers = int | tuple[int, ...]
 
