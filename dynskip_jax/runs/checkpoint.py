@@ -279,8 +279,10 @@ class Checkpoints:
         )
 
     def _check_room(self, nbytes: int) -> None:
-        # Asked beforehand: when one of several concurrent writes fails, TensorStore prints tracebacks.
-        if self._processes.agree(shutil.disk_usage(self.directory).free < nbytes + _ROOM):
+        # Asked beforehand: when one of several concurrent writes fails, TensorStore prints tracebacks. A file
+        # system that does not know its size says 0.
+        disk = shutil.disk_usage(self.directory)
+        if self._processes.agree(disk.total > 0 and disk.free < nbytes + _ROOM):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
 
     def _delete(self, step: int) -> None:

@@ -337,10 +337,11 @@ def test_without_room_nothing_is_begun(two, monkeypatch, capfd):
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(make_state().params))
     with Checkpoints(two) as checkpoints:
         with monkeypatch.context() as patch, pytest.raises(OSError, match=str(two)) as caught:
-            patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+            patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**9, free=size))
             checkpoints.save(8, make_state(8), {})
         assert caught.value.errno == errno.ENOSPC
         assert sorted(p.name for p in two.iterdir()) == ["6", "7"]
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=0, free=0))  # not known
         checkpoints.save(8, make_state(8), {})
     assert capfd.readouterr() == ("", "")
 
