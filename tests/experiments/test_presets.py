@@ -240,6 +240,11 @@ def test_released_baselines_have_three_layers_too():
 # --- What is clipped ---
 
 
+def last_name(value):
+    """Of a module the last part of its name; text as it is."""
+    return getattr(value, "__name__", value).split(".")[-1]
+
+
 @pytest.mark.parametrize(
     ("module", "preset", "model"),
     [
@@ -250,7 +255,7 @@ def test_released_baselines_have_three_layers_too():
         (imdb, "paper", "dynamic:3"),
         (sst, "paper", "dynamic:3"),
     ],
-    ids=lambda value: getattr(value, "__name__", value).split(".")[-1],
+    ids=last_name,
 )
 def test_what_a_score_function_alone_trains_takes_no_share_of_the_networks_norm(module, preset, model):
     flags = {"clip": 5.0} if module is number_prediction else {}
@@ -267,7 +272,7 @@ def test_what_a_score_function_alone_trains_takes_no_share_of_the_networks_norm(
         (sst, "paper", "attention:3"),
         (number_prediction, "two_hops", "dynamic:10"),  # choices are relaxed at first
     ],
-    ids=lambda value: getattr(value, "__name__", value).split(".")[-1],
+    ids=last_name,
 )
 def test_what_learns_as_the_network_does_is_clipped_with_it(module, preset, model):
     assert (networks_move(module, preset, model, 1e6) != networks_move(module, preset, model, 0.0)).all()
