@@ -96,7 +96,6 @@ class Experiment:
         curves: metrics drawn as learning curves.
         samples: how many predictions are averaged in the last evaluation.
         final_rows: rows read side by side in the last evaluation; None: as the task thinks best.
-        optimizer: `adam` or `sgd`.
         sample_text: what `explain` reads where it is given nothing.
         vocabulary_type: of what `vocabulary` returns.
     """
@@ -106,7 +105,6 @@ class Experiment:
     curves: ClassVar[tuple[str, ...]] = ()
     samples: ClassVar[int] = 16
     final_rows: ClassVar[int | None] = None
-    optimizer: ClassVar[str] = "adam"
     sample_text: ClassVar[str | None] = None
     vocabulary_type: ClassVar[type[Kept]] = Vocabulary
 
@@ -340,6 +338,11 @@ class Experiment:
                 raise UserError(
                     f"--stride {skip.stride} leaves {model} nothing but k = 1: choose a smaller one"
                 )
+        if isinstance(self.settings.training.learning_rate, tuple) and any(map(self._own_rate, models)):
+            raise UserError(
+                "a sweep over --learning-rate needs agents that share the network's optimizer: give "
+                "--agent-learning-rate none"
+            )
         known = (*_OF_AGENTS, *_OF_SAMPLERS, *_OF_SKIPPERS)
         swept = [name for name in known if isinstance(getattr(agent, name), tuple)]
         if agent.max_skip is not None and "max_skip" not in swept:
@@ -449,17 +452,29 @@ class Experiment:
         )
 
     def make_optimizer(self, model: str) -> optax.GradientTransformation:
-        """Returns the direction of descent."""
+        """Returns the direction of descent.
+
+        Agents are clipped by a norm of their own where a score function alone trains them. While choices are
+        relaxed their gradient is a part of the network's. Attention is a part of it like any other, and so is
+        Skip RNN's gate.
+        """
+        training, rate = self.settings.training, self._own_rate(model)
+        alone = self.skip(model).is_stochastic and self.settings.agent.relaxation == "none"
         return make_optimizer(
-            self.optimizer, clip=self.settings.training.clip, agents_apart=self.agents_apart(model)
+            **self.optimizer_options(model),
+            clip=training.clip,
+            agents_apart=alone,
+            agent_learning_rate=rate,
+            learning_rate=1.0 if rate is None else training.learning_rate,
         )
 
-    def agents_apart(self, model: str) -> bool:
-        """Says whether agents are clipped by a norm of their own: where a score function alone trains them.
+    def optimizer_options(self, model: str) -> dict[str, Any]:
+        """Returns what `make_optimizer` is told of the network: the kind of optimizer, and more."""
+        return {"kind": "adam"}
 
-        While choices are relaxed an agent's gradient is a part of the network's, as attention's is.
-        """
-        return self.skip(model).is_stochastic and self.settings.agent.relaxation == "none"
+    def _own_rate(self, model: str) -> float | None:
+        """The agents' own learning rate, where the model has agents that sample."""
+        return self.settings.agent.agent_learning_rate if self.skip(model).is_stochastic else None
 
     def config(self, model: str, data: Data) -> dict[str, Any]:
         """Returns what a run folder has to agree with, to be resumed."""

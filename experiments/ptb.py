@@ -240,11 +240,6 @@ class LanguageModelAgent(Agent):
     agent_init: Literal["uniform", "lecun", "normal", "one_hot"] = setting(
         "uniform", "uniform (as all weights), or normal: N(0, 0.3) and biases 0.1."
     )
-    agent_learning_rate: float | None = setting(
-        None,
-        "Gives agents an Adam of their own with this rate; by default they share the network's optimizer.",
-        above=0,
-    )
     restart_buffer: bool = setting(
         False, "Forget all but the newest state at each segment, as the released code does."
     )

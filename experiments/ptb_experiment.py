@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from jaxtyping import Int
 
@@ -32,7 +31,6 @@ from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks import LanguageModelling, Learner
 from dynskip_jax.training.asgd import non_monotone_trigger
 from dynskip_jax.training.loop import FitSettings
-from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import Schedule, decay_after, decay_on_plateau
 from experiments.experiment import Experiment, TextReading
 from experiments.ptb import COMMAND
@@ -185,25 +183,14 @@ class PTB(Experiment):
             return decay_on_plateau(rate, 1 / training.decay, threshold=training.plateau, floor=0.005)
         return decay_after(rate, 1 / training.decay, training.decay_after)
 
-    def make_optimizer(self, model: str) -> optax.GradientTransformation:
+    def optimizer_options(self, model: str) -> dict[str, Any]:
         """See `Experiment`."""
-        training, rate = self.settings.training, self.settings.agent.agent_learning_rate
-        if rate is not None and isinstance(training.learning_rate, tuple):
-            raise UserError(
-                "a sweep over --learning-rate needs agents that share the network's optimizer: give "
-                "--agent-learning-rate none"
-            )
-        return make_optimizer(
-            "sgd",
-            clip=training.clip,
-            weight_decay=training.weight_decay,
-            # Attention is a part of the network like any other: its MLP is trained as that is.
-            agents_apart=self.agents_apart(model),
-            agent_learning_rate=rate if self.skip(model).is_stochastic else None,
-            learning_rate=1.0 if rate is None else training.learning_rate,
+        return {
+            "kind": "sgd",
+            "weight_decay": self.settings.training.weight_decay,
             # Where words are copied, an agent has a gradient beside its rewards.
-            frozen=("agent",) if self.is_untrained(model) else (),
-        )
+            "frozen": ("agent",) if self.is_untrained(model) else (),
+        }
 
     def check_models(self, models: Sequence[str]) -> None:
         """See `Experiment`; copying needs a choice to go by."""

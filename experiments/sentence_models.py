@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from jaxtyping import Int
 
@@ -21,7 +20,6 @@ from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.tasks import Classification, Learner
 from dynskip_jax.training.asgd import non_monotone_trigger
 from dynskip_jax.training.loop import FitSettings
-from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import Schedule, decay_after
 from experiments.experiment import Experiment
 from experiments.sentence_settings import ClassifierSettings, SentenceSettings
@@ -41,12 +39,6 @@ class SentenceExperiment(Experiment):
             raise UserError(
                 "words' vectors that are not trained are of no use unless they are read: give "
                 "--embeddings FILE, or --train-embeddings"
-            )
-        rate = self.settings.agent.agent_learning_rate
-        if rate is not None and isinstance(self.settings.training.learning_rate, tuple):
-            raise UserError(
-                "a sweep over --learning-rate needs agents that share the network's optimizer: give "
-                "--agent-learning-rate none"
             )
 
     def about_data(self, data: SentenceCorpus) -> Sequence[str]:
@@ -124,19 +116,14 @@ class SentenceExperiment(Experiment):
         training = self.settings.training
         return decay_after(rate, 1 / training.decay, training.decay_after)
 
-    def make_optimizer(self, model: str) -> optax.GradientTransformation:
+    def optimizer_options(self, model: str) -> dict[str, Any]:
         """See `Experiment`."""
-        training, rate = self.settings.training, self.settings.agent.agent_learning_rate
-        return make_optimizer(
-            training.optimizer,
-            clip=training.clip,
-            weight_decay=training.weight_decay,
-            # Attention is a part of the network like any other, and so is Skip RNN's gate.
-            agents_apart=self.agents_apart(model),
-            agent_learning_rate=rate if self.skip(model).is_stochastic else None,
-            learning_rate=1.0 if rate is None else training.learning_rate,
-            frozen=() if self.settings.model.train_embeddings else ("embedding",),
-        )
+        training = self.settings.training
+        return {
+            "kind": training.optimizer,
+            "weight_decay": training.weight_decay,
+            "frozen": () if self.settings.model.train_embeddings else ("embedding",),
+        }
 
     def fit_settings(self, model: str, learner: Learner) -> FitSettings:
         """See `Experiment`; with averages of the iterates."""

@@ -56,11 +56,6 @@ class SentenceModel(Model):
 class SentenceAgent(EvenAgent):
     """Skips over time, the agents that choose them, and how these are trained."""
 
-    agent_learning_rate: float | None = setting(
-        None,
-        "Gives agents an Adam of their own with this rate; by default they share the network's optimizer.",
-        above=0,
-    )
     max_jump: int = setting(5, "LSTM-Jump: K, how far it jumps at most.", at_least=1)
     read_steps: int = setting(20, "LSTM-Jump: R, words read between jumps.", at_least=1)
     max_jumps: int = setting(10, "LSTM-Jump: N, jumps in a text.", at_least=1)

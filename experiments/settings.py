@@ -128,6 +128,11 @@ class Agent(AgentSettings):
     first_step: Literal["agent", "carried"] = setting(
         "agent", "Who chooses at the first step; carried: nobody, as in the released code."
     )
+    agent_learning_rate: float | None = setting(
+        None,
+        "Gives agents an Adam of their own with this rate; by default they share the network's optimizer.",
+        above=0,
+    )
     evaluation_mode: Literal["greedy", "sample"] = setting("greedy", "How agents choose on dev and test.")
     control: Literal["none", "untrained", "histogram", "mean"] = setting(
         "none",

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 
 from dynskip_jax.analysis import plots
@@ -20,13 +19,11 @@ from dynskip_jax.data.tagged_examples import tagged_examples
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, normal_form, tagger_vocabulary
 from dynskip_jax.data.vocabulary import UNK
 from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors, vectors_of
-from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Previous
 from dynskip_jax.models import Tagger
 from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM
 from dynskip_jax.nn.char_features import CharFeatures, by_size
 from dynskip_jax.tasks import Learner, Tagging
-from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import Schedule, inverse_time
 from experiments.experiment import Experiment, TextReading
 from experiments.trained import Trained
@@ -238,22 +235,10 @@ class TaggerExperiment(Experiment):
         """See `Experiment`."""
         return inverse_time(rate, self.settings.training.decay)
 
-    def make_optimizer(self, model: str) -> optax.GradientTransformation:
+    def optimizer_options(self, model: str) -> dict[str, Any]:
         """See `Experiment`."""
-        training, rate = self.settings.training, self.settings.agent.agent_learning_rate
-        if rate is not None and isinstance(training.learning_rate, tuple):
-            raise UserError(
-                "a sweep over --learning-rate needs agents that share the network's optimizer: give "
-                "--agent-learning-rate none"
-            )
-        return make_optimizer(
-            training.optimizer,
-            clip=training.clip,
-            momentum=training.momentum,
-            agents_apart=self.agents_apart(model),
-            agent_learning_rate=rate if self.skip(model).is_stochastic else None,
-            learning_rate=1.0 if rate is None else training.learning_rate,
-        )
+        training = self.settings.training
+        return {"kind": training.optimizer, "momentum": training.momentum}
 
     # --- What is shown ---
 

@@ -96,11 +96,6 @@ class TaggerAgent(Agent):
         "Agents are rewarded for the whole sequence of tags (Gui et al.), or at each word for its tag: with "
         "a CRF its marginal.",
     )
-    agent_learning_rate: float | None = setting(
-        None,
-        "Gives agents an Adam of their own with this rate; by default they share the network's optimizer.",
-        above=0,
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
