@@ -6,9 +6,9 @@
     python -m experiments.imdb explain --run-dir DIR --text "not as bad as they say"
 
 Presets: `small` (64 units, the default, for two cores), `paper` (128 units, the last state, one direction),
-`strong` (past the paper: both directions, 1,000 words of a review, the maximum over states, words and their
-features dropped, averaged weights). `bigrams` is the linear model on pairs of words that any of them has to
-beat.
+`strong` (past the paper: 200 units in both directions, 1,000 words of a review, the maximum over states,
+words and their features dropped, averaged weights). `bigrams` is the linear model on pairs of words that any
+of them has to beat.
 
 Without --data the reviews are looked for in $DYNSKIP_DATA_DIR/imdb, in the TFDS cache and at their upstream
 address. 15 % of train are held out as dev.
@@ -42,10 +42,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     ),
     # Gui et al. (2019), Section Sentiment Analysis on IMDB, where they say it: optimizer, learning rate,
     # epochs and the size of random vectors are not given there.
-    "paper": dict(dropout=0.2, dropout_inputs=0.0, epochs=10, patience=3, clip=5.0),
+    "paper": dict(features=128, dropout=0.2, dropout_inputs=0.0, epochs=10, patience=3, clip=5.0),
     "strong": dict(
         **AGENT,
         max_words=40_000,
+        features=200,
         bidirectional=True,
         pooling="max",
         embedding_features=128,

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dynskip_jax import functional as F
 from experiments import number_prediction, ptb
 from experiments.command_line import read_training
 from experiments.settings import get, resolve
@@ -509,6 +510,13 @@ def test_language_cells(in_this_process, corpus_folder, capsys):
         assert f"{path}\n" in out
     assert re.search(r"^ +dynamic:3  test_perplexity \d+\.\d\d  best epoch 1 of 1$", out, re.M)
     assert "dynamic:3: next word " in out
+
+
+def test_functions_of_the_library_exist():
+    """All cells run in slow tests alone; a function that was renamed is found by this one."""
+    names = {name for cell in CODE_CELLS for name in re.findall(r"\bF\.(\w+)", source(cell))}
+    assert {"agent_logits", "last_valid"} <= names
+    assert [name for name in sorted(names) if not hasattr(F, name)] == []
 
 
 @pytest.mark.slow
