@@ -112,7 +112,7 @@ class Flags:
 
     out: str = setting(help="Folder that keeps the runs; give the same one each time.")
     data: str | None = setting(None, "Folder of the Penn Treebank.")
-    minutes: float = setting(9.0, "How long this call may take.", above=0)
+    minutes: float = setting(9.0, "How long this call may take.", above=GRACE / 60)
     only: str | None = setting(
         None, "Names of runs, or beginnings of names, separated by commas; by default all."
     )

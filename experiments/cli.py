@@ -16,7 +16,7 @@ from experiments.settings import resolve
 # What to do where nothing more, or nothing here, can be written.
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "make room, then the same command goes on"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "name a place that you may write to"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "name a place that you may read and write"),
 }
 
 
@@ -77,9 +77,10 @@ def run_main(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(1)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _REMEDIES:
+        if isinstance(error, OSError) and error.strerror:
             where = f" ({error.filename})" if error.filename else ""
-            print(f"error: {error.strerror}{where}: {_REMEDIES[error.errno]}", file=sys.stderr)
+            remedy = _REMEDIES.get(error.errno, "name another place")
+            print(f"error: {error.strerror}{where}: {remedy}", file=sys.stderr)
             _leave(2)
         if not _is_one_of_several():
             raise

@@ -206,6 +206,12 @@ class Experiment:
         agent = self.settings.agent
         if agent.control == "histogram" and agent.rates is None and agent.control_of is None:
             raise UserError("--control histogram needs to know the rates: give --control-of DIR, or --rates")
+        if agent.control_of is not None and agent.control != "histogram":
+            raise UserError(
+                "--control-of names the run whose rates are drawn from: give --control histogram, too"
+            )
+        if agent.control_of is not None and agent.rates is not None:
+            raise UserError("--control-of and --rates both say how often each k is drawn: leave one out")
         self.objective_settings()
         for mix in _each(agent.mix):
             F.parse_time_skip("dynamic:1", mix=mix)
@@ -214,6 +220,10 @@ class Experiment:
     def split(self, text: str) -> list[str]:
         """Returns the words of a line of text; none where there is nothing to read."""
         return text.split()
+
+    def typed(self, vocabulary: Any, text: str) -> str:
+        """Returns a text as people type it, as a line that `encode` reads."""
+        return " ".join(self.words_of_typed(vocabulary, text))
 
     def words_of_typed(self, vocabulary: Any, text: str) -> list[str]:
         """Returns the words of a text as people type it, as the data writes them; by default as `split`."""
@@ -285,12 +295,19 @@ class Experiment:
         own = [(self.settings.model, {"transition": "lstm", "depth_skip": None})]
         if isinstance(F.parse_time_skip(model), F.Dynamic):
             own.append((self.settings.agent, {"agent": "mlp", "stride": 1, "control": "none"}))
-        return {
+        K = self.settings.agent.max_skip
+        limited = {"max_skip": K} if isinstance(K, int) and self.reach(model) == K else {}
+        return limited | {
             name: getattr(group, name)
             for group, plain in own
             for name, usual in plain.items()
             if getattr(group, name) != usual
         }
+
+    def reach(self, model: str) -> int:
+        """Returns how far back a model may choose: K, or --max-skip where that is one smaller number."""
+        skip, limit = self.skip(model), self.settings.agent.max_skip
+        return min(skip.max_skip, limit) if skip.has_agent and isinstance(limit, int) else skip.max_skip
 
     def is_untrained(self, model: str) -> bool:
         """Returns whether a model's agent stays as it was drawn."""
@@ -342,6 +359,14 @@ class Experiment:
             raise UserError(
                 "a sweep over --learning-rate needs agents that share the network's optimizer: give "
                 "--agent-learning-rate none"
+            )
+        depth_skip = self.recurrent_options()["depth_skip"]
+        layers = getattr(self.settings.model, "num_layers", 1)
+        if depth_skip is not None and layers <= depth_skip.layers_below:
+            raise UserError(
+                f"--depth-skip {self.settings.model.depth_skip} joins a layer with the one "
+                f"{depth_skip.layers_below} below: it needs {depth_skip.layers_below + 1} layers or more, got "
+                f"{layers}"
             )
         known = (*_OF_AGENTS, *_OF_SAMPLERS, *_OF_SKIPPERS)
         swept = [name for name in known if isinstance(getattr(agent, name), tuple)]

@@ -84,11 +84,11 @@ class NumberPrediction(Experiment):
 
     def warnings(self, model: str, learner: Learner) -> list[str]:
         """See `Experiment`; with one hop, an agent that cannot reach every answer."""
-        lines, skip, back = super().warnings(model, learner), self.skip(model), self.settings.data.length - 1
-        if skip.has_agent and self.settings.data.length != TWO_HOPS and skip.max_skip < back:
+        lines, K, back = super().warnings(model, learner), self.reach(model), self.settings.data.length - 1
+        if self.skip(model).has_agent and self.settings.data.length != TWO_HOPS and back > K:
             lines.append(
-                f"the answer may stand {back} steps back, and K = {skip.max_skip} reaches only those up to "
-                f"{skip.max_skip} in one choice: {model.partition(':')[0]}:{back} reaches all"
+                f"the answer may stand {back} steps back, and K = {K} reaches only those up to "
+                f"{K} in one choice: {model.partition(':')[0]}:{back} reaches all"
             )
         return lines
 
@@ -101,8 +101,9 @@ class NumberPrediction(Experiment):
 
     def _truth_is_known(self, model: str) -> bool:
         """One hop takes one choice, the last one, if it reaches so far; two hops take a chain of choices."""
-        skip, length = self.skip(model), self.settings.data.length
-        return skip.is_stochastic and (length == TWO_HOPS or skip.max_skip >= length - 1)
+        length = self.settings.data.length
+        reaches_all = length == TWO_HOPS or self.reach(model) >= length - 1
+        return self.skip(model).is_stochastic and reaches_all
 
     def _exact(self, chosen: np.ndarray, digits: np.ndarray) -> np.ndarray:
         """Where the choices, (seeds, examples, time), are right, (seeds, examples).

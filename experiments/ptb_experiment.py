@@ -97,8 +97,6 @@ class PTB(Experiment):
         kind: Callable[..., LanguageModelling] = LanguageModelling,
     ) -> LanguageModelling:
         """See `Experiment`; `kind` may be another task that reads the same model."""
-        if vocabulary is None:
-            raise UserError("the run folder has no vocabulary.json: restore it, or train again")
         training = self.settings.training
         return kind(
             data,

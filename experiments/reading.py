@@ -43,7 +43,7 @@ def explain(command: Command, flags: ExplainFlags) -> None:
     first = next(iter(models.values()))
     text = first.experiment.sample_text if flags.text is None else flags.text
     if text is not None and flags.as_typed:
-        text = " ".join(first.experiment.words_of_typed(first.vocabulary, text))
+        text = first.experiment.typed(first.vocabulary, text)
         print(f"read as the data writes it: {text}")
     if text is None or not first.experiment.split(text):
         raise UserError("there is nothing to read: give --text some words, separated by spaces")

@@ -82,8 +82,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags = read_flags("python -m experiments.report", __doc__, Flags, given)
     if flags.plot is not None and len(flags.metrics or ()) != 2:
         raise UserError("--plot sets one metric over another: give --metrics X,Y")
-    for path in filter(None, (flags.csv, flags.latex, flags.plot)):
-        check_new(Path(path))
+    written = [Path(path) for path in (flags.csv, flags.latex, flags.plot) if path is not None]
+    for path in written:
+        check_new(path)
+    if len({path.absolute() for path in written}) < len(written):
+        raise UserError("--csv, --latex and --plot each need a file of their own")
     found = read_folders(flags.folders)
     for note in found.notes:
         print(note)
@@ -99,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if flags.plot is not None:
         draw(found, *flags.metrics, flags.plot)
     _print(lines)
-    for path in filter(None, (flags.csv, flags.latex, flags.plot)):
+    for path in written:
         print(f"written: {path}")
 
 
@@ -233,7 +236,10 @@ def _print(lines: Sequence[Line]) -> None:
     for title, own in tables(lines).items():
         table = Table(title=title, title_justify="left")
         for number, heading in enumerate(headings(own)):
-            table.add_column(heading, justify="right" if number else "left", no_wrap=number > 0)
+            if number == 0:
+                table.add_column(heading, overflow="fold", min_width=12)
+            else:
+                table.add_column(heading, justify="right", no_wrap=True)
         for line in own:
             table.add_row(line.row.name, *cells(line))
         console.print(table)

@@ -99,7 +99,8 @@ def run(
     results, curves = [], {}
     for model in models:
         folder = run_dir / file_name(model) if several else run_dir
-        here = RunDir.open(folder, experiment.config(model, data), about=about, may_grow=_MAY_GROW)
+        config = experiment.config(model, data)
+        here = RunDir.open(folder, config, about=about, may_grow=_MAY_GROW, within=top)
         if vocabulary is not None:
             here.keep(VOCABULARY, vocabulary_file(vocabulary))
         result = here.result()
@@ -107,7 +108,6 @@ def run(
         if finished is not None and finished.get("epochs_asked", 0) >= fits[model].epochs:
             announce(f"{model}: finished already, in {folder}")
         else:
-            here.withdraw_result()
             try:
                 finished = _run_model(
                     experiment, model, data, learners[model], fits[model], here, parallel, announce
@@ -120,6 +120,7 @@ def run(
         for metric in experiment.curves:
             path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
             plots.learning_curves(curves, "epoch", [metric, _of_train(metric)], path, title)
+        top.go_on()  # a model that was finished already may be new to it
         top.write_result(_result(experiment, data, results))
     parallel.processes.agree(None)  # that was all
     print_table(experiment, models, data, results)

@@ -28,7 +28,7 @@ class Run:
     compare: str | None = setting(
         None,
         "Several models, separated by commas, trained one after another into one table. A run folder "
-        "may gain models.",
+        "that was begun with several may gain models.",
     )
     preset: str | None = setting(None, "A named set of settings, listed below; flags given beside it win.")
     run_dir: str | None = setting(

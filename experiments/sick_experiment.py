@@ -66,6 +66,10 @@ class SICK(SentenceExperiment):
         """See `Experiment`; the words of both sentences."""
         return treebank_words(text)
 
+    def typed(self, vocabulary: Vocabulary, text: str) -> str:
+        """See `Experiment`; each of the two sentences by itself."""
+        return "\t".join(" ".join(treebank_words(part)) for part in text.split("\t"))
+
     def encode(self, vocabulary: Vocabulary, text: str) -> tuple[dict[str, np.ndarray], list[str]]:
         """See `Experiment`.
 

@@ -25,6 +25,7 @@ _SIGNS = {
 
 # What of a model its name does not say (`Experiment.beyond_name`), as a row says it.
 _BEYOND = {
+    "max_skip": "K = {}",
     "transition": "{}",
     "depth_skip": "{}",
     "agent": "by {}",
@@ -39,26 +40,32 @@ def print_table(
 ) -> None:
     """Prints the rows of a run, and published ones below them."""
     table = Table(title=f"{experiment.name} on {data.name}", title_justify="left")
-    table.add_column("model", no_wrap=True)
-    for heading, _ in experiment.columns.values():
-        table.add_column(heading, justify="right")
+    published = experiment.published(models, data)
+    # Where room is short names are folded, and numbers stay whole.
+    table.add_column("model", overflow="fold", min_width=12)
+    columns = {
+        metric: column
+        for metric, column in experiment.columns.items()
+        if any(
+            metric in row for row in [*(result["metrics"] for result in results), *dict(published).values()]
+        )
+    }
+    for heading, _ in columns.values():
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("time", justify="right", no_wrap=True)
     for result in results:
         time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))
         rows = result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]
         for number, row in enumerate(rows):
-            cells = [
-                cell(row["metrics"].get(metric), form) for metric, (_, form) in experiment.columns.items()
-            ]
+            cells = [cell(row["metrics"].get(metric), form) for metric, (_, form) in columns.items()]
             # All values of a sweep have taken this time together.
             shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
             table.add_row(label_of(row_name(result), row["value"]), *cells, *shared)
-    published = experiment.published(models, data)
     if published:
         table.add_section()
     for name, values in published:
-        cells = [f"{values[m]:{form}}" if m in values else "" for m, (_, form) in experiment.columns.items()]
+        cells = [f"{values[m]:{form}}" if m in values else "" for m, (_, form) in columns.items()]
         table.add_row(name, *cells, "", "", style="dim")
     console = wide_console()
     console.print(table)

@@ -159,6 +159,8 @@ def _finished(run: RunDir, name: str) -> Finished:
             "restore it, or train again"
         ) from error
     vocabulary = _vocabulary(run.path / VOCABULARY, kind.vocabulary_type)
+    if vocabulary is None and kind.vocabulary is not Experiment.vocabulary:
+        raise UserError(f"{run.path} has no {VOCABULARY}: restore it, or train again")
     learner = experiment.learner(name, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
     return Finished(run, name, experiment, vocabulary, learner, params, seeds, value)

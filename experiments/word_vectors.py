@@ -33,6 +33,7 @@ from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import setting
 from experiments import cli
 from experiments.command_line import read_flags
+from experiments.settings import MAX_SEED
 
 Sentences = Sequence[Sequence[str]]
 
@@ -55,7 +56,7 @@ class Flags:
     min_count: int = setting(3, "Rarer words get no vector.", at_least=1)
     digits: Literal["keep", "nine", "zero"] = setting("nine", "As of taggers.")
     lowercase: bool = setting(True, "As of taggers.")
-    seed: int = setting(0, "Of the initial vectors and of sampling.", at_least=0)
+    seed: int = setting(0, "Of the initial vectors and of sampling.", at_least=0, at_most=MAX_SEED - 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

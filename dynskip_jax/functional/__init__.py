@@ -77,7 +77,7 @@ from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, segment_starts
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.skipping import Reading, read_skipping
-from dynskip_jax.functional.stored import History, Slots, Stored, observed_in
+from dynskip_jax.functional.stored import History, Slots, Stored, observed_in, oldest_first
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
     Attention,
@@ -219,6 +219,7 @@ __all__ = [
     "moving_average_update",
     "moving_average_value",
     "observed_in",
+    "oldest_first",
     "parse_depth_skip",
     "parse_time_skip",
     "parse_transition",

@@ -10,6 +10,8 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import fold_in_each
 
+_ZONEOUT = 2**31 - 1  # what zoneout of h folds into a key; of the arrays behind it, the numbers below
+
 
 def dropout_mask(
     keys: Key[Array, "..."], rate: float, shape: tuple[int, ...], dtype: Any
@@ -78,7 +80,7 @@ def zoneout(
 
     for _ in step.shape:
         draw = jax.vmap(draw, (0, None))
-    at_step = fold_in_each(jnp.broadcast_to(keys, step.shape), step)
+    keys = jnp.broadcast_to(keys, step.shape)
     kept = []
     for number, rate in enumerate(rates):
         if not 0.0 <= rate < 1.0:
@@ -86,7 +88,8 @@ def zoneout(
         if deterministic or rate == 0.0:
             kept.append(jnp.full(shape, rate, dtype))
         else:
-            # Apart from what the time skip draws with the same key.
-            own = fold_in_each(at_step, jnp.full(step.shape, number + 1))
-            kept.append(draw(own, rate).astype(dtype))
+            # Apart from the time skip, which folds in the number of a step, and from a sequence that begins
+            # at one in the same row, whose own keys are made so, too: no step has so high a number.
+            own = fold_in_each(keys, jnp.full(step.shape, _ZONEOUT - number))
+            kept.append(draw(fold_in_each(own, step), rate).astype(dtype))
     return tuple(kept)

@@ -29,7 +29,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from dynskip_jax.functional.fused_loop import Loop, Plan, last_rows, observe_all_steps, run
 from dynskip_jax.functional.fused_step import plan_step
@@ -46,7 +46,7 @@ from dynskip_jax.functional.recurrence import (
     skip_inputs,
 )
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.stored import observed_in
+from dynskip_jax.functional.stored import observed_in, oldest_first
 from dynskip_jax.functional.time_skips import Previous, SkipInputs, TimeSkip
 
 
@@ -120,7 +120,7 @@ def fused_unroll(
         vectors=vectors,
         entered=entered,
         previous=None if skip.writes_all and inputs.kept is None else carry.state,
-        slots=jax.tree.map(partial(_oldest_first, first=first), carry.slots),
+        slots=jax.tree.map(partial(oldest_first, first=first), carry.slots),
         choice=choice,
         own=own,
         skip=params.skip,
@@ -172,7 +172,7 @@ def _choices_behind(
         seq_lengths=seq_lengths,
         return_memory=return_memory,
     )
-    history = jnp.concatenate([_oldest_first(carry.slots[0], None), output.h], axis=1)
+    history = jnp.concatenate([oldest_first(carry.slots[0], None), output.h], axis=1)
     observations = observed_in(history, skip.observed, skip.max_skip, output.h.shape[1])
     choices, _ = skip.choose(params.skip, seen, observations, carry.own, mode)
     decision = skip.decide(params.skip, seen, observations, carry.own, choices, mode)
@@ -186,15 +186,6 @@ def _moves_nothing(skip: TimeSkip, mix: Any, carry: SkipCarry) -> bool:
     is_zero = isinstance(mix, int | float) and mix == 0
     keeps_order = skip.writes_all and not skip.forgets_carried and not jax.tree.leaves(carry.own)
     return is_zero and keeps_order and skip.fixed_slot is None
-
-
-def _oldest_first(
-    slots: Float[Array, "batch K hidden"], first: Bool[Array, " batch"] | None
-) -> Float[Array, "batch K hidden"]:
-    """The buffer turned round; where `first`, the state that entered the first step is forgotten."""
-    if first is not None and slots.shape[1] > 1:
-        slots = slots.at[:, 0].set(jnp.where(first[:, None], slots[:, -1], slots[:, 0]))
-    return jnp.flip(slots, axis=1)
 
 
 def _at_end(seq_lengths: Int[Array, " batch"] | None, owns: Array, before: Array) -> Array:

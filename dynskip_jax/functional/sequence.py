@@ -35,6 +35,11 @@ def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch 
     return segment_ids != before
 
 
+def valid_lengths(seq_lengths: Int[Array, " batch"], num_steps: int) -> Int[Array, " batch"]:
+    """Returns lengths as int32, in which any number of steps fits; those out of range count as its ends."""
+    return jnp.clip(jnp.asarray(seq_lengths).astype(jnp.int32), 0, num_steps)
+
+
 def flip_sequences(
     x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
 ) -> Shaped[Array, "batch time *features"]:
@@ -45,7 +50,7 @@ def flip_sequences(
     if seq_lengths is None:
         return jnp.flip(x, axis=1)
     steps = jnp.arange(x.shape[1])[None, :]
-    ends = seq_lengths[:, None]
+    ends = valid_lengths(seq_lengths, x.shape[1])[:, None]
     order = jnp.where(steps < ends, ends - 1 - steps, steps)
     return jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), axis=1)
 

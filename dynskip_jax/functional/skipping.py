@@ -18,7 +18,7 @@ from dynskip_jax.functional.recurrence import (
     in_dtype_of,
     project_inputs,
 )
-from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.sequence import valid_lengths, where_each
 from dynskip_jax.functional.time_skips import SkipInputs
 from dynskip_jax.functional.transitions import dense
 
@@ -81,7 +81,7 @@ def read_skipping(
         raise UserError("only Skip RNN, LSTM-Jump and their like, without skips over depth, leave words out")
     check_call(recurrence, carry, x, policy=policy, seq_lengths=seq_lengths)
     batch, time = x.shape[:2]
-    lengths = jnp.full(batch, time) if seq_lengths is None else jnp.clip(seq_lengths, 0, time)
+    lengths = jnp.full(batch, time) if seq_lengths is None else valid_lengths(seq_lengths, time)
     observed, mask = skip.observed_array(transition), carry.recurrent_mask
     rows = jnp.arange(batch)
     dtype = carry.slots[0].dtype

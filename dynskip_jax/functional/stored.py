@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 _BLOCK = 64  # steps compared at once, or K
 
@@ -118,6 +118,21 @@ def _band(
 
 
 Stored = Slots | Rows | History
+
+
+def oldest_first(
+    slots: Float[Array, "batch K hidden"], first: Bool[Array, " batch"] | None
+) -> Float[Array, "batch K hidden"]:
+    """Returns the buffer turned round, (batch, K, hidden), as it stands behind the first step.
+
+    Args:
+        slots: the buffer of a carry, the newest state first.
+        first: where the state that enters the first step is forgotten after it (`TimeSkip.forgets_carried`),
+            (batch,): the oldest one has its place. None for nowhere.
+    """
+    if first is not None and slots.shape[1] > 1:
+        slots = slots.at[:, 0].set(jnp.where(first[:, None], slots[:, -1], slots[:, 0]))
+    return jnp.flip(slots, axis=1)
 
 
 def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip: int, time: int) -> Any:

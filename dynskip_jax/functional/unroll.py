@@ -20,7 +20,7 @@ from dynskip_jax.functional.recurrence import (
     project_inputs,
     recurrent_step,
 )
-from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts, valid_lengths
 
 IMPLEMENTATIONS = ("fused", "reference", "cudnn")
 
@@ -85,7 +85,7 @@ def unroll(
     given = dict(seq_lengths=seq_lengths, segment_ids=segment_ids, actions=actions)
     check_call(recurrence, carry, x, policy=policy, below=below, **given)
     if seq_lengths is not None:
-        seq_lengths = jnp.clip(seq_lengths, 0, time)
+        seq_lengths = valid_lengths(seq_lengths, time)
     flip = partial(flip_sequences, seq_lengths=seq_lengths)
     if reverse:
         x, below, actions, segment_ids = jax.tree.map(flip, (x, below, actions, segment_ids))

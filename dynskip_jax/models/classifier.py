@@ -13,7 +13,7 @@ from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.nn.cells import needed_key
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.stack import SkipStack
+from dynskip_jax.nn.stack import SkipStack, num_layers
 
 
 class ClassifierOutput(NamedTuple):
@@ -80,7 +80,7 @@ class SequenceClassifier(nnx.Module):
         rngs: nnx.Rngs,
     ):
         if isinstance(dropout, int | float):
-            dropout = (dropout,) * (len(skips) + 1)
+            dropout = (dropout,) * (num_layers(skips) + 1)
         self.num_symbols = num_symbols
         self.num_positions = num_positions
         self.embedding = nnx.data(embedding)

@@ -84,7 +84,8 @@ class Copier(nnx.Module):
             training: whether words that are chosen are held against the word to come all at once.
         """
         skip, (x, before) = cell.skip, observation
-        history = jnp.concatenate([jnp.flip(start.slots[0], axis=1), before[:, 1:]], axis=1)
+        first = start.step == 0 if skip.forgets_carried else None
+        history = jnp.concatenate([F.oldest_first(start.slots[0], first), before[:, 1:]], axis=1)
         seen = F.observed_in(history, skip.observed, skip.max_skip, x.shape[1])
         steps = start.step[:, None] + jnp.arange(x.shape[1])[None]
         mask = policy.mask

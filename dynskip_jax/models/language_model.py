@@ -14,10 +14,10 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import split_each
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry, no_words
-from dynskip_jax.nn.cells import Initializer, drawn_key
+from dynskip_jax.nn.cells import Initializer, needed_key
 from dynskip_jax.nn.cells import shared_key as shared_noise_key
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.stack import SkipStack
+from dynskip_jax.nn.stack import SkipStack, num_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +134,9 @@ class LanguageModel(nnx.Module):
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
+        depth = num_layers(skips)
         if isinstance(features, int):
-            features = (features,) * len(skips)
+            features = (features,) * depth
         if not isinstance(dropout, LanguageModelDropout):
             dropout = LanguageModelDropout.everywhere(dropout)
         if embedding is None:
@@ -150,7 +151,7 @@ class LanguageModel(nnx.Module):
                 f"got {embedding.features}"
             )
         if cell_options is None or isinstance(cell_options, dict):
-            cell_options = [cell_options or {}] * len(skips)
+            cell_options = [cell_options or {}] * depth
         self.dropout = dropout
         self.embedding = embedding
         self.stack = SkipStack(
@@ -159,7 +160,7 @@ class LanguageModel(nnx.Module):
             skips,
             transition=transition,
             depth_skip=depth_skip,
-            dropout=(dropout.inputs, *(dropout.hidden,) * (len(skips) - 1), dropout.outputs),
+            dropout=(dropout.inputs, *(dropout.hidden,) * (depth - 1), dropout.outputs),
             locked=dropout.locked,
             dtype=dtype,
             cell_options=[{"weight_dropout": dropout.weights, **options} for options in cell_options],
@@ -248,17 +249,15 @@ class LanguageModel(nnx.Module):
         words_key = weight_key = None
         if self.dropout.shares_noise and not deterministic:
             if shared_key is None:
-                if rngs is None:
-                    raise UserError(
-                        "dropped words and weights need rngs=, a PRNG key or nnx.Rngs, or .eval()"
-                    )
-                rngs = drawn_key(rngs)
+                rngs = needed_key(rngs, "this model")
                 shared_key = shared_noise_key(rngs)
             words_key, weight_key = jax.random.split(shared_key)
         layers, earlier = initial_carry, None
         if self.copier is not None:
             if initial_carry is None:
-                carry_key, rngs = split_each(drawn_key(rngs), 2)
+                carry_key = jax.random.key(0)
+                if rngs is not None or self.stack.samples(policy, actions, deterministic):
+                    carry_key, rngs = split_each(needed_key(rngs, "this model"), 2)
                 initial_carry = self.initialize_carry(len(tokens), carry_key)
             layers, earlier = initial_carry
         carry, outputs = self.stack(

@@ -14,7 +14,7 @@ from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.classifier import ClassifierOutput
 from dynskip_jax.nn.cells import needed_key
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.stack import SkipStack
+from dynskip_jax.nn.stack import SkipStack, num_layers
 
 
 class SentencePairModel(nnx.Module):
@@ -60,7 +60,7 @@ class SentencePairModel(nnx.Module):
         rngs: nnx.Rngs,
     ):
         if isinstance(dropout, int | float):
-            dropout = (dropout,) * (len(skips) + 1)
+            dropout = (dropout,) * (num_layers(skips) + 1)
         self.embedding = embedding
         self.pooling = pooling
         self.backward = hidden_features if bidirectional else 0

@@ -103,6 +103,8 @@ class Tagger(nnx.Module):
     ):
         if window < 1 or window % 2 == 0:
             raise UserError(f"a window has a word in its middle: its size is odd, not {window}")
+        if output not in ("crf", "softmax"):
+            raise UserError(f"unknown output {output!r}: choose crf or softmax")
         if not 0.0 <= unknown_rate < 1.0:
             raise UserError(f"unknown_rate lies in [0, 1), got {unknown_rate}")
         self.tags, self.scheme, self.is_crf = tuple(tags), scheme, output == "crf"

@@ -5,8 +5,10 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 
 from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError, described
 
 
 class BatchAxes:
@@ -20,15 +22,27 @@ class BatchAxes:
         self.shape = tuple(shape)
 
     def merged(self, tree: Any) -> Any:
-        """Every leaf, (*batch, ...), with one axis in their place."""
+        """Every leaf, (*batch, ...), with one axis in their place.
+
+        Raises:
+            UserError: one is shaped otherwise.
+        """
         if len(self.shape) == 1:
             return tree
         rest, size = len(self.shape), math.prod(self.shape)
-        return jax.tree.map(lambda leaf: leaf.reshape(size, *leaf.shape[rest:]), tree)
+
+        def merge(leaf):
+            if np.shape(leaf)[:rest] != self.shape or not hasattr(leaf, "reshape"):
+                raise UserError(
+                    f"expected arrays that begin with the batch, {self.shape}, got {described(leaf)}"
+                )
+            return leaf.reshape(size, *leaf.shape[rest:])
+
+        return jax.tree.map(merge, tree)
 
     def merged_policy(self, policy: F.Policy) -> F.Policy:
         """The policy, the mask of which may lead with the batch."""
-        if policy.mask is None or policy.mask.ndim == 1:
+        if policy.mask is None or np.ndim(policy.mask) == 1:
             return policy
         return dataclasses.replace(policy, mask=self.merged(policy.mask))
 

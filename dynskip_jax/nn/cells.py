@@ -340,8 +340,11 @@ class SkipCell(nnx.RNNCellBase):
         params = self.params()
         step_inputs = F.project_inputs(params, inputs, self.recurrence, below=below, action=action)
         step_inputs = step_inputs._replace(kept=self._kept(carry=carry))
-        policy = self._policy(policy=policy)
+        policy, mask = self._policy(policy=policy), carry.recurrent_mask
+        if self.deterministic:  # a carry made in training has one
+            carry = carry._replace(recurrent_mask=None)
         carry, output = F.recurrent_step(params, carry, step_inputs, self.recurrence, policy)
+        carry = carry._replace(recurrent_mask=mask)
         return carry, output if self.return_decision else output.h
 
     def _check_inputs(self, inputs: Any, shape: str, axes: int) -> None:

@@ -97,13 +97,7 @@ class SkipStack(nnx.Module):
         cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
     ):
-        if not isinstance(skips, Sequence):
-            raise UserError(
-                f"skips has a time skip for each layer, such as [functional.Dynamic(5)], not {skips!r}"
-            )
-        depth = len(skips)
-        if not depth:
-            raise UserError("a stack has at least one layer: give the time skip of each")
+        depth = num_layers(skips)
         hidden_features = _each(hidden_features, depth)
         transitions = _each(transition, depth)
         if isinstance(dropout, int | float):
@@ -282,16 +276,25 @@ class SkipStack(nnx.Module):
                     f"{len(self.layers)} layers and directions need as many of {name}, got {len(values)}"
                 )
 
+    def samples(
+        self, policy: F.Policy | None, actions: Sequence[Any] | None, deterministic: bool | None
+    ) -> bool:
+        """Says whether a call with these arguments draws with the keys of its carries."""
+        return any(
+            layer.cell._draws(
+                policy=policy,
+                replayed=actions is not None and actions[i] is not None,
+                deterministic=deterministic,
+            )
+            for i, layer in enumerate(self.layers)
+        )
+
     def _noise(self, batch, carry, rngs, weight_key, policy, deterministic, actions):
         """The carries to start from, and the keys of dropped features, masks and weights; None for none."""
         cells = [layer.cell for layer in self.layers]
         num_layers = len(cells)
         places = len(self.dropout) + num_layers
-        replayed = [actions is not None and actions[i] is not None for i in range(num_layers)]
-        draws = carry is None and any(
-            cell._draws(policy=policy, replayed=known, deterministic=deterministic)
-            for cell, known in zip(cells, replayed, strict=True)
-        )
+        draws = carry is None and self.samples(policy, actions, deterministic)
         drops = not deterministic and (any(self.dropout) or any(cell.recurrent_dropout for cell in cells))
         drops_weights = not deterministic and any(cell.weight_dropout for cell in cells)
         key = None
@@ -332,6 +335,21 @@ class SkipStack(nnx.Module):
             ):
                 return True
         return False
+
+
+def num_layers(skips: Sequence[F.TimeSkip]) -> int:
+    """Returns how many layers have these skips.
+
+    Raises:
+        UserError: there is none, or one skip in the place of a sequence.
+    """
+    if not isinstance(skips, Sequence):
+        raise UserError(
+            f"skips has a time skip for each layer, such as [functional.Dynamic(5)], not {skips!r}"
+        )
+    if not skips:
+        raise UserError("a stack has at least one layer: give the time skip of each")
+    return len(skips)
 
 
 def _each(value: Any, count: int) -> tuple[Any, ...]:

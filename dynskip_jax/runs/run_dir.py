@@ -40,6 +40,8 @@ class RunDir:
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
         self._lock: filelock.BaseFileLock | None = None
+        self._within: RunDir | None = None
+        self._grown: str | None = None
         self._metrics = path / "metrics.jsonl"
         self._result = path / "result.json"
 
@@ -51,6 +53,7 @@ class RunDir:
         *,
         about: Mapping[str, Any] | None = None,
         may_grow: Sequence[str] = (),
+        within: "RunDir | None" = None,
     ) -> "RunDir":
         """Starts a run in a new or empty folder, or resumes the run in a folder with the same configuration.
 
@@ -59,7 +62,8 @@ class RunDir:
             config: every setting of the run; whatever JSON cannot hold is kept as its text.
             about: how the run was begun, kept beside the configuration as `about` and compared with nothing.
             may_grow: settings, as in `training.epochs`, that may be larger than those of the run there,
-                or lists that may have more entries; the folder then keeps the new ones.
+                or lists that may have more entries; the folder keeps the new ones from `go_on` on.
+            within: the run of several models that this one is a part of.
 
         Returns:
             The run's folder, with `resumed` telling which of the two happened.
@@ -79,12 +83,13 @@ class RunDir:
                 grown = _check_config(path, old, written, may_grow)
             path.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
-            if grown or not resumed:
-                if about is not None:
-                    written = {**written, "about": kept}
-                write_atomically(path / "config.json", json.dumps(written, indent=2) + "\n")
+            if about is not None:
+                written = {**written, "about": kept}
+            text = json.dumps(written, indent=2) + "\n"
+            if not resumed:
+                write_atomically(path / "config.json", text)
             run = cls(path, resumed=resumed)
-            run._lock = lock
+            run._lock, run._within, run._grown = lock, within, text if grown else None
             run.checkpoints.mkdir(exist_ok=True)
             run.plots.mkdir(exist_ok=True)
         except UserError:
@@ -188,8 +193,17 @@ class RunDir:
         """
         write_atomically(self._result, json.dumps(_to_json(result), indent=2, allow_nan=False) + "\n")
 
-    def withdraw_result(self) -> None:
-        """Removes `result.json`: the run goes on, and its checkpoints are no longer those it tells of."""
+    def go_on(self) -> None:
+        """Begins, or goes on, for certain: everything that is needed has been read.
+
+        Settings that have grown are kept from now on, and `result.json` is removed, here and in the run that
+        this one is a part of: checkpoints are no longer those it tells of.
+        """
+        if self._within is not None:
+            self._within.go_on()
+        if self._grown is not None:
+            write_atomically(self.path / "config.json", self._grown)
+            self._grown = None
         self._result.unlink(missing_ok=True)
 
     def result(self) -> dict | None:
@@ -268,6 +282,8 @@ def _holds_run(path: Path) -> bool:
 def _read_config(path: Path) -> dict:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no {path}: restore it, or choose another --run-dir") from None
     except ValueError:
         config = None
     if not isinstance(config, dict):

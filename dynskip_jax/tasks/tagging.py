@@ -11,6 +11,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.examples import Examples
 from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
+from dynskip_jax.errors import UserError
 from dynskip_jax.models import Tagger
 from dynskip_jax.tasks.entity_score import entity_score
 from dynskip_jax.tasks.task import ExampleTask, Forward, Judged, MakeModel
@@ -74,6 +75,8 @@ class Tagging(ExampleTask):
     ):
         super().__init__(splits, make_model, batch_size=batch_size, evaluation_rows=evaluation_rows)
         self.tags, self.scheme, self.gold = tuple(tags), scheme, gold or {}
+        if reward_of not in ("sentence", "words"):
+            raise UserError(f"unknown reward_of {reward_of!r}: choose sentence or words")
         self.reward_of, self.unknown_tag = reward_of, unknown_tag
         self.is_of_steps = reward_of == "words"
         self.has_host_metrics = scheme is not None

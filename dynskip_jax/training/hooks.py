@@ -81,6 +81,7 @@ class Saver:
             announce(f"resuming after step {where.step:,} (epoch {where.epoch + 1})")
         if self._run_dir is not None:
             self._run_dir.rewind(where.step)
+            self._run_dir.go_on()
         self._seconds_before = where.seconds
         return self._each(self._parallel.place, state), best, where
 

@@ -111,6 +111,8 @@ class AgentObjective(AgentSettings):
         return linear(self.entropy_coef, self.entropy_coef_final, epoch, epochs)
 
     def _temperature(self, epoch: int) -> float:
+        if self.mode(epoch) == "sample":
+            return 1.0  # attention, which has a temperature too, is then as it is in evaluation
         if self.temperature_final is None:
             return self.temperature
         return geometric(self.temperature, self.temperature_final, epoch, self.relaxed_epochs)
@@ -189,6 +191,11 @@ class AgentObjective(AgentSettings):
             skips = (F.Dynamic(),) * len(decisions)
         if reverse is None:
             reverse = (False,) * len(decisions)
+        for name, of_each in {"skips": skips, "reverse": reverse, "values": values}.items():
+            if of_each is not None and len(of_each) != len(decisions):
+                raise UserError(f"{len(decisions)} decisions need as many {name}, got {len(of_each)}")
+        if weights is not None and jnp.shape(weights) != jnp.shape(nll)[:1]:
+            raise UserError(f"expected weights to be {jnp.shape(nll)[:1]}, got {jnp.shape(weights)}")
         rewards = self._checked_rewards(stage, nll, decisions, valid, rewards, correct)
         total = budget = jnp.zeros((), rewards.dtype)
         for i, (skip, decision, back) in enumerate(zip(skips, decisions, reverse, strict=True)):

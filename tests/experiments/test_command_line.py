@@ -411,7 +411,7 @@ def test_a_place_that_is_not_ones_own_is_one_line(command, monkeypatch):
     monkeypatch.setattr("experiments.number_prediction_experiment.load_number_prediction", forbidden)
     outcome = command(NUMBERS)
     assert outcome.status == 2
-    assert outcome.err == "error: Permission denied (plots): name a place that you may write to\n"
+    assert outcome.err == "error: Permission denied (plots): name a place that you may read and write\n"
 
 
 def test_a_full_disk_is_one_line(command, small_number_prediction, tmp_path, monkeypatch):

@@ -100,3 +100,18 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(compared_ptb, command,
     assert_user_error(outcome, "settings.agent.mix was 0.5 and is now 0.25")
     assert snapshot(folder) == kept
     assert settings_of(folder)["mix"] == 0.5
+
+
+def test_a_run_that_cannot_grow_keeps_its_result(finished_ptb, command, tmp_path):
+    """What is damaged is found before anything is changed, and the old command still finds the run."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished_ptb.folder, folder)
+    metrics = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text("garbage\n" + metrics)
+    before = snapshot(folder)
+    arguments = with_epochs(finished_ptb.arguments, 2)
+    assert_user_error(command(PTB, *arguments, "--run-dir", folder), "line 1 of", "is not a JSON object")
+    assert snapshot(folder) == before
+    (folder / "metrics.jsonl").write_text(metrics)
+    again = command(PTB, *finished_ptb.arguments, "--run-dir", folder)
+    assert again.status == 0 and "finished already" in again.out

@@ -82,6 +82,10 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     assert_user_error(command(report.main, compared_ptb.folder, *files), "t.csv exists")
     assert (tmp_path / "t.csv").read_bytes() == before
 
+    same = command(report.main, compared_ptb.folder, "--csv", tmp_path / "s", "--latex", tmp_path / "s")
+    assert_user_error(same, "a file of their own")
+    assert not (tmp_path / "s").exists()
+
 
 def test_metrics_and_baseline_may_be_chosen(compared_ptb, command, tmp_path):
     arguments = (compared_ptb.folder, "--csv", tmp_path / "t.csv", "--baseline", "dynamic:3")

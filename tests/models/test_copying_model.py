@@ -125,3 +125,24 @@ def test_it_writes_on():
 def test_what_copies_needs_a_choice():
     with pytest.raises(UserError, match="no distribution"):
         model(F.Fixed(3), "expected")(TOKENS)
+
+
+@pytest.mark.parametrize("options", [{"agent": "content"}, {"agent_input": "mean"}], ids=str)
+def test_after_a_restart_with_a_carried_first_step_it_copies_by_the_agents_distribution(options):
+    trained = model(F.Dynamic(K, 0.5, first_step="carried", **options), "expected")
+    trained.eval()
+    read = compiled(trained)
+    carry, _ = read(TOKENS, initial_carry=trained.initialize_carry(BATCH), return_carry=True)
+    output = read(TOKENS, initial_carry=trained.restart_carry(carry))
+    weights = np.asarray(output.copies.weights)[:, 1:]
+    entropy = -(weights * np.log(weights)).sum(-1)
+    np.testing.assert_allclose(entropy, output.decisions[-1].entropy[:, 1:], rtol=1e-4, atol=1e-5)
+
+
+def test_what_it_draws_needs_a_key():
+    trained = model(SKIPS["by content"], "expected")
+    with pytest.raises(UserError, match="pass rngs="):
+        trained(TOKENS)
+    with pytest.raises(UserError, match="PRNGKey makes legacy ones"):
+        trained(TOKENS, rngs=jax.random.PRNGKey(0))
+    trained(TOKENS, deterministic=True)

@@ -80,14 +80,22 @@ def test_settings_that_may_grow(tmp_path):
         config = {"training": {"epochs": epochs, "rate": 0.1}, "models": models, **more}
         return RunDir.open(tmp_path, config, about={"note": note}, may_grow=may_grow)
 
+    def grown(*args):
+        opened(*args).write_result({"epochs": 0})
+        run = opened(*args)
+        before = kept()
+        assert run.resumed and run.result() == {"epochs": 0}  # until it is known that the run can go on
+        run.go_on()
+        assert run.result() is None and kept() != before
+
     def kept():
         config = json.loads((tmp_path / "config.json").read_text())
         return config["training"]["epochs"], config["models"], [about["note"] for about in config["about"]]
 
     opened(3, ["a"], "first")
-    assert opened(5, ["a"], "longer").resumed
+    grown(5, ["a"], "longer")
     assert kept() == (5, ["a"], ["first", "longer"])
-    assert opened(5, ["b", "a"], "wider").resumed
+    grown(5, ["b", "a"], "wider")
     assert kept() == (5, ["b", "a"], ["first", "longer", "wider"])
     before = (tmp_path / "config.json").read_bytes()
     refused = [
@@ -220,10 +228,15 @@ def test_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 def test_a_result_is_withdrawn_where_the_run_goes_on(tmp_path):
     run = RunDir.open(tmp_path, CONFIG)
-    run.withdraw_result()  # there is none
+    run.go_on()  # there is none
     run.write_result({"accuracy": 1})
-    run.withdraw_result()
+    run.go_on()
     assert run.result() is None and not (tmp_path / "result.json").exists()
+    part = RunDir.open(tmp_path / "part", CONFIG, within=run)
+    for each in (run, part):
+        each.write_result({"accuracy": 1})
+    part.go_on()
+    assert run.result() is None and part.result() is None
 
 
 def test_result_that_is_not_json(tmp_path):

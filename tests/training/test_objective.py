@@ -300,3 +300,27 @@ def test_what_stands_past_the_end_has_no_effect(settings, per_step):
         ]
         for whole, (first, second) in zip(found, zip(*apart, strict=True), strict=True):
             np.testing.assert_allclose(whole, (first + second) / 2, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (dict(weights=jnp.ones((2, 1))), "weights to be"),
+        (dict(weights=jnp.ones(3)), "weights to be"),
+        (dict(skips=[F.Dynamic(3)] * 2), "as many skips"),
+        (dict(reverse=[True] * 2), "as many reverse"),
+        (dict(values=[]), "as many values"),
+    ],
+)
+def test_what_does_not_fit_the_decisions_is_said(given, says):
+    decision = F.Decision(jnp.ones((2, 4), int), -jnp.ones((2, 4)), jnp.ones((2, 4)))
+    objective = AgentObjective()
+    with pytest.raises(UserError, match=says):
+        objective.loss(objective.stage(0, 1), jnp.ones(2), decision, valid=None, **given)
+
+
+def test_a_temperature_is_that_of_relaxed_epochs():
+    """Attention takes it, too, and evaluation has none."""
+    objective = AgentObjective(relaxation="soft", relaxed_epochs=2, temperature=0.5)
+    assert [objective.stage(epoch, 4).policy.temperature for epoch in range(4)] == [0.5, 0.5, 1.0, 1.0]

@@ -18,7 +18,8 @@ class Dynamic(Agented):
 
     Trained by the score function of its choices (`reinforce_loss`); or, in a relaxed mode, by the gradient of
     the loss through weights on all K states (`relaxation.py`). What it sees is stopped, but for the stored
-    states that a relaxed choice by content compares: what tells them apart is learnt, as in attention.
+    states that a relaxed choice by content compares, h(t-1) in the query among them: what tells them apart is
+    learnt, as in attention.
     """
 
     name: ClassVar[str] = "dynamic"

@@ -1,0 +1,49 @@
+"""The table of a run where room is short: names are folded, and numbers stay whole."""
+
+import io
+from typing import ClassVar
+
+import pytest
+from rich.console import Console
+
+from experiments import table
+from experiments.conll2003_experiment import CoNLL2003
+
+
+def summary(*seeds):
+    return {"mean": sum(seeds) / len(seeds), "std": 0.1, "per_seed": list(seeds)}
+
+
+class ShortOfRoom(CoNLL2003):
+    """An experiment whose published rows have long names."""
+
+    columns: ClassVar = {
+        "dev_f1": ("dev", ".2f"),
+        "test_f1": ("test", ".2f"),
+        "test_f1_sampled": ("sampled", ".2f"),
+    }
+
+    def __init__(self):
+        """Has no settings: its table asks for none."""
+
+    def published(self, models, data):
+        return [
+            ("Somebody et al. 2015, random vectors, BiLSTM-CRF and features of spelling", {"test_f1": 84.26})
+        ]
+
+    def note(self, models, data):
+        return ""
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_numbers_stay_whole(width, monkeypatch):
+    console = Console(width=width, file=io.StringIO())
+    monkeypatch.setattr(table, "wide_console", lambda: console)
+    data = type("Data", (), {"name": "fixture"})()
+    metrics = {"dev_f1": summary(91.25, 90.75, 91.5), "test_f1": summary(84.5, 85.25, 84.75)}
+    result = {"model": "dynamic:5", "wall_seconds": 4000, "parameters": 1_971_075, "metrics": metrics}
+    table.print_table(ShortOfRoom(), ["dynamic:5"], data, [result])
+    printed = console.file.getvalue()
+    for whole in ("dynamic:5", "91.17 ± 0.10", "84.83 ± 0.10", "84.26", "1,971,075", "1:06:40"):
+        assert whole in printed
+    assert "sampled" not in printed  # no row has it

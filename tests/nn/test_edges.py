@@ -1,0 +1,113 @@
+"""Arguments at the edge of what layers and models take, and noise where a sequence begins within a row."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import compiled
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.models import LanguageModel, SequenceClassifier, Tagger
+from dynskip_jax.nn import DynamicSkipLSTMCell, SkipLayer, SkipStack
+from dynskip_jax.nn.initializers import uniform
+
+
+def layer(**options):
+    return SkipLayer(DynamicSkipLSTMCell(2, 3, max_skip=5, rngs=nnx.Rngs(0), **options))
+
+
+def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_same_row():
+    begins, rows = 4, 2000
+    even = layer(zoneout=0.5)
+    for name in ("w_out", "b_out"):
+        weight = getattr(even.cell.agent, name)
+        weight[...] = jnp.zeros_like(weight[...])
+    carry = even.cell.initialize_carry((rows, 2), jax.random.key(0))
+    ids = jnp.repeat(jnp.array([[0] * begins + [1] * 4]), rows, axis=0)
+    output = compiled(even)(jnp.ones((rows, 8, 2)), segment_ids=ids, initial_carry=carry)
+    kept = np.asarray(even.cell._kept(carry, 8)[0])
+    for step in range(8):
+        first = np.asarray(output.decision.action[:, step]) == 1
+        for unit in range(3):
+            stays = kept[:, begins, unit] == 1
+            # Two binomial shares of about 1,000 rows each: 0.07 is four standard deviations.
+            assert abs(first[stays].mean() - first[~stays].mean()) < 0.07
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize(("dtype", "time"), [("uint8", 256), ("uint8", 300), ("int8", 128), ("int16", 20)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_lengths_of_any_dtype(dtype, time, reverse):
+    x, lengths = jax.random.normal(jax.random.key(0), (2, time, 2)), np.array([17, 10])
+    run = compiled(layer())
+    told = dict(deterministic=True, return_carry=True, reverse=reverse)
+    carry, found = run(x, seq_lengths=jnp.asarray(lengths.astype(dtype)), **told)
+    _, expected = run(x, seq_lengths=jnp.asarray(lengths), **told)
+    np.testing.assert_array_equal(carry.step, lengths)
+    np.testing.assert_array_equal(found.h, expected.h)
+
+
+def test_traced_lengths_beyond_the_end_count_as_the_end():
+    stack = SkipStack(2, 3, [F.Dynamic(3)], bidirectional=True, rngs=nnx.Rngs(0))
+    stack.eval()
+    x = jax.random.normal(jax.random.key(0), (2, 5, 2))
+    read = nnx.jit(lambda stack, lengths: stack(x, seq_lengths=lengths))
+    found, expected = read(stack, jnp.array([7, 5])), read(stack, jnp.array([5, 5]))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_cell_in_evaluation_drops_nothing_whatever_its_carry_holds():
+    cell = layer(recurrent_dropout=0.5).cell
+    x = jnp.ones((4, 2))
+    dropping = cell.initialize_carry(x.shape, jax.random.key(0))
+    assert dropping.recurrent_mask is not None
+    cell.eval()
+    carry, _ = cell(dropping, x)
+    found = cell(carry, x)[1]
+    expected = cell(cell(dropping._replace(recurrent_mask=None), x)[0], x)[1]
+    np.testing.assert_array_equal(found, expected)
+    assert jax.tree.structure(carry) == jax.tree.structure(dropping)
+
+
+def make(kind, skips):
+    options = dict(rngs=nnx.Rngs(0))
+    if kind is LanguageModel:
+        return kind(5, 3, skips, weight_init=uniform(0.1), **options)
+    return kind(5, 3, 2, skips, **options)
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize("kind", [LanguageModel, SequenceClassifier])
+@pytest.mark.parametrize(("skips", "says"), [(F.Dynamic(3), "a time skip for each"), ([], "at least one")])
+def test_skips_of_a_model_are_a_sequence(kind, skips, says):
+    with pytest.raises(UserError, match=says):
+        make(kind, skips)
+
+
+@pytest.mark.usefixtures("as_users")
+def test_a_tagger_ends_in_a_crf_or_a_softmax():
+    with pytest.raises(UserError, match="unknown output 'CRF': choose crf or softmax"):
+        Tagger(
+            5, ("a", "b"), word_features=2, features=3, skips=[F.Previous()], output="CRF", rngs=nnx.Rngs(0)
+        )
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(seq_lengths=4),
+        dict(seq_lengths=[4, 4]),
+        dict(seq_lengths=jnp.array([4, 4, 4])),
+        dict(policy=F.Policy("greedy", mask=[True] * 5)),
+    ],
+    ids=["a number", "a list", "too many", "a list as mask"],
+)
+@pytest.mark.parametrize("axes", [(), (2, 3)])
+def test_what_does_not_fit_several_batch_axes_is_said(given, axes):
+    plain = layer()
+    plain.eval()
+    with pytest.raises(UserError):
+        plain(jnp.ones((*axes, 4, 2)), **given)
