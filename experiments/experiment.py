@@ -365,8 +365,8 @@ class Experiment:
         if depth_skip is not None and layers <= depth_skip.layers_below:
             raise UserError(
                 f"--depth-skip {self.settings.model.depth_skip} joins a layer with the one "
-                f"{depth_skip.layers_below} below: it needs {depth_skip.layers_below + 1} layers or more, got "
-                f"{layers}"
+                f"{depth_skip.layers_below} below: it needs {depth_skip.layers_below + 1} layers or more, "
+                f"got {layers}"
             )
         known = (*_OF_AGENTS, *_OF_SAMPLERS, *_OF_SKIPPERS)
         swept = [name for name in known if isinstance(getattr(agent, name), tuple)]
