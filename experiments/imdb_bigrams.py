@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.data.imdb import find_imdb, imdb_splits
+from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
 from experiments.command_line import Command
 from experiments.imdb import BigramFlags
@@ -40,7 +41,13 @@ def bigrams(command: Command, flags: BigramFlags) -> None:
         """Fits on these splits: the best C on the first other one, how many features, and accuracies."""
         vectorizer = CountVectorizer(analyzer=features, binary=True, min_df=flags.min_count)
         train = [text for part in parts for text in texts[part]]
-        x, y = vectorizer.fit_transform(words for words, _ in train), [label for _, label in train]
+        y = [label for _, label in train]
+        if len(set(y)) < 2:
+            raise UserError("all reviews of train have the same label: there is nothing to tell apart")
+        try:
+            x = vectorizer.fit_transform(words for words, _ in train)
+        except ValueError as error:  # no word is left
+            raise UserError(f"no word is in {flags.min_count} reviews of train: lower --min-count") from error
         others = {}
         for split in texts:
             if split not in parts:

@@ -302,13 +302,8 @@ class EvaluateFlags:
     """Flags of `evaluate`; of several values, separated by commas, the best on dev is taken."""
 
     run_dir: str = setting(help="A finished run folder, of one model or of several compared.")
-    data: str | None = setting(None, "Folder of the data that the run was trained on.")
-    dataset: str | None = setting(None, "Or its name, as when it was trained.")
-    min_count: int | None = setting(
-        None,
-        "Words seen less often in train are <unk>; by default none, or those seen once where dev or test "
-        "have words that train has not.",
-        at_least=1,
+    data: str | None = setting(
+        None, "Folder of the data that the run was trained on; by default where it was found then."
     )
     method: Literal["cache", "dynamic"] = setting(
         "cache",

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dynskip_jax.data import LanguageCorpus, find_language_corpus
+from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
@@ -18,7 +18,7 @@ from dynskip_jax.training.step import evaluation_keys
 from experiments.command_line import Command
 from experiments.ptb import EvaluateFlags
 from experiments.table import cell, summary
-from experiments.trained import Finished, check_data, finished_models
+from experiments.trained import Finished, check_data, data_of, finished_models
 
 Grid = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -31,7 +31,7 @@ def evaluate(command: Command, flags: EvaluateFlags) -> None:
     """
     keep_freed_memory()
     models = finished_models(flags.run_dir, command.name)
-    corpus = find_language_corpus(flags.data, flags.dataset, min_count=flags.min_count)
+    corpus = data_of(next(iter(models.values())), flags.data)
     for model in models.values():
         check_data(model, corpus)
     make = {"cache": _cached, "dynamic": _dynamic}[flags.method]

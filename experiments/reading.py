@@ -27,7 +27,7 @@ from experiments.trained import load, load_all
 def predict(command: Command, flags: PredictFlags) -> None:
     """Writes a line for each line of text, as soon as it is read."""
     trained = load(flags.run_dir, flags.model, flags.of_seed, command.name)
-    for line in _lines(flags.input):
+    for line in input_lines(flags.input):
         words = trained.experiment.split(line)
         print(trained.experiment.read(trained, line).says if words else "", flush=True)
 
@@ -113,8 +113,8 @@ def _directions(
     return {"forward": forward, "backward": backward}
 
 
-def _lines(path: str | None) -> Iterator[str]:
-    """The lines of a file, or of standard input, one at a time.
+def input_lines(path: str | None) -> Iterator[str]:
+    """Yields the lines of a file, or of standard input, as they come, without a mark of their order of bytes.
 
     Raises:
         UserError: it cannot be read, or a line is not UTF-8.
@@ -125,8 +125,11 @@ def _lines(path: str | None) -> Iterator[str]:
             source: Any = getattr(sys.stdin, "buffer", sys.stdin)
             if path is not None:
                 source = opened.enter_context(open(path, "rb"))
+            if source is None:
+                raise UserError("standard input is closed: give --input FILE")
             for number, line in enumerate(source, 1):
-                yield _decoded(line, where, number) if isinstance(line, bytes) else line
+                text = _decoded(line, where, number) if isinstance(line, bytes) else line
+                yield text.removeprefix("\ufeff") if number == 1 else text
     except (OSError, ValueError) as error:  # among them a path with a NUL
         if isinstance(error, UserError):
             raise
@@ -143,6 +146,6 @@ def _decoded(line: bytes, where: str, number: int) -> str:
 def _picture(model: str, seed: int, text: str, direction: str) -> str:
     """A file name of its own for each model, seed and text, in any script."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:60]
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
     which = f"-{direction}" if direction else ""
     return f"explain-{file_name(model)}-seed-{seed}{which}-{slug}-{digest}.png"

@@ -16,6 +16,7 @@ from dynskip_jax.data.tagging import DOCUMENT_START, TaggedSentence
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
 from experiments.command_line import Command
+from experiments.reading import input_lines
 from experiments.tagger_settings import TagFlags
 from experiments.trained import load
 
@@ -44,7 +45,7 @@ def predict(command: Command, flags: TagFlags) -> None:
     at_once = flags.at_once or (1 if interactive else _AT_ONCE)
     rows = min(_ROWS, 1 << (at_once - 1).bit_length())
     has_entities = trained.experiment.scheme is not None
-    lines = _lines(flags.input)
+    lines = input_lines(flags.input)
     if flags.format == "columns":
         sentences = read_columns(lines, flags, getattr(trained.settings.data, "columns", None) or ())
     else:
@@ -197,18 +198,3 @@ def _batch(ids: Sequence[TokenIds], rows: int) -> Batch:
 
     inputs = TokenIds(*(padded(leaves) for leaves in zip(*ids, strict=True)))
     return Batch(inputs, None, seq_lengths=np.array(lengths, np.int32))
-
-
-def _lines(path: str | None) -> Iterator[str]:
-    """The lines of a file, or of standard input, as they come."""
-    where = path or "standard input"
-    try:
-        if path is None:
-            yield from sys.stdin
-            return
-        with open(path, encoding="utf-8") as file:
-            yield from file
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where} is no UTF-8 text ({error.reason}): convert it") from None
-    except OSError as error:
-        raise UserError(f"{where} cannot be read ({error.strerror or error}): check its name") from None

@@ -79,6 +79,8 @@ def _find(
             f"${DATA_VARIABLE}, or --data DIR alone"
         )
     if dataset == embedded.NAME:
+        if data is not None:
+            raise UserError(f"{dataset} comes with Python, and nothing is read: leave --data out")
         return embedded_corpus(min_count)
     if data is not None:
         return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}", min_count, blank_lines)

@@ -1,0 +1,50 @@
+"""Lines that are read, texts as people type them, and what a row says of how far a model reaches."""
+
+import io
+import sys
+
+import pytest
+
+from dynskip_jax.errors import UserError
+from experiments import number_prediction
+from experiments.cli import imported
+from experiments.reading import input_lines
+from experiments.settings import resolve
+from experiments.sick_experiment import SICK
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_lines_without_a_mark_of_the_order_of_bytes(named, tmp_path, monkeypatch):
+    text = "\ufeffone\ntwo \ufeff\n".encode()
+    (tmp_path / "lines.txt").write_bytes(text)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
+    assert list(input_lines(str(tmp_path / "lines.txt") if named else None)) == ["one\n", "two \ufeff\n"]
+
+
+def test_standard_input_that_is_closed(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="closed"):
+        list(input_lines(None))
+
+
+def test_two_sentences_as_typed_stay_two():
+    typed = SICK.typed(object(), None, "A dog runs.\tIt's a cat.")
+    assert typed == "a dog runs .\tit 's a cat ."
+
+
+@pytest.mark.parametrize(
+    ("model", "max_skip", "reach", "named"),
+    [
+        ("dynamic:10", 3, 3, {"max_skip": 3}),
+        ("dynamic:10", None, 10, {}),
+        ("dynamic:10", (3, 5), 10, {}),
+        ("attention:10", 3, 3, {"max_skip": 3}),
+        ("lstm", 3, 1, {}),
+    ],
+)
+def test_a_smaller_reach_is_part_of_the_name(model, max_skip, reach, named):
+    command = number_prediction.COMMAND
+    settings = resolve(command.settings, command.presets, "relaxed", {"max_skip": max_skip}).settings
+    experiment = imported(command.experiment)(settings)
+    assert experiment.reach(model) == reach
+    assert experiment.beyond_name(model) == named
