@@ -40,7 +40,7 @@ def test_flags_of_the_script(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["accelerator"])
     with pytest.raises(UserError, match="--out is needed"):
         accelerator.main()
-    with pytest.raises(UserError, match="--minutes must be positive and finite, got 0"):
+    with pytest.raises(UserError, match="--minutes must be above 1, got 0"):
         read_flags("", "", accelerator.Flags, ["--out", "there", "--minutes", "0"])
 
 
