@@ -27,7 +27,7 @@ def copying(command, corpus_folder, tmp_path_factory):
 
 def test_a_model_that_copies_is_trained_explained_and_writes(command, copying):
     folder, outcome = copying
-    assert "dynamic:4, by content, copies: expected" in " ".join(outcome.out.split())
+    assert "dynamic:4" in outcome.out and row_of(folder)["copy"] == "expected"
     shares = row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]
     np.testing.assert_allclose(sum(shares), 1, rtol=1e-5)
     explained = command(PTB, "explain", "--run-dir", folder, "--text", "a b c a b")
@@ -136,7 +136,7 @@ def test_a_row_says_of_a_model_only_what_is_its_own():
         (("--model", "random:2", "--rates", "0,0"), "rates"),
         (("--model", "dynamic:2", "--rates", "0.5,0.5"), "--rates are of random:k"),
         (("--model", "dynamic:3", "--stride", "3"), "leaves dynamic:3 nothing but k = 1"),
-        (("--model", "dynamic:3", "--control-of", "nowhere"), "nowhere"),
+        (("--model", "dynamic:3", "--control-of", "nowhere"), "--control-of"),
     ],
     ids=[
         "no choice",

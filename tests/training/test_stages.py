@@ -66,7 +66,7 @@ def test_numbers_of_a_schedule():
     np.testing.assert_allclose(
         [objective.stage(epoch, 5).entropy_coef for epoch in range(5)], [0.4, 0.3, 0.2, 0.1, 0]
     )
-    assert [objective.stage(epoch, 5).policy.temperature for epoch in range(3)] == [1.0, 0.25, 0.25]
+    assert [objective.stage(epoch, 5).policy.temperature for epoch in range(3)] == [1.0, 0.25, 1.0]
     closing = dataclasses.replace(objective, relaxed_entropy_coef=0.2, relaxed_entropy_coef_final=-0.1)
     coefs = [closing.stage(epoch, 5).entropy_coef for epoch in range(5)]
     np.testing.assert_allclose(coefs, [0.2, -0.1, 0.2, 0.1, 0], atol=1e-12)
