@@ -17,10 +17,12 @@ PAGES = {
 
 
 def on_files(files, config):
-    """Adds the repository's own pages."""
+    """Adds the repository's own pages, and the citation file."""
     for name, page in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=re.sub(r"\]\(docs/", "](", text)))
+    # README links to it; the site has it as a file beside its first page.
+    files.append(File.generated(config, "CITATION.cff", content=(ROOT / "CITATION.cff").read_text("utf-8")))
     return files
 
 
