@@ -18,6 +18,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "make room, then the same command goes on"),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "name a place that you may read and write"),
 }
+_SMALLER = "batches, networks and numbers of seeds that are smaller need less, as --help has them"
 
 
 def main(
@@ -82,10 +83,27 @@ def run_main(main: Callable[[], None]) -> None:
             remedy = _REMEDIES.get(error.errno, "name another place")
             print(f"error: {error.strerror}{where}: {remedy}", file=sys.stderr)
             _leave(2)
+        if _is_out_of_memory(error):
+            print(f"error: out of memory ({_first_line(error)}): {_SMALLER}", file=sys.stderr)
+            _leave(2)
         if not _is_one_of_several():
             raise
         traceback.print_exc()
         _leave(1)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether the host (Python, NumPy) or a device (XLA) had too little."""
+    jax = sys.modules.get("jax")
+    return isinstance(error, MemoryError) or (
+        jax is not None
+        and isinstance(error, jax.errors.JaxRuntimeError)
+        and str(error).startswith("RESOURCE_EXHAUSTED")
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".") or "in Python"
 
 
 def _is_one_of_several() -> bool:

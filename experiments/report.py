@@ -124,13 +124,20 @@ def read_folders(folders: Sequence[str]) -> Found:
             name = _named(shown, model)
             if (run.path / "config.json").exists():
                 found.runs[name] = run
-            result = run.result()
-            if result is None:
-                found.notes.append(f"{name}: {progress_of(run)}, left out")
-                continue
-            found.columns.update(_columns(run))
-            for row in rows_of(result):
-                found.rows.extend(_rows(model, shown, row, {**result, **row}["dataset"]))
+            try:
+                result = run.result()
+                if result is None:
+                    found.notes.append(f"{name}: {progress_of(run)}, left out")
+                    continue
+                columns, rows = _columns(run), _rows_of_run(model, shown, result)
+            except UserError as error:
+                found.notes.append(f"{name}: {error}, left out")
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                reason = f"result.json is not as this version writes it ({error!r})"
+                found.notes.append(f"{name}: {reason}, left out")
+            else:
+                found.columns.update(columns)
+                found.rows.extend(rows)
     return found
 
 
@@ -185,6 +192,11 @@ def draw(found: Found, x: str, y: str, path: str) -> None:
     headings = [found.heading(metric)[0] for metric in (x, y)]
     title = f"{headings[1]} over {headings[0]}"
     plots.metric_over_metric(groups, path, title, x_label=headings[0], y_label=headings[1], levels=levels)
+
+
+def _rows_of_run(model: str, folder: str, result: Mapping[str, Any]) -> list[Row]:
+    parts = [_rows(model, folder, row, {**result, **row}["dataset"]) for row in rows_of(result)]
+    return [row for part in parts for row in part]
 
 
 def _rows(model: str, folder: str, row: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[Row]:

@@ -208,6 +208,9 @@ def data_of(model: Finished | Trained, folder: str | None) -> Data:
     """
     experiment, settings = model.experiment, model.experiment.settings
     place = dataclasses.replace(settings.data, data=folder or _folder_of(model.run))
+    if place.data is None and getattr(place, "dataset", "") is None:
+        # Which corpus is found without its name depends on what else the machine has by now.
+        place = dataclasses.replace(place, dataset=model.run.config()["dataset"]["name"])
     data = type(experiment)(dataclasses.replace(settings, data=place)).load_data()
     check_data(model, data)
     return data

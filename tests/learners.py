@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -15,7 +16,6 @@ from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.tasks.classification import Classification
 from dynskip_jax.tasks.language_modelling import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.training.stage import of_model
 
 SYMBOLS, CLASSES = 6, 3
 
@@ -144,7 +144,7 @@ def one_seed(params: Any) -> Any:
 
 def stage_of(learner: Learner, epoch: int = 0, number: int = 0) -> Any:
     """What one of the models is told in an epoch."""
-    return of_model(learner.stage(epoch), number)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], learner.stage(epoch))
 
 
 def first_batch(learner: Learner, number: int = 0) -> Batch:

@@ -202,11 +202,6 @@ class Checkpoints:
             )
         return None
 
-    def wait(self) -> None:
-        """Returns when everything saved is on disk."""
-        with _quiet():
-            self._manager.wait_until_finished()
-
     def close(self) -> None:
         """Waits and lets go of the folder; call it once, at the end."""
         with _quiet():

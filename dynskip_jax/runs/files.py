@@ -8,15 +8,16 @@ from dynskip_jax.errors import UserError
 
 def check_new(path: Path) -> None:
     """Raises a `UserError` where a file is there already, or the folder that it is to be in is not."""
-    if path.exists():
-        raise UserError(f"{path} exists: remove it, or name another file")
+    for there in (path, _unfinished(path)):
+        if there.exists():
+            raise UserError(f"{there} exists: remove it, or name another file")
     if not path.absolute().parent.is_dir():
         raise UserError(f"the folder {path.parent} does not exist: make it, or name another")
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Replaces a file such that after a crash either the old or the new text is there, whole."""
-    unfinished = path.with_name(path.name + ".tmp")
+    unfinished = _unfinished(path)
     with unfinished.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -27,3 +28,8 @@ def write_atomically(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _unfinished(path: Path) -> Path:
+    """Where a file is written before it takes its place."""
+    return path.with_name(path.name + ".tmp")

@@ -113,11 +113,6 @@ class RunDir:
             raise UserError(f"{path} is not a run folder (it has no config.json): name one that is")
         return cls(path, resumed=True)
 
-    def release(self) -> None:
-        """Lets other processes run in the folder; it ends with the process at the latest."""
-        if self._lock is not None:
-            self._lock.release()
-
     def config(self) -> dict:
         """Returns the settings of the run.
 
@@ -210,14 +205,17 @@ class RunDir:
         """Returns the result, or None while the run is not finished.
 
         Raises:
-            UserError: `result.json` is not valid JSON.
+            UserError: `result.json` is not a JSON object.
         """
         if not self._result.exists():
             return None
         try:
-            return _from_json(json.loads(self._result.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise UserError(f"{self._result} is not valid JSON; delete it and run again") from error
+            found = json.loads(self._result.read_text(encoding="utf-8"))
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise UserError(f"{self._result} is not a JSON object; delete it and run again")
+        return _from_json(found)
 
 
 def default_path(task: str, model: str, now: datetime.datetime) -> Path:

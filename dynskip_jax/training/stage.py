@@ -2,19 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax import functional as F
 from dynskip_jax.training.objective import AgentObjective, AgentStage
-
-
-def of_model(stage: Any, number: int) -> Any:
-    """Returns what one of the models is told, out of leaves (seeds, ...)."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], stage)
 
 
 class Sweep(NamedTuple):

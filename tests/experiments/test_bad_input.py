@@ -366,6 +366,10 @@ def cut_result(run):
     (run / "result.json").write_text('{"seeds": [0')
 
 
+def list_as_result(run):
+    (run / "result.json").write_text("[]")
+
+
 def no_checkpoints(run):
     shutil.rmtree(run / "checkpoints")
 
@@ -377,7 +381,8 @@ def no_checkpoints(run):
         (no_words, "vocabulary.json"),
         (cut_vocabulary, "vocabulary.json"),
         (no_result, "has not finished"),
-        (cut_result, "result.json is not valid JSON"),
+        (cut_result, "result.json is not a JSON object"),
+        (list_as_result, "result.json is not a JSON object"),
         (no_checkpoints, "no checkpoints"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -9,6 +9,7 @@ import sys
 import types
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import (
@@ -16,6 +17,7 @@ from commands import (
     SMALL_PTB,
     assert_picture,
     assert_user_error,
+    execute,
     load,
     records,
     row_of,
@@ -25,7 +27,7 @@ from commands import (
 
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Learner
-from experiments import number_prediction, ptb, run
+from experiments import number_prediction, ptb, run, trained
 
 PTB, NUMBERS = ptb.COMMAND, number_prediction.COMMAND
 RESULT_KEYS = {"experiment", "dataset", "rows"}
@@ -217,8 +219,11 @@ def test_released_preset_runs(command, corpus_folder, tmp_path):
     assert metrics["test_perplexity"] == metrics["test_perplexity_sampled"]
 
 
-def test_without_data_the_embedded_corpus_is_used_and_named_everywhere(command, here):
-    """And without --run-dir the folder names task and model, and nothing is written elsewhere."""
+def test_without_data_the_embedded_corpus_is_used_and_named_everywhere(command, here, monkeypatch):
+    """And without --run-dir the folder names task and model, and nothing is written elsewhere.
+
+    The run stays one of it where the machine has other data by now.
+    """
     small = ("--features", 4, "--epochs", 1, "--num-steps", 50, "--batch-size", 100)
     outcome = command(PTB, "--model", "lstm", *small)
     assert outcome.status == 0, outcome.err
@@ -233,6 +238,9 @@ def test_without_data_the_embedded_corpus_is_used_and_named_everywhere(command, 
     assert "not comparable" in outcome.out and "paper" not in outcome.out
     assert load(folder / "result.json")["dataset"]["name"] == name
     assert load(folder / "config.json")["dataset"]["name"] == name
+    (here / "data" / "ptb").mkdir(parents=True)
+    monkeypatch.setenv("DYNSKIP_DATA_DIR", str(here / "data"))
+    assert trained.load(folder).data().name == name
 
 
 @pytest.mark.parametrize("name", ["ptb", "number_prediction"])
@@ -412,6 +420,19 @@ def test_a_place_that_is_not_ones_own_is_one_line(command, monkeypatch):
     outcome = command(NUMBERS)
     assert outcome.status == 2
     assert outcome.err == "error: Permission denied (plots): name a place that you may read and write\n"
+
+
+def more_than_a_device_has():
+    jnp.zeros(1 << 50).block_until_ready()
+
+
+def more_than_the_host_has():
+    raise MemoryError
+
+
+@pytest.mark.parametrize("needs", [more_than_a_device_has, more_than_the_host_has])
+def test_too_little_memory_is_one_line(needs):
+    assert_user_error(execute(needs), "out of memory", "smaller")
 
 
 def test_a_full_disk_is_one_line(command, small_number_prediction, tmp_path, monkeypatch):

@@ -152,6 +152,21 @@ def test_what_is_left_out_is_said_in_a_line(compared_ptb, command, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "damage",
+    ["", "[]", '{"seeds": [0', '{"rows": null}', '{"rows": [{"model": "lstm"}]}'],
+    ids=["empty", "list", "cut", "no_rows", "half_a_row"],
+)
+def test_a_damaged_result_is_left_out(damage, finished_ptb, compared_ptb, command, tmp_path):
+    shutil.copytree(finished_ptb.folder, tmp_path / "damaged")
+    (tmp_path / "damaged" / "result.json").write_text(damage)
+    outcome = command(report.main, tmp_path / "damaged", compared_ptb.folder)
+    assert outcome.status == 0, outcome.err
+    (note,) = [line for line in outcome.out.splitlines() if line.endswith("left out")]
+    assert note.startswith("damaged: dynamic:3: ") and "result.json" in note
+    assert "compared: lstm" in outcome.out
+
+
+@pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (("nowhere",), "none of the folders holds a finished run"),
@@ -159,11 +174,14 @@ def test_what_is_left_out_is_said_in_a_line(compared_ptb, command, tmp_path):
         (("RUN", "--metrics", "f1"), "there is no metric 'f1': choose dev_"),
         (("RUN", "--baseline", "gru"), "there is no row 'gru' for --baseline: choose lstm or dynamic:3"),
         (("RUN", "--csv", "no/where.csv"), "does not exist"),
+        (("RUN", "--csv", "mine.csv"), "mine.csv.tmp exists: remove it"),
     ],
 )
 def test_errors_are_one_line(arguments, part, compared_ptb, command, here):
+    (here / "mine.csv.tmp").write_text("mine")
     given = [compared_ptb.folder if argument == "RUN" else argument for argument in arguments]
     assert_user_error(command(report.main, *given), part)
+    assert (here / "mine.csv.tmp").read_text() == "mine"
 
 
 def test_a_folder_written_before_there_were_rows(finished_ptb, command, tmp_path):

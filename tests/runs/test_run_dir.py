@@ -242,7 +242,7 @@ def test_a_result_is_withdrawn_where_the_run_goes_on(tmp_path):
 def test_result_that_is_not_json(tmp_path):
     run = RunDir.open(tmp_path, CONFIG)
     (tmp_path / "result.json").write_text("{")
-    with pytest.raises(UserError, match=r"result\.json is not valid JSON; delete it"):
+    with pytest.raises(UserError, match=r"result\.json is not a JSON object; delete it"):
         run.result()
 
 
