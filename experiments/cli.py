@@ -84,7 +84,7 @@ def run_main(main: Callable[[], None]) -> None:
             print(f"error: {error.strerror}{where}: {remedy}", file=sys.stderr)
             _leave(2)
         if _is_out_of_memory(error):
-            print(f"error: out of memory ({_first_line(error)}): {_SMALLER}", file=sys.stderr)
+            print(f"error: {_what_was_asked(error)}: {_SMALLER}", file=sys.stderr)
             _leave(2)
         if not _is_one_of_several():
             raise
@@ -102,8 +102,9 @@ def _is_out_of_memory(error: Exception) -> bool:
     )
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".") or "in Python"
+def _what_was_asked(error: Exception) -> str:
+    """Of which there was too little: how many bytes, where the error says it."""
+    return str(error).partition("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".") or "Out of memory"
 
 
 def _is_one_of_several() -> bool:

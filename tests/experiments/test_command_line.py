@@ -432,7 +432,7 @@ def more_than_the_host_has():
 
 @pytest.mark.parametrize("needs", [more_than_a_device_has, more_than_the_host_has])
 def test_too_little_memory_is_one_line(needs):
-    assert_user_error(execute(needs), "out of memory", "smaller")
+    assert_user_error(execute(needs), "Out of memory", "smaller")
 
 
 def test_a_full_disk_is_one_line(command, small_number_prediction, tmp_path, monkeypatch):
