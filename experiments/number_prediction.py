@@ -123,6 +123,16 @@ class NumberModel(Model):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NumberAgent(EvenAgent):
+    """Skips over time, the agents that choose them, and how these are trained."""
+
+    agent_init: Literal["lecun", "normal", "one_hot"] = setting(
+        "lecun",
+        "lecun; normal: N(0, 0.3) and biases 0.1; one_hot: lecun, by how many features of the input are 1.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class NumberTraining(Training):
     """For how long and how fast."""
 
@@ -141,7 +151,7 @@ class NumberSettings(Settings):
 
     data: NumberData = dataclasses.field(default_factory=NumberData)
     model: NumberModel = dataclasses.field(default_factory=NumberModel)
-    agent: EvenAgent = dataclasses.field(default_factory=EvenAgent)
+    agent: NumberAgent = dataclasses.field(default_factory=NumberAgent)
     training: NumberTraining = dataclasses.field(default_factory=NumberTraining)
 
 

@@ -237,7 +237,7 @@ class LanguageModelSettings(Model):
 class LanguageModelAgent(Agent):
     """Skips over time, the agents that choose them, and how these are trained."""
 
-    agent_init: Literal["uniform", "lecun", "normal", "one_hot"] = setting(
+    agent_init: Literal["uniform", "normal"] = setting(
         "uniform", "uniform (as all weights), or normal: N(0, 0.3) and biases 0.1."
     )
     restart_buffer: bool = setting(

@@ -114,11 +114,7 @@ class Agent(AgentSettings):
     agent_input: Literal["previous", "mean"] = setting(
         "previous", "What the agent sees beside the input: h of the step before, or the mean of the last K."
     )
-    agent_init: Literal["uniform", "lecun", "normal", "one_hot"] = setting(
-        "lecun",
-        "uniform (as all weights of a language model), lecun, normal: N(0, 0.3) and biases 0.1; one_hot: "
-        "lecun, by how many features of the input are 1.",
-    )
+    agent_init: Literal["lecun", "normal"] = setting("lecun", "lecun, or normal: N(0, 0.3) and biases 0.1.")
     empty_slots: Literal["initial", "masked"] = setting(
         "initial", "Before K steps have passed: the initial state may be chosen, or it may not."
     )
