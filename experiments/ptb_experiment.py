@@ -29,7 +29,7 @@ from dynskip_jax.nn import CharEmbedding
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks import LanguageModelling, Learner
-from dynskip_jax.training.asgd import non_monotone_trigger
+from dynskip_jax.training.asgd import averaging_rule
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.schedule import Schedule, decay_after, decay_on_plateau
 from experiments.experiment import Experiment, TextReading
@@ -218,10 +218,11 @@ class PTB(Experiment):
 
     def fit_settings(self, model: str, learner: Learner) -> FitSettings:
         """See `Experiment`; with averages of the iterates, and earlier parameters to start from."""
-        start = self.settings.training.start_from
+        training = self.settings.training
+        start = training.start_from
         return dataclasses.replace(
             super().fit_settings(model, learner),
-            average=self._averaging(),
+            average=averaging_rule(training.average, training.average_interval),
             start=None if start is None else self._trained(model, learner, start),
         )
 
@@ -231,14 +232,6 @@ class PTB(Experiment):
         if model not in runs:
             raise UserError(f"--start-from {run_dir} holds no finished run of {model}")
         return selected_params(runs[model], learner.abstract_params(), len(learner.seeds))
-
-    def _averaging(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        training = self.settings.training
-        if training.average == "none":
-            return None
-        if training.average == "always":
-            return lambda history: np.ones(history.shape[1], bool)
-        return partial(non_monotone_trigger, n=training.average_interval)
 
     def draw(self, model: str, learner: Learner, params: Any, keys: Any, folder: Path, member: int) -> None:
         """Which k the agent chooses at the corpus's most frequent words."""

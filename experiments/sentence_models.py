@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.tasks import Classification, Learner
-from dynskip_jax.training.asgd import non_monotone_trigger
+from dynskip_jax.training.asgd import averaging_rule
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.schedule import Schedule, decay_after
 from experiments.experiment import Experiment
@@ -127,15 +126,9 @@ class SentenceExperiment(Experiment):
 
     def fit_settings(self, model: str, learner: Learner) -> FitSettings:
         """See `Experiment`; with averages of the iterates."""
-        return dataclasses.replace(super().fit_settings(model, learner), average=self._averaging())
-
-    def _averaging(self) -> Callable[[np.ndarray], np.ndarray] | None:
         training = self.settings.training
-        if training.average == "none":
-            return None
-        if training.average == "non_monotone":
-            return partial(non_monotone_trigger, n=training.average_interval)
-        return lambda history: np.full(history.shape[1], len(history) >= training.average_after)
+        rule = averaging_rule(training.average, training.average_interval, training.average_after)
+        return dataclasses.replace(super().fit_settings(model, learner), average=rule)
 
 
 class ClassifierExperiment(SentenceExperiment):

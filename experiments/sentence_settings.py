@@ -73,8 +73,8 @@ class SentenceTraining(Training):
     decay_after: int = setting(0, "Epochs before --decay begins.", at_least=0)
     average: Literal["none", "non_monotone", "always"] = setting(
         "none",
-        "Averaging of the iterates: non_monotone (once dev no longer improves, NT-ASGD) or always, after "
-        "the epochs of --average-after.",
+        "Averaging of the iterates: non_monotone (once dev no longer improves, NT-ASGD) or always; of either "
+        "kind after the epochs of --average-after.",
     )
     average_interval: int = setting(5, "n of NT-ASGD.", at_least=1)
     average_after: int = setting(0, "Epochs that are never averaged.", at_least=0)

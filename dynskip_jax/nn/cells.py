@@ -205,9 +205,7 @@ class SkipCell(nnx.RNNCellBase):
             UserError: something is drawn, and there is no key.
         """
         if rngs is None and (self._draws() or carry_init is not None):
-            raise UserError(
-                "this cell draws (choices, dropout or zoneout): pass a PRNG key or nnx.Rngs, or call .eval()"
-            )
+            needed_key(None, "this cell")  # says what to do
         return self._new_carry(input_shape[:-1], drawn_key(rngs), self.deterministic, carry_init)
 
     def _new_carry(
@@ -387,7 +385,8 @@ def needed_key(rngs: nnx.Rngs | nnx.RngStream | Array | None, what: str) -> Arra
     """
     if rngs is None:
         raise UserError(
-            f"{what} draws (choices, dropout): pass rngs=, a PRNG key or nnx.Rngs, or call .eval()"
+            f"{what} draws (choices, dropout, zoneout): pass rngs=, a PRNG key or nnx.Rngs, or call .eval(), "
+            "after which only random skips and a policy that samples draw"
         )
     key = drawn_key(rngs)
     check_keys(key)

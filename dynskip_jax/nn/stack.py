@@ -148,9 +148,7 @@ class SkipStack(nnx.Module):
                 is drawn.
         """
         if rngs is None and any(layer.cell._draws(deterministic=self.deterministic) for layer in self.layers):
-            raise UserError(
-                "this stack draws (choices, dropout): pass a PRNG key or nnx.Rngs, or call .eval()"
-            )
+            needed_key(None, "this stack")  # says what to do
         key = drawn_key(rngs)
         check_keys(key)
         keys = split_each(key, len(self.layers))

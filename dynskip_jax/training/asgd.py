@@ -1,6 +1,7 @@
 """NT-ASGD (Merity et al. 2018, Section 3): the mean of the iterates, once the dev metric no longer falls."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,3 +71,27 @@ def non_monotone_trigger(
     """
     best = np.fmin.accumulate(history, axis=0)
     return (history[n + 1 :] > best[: max(len(history) - n - 1, 0)]).any(axis=0)
+
+
+def averaging_rule(
+    kind: Literal["none", "non_monotone", "always"], interval: int = 5, after: int = 0
+) -> Callable[[np.ndarray], np.ndarray] | None:
+    """When the iterates are averaged, for `FitSettings.average`.
+
+    Args:
+        kind: none; always; or non_monotone, from `non_monotone_trigger` on.
+        interval: n of that trigger.
+        after: epochs that are never averaged, of either kind.
+
+    Returns:
+        From the dev metrics so far, (epochs, seeds), lower is better, to whether each seed is averaged now,
+        (seeds,); None for none.
+    """
+    if kind == "none":
+        return None
+
+    def rule(history: np.ndarray) -> np.ndarray:
+        triggered = kind == "always" or non_monotone_trigger(history, interval)
+        return np.broadcast_to(triggered & (len(history) >= after), history.shape[1])
+
+    return rule

@@ -43,6 +43,11 @@ def stack(**options):
     return SkipStack(3, 8, [F.Previous(), F.Dynamic(3)], rngs=nnx.Rngs(0), **options)
 
 
+def evaluated(model):
+    model.eval()
+    return model
+
+
 def carry_of(K=4, batch=2, hidden=8, **options):
     made = DynamicSkipLSTMCell(3, hidden, max_skip=K, rngs=nnx.Rngs(0), **options)
     return made.initialize_carry((batch, 3), KEY)
@@ -58,6 +63,10 @@ REFUSED = {
     "an unknown mode": (lambda: F.Policy("Sample"), "unknown mode 'Sample': choose one of sample, greedy"),
     "a mode in place of a policy": (lambda: layer()(X, policy="greedy", rngs=KEY), "policy is a Policy"),
     "sampling without a key": (lambda: layer()(X), r"pass rngs=, a PRNG key or nnx.Rngs, or call .eval\(\)"),
+    "random skips without a key": (
+        lambda: evaluated(SkipLayer(SkipCell(3, 8, F.Random(3), rngs=nnx.Rngs(0))))(X),
+        r"or call .eval\(\), after which only random skips",
+    ),
     "a carry without a key": (lambda: cell().initialize_carry((2, 3)), "this cell draws"),
     "a stack without a key": (lambda: stack()(X), "this stack draws"),
     "dropout without a key": (lambda: stack(dropout=0.5)(X, policy=GREEDY), "this stack draws"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynskip_jax.training.asgd import average_start, average_update, non_monotone_trigger
+from dynskip_jax.training.asgd import average_start, average_update, averaging_rule, non_monotone_trigger
 
 STEPS, SEEDS = 12, 3
 
@@ -166,3 +166,16 @@ def test_diverged_epochs():
     assert non_monotone_trigger(history, 0).tolist() == [True, False, True]
     assert not non_monotone_trigger(np.full((9, 2), nan)).any()
     assert non_monotone_trigger(np.zeros((0, 3))).tolist() == [False] * 3
+
+
+def test_some_epochs_are_averaged_by_neither_rule():
+    history = np.array([[90, 90], [80, 95], [85, 99], [86, 99]], float)  # triggers after epochs 3 and 2
+
+    def begins(kind, after):
+        rule = averaging_rule(kind, 0, after)
+        return np.argmax([rule(history[:epoch]) for epoch in range(len(history) + 1)], axis=0).tolist()
+
+    assert averaging_rule("none", 0, 2) is None
+    assert begins("always", 0) == [0, 0] and begins("always", 3) == [3, 3]
+    assert begins("non_monotone", 0) == [3, 2] and begins("non_monotone", 3) == [3, 3]
+    assert begins("non_monotone", 4) == [4, 4] and not averaging_rule("always", 0, 5)(history).any()
