@@ -1,6 +1,6 @@
 """Whether an agent has anything to learn: the command `ceiling`, of finished models that sample choices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from rich.table import Table
 
-from dynskip_jax.analysis.ceiling import Ceiling
+from dynskip_jax.analysis.ceiling import Ceiling, paired_gain
 from dynskip_jax.analysis.ceiling import ceiling as ceiling_of
 from dynskip_jax.analysis.same_word import same_word
 from dynskip_jax.analysis.seed_agreement import agreement
@@ -18,6 +18,7 @@ from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.tasks import LanguageModelling, Learner
+from dynskip_jax.tasks.copied_words import CopiedWords, copied_words
 from dynskip_jax.tasks.counterfactuals import Chosen, Exchanged, Ways, chosen, exchanged, replaced
 from experiments.ceiling_flags import CeilingFlags
 from experiments.command_line import Command, unknown
@@ -25,7 +26,7 @@ from experiments.console import wide_console
 from experiments.experiment import Data
 from experiments.trained import Finished, Trained, check_data, data_of, finished_models, one_of
 
-_Piece = TypeVar("_Piece", Chosen, Exchanged, Ways)
+_Piece = TypeVar("_Piece", Chosen, CopiedWords, Exchanged, Ways)
 _SHOWN = 10  # of so many constants, and of so many states that a probe sees, is told
 
 
@@ -63,10 +64,16 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     data = data_of(found, flags.data)
     learner = found.experiment.learner(name, data, found.vocabulary)
     trained = one_of(found, flags.of_seed)
-    layer = _layer(learner, flags.layer)
     others = _others(found, trained, data, flags.beside or ())
     several = [trained.params, *(other.params for other in others.values())]
     of_words = isinstance(learner.task, LanguageModelling)
+    if found.experiment.copies_in_expectation(name):
+        how = dict(rows=max(2, flags.rows), others=several[1:])
+        pieces = copied_words(learner, trained.params, trained.policy, flags.split, **how)
+        _print_copied(f"{found.experiment.name}, {name}, {flags.split}", pieces, flags.steps, others)
+        if not any(skip.is_stochastic for skip in learner.skips):
+            return
+    layer = _layer(learner, flags.layer)
     if others or of_words:
         pieces = chosen(learner, several, trained.policy, flags.split, layer=layer, rows=max(2, flags.rows))
         pieces = list(_until(pieces, flags.steps, "reading choices"))
@@ -79,7 +86,7 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
             print(f"the agent goes back to the same word at {back}")
     if not found.experiment.choices_matter(name):
         print(
-            f"Nothing to be exchanged: whatever {name} chooses, it says the same. No state enters by choice "
+            f"No choice to exchange: whatever {name} chooses, it says the same. No state enters by choice "
             "(λ = 0), and no word is copied by it alone."
         )
         return
@@ -135,6 +142,38 @@ def verdict(result: Ceiling) -> str:
         return f"The agent has learnt something: it gains {result.own} {over}, {probe} {gain}."
     share = f"{gain.mean / hindsight:.0%} of what hindsight gains"
     return f"There is something to learn: {probe} gains {gain} {over}, {share}; the agent gains {result.own}."
+
+
+def _print_copied(about: str, pieces: Iterator[CopiedWords], limit: int, others: Iterable[str]) -> None:
+    """Prints what copied words are worth with other probabilities in the place of the model's own."""
+    parts = [
+        [part[piece.counts] for part in piece[1:]] for piece in _until(pieces, limit, "copying otherwise")
+    ]
+    losses, of_each, likeliest = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
+    own, even, another, *theirs = losses.mean(axis=0)
+    constants = of_each.mean(axis=0)
+    best = int(constants.argmin())
+    rows = [
+        ("by the model's own probabilities", own),
+        ("by the likeliest k alone", likeliest.mean()),
+        ("by all K alike", even),
+        ("by those in another text", another),
+        *(
+            (f"by those of {other}, reading the same text", loss)
+            for other, loss in zip(others, theirs, strict=True)
+        ),
+        *((f"always {k + 1}", constants[k]) for k in sorted({0, best})),
+        ("in hindsight", of_each.min(axis=1).mean()),
+    ]
+    title = (
+        f"{about}, words copied by other probabilities, the gate held: nats, mean of {len(losses):,} words"
+    )
+    _print(title, rows, "beside its own", own, first="words are copied")
+    gain = paired_gain(losses[:, 2], losses[:, 0])
+    print(
+        f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text"
+        + (", which may be chance." if gain.is_chance else ".")
+    )
 
 
 def _layer(learner: Learner, number: int | None) -> int:
@@ -223,11 +262,13 @@ def _rows(result: Ceiling) -> list[tuple[str, float]]:
     ]
 
 
-def _print(title: str, rows: Sequence[tuple[str, float]], beside: str, reference: float) -> None:
+def _print(
+    title: str, rows: Sequence[tuple[str, float]], beside: str, reference: float, first: str = "k is chosen"
+) -> None:
     """A table of losses, each beside its distance from the one of reference."""
     table = Table(title=title, title_justify="left")
-    for heading in ("k is chosen", "loss", beside):
-        table.add_column(heading, justify="left" if heading == "k is chosen" else "right")
+    for heading in (first, "loss", beside):
+        table.add_column(heading, justify="left" if heading == first else "right")
     for name, loss in rows:
         table.add_row(name, f"{loss:.4f}", f"{loss - reference:+.4f}")
     wide_console().print(table)

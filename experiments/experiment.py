@@ -319,6 +319,10 @@ class Experiment:
         weightless = skip.takes_max_skip and not any(_each(self.settings.agent.mix))
         return skip.is_stochastic and not weightless
 
+    def copies_in_expectation(self, model: str) -> bool:
+        """Returns whether a model copies words by the probabilities of all its choices."""
+        return False
+
     def evaluation_mode(self, model: str) -> str:
         """Returns how a model chooses on dev and test: an agent that was never trained samples."""
         return "sample" if self.is_untrained(model) else self.settings.agent.evaluation_mode

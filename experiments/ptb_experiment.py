@@ -205,6 +205,10 @@ class PTB(Experiment):
         by_choice = self._copy(model) == "chosen" and self.skip(model).is_stochastic
         return super().choices_matter(model) or by_choice
 
+    def copies_in_expectation(self, model: str) -> bool:
+        """See `Experiment`."""
+        return self._copy(model) == "expected"
+
     def beyond_name(self, model: str) -> dict[str, Any]:
         """See `Experiment`; with how it copies."""
         copy = self._copy(model)

@@ -38,6 +38,12 @@ class Gain(NamedTuple):
         return self.mean <= self.margin
 
 
+def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray, " steps"]) -> Gain:
+    """Returns how much less the other one loses, nats at each of the same steps; there are at least two."""
+    less = of_one - of_other
+    return Gain(float(less.mean()), float(1.96 * less.std(ddof=1) / np.sqrt(len(less))))
+
+
 @dataclasses.dataclass(frozen=True)
 class Ceiling:
     """Mean losses, nats, over the last 30 % of the steps, where a choice is made in one way or another.
@@ -98,16 +104,12 @@ def ceiling(
     of_fixed, of_random = rest[:, fixed], rest.mean(axis=1)
     bar = of_fixed if of_fixed.mean() <= of_random.mean() else of_random
 
-    def gain_of(chosen: Float[np.ndarray, " rest"]) -> Gain:
-        less = bar - chosen
-        return Gain(float(less.mean()), float(1.96 * less.std(ddof=1) / np.sqrt(len(less))))
-
     probes, gain = {}, {}
     for name, features in seen.items():
         chosen = _probe(features, losses[:fitted], features[fitted:], units, seed)
         of_probe = np.take_along_axis(rest, chosen[:, None], axis=1)[:, 0]
         probes[name] = float(of_probe.mean())
-        gain[name] = gain_of(of_probe)
+        gain[name] = paired_gain(bar, of_probe)
     of_agent = np.take_along_axis(rest, taken[fitted:, None] - 1, axis=1)[:, 0]
     averaged = np.log(rest.shape[1]) - np.logaddexp.reduce(-rest, axis=1)
     return Ceiling(
@@ -120,7 +122,7 @@ def ceiling(
         averaged=float(averaged.mean()),
         probes=probes,
         gain=gain,
-        own=gain_of(of_agent),
+        own=paired_gain(bar, of_agent),
     )
 
 

@@ -31,6 +31,7 @@ from dynskip_jax.functional.copying import (
     copied_log_likelihood,
     copied_log_probs,
     followers,
+    log_likelihood_of_each,
 )
 from dynskip_jax.functional.crf import (
     FORBIDDEN,
@@ -215,6 +216,7 @@ __all__ = [
     "leave_one_out_mean",
     "length_mask",
     "locked_dropout",
+    "log_likelihood_of_each",
     "moving_average_start",
     "moving_average_update",
     "moving_average_value",

@@ -79,11 +79,23 @@ def chosen_log_likelihood(
         log_likelihood: log p_softmax of the targets.
         targets: token ids.
     """
+    return jnp.sum(copies.weights * log_likelihood_of_each(copies, log_likelihood, targets), axis=-1)
+
+
+def log_likelihood_of_each(
+    copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
+) -> Float[Array, "batch time choices"]:
+    """Returns log p_k of the targets, in nats, for each choice k alone; see `copied_log_likelihood`.
+
+    Args:
+        copies: what may be copied; its weights take no part.
+        log_likelihood: log p_softmax of the targets.
+        targets: token ids.
+    """
     log_g, log_kept = jax.nn.log_sigmoid(copies.gates), jax.nn.log_sigmoid(-copies.gates)
     log_missed = log_kept + log_likelihood[..., None]
     log_p = jnp.where(copies.words == targets[..., None], jnp.logaddexp(log_missed, log_g), log_missed)
-    log_p = jnp.where(copies.words == NO_WORD, log_likelihood[..., None], log_p)
-    return jnp.sum(copies.weights * log_p, axis=-1)
+    return jnp.where(copies.words == NO_WORD, log_likelihood[..., None], log_p)
 
 
 def copied_log_probs(

@@ -3,7 +3,7 @@
 The path is the one that the model takes; at each of its steps every k is tried, all other choices held.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ from dynskip_jax import functional as F
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.tasks.rows import num_rows, repeat_rows, where_counted
+from dynskip_jax.tasks.read_split import read_split
+from dynskip_jax.tasks.rows import of_another_row, repeat_rows, where_counted
 from dynskip_jax.tasks.task import Forward, Task
 
 
@@ -79,7 +80,7 @@ def exchanged(
     reverse = learner.reverse[layer]
     examine = partial(_examine, learner.task, policy, K, layer=layer, reverse=reverse, beam=beam)
     tail = None
-    for carry, found in _read(learner, [params], split, rows, window, examine):
+    for carry, found in read_split(learner, [params], split, rows, window, examine):
         if not jax.tree.leaves(carry):  # rows are whole
             tail = None
         before, tail = _last_states(np.asarray(found.before), tail, states, reverse=reverse)
@@ -135,7 +136,7 @@ def chosen(
         _, in_steps = where_counted(batch, actions.shape[1])
         return [forward.carry for forward in found], Chosen(in_steps, actions, batch.inputs)
 
-    for _, found in _read(learner, several, split, rows, window, read, range(len(several))):
+    for _, found in read_split(learner, several, split, rows, window, read, range(len(several))):
         yield found
 
 
@@ -185,8 +186,6 @@ def replaced(
         UserError: the layer has no choice among several states, or there is one row.
     """
     task, K = learner.task, _num_choices(learner, layer)
-    if rows < 2:
-        raise UserError(f"choices of another row need at least 2 rows, got {rows}")
 
     def read(models, carries, batch, key):
         def one(carry, actions=None, model=models[0], key=key):
@@ -208,7 +207,7 @@ def replaced(
         drawn = jax.random.randint(jax.random.fold_in(key, 1), taken.shape, 1, K + 1)
         in_rows, in_steps = where_counted(batch, taken.shape[1])
         ways = [
-            *(drawn, _of_another(taken, batch, in_rows), *map(choices_of, theirs)),
+            *(drawn, of_another_row(taken, batch, in_rows), *map(choices_of, theirs)),
             *(jnp.full_like(taken, k) for k in constants),
         ]
         found = [one(carry, way) for carry, way in zip(rest[len(others) :], ways, strict=True)]
@@ -219,51 +218,8 @@ def replaced(
         return carries, Ways(_row_sums(jnp.ones(counted.shape), counted), losses)
 
     owners = [0, *range(1, 1 + len(others)), *[0] * (2 + len(others) + len(constants))]
-    for _, found in _read(learner, [params, *others], split, rows, window, read, owners):
+    for _, found in read_split(learner, [params, *others], split, rows, window, read, owners):
         yield found
-
-
-def _read(
-    learner: Learner,
-    several: Sequence[nnx.State],
-    split: str,
-    rows: int,
-    window: int,
-    read: Callable,
-    owners: Sequence[int] = (0,),
-) -> Iterator[tuple[list, Any]]:
-    """Yields of each batch of a split the carries behind it, and what `read` makes of it.
-
-    Args:
-        learner: with its data.
-        several: the parameters of each model.
-        split: `train`, `dev` or `test`.
-        rows: read side by side.
-        window: steps that a language model reads at a time.
-        read: from models, carries, batch and key to the carries behind the batch and what is yielded.
-        owners: of each carry the model that it belongs to.
-    """
-    task = learner.task
-    models = [task.evaluation_model(learner.model(params)) for params in several]
-    graphdef = nnx.graphdef(models[0])
-    states = [nnx.state(model) for model in models]
-
-    def merged(states):
-        return [nnx.merge(graphdef, state) for state in states]
-
-    compiled = jax.jit(lambda states, *rest: read(merged(states), *rest))
-    carries = None
-    for number, batch in enumerate(task.windows(split, rows, window)):
-        if carries is None:
-            count = num_rows(batch)
-            # A carry may hold the key that choices are drawn with: to each model its own.
-            starts = [
-                task.initial_carry(model, count, jax.random.key(own))
-                for own, model in enumerate(merged(states))
-            ]
-            carries = [starts[owner] for owner in owners]
-        carries, found = compiled(states, carries, batch, jax.random.key(number))
-        yield carries, found
 
 
 def _forward(
@@ -278,18 +234,6 @@ def _forward(
     """Reads as evaluation does, with actions in the place of choices where they are given."""
     how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
     return task.forward(model, batch, carry, **how, **({} if actions is None else {"actions": actions}))
-
-
-def _of_another(
-    taken: Int[Array, "rows time"], batch: Batch, counted: Bool[Array, " rows"]
-) -> Int[Array, "rows time"]:
-    """The choices of the next row that counts, or of the first one; a shorter row's over and over."""
-    order = jnp.argsort(~counted, stable=True)  # those that count come first
-    place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
-    other, steps = order[place], jnp.arange(taken.shape[1])[None]
-    if batch.seq_lengths is not None:
-        steps = steps % jnp.maximum(jnp.asarray(batch.seq_lengths)[other], 1)[:, None]
-    return jnp.take_along_axis(taken[other], steps, axis=1)
 
 
 def _row_sums(

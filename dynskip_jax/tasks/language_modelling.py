@@ -11,7 +11,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.data import Batch, LanguageCorpus, num_segments, segments
 from dynskip_jax.data.bptt import bptt_lengths, segments_of_lengths
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.models import LanguageModel
+from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.task import Forward, Judged, MakeModel, Task
 
 _LONG = 400  # steps of a segment where few streams are read
@@ -125,14 +125,16 @@ class LanguageModelling(Task):
 
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
         """See `Task`."""
-        forward, output = self._read(model, batch, carry, **how)
+        forward, output = self.read(model, batch, carry, **how)
         # Both are means over tokens, beside a sum over the segment's.
         penalty = F.activation_regularisation(output.dropped_states, self.activation_coef)
         penalty = penalty + F.temporal_activation_regularisation(output.states, self.temporal_coef)
         return forward._replace(penalty=batch.inputs.shape[1] * penalty)
 
-    def _read(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any):
-        """The forward pass without penalties, and the model's output."""
+    def read(
+        self, model: LanguageModel, batch: Batch, carry: Any, **how: Any
+    ) -> tuple[Forward, LanguageModelOutput]:
+        """Returns the forward pass without penalties, and what the model itself says."""
         if self.restart_buffer:
             restarted = model.restart_carry(carry)
             # A training segment restarts, however short it was drawn.
@@ -166,5 +168,5 @@ class LanguageModelling(Task):
     ) -> tuple[Any, Float[Array, "batch time"]]:
         """Returns the carry for the next segment and -log p of each target, in nats, as in evaluation."""
         how = dict(policy=policy, rngs=None, shared_key=None, deterministic=True)
-        read, _ = self._read(model, segment, carry, **how)
+        read, _ = self.read(model, segment, carry, **how)
         return read.carry, -read.log_probs.target

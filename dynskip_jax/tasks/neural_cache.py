@@ -62,7 +62,7 @@ class CachedLanguageModelling(LanguageModelling):
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
         """See `Task`."""
         carry, past = carry
-        read, output = self._read(model, batch, carry, **how)
+        read, output = self.read(model, batch, carry, **how)
         past, cached = _cached(self.cache, past, output.states, batch.targets, read.log_probs.target)
         log_probs = WithCaches(read.log_probs, jnp.moveaxis(cached, (0, 1), (2, 3)))
         return read._replace(log_probs=log_probs, carry=(read.carry, past))

@@ -4,10 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Shaped
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.batching import Batch
+from dynskip_jax.errors import UserError
 
 PyTree = Any
 
@@ -43,3 +44,26 @@ def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[A
     if mask.ndim == 2:
         return mask.any(axis=1), steps
     return mask, steps & mask[:, None]
+
+
+def of_another_row(
+    values: Shaped[Array, "rows time *rest"], batch: Batch, counted: Bool[Array, " rows"]
+) -> Shaped[Array, "rows time *rest"]:
+    """Returns what the next row that counts, or the first one, has at each step; a shorter row over and over.
+
+    Args:
+        values: of each step.
+        batch: says how long each row is.
+        counted: which rows count.
+
+    Raises:
+        UserError: there is one row.
+    """
+    if len(values) < 2:
+        raise UserError(f"choices of another row need at least 2 rows, got {len(values)}")
+    order = jnp.argsort(~counted, stable=True)  # those that count come first
+    place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
+    other, steps = order[place], jnp.arange(values.shape[1])[None]
+    if batch.seq_lengths is not None:
+        steps = steps % jnp.maximum(jnp.asarray(batch.seq_lengths)[other], 1)[:, None]
+    return values[other[:, None], steps]

@@ -1,6 +1,7 @@
 """Controls of a learnt choice, by flag, and words copied by it: what is trained, and what the table says."""
 
 import json
+import re
 import shutil
 
 import jax
@@ -63,7 +64,32 @@ def test_there_is_nothing_to_exchange_where_no_choice_enters(command, corpus_fol
     assert outcome.status == 0, outcome.err
     text = " ".join(outcome.out.split())
     assert "the agent goes back to the same word at " in text and "by a probe" not in text
-    assert "Nothing to be exchanged: whatever dynamic:4 chooses, it says the same." in text
+    assert "No choice to exchange: whatever dynamic:4 chooses, it says the same." in text
+
+
+def test_probabilities_by_which_words_are_copied_are_exchanged(command, corpus_folder, copying):
+    folder, _ = copying
+    flags = ("--run-dir", folder, "--data", corpus_folder, "--rows", 4, "--steps", 60, "--split", "train")
+    outcome = command(PTB, "ceiling", *flags, "--beside", folder)
+    assert outcome.status == 0, outcome.err
+    text = " ".join(outcome.out.split())
+    for line in (
+        "by the model's own probabilities",
+        "by the likeliest k alone",
+        "by all K alike",
+        "always 1",
+    ):
+        assert line in text
+    assert "mean of 60 words" in text
+    number = r"[+-]\d\.\d{4}"
+    gain = (
+        rf"Its own probabilities gain {number} ± \d\.\d{{4}} nats \(95 %\) over those that it had in another"
+    )
+    assert re.search(gain, text)
+    # The other agent beside it is, here, the same one.
+    table = "".join(outcome.out.split())
+    loss = table.split("bythemodel'sownprobabilities│")[1].split("│")[0]
+    assert re.search(rf"bythoseofseed0of[^│]*│{re.escape(loss)}│\+0\.0000│", table)
 
 
 @pytest.mark.slow

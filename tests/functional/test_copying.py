@@ -13,6 +13,7 @@ from dynskip_jax import functional as F
 
 BATCH, TIME, K, VOCABULARY = 3, 7, 4, 5
 mixed, chosen, mixture = map(compiled, (F.copied_log_likelihood, F.chosen_log_likelihood, F.copied_log_probs))
+of_each_alone = compiled(F.log_likelihood_of_each)
 
 
 @pytest.fixture
@@ -74,6 +75,8 @@ def test_the_mean_over_choices_is_its_definition_and_below_the_mixture(seed, cho
             found = chosen(copies, log_probs[..., word], targets)
             expected = np.einsum("btk,kbt->bt", copies.weights, of_each[..., word])
             np.testing.assert_allclose(found, expected, rtol=1e-9)
+            alone = of_each_alone(copies, log_probs[..., word], targets)
+            np.testing.assert_allclose(alone, np.moveaxis(of_each[..., word], 0, -1), rtol=1e-9)
             above = mixed(copies, log_probs[..., word], targets)
             assert (np.asarray(found) <= np.asarray(above) + 1e-9).all()
 

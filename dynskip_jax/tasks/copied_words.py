@@ -1,0 +1,89 @@
+"""What copied words are worth: a trained language model's loss with other probabilities in the place of π.
+
+The gate, which says how willingly words are copied, and all states stay as they are.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from dynskip_jax import functional as F
+from dynskip_jax.tasks.learner import Learner
+from dynskip_jax.tasks.read_split import read_split
+from dynskip_jax.tasks.rows import of_another_row, where_counted
+
+
+class CopiedWords(NamedTuple):
+    """What the words of a batch cost; nats.
+
+    Attributes:
+        counts: whether the step counts, (rows, time).
+        losses: with the model's own π; with all K alike; with the π of the same step of another row; with
+            that of each of the other models, which read the same text; (rows, time, ways).
+        of_each: with k alone, k from 1, (rows, time, K).
+        likeliest: the loss with the k alone that is the likeliest by π, (rows, time).
+    """
+
+    counts: Bool[Array, "rows time"]
+    losses: Float[Array, "rows time ways"]
+    of_each: Float[Array, "rows time K"]
+    likeliest: Float[Array, "rows time"]
+
+
+def copied_words(
+    learner: Learner,
+    params: nnx.State,
+    policy: F.Policy,
+    split: str,
+    *,
+    rows: int,
+    others: Sequence[nnx.State] = (),
+    window: int = 35,
+) -> Iterator[CopiedWords]:
+    """Yields, batch by batch, what a split costs a language model that copies words in expectation.
+
+    Args:
+        learner: of language models with `copy="expected"`, with its data.
+        params: of one model.
+        policy: how it chooses, as in evaluation.
+        split: `train`, `dev` or `test`.
+        rows: streams read side by side; at least 2, for the π of another row.
+        others: parameters of models of the same kind, such as those of other seeds.
+        window: steps that are read at a time.
+
+    Raises:
+        UserError: there is one row.
+    """
+
+    def read(models, carries, batch, key):
+        behind, outputs = [], []
+        for number, (model, carry) in enumerate(zip(models, carries, strict=True)):
+            rngs = jax.random.fold_in(key, number)  # sampled choices of a state, where λ > 0
+            how = dict(policy=policy, rngs=rngs, shared_key=None, deterministic=True)
+            forward, output = learner.task.read(model, batch, carry, **how)
+            behind.append(forward.carry)
+            outputs.append(output)
+        own = outputs[0]
+        in_rows, in_steps = where_counted(batch, batch.inputs.shape[1])
+        weights = own.copies.weights
+        even = jnp.full_like(weights, 1 / weights.shape[-1])
+        of_softmax = jnp.take_along_axis(
+            jax.nn.log_softmax(own.of_softmax), batch.targets[..., None], axis=-1
+        )[..., 0]
+        ways = [weights, even, of_another_row(weights, batch, in_rows)]
+        ways += [output.copies.weights for output in outputs[1:]]
+        losses = [
+            -F.copied_log_likelihood(own.copies._replace(weights=way), of_softmax, batch.targets)
+            for way in ways
+        ]
+        of_each = -F.log_likelihood_of_each(own.copies, of_softmax, batch.targets)
+        likeliest = jnp.take_along_axis(of_each, weights.argmax(axis=-1)[..., None], axis=-1)[..., 0]
+        return behind, CopiedWords(in_steps, jnp.stack(losses, axis=-1), of_each, likeliest)
+
+    several = [params, *others]
+    for _, found in read_split(learner, several, split, rows, window, read, range(len(several))):
+        yield found
