@@ -30,6 +30,7 @@ from dynskip_jax.functional.copying import (
     chosen_log_likelihood,
     copied_log_likelihood,
     copied_log_probs,
+    copy_of_choice,
     followers,
     log_likelihood_of_each,
 )
@@ -193,6 +194,7 @@ __all__ = [
     "content_logits",
     "copied_log_likelihood",
     "copied_log_probs",
+    "copy_of_choice",
     "crf_constrain",
     "crf_decode",
     "crf_log_likelihood",

@@ -48,6 +48,18 @@ def followers(
     return words[:, places], words[:, time:]
 
 
+def copy_of_choice(copies: Copies, action: Int[Array, "batch time"]) -> Copies:
+    """Returns what is copied for certain where one k is chosen: its word alone, by its own gate.
+
+    Args:
+        copies: what all K choices would copy, each with a gate.
+        action: the k chosen, 1..K; where no choice was made, 0, that of k = 1.
+    """
+    slot = jnp.maximum(action - 1, 0)[..., None]
+    words, gates = (jnp.take_along_axis(of_each, slot, axis=-1) for of_each in (copies.words, copies.gates))
+    return Copies(words, jnp.ones_like(gates), gates)
+
+
 def copied_log_likelihood(
     copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
 ) -> Float[Array, "batch time"]:

@@ -59,29 +59,29 @@ class Copier(nnx.Module):
             rngs=rngs,
         )
 
+    def is_hard(self, policy: F.Policy) -> bool:
+        """Returns whether one word is copied by a choice, not all in expectation."""
+        return self.copy == "chosen" and policy.mode not in F.RELAXATIONS
+
     def __call__(
         self,
         cell: SkipCell,
         start: F.SkipCarry,
         observation: tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]],
-        action: Int[Array, "batch time"],
         h: Float[Array, "batch time features"],
         words: Int[Array, "batch time K"],
         policy: F.Policy,
-        training: bool,
     ) -> F.Copies:
-        """Returns what may be copied: one word where a choice is made, with one gate for each of several
-        words of which one will be chosen, and with one gate for all where their expectation is copied.
+        """Returns what each of the K choices would copy: with a gate of its own where one is made, and with
+        one gate for all where their expectation is copied.
 
         Args:
             cell: of the layer whose skip chooses.
             start: its carry before the segment.
             observation: x(t) and h(t-1) of that layer.
-            action: the k that were chosen.
             h: what the softmax sees.
             words: of `functional.followers`.
             policy: how choices are made.
-            training: whether words that are chosen are held against the word to come all at once.
         """
         skip, (x, before) = cell.skip, observation
         first = start.step == 0 if skip.forgets_carried else None
@@ -94,14 +94,7 @@ class Copier(nnx.Module):
         log_probs = skip.log_distribution(cell.params().skip, x, steps, seen, mask)
         probs = jnp.exp(log_probs)
         entropy = -jnp.sum(probs * log_probs, axis=-1)
-        if self.copy == "expected" or policy.mode in F.RELAXATIONS:
-            of_choice = log_probs.max(axis=-1, keepdims=True)
-        elif training:
-            of_choice = log_probs
-        else:
-            slot = jnp.maximum(action - 1, 0)[..., None]
-            of_choice = jnp.take_along_axis(log_probs, slot, axis=-1)
-            words, probs = jnp.take_along_axis(words, slot, axis=-1), jnp.ones(slot.shape, h.dtype)
+        of_choice = log_probs if self.is_hard(policy) else log_probs.max(axis=-1, keepdims=True)
         # Log π is added afterwards: h takes part once, not K times.
         told = jnp.stack([jnp.zeros_like(entropy), entropy], axis=-1).astype(h.dtype)
         of_step = self.gate(jnp.concatenate([h, told], axis=-1))

@@ -73,6 +73,7 @@ class LanguageModelOutput(NamedTuple):
         observations: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
         of_softmax: the logits of the softmax alone, where words are copied; None where none are.
         copies: what may be copied; likewise.
+        choices: what each of the K choices would copy; likewise. It is `copies`, unless a choice was made.
     """
 
     logits: Float[Array, "batch time vocabulary"]
@@ -82,15 +83,23 @@ class LanguageModelOutput(NamedTuple):
     observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
     of_softmax: Float[Array, "batch time vocabulary"] | None = None
     copies: F.Copies | None = None
+    choices: F.Copies | None = None
 
     def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
         """Returns log p of these tokens, in nats; their mean over the choices where one will be made."""
-        logits = self.logits if self.of_softmax is None else self.of_softmax
-        found = -optax.softmax_cross_entropy_with_integer_labels(logits, targets)
         if self.copies is None:
-            return found
+            return -optax.softmax_cross_entropy_with_integer_labels(self.logits, targets)
         one_gate = self.copies.gates.shape[-1] == 1
-        return (F.copied_log_likelihood if one_gate else F.chosen_log_likelihood)(self.copies, found, targets)
+        of_copies = F.copied_log_likelihood if one_gate else F.chosen_log_likelihood
+        return of_copies(self.copies, self.log_likelihood_of_softmax(targets), targets)
+
+    def log_likelihood_of_softmax(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
+        """Returns log p of these tokens by the softmax alone, where words are copied."""
+        return -optax.softmax_cross_entropy_with_integer_labels(self.of_softmax, targets)
+
+    def log_likelihood_of_each(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time K"]:
+        """Returns log p of these tokens with each of the K choices alone, where words are copied."""
+        return F.log_likelihood_of_each(self.choices, self.log_likelihood_of_softmax(targets), targets)
 
 
 class LanguageModel(nnx.Module):
@@ -276,18 +285,14 @@ class LanguageModel(nnx.Module):
         if self.copier is not None:
             words, earlier = F.followers(tokens, earlier)
             cell = self.stack.layers[-1].cell
-            copies = self.copier(
-                cell,
-                layers[-1],
-                outputs.observations[-1],
-                outputs.decisions[-1].action,
-                outputs.h,
-                words,
-                cell._policy(policy=policy, deterministic=deterministic),
-                training=not deterministic,
-            )
+            policy = cell._policy(policy=policy, deterministic=deterministic)
+            choices = self.copier(cell, layers[-1], outputs.observations[-1], outputs.h, words, policy)
+            copies = choices
+            # In training words that are chosen are held against the word to come all at once.
+            if deterministic and self.copier.is_hard(policy):
+                copies = F.copy_of_choice(choices, outputs.decisions[-1].action)
             logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))
-            output = output._replace(logits=logits, of_softmax=output.logits, copies=copies)
+            output = output._replace(logits=logits, of_softmax=output.logits, copies=copies, choices=choices)
             carry = CopyCarry(carry, earlier)
         return (carry, output) if return_carry else output
 

@@ -71,16 +71,14 @@ def copied_words(
         in_rows, in_steps = where_counted(batch, batch.inputs.shape[1])
         weights = own.copies.weights
         even = jnp.full_like(weights, 1 / weights.shape[-1])
-        of_softmax = jnp.take_along_axis(
-            jax.nn.log_softmax(own.of_softmax), batch.targets[..., None], axis=-1
-        )[..., 0]
+        of_softmax = own.log_likelihood_of_softmax(batch.targets)
         ways = [weights, even, of_another_row(weights, batch, in_rows)]
         ways += [output.copies.weights for output in outputs[1:]]
         losses = [
             -F.copied_log_likelihood(own.copies._replace(weights=way), of_softmax, batch.targets)
             for way in ways
         ]
-        of_each = -F.log_likelihood_of_each(own.copies, of_softmax, batch.targets)
+        of_each = -own.log_likelihood_of_each(batch.targets)
         likeliest = jnp.take_along_axis(of_each, weights.argmax(axis=-1)[..., None], axis=-1)[..., 0]
         return behind, CopiedWords(in_steps, jnp.stack(losses, axis=-1), of_each, likeliest)
 

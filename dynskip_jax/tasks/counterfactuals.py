@@ -3,7 +3,7 @@
 The path is the one that the model takes; at each of its steps every k is tried, all other choices held.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -76,9 +76,12 @@ def exchanged(
     Raises:
         UserError: the layer has no choice among several states.
     """
-    K = _num_choices(learner, layer)
+    K, skip = _num_choices(learner, layer), learner.skips[layer]
     reverse = learner.reverse[layer]
     examine = partial(_examine, learner.task, policy, K, layer=layer, reverse=reverse, beam=beam)
+    enters = float(skip.mix if policy.mix is None else policy.mix) > 0
+    if not enters and layer == len(learner.skips) - 1:
+        examine = partial(_examine_at_once, learner.task, policy, layer, beam, otherwise=examine)
     tail = None
     for carry, found in read_split(learner, [params], split, rows, window, examine):
         if not jax.tree.leaves(carry):  # rows are whole
@@ -310,6 +313,35 @@ def _examine(
         best = jnp.minimum(as_taken, bests.min(axis=0))
     x, before = path.observations[layer]
     return [path.carry], Exchanged(examined, taken[layer], of_each, x, before, as_taken, best)
+
+
+def _examine_at_once(
+    task: Task,
+    policy: F.Policy,
+    layer: int,
+    beam: int,
+    models: Sequence[nnx.Module],
+    carries: Sequence[Any],
+    batch: Batch,
+    key: Key[Array, ""],
+    *,
+    otherwise: Callable,
+) -> tuple[list, Exchanged]:
+    """What `_examine` finds, from one reading, where choices enter no state and yet say something."""
+    how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
+    found = task.forward_of_each_choice(models[0], batch, carries[0], **how)
+    if found is None:
+        return otherwise(models, carries, batch, key)
+    path, of_each = found
+    nll = task.judge(path.log_probs, batch).nll
+    _, in_steps = where_counted(batch, nll.shape[1])
+    as_taken = _row_sums(nll, in_steps)
+    losses = as_taken[:, None, None] - jnp.where(in_steps, nll, 0)[..., None]
+    losses += jnp.where(in_steps[..., None], of_each, 0)
+    best = _row_sums(of_each.min(axis=-1), in_steps) if beam else as_taken
+    x, before = path.observations[layer]
+    taken = path.decisions[layer].action
+    return [path.carry], Exchanged(in_steps, taken, losses, x, before, as_taken, best)
 
 
 def _last_states(

@@ -146,6 +146,15 @@ class LanguageModelling(Task):
         of_targets = OfTargets(log_likelihood, output.logits.max(-1) - of_target + log_likelihood)
         return Forward(of_targets, output.decisions, carry, observations=output.observations), output
 
+    def forward_of_each_choice(
+        self, model: LanguageModel, batch: Batch, carry: Any, **how: Any
+    ) -> tuple[Forward, Float[Array, "rows time K"]] | None:
+        """See `Task`; of a model that copies the word behind the state chosen."""
+        if model.copier is None or not model.copier.is_hard(how["policy"]):
+            return None
+        forward, output = self.read(model, batch, carry, **how)
+        return forward, -output.log_likelihood_of_each(batch.targets)
+
     def judge(self, log_probs: OfTargets, batch: Batch) -> Judged:
         """See `Task`."""
         correct = (log_probs.target >= log_probs.best).astype(log_probs.target.dtype)

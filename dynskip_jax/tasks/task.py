@@ -149,6 +149,18 @@ class Task:
         """
         raise NotImplementedError
 
+    def forward_of_each_choice(
+        self, model: nnx.Module, batch: Batch, carry: PyTree, **how: Any
+    ) -> tuple[Forward, Float[Array, "rows time K"]] | None:
+        """Reads a batch where choices of the last layer enter no state (λ = 0): each matters at its own step
+        alone.
+
+        Returns:
+            A forward pass, and the loss of each step with each choice in the place of the one taken, nats; or
+            None where such choices change nothing.
+        """
+        return None
+
     def average(self, log_probs: PyTree, batch: Batch, samples: int) -> PyTree:
         """Returns one prediction of each row from several samples of it; by default the mean probability.
 

@@ -87,6 +87,8 @@ def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices()
     for k in range(1, K + 1):
         actions = (None, jnp.full((BATCH, TIME - 1), k))
         of_each.append(chosen(TOKENS[:, :-1], actions=actions, **read).log_likelihood(targets))
+    told = chosen(TOKENS[:, :-1], **read).log_likelihood_of_each(targets)
+    np.testing.assert_allclose(told, np.stack(of_each, axis=-1), rtol=1e-4, atol=1e-5)
     expected = np.einsum("btk,kbt->bt", output.copies.weights, np.stack(of_each))
     np.testing.assert_allclose(output.log_likelihood(targets), expected, rtol=1e-4, atol=1e-5)
 

@@ -197,6 +197,24 @@ def test_windows_restart_the_buffer_where_evaluation_does():
     assert np.mean(np.ptp(losses, axis=-1) > 1e-6) > 0.5
 
 
+@pytest.mark.parametrize("window", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_choices_that_enter_no_state_are_told_apart_by_one_reading(window, monkeypatch):
+    """As reading again for each of them does, of a model that copies the word behind the state chosen."""
+    skips = ("lstm", F.Dynamic(K, 0.0, agent="content"))
+    learner = language_modelling(letters(6), skips=skips, model={"copy": "chosen"}, init_scale=2.0)
+    params, how = params_of(learner), dict(layer=1, window=window, beam=K**window, states=K)
+    at_once = pieces(learner, params, **how)
+    monkeypatch.setattr(learner.task, "forward_of_each_choice", lambda *args, **how: None)
+    again = pieces(learner, params, **how)
+    for found, expected in zip(at_once, again, strict=True):
+        where = np.asarray(found.counts)
+        for name in ("counts", "taken", "x", "before", "path", "best"):
+            np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found.losses[where], expected.losses[where], rtol=1e-5, atol=1e-6)
+    losses = np.concatenate([np.asarray(piece.losses)[np.asarray(piece.counts)] for piece in at_once])
+    assert (np.ptp(losses, axis=1) > 1e-2).any()
+
+
 def test_every_choice_replaced(language):
     learner, params, nll_of_stream = language
     policy, constants = F.Policy("greedy"), (1, 3)
