@@ -16,6 +16,17 @@ from dynskip_jax.nn.batching import BatchAxes
 from dynskip_jax.nn.cells import SkipCell, drawn_key, needed_key, shared_key
 from dynskip_jax.nn.layers import SkipLayer
 
+# What a stack gives its cells itself, and the argument of the stack that decides it.
+_OWN_OPTIONS = {
+    "in_features": "in_features",
+    "hidden_features": "hidden_features",
+    "skip": "skips",
+    "transition": "transition",
+    "depth_skip": "depth_skip",
+    "below_features": "hidden_features",
+    "rngs": "rngs",
+}
+
 
 @holds_array("h")
 class StackOutput(NamedTuple):
@@ -61,7 +72,8 @@ class SkipStack(nnx.Module):
         return_carry: return `(carry, outputs)` instead of `outputs`.
         dtype: of all layers' products, where `cell_options` do not say; see `SkipCell`.
         rngs: source of the initial parameters.
-        cell_options: options of `SkipCell` for all layers, or one mapping for each.
+        cell_options: options of `SkipCell` for all layers, or one mapping for each; not those that the stack
+            gives its cells itself.
 
     Attributes:
         layers: one `SkipLayer` for each layer and direction, in the order of `StackOutput`.
@@ -113,6 +125,7 @@ class SkipStack(nnx.Module):
             cell_options = [cell_options or {}] * depth
         if len(cell_options) != depth:
             raise UserError(f"{depth} layers need as many cell_options, got {len(cell_options)}")
+        _check_cell_options(cell_options)
         sizes = (in_features, *(size * self.num_directions for size in hidden_features[:-1]))
         layers = []
         for i in range(depth):
@@ -136,6 +149,13 @@ class SkipStack(nnx.Module):
     def reverse(self) -> tuple[bool, ...]:
         """Of each layer and direction whether it reads from the end, in the order of `StackOutput`."""
         return tuple(layer.reverse for layer in self.layers)
+
+    @property
+    def both_ways(self) -> tuple[bool, ...]:
+        """Of each layer and direction whether its choices change what is said of steps read before them, too:
+        a layer above reads the other way."""
+        below_top = len(self.layers) - self.num_directions
+        return tuple(self.num_directions > 1 and i < below_top for i in range(len(self.layers)))
 
     def initialize_carry(
         self, batch_size: int, rngs: nnx.Rngs | nnx.RngStream | Array | None = None
@@ -356,6 +376,13 @@ def _each(value: Any, count: int) -> tuple[Any, ...]:
     if len(values) != count:
         raise UserError(f"{count} layers need as many sizes and transitions, got {len(values)}")
     return values
+
+
+def _check_cell_options(cell_options: Sequence[dict[str, Any]]) -> None:
+    """Refuses what a stack gives its cells itself, under another name or none."""
+    for name in (name for options in cell_options for name in options):
+        if name in _OWN_OPTIONS:
+            raise UserError(f"cell_options have no {name!r}: give it to the stack, as {_OWN_OPTIONS[name]}=")
 
 
 def _previous(

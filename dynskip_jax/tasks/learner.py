@@ -85,6 +85,7 @@ class Learner:
         self.graphdef = nnx.graphdef(abstract)
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
         self.reverse: tuple[bool, ...] = abstract.stack.reverse
+        self.both_ways: tuple[bool, ...] = abstract.stack.both_ways
         if hasattr(abstract, "critics"):
             del abstract.critics
         self._used_graphdef = nnx.graphdef(abstract)
@@ -187,6 +188,7 @@ class Learner:
             valid=valid,
             skips=self.skips,
             reverse=self.reverse,
+            both_ways=self.both_ways,
             rewards=rewards,
             correct=judged.correct,
             weights=weights,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dynskip_jax import functional as F
@@ -147,6 +148,7 @@ class AgentObjective(AgentSettings):
         valid: Bool[Array, "rows time"] | None,
         skips: Sequence[F.TimeSkip] | None = None,
         reverse: Sequence[bool] | None = None,
+        both_ways: Sequence[bool] | None = None,
         rewards: Float[Array, " rows"] | Float[Array, "rows time"] | None = None,
         correct: Float[Array, "..."] | None = None,
         weights: Float[Array, " rows"] | None = None,
@@ -171,6 +173,9 @@ class AgentObjective(AgentSettings):
             skips: the time skip of each, as `SkipStack.skips`, where not all of them sample.
             reverse: of each whether it read from the end, as `SkipStack.reverse`: the rewards that follow its
                 actions are then those of the steps before; None where all read from the start.
+            both_ways: of each whether its actions change the rewards of steps that it read before, too, as
+                `SkipStack.both_ways`: below a layer that reads the other way. They are then paid for as those
+                that follow are, discounted alike; None where no layer is below another one that does.
             rewards: in place of those that `reward` makes of the log-likelihood: one for each row, or for
                 each step; stopped here.
             correct: where the reward is `correct`: 1 where a prediction was right, and 0 otherwise.
@@ -188,29 +193,43 @@ class AgentObjective(AgentSettings):
         if isinstance(decisions, F.Decision):
             decisions = (decisions,)
         if skips is None:
+            self._check_no_cost(stage, decisions)
             skips = (F.Dynamic(),) * len(decisions)
         if reverse is None:
             reverse = (False,) * len(decisions)
-        for name, of_each in {"skips": skips, "reverse": reverse, "values": values}.items():
+        if both_ways is None:
+            both_ways = (False,) * len(decisions)
+        lengths = {"skips": skips, "reverse": reverse, "both_ways": both_ways, "values": values}
+        for name, of_each in lengths.items():
             if of_each is not None and len(of_each) != len(decisions):
                 raise UserError(f"{len(decisions)} decisions need as many {name}, got {len(of_each)}")
         if weights is not None and jnp.shape(weights) != jnp.shape(nll)[:1]:
             raise UserError(f"expected weights to be {jnp.shape(nll)[:1]}, got {jnp.shape(weights)}")
         rewards = self._checked_rewards(stage, nll, decisions, valid, rewards, correct)
         total = budget = jnp.zeros((), rewards.dtype)
-        for i, (skip, decision, back) in enumerate(zip(skips, decisions, reverse, strict=True)):
+        of_layers = zip(skips, decisions, reverse, both_ways, strict=True)
+        for i, (skip, decision, back, both) in enumerate(of_layers):
             if skip.is_stochastic:
                 traces = decision, rewards, valid, None if values is None else values[i]
                 if back:
                     # In the order of reading; padding, which counts for nothing, may lead as well as trail.
                     traces = jax.tree.map(lambda leaf: leaf if leaf.ndim == 1 else leaf[:, ::-1], traces)
                 counted = None if weights is None else weights > 0
-                losses = self._of_agent(stage, *traces, counted, average, axis_name)
+                losses = self._of_agent(stage, *traces, counted, average, axis_name, both)
                 total = total + _weighted_mean(losses, weights)
             if decision.update is not None and skip.differentiable(stage.policy.mode, False):
                 updates = decision.update if valid is None else jnp.where(valid, decision.update, 0)
                 budget = budget + stage.update_cost * _weighted_mean(updates.sum(axis=1), weights)
         return self._of_network(stage, nll, valid, weights) + self.rl_coef * total + budget
+
+    def _check_no_cost(self, stage: AgentStage, decisions: Sequence[F.Decision]) -> None:
+        """Refuses a cost of updates where nobody says which of them are paid for."""
+        traced = isinstance(stage.update_cost, jax.core.Tracer)
+        cost = self.update_cost if traced else stage.update_cost
+        if np.any(np.asarray(cost) > 0) and any(getattr(d, "update", None) is not None for d in decisions):
+            raise UserError(
+                "update_cost is of skips that leave words out: pass skips=, the time skip of each decision"
+            )
 
     def _checked_rewards(self, stage, nll, decisions, valid, rewards, correct) -> Float[Array, "..."]:
         """The rewards, stopped, every shape beside them looked at."""
@@ -264,6 +283,7 @@ class AgentObjective(AgentSettings):
         counted: Bool[Array, " rows"] | None,
         average: F.MovingAverage | None,
         axis_name: str | None,
+        both_ways: bool,
     ) -> Float[Array, " rows"]:
         """-J_2 of one layer, for each row, its steps in the order of reading."""
         sampled = stage.policy.mode == "sample"
@@ -272,8 +292,11 @@ class AgentObjective(AgentSettings):
         if self._averages(stage):
             losses = self._vimco_scores(decision, rewards, valid)
         elif sampled:
-            returns = rewards if rewards.ndim == 1 else _returns(rewards, valid, self.discount)
-            baseline = self._baseline(returns, axis_name, counted, average, values)
+            returns, earlier = rewards, jnp.zeros((), rewards.dtype)
+            if rewards.ndim > 1:
+                returns, earlier = _returns(rewards, valid, self.discount, both_ways)
+            # The loss sums what follows itself: what came earlier is left to add.
+            baseline = self._baseline(returns, axis_name, counted, average, values) - earlier
 
             def of_sequence(log_probs, rewards, valid, baseline):
                 return F.reinforce_loss(
@@ -312,7 +335,7 @@ class AgentObjective(AgentSettings):
     ) -> Array:
         """What returns are compared with; none of it depends on the action it is subtracted for."""
         if self.baseline == "none":
-            return jnp.zeros(len(returns), returns.dtype)
+            return jnp.zeros_like(returns)
         if self.baseline == "batch":
             return F.leave_one_out_mean(returns, axis_name, counted)
         if self.baseline == "rollouts":
@@ -326,8 +349,15 @@ class AgentObjective(AgentSettings):
         raise UserError(f"the baseline {self.baseline!r} needs {needs[self.baseline]}")
 
 
-def _returns(rewards: Float[Array, "rows time"], valid: Array | None, discount: float) -> Array:
-    return F.reward_to_go(rewards if valid is None else jnp.where(valid, rewards, 0), discount)
+def _returns(
+    rewards: Float[Array, "rows time"], valid: Array | None, discount: float, both_ways: bool
+) -> tuple[Float[Array, "rows time"], Float[Array, "rows time"]]:
+    """The return of each action, and the part of it that came before the action's own step."""
+    rewards = rewards if valid is None else jnp.where(valid, rewards, 0)
+    following, earlier = F.reward_to_go(rewards, discount), jnp.zeros_like(rewards)
+    if both_ways:
+        earlier = F.reward_to_go(rewards[:, ::-1], discount)[:, ::-1] - rewards
+    return following + earlier, earlier
 
 
 def _weighted_mean(losses: Float[Array, " rows"], weights: Float[Array, " rows"] | None) -> Float[Array, ""]:

@@ -129,6 +129,23 @@ def test_sizes_that_do_not_fit_are_refused_in_one_line():
     assert stack.layers[2].cell.depth.w_m.shape == (3, 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "argument"),
+    [
+        ("depth_skip", F.ToOutput(), "depth_skip"),
+        ("transition", F.GRU(), "transition"),
+        ("skip", F.Previous(), "skips"),
+        ("below_features", 3, "hidden_features"),
+    ],
+)
+@pytest.mark.parametrize("each", [False, True], ids=["all layers", "one layer"])
+def test_what_a_stack_decides_is_no_option_of_its_cells(name, value, argument, each):
+    """A depth skip of layer 1 alone read that layer's own input."""
+    options = [{}, {name: value}] if each else {name: value}
+    with pytest.raises(UserError, match=f"no '{name}': give it to the stack, as {argument}="):
+        SkipStack(2, 3, [F.Previous()] * 2, cell_options=options, rngs=nnx.Rngs(0))
+
+
 @pytest.mark.parametrize("transition", [kind() for kind in F.TRANSITIONS.values()], ids=list(F.TRANSITIONS))
 def test_every_transition_is_a_flax_cell(transition):
     cell = SkipCell(

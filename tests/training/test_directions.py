@@ -1,12 +1,16 @@
 """Rewards of single steps in layers that read from the end, and where other log-likelihoods are rewarded."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.functional import Decision
+from dynskip_jax.nn import SkipStack
 from dynskip_jax.training.objective import AgentObjective, AgentStage
 
 LENGTHS = np.array([4, 2, 1])
@@ -69,3 +73,53 @@ def test_a_reward_of_the_whole_row_has_no_direction():
     rewards = jnp.asarray([1.0, -2.0, 0.5])
     one, two = (loss_of(objective, trace(0), rewards, reverse=[back]) for back in (False, True))
     np.testing.assert_allclose(one, two, rtol=1e-6)
+
+
+def test_an_action_below_a_layer_that_reads_the_other_way_is_paid_by_all_steps():
+    objective = AgentObjective(entropy_coef=0.0, discount=0.5)
+    log_prob = jnp.asarray([[-1.0, -2.0, -4.0, -8.0]])
+    decision = Decision(jnp.ones((1, 4), jnp.int32), log_prob, jnp.zeros((1, 4)))
+    rewards, valid = jnp.asarray([[1.0, 10.0, 100.0, 1e6]]), jnp.asarray([[True, True, True, False]])
+    stage = AgentStage(F.Policy("sample"), 0.0)
+    # By hand: each reward, halved for every step that lies between.
+    expected = 1 * (1 + 5 + 25) + 2 * (0.5 + 10 + 50) + 4 * (0.25 + 5 + 100)
+    for back in (False, True):
+        how = dict(rewards=rewards, valid=valid, reverse=[back], both_ways=[True])
+        found = objective.loss(stage, jnp.zeros(1), decision, **how)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_the_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss(num_layers):
+    """All choices of both directions enumerated, in double precision; the agents are in the lowest layer."""
+    time, K = 3, 2
+    choices = jnp.array(list(itertools.product(range(1, K + 1), repeat=2 * time))).reshape(-1, 2, 1, time)
+    objective = AgentObjective(entropy_coef=0.0)
+    stage = objective.stage(0, 1)
+    with jax.enable_x64(True):
+        large = nnx.initializers.normal(2.0)
+        cell = dict(param_dtype=jnp.float64, kernel_init=large, recurrent_kernel_init=large)
+        skips = [F.Dynamic(K), F.Previous()][:num_layers]
+        stack = SkipStack(2, 3, skips, bidirectional=True, cell_options=cell, rngs=nnx.Rngs(3))
+        x = jax.random.normal(jax.random.key(3), (1, time, 2), jnp.float64)
+        graphdef, params = nnx.split(stack)
+
+        def of_choices(params, actions):
+            others = [None] * (2 * num_layers - 2)
+            out = nnx.merge(graphdef, params)(x, actions=[*actions, *others], policy=stage.policy)
+            nll = jax.lax.stop_gradient((out.h.sum(-1) - 1) ** 2)
+            probability = jnp.exp(sum(decision.log_prob.sum() for decision in out.decisions))
+            how = dict(skips=stack.skips, reverse=stack.reverse, both_ways=stack.both_ways)
+            surrogate = objective.loss(stage, nll, out.decisions, valid=None, **how)
+            return jnp.stack([probability * nll.sum(), jax.lax.stop_gradient(probability) * surrogate])
+
+        def of_agents(way):
+            def total(params):
+                return jax.vmap(lambda actions: of_choices(params, actions))(choices)[:, way].sum()
+
+            gradient = jax.grad(total)(params)
+            return [gradient["layers"][i]["cell"]["agent"] for i in range(2)]
+
+        exact, found = jax.jit(lambda: (of_agents(0), of_agents(1)))()
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-7, atol=1e-14), exact, found)
+        assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(exact)) > 1e-6

@@ -320,6 +320,22 @@ def test_what_does_not_fit_the_decisions_is_said(given, says):
         objective.loss(objective.stage(0, 1), jnp.ones(2), decision, valid=None, **given)
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_cost_of_updates_is_told_of_which_skips(traced):
+    """It was left out without a word."""
+    zeros = jnp.zeros((2, 4))
+    decision = F.Decision(jnp.ones((2, 4), int), zeros, zeros, jnp.ones((2, 4)))
+
+    def loss(cost, **given):
+        objective = AgentObjective(update_cost=cost)
+        call = lambda stage: objective.loss(stage, jnp.zeros(2), decision, valid=None, **given)
+        return (jax.jit(call) if traced else call)(objective.stage(0, 1))
+
+    with pytest.raises(UserError, match="pass skips="):
+        loss(0.25)
+    assert loss(0.25, skips=[F.SkipRNN()]) == 1 and loss(0.0) == 0
+
+
 def test_a_temperature_is_that_of_relaxed_epochs():
     """Attention takes it, too, and evaluation has none."""
     objective = AgentObjective(relaxation="soft", relaxed_epochs=2, temperature=0.5)
