@@ -1,10 +1,9 @@
 """Whether an agent has anything to learn: the command `ceiling`, of finished models that sample choices."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 from rich.table import Table
@@ -19,7 +18,15 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.tasks import LanguageModelling, Learner
 from dynskip_jax.tasks.copied_words import CopiedWords, copied_words
-from dynskip_jax.tasks.counterfactuals import Chosen, Exchanged, Ways, chosen, exchanged, replaced
+from dynskip_jax.tasks.counterfactuals import (
+    Chosen,
+    Exchanged,
+    Ways,
+    choices_of,
+    chosen,
+    exchanged,
+    replaced,
+)
 from experiments.ceiling_flags import CeilingFlags
 from experiments.command_line import Command, unknown
 from experiments.console import wide_console
@@ -27,6 +34,8 @@ from experiments.experiment import Data
 from experiments.trained import Finished, Trained, check_data, data_of, finished_models, one_of
 
 _Piece = TypeVar("_Piece", Chosen, CopiedWords, Exchanged, Ways)
+# What of an agent's settings, beside those of the model, a trained one cannot be read without.
+_OF_THE_MODEL = ("mix", "max_skip", "agent", "agent_input", "empty_slots", "stride", "first_step", "control")
 _SHOWN = 10  # of so many constants, and of so many states that a probe sees, is told
 
 
@@ -34,13 +43,13 @@ class Examined(NamedTuple):
     """What was found of all choices that were examined.
 
     Attributes:
-        losses: of each choice, k from 1, (steps, K).
+        losses: of each choice, (steps, choices).
         taken: k as the agent chose, (steps,).
         seen: what probes see, by name, (steps, features).
         paths: the losses of windows, or sequences: as taken, and the best found, (windows, 2).
     """
 
-    losses: Float[np.ndarray, "steps K"]
+    losses: Float[np.ndarray, "steps choices"]
     taken: Int[np.ndarray, " steps"]
     seen: dict[str, Float[np.ndarray, "steps features"]]
     paths: Float[np.ndarray, "windows 2"]
@@ -70,10 +79,12 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
     if found.experiment.copies_in_expectation(name):
         how = dict(rows=max(2, flags.rows), others=several[1:])
         pieces = copied_words(learner, trained.params, trained.policy, flags.split, **how)
-        _print_copied(f"{found.experiment.name}, {name}, {flags.split}", pieces, flags.steps, others)
+        about = f"{found.experiment.name}, {name}, {flags.split}"
+        _print_copied(about, pieces, choices_of(learner.skips[-1], trained.policy), flags.steps, others)
         if not any(skip.is_stochastic for skip in learner.skips):
             return
     layer = _layer(learner, flags.layer)
+    choices = choices_of(learner.skips[layer], trained.policy)
     if others or of_words:
         pieces = chosen(learner, several, trained.policy, flags.split, layer=layer, rows=max(2, flags.rows))
         pieces = list(_until(pieces, flags.steps, "reading choices"))
@@ -82,9 +93,9 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
             print(f"{len(several)} agents, two by two, agree on {agreement(actions)}")
         if of_words:  # windows that continue each other
             counts, actions, words = (np.concatenate(each, axis=1) for each in zip(*pieces, strict=True))
-            back = same_word(words, actions[..., 0], counts, max_skip=learner.skips[layer].max_skip)
+            back = same_word(words, actions[..., 0], counts, choices=choices)
             print(f"the agent goes back to the same word at {back}")
-    if not found.experiment.choices_matter(name):
+    if not found.experiment.choices_matter(name, **found.selected):
         print(
             f"No choice to exchange: whatever {name} chooses, it says the same. No state enters by choice "
             "(λ = 0), and no word is copied by it alone."
@@ -102,22 +113,22 @@ def ceiling(command: Command, flags: CeilingFlags) -> None:
         states=min(learner.skips[layer].max_skip, _SHOWN),
     )
     examined = _gather(pieces, flags.steps)
-    result = ceiling_of(examined.losses, examined.taken, examined.seen, units=flags.probe_features)
+    taken = np.searchsorted(choices, examined.taken) + 1  # the place of each among the choices there are
+    result = ceiling_of(examined.losses, taken, examined.seen, units=flags.probe_features)
     about = f"{found.experiment.name}, {name}, layer {layer + 1}, {flags.split}"
     title = f"{about}: nats, mean of the last {result.count:,} steps"
-    _print(title, _rows(result), "beside random", result.random)
+    _print(title, _rows(result, choices), "beside random", result.random)
     if flags.beam:
         taken, best = examined.paths.mean(axis=0)
         print(
             f"all choices of a window at once: {taken:.4f} as taken, {best:.4f} at best (beam {flags.beam})"
         )
     print(verdict(result))
-    K = learner.skips[layer].max_skip
-    constants = range(1, K + 1) if K <= _SHOWN else sorted({1, result.fixed})
+    constants = choices if len(choices) <= _SHOWN else np.unique(choices[[0, result.fixed - 1]])
     how = dict(
         layer=layer,
         rows=max(2, flags.rows),
-        constants=constants,
+        constants=constants.tolist(),
         others=[other.params for other in others.values()],
     )
     pieces = replaced(learner, trained.params, trained.policy, flags.split, **how)
@@ -144,7 +155,13 @@ def verdict(result: Ceiling) -> str:
     return f"There is something to learn: {probe} gains {gain} {over}, {share}; the agent gains {result.own}."
 
 
-def _print_copied(about: str, pieces: Iterator[CopiedWords], limit: int, others: Iterable[str]) -> None:
+def _print_copied(
+    about: str,
+    pieces: Iterator[CopiedWords],
+    choices: Int[np.ndarray, " choices"],
+    limit: int,
+    others: Iterable[str],
+) -> None:
     """Prints what copied words are worth with other probabilities in the place of the model's own."""
     parts = [
         [part[piece.counts] for part in piece[1:]] for piece in _until(pieces, limit, "copying otherwise")
@@ -156,13 +173,13 @@ def _print_copied(about: str, pieces: Iterator[CopiedWords], limit: int, others:
     rows = [
         ("by the model's own probabilities", own),
         ("by the likeliest k alone", likeliest.mean()),
-        ("by all K alike", even),
+        ("by all of them alike", even),
         ("by those in another text", another),
         *(
             (f"by those of {other}, reading the same text", loss)
             for other, loss in zip(others, theirs, strict=True)
         ),
-        *((f"always {k + 1}", constants[k]) for k in sorted({0, best})),
+        *((f"always {choices[i]}", constants[i]) for i in sorted({0, best})),
         ("in hindsight", of_each.min(axis=1).mean()),
     ]
     title = (
@@ -196,18 +213,32 @@ def _others(found: Finished, own: Trained, data: Data, beside: Sequence[str]) ->
         UserError: a folder holds no such model, or one of another size or of other data.
     """
     others = {f"seed {seed}": one_of(found, seed) for seed in found.seeds if seed != own.seed}
-    shapes = jax.tree.map(jnp.shape, own.params)
     for folder in beside:
         models = finished_models(folder, found.experiment.name)
         if found.name not in models:
             raise UserError(f"{folder} has {', '.join(models)}: there is no {found.name} to set beside")
+        _check_alike(found, models[found.name], folder)
         check_data(models[found.name], data)
         for seed in models[found.name].seeds:
-            other = one_of(models[found.name], seed)
-            if jax.tree.map(jnp.shape, other.params) != shapes:
-                raise UserError(f"{folder} holds a {found.name} of another size, not to be compared")
-            others[f"seed {seed} of {folder}"] = other
+            others[f"seed {seed} of {folder}"] = one_of(models[found.name], seed)
     return others
+
+
+def _check_alike(found: Finished, other: Finished, folder: str) -> None:
+    """Raises a `UserError` where another run trained another model, be its parameters of the same shapes."""
+
+    def said(finished: Finished) -> dict[str, Any]:
+        settings = finished.experiment.settings
+        of_agent = vars(settings.agent) | finished.selected
+        return vars(settings.model) | {name: of_agent[name] for name in _OF_THE_MODEL}
+
+    theirs = said(other)
+    for name, value in said(found).items():
+        if theirs.get(name) != value:
+            raise UserError(
+                f"{folder} holds a {found.name} with {name} {theirs.get(name)}, here it is {value}: only "
+                "other seeds of the same model can be set beside it"
+            )
 
 
 def _until(pieces: Iterator[_Piece], limit: int, label: str) -> Iterator[_Piece]:
@@ -249,16 +280,16 @@ def _whole(pieces: Iterator[Ways], limit: int) -> tuple[Float[np.ndarray, " ways
     return total / count, count
 
 
-def _rows(result: Ceiling) -> list[tuple[str, float]]:
+def _rows(result: Ceiling, choices: Int[np.ndarray, " choices"]) -> list[tuple[str, float]]:
     """What is printed of the choices examined; of many constants the best."""
     shown = sorted(np.argsort(result.constant)[:_SHOWN].tolist())
     return [
         ("by the agent", result.taken),
         ("at random", result.random),
-        *((f"always {k + 1}", result.constant[k]) for k in shown),
+        *((f"always {choices[i]}", result.constant[i]) for i in shown),
         *((f"by a probe that sees {name}", loss) for name, loss in result.probes.items()),
         ("in hindsight", result.hindsight),
-        ("all K, probabilities averaged", result.averaged),
+        ("all of them, probabilities averaged", result.averaged),
     ]
 
 

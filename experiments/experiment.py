@@ -313,10 +313,15 @@ class Experiment:
         """Returns whether a model's agent stays as it was drawn."""
         return self.settings.agent.control == "untrained" and isinstance(self.skip(model), F.Dynamic)
 
-    def choices_matter(self, model: str) -> bool:
-        """Returns whether sampled choices make a model say something else: with λ = 0 none enters."""
+    def choices_matter(self, model: str, **selected: Any) -> bool:
+        """Returns whether sampled choices make a model say something else: with λ = 0 none enters.
+
+        Args:
+            model: its name.
+            **selected: of a sweep the value that is asked for; by default any.
+        """
         skip = self.skip(model)
-        weightless = skip.takes_max_skip and not any(_each(self.settings.agent.mix))
+        weightless = skip.takes_max_skip and not any(_each(selected.get("mix", self.settings.agent.mix)))
         return skip.is_stochastic and not weightless
 
     def copies_in_expectation(self, model: str) -> bool:

@@ -34,7 +34,7 @@ from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.schedule import Schedule, decay_after, decay_on_plateau
 from experiments.experiment import Experiment, TextReading
 from experiments.ptb import COMMAND
-from experiments.trained import Trained
+from experiments.trained import Trained, kept_vocabulary
 
 # Dev and test perplexities of Gui et al. (2019), Table 3, averages of ten runs; and what Merity et al. (2018)
 # report for their recipe.
@@ -200,10 +200,10 @@ class PTB(Experiment):
                 "name a model such as dynamic:200"
             )
 
-    def choices_matter(self, model: str) -> bool:
+    def choices_matter(self, model: str, **selected: Any) -> bool:
         """See `Experiment`; a word may be copied by the choice."""
         by_choice = self._copy(model) == "chosen" and self.skip(model).is_stochastic
-        return super().choices_matter(model) or by_choice
+        return super().choices_matter(model, **selected) or by_choice
 
     def copies_in_expectation(self, model: str) -> bool:
         """See `Experiment`."""
@@ -235,6 +235,8 @@ class PTB(Experiment):
         runs = finished_runs(run_dir)
         if model not in runs:
             raise UserError(f"--start-from {run_dir} holds no finished run of {model}")
+        if kept_vocabulary(runs[model], self.vocabulary_type) != learner.task.corpus.vocabulary:
+            raise UserError(f"--start-from {run_dir} was trained on other words than those of this data")
         return selected_params(runs[model], learner.abstract_params(), len(learner.seeds))
 
     def draw(self, model: str, learner: Learner, params: Any, keys: Any, folder: Path, member: int) -> None:

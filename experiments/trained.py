@@ -45,6 +45,11 @@ class Finished(NamedTuple):
     value: int
 
     @property
+    def selected(self) -> dict[str, Any]:
+        """Of a sweep what the selected value sets; nothing without one."""
+        return self.experiment.values(self.name)[self.value]
+
+    @property
     def members(self) -> slice:
         """Those of all parameters that have the selected value, in the order of the seeds."""
         return slice(self.value * len(self.seeds), (self.value + 1) * len(self.seeds))
@@ -158,7 +163,7 @@ def _finished(run: RunDir, name: str) -> Finished:
             f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
             "restore it, or train again"
         ) from error
-    vocabulary = _vocabulary(run.path / VOCABULARY, kind.vocabulary_type)
+    vocabulary = kept_vocabulary(run, kind.vocabulary_type)
     if vocabulary is None and kind.vocabulary is not Experiment.vocabulary:
         raise UserError(f"{run.path} has no {VOCABULARY}: restore it, or train again")
     learner = experiment.learner(name, None, vocabulary)
@@ -232,7 +237,13 @@ def check_data(model: Finished | Trained, data: Data) -> None:
         )
 
 
-def _vocabulary(path: Path, kind: type[Kept]) -> Any:
+def kept_vocabulary(run: RunDir, kind: type[Kept]) -> Any:
+    """Returns what a run folder keeps of its vocabulary; None where it keeps none.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    path = run.path / VOCABULARY
     if not path.exists():
         return None
     try:

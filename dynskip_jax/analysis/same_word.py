@@ -11,7 +11,7 @@ class SameWord(NamedTuple):
 
     Attributes:
         share: at which the state chosen is the one after the same word, x(t-k) = x(t).
-        possible: at which one of the K states is.
+        possible: at which one of the states that may be chosen is.
         by_chance: that share if the agent drew from its own rates, whatever it reads.
     """
 
@@ -31,7 +31,7 @@ def same_word(
     actions: Int[np.ndarray, "rows time"],
     counts: Bool[np.ndarray, "rows time"],
     *,
-    max_skip: int,
+    choices: Int[np.ndarray, " choices"],
 ) -> SameWord:
     """Returns how often choices lead back to the word that is being read.
 
@@ -41,11 +41,11 @@ def same_word(
         words: x(t), token ids; each row is a text from its beginning.
         actions: k of each step: h(t-k), the state after x(t-k), was chosen.
         counts: whether a step counts; at least one does.
-        max_skip: K.
+        choices: each k that may be chosen.
     """
-    rates = np.bincount(actions[counts], minlength=max_skip + 1) / counts.sum()
+    rates = np.bincount(actions[counts], minlength=choices.max() + 1) / counts.sum()
     taken, within, expected = (np.zeros(words.shape, dtype) for dtype in (bool, bool, float))
-    for k in range(1, max_skip + 1):
+    for k in choices:
         same = np.zeros(words.shape, bool)
         same[:, k:] = words[:, k:] == words[:, :-k]
         taken |= same & (actions == k)

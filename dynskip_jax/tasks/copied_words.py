@@ -12,6 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from dynskip_jax import functional as F
+from dynskip_jax.tasks.counterfactuals import choices_of
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.read_split import read_split
 from dynskip_jax.tasks.rows import of_another_row, where_counted
@@ -22,15 +23,15 @@ class CopiedWords(NamedTuple):
 
     Attributes:
         counts: whether the step counts, (rows, time).
-        losses: with the model's own π; with all K alike; with the π of the same step of another row; with
-            that of each of the other models, which read the same text; (rows, time, ways).
-        of_each: with k alone, k from 1, (rows, time, K).
+        losses: with the model's own π; with all that may be chosen alike; with the π of the same step of
+            another row; with that of each of the other models, which read the same text; (rows, time, ways).
+        of_each: with one k alone, of those that may be chosen (`choices_of`), (rows, time, choices).
         likeliest: the loss with the k alone that is the likeliest by π, (rows, time).
     """
 
     counts: Bool[Array, "rows time"]
     losses: Float[Array, "rows time ways"]
-    of_each: Float[Array, "rows time K"]
+    of_each: Float[Array, "rows time choices"]
     likeliest: Float[Array, "rows time"]
 
 
@@ -58,6 +59,7 @@ def copied_words(
     Raises:
         UserError: there is one row.
     """
+    choices = choices_of(learner.skips[-1], policy)
 
     def read(models, carries, batch, key):
         behind, outputs = [], []
@@ -70,7 +72,7 @@ def copied_words(
         own = outputs[0]
         in_rows, in_steps = where_counted(batch, batch.inputs.shape[1])
         weights = own.copies.weights
-        even = jnp.full_like(weights, 1 / weights.shape[-1])
+        even = jnp.zeros_like(weights).at[..., choices - 1].set(1 / len(choices))
         of_softmax = own.log_likelihood_of_softmax(batch.targets)
         ways = [weights, even, of_another_row(weights, batch, in_rows)]
         ways += [output.copies.weights for output in outputs[1:]]
@@ -80,7 +82,8 @@ def copied_words(
         ]
         of_each = -own.log_likelihood_of_each(batch.targets)
         likeliest = jnp.take_along_axis(of_each, weights.argmax(axis=-1)[..., None], axis=-1)[..., 0]
-        return behind, CopiedWords(in_steps, jnp.stack(losses, axis=-1), of_each, likeliest)
+        losses = jnp.stack(losses, axis=-1)
+        return behind, CopiedWords(in_steps, losses, of_each[..., choices - 1], likeliest)
 
     several = [params, *others]
     for _, found in read_split(learner, several, split, rows, window, read, range(len(several))):

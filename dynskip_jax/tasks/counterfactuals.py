@@ -28,7 +28,7 @@ class Exchanged(NamedTuple):
     Attributes:
         counts: whether the step is one of those examined, (rows, time).
         taken: the k that was chosen, 1..K, (rows, time).
-        losses: with k in its place, k from 1, (rows, time, K).
+        losses: with each k in its place that may be chosen (`choices_of`), (rows, time, choices).
         x: x(t) of the layer, (rows, time, in).
         before: h(t-1), h(t-2), … of the layer, (rows, time, states, hidden); zeros before the first step.
         path: the loss as it was, (rows,).
@@ -37,7 +37,7 @@ class Exchanged(NamedTuple):
 
     counts: Bool[Array, "rows time"]
     taken: Int[Array, "rows time"]
-    losses: Float[Array, "rows time K"]
+    losses: Float[Array, "rows time choices"]
     x: Float[Array, "rows time in"]
     before: Float[Array, "rows time states hidden"]
     path: Float[Array, " rows"]
@@ -76,12 +76,12 @@ def exchanged(
     Raises:
         UserError: the layer has no choice among several states.
     """
-    K, skip = _num_choices(learner, layer), learner.skips[layer]
+    choices, skip = _checked_choices(learner, layer, policy), learner.skips[layer]
     reverse = learner.reverse[layer]
-    examine = partial(_examine, learner.task, policy, K, layer=layer, reverse=reverse, beam=beam)
+    examine = partial(_examine, learner.task, policy, choices, layer=layer, reverse=reverse, beam=beam)
     enters = float(skip.mix if policy.mix is None else policy.mix) > 0
     if not enters and layer == len(learner.skips) - 1:
-        examine = partial(_examine_at_once, learner.task, policy, layer, beam, otherwise=examine)
+        examine = partial(_examine_at_once, learner.task, policy, choices, layer, beam, otherwise=examine)
     tail = None
     for carry, found in read_split(learner, [params], split, rows, window, examine):
         if not jax.tree.leaves(carry):  # rows are whole
@@ -128,7 +128,7 @@ def chosen(
     Raises:
         UserError: the layer has no choice among several states.
     """
-    _num_choices(learner, layer)
+    _checked_choices(learner, layer, policy)
 
     def read(models, carries, batch, key):
         found = [
@@ -148,9 +148,9 @@ class Ways(NamedTuple):
 
     Attributes:
         count: steps, or of tasks that have one loss for each sequence these, (rows,).
-        losses: by the agent; drawn evenly; as the agent chose at the same step of another row (of a shorter
-            one over and over); as each of the other models chose in its own reading of the same row; always
-            k, for each of the k asked for; (rows, ways).
+        losses: by the agent; drawn evenly from those that it may choose; as the agent chose at the same step
+            of another row (of a shorter one over and over); as each of the other models chose in its own
+            reading of the same row; always k, for each of the k asked for; (rows, ways).
     """
 
     count: Float[Array, " rows"]
@@ -188,7 +188,7 @@ def replaced(
     Raises:
         UserError: the layer has no choice among several states, or there is one row.
     """
-    task, K = learner.task, _num_choices(learner, layer)
+    task, choices = learner.task, _checked_choices(learner, layer, policy)
 
     def read(models, carries, batch, key):
         def one(carry, actions=None, model=models[0], key=key):
@@ -207,7 +207,7 @@ def replaced(
             for number, (carry, model) in enumerate(zip(rest[: len(others)], models[1:], strict=True))
         ]
         taken = choices_of(path)
-        drawn = jax.random.randint(jax.random.fold_in(key, 1), taken.shape, 1, K + 1)
+        drawn = jax.random.choice(jax.random.fold_in(key, 1), choices, taken.shape)
         in_rows, in_steps = where_counted(batch, taken.shape[1])
         ways = [
             *(drawn, of_another_row(taken, batch, in_rows), *map(choices_of, theirs)),
@@ -249,7 +249,7 @@ def _row_sums(
 def _examine(
     task: Task,
     policy: F.Policy,
-    K: int,
+    choices: Int[np.ndarray, " choices"],
     models: Sequence[nnx.Module],
     carries: Sequence[Any],
     batch: Batch,
@@ -279,10 +279,10 @@ def _examine(
         read = _forward(task, model, again, repeat_rows(carry, ways), policy, key, actions)
         return total(read.log_probs, again, ways).reshape(-1, ways)
 
-    def change(chosen: Int[Array, "rows ways time"], t: Int[Array, ""]) -> Int[Array, "rows ways_K time"]:
-        """Every way with each k at step t."""
-        each = jnp.repeat(chosen, K, axis=1)
-        return each.at[:, :, t].set(jnp.tile(jnp.arange(1, K + 1), chosen.shape[1])[None])
+    def change(chosen: Int[Array, "rows ways time"], t: Int[Array, ""]) -> Int[Array, "rows changed time"]:
+        """Every way with each choice at step t."""
+        each = jnp.repeat(chosen, len(choices), axis=1)
+        return each.at[:, :, t].set(jnp.tile(choices, chosen.shape[1])[None])
 
     chosen = taken[layer][:, None]
     steps = jnp.arange(shape[1])
@@ -291,10 +291,10 @@ def _examine(
         examined = in_steps
     else:
         last = jnp.zeros(shape[:1], int) if reverse else _last(batch, shape)
-        each = jnp.repeat(chosen, K, axis=1)
+        each = jnp.repeat(chosen, len(choices), axis=1)
         at_last = (steps[None] == last[:, None])[:, None]
-        each = jnp.where(at_last, jnp.arange(1, K + 1)[None, :, None], each)
-        of_each = jnp.broadcast_to(losses(each)[:, None], (*shape, K))
+        each = jnp.where(at_last, jnp.asarray(choices)[None, :, None], each)
+        of_each = jnp.broadcast_to(losses(each)[:, None], (*shape, len(choices)))
         examined = in_steps & at_last[:, 0]
     as_taken = total(path.log_probs, batch)
     best = as_taken
@@ -318,6 +318,7 @@ def _examine(
 def _examine_at_once(
     task: Task,
     policy: F.Policy,
+    choices: Int[np.ndarray, " choices"],
     layer: int,
     beam: int,
     models: Sequence[nnx.Module],
@@ -332,7 +333,7 @@ def _examine_at_once(
     found = task.forward_of_each_choice(models[0], batch, carries[0], **how)
     if found is None:
         return otherwise(models, carries, batch, key)
-    path, of_each = found
+    path, of_each = found[0], found[1][..., choices - 1]
     nll = task.judge(path.log_probs, batch).nll
     _, in_steps = where_counted(batch, nll.shape[1])
     as_taken = _row_sums(nll, in_steps)
@@ -362,12 +363,19 @@ def _last_states(
     return states[:, ::-1] if reverse else states, whole[:, time:]
 
 
-def _num_choices(learner: Learner, layer: int) -> int:
-    """K of a layer that samples."""
+def choices_of(skip: F.TimeSkip, policy: F.Policy) -> Int[np.ndarray, " choices"]:
+    """Returns each k that may be chosen once all K states are there: a stride or a mask leaves some out."""
+    allowed = skip.allowed(jnp.full((1,), skip.max_skip), policy.mask)
+    ways = np.ones(skip.max_skip, bool) if allowed is None else np.asarray(allowed)[0]
+    return np.flatnonzero(ways) + 1
+
+
+def _checked_choices(learner: Learner, layer: int, policy: F.Policy) -> Int[np.ndarray, " choices"]:
+    """Those of a layer that samples."""
     skip = learner.skips[layer]
-    if not skip.is_stochastic or skip.max_skip < 2:
+    if not skip.is_stochastic or len(found := choices_of(skip, policy)) < 2:
         raise UserError("this model samples no choice among several states: train one such as dynamic:5")
-    return skip.max_skip
+    return found
 
 
 def _last(batch: Batch, shape: tuple[int, int]) -> Int[Array, " rows"]:

@@ -27,15 +27,15 @@ def test_it_is_what_a_loop_finds(data):
         # Every step with the choice of every other one.
         np.mean([same(row, t, actions[other]) for row, t in steps for other in steps]),
     ]
-    assert same_word(words, actions, counts, max_skip=K) == pytest.approx(shares)
+    assert same_word(words, actions, counts, choices=np.arange(1, K + 1)) == pytest.approx(shares)
 
 
 def test_the_ends_of_the_scale():
     words, everywhere = np.tile([4, 7, 9], 40)[None], np.ones((1, 120), bool)
-    back = same_word(words, np.full((1, 120), 3), everywhere, max_skip=5)
+    back = same_word(words, np.full((1, 120), 3), everywhere, choices=np.arange(1, 6))
     assert back.share == back.possible == back.by_chance == 117 / 120  # the first three have none before them
     assert (
         str(back) == "97.5% of words, by its rates alone 97.5%; 100.0% of those that stand within its reach"
     )
-    never = same_word(np.arange(120)[None], np.full((1, 120), 3), everywhere, max_skip=5)
+    never = same_word(np.arange(120)[None], np.full((1, 120), 3), everywhere, choices=np.array([3, 5]))
     assert never == (0, 0, 0) and str(never) == "0.0% of words, by its rates alone 0.0%"

@@ -1,7 +1,7 @@
 """The command `ceiling` on finished runs of every kind."""
 
 import pytest
-from commands import COMMANDS, assert_user_error, snapshot
+from commands import COMMANDS, SMALL_PTB, assert_user_error, finished_run, snapshot
 
 
 @pytest.mark.parametrize("name", ["ptb", pytest.param("numbers", marks=pytest.mark.slow)])
@@ -27,6 +27,34 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, reques
     for other in ("seed 0", *(f"seed 0 of {run}" for run in beside[1:])):
         assert "".join(f"by {other}, reading the same text".split()) in text
     assert snapshot(folder) == before
+
+
+def test_only_what_the_agent_may_choose_is_tried(command, corpus_folder, tmp_path):
+    """A stride leaves k = 1, 3 and 5."""
+    data = ("--data", corpus_folder, "--split", "train", "--rows", 4, "--steps", 100)
+    run = finished_run(
+        COMMANDS["ptb"], tmp_path / "run", *data[:2], "--model", "dynamic:6", "--stride", 2, *SMALL_PTB
+    )
+    outcome = command(COMMANDS["ptb"], "ceiling", "--run-dir", run.folder, *data)
+    assert outcome.status == 0, outcome.err
+    for k in range(1, 7):
+        assert outcome.out.count(f"always {k} ") == (2 if k % 2 else 0), outcome.out
+    other = finished_run(
+        COMMANDS["ptb"],
+        tmp_path / "other",
+        *data[:2],
+        "--model",
+        "dynamic:6",
+        "--stride",
+        2,
+        "--mix",
+        1,
+        *SMALL_PTB,
+    )
+    beside = ("--run-dir", run.folder, *data, "--beside", other.folder)
+    assert_user_error(
+        command(COMMANDS["ptb"], "ceiling", *beside), "holds a dynamic:6 with mix 1.0, here it is 0.5"
+    )
 
 
 def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbers, corpus_folder, tmp_path):
