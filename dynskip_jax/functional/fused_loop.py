@@ -421,13 +421,14 @@ def _cotangent(made: Any, d: Any) -> Any:
     return jax.tree.unflatten(structure, [fill(a, b) for a, b in zip(leaves, d_leaves, strict=True)])
 
 
+def _of_floats(tree: Any) -> Any:
+    """Cotangents, None for those of whole numbers, which have none."""
+    return jax.tree.map(lambda leaf: None if leaf.dtype == jax.dtypes.float0 else leaf, tree)
+
+
 def _float_rows(tree: Any, t: Int[Array, ""] | int) -> Any:
-    """Row t of cotangents, None for those of whole numbers, which have none."""
-
-    def at(leaf):
-        return None if leaf.dtype == jax.dtypes.float0 else _at(leaf, t)
-
-    return jax.tree.map(at, tree)
+    """Row t of the cotangents of floats."""
+    return jax.tree.map(lambda leaf: _at(leaf, t), _of_floats(tree))
 
 
 # Choices, and the transpose of making them.
@@ -465,7 +466,7 @@ def _undo_choice(plan: Plan, loop: Loop, residuals: _Residuals, t, d_choice: Cho
         return plan.skip.choose(loop.skip, seen, observation, own, plan.mode)
 
     made, undo = jax.vjp(choose, observation, own)
-    return undo(_cotangent(made, (d_choice, d_own)))
+    return _of_floats(undo(_cotangent(made, (d_choice, d_own))))
 
 
 def _undo_choices(plan: Plan, loop: Loop, residuals: _Residuals, d_choices: Choice, d_owns: Any):

@@ -19,7 +19,15 @@ from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.stored import Slots
-from dynskip_jax.functional.time_skips import Choice, Decision, Previous, SkipInputs, TimeSkip, check_mix
+from dynskip_jax.functional.time_skips import (
+    Choice,
+    Decision,
+    Previous,
+    SkipInputs,
+    TimeSkip,
+    check_mix,
+    check_temperature,
+)
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
 
 
@@ -194,6 +202,8 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
 
 def begin_again(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
     """The carry with which another sequence of the same row begins, its noise that of no step before.
+
+    The mask of recurrent dropout is the row's.
 
     Args:
         carry: any carry of the layer.
@@ -458,6 +468,7 @@ def check_call(
         raise UserError(f"a policy's mask is (K,) = {(K,)} or (batch, K), got {described(policy.mask)}")
     if policy.mix is not None:
         check_mix(policy.mix)
+    check_temperature(policy.temperature)
     lengths = np.asarray([time]) if seq_lengths is None else _known(seq_lengths)
     if lengths is not None:
         _check_range("seq_lengths", lengths, 0, time)

@@ -107,7 +107,8 @@ class SkipLayer(nnx.Module):
             inputs: (*batch, time, in), or (time, *batch, in) with `time_major`; with one batch axis, none or
                 several.
             initial_carry: where to start; by default the cell's initial carry. Its keys are what choices are
-                drawn with, and its mask that of recurrent dropout.
+                drawn with, and its mask that of recurrent dropout. Where dropout needs one and it has none, a
+                call draws its own. The carry that is returned has the mask of this one, or none.
             seq_lengths: true lengths, (*batch,).
             segment_ids: of several sequences packed in one row, laid out as the inputs: where the number
                 changes the next sequence begins, from the initial state; see `functional.unroll`.
@@ -171,6 +172,9 @@ class SkipLayer(nnx.Module):
             implementation=implementation or self.implementation,
         )
         carry, outputs = axes.split((carry, outputs))
+        if initial_carry is not None:
+            # Out as it came in: a scan asks for it.
+            carry = carry._replace(recurrent_mask=initial_carry.recurrent_mask)
         if time_major:
             outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, rank, 0), outputs)
         if not self.return_decision:
@@ -182,21 +186,23 @@ class SkipLayer(nnx.Module):
         self, batch, initial_carry, rngs, weight_key, policy, deterministic, *, replayed
     ) -> tuple[F.SkipCarry, Key[Array, ""] | None]:
         """The carry to start from, and the key of dropped weights, drawn from `rngs` where needed."""
-        cell, key = self.cell, None
-        draws = initial_carry is None and cell._draws(
-            policy=policy, replayed=replayed, deterministic=deterministic
-        )
+        cell, key, carry = self.cell, None, initial_carry
+        if carry is None:
+            draws = cell._draws(policy=policy, replayed=replayed, deterministic=deterministic)
+        else:
+            F.check_carry(cell.recurrence, carry, batch, cell.hidden_features)
+            drops = cell.recurrent_dropout > 0.0 and not deterministic
+            draws = drops and carry.recurrent_mask is None
         drops_weights = cell.weight_dropout > 0.0 and not deterministic
         if draws or (drops_weights and weight_key is None):
             key = needed_key(rngs, "this layer")
-        if initial_carry is None:
-            initial_carry = cell._new_carry(batch, jax.random.key(0) if key is None else key, deterministic)
-        else:
-            F.check_carry(cell.recurrence, initial_carry, batch, cell.hidden_features)
-            if deterministic:
-                initial_carry = initial_carry._replace(recurrent_mask=None)
+        if carry is None or draws:
+            new = cell._new_carry(batch, jax.random.key(0) if key is None else key, deterministic)
+            carry = new if carry is None else carry._replace(recurrent_mask=new.recurrent_mask)
+        elif deterministic:
+            carry = carry._replace(recurrent_mask=None)
         if not drops_weights:
             weight_key = None
         elif weight_key is None:
             weight_key = shared_key(key)
-        return initial_carry, weight_key
+        return carry, weight_key

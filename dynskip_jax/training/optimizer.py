@@ -7,6 +7,8 @@ import jax
 import optax
 
 Kind = Literal["sgd", "adam", "adagrad"]
+# Of a tuple the field alone: a module that somebody calls `skip` is part of the network.
+_AGENTS = ("agent", "critics", jax.tree_util.GetAttrKey("skip"))
 
 
 def make_optimizer(
@@ -29,7 +31,8 @@ def make_optimizer(
         momentum: of plain gradient descent, how much of the direction of the step before is added.
         agents_apart: the gradients of agents and critics are clipped by a norm of their own. Those of a
             score function, many times as large as the network's, would leave it little of a joint norm, and
-            another share in each batch. False for agents that learn as the rest of the network does.
+            another share in each batch. False for agents that learn as the rest of the network does. An
+            agent is what is called so in a module, and `skip` in `functional.LayerParams`.
         agent_learning_rate: None: agents have the network's kind of optimizer, and its rate. A number: an
             Adam of their own, clipped apart, which begins with this rate and follows the network's schedule.
         learning_rate: the network's initial rate, which the loop multiplies all by.
@@ -61,15 +64,15 @@ def make_optimizer(
         groups["frozen"] = optax.set_to_zero()
     if len(groups) == 1:
         return groups["network"]
-    modules = {"frozen": tuple(frozen), "agent": ("agent", "critics") if "agent" in groups else ()}
+    modules = {"frozen": tuple(frozen), "agent": _AGENTS if "agent" in groups else ()}
     return optax.partition(groups, _labels(modules))
 
 
-def _labels(modules: dict[str, tuple[str, ...]]) -> Callable[[Any], Any]:
+def _labels(modules: dict[str, tuple[Any, ...]]) -> Callable[[Any], Any]:
     """Names each parameter's group: the first with a module that it is below, else the network."""
 
     def label(path, _):
-        names = {getattr(part, "key", None) for part in path}
-        return next((group for group, own in modules.items() if names & set(own)), "network")
+        names = {getattr(part, "key", getattr(part, "name", None)) for part in path}
+        return next((group for group, own in modules.items() if names.union(path) & set(own)), "network")
 
     return lambda params: jax.tree_util.tree_map_with_path(label, params)

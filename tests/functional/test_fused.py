@@ -1,7 +1,8 @@
 """The fused unroll against the scan of the reference step, for every choice there is."""
 
+import dataclasses
 import itertools
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -229,6 +230,46 @@ def test_the_options_of_the_unroll(double_precision, name, transition):
     else:
         assert_same(recurrence, params, dropped, x, below, policy, seq_lengths=lengths)
     assert_same(recurrence, params, carry, x[:, :1], below[:, :1], seq_lengths=jnp.array((1, 0, 1)))
+
+
+class Counted(NamedTuple):
+    count: jax.Array
+    level: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class CountedWeights(F.TimeSkip):
+    """Weights on the last K states by a query of a level and a count, which it carries."""
+
+    observed: ClassVar[str] = "slots"
+
+    def differentiable(self, mode, replayed):
+        return True
+
+    def init(self, key, in_features, hidden, agent_features, init):
+        return init.draw(init.kernel, key, (in_features, hidden))
+
+    def initial_own(self, batch, dtype):
+        return Counted(jnp.zeros(batch, jnp.int32), jnp.zeros(batch, dtype))
+
+    def project(self, params, x):
+        return F.product(x, params)
+
+    def choose(self, params, inputs, observation, own, mode):
+        odd = (own.count % 2).astype(observation.dtype)
+        query = inputs.projected + (own.level + odd)[..., None]
+        scores = jnp.einsum("...kh,...h->...k", observation, query)
+        return F.Choice(weights=jax.nn.softmax(scores)), Counted(
+            own.count + 1, own.level / 2 + scores[..., 0]
+        )
+
+
+def test_a_skip_that_carries_whole_numbers_beside_what_it_learns(double_precision):
+    """Whole numbers have no adjoint, and the loop back over time had failed on theirs."""
+    recurrence = F.Recurrence(CountedWeights(3, 0.5))
+    (end, _), gradients = assert_same(recurrence, *problem(recurrence), seq_lengths=jnp.array(LENGTHS))
+    np.testing.assert_array_equal(end.own.count, LENGTHS)
+    assert np.abs(gradients[0].skip).max() > 0
 
 
 def test_policy_masks(double_precision):

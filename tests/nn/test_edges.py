@@ -71,6 +71,53 @@ def test_a_cell_in_evaluation_drops_nothing_whatever_its_carry_holds():
     assert jax.tree.structure(carry) == jax.tree.structure(dropping)
 
 
+def test_a_layer_draws_the_mask_that_a_carry_lacks():
+    dropping, x, key = layer(recurrent_dropout=0.5), jnp.ones((4, 5, 2)), jax.random.key(1)
+    run = compiled(dropping)
+    start, _ = run(x[:, :1], deterministic=True, return_carry=True)
+    assert start.recurrent_mask is None
+    options = dict(policy=F.Policy("greedy"), return_carry=True)
+    end, found = run(x, initial_carry=start, rngs=key, **options)
+    mask = run(x[:, :1], rngs=key, **options)[0].recurrent_mask  # that of a call that makes its own carry
+    expected = run(x, initial_carry=start._replace(recurrent_mask=mask), **options)[1]
+    np.testing.assert_allclose(found.h, expected.h, rtol=1e-6)
+    assert not np.allclose(found.h, run(x, initial_carry=start, deterministic=True).h)
+    assert end.recurrent_mask is None
+    with pytest.raises(UserError, match="this layer draws"):
+        dropping(x, initial_carry=start, policy=F.Policy("greedy"))
+
+
+def test_a_layer_hands_on_the_mask_of_its_carry_in_training_and_evaluation():
+    dropping, x = layer(recurrent_dropout=0.5), jnp.ones((4, 5, 2))
+    start = dropping.cell.initialize_carry((4, 2), jax.random.key(0))
+    for deterministic in (False, True):
+
+        def step(carry, x, deterministic=deterministic):
+            return dropping(x[:, None], initial_carry=carry, deterministic=deterministic, return_carry=True)
+
+        end, found = jax.jit(lambda start, xs, step=step: jax.lax.scan(step, start, xs))(
+            start, jnp.moveaxis(x, 1, 0)
+        )
+        np.testing.assert_array_equal(end.recurrent_mask, start.recurrent_mask)
+        whole = compiled(dropping)(x, initial_carry=start, deterministic=deterministic)
+        np.testing.assert_allclose(jnp.moveaxis(found.h[:, :, 0], 0, 1), whole.h, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (F.Policy("soft", temperature=0.0), r"a temperature \(τ\) lies above 0, got 0.0"),
+        (F.Policy("soft", temperature=jnp.float32("nan")), r"a temperature \(τ\) lies above 0"),
+        (F.Policy("soft", temperature=jnp.ones((2, 1))), r"a single number, got float32 \(2, 1\)"),
+        (F.Policy("greedy", mix=jnp.full(3, 0.5)), r"mix \(λ\) is a single number, got float32 \(3,\)"),
+        (F.Policy("greedy", mix=1.5), r"mix \(λ\) lies between 0 and 1, got 1.5"),
+    ],
+)
+def test_a_policys_numbers_are_single_and_within_their_range(policy, says):
+    with pytest.raises(UserError, match=says):
+        layer()(jnp.ones((2, 4, 2)), policy=policy, rngs=jax.random.key(0))
+
+
 def make(kind, skips):
     options = dict(rngs=nnx.Rngs(0))
     if kind is LanguageModel:

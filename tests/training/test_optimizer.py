@@ -7,6 +7,7 @@ import optax
 import pytest
 from learners import language_modelling, letters
 
+from dynskip_jax import functional as F
 from dynskip_jax.training.optimizer import make_optimizer
 
 PARAMS = {"layers": {"0": {"w": jnp.ones((2, 2)), "agent": {"b": jnp.ones(3)}}}, "softmax": jnp.ones(4)}
@@ -137,6 +138,19 @@ def test_agent_of_a_language_model_is_told_from_its_network():
     assert len(agents) == 5  # W_h, W_x, b, W_out, b_out
     assert all("agent" in path for path in agents)
     assert all(np.allclose(leaf, 1.0) for path, leaf in moved.items() if path not in agents)
+
+
+@pytest.mark.parametrize("options", [dict(agents_apart=True), dict(agent_learning_rate=0.01)], ids=str)
+def test_agent_of_functional_params_is_their_skip(options):
+    """All were the network's: a tuple's fields are named otherwise than a module's parts."""
+    params = {"skip": jnp.ones(2), "layer": F.LayerParams(transition=jnp.ones(3), skip=jnp.ones(4))}
+    optimizer = make_optimizer("sgd", clip=1.0, **options)
+    update = jax.jit(lambda grads: optimizer.update(grads, optimizer.init(params), params)[0])
+    grads = dict(params, layer=params["layer"]._replace(skip=jnp.full(4, 1e6)))
+    usual, swamped = update(params), update(grads)
+    for updates in (usual, swamped):
+        np.testing.assert_allclose(norm([updates["skip"], updates["layer"].transition]), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(swamped["layer"].skip, usual["layer"].skip, rtol=1e-3)
 
 
 def test_an_agents_rate_is_its_own_whatever_the_networks_is():

@@ -7,7 +7,14 @@ from typing import Any
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.discovery import kinds
 from dynskip_jax.functional.time_skips.attention import Attention, ContentAttention
-from dynskip_jax.functional.time_skips.base import Choice, Decision, SkipInputs, TimeSkip, check_mix
+from dynskip_jax.functional.time_skips.base import (
+    Choice,
+    Decision,
+    SkipInputs,
+    TimeSkip,
+    check_mix,
+    check_temperature,
+)
 from dynskip_jax.functional.time_skips.dynamic import Dynamic
 from dynskip_jax.functional.time_skips.fixed import Fixed
 from dynskip_jax.functional.time_skips.lstm_jump import JumpParams, LSTMJump
@@ -36,6 +43,7 @@ __all__ = [
     "TimeSkip",
     "UpdateParams",
     "check_mix",
+    "check_temperature",
     "parse_time_skip",
 ]
 

@@ -1,6 +1,7 @@
 """What a skip over time is: which earlier state enters a step, and how much of the new one is written."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
@@ -225,12 +226,20 @@ class TimeSkip:
 
 
 def check_mix(mix: Any) -> None:
-    """Raises a `UserError` where λ is known and does not lie in [0, 1]."""
-    if isinstance(mix, jax.core.Tracer):
-        return
-    values = np.asarray(mix)
-    if not np.all((values >= 0) & (values <= 1)):
-        raise UserError(f"mix (λ) lies between 0 and 1, got {mix}")
+    """Raises a `UserError` where λ is no single number, or is known and does not lie in [0, 1]."""
+    _check_number("mix (λ)", mix, "between 0 and 1", lambda known: 0 <= known <= 1)
+
+
+def check_temperature(temperature: Any) -> None:
+    """Raises a `UserError` where τ is no single number, or is known and not above 0."""
+    _check_number("a temperature (τ)", temperature, "above 0", lambda known: known > 0)
+
+
+def _check_number(name: str, value: Any, where: str, lies_there: Callable[[Any], bool]) -> None:
+    if np.ndim(value):
+        raise UserError(f"{name} is a single number, got {described(value)}")
+    if not isinstance(value, jax.core.Tracer) and not lies_there(np.asarray(value)):
+        raise UserError(f"{name} lies {where}, got {value}")
 
 
 def choice_field(*known: str) -> Any:
