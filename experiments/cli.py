@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.EACCES, errno.EPERM), "name a place that you may read and write"),
 }
 _SMALLER = "batches, networks and numbers of seeds that are smaller need less, as --help has them"
+_PLATFORMS = "leave it out, or install JAX for it (pip install 'dynskip_jax[cuda]', for GPUs of NVIDIA)"
 
 
 def main(
@@ -61,7 +63,14 @@ def imported(path: str) -> Any:
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Runs a command: what the user can put right is one line on standard error and exit status 2."""
+    """Runs a command: what the user can put right is one line on standard error and exit status 2.
+
+    Standard streams that were closed lead to the null device, and what the encoding of standard output lacks
+    is written as "?".
+    """
+    _open_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # in a notebook and in tests it may be another thing
+        sys.stdout.reconfigure(errors="replace")
     try:
         main()
     except UserError as error:
@@ -86,10 +95,26 @@ def run_main(main: Callable[[], None]) -> None:
         if _is_out_of_memory(error):
             print(f"error: {_what_was_asked(error)}: {_SMALLER}", file=sys.stderr)
             _leave(2)
+        if _lacks_its_platform(error):
+            names = sys.modules["jax"].config.jax_platforms
+            print(f"error: JAX finds no device for JAX_PLATFORMS={names}: {_PLATFORMS}", file=sys.stderr)
+            _leave(2)
         if not _is_one_of_several():
             raise
         traceback.print_exc()
         _leave(1)
+
+
+def _open_standard_streams() -> None:
+    """Leads those that are closed to the null device, where files opened next would take their places."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest that is free
+        os.set_inheritable(number, True)
+    os.close(number)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            stream = open(number, mode, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -100,6 +125,21 @@ def _is_out_of_memory(error: Exception) -> bool:
         and isinstance(error, jax.errors.JaxRuntimeError)
         and str(error).startswith("RESOURCE_EXHAUSTED")
     )
+
+
+def _lacks_its_platform(error: Exception) -> bool:
+    """Whether JAX was told where to run (JAX_PLATFORMS) and has no such devices.
+
+    Some of these errors have neither text nor type of their own: JAX is asked for its devices once more.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None or not jax.config.jax_platforms or not isinstance(error, AssertionError | RuntimeError):
+        return False
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError):
+        return True
+    return False
 
 
 def _what_was_asked(error: Exception) -> str:

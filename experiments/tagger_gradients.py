@@ -24,27 +24,34 @@ _AT_ONCE = 100  # sentences
 def gradients(command: Command, flags: GradientFlags) -> None:
     """Prints and draws ‖∂L_T/∂h_t‖ over t of the top forward layer of each model of a run.
 
-    L_T is the cross entropy of the tag's score at the T-th word of each sentence of test so long: of a CRF
-    the words' own scores alone.
+    L_T is the cross entropy of the tag's score at the T-th word of each sentence of test so long, if the tag
+    there is one of train: of a CRF the words' own scores alone.
 
     Raises:
-        UserError: no sentence is long enough, or the data is not that of the run.
+        UserError: there is no such sentence, or the data is not that of the run.
     """
     models = finished_models(flags.run_dir, command.name)
-    data = data_of(next(iter(models.values())), flags.data)
-    long = [sentence for sentence in data.corpus.splits["test"] if len(sentence.words) >= flags.steps]
-    if not long:
-        raise UserError(f"no sentence of test has {flags.steps} words: choose fewer --steps")
+    first = next(iter(models.values()))
+    last, known = flags.steps - 1, {tag: index for index, tag in enumerate(first.vocabulary.tags)}
+    sentences = [
+        sentence
+        for sentence in data_of(first, flags.data).corpus.splits["test"]
+        if len(sentence.words) > last and sentence.tags[last] in known
+    ]
+    if not sentences:
+        raise UserError(
+            f"no sentence of test has {flags.steps} words, with a tag of train at the last of them: "
+            "choose other --steps"
+        )
+    # All models of a run folder have the same data, and so the same vocabulary.
+    tokens = [
+        first.vocabulary.encode(sentence.words[: flags.steps], sentence.columns[: flags.steps])
+        for sentence in sentences
+    ]
+    targets = np.array([known[sentence.tags[last]] for sentence in sentences], np.int32)
     shares = {}
     for name, found in models.items():
         trained = one_of(found, flags.of_seed)
-        known = {tag: index for index, tag in enumerate(trained.vocabulary.tags)}
-        sentences = [sentence for sentence in long if sentence.tags[flags.steps - 1] in known]
-        tokens = [
-            trained.vocabulary.encode(sentence.words[: flags.steps], sentence.columns[: flags.steps])
-            for sentence in sentences
-        ]
-        targets = np.array([known[sentence.tags[flags.steps - 1]] for sentence in sentences], np.int32)
         shares[name] = normalized(
             np.concatenate(
                 [
@@ -54,7 +61,7 @@ def gradients(command: Command, flags: GradientFlags) -> None:
             )
         )
     table = Table(
-        title=f"‖∂L_T/∂h_t‖ as a share of its sum, T = {flags.steps}, {len(long):,} sentences of test",
+        title=f"‖∂L_T/∂h_t‖ as a share of its sum, T = {flags.steps}, {len(sentences):,} sentences of test",
         title_justify="left",
     )
     table.add_column("t", justify="right")

@@ -42,8 +42,8 @@ class Restored(NamedTuple):
     skipped: tuple[str, ...]
 
 
-class Checkpoints:
-    """A folder of checkpoints, of which the newest `keep` are kept.
+class SavedCheckpoints:
+    """The checkpoints in a folder that is there, to read them: nothing in it is written or cleared.
 
     Orbax stores the arrays, as nested dictionaries that are named as the state is: opened with Orbax alone,
     `<step>/state` reads `{"params": {"kernel": array, ...}, ...}`, items of tuples being named "0", "1", ...;
@@ -51,100 +51,30 @@ class Checkpoints:
     tells an intact checkpoint from one that was truncated, altered or only half written: Orbax reads some of
     these without complaint (a missing chunk reads as zeros).
 
-    Several processes do all of this together, in one folder that all of them see: each writes its own parts
-    of arrays that are divided among them, and the first one those that all of them have. Each reads whole
-    arrays; by how many processes they were written does not matter.
+    Several processes read together, in one folder that all of them see: each reads whole arrays; by how many
+    processes they were written does not matter.
 
     Example:
-        >>> with Checkpoints("runs/demo/checkpoints") as checkpoints:  # doctest: +SKIP
-        ...     checkpoints.save(100, (params, opt_state), {"epoch": 1})
-        ...     restored = checkpoints.restore_latest((params, opt_state))
+        >>> SavedCheckpoints("runs/demo/checkpoints").restore_latest((params, opt_state))  # doctest: +SKIP
     """
 
-    def __init__(self, directory: str | Path, *, keep: int = 2, processes: Processes | None = None):
-        """Opens the folder, creates it if it is not there, and clears what interrupted saves left in it.
+    def __init__(self, directory: str | Path, *, processes: Processes | None = None):
+        """Remembers the folder, and whose it is.
 
         Arguments:
             directory: the folder.
-            keep: how many checkpoints to keep. With 2 or more, one stays when the newest turns out corrupt.
-            processes: those that save together; by default this one saves for itself.
-
-        Raises:
-            UserError: the folder cannot be created or opened, or a process does not see it.
+            processes: those that read together; by default this one reads for itself.
         """
         self.directory = Path(directory).absolute()
         self._unreadable: set[int] = set()
         self._intact: dict[int, str] = {}  # step: digest, of those that this object saved or restored
         self._processes = processes or Processes()
         # Orbax would otherwise wait for all processes that JAX knows. To read, no process waits for another.
-        alone = ocp.options.MultiprocessingOptions(
+        self._alone = ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index(), active_processes={jax.process_index()}
         )
-        together = alone if self._processes.count == 1 else ocp.options.MultiprocessingOptions()
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
-            create=False,
-            enable_async_checkpointing=False,
-            cleanup_tmp_directories=True,
-            multiprocessing_options=together,
-        )
-        handlers = {
-            "document": ocp.JsonCheckpointHandler(multiprocessing_options=together),
-            "state": ocp.PyTreeCheckpointHandler(multiprocessing_options=together),
-        }
-        self._document = ocp.JsonCheckpointHandler(multiprocessing_options=alone)
-        self._arrays = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
-        try:
-            if self._processes.first:
-                self.directory.mkdir(parents=True, exist_ok=True)
-            self._processes.agree(None)  # made
-            if not all(seen := self._processes.collect(self.directory.is_dir())):
-                raise UserError(
-                    f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a "
-                    "folder that all processes share"
-                )
-            with _quiet():
-                self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
-        except OSError as error:
-            raise UserError(
-                f"cannot keep checkpoints in {self.directory} ({_reason(error)}); choose another --run-dir"
-            ) from error
-
-    def save(self, step: int, state: PyTree, meta: dict) -> None:
-        """Saves a checkpoint; it is on disk when this returns. An older one of the same step is replaced.
-
-        Arguments:
-            step: the number of training steps done.
-            state: any pytree of JAX arrays (typed PRNG keys too), NumPy arrays and Python numbers.
-            meta: what belongs to the state and fits into JSON, such as the position in the data.
-
-        Raises:
-            TypeError: `meta` does not fit into JSON, or a leaf of `state` is not an array or a number.
-            OSError: it cannot be written, for instance because the disk is full; those saved before stay.
-        """
-        meta = self._processes.agree(json.loads(json.dumps(meta)))
-        leaves = _describe(state)
-        data = [_data(leaf) for leaf in jax.tree.leaves(state)]
-        parts = self._processes.collect([_own_parts(array, self._processes.first) for array in data])
-        for leaf, *of_leaf in zip(leaves, *parts, strict=True):
-            leaf["sha256"] = {part: digest for own in of_leaf for part, digest in own.items()}
-        document = {"layout": _LAYOUT, "meta": meta, "leaves": leaves}
-        digest = document["sha256"] = _digest(document)
-        exists = self._processes.agree(step in self._steps())
-        if exists and self._intact.get(step) == digest:
-            return
-        self._check_room(sum(array.nbytes for array in data))
-        # Checkpoints that could not be read go first: they would take the place of good ones in `keep`.
-        for old in self._unreadable | ({step} if exists else set()):
-            self._delete(old)
-        # Orbax takes neither empty arrays nor an empty tree; the description above is all they need.
-        arrays = _nested({tuple(leaf["name"]): a for leaf, a in zip(leaves, data, strict=True) if a.size})
-        items = {"document": ocp.args.JsonSave(document)}
-        if arrays:
-            items["state"] = ocp.args.PyTreeSave(arrays)
-        with _quiet(), _system_errors():
-            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
-        self._intact[step] = digest
+        self._document = ocp.JsonCheckpointHandler(multiprocessing_options=self._alone)
+        self._arrays = ocp.PyTreeCheckpointHandler(multiprocessing_options=self._alone)
 
     def restore_latest(self, like: PyTree, *, partial: bool = False) -> Restored | None:
         """Restores the newest checkpoint that is intact, bit by bit as it was saved.
@@ -201,17 +131,6 @@ class Checkpoints:
                 f"(checkpoint {newest}: {reason}); delete that folder, or choose another --run-dir"
             )
         return None
-
-    def close(self) -> None:
-        """Waits and lets go of the folder; call it once, at the end."""
-        with _quiet():
-            self._manager.close()
-
-    def __enter__(self) -> "Checkpoints":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def latest_step(self) -> int | None:
@@ -272,6 +191,106 @@ class Checkpoints:
             f"checkpoint {step} in {self.directory} holds another state ({what}{more}); "
             "run with the settings it was saved with, or choose another --run-dir"
         )
+
+
+class Checkpoints(SavedCheckpoints):
+    """A folder of checkpoints, of which the newest `keep` are kept.
+
+    Several processes save together, too: each writes its own parts of arrays that are divided among them, and
+    the first one those that all of them have.
+
+    Example:
+        >>> with Checkpoints("runs/demo/checkpoints") as checkpoints:  # doctest: +SKIP
+        ...     checkpoints.save(100, (params, opt_state), {"epoch": 1})
+        ...     restored = checkpoints.restore_latest((params, opt_state))
+    """
+
+    def __init__(self, directory: str | Path, *, keep: int = 2, processes: Processes | None = None):
+        """Opens the folder, creates it if it is not there, and clears what interrupted saves left in it.
+
+        Arguments:
+            directory: the folder.
+            keep: how many checkpoints to keep. With 2 or more, one stays when the newest turns out corrupt.
+            processes: those that save together; by default this one saves for itself.
+
+        Raises:
+            UserError: the folder cannot be created or opened, or a process does not see it.
+        """
+        super().__init__(directory, processes=processes)
+        together = self._alone if self._processes.count == 1 else ocp.options.MultiprocessingOptions()
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            create=False,
+            enable_async_checkpointing=False,
+            cleanup_tmp_directories=True,
+            multiprocessing_options=together,
+        )
+        handlers = {
+            "document": ocp.JsonCheckpointHandler(multiprocessing_options=together),
+            "state": ocp.PyTreeCheckpointHandler(multiprocessing_options=together),
+        }
+        try:
+            if self._processes.first:
+                self.directory.mkdir(parents=True, exist_ok=True)
+            self._processes.agree(None)  # made
+            if not all(seen := self._processes.collect(self.directory.is_dir())):
+                raise UserError(
+                    f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a "
+                    "folder that all processes share"
+                )
+            with _quiet():
+                self._manager = ocp.CheckpointManager(self.directory, options=options, item_handlers=handlers)
+        except OSError as error:
+            raise UserError(
+                f"cannot keep checkpoints in {self.directory} ({_reason(error)}); choose another --run-dir"
+            ) from error
+
+    def save(self, step: int, state: PyTree, meta: dict) -> None:
+        """Saves a checkpoint; it is on disk when this returns. An older one of the same step is replaced.
+
+        Arguments:
+            step: the number of training steps done.
+            state: any pytree of JAX arrays (typed PRNG keys too), NumPy arrays and Python numbers.
+            meta: what belongs to the state and fits into JSON, such as the position in the data.
+
+        Raises:
+            TypeError: `meta` does not fit into JSON, or a leaf of `state` is not an array or a number.
+            OSError: it cannot be written, for instance because the disk is full; those saved before stay.
+        """
+        meta = self._processes.agree(json.loads(json.dumps(meta)))
+        leaves = _describe(state)
+        data = [_data(leaf) for leaf in jax.tree.leaves(state)]
+        parts = self._processes.collect([_own_parts(array, self._processes.first) for array in data])
+        for leaf, *of_leaf in zip(leaves, *parts, strict=True):
+            leaf["sha256"] = {part: digest for own in of_leaf for part, digest in own.items()}
+        document = {"layout": _LAYOUT, "meta": meta, "leaves": leaves}
+        digest = document["sha256"] = _digest(document)
+        exists = self._processes.agree(step in self._steps())
+        if exists and self._intact.get(step) == digest:
+            return
+        self._check_room(sum(array.nbytes for array in data))
+        # Checkpoints that could not be read go first: they would take the place of good ones in `keep`.
+        for old in self._unreadable | ({step} if exists else set()):
+            self._delete(old)
+        # Orbax takes neither empty arrays nor an empty tree; the description above is all they need.
+        arrays = _nested({tuple(leaf["name"]): a for leaf, a in zip(leaves, data, strict=True) if a.size})
+        items = {"document": ocp.args.JsonSave(document)}
+        if arrays:
+            items["state"] = ocp.args.PyTreeSave(arrays)
+        with _quiet(), _system_errors():
+            self._manager.save(step, args=ocp.args.Composite(**items), force=True)
+        self._intact[step] = digest
+
+    def close(self) -> None:
+        """Waits and lets go of the folder; call it once, at the end."""
+        with _quiet():
+            self._manager.close()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _check_room(self, nbytes: int) -> None:
         # Asked beforehand: when one of several concurrent writes fails, TensorStore prints tracebacks. A file

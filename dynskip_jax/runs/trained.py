@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.checkpoint import Checkpoints
+from dynskip_jax.runs.checkpoint import SavedCheckpoints
 from dynskip_jax.runs.results import runs_of_models
 from dynskip_jax.runs.run_dir import RunDir
 
@@ -53,10 +53,9 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
             damaged: the one before it may hold others than those whose results are kept.
     """
     restored = None
-    if run.checkpoints.is_dir():  # to open them would create the folder
+    if run.checkpoints.is_dir():
         stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_models, *leaf.shape), leaf.dtype), like)
-        with Checkpoints(run.checkpoints) as checkpoints:
-            restored = checkpoints.restore_latest({"best": stacked}, partial=True)
+        restored = SavedCheckpoints(run.checkpoints).restore_latest({"best": stacked}, partial=True)
     if restored is None:
         raise UserError(f"{run.path} has no checkpoints to read parameters from: name another run folder")
     if restored.skipped:

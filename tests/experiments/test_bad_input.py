@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
-from commands import COMMANDS, SMALL_NUMBERS, SMALL_PTB, assert_user_error, load, snapshot
+from commands import COMMANDS, SMALL_NUMBERS, SMALL_PTB, Outcome, assert_user_error, load, snapshot
 
 from experiments import agreement, number_prediction, ptb
 
@@ -158,18 +159,52 @@ def test_senseless_flag_of_one_experiment(
     assert snapshot(here) == {}
 
 
-def test_error_of_a_real_process(here):
-    """Said before JAX is imported."""
+def real_process(*arguments, **environment):
+    """What the command of language models does in a process of its own, down to its end."""
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.ptb", "--epochs", "0"],
+        [sys.executable, "-m", "experiments.ptb", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
-        env=os.environ | {"PYTHONPATH": str(Path(ptb.__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": str(Path(ptb.__file__).parents[1])} | environment,
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: --epochs must be at least 1, got 0\n"
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def test_error_of_a_real_process(here):
+    """Said before JAX is imported."""
+    outcome = real_process("--epochs", 0)
+    assert outcome == (2, "", "error: --epochs must be at least 1, got 0\n")
     assert snapshot(here) == {}
+
+
+def test_errors_for_want_of_a_device_are_told_from_others(command, monkeypatch):
+    def fail():
+        raise AssertionError  # as JAX does, without a word
+
+    with pytest.raises(AssertionError):
+        command(fail)
+    monkeypatch.setattr(jax, "devices", fail)
+    assert_user_error(command(fail), f"JAX finds no device for JAX_PLATFORMS={jax.config.jax_platforms}: ")
+
+
+# JAX says nothing at all of the first where there is no GPU, and something of its own of the second.
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", ["cuda", "nowhere"])
+def test_training_on_devices_that_jax_does_not_have(platform, corpus_folder, here):
+    arguments = ("--data", corpus_folder, "--model", "lstm", *SMALL_PTB)
+    outcome = real_process(*arguments, JAX_PLATFORMS=platform, CUDA_VISIBLE_DEVICES="-1")
+    assert_user_error(outcome, f"JAX_PLATFORMS={platform}: leave it out, or install JAX for it")
+    assert snapshot(here) == {}
+
+
+@pytest.mark.slow
+def test_reading_on_devices_that_jax_does_not_have(finished_ptb):
+    before = snapshot(finished_ptb.folder)
+    arguments = ("generate", "--run-dir", finished_ptb.folder)
+    outcome = real_process(*arguments, JAX_PLATFORMS="cuda", CUDA_VISIBLE_DEVICES="-1")
+    assert_user_error(outcome, "JAX_PLATFORMS=cuda")
+    assert snapshot(finished_ptb.folder) == before
 
 
 # --- Data ---
@@ -376,6 +411,11 @@ def no_checkpoints(run):
     shutil.rmtree(run / "checkpoints")
 
 
+def no_checkpoint_but_their_folder(run):
+    no_checkpoints(run)
+    (run / "checkpoints").mkdir()
+
+
 @pytest.mark.parametrize(
     ("damage", "part"),
     [
@@ -386,6 +426,7 @@ def no_checkpoints(run):
         (cut_result, "result.json is not a JSON object"),
         (list_as_result, "result.json is not a JSON object"),
         (no_checkpoints, "no checkpoints"),
+        (no_checkpoint_but_their_folder, "no checkpoints"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -393,4 +434,16 @@ def test_a_run_that_cannot_be_read_back(damage, part, copied, command):
     damage(copied)
     before = snapshot(copied)
     assert_user_error(command(PTB, "explain", "--run-dir", copied, "--text", "a"), part)
+    assert snapshot(copied) == before
+
+
+@pytest.mark.slow
+def test_a_run_whose_checkpoints_were_removed_and_their_folder_made_again(copied, finished_ptb, command):
+    """Read in a process of its own: threads that outlive a command complain while it exits."""
+    no_checkpoints(copied)
+    outcome = command(PTB, *finished_ptb.arguments, "--run-dir", copied)
+    assert outcome.status == 0 and "finished already" in outcome.out
+    assert snapshot(copied / "checkpoints") == {}
+    before = snapshot(copied)
+    assert_user_error(real_process("generate", "--run-dir", copied), "no checkpoints")
     assert snapshot(copied) == before

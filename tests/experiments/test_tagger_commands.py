@@ -2,11 +2,15 @@
 
 import io
 import json
+import os
+import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import assert_user_error
 
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.tasks.entity_score import entity_score
@@ -119,6 +123,18 @@ def test_predict_text(command, compared, monkeypatch):
     assert again.split() == blocks[-1][0]
     pieces = predicted(command, NER, monkeypatch, folder, text, "--max-words", 7, "--scheme", "BIOES")
     assert len(pieces.split()) == 2 * (7 + 60 + 1)
+
+
+@pytest.mark.slow
+def test_predict_without_standard_streams(compared, tmp_path):
+    folder, _ = compared
+    line = ["sh", "-c", 'exec "$@" <&- >&-', "sh", sys.executable, "-m", "experiments.conll2003", "predict"]
+    environment = os.environ | {"PYTHONPATH": str(Path(pos.__file__).parents[1])}
+    (tmp_path / "in.txt").write_text("Peter saw Bonn\n")
+    for more in ((), ("--input", tmp_path / "in.txt")):
+        arguments = [*line, "--run-dir", folder, *more]
+        done = subprocess.run(arguments, stderr=subprocess.PIPE, timeout=120, env=environment)
+        assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_predict_json(command, compared, monkeypatch):
@@ -249,6 +265,29 @@ def test_gradients_reach_back_as_far_as_the_last_word(command, compared, corpus)
     assert (folder / "plots" / "gradients.png").stat().st_size > 1000
     outcome = command(NER, "gradients", "--run-dir", folder, "--data", corpus, "--steps", 99)
     assert outcome.status == 2 and "no sentence of test has 99 words" in outcome.err
+
+
+@pytest.mark.slow
+def test_gradients_count_the_sentences_whose_last_tag_is_known(command, tmp_path):
+    """Three sentences of two words or more, of which one has a tag of train at the second."""
+    test = "cats NP\nrun VP\n\ncats NP\nslowly ADV\n\ncats NP\nso ADV\nso ADV\n\n"
+    for split, text in (
+        ("train", "cats NP\nrun VP\n\n" * 10),
+        ("dev", "cats NP\nrun VP\n\n"),
+        ("test", test),
+    ):
+        (tmp_path / f"{split}.txt").write_text(text)
+    folder = tmp_path / "run"
+    outcome = command(
+        *(POS, "--dataset", "columns", "--data", tmp_path, "--unknown-tags", "wrong", "--model", "lstm"),
+        *(*SMALL, "--characters", "none", "--epochs", 1, "--run-dir", folder),
+    )
+    assert outcome.status == 0, outcome.err
+    outcome = command(POS, "gradients", "--run-dir", folder, "--steps", 2)
+    assert outcome.status == 0, outcome.err
+    assert "T = 2, 1 sentences of test" in " ".join(outcome.out.split())
+    outcome = command(POS, "gradients", "--run-dir", folder, "--steps", 3)
+    assert_user_error(outcome, "no sentence of test has 3 words, with a tag of train at the last of them")
 
 
 @pytest.mark.slow

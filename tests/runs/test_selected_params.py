@@ -1,5 +1,7 @@
 """Parameters read back from finished runs are those whose results are kept, or none."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,3 +24,16 @@ def test_an_older_checkpoint_does_not_take_the_place_of_a_damaged_one_in_silence
     document.write_bytes(b"{")
     with pytest.raises(UserError, match=r"checkpoint 2 in .* is unreadable .*older one may hold other"):
         selected_params(run, like, 1)
+
+
+def test_to_read_parameters_writes_and_clears_nothing(tmp_path):
+    run = RunDir.open(tmp_path, {})
+    with Checkpoints(run.checkpoints) as checkpoints:
+        checkpoints.save(1, {"best": {"w": jnp.ones((1, 3))}}, {})
+    interrupted = run.checkpoints / "2.orbax-checkpoint-tmp-1"
+    shutil.copytree(run.checkpoints / "1", interrupted)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    np.testing.assert_array_equal(
+        selected_params(run, {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}, 1)["w"], [[1, 1, 1]]
+    )
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

@@ -1,0 +1,78 @@
+"""Commands whose standard streams are closed, or take few characters only, as a shell starts them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import SMALL_PTB, row_of
+
+import experiments
+from experiments.run import VOCABULARY
+
+ROOT = Path(experiments.__file__).parents[1]
+
+PROGRAM = """
+import json, os, sys
+from experiments.cli import run_main
+
+def main():
+    print("to nobody")
+    print("to nobody", file=sys.stderr)
+    with open(sys.argv[1], "w") as file:
+        places = [os.fstat(number).st_rdev for number in range(3)]
+        json.dump([places, file.fileno(), sys.stdin.read(), sys.stdin.isatty()], file)
+
+run_main(main)
+"""
+
+
+def shell(redirection, *arguments, **environment):
+    """What a shell's command line with such a redirection does."""
+    line = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    return subprocess.run(line, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, env=environment)
+
+
+def test_closed_streams_lead_to_the_null_device(tmp_path):
+    done = shell("<&- >&- 2>&-", "-c", PROGRAM, tmp_path / "found")
+    assert done.returncode == 0
+    places, number, read, is_terminal = json.loads((tmp_path / "found").read_text())
+    assert places == [os.stat(os.devnull).st_rdev] * 3
+    assert number > 2  # a file that is opened is nobody's standard output
+    assert (read, is_terminal) == ("", False)
+
+
+def test_streams_that_are_open_stay_as_they_are(tmp_path):
+    done = shell("", "-c", PROGRAM, tmp_path / "found")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"to nobody\n", b"to nobody\n")
+
+
+@pytest.mark.slow
+def test_training_needs_no_standard_error(corpus_folder, tmp_path):
+    folder = tmp_path / "run"
+    arguments = ("--data", corpus_folder, "--model", "lstm", *SMALL_PTB, "--epochs", 1, "--run-dir", folder)
+    done = shell("2>&-", "-m", "experiments.ptb", *arguments)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert row_of(folder)["epochs"] == 1 and any((folder / "checkpoints").iterdir())
+
+
+def test_characters_that_standard_output_lacks_are_question_marks():
+    done = shell("", "-m", "experiments.ptb", "--help", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    whole = shell("", "-m", "experiments.ptb", "--help", PYTHONIOENCODING="utf-8").stdout.decode()
+    assert "λ" in whole and done.stdout.decode("ascii") == whole.encode("ascii", "replace").decode()
+
+
+@pytest.mark.slow
+def test_a_text_that_standard_output_lacks_is_explained(finished_ptb, tmp_path):
+    shutil.copytree(finished_ptb.folder, tmp_path / "run")
+    file = tmp_path / "run" / VOCABULARY
+    file.write_text(file.read_text().replace('"h"', '"<unk>"'))
+    arguments = ("explain", "--run-dir", tmp_path / "run", "--text", "a é b")
+    done = shell("", "-m", "experiments.ptb", *arguments, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"dynamic:3 does not know ?: read as <unk>" in done.stdout
