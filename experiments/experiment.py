@@ -193,6 +193,12 @@ class Experiment:
                 f"choices are relaxed in all {epochs} epochs, and in none they are sampled, as evaluation "
                 "takes them: more --epochs, or fewer --relaxed-epochs"
             )
+        enters = self.choices_matter(model) or self.copies_in_expectation(model)
+        if skip.is_stochastic and not enters:
+            lines.append(
+                f"λ = 0: no state enters by a choice of {model}, which changes nothing; give --mix, or, in "
+                "language models, --copy"
+            )
         longest = learner.task.max_length
         if longest is not None and skip.max_skip > longest:
             lines.append(

@@ -27,6 +27,8 @@ def warnings_of(model, **given):
         ("dynamic:5", {}, ["10 steps back, and K = 5", "dynamic:10 reaches all"]),
         ("dynamic:5", dict(length=21), []),  # two hops: several choices in a row
         ("fixed:5", {}, []),  # has nothing to choose
+        ("dynamic:10", dict(mix=0.0), ["λ = 0", "changes nothing", "--mix"]),
+        ("dynamic:10", dict(mix=(0.0, 0.5)), []),
         ("dynamic:30", {}, ["K = 30 is beyond every sequence of train", "11 steps"]),
     ],
 )
