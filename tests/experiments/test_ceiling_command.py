@@ -1,7 +1,10 @@
 """The command `ceiling` on finished runs of every kind."""
 
+import json
+import shutil
+
 import pytest
-from commands import COMMANDS, SMALL_PTB, assert_user_error, finished_run, snapshot
+from commands import COMMANDS, SMALL_PTB, assert_user_error, finished_run, load, snapshot
 
 
 @pytest.mark.parametrize("name", ["ptb", pytest.param("numbers", marks=pytest.mark.slow)])
@@ -29,32 +32,22 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, reques
     assert snapshot(folder) == before
 
 
+@pytest.mark.slow
 def test_only_what_the_agent_may_choose_is_tried(command, corpus_folder, tmp_path):
-    """A stride leaves k = 1, 3 and 5."""
-    data = ("--data", corpus_folder, "--split", "train", "--rows", 4, "--steps", 100)
-    run = finished_run(
-        COMMANDS["ptb"], tmp_path / "run", *data[:2], "--model", "dynamic:6", "--stride", 2, *SMALL_PTB
-    )
-    outcome = command(COMMANDS["ptb"], "ceiling", "--run-dir", run.folder, *data)
+    """A stride leaves k = 1, 3 and 5; and a run of another λ is not another seed."""
+    data, run = ("--data", corpus_folder), tmp_path / "run"
+    finished_run(COMMANDS["ptb"], run, *data, "--model", "dynamic:6", "--stride", 2, *SMALL_PTB)
+    ceiling = (COMMANDS["ptb"], "ceiling", "--run-dir", run, *data, "--rows", 4, "--split", "train")
+    outcome = command(*ceiling, "--steps", 100)
     assert outcome.status == 0, outcome.err
     for k in range(1, 7):
         assert outcome.out.count(f"always {k} ") == (2 if k % 2 else 0), outcome.out
-    other = finished_run(
-        COMMANDS["ptb"],
-        tmp_path / "other",
-        *data[:2],
-        "--model",
-        "dynamic:6",
-        "--stride",
-        2,
-        "--mix",
-        1,
-        *SMALL_PTB,
-    )
-    beside = ("--run-dir", run.folder, *data, "--beside", other.folder)
-    assert_user_error(
-        command(COMMANDS["ptb"], "ceiling", *beside), "holds a dynamic:6 with mix 1.0, here it is 0.5"
-    )
+    other = shutil.copytree(run, tmp_path / "other")
+    config = load(other / "config.json")
+    config["settings"]["agent"]["mix"] = 1.0
+    (other / "config.json").write_text(json.dumps(config))
+    said = "holds a dynamic:6 with mix 1.0, here it is 0.5: only other seeds of the same model"
+    assert_user_error(command(*ceiling, "--beside", other), said)
 
 
 def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbers, corpus_folder, tmp_path):

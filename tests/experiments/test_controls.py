@@ -76,7 +76,7 @@ def test_probabilities_by_which_words_are_copied_are_exchanged(command, corpus_f
     for line in (
         "by the model's own probabilities",
         "by the likeliest k alone",
-        "by all K alike",
+        "by all of them alike",
         "always 1",
     ):
         assert line in text

@@ -14,7 +14,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.analysis.ceiling import ceiling
 from dynskip_jax.data import Examples
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks.counterfactuals import chosen, exchanged, replaced
+from dynskip_jax.tasks.counterfactuals import choices_of, chosen, exchanged, replaced
 
 ROWS, K = 2, 3
 
@@ -195,6 +195,30 @@ def test_windows_restart_the_buffer_where_evaluation_does():
     # A buffer that is never empty has something to choose from.
     losses = np.concatenate([np.asarray(piece.losses) for piece in pieces(learner, params, layer=1)], axis=1)
     assert np.mean(np.ptp(losses, axis=-1) > 1e-6) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("stride", "mask", "expected"),
+    [
+        (1, None, [1, 2, 3, 4, 5]),
+        (2, None, [1, 3, 5]),
+        (1, [0, 1, 0, 1, 1], [2, 4, 5]),
+        (2, [1, 1, 0, 1, 1], [1, 5]),
+    ],
+)
+def test_what_may_be_chosen(stride, mask, expected):
+    skip = F.Dynamic(5, empty_slots="masked", stride=stride)
+    mask = None if mask is None else jnp.array(mask, bool)
+    assert choices_of(skip, F.Policy(mask=mask)).tolist() == expected
+
+
+def test_what_a_stride_leaves_out_is_not_tried():
+    learner = language_modelling(letters(6), skips=("lstm", F.Dynamic(5, 0.7, stride=2)))
+    params = params_of(learner)
+    for piece in pieces(learner, params, layer=1):
+        assert piece.losses.shape[-1] == 3 and set(np.unique(piece.taken)) <= {1, 3, 5}
+        own = np.take_along_axis(piece.losses, (piece.taken[..., None] - 1) // 2, axis=-1)[:, 0, 0]
+        np.testing.assert_allclose(own, piece.path, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("window", [1, pytest.param(3, marks=pytest.mark.slow)])
