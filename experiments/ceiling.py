@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 from rich.table import Table
@@ -213,6 +214,7 @@ def _others(found: Finished, own: Trained, data: Data, beside: Sequence[str]) ->
         UserError: a folder holds no such model, or one of another size or of other data.
     """
     others = {f"seed {seed}": one_of(found, seed) for seed in found.seeds if seed != own.seed}
+    shapes = jax.tree.map(jnp.shape, own.params)
     for folder in beside:
         models = finished_models(folder, found.experiment.name)
         if found.name not in models:
@@ -220,7 +222,10 @@ def _others(found: Finished, own: Trained, data: Data, beside: Sequence[str]) ->
         _check_alike(found, models[found.name], folder)
         check_data(models[found.name], data)
         for seed in models[found.name].seeds:
-            others[f"seed {seed} of {folder}"] = one_of(models[found.name], seed)
+            other = one_of(models[found.name], seed)
+            if jax.tree.map(jnp.shape, other.params) != shapes:
+                raise UserError(f"{folder} holds a {found.name} of another size, not to be compared")
+            others[f"seed {seed} of {folder}"] = other
     return others
 
 

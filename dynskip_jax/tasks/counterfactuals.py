@@ -196,7 +196,7 @@ def replaced(
                 actions = [actions if i == layer else None for i in range(len(learner.skips))]
             return _forward(task, model, batch, carry, policy, key, actions)
 
-        def choices_of(forward):
+        def actions_of(forward):
             return forward.decisions[layer].action
 
         # The agent, each of the others, then the other ways: each has a carry of its own.
@@ -206,11 +206,11 @@ def replaced(
             one(carry, model=model, key=jax.random.fold_in(key, 2 + number))
             for number, (carry, model) in enumerate(zip(rest[: len(others)], models[1:], strict=True))
         ]
-        taken = choices_of(path)
+        taken = actions_of(path)
         drawn = jax.random.choice(jax.random.fold_in(key, 1), choices, taken.shape)
         in_rows, in_steps = where_counted(batch, taken.shape[1])
         ways = [
-            *(drawn, of_another_row(taken, batch, in_rows), *map(choices_of, theirs)),
+            *(drawn, of_another_row(taken, batch, in_rows), *map(actions_of, theirs)),
             *(jnp.full_like(taken, k) for k in constants),
         ]
         found = [one(carry, way) for carry, way in zip(rest[len(others) :], ways, strict=True)]
