@@ -1,11 +1,15 @@
-"""Strict settings for every test: shapes checked, no silent rank promotion, several devices."""
+"""Settings of every test: no silent rank promotion, several devices, compiled programs kept between runs."""
 
+import functools
+import hashlib
 import importlib.metadata
 import os
+import platform
+import re
 from pathlib import Path
 
-# Before JAX starts: eight virtual devices, so that code which shards is tested on any machine; and little
-# optimization, since tests compile far more than they compute.
+# Set before JAX starts: eight virtual devices, so that sharded code is tested on any machine; and little
+# optimization, because tests compile far more than they compute.
 os.environ.setdefault(
     "XLA_FLAGS",
     " ".join(
@@ -14,7 +18,7 @@ os.environ.setdefault(
             "--xla_backend_optimization_level=0",
             "--xla_llvm_disable_expensive_passes=true",
             "--xla_cpu_parallel_codegen_split_count=1",
-            # Half the time to compile; JAX 0.11 has no such choice.
+            # Halves the time to compile; newer versions of JAX have no such flag.
             *["--xla_cpu_use_fusion_emitters=false"] * importlib.metadata.version("jax").startswith("0.10."),
         ]
     ),
@@ -27,18 +31,89 @@ import jaxtyping
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from jaxtyping import install_import_hook
+from xdist.scheduler import LoadScopeScheduling
+
+pytest_plugins = ["cpu_time"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Where an operation stands in the source is in no test, and finding it takes a tenth of the time to lower.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 
-# Checks every annotated shape and dtype of the library at run time; but not for what users see, who have no
-# such checks (tests/nn/users_table.py).
-if "DYNSKIP_TEST_AS_USERS" not in os.environ:
-    install_import_hook("dynskip_jax", "beartype.beartype")
+ROOT = Path(__file__).parents[1]
+# Finished runs that tests of several files read: `tests/experiments/conftest.py`.
+SHARED_RUNS = re.compile(r"\b(finished_ptb|compared_ptb|finished_numbers|swept_numbers)\b")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--check-shapes",
+        action="store_true",
+        help="Check every annotated shape and dtype of the library at run time (beartype).",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("check_shapes"):
+        install_import_hook("dynskip_jax", "beartype.beartype")
+        # Flax's own annotations, read by beartype.
+        flax = "ignore::beartype.roar.BeartypeDecorHintPep585DeprecationWarning"
+        config.addinivalue_line("filterwarnings", flax)
+    keep_compiled_programs(config.cache.mkdir(f"compiled-{versions()}"))
+
+
+def versions():
+    """Return a digest of everything that a compiled program depends on besides its own key."""
+    names = ("jax", "jaxlib", "flax", "optax", "numpy")
+    parts = [platform.python_version(), platform.machine(), os.environ["XLA_FLAGS"]]
+    parts += [importlib.metadata.version(name) for name in names]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def keep_compiled_programs(folder):
+    """Make all workers share the compiled programs in `folder`, now and in later runs.
+
+    JAX writes an entry in place, so another worker could read half of it, and a killed run leaves half of it
+    behind. Each entry is therefore written under another name first and then renamed.
+    """
+    from jax._src import lru_cache
+
+    def put(cache, key, value):
+        entry = cache.path / f"{key}{lru_cache._CACHE_SUFFIX}"
+        if not entry.exists():
+            unfinished = cache.path / f"{key}.{os.getpid()}.unfinished"
+            unfinished.write_bytes(value)
+            os.replace(unfinished, entry)
+
+    lru_cache.LRUCache.put = put
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    compilation_cache.reset_cache()  # JAX asks for the folder only once
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives each worker whole files, and all files that share finished runs to the same worker.
+
+    What a file compiles, or trains for its tests, is then made once.
+    """
+
+    def _split_scope(self, nodeid):
+        return scope_of(nodeid.partition("::")[0])
+
+
+@functools.cache
+def scope_of(file):
+    return "finished runs" if SHARED_RUNS.search((ROOT / file).read_text(encoding="utf-8")) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return ByFile(config, log)
 
 
 @pytest.fixture
 def as_users():
-    """For a test's length none of these checks, which would come before the messages that users read."""
+    """Switch the checks of `--check-shapes` off for one test: they come before the messages that users read."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -46,17 +121,8 @@ def as_users():
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_programs():
-    """Lets go of compiled programs where there are many: a process has no more than 65,530 memory maps."""
+    """Let go of compiled programs when there are many: a process has at most 65,530 memory maps."""
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Keeps compiled programs for the session: runs that are repeated, resumed or compared share them."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)  # others are faster compiled
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    compilation_cache.reset_cache()  # JAX asks for the folder only once

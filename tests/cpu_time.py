@@ -1,0 +1,103 @@
+"""Pytest plugin: measures the CPU time of each test, each shared fixture and the whole run, and bounds it.
+
+A bound on CPU time holds on a busy machine too, where wall time does not. `.ci/run` sets the bounds.
+"""
+
+import os
+import resource
+
+import pytest
+
+SHOWN = 10  # of the slowest tests and fixtures, with --cpu-times
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("CPU time")
+    group.addoption("--cpu-times", action="store_true", help="Show the tests that take most CPU time.")
+    group.addoption("--max-cpu", type=float, help="Fail if the run takes more CPU seconds than this.")
+    group.addoption("--max-test-cpu", type=float, help="Fail if one test takes more CPU seconds than this.")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(CpuTimes(config), "cpu times")
+
+
+def seconds():
+    """Return the CPU seconds of this process, its threads, and its children that have ended."""
+    return sum(os.times()[:4])
+
+
+class CpuTimes:
+    """Measures in every process; the one that started the others adds up and decides."""
+
+    def __init__(self, config):
+        self.config = config
+        self.tests, self.fixtures = {}, {}
+        self.workers = 0.0
+        self._in_fixtures = 0.0  # CPU seconds of the shared fixtures of the current test
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        self._in_fixtures, before = 0.0, seconds()
+        result = yield
+        self.tests[item.nodeid] = seconds() - before - self._in_fixtures
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        """Count a fixture that several tests share on its own, not as part of the test that comes first."""
+        outer, before = self._in_fixtures, seconds()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                taken = seconds() - before
+                name = f"{fixturedef.baseid}::{fixturedef.argname}".lstrip(":")
+                own = taken - (self._in_fixtures - outer)  # without the fixtures that it asked for
+                self.fixtures[name] = self.fixtures.get(name, 0.0) + own
+                self._in_fixtures = outer + taken
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        output = getattr(node, "workeroutput", {})
+        self.workers += output.get("cpu", 0.0)
+        self.tests |= output.get("cpu_tests", {})
+        for name, taken in output.get("cpu_fixtures", {}).items():
+            self.fixtures[name] = self.fixtures.get(name, 0.0) + taken
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session):
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput.update(
+                cpu=seconds(), cpu_tests=self.tests, cpu_fixtures=self.fixtures
+            )
+        elif session.exitstatus == 0 and self.too_much():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def total(self):
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        children = 0.0 if self.workers else sum(os.times()[2:4])  # workers count themselves
+        return self.workers + usage.ru_utime + usage.ru_stime + children
+
+    def too_much(self):
+        """Return one line for each bound that was exceeded."""
+        most, each = self.config.getoption("max_cpu"), self.config.getoption("max_test_cpu")
+        lines = []
+        if most is not None and self.total() > most:
+            lines.append(f"the run took {self.total():.0f} CPU seconds, more than {most:.0f}")
+        if each is not None:
+            for name, taken in self.tests.items():
+                if taken > each:
+                    lines.append(f"{name} took {taken:.1f} CPU seconds, more than {each:g}: mark it slow")
+        return lines
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if hasattr(self.config, "workeroutput"):
+            return
+        terminalreporter.write_line(f"CPU time: {self.total():.0f} s")
+        if self.config.getoption("cpu_times"):
+            for kind, times in (("test", self.tests), ("fixture", self.fixtures)):
+                for name, taken in sorted(times.items(), key=lambda pair: -pair[1])[:SHOWN]:
+                    terminalreporter.write_line(f"{taken:8.2f} s  {kind}  {name}")
+        for line in self.too_much():
+            terminalreporter.write_line(f"error: {line}", red=True)
