@@ -68,9 +68,7 @@ class CpuTimes:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session):
         if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput.update(
-                cpu=seconds(), cpu_tests=self.tests, cpu_fixtures=self.fixtures
-            )
+            self.config.workeroutput.update(cpu=seconds(), cpu_tests=self.tests, cpu_fixtures=self.fixtures)
         elif session.exitstatus == 0 and self.too_much():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -132,5 +132,7 @@ def choose(logits: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | N
 
 
 def entropy(log_probs: Float[Array, "*batch K"]) -> Float[Array, "*batch"]:
-    """Returns H = -Σ p log p over the last axis, in nats."""
-    return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+    """Return H = -Σ p log p over the last axis, in nats; an option of probability 0 adds nothing."""
+    possible = log_probs > -jnp.inf
+    log_probs = jnp.where(possible, log_probs, 0)  # 0 · -inf is not a number, and neither is its slope
+    return -jnp.sum(jnp.where(possible, jnp.exp(log_probs), 0) * log_probs, axis=-1)

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values, valid_lengths
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
 
 # What a forbidden transition scores. Its exponential is 0, as that of -inf would be; but where all ways to a
@@ -99,6 +101,7 @@ def crf_score(
     Returns:
         (batch,); 0 for a row of length 0.
     """
+    tags = _checked_tags(tags, params, emissions, seq_lengths)
     params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
     valid = length_mask(seq_lengths, emissions.shape[1])
     tags = jnp.where(valid, tags, 0)
@@ -127,6 +130,7 @@ def crf_log_likelihood(
     Returns:
         (batch,), in nats; 0 for a row of length 0.
     """
+    tags = _checked_tags(tags, params, emissions, seq_lengths)
     params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
     emissions = _centred(emissions)
     score = crf_score(params, emissions, tags, seq_lengths)
@@ -149,17 +153,18 @@ def crf_marginals(
         (batch, time, tags), in nats; 0 past each row's length. A tag that the constraints rule out at a step
         has about `FORBIDDEN`, whose exponential is 0.
     """
-    params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
-    emissions = _centred(emissions)
-    _, prefixes = _prefixes(params, emissions, seq_lengths, jax.nn.logsumexp)
+    params, scores, seq_lengths = _prepared(params, emissions, seq_lengths)
+    scores = _centred(scores)
+    _, prefixes = _prefixes(params, scores, seq_lengths, jax.nn.logsumexp)
     # Suffixes are the prefixes of the reversed sequence.
     reverse = CRFParams(params.transitions.T, params.end, params.start)
-    flipped = flip_sequences(emissions, seq_lengths)
+    flipped = flip_sequences(scores, seq_lengths)
     _, suffixes = _prefixes(reverse, flipped, seq_lengths, jax.nn.logsumexp)
-    joint = prefixes + flip_sequences(suffixes, seq_lengths) - emissions
+    joint = prefixes + flip_sequences(suffixes, seq_lengths) - scores
     # Each step's sum is log Z; its own one rather than one for all leaves no rounding in the sum over tags.
     log_probs = jax.nn.log_softmax(joint, axis=-1)
-    return where_each(length_mask(seq_lengths, emissions.shape[1]), log_probs, 0)
+    log_probs = where_each(length_mask(seq_lengths, scores.shape[1]), log_probs, 0)
+    return log_probs[:, : emissions.shape[1]]
 
 
 def crf_decode(
@@ -178,9 +183,9 @@ def crf_decode(
         The tags, int32, 0 past each row's length; and their score s(y), 0 for a row of length 0. Of several
         best sequences one is returned, the same one each time.
     """
-    params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
-    valid = length_mask(seq_lengths, emissions.shape[1])
-    best, prefixes = _prefixes(params, emissions, seq_lengths, jnp.max)
+    params, scores, seq_lengths = _prepared(params, emissions, seq_lengths)
+    valid = length_mask(seq_lengths, scores.shape[1])
+    best, prefixes = _prefixes(params, scores, seq_lengths, jnp.max)
     best += params.end[None]
 
     def go_back(tag, inputs):
@@ -194,18 +199,68 @@ def crf_decode(
     inputs = jnp.moveaxis(prefixes[:, :-1], 1, 0), valid[:, 1:].T
     _, tags = jax.lax.scan(go_back, last, inputs, reverse=True)
     tags = jnp.concatenate([tags, last[None]]).T
-    return jnp.where(valid, tags, 0), jnp.where(seq_lengths > 0, jnp.max(best, axis=-1), 0)
+    tags = jnp.where(valid, tags, 0)[:, : emissions.shape[1]]
+    return tags, jnp.where(seq_lengths > 0, jnp.max(best, axis=-1), 0)
 
 
 def _prepared(
     params: CRFParams, emissions: Float[Array, "batch time tags"], seq_lengths: Int[Array, " batch"] | None
-) -> tuple[CRFParams, Float[Array, "batch time tags"], Int[Array, " batch"]]:
-    """The arguments in one dtype, float32 at least; emissions 0 at padding; lengths."""
-    if seq_lengths is None:
-        seq_lengths = jnp.full(emissions.shape[0], emissions.shape[1], jnp.int32)
+) -> tuple[CRFParams, Float[Array, "batch steps tags"], Int[Array, " batch"]]:
+    """Return the arguments in one dtype, float32 at least, with emissions 0 at padding.
+
+    Rows of no steps become rows of one step and length 0, so that every sequence has a first step.
+
+    Raises:
+        UserError: shapes do not fit, or a known length is out of range.
+    """
+    n = _check_emissions(params, emissions)
+    batch, time = emissions.shape[:2]
+    seq_lengths = jnp.full(batch, time, jnp.int32) if seq_lengths is None else seq_lengths
+    check_whole_numbers("seq_lengths", seq_lengths, (batch,), "(batch,)")
+    seq_lengths = valid_lengths(seq_lengths, time)
     dtype = jnp.result_type(emissions, *params, jnp.float32)
+    if time == 0:
+        emissions = jnp.zeros((batch, 1, n), dtype)
     emissions = where_each(length_mask(seq_lengths, emissions.shape[1]), emissions, 0).astype(dtype)
     return CRFParams(*(score.astype(dtype) for score in params)), emissions, seq_lengths
+
+
+def _check_emissions(params: CRFParams, emissions: Float[Array, "batch time tags"]) -> int:
+    """Return the number of tags; raise a `UserError` where emissions and parameters do not fit."""
+    if jnp.ndim(emissions) != 3 or not jnp.issubdtype(jnp.result_type(emissions), jnp.floating):
+        raise UserError(f"expected emissions of shape (batch, time, tags), got {described(emissions)}")
+    n = emissions.shape[-1]
+    for name, score, shape in zip(CRFParams._fields, params, ((n, n), (n,), (n,)), strict=True):
+        if jnp.shape(score) != shape:
+            raise UserError(
+                f"expected params.{name} of shape {shape} for {n} tags, got {described(score)}: "
+                "emissions and parameters are of different tag sets"
+            )
+    return n
+
+
+def _checked_tags(
+    tags: Int[Array, "batch time"],
+    params: CRFParams,
+    emissions: Float[Array, "batch time tags"],
+    seq_lengths: Int[Array, " batch"] | None,
+) -> Int[Array, "batch steps"]:
+    """Return the tags of the steps that `_prepared` returns; traced tags out of range count as its ends.
+
+    Raises:
+        UserError: the tags are of another batch or number of steps, or a known one within its row's length
+            is none of the tags.
+    """
+    n = _check_emissions(params, emissions)
+    batch, time = emissions.shape[:2]
+    check_whole_numbers("tags", tags, (batch, time), "(batch, time)")
+    known, ends = known_values(tags), np.full(batch, time)
+    if seq_lengths is not None:
+        check_whole_numbers("seq_lengths", seq_lengths, (batch,), "(batch,)")
+        ends = known_values(seq_lengths)
+    if known is not None and ends is not None:
+        check_range("tags", known[np.arange(time) < ends[:, None]], 0, n - 1)
+    return jnp.zeros((batch, 1), jnp.int32) if time == 0 else jnp.clip(tags, 0, n - 1)
 
 
 def _centred(emissions: Float[Array, "batch time tags"]) -> Float[Array, "batch time tags"]:

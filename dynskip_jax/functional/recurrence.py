@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values
 from dynskip_jax.functional.depth_skips.base import DepthSkip
 from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
 from dynskip_jax.functional.outputs import holds_array
@@ -454,7 +455,8 @@ def check_call(
     check_carry(recurrence, carry, (batch,))
     for name, array in (("seq_lengths", seq_lengths), ("segment_ids", segment_ids), ("actions", actions)):
         shape = (batch,) if name == "seq_lengths" else (batch, time)
-        _check_whole_numbers(name, array, shape, "(batch,)" if name == "seq_lengths" else "(batch, time)")
+        if array is not None:
+            check_whole_numbers(name, array, shape, "(batch,)" if name == "seq_lengths" else "(batch, time)")
     if below is not None:
         if recurrence.depth_skip is None:
             raise UserError("this layer has no skip over depth: leave out below")
@@ -469,13 +471,13 @@ def check_call(
     if policy.mix is not None:
         check_mix(policy.mix)
     check_temperature(policy.temperature)
-    lengths = np.asarray([time]) if seq_lengths is None else _known(seq_lengths)
+    lengths = np.asarray([time]) if seq_lengths is None else known_values(seq_lengths)
     if lengths is not None:
-        _check_range("seq_lengths", lengths, 0, time)
-    actions = None if actions is None else _known(actions)
+        check_range("seq_lengths", lengths, 0, time)
+    actions = None if actions is None else known_values(actions)
     if actions is not None and lengths is not None:
         low, high = recurrence.time_skip.action_range
-        _check_range(
+        check_range(
             "actions",
             actions[np.broadcast_to(np.arange(time) < lengths[:, None], actions.shape)],
             low,
@@ -515,23 +517,6 @@ def check_carry(
             f"expected a carry with one key per example, {batch}, got {carry.key.shape}: "
             "make it with `initial_carry`, which splits a single key"
         )
-
-
-def _check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], what: str) -> None:
-    if array is None:
-        return
-    if not hasattr(array, "dtype") or not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
-        wanted = f"an array of whole numbers, {what} = {shape}"
-        raise UserError(f"expected {name} to be {wanted}, got {described(array)}")
-
-
-def _known(values: Any) -> np.ndarray | None:
-    return None if isinstance(values, jax.core.Tracer) else np.asarray(values)
-
-
-def _check_range(name: str, values: np.ndarray, low: int, high: int) -> None:
-    if values.size and (values.min() < low or values.max() > high):
-        raise UserError(f"{name} lie between {low} and {high}, got {values.min()} to {values.max()}")
 
 
 def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:

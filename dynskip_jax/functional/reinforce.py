@@ -102,22 +102,26 @@ def _check_sequence(log_probs: Array, **others: Any) -> int:
 def leave_one_out_mean(
     values: Float[Array, "group *rest"],
     axis_name: str | None = None,
-    counted: Bool[Array, " group"] | None = None,
+    counted: Bool[Array, "group ..."] | None = None,
 ) -> Float[Array, "group *rest"]:
-    """For each member of the first axis the mean of the others: a baseline its own action cannot move.
+    """Return for each member of the first axis the mean of the others: a baseline its own action cannot move.
 
     Args:
         values: one per member of the group, (group, ...).
-        axis_name: the mapped axis (`jax.pmap`) over which the group is divided; None: it is whole.
-        counted: False for members that are nobody's other, such as rows that only fill a batch; None: all
-            count.
+        axis_name: the mapped axis (`jax.pmap`) over which the group is divided; None if it is whole.
+        counted: False for values that are in no mean, (group,) or (group, ...): rows that only fill a batch,
+            and steps past the end of a sequence. None if all count.
+
+    Returns:
+        The means, (group, ...); 0 where no other value counts.
     """
     if counted is None:
         own, is_one = values, jnp.ones((), values.dtype)
         size = jnp.asarray(values.shape[0], values.dtype)
     else:
-        is_one = counted.astype(values.dtype).reshape(-1, *(1,) * (values.ndim - 1))
-        own, size = jnp.where(is_one > 0, values, 0), is_one.sum()
+        is_one = counted.astype(values.dtype)
+        is_one = is_one.reshape(is_one.shape + (1,) * (values.ndim - is_one.ndim))
+        own, size = jnp.where(is_one > 0, values, 0), is_one.sum(axis=0, keepdims=True)
     total = own.sum(axis=0, keepdims=True)
     if axis_name is not None:
         total, size = jax.lax.psum((total, size), axis_name)

@@ -6,10 +6,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
+from dynskip_jax.functional.checks import check_lengths, valid_lengths
+
 
 def length_mask(seq_lengths: Int[Array, " batch"], num_steps: int) -> Bool[Array, "batch time"]:
-    """Returns True at the steps before each sequence's end."""
-    return jnp.arange(num_steps)[None, :] < seq_lengths[:, None]
+    """Return True at the steps before each sequence's end, (batch, time).
+
+    Args:
+        seq_lengths: true lengths, (batch,), 0 to `num_steps`; traced ones out of range count as its ends.
+        num_steps: size of the time axis.
+
+    Raises:
+        UserError: lengths are no whole numbers, not one per row, or known and out of range.
+    """
+    return jnp.arange(num_steps)[None, :] < valid_lengths(seq_lengths, num_steps)[:, None]
 
 
 def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
@@ -35,20 +45,24 @@ def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch 
     return segment_ids != before
 
 
-def valid_lengths(seq_lengths: Int[Array, " batch"], num_steps: int) -> Int[Array, " batch"]:
-    """Returns lengths as int32, in which any number of steps fits; those out of range count as its ends."""
-    return jnp.clip(jnp.asarray(seq_lengths).astype(jnp.int32), 0, num_steps)
-
-
 def flip_sequences(
     x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
 ) -> Shaped[Array, "batch time *features"]:
-    """Reverses each sequence within its own length; padding stays at the end.
+    """Reverse each sequence within its own length; padding stays at the end.
 
     Applied twice it gives the argument back.
+
+    Args:
+        x: sequences, (batch, time, ...).
+        seq_lengths: true lengths, (batch,), 0 to time; traced ones out of range count as its ends. None
+            reverses whole rows.
+
+    Raises:
+        UserError: lengths are no whole numbers, not one per row, or known and out of range.
     """
     if seq_lengths is None:
         return jnp.flip(x, axis=1)
+    check_lengths(seq_lengths, *x.shape[:2])
     steps = jnp.arange(x.shape[1])[None, :]
     ends = valid_lengths(seq_lengths, x.shape[1])[:, None]
     order = jnp.where(steps < ends, ends - 1 - steps, steps)
@@ -58,9 +72,23 @@ def flip_sequences(
 def last_valid(
     x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
 ) -> Shaped[Array, "batch *features"]:
-    """Returns each sequence's last element."""
+    """Return each sequence's last element, (batch, ...); zeros for an empty sequence.
+
+    Args:
+        x: sequences, (batch, time, ...).
+        seq_lengths: true lengths, (batch,), 0 to time; traced ones out of range count as its ends. None means
+            that all sequences have `time` steps.
+
+    Raises:
+        UserError: lengths are no whole numbers, not one per row, or known and out of range.
+    """
     x = jnp.asarray(x)
+    batch, time, *features = x.shape
     if seq_lengths is None:
-        return x[:, -1]
-    last = (seq_lengths - 1).reshape((-1, 1) + (1,) * (x.ndim - 2))
-    return jnp.take_along_axis(x, last, axis=1)[:, 0]
+        seq_lengths = jnp.full(batch, time, jnp.int32)
+    check_lengths(seq_lengths, batch, time)
+    if time == 0:
+        return jnp.zeros((batch, *features), x.dtype)
+    ends = valid_lengths(seq_lengths, time)
+    last = jnp.maximum(ends - 1, 0).reshape((batch, 1) + (1,) * len(features))
+    return where_each(ends > 0, jnp.take_along_axis(x, last, axis=1)[:, 0], 0)

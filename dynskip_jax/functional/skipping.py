@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import valid_lengths
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
@@ -18,7 +19,7 @@ from dynskip_jax.functional.recurrence import (
     in_dtype_of,
     project_inputs,
 )
-from dynskip_jax.functional.sequence import valid_lengths, where_each
+from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.time_skips import SkipInputs
 from dynskip_jax.functional.transitions import dense
 

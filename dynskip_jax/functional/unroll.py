@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import valid_lengths
 from dynskip_jax.functional.cudnn import cudnn_unroll
 from dynskip_jax.functional.fused import fused_unroll
 from dynskip_jax.functional.policy import Policy
@@ -20,7 +21,7 @@ from dynskip_jax.functional.recurrence import (
     project_inputs,
     recurrent_step,
 )
-from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts, valid_lengths
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
 
 IMPLEMENTATIONS = ("fused", "reference", "cudnn")
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.keys import check_keys, example_keys, split_each
+from dynskip_jax.nn.modes import HasModes
 from dynskip_jax.nn.weights import Weights
 
 Initializer = Callable[..., Any]
@@ -21,7 +22,7 @@ _zeros = nnx.initializers.zeros_init()
 _SHARED = 2**31 - 1  # no split of a call's key goes so far: split(key, n)[i] is fold_in(key, i)
 
 
-class SkipCell(nnx.RNNCellBase):
+class SkipCell(HasModes, nnx.RNNCellBase):
     """A recurrent cell: any transition, any skip over time, any skip over depth.
 
     Works wherever Flax's own cells do: `nnx.RNN(cell)`, with `seq_lengths` and `return_carry`, and

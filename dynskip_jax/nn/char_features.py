@@ -17,6 +17,7 @@ from dynskip_jax.functional.char_cnn import CharFilters, char_cnn
 from dynskip_jax.nn.cells import SkipCell, needed_key
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.nn.layers import SkipLayer
+from dynskip_jax.nn.modes import HasModes
 
 _glorot = nnx.initializers.glorot_uniform()
 
@@ -26,7 +27,7 @@ def by_size(features: int) -> Any:
     return uniform((3 / features) ** 0.5)
 
 
-class CharFeatures(nnx.Module):
+class CharFeatures(HasModes):
     """What all of them share: the characters' embeddings, and what is dropped of these.
 
     Args:

@@ -68,6 +68,13 @@ def from_torch(
     bidirectional = "weight_ih_l0_reverse" in arrays
     suffixes = ("", "_reverse") if bidirectional else ("",)
     depth = len({re.search(r"_l(\d+)", name)[1] for name in arrays})
+    places = [f"l{layer}{suffix}" for layer in range(depth) for suffix in suffixes]
+    parts = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if "bias_ih_l0" in arrays else ()))
+    expected = {f"{part}_{place}" for part in parts for place in places}
+    if set(arrays) != expected:
+        missing, unknown = sorted(expected - set(arrays)), sorted(set(arrays) - expected)
+        problem = f"{missing[0]} is missing" if missing else f"{unknown[0]} does not belong to it"
+        raise UserError(f"the state_dict is not that of one torch.nn.LSTM or GRU: {problem}")
     rows, hidden = arrays["weight_hh_l0"].shape
     kind = {4: "lstm", 3: "gru"}.get(rows // hidden, "")
     if not kind:
@@ -82,33 +89,31 @@ def from_torch(
         cell_options=_quick(cell_options),
         rngs=rngs or nnx.Rngs(0),
     )
-    cells = iter(layer.cell for layer in stack.layers)
-    for layer in range(depth):
-        for suffix in suffixes:
-            place = f"l{layer}{suffix}"
-            zero = np.zeros(rows, arrays["weight_hh_l0"].dtype)
-            _fill(
-                next(cells),
-                kind,
-                _named(_TORCH[kind], arrays[f"weight_ih_{place}"].T),
-                _named(_TORCH[kind], arrays[f"weight_hh_{place}"].T),
-                _named(_TORCH[kind], arrays.get(f"bias_ih_{place}", zero)),
-                _named(_TORCH[kind], arrays.get(f"bias_hh_{place}", zero)),
-            )
+    zero = np.zeros(rows, arrays["weight_hh_l0"].dtype)
+    for layer, place in zip(stack.layers, places, strict=True):
+        _fill(
+            layer.cell,
+            kind,
+            _named(_TORCH[kind], arrays[f"weight_ih_{place}"].T),
+            _named(_TORCH[kind], arrays[f"weight_hh_{place}"].T),
+            _named(_TORCH[kind], arrays.get(f"bias_ih_{place}", zero)),
+            _named(_TORCH[kind], arrays.get(f"bias_hh_{place}", zero)),
+        )
     return stack
 
 
-def to_torch(module: SkipStack | SkipLayer | SkipCell) -> dict[str, np.ndarray]:
-    """Returns the weights as the state dict of a `torch.nn.LSTM` or `torch.nn.GRU` of the same shape.
+def to_torch(module: SkipStack | SkipLayer | SkipCell, *, bias: bool = True) -> dict[str, np.ndarray]:
+    """Return the weights as the state dict of a `torch.nn.LSTM` or `torch.nn.GRU` of the same shape.
 
     `module.load_state_dict({k: torch.from_numpy(v) for k, v in to_torch(stack).items()})`. Of skips and
     agents it has nothing. The biases that torch has twice are in `bias_ih`, but for that which a GRU resets.
 
     Args:
         module: a stack, a layer or a cell with an LSTM or a GRU (reset after).
+        bias: False for a torch layer made with `bias=False`, whose state dict has no biases.
 
     Raises:
-        UserError: torch has no such layer.
+        UserError: torch has no such layer, or `bias` is False and a bias is not 0.
     """
     cells, ways = [module], 1
     if isinstance(module, SkipStack):
@@ -121,8 +126,11 @@ def to_torch(module: SkipStack | SkipLayer | SkipCell) -> dict[str, np.ndarray]:
         place = f"l{i // ways}" + ("_reverse" if i % ways else "")
         state[f"weight_ih_{place}"] = _joined(_TORCH[kind], w_x).T
         state[f"weight_hh_{place}"] = _joined(_TORCH[kind], w_h).T
-        state[f"bias_ih_{place}"] = _joined(_TORCH[kind], b)
-        state[f"bias_hh_{place}"] = _joined(_TORCH[kind], b_h)
+        biases = {"bias_ih": _joined(_TORCH[kind], b), "bias_hh": _joined(_TORCH[kind], b_h)}
+        if bias:
+            state |= {f"{name}_{place}": array for name, array in biases.items()}
+        else:
+            _check_zero(**biases)
     return {name: np.ascontiguousarray(array) for name, array in state.items()}
 
 
@@ -259,20 +267,34 @@ def from_keras(
     )
 
 
-def to_keras(cell: SkipCell) -> list[np.ndarray]:
-    """Returns the weights for `set_weights` of Keras' `LSTM` or `GRU`.
+def to_keras(cell: SkipCell, *, bias: bool = True) -> list[np.ndarray]:
+    """Return the weights for `set_weights` of Keras' `LSTM` or `GRU`.
 
     The GRU's `reset_after` is True where this cell resets after the product.
 
+    Args:
+        cell: one with an LSTM or a GRU.
+        bias: False for a Keras layer made with `use_bias=False`.
+
     Raises:
-        UserError: Keras has no such layer.
+        UserError: Keras has no such layer, or `bias` is False and a bias is not 0.
     """
     kind, w_x, w_h, b, b_h = _gates(cell, "Keras", before=True)
     order = _KERAS[kind]
-    bias = _joined(order, b)
+    kernels, biases = [_joined(order, w_x), _joined(order, w_h)], _joined(order, b)
     if kind == "gru" and cell.recurrence.transition.reset == "after":
-        bias = np.stack([bias, _joined(order, b_h)])
-    return [_joined(order, w_x), _joined(order, w_h), bias]
+        biases = np.stack([biases, _joined(order, b_h)])
+    if bias:
+        return [*kernels, biases]
+    _check_zero(bias=biases)
+    return kernels
+
+
+def _check_zero(**biases: np.ndarray) -> None:
+    """Raise a `UserError` for a bias that cannot be left out."""
+    for name, array in biases.items():
+        if np.any(array):
+            raise UserError(f"{name} is not 0, so it cannot be left out: leave out bias=False")
 
 
 def _transition(kind: str) -> F.Transition:

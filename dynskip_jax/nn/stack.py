@@ -15,6 +15,7 @@ from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.nn.batching import BatchAxes
 from dynskip_jax.nn.cells import SkipCell, drawn_key, needed_key, shared_key
 from dynskip_jax.nn.layers import SkipLayer
+from dynskip_jax.nn.modes import HasModes
 
 # What a stack gives its cells itself, and the argument of the stack that decides it.
 _OWN_OPTIONS = {
@@ -49,7 +50,7 @@ class StackOutput(NamedTuple):
 F.register_for_export(StackOutput)
 
 
-class SkipStack(nnx.Module):
+class SkipStack(HasModes):
     """Layers on top of each other, with dropout on every layer's input and on the last one's output.
 
     Dropout is not applied to recurrent connections (Zaremba et al. 2014), nor to what skips over depth bring.

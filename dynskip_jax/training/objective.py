@@ -296,6 +296,8 @@ class AgentObjective(AgentSettings):
             if rewards.ndim > 1:
                 returns, earlier = _returns(rewards, valid, self.discount, both_ways)
             # The loss sums what follows itself: what came earlier is left to add.
+            if returns.ndim > 1 and valid is not None:  # a sequence that has ended is in no step's mean
+                counted = valid if counted is None else valid & counted[:, None]
             baseline = self._baseline(returns, axis_name, counted, average, values) - earlier
 
             def of_sequence(log_probs, rewards, valid, baseline):
@@ -329,7 +331,7 @@ class AgentObjective(AgentSettings):
         self,
         returns: Float[Array, " rows"] | Float[Array, "rows time"],
         axis_name: str | None,
-        counted: Bool[Array, " rows"] | None,
+        counted: Bool[Array, "rows ..."] | None,
         average: F.MovingAverage | None,
         values: Float[Array, "rows time"] | None,
     ) -> Array:

@@ -228,6 +228,18 @@ def test_what_has_no_weights_needs_no_key(skip):
     assert stack.skips == (skip,)
 
 
+def test_biases_are_left_out_where_the_other_library_has_none():
+    """`load_state_dict` and `set_weights` refuse what their layer does not have."""
+    for kind in ("lstm", "gru"):
+        state = torch_state(kind, 2, True, False)
+        stack = from_torch(state)
+        back = to_torch(stack, bias=False)
+        assert set(back) == set(state)
+        for name, array in state.items():
+            np.testing.assert_array_equal(back[name], array)
+        assert len(to_keras(stack.layers[0].cell, bias=False)) == 2
+
+
 def refusals():
     lstm = torch_state("lstm", 1, False)
     cell = SkipCell(INPUT, HIDDEN, F.Previous(), transition=F.ULSTM(), rngs=nnx.Rngs(0))
@@ -244,6 +256,20 @@ def refusals():
             "without a projection",
         ),
         "nothing": (lambda: from_torch({}), "got nothing"),
+        "missing": (
+            lambda: from_torch({n: a for n, a in lstm.items() if n != "bias_hh_l0"}),
+            "bias_hh_l0 is missing",
+        ),
+        "half of the directions": (
+            lambda: from_torch({**lstm, "weight_ih_l0_reverse": lstm["weight_ih_l0"]}),
+            "bias_hh_l0_reverse is missing",
+        ),
+        "a layer left out": (
+            lambda: from_torch({n.replace("_l0", "_l1"): a for n, a in lstm.items()}),
+            "_l0 is missing",
+        ),
+        "torch-bias": (lambda: to_torch(from_torch(lstm), bias=False), "bias_ih is not 0"),
+        "keras-bias": (lambda: to_keras(from_torch(lstm).layers[0].cell, bias=False), "bias is not 0"),
         "two-gates": (lambda: from_torch(wide), "has 2 gates"),
         "ulstm": (lambda: to_torch(cell), "torch.nn has no layer that computes ULSTM"),
         "reset-before": (lambda: to_torch(before), "torch.nn has no layer that computes GRU"),

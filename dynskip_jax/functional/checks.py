@@ -1,0 +1,66 @@
+"""Checks of whole numbers that functions take: their shape always, their values when these are known."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from dynskip_jax.errors import UserError, described
+
+
+def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: str) -> None:
+    """Check that `array` is an array of whole numbers of this shape.
+
+    Args:
+        name: the argument, for the message.
+        array: its value.
+        shape: the expected shape.
+        meaning: what the axes of the shape are, for the message, such as `(batch, time)`.
+
+    Raises:
+        UserError: it is no array, or has another shape or dtype; booleans and floats are refused.
+    """
+    if not hasattr(array, "dtype") or not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
+        wanted = f"an array of whole numbers, {meaning} = {shape}"
+        raise UserError(f"expected {name} to be {wanted}, got {described(array)}")
+
+
+def known_values(array: Any) -> np.ndarray | None:
+    """Return the values of an array, or None while they are traced or lie on devices of other processes."""
+    if isinstance(array, jax.core.Tracer):
+        return None
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return None
+    return np.asarray(array)
+
+
+def check_range(name: str, values: np.ndarray, low: int, high: int) -> None:
+    """Raise a `UserError` for values below `low` or above `high`."""
+    if values.size and (values.min() < low or values.max() > high):
+        raise UserError(f"{name} lie between {low} and {high}, got {values.min()} to {values.max()}")
+
+
+def check_lengths(seq_lengths: Any, batch: int, num_steps: int) -> None:
+    """Check lengths of sequences: whole numbers, one per row, from 0 to `num_steps`.
+
+    Raises:
+        UserError: the shape or dtype is another one, or a known length is out of range.
+    """
+    check_whole_numbers("seq_lengths", seq_lengths, (batch,), "(batch,)")
+    values = known_values(seq_lengths)
+    if values is not None:
+        check_range("seq_lengths", values, 0, num_steps)
+
+
+def valid_lengths(seq_lengths: Int[Array, " batch"], num_steps: int) -> Int[Array, " batch"]:
+    """Return checked lengths as int32; traced lengths out of range count as its ends.
+
+    This is the one rule for all functions that take lengths.
+
+    Raises:
+        UserError: see `check_lengths`.
+    """
+    check_lengths(seq_lengths, jnp.shape(seq_lengths)[0] if jnp.ndim(seq_lengths) else 1, num_steps)
+    return jnp.clip(jnp.asarray(seq_lengths).astype(jnp.int32), 0, num_steps)

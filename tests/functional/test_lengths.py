@@ -1,0 +1,154 @@
+"""One rule for every function that takes lengths: known ones are checked, traced ones count as the ends."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.training.objective import AgentObjective, AgentStage
+
+BATCH, TIME, TAGS = 2, 3, 4
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.normal(size=(BATCH, TIME, TAGS)), jnp.float32)
+CRF = F.CRFParams(*(jnp.asarray(RNG.normal(size=s), jnp.float32) for s in ((TAGS, TAGS), (TAGS,), (TAGS,))))
+LABELS = jnp.asarray(RNG.integers(TAGS, size=(BATCH, TIME)), jnp.int32)
+LSTM = F.Recurrence()
+WEIGHTS = LSTM.init(jax.random.key(0), TAGS, 2)
+
+
+def unrolled(lengths):
+    carry = F.initial_carry(
+        jax.random.split(jax.random.key(1), BATCH), LSTM, F.zero_state(LSTM.transition, (BATCH, 2))
+    )
+    return F.unroll(WEIGHTS, carry, X, LSTM, seq_lengths=lengths)[1].h
+
+
+TAKE_LENGTHS = {
+    "length_mask": lambda lengths: F.length_mask(lengths, TIME),
+    "flip_sequences": lambda lengths: F.flip_sequences(X, lengths),
+    "last_valid": lambda lengths: F.last_valid(X, lengths),
+    "unroll": unrolled,
+    "crf_log_partition": lambda lengths: F.crf_log_partition(CRF, X, lengths),
+    "crf_score": lambda lengths: F.crf_score(CRF, X, LABELS, lengths),
+    "crf_log_likelihood": lambda lengths: F.crf_log_likelihood(CRF, X, LABELS, lengths),
+    "crf_marginals": lambda lengths: F.crf_marginals(CRF, X, lengths),
+    "crf_decode": lambda lengths: F.crf_decode(CRF, X, lengths),
+}
+REFUSED = {
+    "too long": jnp.array([TIME + 1, 1]),
+    "negative": jnp.array([TIME, -1]),
+    "floats": jnp.array([3.0, 1.0]),
+    "booleans": jnp.array([True, False]),
+    "a mask": jnp.ones((BATCH, TIME), jnp.int32),
+    "of another batch": jnp.array([1, 2, 3]),
+    "one number": jnp.array(2),
+}
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize("name", TAKE_LENGTHS)
+def test_lengths_that_do_not_fit_are_refused_in_one_line(name):
+    for what, lengths in REFUSED.items():
+        if name == "length_mask" and what == "of another batch":
+            continue  # it has nothing to be compared with
+        with pytest.raises(UserError, match="seq_lengths") as error:
+            TAKE_LENGTHS[name](lengths)
+        assert "\n" not in str(error.value), what
+
+
+@pytest.mark.parametrize("name", TAKE_LENGTHS)
+def test_traced_lengths_beyond_their_range_count_as_the_ends(name):
+    function = jax.jit(TAKE_LENGTHS[name])
+    beyond, within = function(jnp.array([TIME + 2, -1])), function(jnp.array([TIME, 0]))
+    jax.tree.map(np.testing.assert_array_equal, beyond, within)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(beyond))
+
+
+def test_the_last_element_of_an_empty_sequence_is_zeros():
+    expected = np.stack([X[0, 1], np.zeros(TAGS)])
+    np.testing.assert_array_equal(F.last_valid(X, jnp.array([2, 0])), expected)
+    np.testing.assert_array_equal(F.last_valid(X), X[:, -1])
+    np.testing.assert_array_equal(F.last_valid(X[:, :0]), np.zeros((BATCH, TAGS)))
+
+
+# --- What else the functions of a CRF take ---
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize(
+    ("emissions", "tags", "message"),
+    [
+        (X[:1], LABELS, r"tags .*\(1, 3\), got int32 \(2, 3\)"),  # broadcast to two values
+        (X[0], LABELS, r"emissions of shape \(batch, time, tags\)"),
+        (X[..., :3], LABELS, "different tag sets"),
+        (X, LABELS.at[0, 1].set(-1), "tags lie between 0 and 3, got -1"),  # counted as the last tag
+        (X, LABELS.at[1, 1].set(7), "tags lie between 0 and 3, got 0 to 7"),  # gave NaN
+        (X, LABELS.astype(jnp.float32), "tags to be an array of whole numbers"),
+    ],
+    ids=["batch", "rank", "tag sets", "negative", "beyond", "floats"],
+)
+def test_tags_and_emissions_that_do_not_fit_are_refused_in_one_line(emissions, tags, message):
+    tags = jnp.clip(tags, -1, 7)
+    for function in (F.crf_score, F.crf_log_likelihood):
+        with pytest.raises(UserError, match=message.replace("got 0 to 7", r"got \d to 7")) as error:
+            function(CRF, emissions, tags)
+        assert "\n" not in str(error.value)
+
+
+def test_tags_past_the_end_may_be_anything_and_traced_ones_count_as_the_ends():
+    lengths, padded = jnp.array([2, 0]), LABELS.at[0, 2].set(-1).at[1].set(99)
+    expected = F.crf_score(CRF, X, LABELS, lengths)
+    np.testing.assert_array_equal(F.crf_score(CRF, X, padded, lengths), expected)
+    wrong, right = LABELS.at[0, 1].set(7), LABELS.at[0, 1].set(TAGS - 1)
+    traced = jax.jit(F.crf_log_likelihood)
+    np.testing.assert_array_equal(traced(CRF, X, wrong), traced(CRF, X, right))
+
+
+def test_a_crf_without_steps_scores_zero():
+    none, tags = X[:, :0], LABELS[:, :0]
+    for score in (
+        F.crf_log_partition(CRF, none),
+        F.crf_score(CRF, none, tags),
+        F.crf_log_likelihood(CRF, none, tags),
+        F.crf_decode(CRF, none)[1],
+    ):
+        np.testing.assert_array_equal(score, np.zeros(BATCH))
+    assert F.crf_decode(CRF, none)[0].shape == (BATCH, 0)
+    assert F.crf_marginals(CRF, none).shape == (BATCH, 0, TAGS)
+
+
+# --- Entropy, and the baseline of other sequences ---
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+def test_an_option_of_probability_0_adds_nothing_to_the_entropy(dtype):
+    logits = jnp.array([0.0, -jnp.inf, 0.0], dtype)
+    value, slope = jax.value_and_grad(lambda logits: F.entropy(jax.nn.log_softmax(logits)))(logits)
+    np.testing.assert_allclose(np.float32(value), np.log(2), rtol=1e-2)
+    np.testing.assert_allclose(np.float32(slope), np.zeros(3), atol=1e-3)
+    assert F.entropy(jnp.log(jnp.array([1.0, 0.0]))) == 0
+
+
+def test_a_value_that_does_not_count_is_in_no_mean():
+    values = jnp.array([[2.0, 2.0], [2.0, 4.0], [9.0, 0.0]])
+    counted = jnp.array([[True, True], [True, True], [True, False]])
+    means = F.leave_one_out_mean(values, counted=counted)
+    np.testing.assert_allclose(means[:2], [[5.5, 4.0], [5.5, 2.0]])  # 4 and 2: of the one other that goes on
+    rows = F.leave_one_out_mean(values, counted=jnp.array([True, True, False]))
+    np.testing.assert_allclose(rows[:2], [[2.0, 4.0], [2.0, 2.0]])
+
+
+def test_a_sequence_that_has_ended_is_in_no_baseline():
+    """Of returns 2, 2 and none, each of the two is compared with the other one, not with half of it."""
+    agents = AgentObjective(baseline="batch", entropy_coef=0.0)
+    valid = F.length_mask(jnp.array([2, 2, 1]), 2)
+    rewards = jnp.array([[0.0, 2.0], [0.0, 2.0], [2.0, 5.0]])  # 5: past the end, where anything may stand
+
+    def loss(log_prob):
+        decision = F.Decision(jnp.ones((3, 2), jnp.int32), log_prob, jnp.zeros((3, 2)))
+        stage = AgentStage(F.Policy("sample"), 0.0)
+        return agents.loss(stage, jnp.zeros((3, 2)), decision, valid=valid, rewards=rewards)
+
+    np.testing.assert_allclose(jax.grad(loss)(jnp.full((3, 2), -1.0)), np.zeros((3, 2)), atol=1e-7)
