@@ -1,4 +1,4 @@
-"""What every module with a `deterministic` setting shares: `nnx.view` sets it as `.train()` and `.eval()` do."""
+"""The mode of a module, training or evaluation: `nnx.view` sets it as `.train()` and `.eval()` do."""
 
 from flax import nnx
 
