@@ -10,6 +10,7 @@ say nothing of other test sets. Differences are taken seed by seed, to the first
 """
 
 import dataclasses
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from dynskip_jax.settings import listed, setting
 from experiments import cli
 from experiments.command_line import read_flags
 from experiments.console import wide_console
+from experiments.known import experiment_of
 from experiments.report_files import csv_text, latex_text, write_tensorboard
 from experiments.report_table import Line, Row, cells, headings, tables
 
@@ -37,6 +39,7 @@ class Flags:
     """Flags of this command."""
 
     folders: tuple[str, ...] = setting(help="Run folders.", positional="DIR")
+    code: str | None = setting(None, "The module of your own task, which is imported, to report its runs.")
     metrics: tuple[str, ...] | None = setting(
         None, "Metrics as in result.json, separated by commas; by default the experiment's main ones."
     )
@@ -87,6 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_new(path)
     if len({path.absolute() for path in written}) < len(written):
         raise UserError("--csv, --latex and --plot each need a file of their own")
+    if flags.code is not None:
+        try:
+            importlib.import_module(flags.code)
+        except ImportError as error:
+            raise UserError(f"--code {flags.code} cannot be imported: {error}") from error
     found = read_folders(flags.folders)
     for note in found.notes:
         print(note)
@@ -129,7 +137,7 @@ def read_folders(folders: Sequence[str]) -> Found:
                 if result is None:
                     found.notes.append(f"{name}: {progress_of(run)}, left out")
                     continue
-                columns, rows = _columns(run), _rows_of_run(model, shown, result)
+                rows, columns = _rows_of_run(model, shown, result), _columns(run, found.notes)
             except UserError as error:
                 found.notes.append(f"{name}: {error}, left out")
             except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -151,7 +159,8 @@ def compared(found: Found, metrics: Sequence[str] | None, baseline: str | None) 
     if not rows:
         raise UserError("none of the folders holds a finished run: there is nothing to report")
     known = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
-    chosen = list(metrics or (m for m in found.columns if m in known and not m.endswith(_MODES)))
+    shown = found.columns or known
+    chosen = list(metrics or (m for m in shown if m in known and not m.endswith(_MODES)))
     for metric in chosen:
         if metric not in known:
             raise UserError(f"there is no metric {metric!r}: choose {listed(known)}")
@@ -228,11 +237,15 @@ def _named(folder: str, name: str) -> str:
     return f"{folder}: {name}" if folder else name
 
 
-def _columns(run: RunDir) -> Mapping[str, tuple[str, str]]:
-    """Heading and format of the metrics that an experiment's own table shows."""
+def _columns(run: RunDir, notes: list[str]) -> Mapping[str, tuple[str, str]]:
+    """Return heading and format of the metrics that an experiment's own table shows.
+
+    Where the experiment is not known, a note says so, and metrics have the names that `result.json` gives them.
+    """
     try:
-        return cli.imported(run.config()["code"]).columns
-    except (ImportError, AttributeError, KeyError):  # of another version, or of somebody's own
+        return experiment_of(run.config()).columns
+    except UserError as error:
+        notes.append(f"{run.path}: {error}; all metrics are shown")
         return {}
 
 

@@ -15,8 +15,8 @@ from dynskip_jax.runs.results import rows_of
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks import Learner
-from experiments.cli import imported
 from experiments.experiment import FORMAT, Data, Experiment, Kept
+from experiments.known import experiment_of
 from experiments.run import VOCABULARY
 from experiments.settings import Settings, from_kept
 
@@ -152,13 +152,13 @@ def _finished(run: RunDir, name: str) -> Finished:
             f"{run.path} holds a run of format {config.get('format', 1)}, and this version reads format "
             f"{FORMAT}: train again, or read it with the version that wrote it"
         )
+    kind = experiment_of(config)
     try:
         (result,) = rows_of(results)
-        kind = imported(config["code"])
         experiment: Experiment = kind(from_kept(kind.command.settings, config["settings"]))
         value = list(experiment.values(name)).index(result.get("selected", {}))
         seeds = tuple(result["seeds"])
-    except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
             "restore it, or train again"

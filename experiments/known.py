@@ -1,0 +1,42 @@
+"""Which experiment a run folder belongs to: looked up, so that reading a folder never runs code that it names."""
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import experiments
+from dynskip_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from experiments.experiment import Experiment
+
+
+def experiment_of(config: Mapping[str, Any]) -> "type[Experiment]":
+    """Return the class of the experiment that wrote a `config.json`.
+
+    It is one of this package, or one of a module that the program has imported itself, as a program with a
+    task of its own does.
+
+    Args:
+        config: what the file holds.
+
+    Raises:
+        UserError: the file names no experiment, or one that is neither.
+    """
+    from experiments.experiment import Experiment
+
+    code = config.get("code")
+    if not isinstance(code, str) or code.count(":") != 1:
+        raise UserError("config.json does not say which experiment wrote it: restore it, or train again")
+    module, name = code.split(":")
+    if module in {f"experiments.{found.name}" for found in pkgutil.iter_modules(experiments.__path__)}:
+        importlib.import_module(module)
+    kind = getattr(sys.modules.get(module), name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Experiment)):
+        raise UserError(
+            f"the experiment {code[:100]!r} is none of this package, and a run folder's code is not imported: "
+            "if it is yours, import its module first (report: --code MODULE)"
+        )
+    return kind
