@@ -18,9 +18,11 @@ import numpy as np
 from dynskip_jax.analysis import plots
 from dynskip_jax.devices.parallel import OneDevice, Parallel
 from dynskip_jax.errors import Stopped, UserError
+from dynskip_jax.runs.checkpoint import SavedCheckpoints
+from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.runs.results import rows_of
-from dynskip_jax.runs.run_dir import RunDir, default_path, file_name
+from dynskip_jax.runs.run_dir import RunDir, file_name, new_folder
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.loop import FitResult, FitSettings, fit
 from dynskip_jax.training.step import evaluation_keys
@@ -85,13 +87,18 @@ def run(
             print(f"process {number} waits for process 0, which evaluates {model} and draws", file=sys.stderr)
         return []
     if run_dir is None:
-        run_dir = default_path(experiment.name, "compare" if several else models[0], datetime.datetime.now())
+        run_dir = new_folder(experiment.name, "compare" if several else models[0], datetime.datetime.now())
     run_dir = Path(run_dir)
-    about, top = _about(experiment, data), None
+    top = None
+    how = dict(
+        about=_about(experiment, data),
+        defaults={"settings": type(experiment.settings)().kept()},
+        may_grow=_MAY_GROW,
+    )
     if several:
         config = experiment.config(models[0], data)
         config = {("models" if k == "model" else k): models if k == "model" else v for k, v in config.items()}
-        top = RunDir.open(run_dir, config, about=about, may_grow=_MAY_GROW)
+        top = RunDir.open(run_dir, config, **how)
     announce(f"run folder: {run_dir}")
     for model in models:
         for line in experiment.warnings(model, learners[model]):
@@ -100,7 +107,7 @@ def run(
     for model in models:
         folder = run_dir / file_name(model) if several else run_dir
         config = experiment.config(model, data)
-        here = RunDir.open(folder, config, about=about, may_grow=_MAY_GROW, within=top)
+        here = RunDir.open(folder, config, **how, within=top)
         if vocabulary is not None:
             here.keep(VOCABULARY, vocabulary_file(vocabulary))
         result = here.result()
@@ -159,7 +166,7 @@ def _run_model(
         )
         metrics |= experiment.more_metrics(model, learner, params, keys)
         progress.advance()
-        metrics = _of_trained(metrics, result, settings.seeds)
+        metrics = _of_trained(metrics, learner, result, settings.seeds)
         dev = metrics[learner.monitor]
         selected = best_value(dev, len(values), higher_is_better=learner.higher_is_better)
         parts = {name: np.split(np.asarray(array), len(values)) for name, array in metrics.items()}
@@ -193,6 +200,9 @@ def _run_model(
             for value, of, epochs in zip(values, by_value, best_epochs, strict=True)
         ]
         row |= {"selected": values[selected], "sweep": rows}
+    row["checkpoint"] = SavedCheckpoints(run_dir.checkpoints).fingerprint()
+    if (run_dir.path / VOCABULARY).exists():
+        row["vocabulary_sha256"] = sha256_of(run_dir.path / VOCABULARY)
     run_dir.write_result(_result(experiment, data, [row]))
     return rows_of(run_dir.result())[0]
 
@@ -239,20 +249,26 @@ def vocabulary_file(vocabulary: Kept) -> str:
 
 
 def _of_trained(
-    metrics: Mapping[str, np.ndarray], result: FitResult, seeds: Sequence[int]
+    metrics: Mapping[str, np.ndarray], learner: Learner, result: FitResult, seeds: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """The metrics, not a number for a model whose dev metric never was one: it has no best epoch.
+    """Return the metrics, NaN for each model that has failed: its dev metric or its dev loss is not finite.
+
+    A model of NaNs may have a plausible accuracy: that of always the same answer.
 
     Raises:
-        UserError: there is no other.
+        UserError: all models have failed.
     """
+    arrays = {name: np.asarray(values, float) for name, values in metrics.items()}
     failed = np.asarray(result.best_epoch) == 0
+    for name in (learner.monitor, "dev_nll"):
+        if name in arrays:
+            failed = failed | ~np.isfinite(arrays[name])
     if failed.all():
         raise UserError(
-            f"the dev metric of seed {', '.join(map(str, dict.fromkeys(seeds)))} was never a number, "
-            "so there is no result: lower --learning-rate or set --clip"
+            f"the dev loss or metric of seed {', '.join(map(str, dict.fromkeys(seeds)))} is not a finite number "
+            f"({int(np.sum(result.skipped)):,} training steps were skipped because loss or gradient were not "
+            "finite), so there is no result: lower --learning-rate or set --clip"
         )
-    arrays = {name: np.asarray(values, float) for name, values in metrics.items()}
     return {
         name: np.where(failed.reshape(-1, *(1,) * (array.ndim - 1)), np.nan, array)
         for name, array in arrays.items()

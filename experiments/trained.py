@@ -11,6 +11,7 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.runs.results import rows_of
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.runs.trained import finished_runs, selected_params
@@ -163,7 +164,12 @@ def _finished(run: RunDir, name: str) -> Finished:
             f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
             "restore it, or train again"
         ) from error
+    expected = result.get("vocabulary_sha256")
     vocabulary = kept_vocabulary(run, kind.vocabulary_type)
+    if vocabulary is not None and expected not in (None, sha256_of(run.path / VOCABULARY)):
+        raise UserError(
+            f"{run.path / VOCABULARY} is not the file that the model was trained with: restore it, or train again"
+        )
     if vocabulary is None and kind.vocabulary is not Experiment.vocabulary:
         raise UserError(f"{run.path} has no {VOCABULARY}: restore it, or train again")
     learner = experiment.learner(name, None, vocabulary)

@@ -26,6 +26,8 @@ from dynskip_jax.errors import UserError
 
 _STRUCTURE = ("path", "shape", "dtype")  # what has to agree between a checkpoint and the state asked for
 _LAYOUT = "named"  # of the document; what the versions before named arrays wrote has none
+# What the system says of a file that is missing, or that another kind of file has taken the place of.
+_OF_FILES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _ROOM = 2**20  # bytes that a checkpoint may take on disk beyond those of its arrays
 
 
@@ -33,13 +35,20 @@ class Restored(NamedTuple):
     """What `Checkpoints.restore_latest` found.
 
     Fields: `step` is the step the state was saved at; `state` has the structure that was asked for; `meta` is
-    the dictionary saved with it; `skipped` has one line per newer checkpoint that could not be read.
+    the dictionary saved with it; `skipped` has one line per newer checkpoint that could not be read; `sha256`
+    covers all arrays and the metadata.
     """
 
     step: int
     state: PyTree
     meta: dict
     skipped: tuple[str, ...]
+    sha256: str
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Step and SHA-256, which no other checkpoint of the run has."""
+        return {"step": self.step, "sha256": self.sha256}
 
 
 class SavedCheckpoints:
@@ -90,17 +99,25 @@ class SavedCheckpoints:
             leaves that are NumPy arrays or Python numbers in `like` come back as such.
 
         Raises:
-            UserError: there are checkpoints but none can be read, or the newest intact one holds a state of
-                another structure, shape or dtype, or was written by a version that numbered the arrays.
+            UserError: there are checkpoints but none can be read; the system failed to read one (too little
+                memory, a disk that does not answer), which says nothing about the file; or the newest intact
+                one holds a state of another structure, shape or dtype, or was written by a version that
+                numbered the arrays.
         """
         failures: list[tuple[int, str]] = []
         for step in self._processes.agree(sorted(self._steps(), reverse=True)):
-            reason = None
+            reason, passing = None, False
             try:
                 document, data = self._read(step)
             except Exception as error:  # whatever a damaged file provokes in Orbax, TensorStore or JSON
-                reason = _reason(error)
-            reason = next(filter(None, self._processes.collect(reason)), None)
+                reason, passing = _reason(error), not _is_damage(error)
+            found = self._processes.collect((reason, passing))
+            reason = next((reason for reason, _ in found if reason is not None), None)
+            if any(passing for _, passing in found):
+                raise UserError(
+                    f"checkpoint {step} in {self.directory} cannot be read now ({reason}): "
+                    "nothing was changed; mend that, and run the same command again"
+                )
             if reason is not None:
                 self._unreadable.add(step)
                 failures.append((step, reason))
@@ -123,7 +140,7 @@ class SavedCheckpoints:
             skipped = tuple(
                 f"checkpoint {bad} in {self.directory} is unreadable ({reason})" for bad, reason in failures
             )
-            return Restored(step, state, document["meta"], skipped)
+            return Restored(step, state, document["meta"], skipped, document["sha256"])
         if failures:
             newest, reason = failures[0]
             raise UserError(
@@ -131,6 +148,15 @@ class SavedCheckpoints:
                 f"(checkpoint {newest}: {reason}); delete that folder, or choose another --run-dir"
             )
         return None
+
+    def fingerprint(self) -> dict[str, Any] | None:
+        """Return step and SHA-256 of the newest checkpoint, to be held against `Restored.fingerprint`."""
+        step = self.latest_step
+        if step is None:
+            return None
+        with _quiet():
+            document = self._document.restore(self._folder(step, "document"), args=ocp.args.JsonRestore())
+        return {"step": step, "sha256": document["sha256"]}
 
     @property
     def latest_step(self) -> int | None:
@@ -422,6 +448,16 @@ def _reason(error: Exception) -> str:
         return error.strerror
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 120 else text[:119] + "…"
+
+
+def _is_damage(error: Exception) -> bool:
+    """Return whether an error tells of a damaged or missing file, not of a system that failed to read it."""
+    number = error.errno if isinstance(error, OSError) else None
+    found = re.search(r"os_error_code='(\d+)'", str(error))  # what the system told TensorStore
+    number = int(found[1]) if found else number
+    if number is not None:
+        return number in _OF_FILES
+    return not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """Files that are whole or not there at all."""
 
+import contextlib
+import hashlib
 import os
 from pathlib import Path
 
@@ -23,11 +25,22 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _sync_folder(path.parent)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _sync_folder(path: Path) -> None:
+    """Put a folder's new names on disk, on systems that can open and flush folders."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _unfinished(path: Path) -> Path:

@@ -1,6 +1,7 @@
 """The folder of one run: its configuration, its metrics, its result, and the way back into it."""
 
 import datetime
+import errno
 import json
 import math
 import re
@@ -16,6 +17,7 @@ with needs("experiments"):
     import filelock
 
 _LOCK = ".lock"
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without locks say
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -52,6 +54,7 @@ class RunDir:
         config: Mapping[str, Any],
         *,
         about: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Any] | None = None,
         may_grow: Sequence[str] = (),
         within: "RunDir | None" = None,
     ) -> "RunDir":
@@ -61,6 +64,8 @@ class RunDir:
             path: the folder.
             config: every setting of the run; whatever JSON cannot hold is kept as its text.
             about: how the run was begun, kept beside the configuration as `about` and compared with nothing.
+            defaults: the defaults of the settings in `config`: what a folder holds of a setting that is newer
+                than the run.
             may_grow: settings, as in `training.epochs`, that may be larger than those of the run there,
                 or lists that may have more entries; the folder keeps the new ones from `go_on` on.
             within: the run of several models that this one is a part of.
@@ -80,7 +85,7 @@ class RunDir:
             if resumed:
                 old = _read_config(path / "config.json")
                 kept = old.pop("about", []) + kept
-                grown = _check_config(path, old, written, may_grow)
+                grown = _check_config(path, old, written, _to_json(defaults or {}), may_grow)
             path.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
             if about is not None:
@@ -218,21 +223,35 @@ class RunDir:
         return _from_json(found)
 
 
-def default_path(task: str, model: str, now: datetime.datetime) -> Path:
-    """Returns a folder that is not there yet: `runs/<task>/<model>-<time>`, with `-2`, `-3`, … if it is.
+def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
+    """Make and return a new folder: `runs/<task>/<model>-<time>`, with `-2`, `-3`, … where it is taken.
+
+    Of several processes that start in the same second each gets a folder of its own.
 
     Arguments:
         task: the name of the experiment.
         model: the model as on the command line; see `file_name`.
         now: the time that names the folder.
+
+    Raises:
+        UserError: no folder can be made here.
     """
     name = f"{file_name(model)}-{now:%Y%m%d-%H%M%S}"
     path = Path("runs") / task / name
     count = 1
-    while path.exists():
-        count += 1
-        path = path.with_name(f"{name}-{count}")
-    return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                path.mkdir()
+                return path
+            except FileExistsError:
+                count += 1
+                path = path.with_name(f"{name}-{count}")
+    except OSError as error:
+        raise UserError(
+            f"cannot use the run folder {path} ({error.strerror}); choose another --run-dir"
+        ) from error
 
 
 def file_name(model: str) -> str:
@@ -257,6 +276,10 @@ def _lock(path: Path) -> filelock.BaseFileLock | None:
         ) from None
     except NotImplementedError:
         return None
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
     return lock
 
 
@@ -291,14 +314,20 @@ def _read_config(path: Path) -> dict:
     return config
 
 
-def _check_config(path: Path, old: dict, new: dict, may_grow: Sequence[str]) -> bool:
-    """Whether the new configuration has grown where it may; a `UserError` where it differs elsewhere."""
+def _check_config(path: Path, old: dict, new: dict, defaults: dict, may_grow: Sequence[str]) -> bool:
+    """Return whether the new configuration has grown where it may; raise where it differs elsewhere.
+
+    A setting that the old configuration does not have, because it is newer than the run, has its default there.
+
+    Raises:
+        UserError: another setting differs.
+    """
     if old.get("format") != new.get("format"):
         raise UserError(
             f"{path} holds a run of format {old.get('format', 1)}, and this version reads and writes format "
             f"{new.get('format', 1)}: choose another --run-dir"
         )
-    before, now = _flatten(old), _flatten(new)
+    before, now = {**_flatten(defaults), **_flatten(old)}, _flatten(new)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     grown = [name for name in names if name in may_grow and _is_more(before.get(name), now.get(name))]
     names = [name for name in names if name not in grown]

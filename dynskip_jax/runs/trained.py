@@ -7,7 +7,7 @@ import jax
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.checkpoint import SavedCheckpoints
-from dynskip_jax.runs.results import runs_of_models
+from dynskip_jax.runs.results import rows_of, runs_of_models
 from dynskip_jax.runs.run_dir import RunDir
 
 PyTree = Any
@@ -62,5 +62,11 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
         raise UserError(
             f"{restored.skipped[0]}, and an older one may hold other parameters than "
             "those of result.json: restore it, or delete it to go on with the older one"
+        )
+    expected = rows_of(run.result())[0].get("checkpoint")
+    if expected is not None and expected != restored.fingerprint:
+        raise UserError(
+            f"{run.checkpoints} has no checkpoint of step {expected['step']:,} as result.json was computed with it "
+            f"(its newest is of step {restored.step:,}): restore it, or copy the whole folder again"
         )
     return restored.state["best"]

@@ -153,18 +153,28 @@ def _epoch_line(task: Trainable, where: Position, epochs: int, train: Metrics, d
     return f"epoch {where.epoch}/{epochs}  {'  '.join(numbers)}  lr {float(np.mean(np.asarray(rates))):.3g}"
 
 
+# SIGHUP and SIGUSR1 do not exist on Windows.
+STOPPING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
+)
+
+
 @contextlib.contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Turns Ctrl-C and SIGTERM into a question the loop can ask; a second Ctrl-C interrupts at once."""
+    """Turn Ctrl-C and the signals by which systems end programs into a question that the loop can ask.
+
+    These are SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they end a job. A second Ctrl-C
+    interrupts at once.
+    """
     received: list[int] = []
 
     def handler(number, frame):
         received.append(number)
-        if len(received) > 1:
+        if received.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
 
     try:
-        previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {number: signal.signal(number, handler) for number in STOPPING}
     except ValueError:  # not in the main thread: signals are somebody else's business
         previous = {}
     try:

@@ -73,12 +73,14 @@ class FitResult:
         best_epoch: 1-based, (seeds,).
         epochs: how many epochs were run.
         seconds: time spent, earlier parts of a resumed run included.
+        skipped: steps of each seed that changed nothing because loss or gradient were not finite, (seeds,).
     """
 
     params: PyTree
     best_epoch: np.ndarray
     epochs: int
     seconds: float
+    skipped: np.ndarray
 
 
 def fit(
@@ -157,7 +159,8 @@ def fit(
                 if stopping:
                     raise stopped()
         where.seconds = saver.seconds()
-    return FitResult(best, where.best_epoch, where.epoch, where.seconds)
+    skipped = np.asarray(parallel.gather(state.skipped))[:, 1]
+    return FitResult(best, where.best_epoch, where.epoch, where.seconds, skipped)
 
 
 class Epoch:

@@ -167,6 +167,8 @@ def start_state(
         # One seed after the other: on a CPU of few cores, several batched QR decompositions (of orthogonal
         # matrices) at once can wait for each other's threads without end.
         params = jax.jit(partial(jax.lax.map, task.init))(keys.init)
+    else:
+        params = jax.tree.map(jnp.array, params)  # a copy: a step deletes the arrays that it is given
     return TrainState(
         params=params,
         opt_state=jax.jit(jax.vmap(optimizer.init))(params),

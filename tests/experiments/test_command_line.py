@@ -399,7 +399,7 @@ def test_a_run_whose_dev_metric_is_never_a_number_has_no_result(
     folder = tmp_path / "run"
     outcome = command(NUMBERS, "--model", "lstm", *SMALL_NUMBERS, "--epochs", 1, "--run-dir", folder)
     assert outcome.status == 2 and "Traceback" not in outcome.err
-    assert outcome.err.splitlines()[-1].startswith("error: the dev metric of seed 0 was never a number")
+    assert outcome.err.splitlines()[-1].startswith("error: the dev loss or metric of seed 0 is not a finite")
     assert not (folder / "result.json").exists()
 
 

@@ -1,19 +1,23 @@
 """A run folder is made once, resumed with equal settings, and never harmed by a mistake or a crash."""
 
 import datetime
+import errno
 import json
 import math
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import filelock
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.run_dir import RunDir, default_path
+from dynskip_jax.runs.files import write_atomically
+from dynskip_jax.runs.run_dir import RunDir, new_folder
 
 CONFIG = {"model": "dynamic:10", "optimizer": {"rate": 0.1, "betas": (0.9, 0.999)}, "seeds": 3, "data": None}
 
@@ -246,18 +250,52 @@ def test_result_that_is_not_json(tmp_path):
         run.result()
 
 
-def test_default_path(tmp_path, monkeypatch):
+def test_a_new_folder_is_nobody_elses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     now = datetime.datetime(2024, 3, 9, 7, 5, 1)
-    first = default_path("ptb", "dynamic:10", now)
-    assert first == Path("runs/ptb/dynamic-10-20240309-070501")
-    assert not first.exists()
-    first.mkdir(parents=True)
-    second = default_path("ptb", "dynamic:10", now)
-    assert second == Path("runs/ptb/dynamic-10-20240309-070501-2")
-    second.mkdir()
-    assert default_path("ptb", "dynamic:10", now).name == "dynamic-10-20240309-070501-3"
-    assert default_path("ptb", "a/../b c", now).parent == Path("runs/ptb")
+    made = [new_folder("ptb", "dynamic:10", now) for _ in range(3)]
+    assert made[0] == Path("runs/ptb/dynamic-10-20240309-070501") and made[0].is_dir()
+    assert [path.name[-2:] for path in made[1:]] == ["-2", "-3"]
+    assert new_folder("ptb", "a/../b c", now).parent == Path("runs/ptb")
+    with ThreadPoolExecutor(4) as pool:
+        names = list(pool.map(lambda _: new_folder("ptb", "lstm", now), range(20)))
+    assert len(set(names)) == 20
+    (tmp_path / "runs" / "sst").write_text("a file")
+    with pytest.raises(UserError, match="choose another --run-dir"):
+        new_folder("sst", "lstm", now)
+
+
+def test_a_setting_that_is_newer_than_the_run_has_its_default_there(tmp_path):
+    old, new = {"settings": {"a": 1}}, {"settings": {"a": 1, "later": 0.5}}
+    RunDir.open(tmp_path, old)._lock.release()
+    run = RunDir.open(tmp_path, new, defaults={"settings": {"a": 3, "later": 0.5}})
+    assert run.resumed
+    run._lock.release()
+    with pytest.raises(UserError, match=r"settings.later was 0.7 and is now 0.5"):
+        RunDir.open(tmp_path, new, defaults={"settings": {"a": 3, "later": 0.7}})
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_used_without_them(number, tmp_path, monkeypatch):
+    def acquire(self):
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
+    assert not RunDir.open(tmp_path, CONFIG).resumed
+    assert RunDir.open(tmp_path, CONFIG).resumed
+
+
+def test_a_folder_that_cannot_be_opened_is_written_all_the_same(tmp_path, monkeypatch):
+    open_file = os.open
+
+    def no_folders(path, *flags):
+        if os.path.isdir(path):
+            raise PermissionError(errno.EACCES, "folders cannot be opened")
+        return open_file(path, *flags)
+
+    monkeypatch.setattr(os, "open", no_folders)
+    write_atomically(tmp_path / "file", "text")
+    assert (tmp_path / "file").read_text() == "text"
 
 
 def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
