@@ -1,4 +1,4 @@
-"""Which experiment a run folder belongs to: looked up, so that reading a folder never runs code that it names."""
+"""Which experiment a run folder belongs to: reading a folder never imports the code that it names."""
 
 import importlib
 import pkgutil
@@ -36,7 +36,7 @@ def experiment_of(config: Mapping[str, Any]) -> "type[Experiment]":
     kind = getattr(sys.modules.get(module), name, None)
     if not (isinstance(kind, type) and issubclass(kind, Experiment)):
         raise UserError(
-            f"the experiment {code[:100]!r} is none of this package, and a run folder's code is not imported: "
-            "if it is yours, import its module first (report: --code MODULE)"
+            f"the experiment {code[:100]!r} is none of this package, and code that a run folder names is not "
+            "imported: if it is yours, import its module first (report: --code MODULE)"
         )
     return kind

@@ -240,7 +240,7 @@ def _named(folder: str, name: str) -> str:
 def _columns(run: RunDir, notes: list[str]) -> Mapping[str, tuple[str, str]]:
     """Return heading and format of the metrics that an experiment's own table shows.
 
-    Where the experiment is not known, a note says so, and metrics have the names that `result.json` gives them.
+    Where the experiment is not known, a note says so, and metrics have their names in `result.json`.
     """
     try:
         return experiment_of(run.config()).columns

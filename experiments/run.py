@@ -264,8 +264,9 @@ def _of_trained(
         if name in arrays:
             failed = failed | ~np.isfinite(arrays[name])
     if failed.all():
+        numbers = ", ".join(map(str, dict.fromkeys(seeds)))
         raise UserError(
-            f"the dev loss or metric of seed {', '.join(map(str, dict.fromkeys(seeds)))} is not a finite number "
+            f"the dev loss or metric of seed {numbers} is not a finite number "
             f"({int(np.sum(result.skipped)):,} training steps were skipped because loss or gradient were not "
             "finite), so there is no result: lower --learning-rate or set --clip"
         )

@@ -168,7 +168,8 @@ def _finished(run: RunDir, name: str) -> Finished:
     vocabulary = kept_vocabulary(run, kind.vocabulary_type)
     if vocabulary is not None and expected not in (None, sha256_of(run.path / VOCABULARY)):
         raise UserError(
-            f"{run.path / VOCABULARY} is not the file that the model was trained with: restore it, or train again"
+            f"{run.path / VOCABULARY} is not the file that the model was trained with: restore it, or train "
+            "again"
         )
     if vocabulary is None and kind.vocabulary is not Experiment.vocabulary:
         raise UserError(f"{run.path} has no {VOCABULARY}: restore it, or train again")

@@ -317,7 +317,7 @@ def _read_config(path: Path) -> dict:
 def _check_config(path: Path, old: dict, new: dict, defaults: dict, may_grow: Sequence[str]) -> bool:
     """Return whether the new configuration has grown where it may; raise where it differs elsewhere.
 
-    A setting that the old configuration does not have, because it is newer than the run, has its default there.
+    A setting that is newer than the run, so that the old configuration lacks it, has its default there.
 
     Raises:
         UserError: another setting differs.

@@ -33,7 +33,7 @@ def test_what_the_system_could_not_read_stays_and_is_read_later(name, tmp_path, 
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         with monkeypatch.context() as patch:
             patch.setattr(Checkpoints, "_read_leaf", fail)
-            with pytest.raises(UserError, match="checkpoint 2 .* cannot be read now") as error:
+            with pytest.raises(UserError, match=r"checkpoint 2 .* cannot be read now") as error:
                 checkpoints.restore_latest(STATE)
             assert "\n" not in str(error.value)
         assert checkpoints.restore_latest(STATE).step == 2
