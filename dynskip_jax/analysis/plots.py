@@ -373,8 +373,16 @@ def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Writes a figure as PNG; letters that no font has here are named in one warning."""
+    """Write a figure as PNG; letters that no font has here are named in one warning.
+
+    Names of models, folders and corpora are text: a "$" in them begins no mathematics.
+    """
+    ticks = {
+        label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels()
+    }
     for text in figure.findobj(Text):
+        if text not in ticks:
+            text.set_parse_math(False)
         if not text.get_text().isascii():
             text.set_fontfamily(font_families())
     with warnings.catch_warnings(record=True) as caught:

@@ -66,7 +66,7 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
     expected = rows_of(run.result())[0].get("checkpoint")
     if expected is not None and expected != restored.fingerprint:
         raise UserError(
-            f"{run.checkpoints} has no checkpoint of step {expected['step']} as result.json was computed with "
+            f"{run.checkpoints} lacks the checkpoint of step {expected['step']}, of which result.json tells "
             f"(its newest is of step {restored.step}): restore it, or copy the whole folder again"
         )
     return restored.state["best"]

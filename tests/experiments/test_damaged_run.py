@@ -41,7 +41,7 @@ def test_a_newest_checkpoint_that_is_missing(folder):
     """As after an incomplete copy: an older one was loaded in silence."""
     older, newest = steps(folder)
     shutil.rmtree(newest)
-    assert_user_error(explain(folder), f"no checkpoint of step {newest.name}", f"step {older.name}")
+    assert_user_error(explain(folder), f"lacks the checkpoint of step {newest.name}", f"step {older.name}")
 
 
 def test_a_checkpoint_under_another_ones_name(folder):
