@@ -21,7 +21,7 @@ from rich.table import Table
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.run_dir import RunDir, file_name
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.cli import run_main
 from experiments.command_line import read_flags
 
@@ -110,8 +110,8 @@ TINY = {
 class Flags:
     """Flags of this script."""
 
-    out: str = setting(help="Folder that keeps the runs; give the same one each time.")
-    data: str | None = setting(None, "Folder of the Penn Treebank.")
+    out: str = path_setting(help="Folder that keeps the runs; give the same one each time.")
+    data: str | None = path_setting(None, "Folder of the Penn Treebank.")
     minutes: float = setting(9.0, "How long this call may take.", above=GRACE / 60)
     only: str | None = setting(
         None, "Names of runs, or beginnings of names, separated by commas; by default all."

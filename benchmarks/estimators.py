@@ -27,7 +27,7 @@ from benchmarks.results import write
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax.runs.progress import Progress
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.cli import run_main
 from experiments.command_line import read_flags
 
@@ -47,7 +47,7 @@ class Flags:
 
     samples: int = setting(20_000, "N, estimates by each estimator.", at_least=1)
     seed: int = setting(0, "Of the agent's noise.", at_least=0)
-    out: str | None = setting(None, "Folder for estimators.json and estimators.md.")
+    out: str | None = path_setting(None, "Folder for estimators.json and estimators.md.")
 
 
 class Seen(NamedTuple):

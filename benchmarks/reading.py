@@ -28,7 +28,7 @@ from dynskip_jax.data import Batch, Examples
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.runs.progress import Progress
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.cli import run_main
 from experiments.command_line import read_flags
 from experiments.trained import Trained, data_of, finished_models, one_of
@@ -40,11 +40,11 @@ _SEED = 0  # of which texts are read
 class Flags:
     """Command line."""
 
-    run_dir: str = setting(help="A finished run folder of texts with a class each.")
-    data: str | None = setting(None, "Folder of its data.")
+    run_dir: str = path_setting(help="A finished run folder of texts with a class each.")
+    data: str | None = path_setting(None, "Folder of its data.")
     texts: int = setting(100, "Test texts, the same ones in each round.", at_least=1)
     rounds: int = setting(7, "How often each is measured.", at_least=1)
-    out: str | None = setting(None, "Folder for reading.json and reading.md.")
+    out: str | None = path_setting(None, "Folder for reading.json and reading.md.")
 
 
 class Result(NamedTuple):

@@ -33,7 +33,7 @@ from benchmarks.shapes import FULL, TINY, Shape, Sizes
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.progress import Progress
-from dynskip_jax.settings import listed, setting
+from dynskip_jax.settings import listed, path_setting, setting
 from experiments.cli import run_main
 from experiments.command_line import read_flags
 from experiments.settings import get
@@ -58,7 +58,7 @@ class Flags:
         "Turns of each contestant in `shapes`; half as many in the other parts, a fifth in `compile`.",
         at_least=1,
     )
-    out: str | None = setting(None, "Folder for recurrence.json and growth.png.")
+    out: str | None = path_setting(None, "Folder for recurrence.json and growth.png.")
     precision: machine.Precision = setting(
         "default",
         "Of matrix products on a GPU: default allows TF32 to JAX and PyTorch alike, highest to neither.",

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks.machine import describe, headline
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.cli import run_main
 from experiments.command_line import read_flags
 
@@ -34,7 +34,7 @@ class Flags:
     models: str = setting("lstm,dynamic:10", "Models, separated by commas.")
     train_examples: int = setting(25_600, "Training examples of a run of one epoch.", at_least=1)
     repeats: int = setting(3, "How often each command is timed.", at_least=1)
-    out: str | None = setting(None, "A JSON file for the figures.")
+    out: str | None = path_setting(None, "A JSON file for the figures.")
 
 
 def wall_time(model: str, seeds: int, flags: Flags, folder: Path) -> float:

@@ -28,7 +28,7 @@ from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary
 from dynskip_jax.data.tagging import TaggedSentence
 from dynskip_jax.devices.host_memory import keep_freed_memory
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.cli import run_main
 from experiments.command_line import read_flags
 from experiments.conll2003 import COMMAND
@@ -44,13 +44,15 @@ PEER = "PyTorch"
 class Flags:
     """Flags of this benchmark."""
 
-    data: str | None = setting(None, "Folder of CoNLL-2003; by default looked for as the experiment does.")
+    data: str | None = path_setting(
+        None, "Folder of CoNLL-2003; by default looked for as the experiment does."
+    )
     dataset: str = setting("conll2003", "As of experiments.conll2003.")
     models: str = setting("lstm,dynamic:5", "Models, separated by commas.")
     preset: str = setting("small", "Of experiments.conll2003.")
     sentences: int = setting(3000, "How many sentences of train are read in a turn.", at_least=1)
     rounds: int = setting(7, "Turns of each contestant.", at_least=1)
-    out: str | None = setting(None, "A JSON file for the figures.")
+    out: str | None = path_setting(None, "A JSON file for the figures.")
 
 
 class _Few(CoNLL2003):

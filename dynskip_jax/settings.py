@@ -67,8 +67,9 @@ def setting(
     below: Number | None = None,
     sweep: bool = False,
     positional: str | None = None,
+    path: bool = False,
 ) -> Any:
-    """Returns a dataclass's field with what is known of it.
+    """Return a dataclass's field with what is known of it.
 
     Args:
         default: its value where nothing says another.
@@ -79,10 +80,14 @@ def setting(
         below: likewise.
         sweep: several values, a tuple, may be tried in one program.
         positional: given without a flag, once or several times; what help calls it.
+        path: of a file or a folder: `~` is the user's home wherever it is typed.
     """
     bounds = Bounds(at_least, above, at_most, below)
-    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "positional": positional}
+    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "positional": positional, "path": path}
     return dataclasses.field(default=default, metadata=metadata)
+
+
+path_setting = functools.partial(setting, path=True)
 
 
 @functools.cache

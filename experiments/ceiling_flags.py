@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.command_line import Subcommand
 from experiments.text import TextFlags
 
@@ -13,8 +13,8 @@ class CeilingFlags(TextFlags):
     """Flags of `ceiling`."""
 
     model: str | None = setting(None, "Which of several models; by default the last.")
-    data: str | None = setting(None, "Folder of the data that the run was trained on.")
-    beside: tuple[str, ...] | None = setting(
+    data: str | None = path_setting(None, "Folder of the data that the run was trained on.")
+    beside: tuple[str, ...] | None = path_setting(
         None,
         "Run folders of the same model with other seeds, separated by commas: their choices are compared as "
         "those of seeds trained together are.",

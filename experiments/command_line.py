@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import os
 import shutil
 import textwrap
 import typing
@@ -197,6 +198,7 @@ def _number_of(hint: Any) -> type:
 
 def _reader(field: dataclasses.Field, hint: Any) -> Callable[[str], Any]:
     kind = str if words_of(hint) else _number_of(hint)
+    kind = os.path.expanduser if field.metadata["path"] else kind
     several = field.metadata["sweep"] or _is_tuple(hint)
     optional = type(None) in typing.get_args(hint)
 

@@ -17,7 +17,7 @@ address. 15 % of train are held out as dev.
 import dataclasses
 from typing import Any
 
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command, Subcommand
 from experiments.sentence_settings import AGENT, ClassifierSettings, SentenceData
@@ -83,7 +83,7 @@ class ReviewSettings(ClassifierSettings):
 class BigramFlags:
     """Flags of `bigrams`."""
 
-    data: str | None = setting(None, "Folder of the data.")
+    data: str | None = path_setting(None, "Folder of the data.")
     dev_seed: int = setting(0, "Which 15 % of train are dev.", at_least=0)
     max_length: int | None = setting(
         None, "Longer reviews are cropped to so many words; by default none is.", at_least=1

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command
 from experiments.settings import Data, EvenAgent, Model, Settings, Training
@@ -101,7 +101,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 class NumberData(Data):
     """The examples."""
 
-    data: str | None = setting(
+    data: str | None = path_setting(
         None, "A folder in which the examples are kept, and made if they are not there; by default in memory."
     )
     length: int = setting(

@@ -19,7 +19,7 @@ came out.
 import dataclasses
 from typing import Any, Literal
 
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.ceiling_flags import CEILING
 from experiments.command_line import Command, Subcommand
 from experiments.settings import CLIP, MAX_SEED, Agent, Data, Model, Numbers, Settings, Training
@@ -269,7 +269,7 @@ class LanguageModelTraining(Training):
         "none", "Averaging of the iterates: non_monotone (once dev no longer falls, NT-ASGD) or always."
     )
     average_interval: int = setting(5, "n of NT-ASGD.", at_least=1)
-    start_from: str | None = setting(
+    start_from: str | None = path_setting(
         None, "A finished run folder of the same model, whose parameters are trained on (fine-tuning)."
     )
 
@@ -301,8 +301,8 @@ class GenerateFlags(TextFlags):
 class EvaluateFlags:
     """Flags of `evaluate`; of several values, separated by commas, the best on dev is taken."""
 
-    run_dir: str = setting(help="A finished run folder, of one model or of several compared.")
-    data: str | None = setting(
+    run_dir: str = path_setting(help="A finished run folder, of one model or of several compared.")
+    data: str | None = path_setting(
         None, "Folder of the data that the run was trained on; by default where it was found then."
     )
     method: Literal["cache", "dynamic"] = setting(

@@ -23,7 +23,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.runs.files import check_new, write_atomically
 from dynskip_jax.runs.results import progress_of, rows_of, runs_of_models
 from dynskip_jax.runs.run_dir import RunDir
-from dynskip_jax.settings import listed, setting
+from dynskip_jax.settings import listed, path_setting, setting
 from experiments import cli
 from experiments.command_line import read_flags
 from experiments.console import wide_console
@@ -47,10 +47,12 @@ class Flags:
         None,
         "The row that others on its data are compared with, by its name in the table; by default the first.",
     )
-    csv: str | None = setting(None, "A file to write the table to, a line for each row and metric.")
-    latex: str | None = setting(None, "A file to write the table to, as a LaTeX tabular.")
-    plot: str | None = setting(None, "A PNG file: the first of two --metrics to the right, the second above.")
-    tensorboard: str | None = setting(
+    csv: str | None = path_setting(None, "A file to write the table to, a line for each row and metric.")
+    latex: str | None = path_setting(None, "A file to write the table to, as a LaTeX tabular.")
+    plot: str | None = path_setting(
+        None, "A PNG file: the first of two --metrics to the right, the second above."
+    )
+    tensorboard: str | None = path_setting(
         None, "A folder to write all logged metrics to as TensorBoard event files, of unfinished runs too."
     )
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.settings import Data, EvenAgent, Model, Settings, Training
 
 # What agents are trained with where the paper is left: an Adam with a rate of their own, and an entropy that
@@ -20,7 +20,7 @@ class SentenceData(Data):
         None, "Only so many words of train, the most frequent ones, are not <unk>.", at_least=1
     )
     buckets: int = setting(8, "To how many lengths batches are padded.", at_least=1)
-    embeddings: str | None = setting(
+    embeddings: str | None = path_setting(
         None,
         "A text file of word vectors (GloVe, word2vec) to start from; --embedding-features is their width.",
     )

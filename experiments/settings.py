@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import check, field_types, setting
+from dynskip_jax.settings import check, field_types, path_setting, setting
 from dynskip_jax.training.agent_settings import AgentSettings
 
 MAX_SEED = 2**32 - 1  # beyond, JAX would repeat the keys of others
@@ -31,7 +31,7 @@ class Run:
         "that was begun with several may gain models.",
     )
     preset: str | None = setting(None, "A named set of settings, listed below; flags given beside it win.")
-    run_dir: str | None = setting(
+    run_dir: str | None = path_setting(
         None,
         "Run folder; the same command with the same folder resumes. By default runs/<task>/<model>-<time>.",
     )
@@ -65,7 +65,7 @@ class Run:
 class Data:
     """What is read."""
 
-    data: str | None = setting(None, "Folder of the data.")
+    data: str | None = path_setting(None, "Folder of the data.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ class Agent(AgentSettings):
         "test too; histogram: k is drawn with the rates of a trained agent (--control-of) or others "
         "(--rates); mean: that of the last k states enters. Others, of trained models: see `ceiling`.",
     )
-    control_of: str | None = setting(
+    control_of: str | None = path_setting(
         None, "A finished run folder of one model with an agent, whose rates on dev are those of histogram."
     )
     rates: tuple[float, ...] | None = setting(

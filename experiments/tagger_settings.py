@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.ceiling_flags import CEILING
 from experiments.command_line import Subcommand
 from experiments.settings import CLIP, Agent, Data, Model, Settings, Training
@@ -15,7 +15,7 @@ class TaggerData(Data):
     """The tagged sentences, and word vectors."""
 
     data_seed: int = setting(0, "Draws the sentences of splits that a corpus has not.", at_least=0)
-    embeddings: str | None = setting(
+    embeddings: str | None = path_setting(
         None,
         "A text file of GloVe's or word2vec's, with vectors of word_features numbers: where words begin. "
         "Words of dev and test that it has are known then. By default U(±√(3/d)), and words of train alone.",
@@ -130,7 +130,7 @@ class TagFlags(TextFlags):
     """Flags of `predict`."""
 
     model: str | None = setting(None, "Which of several models; by default the last.")
-    input: str | None = setting(None, "A file; by default standard input.")
+    input: str | None = path_setting(None, "A file; by default standard input.")
     format: Literal["text", "columns"] = setting(
         "text",
         "What is read: text, words apart by blanks, a sentence on each line; or columns, a word on each "
@@ -156,8 +156,8 @@ class TagFlags(TextFlags):
 class CompareFlags:
     """Flags of `compare`."""
 
-    run_dir: str = setting(help="A finished run folder of several models compared.")
-    data: str | None = setting(None, "Folder of the data that the run was trained on.")
+    run_dir: str = path_setting(help="A finished run folder of several models compared.")
+    data: str | None = path_setting(None, "Folder of the data that the run was trained on.")
     samples: int = setting(10_000, "Resamples of the bootstrap.", at_least=1)
 
 
@@ -165,7 +165,7 @@ class CompareFlags:
 class GradientFlags(TextFlags):
     """Flags of `gradients`."""
 
-    data: str | None = setting(None, "Folder of the data that the run was trained on.")
+    data: str | None = path_setting(None, "Folder of the data that the run was trained on.")
     steps: int = setting(20, "T: the loss is that of the T-th word.", at_least=2)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments.command_line import Subcommand
 
 
@@ -10,7 +10,7 @@ from experiments.command_line import Subcommand
 class TextFlags:
     """What all of them take."""
 
-    run_dir: str = setting(help="A finished run folder, of one model or of several compared.")
+    run_dir: str = path_setting(help="A finished run folder, of one model or of several compared.")
     of_seed: int | None = setting(
         None, "Which of the models trained together, by its seed; by default the first.", at_least=0
     )
@@ -21,7 +21,7 @@ class PredictFlags(TextFlags):
     """Flags of `predict`."""
 
     model: str | None = setting(None, "Which of several models; by default the last.")
-    input: str | None = setting(None, "A file with a text on each line; by default standard input.")
+    input: str | None = path_setting(None, "A file with a text on each line; by default standard input.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ExplainFlags(TextFlags):
         False,
         "The text is as people type it: it is split into words, and put into lower case, as the data is.",
     )
-    html: str | None = setting(
+    html: str | None = path_setting(
         None, "A page to write beside the pictures: a word shows where it reaches while the mouse is on it."
     )
 

@@ -30,7 +30,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
 from dynskip_jax.runs.files import check_new, write_atomically
 from dynskip_jax.runs.progress import Progress
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import path_setting, setting
 from experiments import cli
 from experiments.command_line import read_flags
 from experiments.settings import MAX_SEED
@@ -46,7 +46,7 @@ _MOST_WORDS = 10_000  # of a sentence that gensim reads
 class Flags:
     """Flags of this command."""
 
-    output: str = setting(help="The file to write.")
+    output: str = path_setting(help="The file to write.")
     text: tuple[str, ...] | None = setting(
         None, "Text files, plain or .gz, separated by commas, instead of the known ones."
     )

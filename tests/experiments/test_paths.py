@@ -1,0 +1,63 @@
+"""A path may begin with `~` in every flag that takes one, in whatever form it is typed."""
+
+import dataclasses
+import importlib
+import pkgutil
+import shutil
+
+import pytest
+from commands import COMMANDS, load
+
+import experiments
+from experiments import report
+from experiments.command_line import Command, read_flags, read_training
+
+
+@pytest.fixture
+def home(finished_ptb, tmp_path, monkeypatch):
+    shutil.copytree(finished_ptb.folder, tmp_path / "run")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("typed", [("--run-dir", "~/run"), ("--run-dir=~/run",)])
+def test_a_run_is_found_in_the_home_folder(typed, home, command, here):
+    outcome = command(COMMANDS["ptb"], "explain", *typed, "--text", "a b")
+    assert outcome.status == 0, outcome.err
+    outcome = command(report.main, home / "run", "--csv=~/table.csv")
+    assert outcome.status == 0 and (home / "table.csv").exists()
+    assert list(here.iterdir()) == []  # a folder named ~ was made
+
+
+def test_a_run_begins_in_the_home_folder(home):
+    given, _ = read_training(COMMANDS["ptb"], ["--run-dir=~/new", "--data", "~", "--start-from=~/run"])
+    assert (given["run_dir"], given["data"]) == (f"{home}/new", str(home))
+    assert given["start_from"] == f"{home}/run"
+    assert load(home / "run" / "config.json")
+
+
+def flags_of_all_commands():
+    """Every flag of every command, by its name."""
+    for module in pkgutil.iter_modules(experiments.__path__):
+        if module.name.endswith("_experiment"):
+            command = importlib.import_module(
+                f"experiments.{module.name.removesuffix('_experiment')}"
+            ).COMMAND
+            assert isinstance(command, Command)
+            for group in dataclasses.fields(command.settings):
+                yield from dataclasses.fields(group.default_factory)
+            for sub in command.subcommands.values():
+                yield from dataclasses.fields(sub.flags)
+    yield from dataclasses.fields(report.Flags)
+
+
+def test_every_flag_that_takes_a_path_is_declared_as_one():
+    begin = ("Folder", "A folder", "A file", "A PNG file", "A finished run", "Run folder", "Word vectors")
+    found = [field for field in flags_of_all_commands() if field.metadata["help"].startswith(begin)]
+    assert {"run_dir", "data", "input", "csv", "plot"} <= {field.name for field in found}
+    assert {field.name for field in found if not field.metadata["path"]} <= {"folders"}  # shells expand these
+
+
+def test_a_tilde_in_a_text_stays_as_it_is():
+    flags = COMMANDS["ptb"].subcommands["explain"].flags
+    assert read_flags("explain", "", flags, ["--run-dir", "x", "--text", "~/a b"]).text == "~/a b"
