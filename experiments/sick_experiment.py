@@ -88,10 +88,20 @@ class SICK(SentenceExperiment):
         return f"{float(predicted):.2f}"
 
     def read(self, trained: Trained, text: str) -> TextReading:
-        """See `Experiment`; what the second sentence reaches back to ends where it begins."""
+        """See `Experiment`; a choice of the second sentence that reaches into the first leads before the text."""
         reading = super().read(trained, text)
         first = int((self.encode(trained.vocabulary, text)[0]["sentences"] == 0).sum())
-        skips = [
-            t + 1 if t >= first > t - k and k else k for t, k in enumerate(reading.skips)
-        ]  # t + 1: before the text
-        return reading._replace(skips=skips)
+        before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
+        skips = [before_text.get(t, k) for t, k in enumerate(reading.skips)]
+
+        def weights() -> np.ndarray | None:
+            """The weight of each choice stands under the k that is shown, which may be larger than K."""
+            of_k = reading.weights()
+            if of_k is None:
+                return None
+            shown = np.pad(of_k, ((0, 0), (0, max(0, max(skips) - of_k.shape[1]))))
+            for t, k in before_text.items():
+                shown[t, k - 1] = of_k[t, reading.skips[t] - 1]
+            return shown
+
+        return reading._replace(skips=skips, weights=weights)
