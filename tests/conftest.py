@@ -113,7 +113,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture
 def as_users():
-    """Switch the checks of `--check-shapes` off for one test: they come before the messages that users read."""
+    """Switch off the checks of `--check-shapes`, which come before the messages that users read."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
