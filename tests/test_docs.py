@@ -1,7 +1,7 @@
 """The documentation: its code runs and trains, its commands can be read, its links lead somewhere."""
 
-import dataclasses
 import importlib
+import itertools
 import re
 import shlex
 import tomllib
@@ -10,7 +10,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
@@ -62,7 +64,8 @@ def test_pages_tested_apart_are_named_in_their_tests():
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in TESTED_APART and code_of(page)])
 def test_the_code_of_a_page_runs(page):
-    names_of(page)
+    """Traced as a whole: run op by op, each operation is a program of its own."""
+    jax.eval_shape(lambda: names_of(page) and None)
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +86,26 @@ def test_the_readmes_stack_runs():
     imports = (
         "import jax\nimport jax.numpy as jnp\nfrom flax import nnx\nfrom dynskip_jax import functional as F\n"
     )
-    names = names_of("README.md", imports + stack)
-    assert names["out"].h.shape == (8, 20, 128) and len(names["out"].decisions) == 6
+    # Traced as a whole: run op by op, each operation is a program of its own.
+    out = jax.eval_shape(lambda: names_of("README.md", imports + stack)["out"])
+    assert out.h.shape == (8, 20, 128) and len(out.decisions) == 6
 
 
-def test_the_readmes_example_trains(readme):
-    """An epoch of sampled choices."""
-    readme["agents"] = dataclasses.replace(readme["agents"], relaxed_epochs=0)
-    assert readme["train"](epochs=1) > 0.3  # by chance 0.2
+@pytest.mark.parametrize("epoch", [0, 5], ids=["relaxed", "sampled"])
+def test_a_step_of_the_readmes_example_is_traced(readme, epoch):
+    """The slow test below trains it."""
+    agents = readme["agents"]
+
+    def step(key):
+        model = readme["Model"](nnx.Rngs(key))
+        optimizer = nnx.Optimizer(model, optax.adam(0.005), wrt=nnx.Param)
+        readme["train_step"](model, optimizer, key, agents.stage(epoch, 15))
+        model.eval()
+        tokens, lengths, y = readme["pointers"](key, 10)
+        return model(tokens, lengths)[0], y
+
+    logits, y = jax.eval_shape(step, jax.random.key(0))
+    assert (logits.shape, y.shape) == ((10, 5), (10,))
 
 
 @pytest.mark.slow
@@ -143,31 +158,38 @@ def test_a_transition_of_ones_own_trains_in_a_stack(own_pieces):
 
 
 @pytest.mark.parametrize(
-    "depth_skip",
-    and_slow([F.GatedToOutput(), F.ToInternal()], lambda *skip: skip == (F.GatedToOutput(),)),
+    ("skip", "depth_skip"),
+    and_slow(
+        itertools.product(("dynamic", "own"), (F.GatedToOutput(), F.ToInternal())),
+        lambda skip, depth_skip: (skip, depth_skip) == ("own", F.GatedToOutput()),
+    ),
     ids=str,
 )
-def test_its_fused_gradients_are_those_of_autodiff(own_pieces, depth_skip):
-    for skip in (F.Dynamic(5, 0.5), own_pieces["Farthest"](4, 0.5)):
-        with jax.enable_x64(True):
-            recurrence = F.Recurrence(skip, own_pieces["MGU"](), depth_skip)
-            params = recurrence.init(jax.random.key(0), 4, 6, init=F.Initializers(dtype=jnp.float64))
-            x = jax.random.normal(jax.random.key(1), (3, 9, 4))
-            below = jax.random.normal(jax.random.key(2), (3, 9, 6))
-            zeros = F.zero_state(recurrence.transition, (3, 6), jnp.float64)
-            carry = F.initial_carry(jax.random.split(jax.random.key(3), 3), recurrence, zeros)
+def test_its_fused_gradients_are_those_of_autodiff(own_pieces, skip, depth_skip):
+    skip = {"dynamic": F.Dynamic(5, 0.5), "own": own_pieces["Farthest"](4, 0.5)}[skip]
+    recurrence = F.Recurrence(skip, own_pieces["MGU"](), depth_skip)
 
-            def loss(params, implementation, recurrence=recurrence, carry=carry, x=x, below=below):
-                settings = dict(below=below, implementation=implementation)
-                out = F.unroll(params, carry, x, recurrence, **settings)[1]
-                return jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob)
+    @jax.jit
+    def gradients():
+        params = recurrence.init(jax.random.key(0), 4, 6, init=F.Initializers(dtype=jnp.float64))
+        x = jax.random.normal(jax.random.key(1), (3, 9, 4))
+        below = jax.random.normal(jax.random.key(2), (3, 9, 6))
+        zeros = F.zero_state(recurrence.transition, (3, 6), jnp.float64)
+        carry = F.initial_carry(jax.random.split(jax.random.key(3), 3), recurrence, zeros)
 
-            fused, reference = (
-                jax.jit(jax.grad(loss), static_argnums=1)(params, n) for n in ("fused", "reference")
-            )
-            for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(reference), strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
-                assert np.abs(a).max() > 0
+        def loss(params, implementation):
+            settings = dict(below=below, implementation=implementation)
+            out = F.unroll(params, carry, x, recurrence, **settings)[1]
+            return jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob)
+
+        return [jax.grad(loss)(params, name) for name in ("fused", "reference")]
+
+    with jax.enable_x64(True):
+        fused, reference = gradients()
+        for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(reference), strict=True):
+            assert a.dtype == np.float64
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+            assert np.abs(a).max() > 0
 
 
 # --- Commands ---

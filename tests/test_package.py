@@ -6,6 +6,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import setuptools
 
 import dynskip_jax
@@ -53,8 +54,14 @@ cli.run_main(lambda: cli.main(ptb.COMMAND, ["--epochs", "1"]))
 """
 
 
-def test_the_core_needs_no_extra_and_what_does_says_so_in_one_line():
-    run = subprocess.run([sys.executable, "-c", CORE], capture_output=True, text=True, cwd=ROOT)
+@pytest.fixture(scope="module")
+def without_extras():
+    """A process that lacks what only extras install."""
+    return subprocess.run([sys.executable, "-c", CORE], capture_output=True, text=True, cwd=ROOT)
+
+
+def test_the_core_needs_no_extra_and_what_does_says_so_in_one_line(without_extras):
+    run = without_extras
     said = ["matplotlib", "matplotlib", "filelock", "tensorflow_datasets", "filelock"]
     remedy = "is not installed: pip install 'dynskip_jax[experiments]'"
     assert run.stdout.splitlines() == [f"{name} {remedy}" for name in said]

@@ -1,11 +1,15 @@
 """Data small enough for a test, and runs that are finished once for all tests that only read them."""
 
+import hashlib
+
 import numpy as np
 import pytest
+import quick
 from commands import COMMANDS, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
 
 from dynskip_jax.data import NumberPredictionData, ptb
 from dynskip_jax.data.number_prediction import check_length, generate_splits
+from experiments import trained
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +48,27 @@ def small_number_prediction():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def read_once():
+    """Read each finished run once for all commands that ask for it: they share its compiled programs.
+
+    A run is known by the bytes of its files, so a copy that a test changes is read anew.
+    """
+    read, kept = trained._finished, {}
+
+    def finished(run, name):
+        files = sorted(path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "plots")
+        about = [(str(path.relative_to(run.path)), path.read_bytes()) for path in files]
+        key = name, hashlib.sha256(repr(about).encode()).digest()
+        if key not in kept:
+            kept[key] = read(run, name)
+        return kept[key]._replace(run=run)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trained, "_finished", finished)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_data_found(monkeypatch, tmp_path_factory):
     """Neither this machine's data folders nor its network."""
@@ -63,9 +88,9 @@ def here(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="session")
 def finished_ptb(corpus_folder, tmp_path_factory):
-    """One model of letters, one seed, two epochs."""
+    """One model of letters, one seed, two epochs; a plain LSTM, whose programs are the smallest."""
     folder = tmp_path_factory.mktemp("ptb") / "run"
-    arguments = ("--data", corpus_folder, "--model", "dynamic:3", *SMALL_PTB, "--epochs", 2)
+    arguments = ("--data", corpus_folder, "--model", "lstm", *SMALL_PTB, "--epochs", 2)
     return finished_run(COMMANDS["ptb"], folder, *arguments)
 
 
@@ -79,9 +104,9 @@ def compared_ptb(corpus_folder, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def finished_numbers(small_number_prediction, tmp_path_factory):
-    """One model of number prediction, two seeds, a relaxed epoch and a sampled one."""
+    """One model of number prediction, two seeds, two epochs; choices are sampled from the first."""
     folder = tmp_path_factory.mktemp("numbers") / "run"
-    arguments = ("--seeds", 2, "--relaxed-epochs", 1, "--epochs", 2, *SMALL_NUMBERS)
+    arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *SMALL_NUMBERS)
     return finished_run(COMMANDS["number_prediction"], folder, *arguments)
 
 
@@ -92,3 +117,18 @@ def swept_numbers(small_number_prediction, tmp_path_factory):
     swept = ("--compare", "lstm,dynamic:10", "--mix", "0.1,0.9", "--max-skip", "2,10", "--seeds", 2)
     arguments = (*swept, *SMALL_NUMBERS, "--preset", "paper", "--epochs", 1)
     return finished_run(COMMANDS["number_prediction"], folder, *arguments)
+
+
+@pytest.fixture(scope="session")
+def finished_quick(tmp_path_factory):
+    """One model whose programs take milliseconds to compile, two seeds, two epochs."""
+    folder = tmp_path_factory.mktemp("quick") / "run"
+    return finished_run(quick.COMMAND, folder, "--seeds", 2, "--epochs", 2, "--devices", 1)
+
+
+@pytest.fixture(scope="session")
+def swept_quick(tmp_path_factory):
+    """Two such models, of each two learning rates trained together, two seeds, one epoch."""
+    folder = tmp_path_factory.mktemp("quick") / "swept"
+    arguments = ("--compare", "lstm,fixed:2", "--learning-rate", "0.001,0.01", "--seeds", 2, "--devices", 1)
+    return finished_run(quick.COMMAND, folder, *arguments)

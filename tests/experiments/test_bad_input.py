@@ -269,13 +269,13 @@ def copied(finished_ptb, tmp_path):
         (("--seed", 1), ("settings.run.seed was 0 and is now 1",)),
         (("--seeds", 2), ("settings.run.seeds was 1 and is now 2",)),
         (("--mix", "0.25"), ("settings.agent.mix was 0.5 and is now 0.25",)),
-        (("--mix", "0.25,0.5"), ("settings.agent.mix was 0.5 and is now [0.25, 0.5]",)),
+        (("--learning-rate", "1,2"), ("learning_rate was 1.0 and is now [1.0, 2.0]",)),
         (("--precision", "bf16"), ('precision was "f32" and is now "bf16"',)),
         (("--epochs", 1), ("settings.training.epochs was 2 and is now 1",)),
         # What may grow does not take other changes with it.
         (("--epochs", 3, "--patience", 1), ("settings.training.patience was 2 and is now 1",)),
         (("--min-count", 100), ("dataset.fingerprint was",)),
-        (("--model", "lstm"), ('model was "dynamic:3" and is now "lstm"',)),
+        (("--model", "fixed:2"), ('model was "lstm" and is now "fixed:2"',)),
     ],
     ids=label,
 )
@@ -290,7 +290,7 @@ def test_one_model_does_not_become_several_in_its_folder(copied, command, corpus
     before = snapshot(copied)
     arguments = ("--data", corpus_folder, *SMALL_PTB, "--epochs", 2, "--compare", "dynamic:3,lstm")
     outcome = command(PTB, *arguments, "--run-dir", copied)
-    assert_user_error(outcome, "other settings", 'model was "dynamic:3" and is now not set')
+    assert_user_error(outcome, "other settings", 'model was "lstm" and is now not set')
     assert snapshot(copied) == before
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import quick
+from packaging.requirements import Requirement
 
 from dynskip_jax import functional as F
 from experiments import number_prediction, ptb
@@ -26,7 +28,9 @@ CELLS = {cell["id"]: cell for cell in NOTEBOOK["cells"]}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COLAB = "https://colab.research.google.com/"
 COMMANDS = {f"experiments.{module.COMMAND.name}": module.COMMAND for module in (number_prediction, ptb)}
-JAX_PINS = "jax<0.12,>=0.10"
+NEEDS = [Requirement(need) for need in PROJECT["dependencies"]]
+PINS = next(str(need.specifier) for need in NEEDS if need.name == "jax")
+JAX_PINS = f"jax{PINS}"
 
 
 def source(name):
@@ -231,17 +235,17 @@ def test_device_with_nvidia_smi(answer, status, driver, functions, monkeypatch, 
         ("cpu", 0, {}, JAX_PINS),
         ("cpu", 0, {"jax": "0.10.2"}, None),
         ("cpu", 0, {"jax": "0.7.2"}, JAX_PINS),
-        ("gpu", 580, {}, "jax[cuda13]<0.12,>=0.10"),
-        ("gpu", 550, {}, "jax[cuda12]<0.12,>=0.10"),
-        ("gpu", 580, {"jax": "0.7.2", "jax-cuda12-plugin": "0.7.2"}, "jax[cuda12]<0.12,>=0.10"),
-        ("gpu", 580, {"jax": "0.11.1", "jax-cuda12-plugin": "0.11.1"}, None),
-        ("gpu", 580, {"jax": "0.11.1", "jax-cuda13-plugin": "0.11.1"}, None),
-        ("gpu", 580, {"jax": "0.11.1"}, "jax[cuda13]<0.12,>=0.10"),
-        ("gpu", 580, {"jax": "0.11.1", "jax-cuda12-plugin": "0.7.2"}, "jax[cuda12]<0.12,>=0.10"),
-        ("tpu", 0, {}, "jax[tpu]<0.12,>=0.10"),
-        ("tpu", 0, {"jax": "0.7.2", "libtpu": "0.0.20"}, "jax[tpu]<0.12,>=0.10"),
-        ("tpu", 0, {"jax": "0.11.1"}, "jax[tpu]<0.12,>=0.10"),
-        ("tpu", 0, {"jax": "0.11.1", "libtpu": "0.0.48"}, None),
+        ("gpu", 580, {}, f"jax[cuda13]{PINS}"),
+        ("gpu", 550, {}, f"jax[cuda12]{PINS}"),
+        ("gpu", 580, {"jax": "0.7.2", "jax-cuda12-plugin": "0.7.2"}, f"jax[cuda12]{PINS}"),
+        ("gpu", 580, {"jax": "0.11.0", "jax-cuda12-plugin": "0.11.0"}, None),
+        ("gpu", 580, {"jax": "0.11.0", "jax-cuda13-plugin": "0.11.0"}, None),
+        ("gpu", 580, {"jax": "0.11.0"}, f"jax[cuda13]{PINS}"),
+        ("gpu", 580, {"jax": "0.11.0", "jax-cuda12-plugin": "0.7.2"}, f"jax[cuda12]{PINS}"),
+        ("tpu", 0, {}, f"jax[tpu]{PINS}"),
+        ("tpu", 0, {"jax": "0.7.2", "libtpu": "0.0.20"}, f"jax[tpu]{PINS}"),
+        ("tpu", 0, {"jax": "0.11.0"}, f"jax[tpu]{PINS}"),
+        ("tpu", 0, {"jax": "0.11.0", "libtpu": "0.0.48"}, None),
     ],
 )
 def test_a_jax_that_fits_is_left_alone(device, driver, there, jax, functions):
@@ -268,9 +272,7 @@ def make_wheel(folder):
 
 def version_that_fits(package):
     """A version of any package that the project needs: the first that its requirement names."""
-    from packaging.requirements import Requirement
-
-    needs = map(Requirement, PROJECT["dependencies"] + PROJECT["optional-dependencies"]["experiments"])
+    needs = [*NEEDS, *map(Requirement, PROJECT["optional-dependencies"]["experiments"])]
     found = {need.name: s.version for need in needs for s in need.specifier if s.operator == ">="}
     return found.get(package)
 
@@ -494,6 +496,7 @@ def test_number_prediction_cells(in_this_process, small_number_prediction, capsy
     assert f"read from {folder.parent / 'numbers'}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_language_cells(in_this_process, corpus_folder, capsys):
     parameters = TINY | dict(CORPUS_FOLDER=str(corpus_folder), LANGUAGE_MODELS="dynamic:3")
     parameters |= dict(SENTENCE="a b b h")
@@ -547,7 +550,9 @@ def test_own_model_cells(here, capsys):
         assert arc.index("⋮" if start < 0 else "╰") == max(start, 0)
 
 
-def test_one_model_has_no_folders_within(in_this_process, small_number_prediction, capsys):
+def test_one_model_has_no_folders_within(in_this_process, monkeypatch, capsys):
+    """Of an experiment whose programs take milliseconds to compile, in the place of number prediction."""
+    monkeypatch.setitem(COMMANDS, "experiments.number_prediction", quick.COMMAND)
     namespace = namespace_of("install-functions", "helpers", **TINY | dict(BASELINE="", MODEL="fixed:3"))
     for name in ("numbers", "numbers-rows", "curve", "positions", "truth", "numbers-explain"):
         run_cell(name, namespace)

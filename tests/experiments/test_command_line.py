@@ -12,6 +12,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import quick
 from commands import (
     SMALL_NUMBERS,
     SMALL_PTB,
@@ -67,15 +68,11 @@ def test_run_folder_has_what_the_design_says(finished_ptb):
         *("config.json", "metrics.jsonl", "result.json", "checkpoints", "plots", "vocabulary.json", ".lock")
     }
     assert any((folder / "checkpoints").iterdir())
-    assert {path.name for path in (folder / "plots").iterdir()} == {
-        *("learning_curve.png", "policy_1.png", "skips_by_word.png")
-    }
-    for path in (folder / "plots").iterdir():
-        assert_picture(path)
+    assert {path.name for path in (folder / "plots").iterdir()} == {"learning_curve.png"}
 
     config = load(folder / "config.json")
     assert list(config) == ["format", "experiment", "code", "model", "dataset", "settings", "about"]
-    assert (config["format"], config["experiment"], config["model"]) == (2, "ptb", "dynamic:3")
+    assert (config["format"], config["experiment"], config["model"]) == (2, "ptb", "lstm")
     assert config["dataset"] == {
         name: load(folder / "result.json")["dataset"][name] for name in ("name", "fingerprint")
     }
@@ -118,11 +115,16 @@ def test_the_commit_is_null_where_nobody_knows_it(answer, monkeypatch):
     assert run._about(begun, data)["commit"] == (answer and answer.strip())
 
 
-def test_result_has_what_the_design_says(finished_ptb):
-    whole, result = load(finished_ptb.folder / "result.json"), row_of(finished_ptb.folder)
+def test_result_has_what_the_design_says(compared_ptb, finished_ptb):
+    folder = compared_ptb.folder / "dynamic-3"
+    whole, result = load(folder / "result.json"), row_of(folder)
     assert (whole.keys(), result.keys()) == (RESULT_KEYS, ROW_KEYS)
-    assert (whole["experiment"], result["model"], result["seeds"]) == ("ptb", "dynamic:3", [0])
-    assert (result["epochs"], result["epochs_asked"]) == (2, 2) and result["best_epoch"][0] in (1, 2)
+    assert (whole["experiment"], result["model"], result["seeds"]) == ("ptb", "dynamic:3", [0, 1])
+    assert (result["epochs"], result["epochs_asked"], result["best_epoch"]) == (1, 1, [1, 1])
+    alone = row_of(finished_ptb.folder)
+    assert (alone["epochs"], alone["epochs_asked"]) == (2, 2) and alone["best_epoch"][0] in (1, 2)
+    for metric in alone["metrics"].values():
+        assert metric["per_seed"] == [metric["mean"]] and metric["std"] == 0
     dataset = whole["dataset"]
     assert dataset["name"] == "letters"
     assert dataset["sizes"] == {"train": 360, "valid": 40, "test": 40, "vocabulary": 9}
@@ -132,8 +134,7 @@ def test_result_has_what_the_design_says(finished_ptb):
     for split in ("dev", "test"):
         for suffix in ("", "_greedy", "_sampled", "_averaged"):
             metric = result["metrics"][f"{split}_perplexity{suffix}"]
-            assert metric.keys() == {"mean", "std", "per_seed"}
-            assert metric["per_seed"] == [metric["mean"]] and metric["std"] == 0
+            assert metric.keys() == {"mean", "std", "per_seed"} and len(metric["per_seed"]) == 2
             assert 1 < metric["mean"] < 30
     assert result["wall_seconds"] >= 0
     assert result["backend"] == "cpu" and len(result["devices"]) >= 1
@@ -148,7 +149,7 @@ def test_output_says_which_data_and_settings_and_ends_with_a_table(finished_ptb)
     assert lines[2].startswith("preset: small (as asked)")
     assert f"run folder: {folder}" in outcome.out
     result = row_of(folder)
-    row = next(line for line in lines if "dynamic:3" in line and "│" in line)
+    row = next(line for line in lines if "lstm" in line and "│" in line)
     assert f"{result['metrics']['test_perplexity']['mean']:.2f}" in row
     assert f"{result['parameters']:,}" in row
     # The paper's numbers are for its corpus alone.
@@ -172,19 +173,19 @@ def test_finished_run_is_shown_and_not_trained_again(finished_ptb, command, monk
 
 
 def test_terminated_run_says_how_to_go_on_and_ends_as_if_nothing_had_happened(
-    finished_ptb, command, terminate, tmp_path
+    finished_quick, command, terminate, tmp_path
 ):
-    folder, arguments, _ = finished_ptb
-    stopped = terminate(command, PTB, *arguments, "--run-dir", tmp_path / "run")
+    folder, arguments, _ = finished_quick
+    stopped = terminate(command, quick.COMMAND, *arguments, "--run-dir", tmp_path / "run")
     assert stopped.status == 130
     last = stopped.err.splitlines()[-1]
     assert "progress is saved" in last and f"--run-dir {tmp_path / 'run'}" in last
     assert "Traceback" not in stopped.err
     assert not (tmp_path / "run" / "result.json").exists()
 
-    resumed = command(PTB, *arguments, "--run-dir", tmp_path / "run")
+    resumed = command(quick.COMMAND, *arguments, "--run-dir", tmp_path / "run")
     assert resumed.status == 0
-    assert "resuming after step 18" in resumed.out
+    assert "resuming after step 3" in resumed.out
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
     one, other = (row_of(path) for path in (folder, tmp_path / "run"))
     assert one["metrics"] == other["metrics"]
@@ -192,7 +193,8 @@ def test_terminated_run_says_how_to_go_on_and_ends_as_if_nothing_had_happened(
 
 @pytest.mark.slow
 def test_run_on_one_device_goes_on_with_several(finished_ptb, command, terminate, tmp_path):
-    folder, arguments, _ = finished_ptb
+    arguments, folder = (*finished_ptb.arguments, "--model", "dynamic:3"), tmp_path / "whole"
+    assert command(PTB, *arguments, "--run-dir", folder).status == 0
     assert terminate(command, PTB, *arguments, "--run-dir", tmp_path / "run").status == 130
     resumed = command(*(PTB, *arguments, "--run-dir", tmp_path / "run", "--devices", 2, "--parallel", "pmap"))
     assert resumed.status == 0, resumed.err
@@ -219,7 +221,18 @@ def test_released_preset_runs(command, corpus_folder, tmp_path):
     assert metrics["test_perplexity"] == metrics["test_perplexity_sampled"]
 
 
-def test_without_data_the_embedded_corpus_is_used_and_named_everywhere(command, here, monkeypatch):
+def test_without_data_the_embedded_corpus_is_used(command, here, monkeypatch):
+    trained_on = []
+    monkeypatch.setattr("experiments.train.run", lambda _, models, data, *__, **___: trained_on.append(data))
+    outcome = command(PTB, "--model", "lstm")
+    assert outcome.status == 0, outcome.err
+    assert [data.name for data in trained_on] == ["pydoc-topics"]
+    assert outcome.out.startswith("data: pydoc-topics, ") and "no PTB" in outcome.out.splitlines()[0]
+    assert "preset: small (the default)" in outcome.out
+
+
+@pytest.mark.slow
+def test_without_data_the_embedded_corpus_is_named_everywhere(command, here, monkeypatch):
     """And without --run-dir the folder names task and model, and nothing is written elsewhere.
 
     The run stays one of it where the machine has other data by now.
@@ -278,7 +291,12 @@ def test_compared_models_have_a_folder_each_and_one_result(compared_ptb, command
             np.testing.assert_allclose(metric["mean"], np.mean(metric["per_seed"], axis=0))
             np.testing.assert_allclose(metric["std"], np.std(metric["per_seed"], axis=0, ddof=1))
         assert len(set(row["metrics"]["test_perplexity"]["per_seed"])) == 2
-        assert_picture(folder / name / "plots" / "learning_curve.png")
+    pictures = {"lstm": set(), "dynamic-3": {"policy_1.png", "skips_by_word.png"}}
+    for name, of_choices in pictures.items():
+        paths = list((folder / name / "plots").iterdir())
+        assert {path.name for path in paths} == {"learning_curve.png"} | of_choices
+        for path in paths:
+            assert_picture(path)
     assert_picture(folder / "plots" / "dev_perplexity.png")
     rows = [line for line in outcome.out.splitlines() if "│" in line]
     assert sum("lstm" in line for line in rows) == sum("dynamic:3" in line for line in rows) == 1
@@ -335,12 +353,38 @@ def test_number_prediction_run(finished_numbers):
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "max_skip"), [(21, 10), (15, 14)])
 def test_number_prediction_run_of_another_length(length, max_skip, command, finished_numbers, tmp_path):
+    """The first epoch is relaxed, the second one sampled."""
     arguments = ("--length", length, "--model", f"dynamic:{max_skip}", *finished_numbers.arguments)
+    arguments += ("--relaxed-epochs", 1)
     outcome = command(NUMBERS, *arguments, "--run-dir", tmp_path / "run")
     assert outcome.status == 0, outcome.err
     check_number_prediction((tmp_path / "run", arguments, outcome), length, max_skip)
 
 
+def test_learning_rates_swept_over_are_one_run_and_each_a_row(swept_quick, command):
+    folder, arguments, outcome = swept_quick
+    rows = load(folder / "result.json")["rows"]
+    assert [row["model"] for row in rows] == ["lstm", "fixed:2"]
+    row = row_of(folder / "fixed-2")
+    assert row == rows[1] and row["seeds"] == [0, 1]
+    assert [each["value"] for each in row["sweep"]] == [{"learning_rate": rate} for rate in (0.001, 0.01)]
+    for each in row["sweep"]:
+        assert len(each["metrics"]["test_accuracy"]["per_seed"]) == 2
+        assert f"rate={each['value']['learning_rate']}" in outcome.out
+    # The best value on dev stands for the sweep.
+    best = max(row["sweep"], key=lambda each: each["metrics"]["dev_accuracy"]["mean"])
+    assert (row["selected"], row["metrics"]) == (best["value"], best["metrics"])
+    for name in ("test_accuracy_over_learning_rate.png", "learning_curve.png"):
+        assert_picture(folder / "fixed-2" / "plots" / name)
+    (dev,) = (record for record in records(folder / "fixed-2") if record["split"] == "dev")
+    assert len(dev["dev_accuracy"]) == 4
+    again = command(quick.COMMAND, *arguments, "--run-dir", folder)
+    assert again.status == 0 and again.out.count("finished already") == 2
+    other = command(quick.COMMAND, *arguments, "--learning-rate", "0.001,0.1", "--run-dir", folder)
+    assert_user_error(other, "learning_rate was [0.001, 0.01] and is now [0.001, 0.1]")
+
+
+@pytest.mark.slow
 def test_a_sweep_is_one_run_and_each_value_a_row(swept_numbers, command):
     folder, arguments, outcome = swept_numbers
     rows = load(folder / "result.json")["rows"]
@@ -386,9 +430,7 @@ def test_number_prediction_released_preset_runs(command, small_number_prediction
 # --- Runs that cannot go on ---
 
 
-def test_a_run_whose_dev_metric_is_never_a_number_has_no_result(
-    command, small_number_prediction, tmp_path, monkeypatch
-):
+def test_a_run_whose_dev_metric_is_never_a_number_has_no_result(command, tmp_path, monkeypatch):
     """It wrote the initial parameters' once."""
     evaluate = Learner.evaluate
     monkeypatch.setattr(
@@ -397,7 +439,7 @@ def test_a_run_whose_dev_metric_is_never_a_number_has_no_result(
         lambda *args, **how: {name: value * np.nan for name, value in evaluate(*args, **how).items()},
     )
     folder = tmp_path / "run"
-    outcome = command(NUMBERS, "--model", "lstm", *SMALL_NUMBERS, "--epochs", 1, "--run-dir", folder)
+    outcome = command(quick.COMMAND, "--devices", 1, "--run-dir", folder)
     assert outcome.status == 2 and "Traceback" not in outcome.err
     assert outcome.err.splitlines()[-1].startswith("error: the dev loss or metric of seed 0 is not a finite")
     assert not (folder / "result.json").exists()
@@ -435,13 +477,12 @@ def test_too_little_memory_is_one_line(needs):
     assert_user_error(execute(needs), "Out of memory", "smaller")
 
 
-def test_a_full_disk_is_one_line(command, small_number_prediction, tmp_path, monkeypatch):
+def test_a_full_disk_is_one_line(command, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl")
 
     monkeypatch.setattr(RunDir, "log", full)
-    arguments = ("--model", "lstm", *SMALL_NUMBERS, "--epochs", 1, "--run-dir", tmp_path / "run")
-    outcome = command(NUMBERS, *arguments)
+    outcome = command(quick.COMMAND, "--devices", 1, "--run-dir", tmp_path / "run")
     assert outcome.status == 2 and "Traceback" not in outcome.err
     said = "error: No space left on device (metrics.jsonl): make room, then the same command goes on"
     assert outcome.err.splitlines()[-1] == said

@@ -26,6 +26,7 @@ def copying(command, corpus_folder, tmp_path_factory):
     return folder, outcome
 
 
+@pytest.mark.slow
 def test_a_model_that_copies_is_trained_explained_and_writes(command, copying):
     folder, outcome = copying
     assert "dynamic:4" in outcome.out and row_of(folder)["copy"] == "expected"
@@ -54,6 +55,7 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(
         assert (max(jax.tree.leaves(moved)) > 1e-4) == learns
 
 
+@pytest.mark.slow
 def test_there_is_nothing_to_exchange_where_no_choice_enters(command, corpus_folder, tmp_path, copying):
     folder, _ = copying
     shutil.copytree(folder, tmp_path / "run")
@@ -67,6 +69,7 @@ def test_there_is_nothing_to_exchange_where_no_choice_enters(command, corpus_fol
     assert "No choice to exchange: whatever dynamic:4 chooses, it says the same." in text
 
 
+@pytest.mark.slow
 def test_probabilities_by_which_words_are_copied_are_exchanged(command, corpus_folder, copying):
     folder, _ = copying
     flags = ("--run-dir", folder, "--data", corpus_folder, "--rows", 4, "--steps", 60, "--split", "train")
@@ -104,6 +107,7 @@ def test_hard_choices_go_on_from_expected_ones(command, corpus_folder, tmp_path,
     assert row["test_perplexity_sampled"]["mean"] > 1  # λ is 0, but the choice says what is copied
 
 
+@pytest.mark.slow
 def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(command, corpus_folder, tmp_path, copying):
     folder = tmp_path / "histogram"
     arguments = ("--data", corpus_folder, *FAR, *SMALL_PTB, "--control", "histogram")
@@ -115,6 +119,16 @@ def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(command, corpus_
     # Nothing of the other run is asked for again.
     explained = command(PTB, "explain", "--run-dir", folder, "--text", "a b c")
     assert explained.status == 0, explained.err
+
+
+def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb):
+    folder = compared_ptb.folder / "dynamic-3"
+    given = {"control": "histogram", "control_of": str(folder), "num_layers": 1}
+    found = PTBExperiment(resolve(PTB.settings, ptb.PRESETS, "small", given).settings)
+    shares = row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]
+    assert len(set(shares)) > 1
+    np.testing.assert_allclose(found.settings.agent.rates, shares, atol=1e-6)
+    np.testing.assert_allclose(found.skip("dynamic:3").rates, shares, atol=1e-6)
 
 
 @pytest.mark.slow

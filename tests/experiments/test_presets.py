@@ -1,10 +1,14 @@
 """Presets: what the released code does, what the papers say, and that it reaches what is trained."""
 
+import functools
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from marks import and_slow
 
 from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
@@ -53,11 +57,13 @@ def build(experiment, data, model):
     return learner, experiment.fit_settings(model, learner)
 
 
+@functools.cache
 def build_ptb(preset, model="dynamic:5", **flags):
     """Learner and fit settings of a preset, small enough to be initialised here."""
     return build(PTB(resolved(ptb.COMMAND, preset, **dict(features=40) | flags)), letters(), model)
 
 
+@functools.cache
 def build_numbers(preset, model="dynamic:10", **flags):
     data = NumberPredictionData(
         "number_prediction/length_11",
@@ -71,6 +77,7 @@ def build_numbers(preset, model="dynamic:10", **flags):
 BUILDERS = {"ptb": build_ptb, "number_prediction": build_numbers}
 
 
+@functools.cache
 def model_of(learner):
     return learner.model(learner.init(jax.random.key(0)))
 
@@ -153,7 +160,8 @@ def test_precision_reaches_every_product_and_no_parameter(experiment):
         ({"precision": "f32"}, "float32"),
         ({"precision": "bf16"}, "bfloat16"),
     ):
-        model = model_of(BUILDERS[experiment]("paper", **precision)[0])
+        learner, _ = BUILDERS[experiment]("paper", **precision)
+        model = learner.model(learner.abstract_params())
         for part in (model.softmax, *(layer.cell for layer in model.stack.layers)):
             assert jax.numpy.dtype(part.dtype) == dtype
         assert {str(leaf.dtype) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {"float32"}
@@ -180,10 +188,15 @@ def test_released_settings_reach_what_is_trained(experiment):
 
 @pytest.mark.parametrize(("experiment", "units"), [("ptb", 200), ("number_prediction", 10)])
 def test_released_agent_starts_from_a_normal_distribution(experiment, units):
-    cell = cells_of(BUILDERS[experiment]("released", features=100)[0])[-1]
-    agent = cell.agent
+    learner, _ = BUILDERS[experiment]("released", features=100)
+
+    @jax.jit  # what is drawn of the rest is not computed
+    def agent_of(key):
+        return nnx.state(learner.model(learner.init(key)).stack.layers[-1].cell.agent)
+
+    agent = agent_of(jax.random.key(0))
     assert agent.w_h.shape == (100, units)
-    assert agent.w_out.shape == (units, cell.skip.max_skip)
+    assert agent.w_out.shape == (units, learner.skips[-1].max_skip)
     weights = np.concatenate([np.ravel(agent.w_h[...]), np.ravel(agent.w_x[...]), np.ravel(agent.w_out[...])])
     # The standard error of a standard deviation of n draws is σ / √(2n); 5 of them, and of the mean's.
     assert abs(weights.std() - 0.3) < 5 * 0.3 / np.sqrt(2 * weights.size)
@@ -368,15 +381,25 @@ def test_flags_win_over_the_preset():
     assert found.dropout == ptb_settings("paper").dropout
 
 
-@pytest.mark.parametrize("model", ["lstm", "fixed:10", "attention:10", "dynamic:10"])
-@pytest.mark.parametrize("preset", number_prediction.PRESETS)
+@pytest.mark.parametrize(
+    ("preset", "model"),
+    and_slow(
+        itertools.product(number_prediction.PRESETS, ("lstm", "fixed:10", "attention:10", "dynamic:10")),
+        lambda preset, model: preset == "paper" or model == "dynamic:10",
+    ),
+)
 def test_every_number_prediction_preset_builds_every_model(preset, model):
     learner, _ = build_numbers(preset, model)
     assert learner.skips[0].has_agent == (model in ("attention:10", "dynamic:10"))
 
 
-@pytest.mark.parametrize("model", ["lstm", "fixed:5", "attention:5", "dynamic:5"])
-@pytest.mark.parametrize("preset", ptb.PRESETS)
+@pytest.mark.parametrize(
+    ("preset", "model"),
+    and_slow(
+        itertools.product(ptb.PRESETS, ("lstm", "fixed:5", "attention:5", "dynamic:5")),
+        lambda preset, model: preset == "small" or model == "dynamic:5",
+    ),
+)
 def test_every_ptb_preset_builds_every_model(preset, model):
     learner, _ = build_ptb(preset, model)
     assert learner.skips[-1].has_agent == (model in ("attention:5", "dynamic:5"))

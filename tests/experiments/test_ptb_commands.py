@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import SMALL_PTB, assert_user_error, row_of
+from compiled import compiled
 
 from dynskip_jax.analysis import reading
 from dynskip_jax.data import Vocabulary
@@ -20,7 +21,7 @@ from experiments.ptb_experiment import PTB as PTBExperiment
 from experiments.run import VOCABULARY
 
 PTB = ptb.COMMAND
-TEXT = "a b b c h"
+TEXT = "a b b c h"  # other texts are as long: a length is compiled once
 
 
 @pytest.fixture
@@ -30,16 +31,27 @@ def compared(compared_ptb, tmp_path):
     return tmp_path / "compared"
 
 
-def test_explain_prints_what_the_models_say(command, compared):
-    outcome = command(PTB, "explain", "--run-dir", compared, "--text", TEXT, "--of-seed", 1)
+@pytest.fixture(scope="module")
+def explained(command, compared_ptb, tmp_path_factory):
+    """A copy of the comparison of which a text was explained, and what that said and wrote."""
+    compared = tmp_path_factory.mktemp("explained") / "compared"
+    shutil.copytree(compared_ptb.folder, compared)
+    page = compared / "page.html"
+    arguments = ("explain", "--run-dir", compared, "--text", TEXT, "--of-seed", 1, "--html", page)
+    outcome = command(PTB, *arguments)
     assert outcome.status == 0, outcome.err
+    return compared, arguments, outcome
+
+
+def test_explain_prints_what_the_models_say(explained):
+    compared, _, outcome = explained
     models = trained.load_all(compared, 1)
     first = models["lstm"]
     tokens, words = first.experiment.encode(first.vocabulary, TEXT)
     assert words == ["<eos>", *TEXT.split()]
     for name, found in models.items():
         # The oracle: one call of the model on the text, and a softmax in float64.
-        output = found.model(jnp.asarray(tokens)[None], deterministic=True)
+        output = compiled(found.model)(jnp.asarray(tokens)[None], deterministic=True)
         logits = np.asarray(output.logits[0], float)
         probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         best = probabilities[-1].argmax()
@@ -56,27 +68,25 @@ def test_explain_prints_what_the_models_say(command, compared):
 
 
 def test_unknown_words_are_named(command, compared, tmp_path):
-    outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a zebra")
+    outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a b b c zebra")
     assert outcome.status == 2 and "zebra" in outcome.err
     # In a vocabulary that has <unk>, they are read as that.
     folder = tmp_path / "unk"
     shutil.copytree(compared / "lstm", folder)
     file = folder / VOCABULARY
     file.write_text(file.read_text().replace('"h"', '"<unk>"'))
-    outcome = command(PTB, "explain", "--run-dir", folder, "--text", "a zebra")
+    outcome = command(PTB, "explain", "--run-dir", folder, "--text", "a b b c zebra")
     assert outcome.status == 0, outcome.err
     assert "zebra: read as <unk>" in outcome.out
 
 
-def test_a_page_of_html_has_what_the_pictures_have(command, compared, tmp_path):
-    page = tmp_path / "page.html"
-    arguments = ("explain", "--run-dir", compared, "--text", TEXT, "--html", page)
-    outcome = command(PTB, *arguments)
-    assert outcome.status == 0, outcome.err
+def test_a_page_of_html_has_what_the_pictures_have(command, explained):
+    compared, arguments, _ = explained
+    page = compared / "page.html"
     (data,) = re.findall(r'<script type="application/json">(.*)</script>', page.read_text())
-    rows, found = json.loads(data)["rows"], trained.load(compared, "dynamic:3", 0)
+    rows, found = json.loads(data)["rows"], trained.load(compared, "dynamic:3", 1)
     tokens, words = found.experiment.encode(found.vocabulary, TEXT)
-    output = found.model(jnp.asarray(tokens)[None], policy=found.policy, deterministic=True)
+    output = compiled(found.model)(jnp.asarray(tokens)[None], policy=found.policy, deterministic=True)
     assert [row["reached"] for row in rows] == output.decisions[-1].action[0].tolist()
     for t, (row, entropy) in enumerate(zip(rows, output.decisions[-1].entropy[0], strict=True)):
         weights = np.array([weight for _, weight in row["k"]])
@@ -88,9 +98,9 @@ def test_a_page_of_html_has_what_the_pictures_have(command, compared, tmp_path):
 
 
 def test_text_as_typed_is_read_as_the_corpus_writes_it(command, compared):
-    outcome = command(PTB, "explain", "--run-dir", compared, "--as-typed", "--text", "A b, B (c)!")
+    outcome = command(PTB, "explain", "--run-dir", compared, "--as-typed", "--text", "A b, B (c) H!")
     assert outcome.status == 0, outcome.err
-    assert outcome.out.startswith("read as the data writes it: a b b c\n")
+    assert outcome.out.startswith("read as the data writes it: a b b c h\n")
 
 
 @pytest.mark.parametrize(
@@ -110,12 +120,12 @@ def test_models_that_are_not_finished_are_named_and_unknown_words_once(command, 
     for name in ("lstm", "dynamic-3"):
         file = compared / name / VOCABULARY
         file.write_text(file.read_text().replace('"h"', '"<unk>"'))
-    outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a zebra b zebra")
+    outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a zebra b zebra c")
     assert outcome.status == 0, outcome.err
     assert outcome.out.count("not know") == 1
     assert "lstm, dynamic:3 do not know zebra: read as <unk> (--as-typed" in outcome.out
     (compared / "dynamic-3" / "result.json").unlink()
-    outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a b")
+    outcome = command(PTB, "explain", "--run-dir", compared, "--text", TEXT)
     assert outcome.status == 0, outcome.err
     assert "dynamic:3: not finished, after 1 epochs, left out" in outcome.out
 
@@ -125,8 +135,10 @@ def test_texts_in_other_scripts_have_pictures_of_their_own(compared):
     assert len(names) == 4
 
 
-def test_generate_writes_words_of_the_vocabulary(command, compared):
-    arguments = ("generate", "--run-dir", compared, "--words", 30, "--text", "a b")
+@pytest.mark.parametrize("model", ["lstm", pytest.param("dynamic:3", marks=pytest.mark.slow)])
+def test_generate_writes_words_of_the_vocabulary(model, command, compared_ptb):
+    arguments = ("generate", "--run-dir", compared_ptb.folder, "--model", model)
+    arguments += ("--words", 30, "--text", "a b")
     outcomes = [command(PTB, *arguments, "--key", key) for key in (1, 1, 2)]
     assert all(outcome.status == 0 for outcome in outcomes)
     assert outcomes[0].out == outcomes[1].out != outcomes[2].out
@@ -148,12 +160,13 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared):
     found = trained.load(compared, "lstm")
     prompt = jnp.array([0])
 
-    def probabilities(tokens):
-        read = reading.read_tokens(found.model, jnp.asarray(tokens), jax.random.key(0))
-        return np.exp(np.asarray(read.log_probs[-1], float))
+    @jax.jit
+    def log_probs(texts):
+        return jax.vmap(lambda t: reading.read_tokens(found.model, t, jax.random.key(0)).log_probs[-1])(texts)
 
-    first = probabilities([0])
-    second = sum(p * probabilities([0, word]) for word, p in enumerate(first))
+    (first,) = np.exp(np.asarray(log_probs(np.array([[0]])), float))
+    pairs = np.array([[0, word] for word in range(len(first))])
+    second = first @ np.exp(np.asarray(log_probs(pairs), float))
     draw = jax.jit(jax.vmap(lambda key: reading.generate(found.model, prompt, 2, key)[0]))
     texts = np.asarray(draw(jax.random.split(jax.random.key(3), 4000)))
     for column, expected in ((0, first), (1, second)):

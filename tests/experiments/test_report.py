@@ -51,7 +51,7 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     for values in (lstm, dynamic):
         assert f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" in outcome.out
     rows = [row for row in table_of(tmp_path / "t.csv") if row["metric"] == "test_perplexity"]
-    assert [row["model"] for row in rows] == ["compared: lstm", "compared: dynamic:3", "run: dynamic:3"]
+    assert [row["model"] for row in rows] == ["compared: lstm", "compared: dynamic:3", "run: lstm"]
     assert [row["seeds"] for row in rows] == ["2", "2", "1"]
     assert [row["difference_pairs"] for row in rows] == ["", "2", "1"]
     wanted = stats.ttest_rel(dynamic, lstm).confidence_interval(0.95)
@@ -128,14 +128,14 @@ def test_what_a_row_says_beside_its_model_is_its_label(monkeypatch):
 
 
 def test_every_value_of_a_sweep_is_a_row_and_other_data_have_a_baseline_of_their_own(
-    swept_numbers, finished_ptb, command, tmp_path
+    swept_quick, finished_ptb, command, tmp_path
 ):
-    folders = (finished_ptb.folder, swept_numbers.folder)
+    folders = (finished_ptb.folder, swept_quick.folder)
     outcome = command(report.main, *folders, "--csv", tmp_path / "t.csv")
     assert outcome.status == 0, outcome.err
     rows = [row for row in table_of(tmp_path / "t.csv") if row["metric"] == "test_accuracy"]
-    assert len(rows) == 5 and rows[2]["model"] == "swept: dynamic:10, λ=0.1, K=10"
-    assert [row["difference_pairs"] for row in rows] == ["", "2", "2", "2", "2"]
+    assert len(rows) == 4 and rows[3]["model"] == "swept: fixed:2, rate=0.01"
+    assert [row["difference_pairs"] for row in rows] == ["", "2", "2", "2"]
     assert "points" in outcome.out
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_result_is_left_out(damage, finished_ptb, compared_ptb, comman
     outcome = command(report.main, tmp_path / "damaged", compared_ptb.folder)
     assert outcome.status == 0, outcome.err
     (note,) = [line for line in outcome.out.splitlines() if line.endswith("left out")]
-    assert note.startswith("damaged: dynamic:3: ") and "result.json" in note
+    assert note.startswith("damaged: lstm: ") and "result.json" in note
     assert "compared: lstm" in outcome.out
 
 
@@ -192,7 +192,7 @@ def test_a_folder_written_before_there_were_rows(finished_ptb, command, tmp_path
     (row,) = result.pop("rows")
     (folder / "result.json").write_text(json.dumps({**result, **row}))
     outcomes = [command(report.main, path).out for path in (folder, finished_ptb.folder)]
-    assert outcomes[0] == outcomes[1] and "dynamic:3" in outcomes[0]
+    assert outcomes[0] == outcomes[1] and "lstm" in outcomes[0]
 
 
 def test_event_files(compared_ptb, command, tmp_path, monkeypatch):

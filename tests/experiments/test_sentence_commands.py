@@ -9,6 +9,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from commands import row_of
 
 from benchmarks import reading
 from dynskip_jax.data import Vocabulary
@@ -56,32 +57,54 @@ def imdb_folder(tmp_path_factory):
     return folder
 
 
+OF_SKIPPERS = (
+    *("--read-steps", 2, "--max-jump", 3, "--update-bias", -1, "--update-cost", 0.01),
+    *("--batch-size", 8, "--max-length", 6),
+)
+
+
+@pytest.fixture(scope="module")
+def skipper(command, imdb_folder, tmp_path_factory):
+    """Skip RNN."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    arguments = ("--data", imdb_folder, "--model", "skip_rnn", *SMALL, *OF_SKIPPERS)
+    return folder, run(command, imdb, *arguments, "--run-dir", folder)
+
+
 @pytest.fixture(scope="module")
 def skippers(command, imdb_folder, tmp_path_factory):
     """Skip RNN and LSTM-Jump, compared."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    jumps = ("--read-steps", 2, "--max-jump", 3, "--update-bias", -1, "--update-cost", 0.01)
-    arguments = ("--data", imdb_folder, "--compare", "skip_rnn,lstm_jump", *SMALL, *jumps)
-    more = ("--batch-size", 8, "--max-length", 6, "--run-dir", folder)
-    return folder, run(command, imdb, *arguments, *more)
+    arguments = ("--data", imdb_folder, "--compare", "skip_rnn,lstm_jump", *SMALL, *OF_SKIPPERS)
+    return folder, run(command, imdb, *arguments, "--run-dir", folder)
 
 
-def test_skippers_are_compared_by_what_they_read(skippers):
-    folder, outcome = skippers
+def test_a_skipper_is_scored_by_what_it_reads_too(skipper):
+    folder, outcome = skipper
     assert "words read" in outcome.out and "paper: Skip LSTM" in outcome.out
     assert "pretrained word vectors" in outcome.out and "texts cropped: " in outcome.out
+    metrics = row_of(folder)["metrics"]
+    assert 0 < metrics["test_share_read"]["mean"] < 1
+    assert 0 <= metrics["test_accuracy"]["mean"] <= 1
+    learner = load(folder).learner
+    assert (learner.objective.update_cost, learner.skips[0].update_bias) == (0.01, -1)
+
+
+@pytest.mark.slow
+def test_skippers_are_compared_by_what_they_read(skippers):
+    folder, _ = skippers
     for row in json.loads((folder / "result.json").read_text())["rows"]:
         assert 0 < row["metrics"]["test_share_read"]["mean"] < 1
         assert 0 <= row["metrics"]["test_accuracy"]["mean"] <= 1
-    trained = load(folder, "skip_rnn")
-    assert trained.learner.objective.update_cost == 0.01
-    assert trained.learner.skips[0].update_bias == -1
     jump = load(folder, "lstm_jump").learner
     assert (jump.skips[0].max_jump, jump.skips[0].read_steps) == (3, 2)
 
 
-def test_what_really_skips_says_the_same_and_is_timed(skippers, imdb_folder, monkeypatch, tmp_path, capsys):
-    folder, _ = skippers
+@pytest.mark.parametrize("runs", ["skipper", pytest.param("skippers", marks=pytest.mark.slow)])
+def test_what_really_skips_says_the_same_and_is_timed(
+    runs, request, imdb_folder, monkeypatch, tmp_path, capsys
+):
+    folder, _ = request.getfixturevalue(runs)
     given = ["--run-dir", folder, "--data", imdb_folder, "--texts", 3, "--rounds", 2, "--out", tmp_path]
     monkeypatch.setattr("sys.argv", ["reading", *map(str, given)])
     reading.main()
@@ -91,8 +114,8 @@ def test_what_really_skips_says_the_same_and_is_timed(skippers, imdb_folder, mon
     assert "words read" in (tmp_path / "reading.md").read_text()
 
 
-def test_reviews_are_predicted_line_by_line(command, skippers):
-    folder, _ = skippers
+def test_reviews_are_predicted_line_by_line(command, skipper):
+    folder, _ = skipper
     long = "a film " * 5000
     lines = predict(command, imdb, folder, f"A great film!\n\n<br />\n{long}\nunheard-of words\n")
     assert [line.split("  ")[0] in reviews.LABELS for line in lines] == [True, False, False, True, True]
@@ -103,6 +126,7 @@ def test_reviews_are_predicted_line_by_line(command, skippers):
     assert lines[3] == predict(command, imdb, folder, "a film a film a film and more\n")[0]
 
 
+@pytest.mark.slow
 def test_what_was_read_is_drawn(command, skippers):
     folder, _ = skippers
     outcome = run(command, imdb, "explain", "--run-dir", folder, "--text", "It was a great film, unseen")
@@ -112,8 +136,8 @@ def test_what_was_read_is_drawn(command, skippers):
     assert outcome.out.count("not know ,: read as <unk>") == 1
 
 
-def test_input_that_is_not_text_is_one_line(command, skippers, tmp_path):
-    folder, _ = skippers
+def test_input_that_is_not_text_is_one_line(command, skipper, tmp_path):
+    folder, _ = skipper
     (tmp_path / "texts").write_bytes(b"a film\ncaf\xe9\n")
     arguments = ("predict", "--run-dir", folder, "--input", tmp_path / "texts")
     outcome = command(partial(main, imdb.COMMAND), *arguments)
@@ -248,7 +272,8 @@ def test_presets_name_settings_and_build_what_they_say(experiment):
             given["embeddings"] = "vectors.txt"
         settings = resolve(command.settings, command.presets, preset, given).settings
         made = imported(command.experiment)(settings)
-        for model in ("lstm", "dynamic:3", "skip_rnn", "lstm_jump", "attention:3"):
+        models = ("lstm", "dynamic:3", "skip_rnn", "lstm_jump", "attention:3")
+        for model in models if preset == command.default_preset({}) else models[1:2]:
             learner = made.learner(model, None, vocabulary)
             assert made.fit_settings(model, learner).epochs == settings.training.epochs
             assert len(learner.skips) == settings.model.num_layers * (1 + settings.model.bidirectional)

@@ -75,4 +75,4 @@ def test_a_text_that_standard_output_lacks_is_explained(finished_ptb, tmp_path):
     arguments = ("explain", "--run-dir", tmp_path / "run", "--text", "a é b")
     done = shell("", "-m", "experiments.ptb", *arguments, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"dynamic:3 does not know ?: read as <unk>" in done.stdout
+    assert b"lstm does not know ?: read as <unk>" in done.stdout

@@ -64,8 +64,15 @@ def test_the_paper_of_skips_over_depth():
     assert learner.task.score == "accuracy" and learner.monitor == "dev_accuracy"
 
 
-@pytest.mark.parametrize("name, preset", [("conll2003", "small"), ("conll2003", "ncrfpp"), ("pos", "small"),
-                                          ("pos", "deep")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("conll2003", "small"),
+        ("conll2003", "ncrfpp"),
+        ("pos", "small"),
+        pytest.param("pos", "deep", marks=pytest.mark.slow),
+    ],
+)
 def test_other_presets_make_models(name, preset):
     learner, model = model_of(experiment_of(name, preset))
     assert learner.task.is_of_steps and len(model.stack.layers) in (2, 14)

@@ -6,10 +6,10 @@ import json
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from commands import COMMANDS, assert_picture, assert_user_error, load, row_of, snapshot
+from compiled import compiled
 
 import experiments
 from dynskip_jax.errors import UserError
@@ -17,6 +17,11 @@ from experiments import conll2003, number_prediction_experiment, trained
 
 NUMBERS, PTB = COMMANDS["number_prediction"], COMMANDS["ptb"]
 LINE = "3 1 4 1 5 9 2 6 5 3 4"  # the last digit says that the answer stands at position 4: 5
+
+
+def called(found, inputs):
+    """What one call of a loaded model gives."""
+    return compiled(found.model)(inputs, policy=found.policy, rngs=jax.random.key(0))
 
 
 def metric_of(folder, name):
@@ -38,7 +43,7 @@ def test_a_loaded_model_has_the_score_of_result_json(finished_numbers, numbers):
     digits, answers = numbers.splits["test"]
     for seed in (0, 1):
         found = experiments.load(folder, seed=seed)
-        logits = found.model(jnp.asarray(digits), policy=found.policy, rngs=jax.random.key(0)).logits
+        logits = called(found, digits).logits
         accuracy = float(np.mean(np.asarray(logits).argmax(axis=1) == answers))
         assert accuracy == pytest.approx(metric_of(folder, "test_accuracy")[seed])
         assert (found.seed, found.name, found.vocabulary) == (seed, "dynamic:10", None)
@@ -51,7 +56,7 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
         found = trained.load(compared_ptb.folder, model, 1)
         words = (corpus_folder / "test.txt").read_text().replace("\n", " <eos> ").split()
         tokens = found.vocabulary.encode(["<eos>", *words])
-        out = found.model(jnp.asarray(tokens)[None, :-1], policy=found.policy, rngs=jax.random.key(0))
+        out = called(found, np.asarray(tokens)[None, :-1])
         logits = np.asarray(out.logits[0], float)
         log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
         nll = -log_probs[np.arange(len(words)), tokens[1:]].mean()
@@ -80,12 +85,12 @@ def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
 def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, numbers):
     """Also where the selected value is not the first: λ and K are the policy's."""
     folder = swept_numbers.folder / "dynamic-10"
-    result, digits = row_of(folder), jnp.asarray(numbers.splits["test"][0])
+    result, digits = row_of(folder), numbers.splits["test"][0]
     found = trained.load(swept_numbers.folder, "dynamic:10", 1)
     selected = result["selected"]
     assert float(found.policy.mix) == pytest.approx(selected["mix"])
     assert np.asarray(found.policy.mask).tolist() == [k <= selected["max_skip"] for k in range(1, 11)]
-    out = found.model(digits, policy=found.policy, rngs=jax.random.key(0))
+    out = called(found, digits)
     accuracy = np.mean(np.asarray(out.logits).argmax(axis=1) == numbers.splits["test"][1])
     assert accuracy == pytest.approx(metric_of(folder, "test_accuracy")[1])
     assert int(out.decisions[0].action.max()) <= selected["max_skip"]
@@ -137,8 +142,8 @@ def test_a_name_that_experiments_do_not_have():
 def expected_lines(finished, lines, seed=0):
     """What `predict` should print, from one call of the model."""
     found = trained.load(finished.folder, seed=seed)
-    digits = jnp.asarray([[int(word) for word in line.split()] for line in lines])
-    logits = np.asarray(found.model(digits, policy=found.policy, rngs=jax.random.key(0)).logits, float)
+    digits = np.array([[int(word) for word in line.split()] for line in lines])
+    logits = np.asarray(called(found, digits).logits, float)
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     return [f"{row.argmax()}  ({row.max():.3f})" for row in probabilities]
 
@@ -207,8 +212,7 @@ def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbe
 
     found = trained.load(folder, seed=1)
     reading = found.experiment.read(found, LINE)
-    digits = jnp.asarray([[int(word) for word in LINE.split()]])
-    out = found.model(digits, policy=found.policy, rngs=jax.random.key(0))
+    out = called(found, np.array([[int(word) for word in LINE.split()]]))
     assert reading.skips == np.asarray(out.decisions[0].action[0]).tolist()
     assert (reading.words, reading.unknown) == (LINE.split(), [])
     assert reading.probabilities[:-1] == pytest.approx([float("nan")] * 10, nan_ok=True)

@@ -30,7 +30,8 @@ class State(NamedTuple):
     step: jax.Array
 
 
-def make_state(seed: int = 0) -> State:
+@jax.jit
+def make_trained(seed):
     key = jax.random.key(seed)
     params = {
         "kernel": jax.random.normal(key, (64, 100)),
@@ -39,8 +40,13 @@ def make_state(seed: int = 0) -> State:
     }
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
     updates, opt_state = optimizer.update(params, optimizer.init(params))
+    return updates, opt_state, jax.random.split(key, 4)
+
+
+def make_state(seed: int = 0) -> State:
+    updates, opt_state, keys = make_trained(seed)
     odd = jnp.array([-0.0, 0.0, np.nan, np.inf, 1e-45], jnp.float32)
-    return State(updates, odd, opt_state, jax.random.split(key, 4), jnp.int32(7))
+    return State(updates, odd, opt_state, keys, jnp.int32(7))
 
 
 def assert_identical(actual, expected):
@@ -57,13 +63,20 @@ def abstract(tree):
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
 
-@pytest.fixture
-def two(tmp_path):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
     """A folder with the checkpoints 6 and 7."""
-    with Checkpoints(tmp_path / "c") as checkpoints:
+    folder = tmp_path_factory.mktemp("saved") / "c"
+    with Checkpoints(folder) as checkpoints:
         checkpoints.save(6, make_state(6), {"epoch": 6})
         checkpoints.save(7, make_state(7), {"epoch": 7})
-    return tmp_path / "c"
+    return folder
+
+
+@pytest.fixture
+def two(saved, tmp_path):
+    """A copy of that folder, to be harmed."""
+    return shutil.copytree(saved, tmp_path / "c")
 
 
 @pytest.mark.parametrize("like", [lambda s: s, abstract], ids=["arrays", "shapes"])

@@ -1,0 +1,92 @@
+"""An experiment whose step compiles in milliseconds: for tests of everything around what is computed.
+
+It classifies digits by a linear layer, which begins with zeros. No model has a skip over time.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.data import Examples
+from dynskip_jax.settings import setting
+from dynskip_jax.tasks import ExampleTask, Forward
+from experiments.command_line import Command
+from experiments.experiment import Experiment
+from experiments.settings import Data, Settings
+from experiments.text import EXPLAIN, PREDICT
+
+
+@dataclasses.dataclass(frozen=True)
+class Digits:
+    splits: dict
+    sizes: dict
+    fingerprint: str = "made with 0"
+    name: str = "digits"
+    source: str = "made up"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuickData(Data):
+    """What is read."""
+
+    length: int = setting(4, "How many digits there are.", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuickSettings(Settings):
+    data: QuickData = dataclasses.field(default_factory=QuickData)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoStack:
+    """Stands in for a `SkipStack` of one layer that never chooses."""
+
+    skips: tuple = (F.Previous(),)
+    reverse: tuple = (False,)
+    both_ways: tuple = (False,)
+
+
+class Linear(nnx.Module):
+    def __init__(self, length):
+        self.stack = NoStack()
+        self.weights = nnx.Param(jnp.zeros((length, 10, 3)))
+
+    def __call__(self, digits):
+        return jnp.einsum("btd,tdc->bc", jax.nn.one_hot(digits, 10), self.weights[...])
+
+
+class ClassOfDigits(ExampleTask):
+    def forward(self, model, batch, carry, **how):
+        none = jnp.zeros(batch.inputs.shape)
+        decision = F.Decision(jnp.ones(batch.inputs.shape, jnp.int32), none, none)
+        return Forward(jax.nn.log_softmax(model(batch.inputs)), (decision,))
+
+
+class Quick(Experiment):
+    columns = {"test_accuracy": ("test accuracy", ".2%")}  # noqa: RUF012
+    curves = ("dev_accuracy",)
+
+    def load_data(self):
+        rng, splits = np.random.default_rng(0), {}
+        for split, size in (("train", 60), ("dev", 20), ("test", 20)):
+            digits = rng.integers(10, size=(size, self.settings.data.length)).astype(np.int32)
+            splits[split] = Examples(digits, digits[:, 0] % 3)
+        return Digits(splits, {name: len(split) for name, split in splits.items()})
+
+    def task(self, model, data, vocabulary):
+        splits = {} if data is None else data.splits
+        length, batch_size = self.settings.data.length, self.settings.training.batch_size
+        return ClassOfDigits(splits, lambda rngs: Linear(length), batch_size=batch_size)
+
+    def encode(self, vocabulary, text):
+        return np.array([int(word) for word in text.split()], np.int32), text.split()
+
+
+COMMAND = Quick.command = Command(
+    *("quick", __doc__, QuickSettings, {"small": {}}, "lstm", "quick:Quick", lambda given: "small"),
+    {"predict": PREDICT, "explain": EXPLAIN},
+)
