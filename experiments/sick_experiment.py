@@ -88,7 +88,7 @@ class SICK(SentenceExperiment):
         return f"{float(predicted):.2f}"
 
     def read(self, trained: Trained, text: str) -> TextReading:
-        """See `Experiment`; a choice of the second sentence that reaches into the first leads before the text."""
+        """See `Experiment`; a choice that reaches into the other sentence is shown as one before the text."""
         reading = super().read(trained, text)
         first = int((self.encode(trained.vocabulary, text)[0]["sentences"] == 0).sum())
         before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
