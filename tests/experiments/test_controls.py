@@ -96,7 +96,8 @@ def test_probabilities_by_which_words_are_copied_are_exchanged(command, corpus_f
 
 
 @pytest.mark.slow
-def test_hard_choices_go_on_from_expected_ones(command, corpus_folder, tmp_path, copying):
+def test_hard_choices_go_on_from_expected_ones(command, corpus_folder, tmp_path, copying, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # the label in one line
     hard = (*FAR[:-1], "chosen", "--mix", 0, "--rl-coef", 0, "--stride", 2, "--zoneout", "0.1,0.2")
     arguments = ("--data", corpus_folder, *hard, *SMALL_PTB, "--start-from", copying[0])
     outcome = command(PTB, *arguments, "--run-dir", tmp_path / "run")
