@@ -1,5 +1,6 @@
 """Small models, and learners of them, that tests of training share."""
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,6 +136,22 @@ def language_modelling(
 
     sizes = dict(batch_size=batch_size, num_steps=num_steps)
     return learner(LanguageModelling(corpus, make_model, **sizes | (task or {})), seeds, **options)
+
+
+def drawn_params(learner: Learner, seed: int = 0, scale: float = 0.8) -> Any:
+    """One model's parameters, uniform in [-scale, scale]: drawn by NumPy, which compiles nothing."""
+
+    def draw(path: Any, leaf: Any) -> jax.Array:
+        """Draw a leaf by its name, so that models with equal parts have them with equal weights."""
+        rng = np.random.default_rng([seed, zlib.crc32(jax.tree_util.keystr(path).encode())])
+        return jnp.asarray(rng.uniform(-scale, scale, leaf.shape), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, learner.abstract_params())
+
+
+def together(*models: Any) -> Any:
+    """Parameters of several models as those of models trained together."""
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *models)
 
 
 def one_seed(params: Any) -> Any:

@@ -215,7 +215,12 @@ def test_long_texts_are_broken_into_rows(tmp_path, figures):
 
 
 @pytest.mark.parametrize(
-    "words", [WORDS * 4, ["incomprehensibilities"] * 20, ["x" * 80, "$", "$a$", "\n"] * 5]
+    "words",
+    [
+        pytest.param(WORDS * 4, marks=pytest.mark.slow),
+        pytest.param(["incomprehensibilities"] * 20, marks=pytest.mark.slow),
+        ["x" * 80, "$", "$a$", "\n"] * 5,
+    ],
 )
 def test_nothing_is_cut_off_or_overlaps(tmp_path, figures, words):
     skips = [(7 * t) % 6 for t in range(len(words))]

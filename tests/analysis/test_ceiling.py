@@ -71,6 +71,7 @@ def test_what_the_agent_gains_is_told_from_what_a_probe_does():
     assert all(f"{result.own.mean:+.4f}" in said[name] for name, result in found.items())
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_probe():
     losses, taken, seen, _ = table()
     one, same = (ceiling(losses, taken, {"all": seen[:, 1:]}) for _ in range(2))

@@ -21,25 +21,40 @@ SKIPS = {
 }
 
 
-@pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name in ("masked", "carried", "content")))
+def drawn(make):
+    """Make a module whose parameters NumPy draws."""
+    graphdef, params, others = nnx.split(nnx.eval_shape(make), nnx.Param, ...)
+    assert not jax.tree.leaves(others)
+    rng = np.random.default_rng(0)
+    values = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(-1, 1, leaf.shape), leaf.dtype), params)
+    return nnx.merge(graphdef, values, others)
+
+
+@pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name in ("masked", "content")))
 def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
-    stack = SkipStack(3, 5, [SKIPS[name]], bidirectional=True, rngs=nnx.Rngs(0))
+    stack = drawn(lambda: SkipStack(3, 5, [SKIPS[name]], bidirectional=True, rngs=nnx.Rngs(0)))
     policy = F.Policy("greedy", mask=jnp.array([True, True, False, True]))
-    x = jax.random.normal(jax.random.key(1), (1, 9, 3))
-    output = stack(x, policy=policy, rngs=jax.random.key(2))
-    for layer, reverse in enumerate(stack.reverse):
-        observation = jax.tree.map(lambda leaf: leaf[0], output.observations[layer])
-        found = distribution(stack.layers[layer].cell, observation, policy, reverse=reverse)
-        decision = output.decisions[layer]
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 9, 3)), jnp.float32)
+
+    @nnx.jit
+    def read(stack):
+        output = stack(x, policy=policy, rngs=jax.random.key(2))
+        found = []
+        for layer, reverse in enumerate(stack.reverse):
+            observation = jax.tree.map(lambda leaf: leaf[0], output.observations[layer])
+            found.append(distribution(stack.layers[layer].cell, observation, policy, reverse=reverse))
+        return found, output.decisions
+
+    for found, decision in zip(*jax.device_get(read(stack)), strict=True):
         assert found.shape == (9, 4)
         np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
         np.testing.assert_allclose(found[:, 2], 0, atol=1e-6)  # not allowed
-        entropy = -(found * jnp.log(jnp.maximum(found, 1e-30))).sum(axis=1)
+        entropy = -(found * np.log(np.maximum(found, 1e-30))).sum(axis=1)
         np.testing.assert_allclose(entropy, decision.entropy[0], atol=1e-5)
         np.testing.assert_array_equal(found.argmax(axis=1) + 1, decision.action[0])
 
 
 def test_what_has_no_agent_has_none():
-    stack = SkipStack(3, 5, [F.Previous()], rngs=nnx.Rngs(0))
+    stack = drawn(lambda: SkipStack(3, 5, [F.Previous()], rngs=nnx.Rngs(0)))
     observation = jnp.zeros((4, 3)), jnp.zeros((4, 5))
     assert distribution(stack.layers[0].cell, observation) is None

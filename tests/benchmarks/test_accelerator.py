@@ -84,6 +84,7 @@ def test_every_command_runs(run, tmp_path):
     assert accelerator.go_on(run, flags(tmp_path), 500.0)
 
 
+@pytest.mark.slow
 def test_a_failed_run_says_which(tmp_path):
     bad = accelerator.PLAN[0]._replace(flags=("--model", "nonsense"))
     with pytest.raises(UserError, match=bad.name):

@@ -119,6 +119,7 @@ def test_weight_gradient_is_complete(entries):
         assert leaves and all(np.abs(np.asarray(leaf)).max() > 0 for leaf in leaves), name
 
 
+@pytest.mark.slow
 def test_samples_differ_between_sequences_and_steps():
     """The carry that a contestant starts from makes the agent sample, not repeat itself."""
     layer = SkipLayer(jax_layers.cell(SHAPE, DYNAMIC))
@@ -126,6 +127,7 @@ def test_samples_differ_between_sequences_and_steps():
     assert len(np.unique(out.decision.action)) > 1
 
 
+@pytest.mark.slow
 def test_seeds_together_are_the_seeds_one_by_one():
     one_by_one, together = (entry.prepare().step() for entry in jax_layers.seed_contestants(SHAPE, 3))
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *one_by_one)

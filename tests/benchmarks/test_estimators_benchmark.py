@@ -73,6 +73,7 @@ def test_relaxations_are_there_and_the_soft_one_has_no_noise(results):
     assert all(0 < result.variance < 10 for result in relaxed if result.estimator.name != "soft")
 
 
+@pytest.mark.slow
 def test_critic_is_fitted_to_the_exact_values():
     with jax.enable_x64(True):
         of = tiny_problem.problem(estimators.TIME, estimators.PROBLEM_SEED)

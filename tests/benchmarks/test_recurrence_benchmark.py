@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import jax
 import numpy as np
@@ -72,6 +73,7 @@ def test_growth_seeds_and_training(measured):
     assert not any("did not run" in note for note in content["notes"])
 
 
+@pytest.mark.slow
 def test_about_says_where_it_ran(measured):
     content, text, _ = measured("memory")
     about = content["about"]
@@ -86,10 +88,13 @@ def test_without_pytorch_the_output_says_so(measured, monkeypatch):
     why = "PyTorch is not installed"
     monkeypatch.setattr(recurrence, "why_no_torch", lambda: why)
     monkeypatch.setattr("benchmarks.contestants.why_no_torch", lambda: why)
+    monkeypatch.setattr(recurrence, "layers", partial(layers, names=("lstm",)))
     content, text, _ = measured("memory")
     assert content["notes"] == [why]
     assert why in text
     assert "torch" not in content["about"]
+    assert content["about"]["versions"]["jax"] == jax.__version__
+    assert content["about"]["device"] in text
 
 
 def test_on_a_gpu_cudnn_takes_part_and_a_pytorch_without_it_does_not(monkeypatch):
@@ -102,6 +107,7 @@ def test_on_a_gpu_cudnn_takes_part_and_a_pytorch_without_it_does_not(monkeypatch
     assert not any(entry.name.startswith("torch") for entry in layers(TINY.shapes["tiny"]))
 
 
+@pytest.mark.slow
 def test_command_line(tmp_path, monkeypatch, capsys):
     caching = jax.config.jax_enable_compilation_cache
     command = [

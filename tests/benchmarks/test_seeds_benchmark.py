@@ -28,6 +28,7 @@ def test_ratio_is_that_of_medians_and_the_first_runs_do_not_count(monkeypatch, t
     assert len({name for *_, name in asked}) == 8  # a finished run folder would not be trained again
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_said(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="unknown model 'gru'"):
         seeds.wall_time("gru", 1, seeds.Flags(train_examples=100), tmp_path / "run")

@@ -51,6 +51,7 @@ def real_ptb():
     pytest.skip("needs ptb.train.txt, ptb.valid.txt and ptb.test.txt in $DYNSKIP_DATA_DIR/ptb")
 
 
+@pytest.mark.slow
 def test_published_counts_and_cache(tmp_path):
     corpus = read_ptb(real_ptb())
     assert corpus.name == "ptb"

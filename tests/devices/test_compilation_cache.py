@@ -65,6 +65,7 @@ def test_second_start_loads_what_the_first_one_compiled(tmp_path):
     assert start(tmp_path)[:2] == (value, 0)
 
 
+@pytest.mark.slow
 def test_switched_off_it_keeps_nothing(tmp_path):
     _, hits, misses = start(tmp_path, JAX_ENABLE_COMPILATION_CACHE="false")
     assert (hits, misses) == (0, 0)

@@ -19,5 +19,5 @@ def test_arguments_results_and_work_are_counted():
 
 
 def test_line_says_gibibytes():
-    line = memory_line(program_memory(jax.jit(lambda x: x + 1), jnp.zeros(2**28, jnp.float32)))
+    line = memory_line(program_memory(jax.jit(lambda x: x + 1), jax.ShapeDtypeStruct((2**28,), jnp.float32)))
     assert line == "memory: 2.00 GiB on each device (state and batch 2.00, work 0.00)"

@@ -6,15 +6,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from learners import classification, language_modelling, letters, symbols
+from learners import classification, drawn_params, language_modelling, letters, symbols, together
+from marks import and_slow
 
-from dynskip_jax.devices.parallel import OneDevice, Pmap, ShardedJit, make_parallel
+from dynskip_jax import functional as F
+from dynskip_jax.devices.parallel import (
+    PER_SEED,
+    OneDevice,
+    Pmap,
+    ShardedJit,
+    batch_spec,
+    make_parallel,
+)
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.step import make_step, seed_keys, start_state
+from dynskip_jax.training.step import LAYOUT, TrainState, make_step, seed_keys, start_state
 
 BATCH = 8
 
@@ -31,6 +40,17 @@ def classifiers(num_seeds, baseline):
     )
 
 
+def plain_classifiers(num_seeds, baseline):
+    """Make learners whose update compiles fast."""
+    return classification(
+        symbols(42, 8, time=6),
+        range(num_seeds),
+        mix=0.5,
+        batch_size=BATCH,
+        objective=AgentObjective(baseline=baseline),
+    )
+
+
 def language_models(num_seeds, baseline):
     return language_modelling(
         letters(38, 6, 6),
@@ -43,20 +63,68 @@ def language_models(num_seeds, baseline):
     )
 
 
+class Small:
+    """A task that compiles fast: each example has noise, a carry, and a baseline made of all the others."""
+
+    monitor = "dev_loss"
+    higher_is_better = False
+    headline = "loss"
+    num_batches = 4
+    examples_per_batch = BATCH
+    unit = "examples"
+
+    def __init__(self, num_seeds, batch_axis):
+        self.num_seeds, self.batch_axis = num_seeds, batch_axis
+
+    def init(self, key):
+        w, agent = jax.random.normal(key, (2, 3))
+        return {"w": w, "agent": agent}
+
+    def initial_carry(self, params, key):
+        return jax.random.normal(key, (BATCH, 3))
+
+    def stage(self, epoch):
+        return ()
+
+    def train_batches(self, epoch):
+        own = () if self.batch_axis is None else (self.num_seeds,)
+        shape = (self.num_batches, *own, BATCH, 3)
+        return np.random.default_rng(epoch).normal(size=shape).astype(np.float32)
+
+    def loss(self, params, carry, batch, keys, stage, axis_name=None):
+        noise = jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys)
+        z = jnp.tanh(batch * params["w"][None] + carry + noise)
+        reward = jnp.sin(3 * z).sum(axis=1)
+        returns = jax.lax.stop_gradient(reward)
+        advantage = returns - F.leave_one_out_mean(returns, axis_name)
+        loss = (reward + (z @ params["agent"]) * advantage).mean()
+        return loss, (z, {"loss": reward.sum(), "count": jnp.float32(len(reward))})
+
+    def summarise(self, sums):
+        return {"loss": sums["loss"] / sums["count"]}
+
+    def evaluate(self, params, split, keys):
+        return {"dev_loss": np.sin(np.asarray(params["w"])).sum(axis=1)}
+
+
 # Leave-one-out rollouts stay with their example; the baseline `batch` is taken over all devices.
 TASKS = {
     "classification": (classifiers, "rollouts"),
     "classification, batch baseline": (classifiers, "batch"),
+    "classification, one step": (plain_classifiers, "batch"),
     "classification, moving average": (classifiers, "moving_average"),
     "language modelling": (language_models, "batch"),
+    "small": (Small, None),  # all seeds read the same batches
+    "small, own batches": (Small, 0),
 }
+OPTIMIZER = make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01)
 
 
 @functools.cache
 def learner_of(kind, num_seeds):
     """One for all devices: its evaluation is compiled once."""
-    make, baseline = TASKS[kind]
-    return make(num_seeds, baseline)
+    make, how = TASKS[kind]
+    return make(num_seeds, how)
 
 
 def train(kind, folder, *, num_seeds=1, devices=1, way="jit", epochs=2, stop_after=None):
@@ -65,7 +133,7 @@ def train(kind, folder, *, num_seeds=1, devices=1, way="jit", epochs=2, stop_aft
     settings = FitSettings(
         seeds=tuple(range(num_seeds)),
         epochs=epochs,
-        optimizer=make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01),
+        optimizer=OPTIMIZER,
         learning_rate=lambda epoch, history: np.full(num_seeds, 0.2),
         log_every=2,
     )
@@ -109,56 +177,84 @@ def assert_same_run(result, folder, expected):
             np.testing.assert_allclose(one[name], other[name], rtol=1e-4)
 
 
+def is_small(kind, *_):
+    return kind.startswith("small")
+
+
+BY_DEFAULT = {
+    ("small", 4, "jit"),
+    ("small, own batches", 4, "pmap"),  # where the update itself exchanges
+    ("small, own batches", (4, "pmap"), (2, "jit")),
+    ("small, own batches", "jit"),
+}
+
+
+def is_default(*case):
+    return case in BY_DEFAULT
+
+
 @pytest.mark.parametrize(
     ("kind", "devices", "way"),
-    [
-        pytest.param("classification", 2, "jit", marks=pytest.mark.slow),
-        ("classification, batch baseline", 4, "pmap"),  # where the update itself exchanges
-        pytest.param("classification", 2, "pmap", marks=pytest.mark.slow),
-        pytest.param("classification, batch baseline", 4, "jit", marks=pytest.mark.slow),
-        *(
-            pytest.param(kind, devices, way, marks=pytest.mark.slow)
-            for kind, devices in (
-                ("language modelling", 2),
-                ("classification, moving average", 2),
-                ("classification", 4),
-                ("classification", 8),
-                ("language modelling", 4),
-                ("language modelling", 8),
-            )
-            for way in ("jit", "pmap")
-        ),
-    ],
+    and_slow(
+        [
+            ("small", 2, "pmap"),
+            ("small", 4, "jit"),
+            ("small, own batches", 4, "pmap"),
+            ("small, own batches", 8, "jit"),
+            ("classification", 2, "jit"),
+            ("classification", 8, "pmap"),
+            ("classification, batch baseline", 4, "pmap"),
+            ("classification, moving average", 2, "pmap"),
+            ("classification, moving average", 2, "jit"),
+            ("language modelling", 2, "pmap"),
+            ("language modelling", 4, "jit"),
+        ],
+        is_default,
+    ),
 )
 def test_devices_that_share_batches_train_as_one_does(kind, way, devices, one_device, tmp_path):
     result = train(kind, tmp_path, devices=devices, way=way)
     assert_same_run(result, tmp_path, one_device(kind))
 
 
-@pytest.mark.parametrize("way", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "kind", ["classification", pytest.param("language modelling", marks=pytest.mark.slow)]
+    ("kind", "way"),
+    and_slow(
+        [
+            ("small", "jit"),
+            ("small, own batches", "jit"),
+            ("small, own batches", "pmap"),
+            ("classification", "jit"),
+            ("language modelling", "pmap"),
+        ],
+        is_default,
+    ),
 )
 def test_devices_with_seeds_of_their_own_train_as_one_does(kind, way, one_device, tmp_path):
     result = train(kind, tmp_path, num_seeds=4, devices=2, way=way)
     assert_same_run(result, tmp_path, one_device(kind, 4))
 
 
-@pytest.mark.parametrize("way", ["jit", "pmap"])
-@pytest.mark.slow
-def test_several_seeds_share_batches_where_they_do_not_divide(way, one_device, tmp_path):
-    result = train("classification", tmp_path, num_seeds=3, devices=2, way=way)
-    assert_same_run(result, tmp_path, one_device("classification", 3))
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    and_slow([("small, own batches", "jit"), ("small", "pmap"), ("classification", "jit")], lambda *_: False),
+)
+def test_several_seeds_share_batches_where_they_do_not_divide(kind, way, one_device, tmp_path):
+    result = train(kind, tmp_path, num_seeds=3, devices=2, way=way)
+    assert_same_run(result, tmp_path, one_device(kind, 3))
 
 
 @pytest.mark.parametrize(
     ("kind", "first", "second"),
-    [
-        ("classification", (4, "jit"), (1, "jit")),
-        pytest.param("language modelling", (1, "jit"), (4, "jit"), marks=pytest.mark.slow),
-        pytest.param("language modelling", (4, "pmap"), (8, "jit"), marks=pytest.mark.slow),
-        pytest.param("language modelling", (4, "jit"), (2, "pmap"), marks=pytest.mark.slow),
-    ],
+    and_slow(
+        [
+            ("small", (4, "jit"), (1, "jit")),
+            ("small, own batches", (4, "pmap"), (2, "jit")),
+            ("classification", (1, "jit"), (4, "pmap")),
+            ("language modelling", (4, "jit"), (2, "pmap")),
+        ],
+        is_default,
+    ),
 )
 def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path):
     with pytest.raises(Stopped):
@@ -167,14 +263,11 @@ def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path)
     assert_same_run(result, tmp_path, one_device(kind))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "devices", "way"),
-    [
-        ("classification", 2, "jit"),
-        *(("language modelling", 4, way) for way in ("jit", "pmap")),
-    ],
+    [("small", 2, "jit"), ("small", 4, "pmap"), ("language modelling", 4, "jit")],
 )
-@pytest.mark.slow
 def test_stopped_run_on_many_devices_resumes_bit_for_bit(kind, devices, way, tmp_path):
     how = dict(devices=devices, way=way)
     whole = train(kind, tmp_path / "whole", **how)
@@ -190,22 +283,64 @@ def test_stopped_run_on_many_devices_resumes_bit_for_bit(kind, devices, way, tmp
 # --- What the compiled programs do ---
 
 
-def compiled_step(kind, num_seeds, devices):
+@functools.cache
+def compiled_step(kind, num_seeds, devices, way="jit"):
+    """Return the compiled update, and its arguments where they belong."""
     task = learner_of(kind, num_seeds)
-    parallel = make_parallel(devices, num_seeds=num_seeds, batch_size=BATCH)
+    parallel = make_parallel(devices, way, num_seeds=num_seeds, batch_size=BATCH)
     keys = seed_keys(tuple(range(num_seeds)))
-    optimizer = make_optimizer("sgd", clip=5.0)
-    state = start_state(task, optimizer, keys)
-    stage = task.stage(0)
-    step = make_step(task, optimizer, parallel)
+    params = None if is_small(kind) else together(*(drawn_params(task, seed) for seed in range(num_seeds)))
+    state = start_state(task, OPTIMIZER, keys, params)
     batch = next(iter(task.train_batches(0)))
-    arguments = state, batch, keys.train, 0, jnp.ones(num_seeds), stage, jnp.zeros(num_seeds, bool)
-    return step.lower(*arguments).compile().as_text()
+    state = TrainState(*(parallel.place(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
+    batch = parallel.place(batch, batch_spec(task.batch_axis))
+    own = keys.train, jnp.ones(num_seeds), task.stage(0), jnp.zeros(num_seeds, bool)
+    key, rate, stage, averaged = (parallel.place(part, PER_SEED) for part in own)
+    arguments = state, batch, key, 0, rate, stage, averaged
+    return parallel, make_step(task, OPTIMIZER, parallel).lower(*arguments).compile(), arguments
 
 
-@pytest.mark.parametrize(
-    "kind", ["classification", pytest.param("language modelling", marks=pytest.mark.slow)]
-)
+@functools.cache
+def stepped(kind, num_seeds, devices, way="jit"):
+    """Return parameters and sums after one update."""
+    parallel, step, (state, *others) = compiled_step(kind, num_seeds, devices, way)
+    after = step(jax.tree.map(jnp.copy, state), *others)
+    return jax.device_get(jax.tree.map(parallel.gather, (after.params, after.sums)))
+
+
+@pytest.fixture(scope="module")
+def one_step():
+    """Return the update of a classifier on one device."""
+    return stepped("classification, one step", 1, 1)
+
+
+@pytest.fixture(scope="module")
+def shared_step():
+    """Return the program of a classifier's update whose batch four devices share."""
+    return compiled_step("classification, one step", 1, 4)[1].as_text()
+
+
+@pytest.mark.parametrize("way", and_slow(["jit", "pmap"], lambda way: way == "pmap"))
+def test_an_update_of_a_shared_batch_is_that_of_one_device(way, one_step):
+    found = stepped("classification, one step", 1, 4, way)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(one_step), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_parameters_are_placed_where_seeds_train():
+    params = jax.vmap(learner_of("small", 4).init)(seed_keys((0, 1, 2, 3)).init)
+    for devices in (2, 1):
+        parallel = make_parallel(devices, num_seeds=4, batch_size=BATCH)
+        spread = parallel.spread(params)
+        assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(spread)} == {devices}
+        jax.tree.map(np.testing.assert_array_equal, spread, params)
+    # Devices that share a batch do not divide an evaluation.
+    by_batch = make_parallel(2, num_seeds=1, batch_size=BATCH)
+    assert by_batch.spread(params) is params
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "language modelling"])
 def test_seeds_are_evaluated_where_they_train(kind):
     task = learner_of(kind, 4)
     keys = seed_keys((0, 1, 2, 3))
@@ -219,28 +354,23 @@ def test_seeds_are_evaluated_where_they_train(kind):
     )
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
-    # Devices that share a batch do not divide an evaluation.
-    by_batch = make_parallel(2, num_seeds=1, batch_size=BATCH)
-    assert by_batch.spread(params) is params
 
 
 # What would move activations from device to device.
 OTHER_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute")
 
 
-@pytest.mark.parametrize(
-    "kind", ["classification", pytest.param("language modelling", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("kind", and_slow(["small", "classification", "language modelling"], is_small))
 def test_seeds_of_their_own_need_no_communication(kind):
-    program = compiled_step(kind, 4, 4)
+    program = compiled_step(kind, 4, 4)[1].as_text()
     assert not any(name in program for name in ("all-reduce", *OTHER_COLLECTIVES))
 
 
 @pytest.mark.parametrize(
-    "kind", ["language modelling", pytest.param("classification", marks=pytest.mark.slow)]
+    "kind", ["classification, one step", pytest.param("language modelling", marks=pytest.mark.slow)]
 )
-def test_shared_batches_exchange_sums_and_no_activations(kind):
-    program = compiled_step(kind, 1, 4)
+def test_shared_batches_exchange_sums_and_no_activations(kind, shared_step):
+    program = shared_step if kind == "classification, one step" else compiled_step(kind, 1, 4)[1].as_text()
     assert "all-reduce" in program
     assert not any(name in program for name in OTHER_COLLECTIVES)
 

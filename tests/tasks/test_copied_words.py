@@ -1,12 +1,14 @@
 """What copied words cost with other probabilities in the place of π, held to loops."""
 
+import functools
 import itertools
 
 import jax
 import numpy as np
 import pytest
 from compiled import compiled
-from learners import language_modelling, letters, one_seed
+from learners import drawn_params, language_modelling, letters, one_seed
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -60,15 +62,30 @@ def nll(weights, copies, softmax, targets):
     return found
 
 
-@pytest.mark.parametrize("name", SKIPS)
-def test_every_way_by_loops(name):
+@functools.cache
+def read(name):
+    """Return what the loops are compared with, and what is compared."""
     learner = copying(SKIPS[name])
-    params, other = (learner.init(jax.random.key(seed)) for seed in (3, 4))
+    params, other = (drawn_params(learner, seed, scale=4.0) for seed in (3, 4))
     policy = F.Policy("greedy")
     found = list(copied_words(learner, params, policy, "dev", rows=ROWS, others=[other], window=5))
+    streams = [whole_streams(learner, each, policy) for each in (params, other)]
+    evaluated = learner.evaluate(one_seed(params), "dev", jax.random.key(0)[None], batch_size=ROWS)
+    return learner, found, *streams, evaluated["dev_perplexity"][0]
+
+
+@pytest.fixture(scope="module")
+def readings():
+    """Return `read`; that of the dynamic skip is there already."""
+    read("dynamic")
+    return read
+
+
+@pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name == "dynamic"))
+def test_every_way_by_loops(name, readings):
+    learner, found, own, (of_other, *_), perplexity = readings(name)
     counts, losses, of_each, likeliest = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
-    copies, softmax, targets, mask = whole_streams(learner, params, policy)
-    of_other = whole_streams(learner, other, policy)[0].weights
+    copies, softmax, targets, mask = own
     shown = slice(0, targets.shape[1])
     np.testing.assert_array_equal(counts[:, shown], mask)
     assert counts.sum() == len(learner.task.tokens("dev"))
@@ -78,7 +95,7 @@ def test_every_way_by_loops(name):
         np.testing.assert_allclose(values[:, shown][mask], expected[mask], rtol=1e-4, atol=1e-5)
 
     even = np.full_like(copies.weights, 1 / K)
-    ways = [copies.weights, even, np.roll(copies.weights, -1, axis=0), of_other]
+    ways = [copies.weights, even, np.roll(copies.weights, -1, axis=0), of_other.weights]
     for way, weights in enumerate(ways):
         check(losses[..., way], weights)
     one = np.eye(K)
@@ -88,14 +105,11 @@ def test_every_way_by_loops(name):
     # The ways differ, and the first one is what evaluation says.
     means = [losses[..., way][counts].mean() for way in range(len(ways))]
     assert min(abs(one - other) for one, other in itertools.combinations(means, 2)) > 1e-3
-    evaluated = learner.evaluate(one_seed(params), "dev", jax.random.key(0)[None], batch_size=ROWS)
-    np.testing.assert_allclose(
-        np.exp(losses[..., 0][counts].mean()), evaluated["dev_perplexity"][0], rtol=1e-4
-    )
+    np.testing.assert_allclose(np.exp(losses[..., 0][counts].mean()), perplexity, rtol=1e-4)
 
 
 def test_a_single_row_has_no_other():
     learner = copying(SKIPS["dynamic"])
-    params = learner.init(jax.random.key(3))
+    params = drawn_params(learner)
     with pytest.raises(UserError, match="at least 2 rows, got 1"):
         next(copied_words(learner, params, F.Policy("greedy"), "dev", rows=1))

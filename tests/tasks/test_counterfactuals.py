@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from compiled import compiled
-from learners import CLASSES, classification, language_modelling, letters, symbols
+from learners import CLASSES, classification, drawn_params, language_modelling, letters, symbols
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.ceiling import ceiling
@@ -20,7 +20,7 @@ ROWS, K = 2, 3
 
 
 def params_of(learner):
-    return learner.init(jax.random.key(3))
+    return drawn_params(learner, 3)
 
 
 def pieces(learner, params, **how):
@@ -100,7 +100,7 @@ def test_choices_of_a_window_and_the_best_of_all(language):
         np.testing.assert_allclose(piece.best[row], min(costs), rtol=1e-5)
 
 
-@pytest.mark.parametrize("beam", [0, 1])
+@pytest.mark.parametrize("beam", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_the_last_choice_of_a_sequence(beam):
     learner = classification(symbols(8, dev=5, time=4), mix=0.7)
     params = params_of(learner)
@@ -159,7 +159,7 @@ def test_the_last_choice_of_a_layer_that_reads_from_the_end():
 
 
 def test_choices_of_another_row_where_lengths_differ():
-    split = of_lengths([7, 3, 5, 4, 6])
+    split = of_lengths([6, 3, 6, 3, 6])
     learner = classification({"dev": split}, mix=1.0)
     params = params_of(learner)
     nll = nll_of_rows(learner, params, split, 0)
@@ -212,6 +212,7 @@ def test_what_may_be_chosen(stride, mask, expected):
     assert choices_of(skip, F.Policy(mask=mask)).tolist() == expected
 
 
+@pytest.mark.slow
 def test_what_a_stride_leaves_out_is_not_tried():
     learner = language_modelling(letters(6), skips=("lstm", F.Dynamic(5, 0.7, stride=2)))
     params = params_of(learner)
@@ -221,7 +222,8 @@ def test_what_a_stride_leaves_out_is_not_tried():
         np.testing.assert_allclose(own, piece.path, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("window", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [1, 3])
 def test_choices_that_enter_no_state_are_told_apart_by_one_reading(window, monkeypatch):
     """As reading again for each of them does, of a model that copies the word behind the state chosen."""
     skips = ("lstm", F.Dynamic(K, 0.0, agent="content"))
@@ -259,10 +261,11 @@ def test_every_choice_replaced(language):
         assert losses[row, 1] not in losses[row, [0, 2, 3, 4]]
 
 
+@pytest.mark.slow
 def test_choices_of_models_of_other_seeds(language):
     """Each reads the text by itself; what it chose is then put into the first one."""
     learner, params, nll_of_stream = language
-    others = [learner.init(jax.random.key(seed)) for seed in (4, 5)]
+    others = [drawn_params(learner, seed) for seed in (4, 5)]
     policy, how = F.Policy("greedy"), dict(layer=1, rows=ROWS)
     taken = [
         np.concatenate([np.asarray(piece.taken) for piece in pieces(learner, each, layer=1)], axis=1)
@@ -292,6 +295,7 @@ def test_choices_of_models_of_other_seeds(language):
             np.testing.assert_allclose(losses[row, way], nll_of_stream(row, changes).sum(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_agents_that_draw_do_so_each_by_itself(language):
     """With one key for both they would agree wherever they are alike."""
     learner, params, _ = language
@@ -318,6 +322,7 @@ def examined(learner, params, **how):
     return ceiling(losses, taken, {"s(t)": np.concatenate([x, before[:, 0]], axis=-1)})
 
 
+@pytest.mark.slow
 def test_where_the_answer_stands_at_one_place_there_is_everything_to_learn():
     """The last symbol says which of three states has just read what is asked for."""
     x = np.random.default_rng(0).integers(6, size=(4000, 5)).astype(np.int32)
@@ -347,8 +352,9 @@ def test_where_the_answer_stands_at_one_place_there_is_everything_to_learn():
     assert found.gain["s(t)"].mean > 0.7 * (min(found.random, *found.constant) - found.hindsight)
 
 
+@pytest.mark.slow
 def test_where_the_text_is_noise_there_is_nothing_to_learn(language):
-    learner, params, _ = language
+    params = language[0].init(jax.random.key(3))
     learner = language_modelling(letters(6, valid=400), mix=0.7)
     found = examined(learner, params, layer=1)
     assert found.gain["s(t)"].is_chance

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from learners import language_modelling
+from learners import drawn_params, language_modelling, together
 
 from dynskip_jax.data import make_corpus
 from dynskip_jax.nn.initializers import uniform
@@ -42,7 +42,7 @@ def learner_of(skip, test=TEXT, **options):
 
 
 def params_of(learner):
-    return jax.vmap(learner.init)(jax.random.split(jax.random.key(0), 2))
+    return together(*(drawn_params(learner, seed) for seed in range(2)))
 
 
 def segments_by_hand(tokens, first_token, rows):
@@ -117,8 +117,10 @@ def test_it_is_a_loop_over_segments():
     assert (abs(np.log(found / still)) > 0.01).all()
 
 
-def test_parameters_that_do_not_change_give_the_perplexity_of_evaluation():
-    learner = learner_of("attention:3")
+@pytest.fixture(scope="module")
+def unchanged():
+    """Return the perplexity at rate 0, that of evaluation, the calls of `advance`, and the parts."""
+    learner = learner_of("lstm")
     params = params_of(learner)
     dynamic = DynamicEvaluation(learner, params, KEYS, num_steps=STEPS)
     calls = []
@@ -127,10 +129,13 @@ def test_parameters_that_do_not_change_give_the_perplexity_of_evaluation():
         "dev", scale, learning_rate=0.0, decay=0.7, advance=lambda: calls.append("dev")
     )
     expected = learner.evaluate(params, "dev", KEYS, batch_size=1)["dev_perplexity"]
+    return found, expected, calls, [dynamic.num_parts(split) for split in ("train", "dev")]
+
+
+def test_parameters_that_do_not_change_give_the_perplexity_of_evaluation(unchanged):
+    found, expected, calls, parts = unchanged
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert [calls.count(split) for split in ("train", "dev")] == [
-        dynamic.num_parts(s) for s in ("train", "dev")
-    ]
+    assert [calls.count(split) for split in ("train", "dev")] == parts
 
 
 @pytest.mark.slow

@@ -1,10 +1,14 @@
 """What a task may say in another way than by default: rewards, averages of samples; predictions as lists."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from flax import nnx
+from learners import drawn_params, together
 
 from dynskip_jax.data import Examples
 from dynskip_jax.functional import Dynamic
@@ -41,7 +45,7 @@ def learner_of(kind, **options):
 
 
 def params_of(learner):
-    return jax.vmap(learner.init)(KEYS)
+    return together(*(drawn_params(learner, seed) for seed in range(2)))
 
 
 @pytest.mark.slow
@@ -64,6 +68,7 @@ def test_a_task_may_reward_another_log_likelihood():
     assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(agents[0])) > 1e-4
 
 
+@pytest.mark.slow
 def test_predictions_in_the_order_of_the_split():
     learner = learner_of(Classification)
     params = params_of(learner)
@@ -71,7 +76,7 @@ def test_predictions_in_the_order_of_the_split():
     for seed in range(2):
         model = learner.model(jax.tree.map(lambda leaf, i=seed: leaf[i], params))
         model.eval()
-        logits = model(jnp.asarray(EXAMPLES.inputs), seq_lengths=jnp.asarray(LENGTHS)).logits
+        logits = compiled(model)(jnp.asarray(EXAMPLES.inputs), seq_lengths=jnp.asarray(LENGTHS)).logits
         assert [int(one) for one in found[seed]] == np.asarray(logits).argmax(-1).tolist()
 
 
@@ -83,8 +88,9 @@ def test_samples_are_averaged_as_the_task_says():
             seen.append((log_probs.shape, samples))
             return log_probs[::samples]
 
-    for kind in (First, Classification):
-        learner = learner_of(kind)
-        metrics = learner.evaluate(params_of(learner), "dev", KEYS, mode="sample", samples=4)
-        assert np.isfinite(metrics["dev_nll"]).all()
-    assert seen == [((4, 3), 4)] * 2  # traced once for each bucket
+    split = dataclasses.replace(EXAMPLES, buckets=())
+    task = First({"train": split, "dev": split}, make, batch_size=4, evaluation_rows=4)
+    learner = Learner(task, (0, 1))
+    metrics = learner.evaluate(params_of(learner), "dev", KEYS, mode="sample", samples=4)
+    assert np.isfinite(metrics["dev_nll"]).all()
+    assert seen == [((4, 3), 4)]  # traced once

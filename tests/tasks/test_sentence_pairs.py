@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled
 from flax import nnx
+from learners import drawn_params
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
@@ -84,9 +86,10 @@ def test_pairs_are_learnt_and_scored_in_their_order():
     np.testing.assert_allclose(metrics["dev_pearson"], [np.corrcoef(said, RATINGS)[0, 1]], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_last_choice_of_a_pair():
     learner = Learner(SentencePairs({"dev": EXAMPLES}, make, evaluation_rows=2))
-    params = learner.init(jax.random.key(0))
+    params = drawn_params(learner)
     model, policy = learner.model(params), F.Policy("greedy")
     (piece, *_) = exchanged(learner, params, policy, "dev", layer=0, rows=4)
     for row, number in enumerate([1, 3]):  # of the first bucket
@@ -98,28 +101,35 @@ def test_the_last_choice_of_a_pair():
         inputs, actions = tuple(inputs), np.asarray(piece.taken[row : row + 1, :length])
         for k in (1, 2):
             actions = np.concatenate([actions[:, :-1], [[k]]], axis=1)
-            logits = model(*inputs, actions=[jnp.asarray(actions)], policy=policy, deterministic=True).logits
+            logits = compiled(model)(
+                *inputs, actions=[jnp.asarray(actions)], policy=policy, deterministic=True
+            ).logits
             judged = learner.task.judge(
                 jax.nn.log_softmax(logits), Batch(None, jnp.asarray(RATINGS[number : number + 1]))
             )
             np.testing.assert_allclose(piece.losses[row, length - 1, k - 1], judged.nll[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("coefs", [(2.0, 0.0), (0.0, 3.0)])
+@pytest.mark.parametrize("coefs", [(2.0, 0.0), (0.0, 3.0)], ids=["activation", "temporal"])
 def test_penalties_are_means_over_the_steps_of_sequences(coefs):
     def classifier(rngs):
         return SequenceClassifier(5, 4, 2, [F.Previous()], rngs=rngs)
 
     task = Classification({}, classifier, activation_coef=coefs[0], temporal_coef=coefs[1])
-    model = classifier(nnx.Rngs(0))
+    model = nnx.jit(classifier)(nnx.Rngs(0))
     mask = np.array([True, True, True, False])  # the last row fills the batch
     tokens = jnp.asarray(EXAMPLES.inputs["tokens"])
     batch = Batch(tokens, None, jnp.asarray(mask), seq_lengths=jnp.asarray(LENGTHS))
-    read = task.forward(model, batch, (), shared_key=None, policy=None, rngs=None, deterministic=True)
-    h = np.asarray(
-        model.stack(jax.nn.one_hot(batch.inputs, 5), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).h
-    )
+    how = dict(shared_key=None, policy=None, rngs=None, deterministic=True)
+
+    @nnx.jit
+    def both(model):
+        h = model.stack(jax.nn.one_hot(tokens, 5), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).h
+        return task.forward(model, batch, (), **how).penalty, h
+
+    penalty, h = both(model)
+    h = np.asarray(h)
     rows = [own[:length].astype(float) for own, length in zip(h[mask], LENGTHS[mask], strict=True)]
     squares = np.concatenate([own.ravel() ** 2 for own in rows])
     changes = np.concatenate([np.diff(own, axis=0).ravel() ** 2 for own in rows])
-    np.testing.assert_allclose(read.penalty, coefs[0] * squares.mean() + coefs[1] * changes.mean(), rtol=1e-5)
+    np.testing.assert_allclose(penalty, coefs[0] * squares.mean() + coefs[1] * changes.mean(), rtol=1e-5)

@@ -1,5 +1,6 @@
 """Tagging as a task: losses, rewards, averages and scores, against enumeration and sentences read alone."""
 
+import functools
 import itertools
 
 import jax
@@ -7,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from learners import drawn_params, together
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.batching import Batch
@@ -54,13 +57,20 @@ def make(rngs, output="crf", skip="dynamic:3"):
     )
 
 
-def task_of(output="crf", **options):
-    split = tagged_examples(WORDS, IDS, VOCABULARY, least=2)
-    options = dict(scheme="BIOES", gold={"dev": GOLD, "test": GOLD}) | options
+def task_of(output="crf", longest=16, **options):
+    kept = [row for row, words in enumerate(WORDS) if len(words) <= longest]
+    words, ids, gold = ([column[row] for row in kept] for column in (WORDS, IDS, GOLD))
+    split = tagged_examples(words, ids, VOCABULARY, least=2 if longest == 16 else longest)
+    options = dict(scheme="BIOES", gold={"dev": gold, "test": gold}) | options
     return Tagging(
         {"train": split, "dev": split}, lambda rngs: make(rngs, output), tags=TAGS, batch_size=4,
         evaluation_rows=5, **options,
     )  # fmt: skip
+
+
+def model_of(task, seed=0):
+    learner = Learner(task, (0,))
+    return learner.model(drawn_params(learner, seed))
 
 
 def one_batch(extra=0):
@@ -75,28 +85,42 @@ def one_batch(extra=0):
     return batch._replace(inputs=inputs, targets=wide(batch.targets), index=None)
 
 
-@pytest.mark.parametrize("output, reward_of", [("crf", "words"), ("softmax", "sentence")])
-def test_longer_padding_changes_no_loss_and_no_tag(output, reward_of):
-    task = task_of(output, reward_of=reward_of)
-    # Rewards of every kind reach the loss, also those of layers that read from the end.
-    learner = Learner(task, (0,), objective=AgentObjective(entropy_coef=0.1, discount=0.9))
-    params, stage = learner.init(jax.random.key(0)), learner.stage(0)
-    stage = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], stage)
+@pytest.fixture(scope="module")
+def padded():
+    """Return, by kind of output, what a batch gives as it is and padded by more: loss, gradient, tags."""
 
-    @jax.jit
-    def of(batch):
-        key = jax.random.key(5)
-        return jax.value_and_grad(lambda p: learner.loss(p, ((), ()), batch, key, stage)[0])(params)
+    @functools.cache
+    def get(output, reward_of):
+        task = task_of(output, reward_of=reward_of)
+        # Rewards of every kind reach the loss, also those of layers that read from the end.
+        learner = Learner(task, (0,), objective=AgentObjective(entropy_coef=0.1, discount=0.9))
+        stage = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.stage(0))
+        batches, key = (one_batch(), one_batch(5)), jax.random.key(5)
 
-    (loss, grad), (wider, wider_grad) = of(one_batch()), of(one_batch(5))
+        @jax.jit
+        def of(params):
+            found = []
+            for batch in batches:
+                loss = lambda p, batch=batch: learner.loss(p, ((), ()), batch, key, stage)[0]
+                tags = learner.predict(params, batch._replace(targets=None), F.Policy("greedy"))
+                found.append((*jax.value_and_grad(loss)(params), tags))
+            return found
+
+        return jax.device_get(of(drawn_params(learner)))
+
+    get("crf", "words")
+    return get
+
+
+@pytest.mark.parametrize(
+    ("output", "reward_of"),
+    [("crf", "words"), pytest.param("softmax", "sentence", marks=pytest.mark.slow)],
+)
+def test_longer_padding_changes_no_loss_and_no_tag(output, reward_of, padded):
+    (loss, grad, tags), (wider, wider_grad, more) = padded(output, reward_of)
     np.testing.assert_allclose(loss, wider, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(wider_grad), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
-    policy = F.Policy("greedy")
-    tags, more = (
-        np.asarray(learner.predict(params, batch._replace(targets=None), policy))
-        for batch in (one_batch(), one_batch(5))
-    )
     for row, words in enumerate(WORDS):
         assert tags[row, : len(words)].tolist() == more[row, : len(words)].tolist()
 
@@ -113,18 +137,24 @@ def brute(crf, emissions, tags_of_length):
 
 
 def test_what_a_crf_says_of_three_words_by_enumeration():
-    task, model = task_of(reward_of="words"), make(nnx.Rngs(1))
+    task = task_of(reward_of="words")
+    model = model_of(task, seed=1)
     row = next(i for i, words in enumerate(WORDS) if len(words) == 3)
     batch = jax.tree.map(lambda leaf: jnp.asarray(leaf[row : row + 1]), one_batch())
     how = dict(policy=F.Policy("greedy"), rngs=jax.random.key(0), shared_key=None, deterministic=True)
-    out = nnx.jit(lambda m: m(batch.inputs, seq_lengths=batch.seq_lengths, deterministic=True))(model)
-    every = brute(out.crf, np.asarray(out.emissions[0], np.float64), 3)
-    read = nnx.jit(lambda m: task.forward(m, batch, (), **how))(model)
+
+    @nnx.jit
+    def of(model):
+        read = task.forward(model, batch, (), **how)
+        out = model(batch.inputs, seq_lengths=batch.seq_lengths, deterministic=True)
+        return out.crf, out.emissions, task.judge(read.log_probs, batch), task.predict(read.log_probs, batch)
+
+    crf, emissions, judged, predicted = jax.device_get(of(model))
+    every = brute(crf, np.asarray(emissions[0], np.float64), 3)
     truth = tuple(IDS[row])
-    judged = task.judge(read.log_probs, batch)
     np.testing.assert_allclose(judged.nll[0], -every[truth], rtol=1e-5)
     best = max(every, key=every.get)
-    assert tuple(np.asarray(task.predict(read.log_probs, batch))[0, :3].tolist()) == best
+    assert tuple(predicted[0, :3].tolist()) == best
     for t in range(3):
         p = sum(np.exp(log_p) for tags, log_p in every.items() if tags[t] == truth[t])
         np.testing.assert_allclose(judged.rewarded[0, t], np.log(p), rtol=1e-4, atol=1e-6)
@@ -145,7 +175,7 @@ def test_samples_are_averaged_into_the_allowed_sequence_with_most_right_tags():
         jnp.asarray(np.log(p).reshape(4, 3, 5), jnp.float32),
         jnp.zeros((4, 3), jnp.int32),
     )
-    found = task.average(log_probs, batch, 2)
+    found = jax.jit(lambda log_probs: task.average(log_probs, batch, 2))(log_probs)
     np.testing.assert_allclose(found.target, np.log(np.exp(target).mean(axis=1)), rtol=1e-5)
     np.testing.assert_allclose(np.exp(found.marginals), p.mean(axis=1), rtol=1e-4, atol=1e-7)
     for row, length in enumerate(lengths):
@@ -158,31 +188,47 @@ def test_samples_are_averaged_into_the_allowed_sequence_with_most_right_tags():
         assert tuple(np.asarray(found.best)[row, :length].tolist()) == best
 
 
-@pytest.mark.parametrize("output", ["crf", "softmax"])
-def test_f1_is_that_of_all_sentences_read_alone(output):
-    learner = Learner(task_of(output), (0, 1))
+@functools.cache
+def evaluated(output):
+    """Return a learner, the sentences of its split, two models, and their metrics."""
+    longest = 8 if output == "crf" else 16
+    learner = Learner(task_of(output, longest), (0, 1))
+    sentences = [words for words in WORDS if len(words) <= longest]
     keys = jax.random.split(jax.random.key(4), 2)
-    params = jax.vmap(learner.init)(keys)
-    metrics = learner.evaluate(params, "dev", keys)
+    params = together(*(drawn_params(learner, seed) for seed in range(2)))
+    return learner, sentences, params, learner.evaluate(params, "dev", keys)
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    """Return `evaluated`; that of a CRF is there already."""
+    evaluated("crf")
+    return evaluated
+
+
+@pytest.mark.parametrize("output", and_slow(["crf", "softmax"], lambda output: output == "crf"))
+def test_f1_is_that_of_all_sentences_read_alone(output, evaluation):
+    learner, sentences, params, metrics = evaluation(output)
+    gold = learner.task.gold["dev"]
     for seed in range(2):
         own = jax.tree.map(lambda leaf, i=seed: leaf[i], params)
         policy, found = F.Policy("greedy"), []
-        for words in WORDS:
+        for words in sentences:
             _, tags = learner.read(own, VOCABULARY.encode(words), len(words), policy)
             found.append([TAGS[tag] for tag in np.asarray(tags)])
-        score = entity_score(GOLD, found)
+        score = entity_score(gold, found)
         np.testing.assert_allclose(metrics["dev_f1"][seed], score.overall.f1)
         np.testing.assert_allclose(metrics["dev_f1_X"][seed], score.by_type["X"].f1)
         np.testing.assert_allclose(metrics["dev_accuracy"][seed], score.accuracy, rtol=1e-6)
-        whole = np.mean([a == b for a, b in zip(GOLD, found, strict=True)])
+        whole = np.mean([a == b for a, b in zip(gold, found, strict=True)])
         np.testing.assert_allclose(metrics["dev_sentence_accuracy"][seed], whole, rtol=1e-6)
     assert learner.monitor == "dev_f1"
 
 
-@pytest.mark.parametrize("output", ["crf", "softmax"])
+@pytest.mark.parametrize("output", and_slow(["crf", "softmax"], lambda output: output == "crf"))
 def test_a_tag_that_stands_for_unknown_ones_is_never_predicted(output):
     task = task_of(output, scheme=None, unknown_tag=2)
-    model = make(nnx.Rngs(0), output)
+    model = model_of(task)
     model.scheme = None
     model.emissions.bias[...] = model.emissions.bias[...].at[2].set(50.0)
     batch = jax.tree.map(jnp.asarray, one_batch())
@@ -191,5 +237,6 @@ def test_a_tag_that_stands_for_unknown_ones_is_never_predicted(output):
     inside = np.arange(batch.targets.shape[1]) < np.asarray(batch.seq_lengths)[:, None]
     assert (np.asarray(read.log_probs.best)[inside] != 2).all()
     again = jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), read.log_probs)
-    assert (np.asarray(task.average(again, batch, 2).best)[inside] != 2).all()
+    average = jax.jit(lambda again: task.average(again, batch, 2))
+    assert (np.asarray(average(again).best)[inside] != 2).all()
     assert task.score == "accuracy" and not task.has_host_metrics

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.runs.checkpoint import Checkpoints
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Learner
+from dynskip_jax.training import loop
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
@@ -43,6 +45,11 @@ class Scripted:
         self.scripts = np.array(scripts, float)  # (seeds, epochs)
         self.higher_is_better = higher_is_better
         self.splits = []
+
+    @property
+    def program(self):
+        """Say which tasks have the same update."""
+        return type(self).loss
 
     def init(self, key):
         return {"steps": jnp.zeros(()), "w": jax.random.normal(key, (2,))}
@@ -68,6 +75,34 @@ class Scripted:
         self.splits.append(split)
         epochs = np.asarray(params["steps"]).round().astype(int) // NUM_BATCHES
         return {"dev_score": self.scripts[np.arange(len(epochs)), epochs - 1]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_programs():
+    """Compile the update, and where it starts, once for all runs that have the same."""
+    made = {}
+
+    def once(make, key, copy=lambda found: found):
+        if key not in made:
+            made[key] = make()
+        return copy(made[key])
+
+    def step(task, optimizer, parallel):
+        make = lambda: make_step(task, optimizer, parallel)
+        return once(make, (getattr(task, "program", task), optimizer))
+
+    def start(task, optimizer, keys, params=None, **options):
+        make = lambda: start_state(task, optimizer, keys, params, **options)
+        if params is not None:
+            return make()
+        seeds = np.asarray(jax.random.key_data(keys.init)).tobytes()
+        key = (getattr(task, "program", task), optimizer, seeds, options["averaged"])
+        return once(make, key, copy=partial(jax.tree.map, jnp.copy))  # a step takes its memory
+
+    make_step, start_state = loop.make_step, loop.start_state
+    loop.make_step, loop.start_state = step, start
+    yield
+    loop.make_step, loop.start_state = make_step, start_state
 
 
 class Watched(Learner):
@@ -114,6 +149,8 @@ def learner_of(kind, seeds):
 
 SEEDS = (3, 4)
 EPOCHS = 3
+SGD = make_optimizer("sgd")
+CLIPPED = make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01)
 
 
 def listen(said):
@@ -122,13 +159,21 @@ def listen(said):
 
 
 def run(
-    task, folder, *, seeds, epochs, announce=lambda line: None, should_stop=None, optimizer=None, **options
+    task,
+    folder=None,
+    *,
+    seeds,
+    epochs,
+    announce=lambda line: None,
+    should_stop=None,
+    optimizer=None,
+    **options,
 ):
     options = dict(learning_rate=lambda epoch, history: np.ones(len(seeds))) | options
     return fit(
         task,
-        FitSettings(seeds=seeds, epochs=epochs, optimizer=optimizer or make_optimizer("sgd"), **options),
-        RunDir.open(folder, {"task": type(task).__name__}),
+        FitSettings(seeds=seeds, epochs=epochs, optimizer=optimizer or SGD, **options),
+        folder and RunDir.open(folder, {"task": type(task).__name__}),
         announce=announce,
         should_stop=should_stop or (lambda step: False),
     )
@@ -139,7 +184,7 @@ def train(kind, folder, seeds=SEEDS, stop_after=None):
     task = learner_of(kind, seeds)
     task.evaluated = evaluated = []
     options = dict(
-        optimizer=make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01),
+        optimizer=CLIPPED,
         # The rate follows the dev history, so that a history lost in resuming would show.
         learning_rate=lambda epoch, history: 0.2 / (1 + history.sum(axis=0) / 10),
         log_every=2,
@@ -166,17 +211,29 @@ def assert_close(actual, expected):
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    """Uninterrupted runs, one per task: (learner, result, what was evaluated, folder)."""
-    done = {}
+def runs(tmp_path_factory):
+    """Return uninterrupted runs by kind of task and seeds: (learner, result, what was evaluated, folder)."""
 
-    def get(kind):
-        if kind not in done:
-            folder = tmp_path_factory.mktemp(kind)
-            done[kind] = (*train(kind, folder), folder)
-        return done[kind]
+    @functools.cache
+    def get(kind, seeds=SEEDS):
+        folder = tmp_path_factory.mktemp(kind)
+        return *train(kind, folder, seeds), folder
 
     return get
+
+
+@pytest.fixture(scope="module")
+def reference(runs):
+    """Return `runs`; that of the classifiers is there already."""
+    runs("classification")
+    return runs
+
+
+@pytest.fixture(scope="module")
+def alone(runs):
+    """Return `runs` of the second seed alone; that of a classifier is there already."""
+    runs("classification", SEEDS[1:])
+    return lambda kind: runs(kind, SEEDS[1:])
 
 
 @pytest.mark.parametrize(
@@ -203,19 +260,20 @@ def test_stopped_run_resumes_bit_for_bit(kind, where, reference, tmp_path):
     assert resumed.epochs == result.epochs == EPOCHS
 
 
-@pytest.mark.parametrize(
-    "kind", ["classification", pytest.param("language_modelling", marks=pytest.mark.slow)]
-)
-def test_seeds_trained_together_are_those_trained_alone(kind, reference, tmp_path):
+BOTH_KINDS = pytest.mark.parametrize("kind", and_slow(TASKS, lambda kind: kind == "classification"))
+
+
+@BOTH_KINDS
+def test_seeds_trained_together_are_those_trained_alone(kind, reference, alone):
     _, together, _, folder = reference(kind)
+    _, single, _, own_folder = alone(kind)
     index = 1  # not the first one
-    _, alone, _ = train(kind, tmp_path, seeds=SEEDS[index:])
     assert_close(
-        jax.tree.map(lambda leaf: leaf[0], alone.params),
+        jax.tree.map(lambda leaf: leaf[0], single.params),
         jax.tree.map(lambda leaf: leaf[index], together.params),
     )
-    assert alone.best_epoch[0] == together.best_epoch[index]
-    for one, both in zip(metrics(tmp_path), metrics(folder), strict=True):
+    assert single.best_epoch[0] == together.best_epoch[index]
+    for one, both in zip(metrics(own_folder), metrics(folder), strict=True):
         assert one.keys() == both.keys()
         for name, value in both.items():
             if isinstance(value, list):  # an entry for each seed
@@ -225,7 +283,7 @@ def test_seeds_trained_together_are_those_trained_alone(kind, reference, tmp_pat
                 assert one[name] == value
 
 
-@pytest.mark.parametrize("kind", TASKS)
+@BOTH_KINDS
 def test_seeds_differ_from_each_other(kind, reference):
     _, result, _, folder = reference(kind)
     kernels = [leaf for leaf in jax.tree.leaves(result.params) if leaf.ndim == 3]
@@ -271,7 +329,7 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
     assert len(set(carries)) == 3  # each epoch starts from a carry of its own
 
 
-@pytest.mark.parametrize("kind", TASKS)
+@BOTH_KINDS
 def test_only_train_and_dev_are_read(kind, reference):
     _, _, evaluated, folder = reference(kind)
     assert [split for split, _ in evaluated] == ["dev"] * EPOCHS
@@ -279,7 +337,7 @@ def test_only_train_and_dev_are_read(kind, reference):
     assert not any("test" in name for record in metrics(folder) for name in record)
 
 
-@pytest.mark.parametrize("kind", TASKS)
+@BOTH_KINDS
 def test_returned_parameters_are_those_of_the_best_dev_epoch(kind, reference):
     task, result, evaluated, folder = reference(kind)
     dev = np.array([record[task.monitor] for record in metrics(folder) if record["split"] == "dev"])
@@ -290,8 +348,9 @@ def test_returned_parameters_are_those_of_the_best_dev_epoch(kind, reference):
         assert_identical(jax.tree.map(lambda leaf, i=index: leaf[i], result.params), wanted)
 
 
-def test_records_have_steps_epochs_and_rates(reference):
-    task, _, _, folder = reference("language_modelling")
+@BOTH_KINDS
+def test_records_have_steps_epochs_and_rates(kind, reference):
+    task, _, _, folder = reference(kind)
     n = task.num_batches
     records = metrics(folder)
     dev = [record for record in records if record["split"] == "dev"]
@@ -301,7 +360,8 @@ def test_records_have_steps_epochs_and_rates(reference):
     history = np.zeros((0, len(SEEDS)))
     for record in dev:
         np.testing.assert_allclose(record["learning_rate"], 0.2 / (1 + history.sum(axis=0) / 10), rtol=1e-6)
-        history = np.concatenate([history, [record["dev_perplexity"]]])
+        dev_loss = np.array(record[task.monitor]) * (-1 if task.higher_is_better else 1)
+        history = np.concatenate([history, [dev_loss]])
 
 
 # --- Selection on dev ---
@@ -319,25 +379,25 @@ def test_records_have_steps_epochs_and_rates(reference):
     ],
 )
 @pytest.mark.parametrize("higher_is_better", and_slow([False, True], bool))
-def test_training_ends_when_patience_does(script, patience, epochs, best, higher_is_better, tmp_path):
+def test_training_ends_when_patience_does(script, patience, epochs, best, higher_is_better):
     script = -np.array(script, float) if higher_is_better else script
     task = Scripted(script, higher_is_better=higher_is_better)
-    result = run(task, tmp_path, seeds=(0,), epochs=6, patience=patience)
+    result = run(task, seeds=(0,), epochs=6, patience=patience)
     assert (result.epochs, result.best_epoch.tolist()) == (epochs, [best])
     assert result.params["steps"].tolist() == [best * NUM_BATCHES]
     assert task.splits == ["dev"] * epochs
 
 
-def test_each_seed_stops_and_is_selected_for_itself(tmp_path):
+def test_each_seed_stops_and_is_selected_for_itself():
     # Alone, the first seed would have stopped after epoch 4: what it reaches later is not taken.
     scripts = [5, 4, 4.5, 4.2, 3, 2, 1, 0], [9, 8, 7, 6, 5, 5, 5, 0]
-    result = run(Scripted(*scripts), tmp_path, seeds=(0, 1), epochs=8, patience=2)
+    result = run(Scripted(*scripts), seeds=(0, 1), epochs=8, patience=2)
     assert (result.epochs, result.best_epoch.tolist()) == (7, [2, 5])
     assert result.params["steps"].tolist() == [2 * NUM_BATCHES, 5 * NUM_BATCHES]
 
 
-def test_without_any_number_on_dev_nothing_is_best(tmp_path):
-    result = run(Scripted([np.nan] * 3), tmp_path, seeds=(0,), epochs=3)
+def test_without_any_number_on_dev_nothing_is_best():
+    result = run(Scripted([np.nan] * 3), seeds=(0,), epochs=3)
     assert (result.epochs, result.best_epoch.tolist(), result.params["steps"].tolist()) == (3, [0], [0])
 
 
@@ -351,7 +411,7 @@ def test_finished_run_is_not_trained_again(tmp_path):
     assert (task.splits, (tmp_path / "metrics.jsonl").read_bytes()) == ([], before)
 
 
-def test_each_seed_has_its_own_rate_from_its_own_history(tmp_path):
+def test_each_seed_has_its_own_rate_from_its_own_history():
     asked = []
 
     def rate(epoch, history):
@@ -363,7 +423,7 @@ def test_each_seed_has_its_own_rate_from_its_own_history(tmp_path):
             epoch = int(params["steps"][0]) // NUM_BATCHES
             return {"dev_score": self.scripts[:, epoch - 1]}
 
-    result = run(TwoSpeeds([3, 2, 1], [6, 5, 4]), tmp_path, seeds=(0, 1), epochs=3, learning_rate=rate)
+    result = run(TwoSpeeds([3, 2, 1], [6, 5, 4]), seeds=(0, 1), epochs=3, learning_rate=rate)
     assert asked == [(0, []), (1, [[3, 6]]), (2, [[3, 6], [2, 5]])]
     assert result.params["steps"].tolist() == [9, 4.5]
 
@@ -565,14 +625,14 @@ def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
     np.testing.assert_allclose(again.counts[-1], expected[-1], rtol=1e-6)
 
 
-def test_training_starts_from_given_parameters(tmp_path):
+def test_training_starts_from_given_parameters():
     task = Counted()
     start = {"steps": jnp.array([100.0, 200.0]), "w": jnp.ones((2, 2))}
-    run(task, tmp_path, seeds=(3, 4), epochs=1, start=start)
+    run(task, seeds=(3, 4), epochs=1, start=start)
     np.testing.assert_allclose(task.counts, [[100 + NUM_BATCHES, 200 + NUM_BATCHES]])
 
 
-def test_the_memory_a_step_needs_is_said_once_and_in_time(tmp_path):
+def test_the_memory_a_step_needs_is_said_once_and_in_time():
     said, known = [], []
 
     def stop(step):
@@ -580,14 +640,7 @@ def test_the_memory_a_step_needs_is_said_once_and_in_time(tmp_path):
         return step == 2
 
     with pytest.raises(Stopped):
-        run(
-            learner_of("classification", SEEDS),
-            tmp_path,
-            seeds=SEEDS,
-            epochs=1,
-            announce=said.append,
-            should_stop=stop,
-        )
+        run(Scripted([1.0]), seeds=(0,), epochs=1, announce=said.append, should_stop=stop)
     assert known == [1, 1]
     (line,) = said
     total, state, work = map(float, re.findall(r"[0-9]+\.[0-9]+", line))
@@ -607,6 +660,10 @@ class Broken(Scripted):
         super().__init__(*scripts, **options)
         self.broken = jnp.array(broken)
 
+    @property
+    def program(self):
+        return self
+
     def init(self, key):
         return {**super().init(key), "second": jnp.zeros(())}
 
@@ -622,14 +679,14 @@ def start_with_a_second(task, seeds):
     return {**params, "second": jnp.array([0.0, 1.0])}
 
 
-def test_steps_that_are_not_finite_change_nothing(tmp_path):
+def test_steps_that_are_not_finite_change_nothing():
     # The second seed's script is read at -1 after its one update in the first epoch, and then at 0.
     scripts = ([3.0, 2.0], [3.0, 5.0])
     found = {}
     for broken in ((), (1, 2, 4)):
         task = Broken(*scripts, broken=broken or (-1,))
         start = start_with_a_second(task, (0, 1))
-        found[broken] = run(task, tmp_path / str(len(broken)), seeds=(0, 1), epochs=2, start=start).params
+        found[broken] = run(task, seeds=(0, 1), epochs=2, start=start).params
     whole, skipped = found.values()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(skipped))
     # `steps` counts the updates: the second seed has had three of its six, the first one all.
@@ -648,17 +705,17 @@ def test_a_run_that_is_never_finite_again_ends_and_says_where(tmp_path):
     assert "the last checkpoint is of step 6: lower --learning-rate" in str(e.value)
 
 
-def test_a_task_that_yields_fewer_batches_than_it_said_is_noticed(tmp_path):
+def test_a_task_that_yields_fewer_batches_than_it_said_is_noticed():
     class Short(Scripted):
         def train_batches(self, epoch):
             return super().train_batches(epoch)[: NUM_BATCHES - 1 if epoch else NUM_BATCHES]
 
     with pytest.raises(UserError, match="yielded 2 batches in epoch 2 and said that there would be 3"):
-        run(Short([3.0, 2.0]), tmp_path, seeds=(0,), epochs=2)
+        run(Short([3.0, 2.0]), seeds=(0,), epochs=2)
 
 
 @pytest.mark.parametrize("higher_is_better", [False, True])
-def test_schedules_see_a_history_in_which_lower_is_better(higher_is_better, tmp_path):
+def test_schedules_see_a_history_in_which_lower_is_better(higher_is_better):
     seen = []
 
     def rate(epoch, history):
@@ -666,7 +723,7 @@ def test_schedules_see_a_history_in_which_lower_is_better(higher_is_better, tmp_
         return np.ones(1)
 
     task = Scripted([3.0, 2.0, 1.0], higher_is_better=higher_is_better)
-    run(task, tmp_path, seeds=(0,), epochs=3, learning_rate=rate)
+    run(task, seeds=(0,), epochs=3, learning_rate=rate)
     sign = -1.0 if higher_is_better else 1.0
     assert seen == [[], [sign * 3.0], [sign * 3.0, sign * 2.0]]
 

@@ -1,17 +1,20 @@
 """The agent's objective against loops that spell out its definition, one example and one step at a time."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from learners import classification, first_batch, stage_of, symbols
+from learners import classification, drawn_params, first_batch, symbols
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Decision, parse_time_skip
 from dynskip_jax.training.objective import AgentObjective, AgentStage
+from dynskip_jax.training.stage import Sweep
 
 BATCH, TIME, ROLLOUTS = 6, 4, 3
 DYNAMIC = parse_time_skip("dynamic:5")
@@ -74,12 +77,13 @@ def rewards_of(kind):
     return jnp.asarray(np.random.default_rng(7).normal(size=shape), jnp.float32)
 
 
-@pytest.mark.parametrize("discount", [1.0, 0.5, 0.0])
-@pytest.mark.parametrize("entropy", ["sampled", "exact"])
-@pytest.mark.parametrize("baseline", ["none", "batch", "rollouts"])
-@pytest.mark.parametrize("kind", ["terminal", "per_step"])
-def test_loss_and_gradient_are_the_slow_definition(kind, baseline, entropy, discount):
-    objective = AgentObjective(
+SETTINGS = list(
+    itertools.product(["none", "batch", "rollouts"], ["sampled", "exact"], [1.0, 0.5, 0.0])
+)  # baseline, entropy, discount
+
+
+def objective_of(baseline, entropy, discount):
+    return AgentObjective(
         rl_coef=0.7,
         entropy_coef=0.3,
         entropy=entropy,
@@ -87,13 +91,36 @@ def test_loss_and_gradient_are_the_slow_definition(kind, baseline, entropy, disc
         baseline=baseline,
         rollouts=ROLLOUTS if baseline == "rollouts" else 1,
     )
+
+
+@pytest.fixture(scope="module")
+def losses_and_gradients():
+    """Return the loss and its gradients by kind of reward and settings, from one program for each kind."""
+    found = {}
+    for kind in ("terminal", "per_step"):
+        decision, rewards = decision_of(0), rewards_of(kind)
+
+        def of(objective, log_prob, entropies, rewards, decision=decision):
+            traced = decision._replace(log_prob=log_prob, entropy=entropies)
+            return agents_part(objective, (DYNAMIC,), (traced,), rewards)
+
+        @jax.jit
+        def program(*arguments, of=of):
+            return [
+                jax.value_and_grad(partial(of, objective_of(*s)), (0, 1, 2))(*arguments) for s in SETTINGS
+            ]
+
+        results = program(decision.log_prob, decision.entropy, rewards)
+        found |= {(kind, *s): jax.device_get(each) for s, each in zip(SETTINGS, results, strict=True)}
+    return found
+
+
+@pytest.mark.parametrize(("baseline", "entropy", "discount"), SETTINGS)
+@pytest.mark.parametrize("kind", ["terminal", "per_step"])
+def test_loss_and_gradient_are_the_slow_definition(kind, baseline, entropy, discount, losses_and_gradients):
+    objective = objective_of(baseline, entropy, discount)
     decision, rewards = decision_of(0), rewards_of(kind)
-
-    def loss(log_prob, entropies, rewards):
-        traced = decision._replace(log_prob=log_prob, entropy=entropies)
-        return agents_part(objective, (DYNAMIC,), (traced,), rewards)
-
-    value, grads = jax.value_and_grad(loss, (0, 1, 2))(decision.log_prob, decision.entropy, rewards)
+    value, grads = losses_and_gradients[kind, baseline, entropy, discount]
     np.testing.assert_allclose(value, slow_loss(objective, decision, rewards), rtol=1e-4)
     # The score function: returns are constants to the gradient, and the reward is not differentiated.
     expected = slow_returns(objective, np.asarray(decision.log_prob, float), np.asarray(rewards, float))
@@ -154,41 +181,70 @@ def test_rollouts_of_an_example_follow_each_other():
 
 
 def test_classifier_compares_the_rollouts_of_one_example():
-    def loss_of(mix, **objective):
-        objective = AgentObjective(entropy_coef=0.0, **objective)
-        task = classification(symbols(4, time=6), mix=mix, features=16, batch_size=4, objective=objective)
-        params, keys = task.init(jax.random.key(1)), jax.random.split(jax.random.key(2), 4)
-        carry = task.initial_carry(params, jax.random.key(0))
-        loss, (_, sums) = jax.jit(task.loss)(params, carry, first_batch(task), keys, stage_of(task))
-        nll = sums["nll"]
-        return loss - nll.total / nll.count, nll.count
+    compared, batch = (
+        classification(
+            symbols(4, time=6),
+            (0, 0),
+            sweep=Sweep(mix=(0.0, 1.0)),
+            batch_size=4,
+            objective=AgentObjective(entropy_coef=0.0, **objective),
+        )
+        for objective in (dict(baseline="rollouts", rollouts=3), dict(baseline="batch"))
+    )
+    params, keys = drawn_params(compared, scale=1.5), jax.random.split(jax.random.key(2), 4)
 
+    @jax.jit
+    def losses(*stages):
+        """The agents' part for each λ, and how many rows it is a mean of."""
+        found = []
+        for task, each in zip((compared, batch), stages, strict=True):
+
+            def of(stage, task=task):
+                carry = task.initial_carry(params, jax.random.key(0))
+                loss, (_, sums) = task.loss(params, carry, first_batch(task), keys, stage)
+                return loss - sums["nll"].total / sums["nll"].count, sums["nll"].count
+
+            found.append(jax.vmap(of)(each))
+        return found
+
+    ((equal, unequal), counts), ((of_batch, _), _) = losses(compared.stage(0), batch.stage(0))
     # With λ = 0 the choice has no effect: the rollouts of an example agree, and none has an advantage.
-    agent, examples = loss_of(0.0, baseline="rollouts", rollouts=3)
-    assert examples == 12
-    assert abs(agent) < 1e-4
-    assert abs(loss_of(0.0, baseline="batch")[0]) > 1e-2
-    assert abs(loss_of(1.0, baseline="rollouts", rollouts=3)[0]) > 1e-3
+    assert counts.tolist() == [12, 12]
+    assert abs(equal) < 1e-4
+    assert abs(of_batch) > 1e-2
+    assert abs(unequal) > 1e-3
 
 
-@pytest.mark.parametrize("per_step", [False, True])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        dict(),
-        dict(baseline="batch", discount=0.9),
-        dict(baseline="rollouts", rollouts=2, entropy="exact"),
-        dict(baseline="learned"),
-        dict(estimator="vimco", rollouts=2, entropy_coef=0.0),
-        dict(relaxation="soft", relaxed_epochs=1),
-    ],
-    ids=["paper", "batch", "rollouts", "critic", "vimco", "relaxed"],
+OBJECTIVES = {
+    "paper": dict(),
+    "exact": dict(entropy="exact", entropy_coef=0.3),
+    "batch": dict(baseline="batch", discount=0.9),
+    "rollouts": dict(baseline="rollouts", entropy="exact"),
+    "critic": dict(baseline="learned", discount=0.9),
+    "vimco": dict(estimator="vimco", entropy_coef=0.0),
+    "relaxed": dict(relaxation="soft", relaxed_epochs=1),
+}
+# Whether there is a reward for each step; VIMCO averages predictions of rows.
+BY_DEFAULT = [("paper", False), ("exact", True), ("batch", True), ("rollouts", False), ("critic", False),
+              ("critic", True), ("vimco", False), ("relaxed", True)]  # fmt: skip
+OF_ROWS_AND_STEPS = pytest.mark.parametrize(
+    ("name", "per_step"),
+    and_slow(
+        [pair for pair in itertools.product(OBJECTIVES, [False, True]) if pair != ("vimco", True)],
+        lambda *pair: pair in BY_DEFAULT,
+    ),
 )
-def test_rows_that_fill_a_batch_are_as_none(settings, per_step):
+
+
+def objective_with(name, rollouts):
+    groups = {"rollouts": rollouts} if name in ("rollouts", "vimco") else {}
+    return AgentObjective(**OBJECTIVES[name], **groups)
+
+
+@OF_ROWS_AND_STEPS
+def test_rows_that_fill_a_batch_are_as_none(name, per_step):
     """Rows of weight 0 change neither the loss nor a gradient, but for the number of rows in the mean."""
-    objective = AgentObjective(**settings)
-    if objective.estimator == "vimco" and per_step:
-        pytest.skip("VIMCO averages predictions of rows")
+    objective = objective_with(name, rollouts=2)
     weights = jnp.array([1.0, 1.0, 0.5, 0.5, 0.0, 0.0])  # the rollouts of a row weigh the same
     decision, values = decision_of(1), decision_of(2).log_prob
     nll = -rewards_of("per_step" if per_step else "terminal")
@@ -205,16 +261,17 @@ def test_rows_that_fill_a_batch_are_as_none(settings, per_step):
             values=[values[:count]] if objective.baseline == "learned" else None,
         )
 
-    arguments = decision.log_prob, nll, values
-    (full, full_grads), (alone, grads) = (
-        jax.value_and_grad(lambda *three, n=n: loss(*three, n), argnums=(0, 1, 2))(*arguments) for n in (6, 4)
-    )
+    @jax.jit
+    def both(*arguments):
+        return [jax.value_and_grad(partial(loss, count=n), argnums=(0, 1, 2))(*arguments) for n in (6, 4)]
+
+    (full, full_grads), (alone, grads) = jax.device_get(both(decision.log_prob, nll, values))
     np.testing.assert_allclose(full, alone, rtol=1e-5)
     for found, wanted in zip(full_grads, grads, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
         assert not np.any(np.asarray(found)[4:])
     # Weights weigh: by hand, where nothing compares the rows.
-    if not settings:
+    if name == "paper":
         each = [slow_loss_of_row(objective, decision, -nll, i) for i in range(6)]
         np.testing.assert_allclose(full, np.dot(weights, each), rtol=1e-4)
 
@@ -249,25 +306,10 @@ def test_settings_without_a_meaning_are_refused(settings):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("per_step", [False, True])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        dict(),
-        dict(entropy="exact", entropy_coef=0.3),
-        dict(baseline="learned", discount=0.9),
-        dict(baseline="batch", entropy_coef=0.1),
-        dict(baseline="rollouts", rollouts=3, entropy="exact"),
-        dict(estimator="vimco", rollouts=3, entropy_coef=0.0),
-        dict(relaxation="soft", relaxed_epochs=1),
-    ],
-    ids=["paper", "exact", "critic", "batch", "rollouts", "vimco", "relaxed"],
-)
-def test_what_stands_past_the_end_has_no_effect(settings, per_step):
+@OF_ROWS_AND_STEPS
+def test_what_stands_past_the_end_has_no_effect(name, per_step):
     """A critic's terminal reward stood in the last column once, past the end of all shorter sequences."""
-    objective = AgentObjective(**settings)
-    if objective.estimator == "vimco" and per_step:
-        pytest.skip("VIMCO averages predictions of rows")
+    objective = objective_with(name, rollouts=3)
     stage = objective.stage(0, 1)
     lengths = jnp.repeat(jnp.array([4, 2]), 3)  # two groups of three rows
     valid = F.length_mask(lengths, TIME)
@@ -286,19 +328,24 @@ def test_what_stands_past_the_end_has_no_effect(settings, per_step):
 
     log_prob, values = decision_of(1).log_prob, decision_of(2).log_prob
     gradient = jax.grad(loss, argnums=(0, 1, 2))
-    found = gradient(log_prob, nll, values)
-    junk = [jnp.where(valid, array, 1e3) for array in (log_prob, values)]
-    odd = jnp.where(valid, nll, 1e3) if per_step else nll
-    for a, b in zip(found, gradient(junk[0], odd, junk[1]), strict=True):
+    apart = objective.baseline != "batch"  # which compares rows of different lengths
+
+    @jax.jit
+    def gradients(arguments, odd):
+        both = jax.vmap(gradient)(*jax.tree.map(lambda *pair: jnp.stack(pair), arguments, odd))
+        groups = [gradient(*arguments, rows=slice(i, i + 3), time=t, valid=None) for i, t in ((0, 4), (3, 2))]
+        return both, groups if apart else []
+
+    arguments = log_prob, nll, values
+    odd = [jnp.where(valid, array, 1e3) if array.ndim == 2 else array for array in arguments]
+    both, groups = jax.device_get(gradients(arguments, tuple(odd)))
+    found = [leaf[0] for leaf in both]
+    for a, b in zip(found, (leaf[1] for leaf in both), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
         if a.ndim == 2:
-            assert not np.any(np.asarray(a)[~np.asarray(valid)])
-    if objective.baseline != "batch":  # which compares rows of different lengths
-        apart = [
-            gradient(log_prob, nll, values, rows=slice(i, i + 3), time=t, valid=None)
-            for i, t in ((0, 4), (3, 2))
-        ]
-        for whole, (first, second) in zip(found, zip(*apart, strict=True), strict=True):
+            assert not np.any(a[~np.asarray(valid)])
+    if apart:
+        for whole, (first, second) in zip(found, zip(*groups, strict=True), strict=True):
             np.testing.assert_allclose(whole, (first + second) / 2, rtol=1e-4, atol=1e-6)
 
 

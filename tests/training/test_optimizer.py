@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from learners import language_modelling, letters
+from learners import drawn_params, language_modelling, letters
 
 from dynskip_jax import functional as F
 from dynskip_jax.training.optimizer import make_optimizer
@@ -130,9 +130,10 @@ def test_adam_direction_is_that_of_optax():
 
 def test_agent_of_a_language_model_is_told_from_its_network():
     task = language_modelling(letters(5, 1, 1), batch_size=2, num_steps=3)
-    params = task.init(jax.random.key(0))
+    params = drawn_params(task)
     optimizer = make_optimizer("sgd", agent_learning_rate=0.001)
-    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
+    ones = jax.tree.map(np.ones_like, params)
+    updates = jax.jit(lambda params: optimizer.update(ones, optimizer.init(params), params)[0])(params)
     moved = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(updates)}
     agents = {path for path, leaf in moved.items() if np.allclose(leaf, 0.001, rtol=1e-3)}
     assert len(agents) == 5  # W_h, W_x, b, W_out, b_out

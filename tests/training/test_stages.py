@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from learners import classification, first_batch, language_modelling, letters, one_seed, stage_of, symbols
+from learners import (
+    classification,
+    drawn_params,
+    first_batch,
+    language_modelling,
+    letters,
+    one_seed,
+    stage_of,
+    symbols,
+)
 
 from dynskip_jax import functional as F
 from dynskip_jax.devices.parallel import make_parallel
@@ -178,10 +187,16 @@ def free_agent(objective):
 
 def loss_and_gradient(objective, carry=None):
     task, value = free_agent(objective)
-    params = task.init(jax.random.key(1))
+    params = drawn_params(task, 1)
     carry = task.initial_carry(params, jax.random.key(0)) if carry is None else carry
     keys = jax.random.split(jax.random.key(2), 8)
     return value(params, carry, first_batch(task), keys, stage_of(task))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Return the gradient without a baseline."""
+    return loss_and_gradient(AgentObjective(entropy_coef=0.0))[1]
 
 
 def cell_of(gradient):
@@ -196,23 +211,21 @@ def agent_gradient(gradient):
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(agent_of(gradient))])
 
 
-def test_a_moving_average_is_that_of_the_rewards_so_far():
+def test_a_moving_average_is_that_of_the_rewards_so_far(plain):
     objective = AgentObjective(baseline="moving_average", entropy_coef=0.0, baseline_decay=0.8)
     (_, (carry, sums)), first = loss_and_gradient(objective)
     nll = sums["nll"].total / sums["nll"].count
     np.testing.assert_allclose(F.moving_average_value(carry[1]), np.full(8, -nll), rtol=1e-5)
     # The first batch has no past: nothing is subtracted from it. The next one is compared with the first.
-    _, none = loss_and_gradient(AgentObjective(entropy_coef=0.0))
-    np.testing.assert_allclose(agent_gradient(first), agent_gradient(none), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(agent_gradient(first), agent_gradient(plain), rtol=1e-4, atol=1e-6)
     (_, (later, _)), second = loss_and_gradient(objective, carry)
     assert np.abs(agent_gradient(second)).sum() < 0.5 * np.abs(agent_gradient(first)).sum()
     np.testing.assert_allclose(later[1].weight, np.full(8, 1 - 0.8**2), rtol=1e-6)
 
 
-def test_a_critic_is_fitted_and_leaves_the_network_alone():
+def test_a_critic_is_fitted_and_leaves_the_network_alone(plain):
     objective = AgentObjective(baseline="learned", entropy_coef=0.0)
     _, gradient = loss_and_gradient(objective)
-    plain = loss_and_gradient(AgentObjective(entropy_coef=0.0))[1]
     critic = jax.tree.leaves(gradient["critics"])
     assert len(critic) == 5 and all(np.abs(leaf).max() > 1e-4 for leaf in critic)
     for name in ("w_x", "w_h", "b"):
@@ -227,12 +240,17 @@ def test_vimco_trains_the_averaged_prediction():
     expected = -np.log(np.exp(-np.array(nll)).reshape(2, 3).mean(axis=1)).mean()
 
     def network_loss(objective, mode):
-        return objective.loss(AgentStage(F.Policy(mode), 0.0), nll, (), valid=None)
+        return jax.jit(lambda nll: objective.loss(AgentStage(F.Policy(mode), 0.0), nll, (), valid=None))(nll)
 
     np.testing.assert_allclose(network_loss(vimco, "sample"), expected, rtol=1e-6)
     for objective, mode in ((vimco, "soft"), (alone, "sample")):
         np.testing.assert_allclose(network_loss(objective, mode), nll.mean(), rtol=1e-6)
-    # The metrics stay those of single samples; the agent gets a gradient of its own.
+
+
+@pytest.mark.slow
+def test_vimco_counts_single_samples_and_trains_agents():
+    vimco = AgentObjective(estimator="vimco", rollouts=3, entropy_coef=0.0)
+    alone = AgentObjective(rollouts=3, entropy_coef=0.0)
     (_, (_, sums)), gradient = loss_and_gradient(vimco)
     (_, (_, of_samples)), other = loss_and_gradient(alone)
     np.testing.assert_allclose(sums["nll"].total, of_samples["nll"].total, rtol=1e-6)
@@ -245,7 +263,7 @@ def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
     decision = F.Decision(jnp.ones((2, 3), int), jnp.full((2, 3), -5.0), jnp.arange(6.0).reshape(2, 3))
     objective = AgentObjective(entropy=entropy, relaxation="soft", relaxed_epochs=1)
     stage, nll = AgentStage(F.Policy("soft"), -0.5), jnp.array([1.0, 2.0])
-    loss = objective.loss(stage, nll, decision, valid=None) - nll.mean()
+    loss = jax.jit(lambda *traced: objective.loss(stage, *traced, valid=None))(nll, decision) - 1.5
     np.testing.assert_allclose(loss, 0.5 * (0 + 1 + 2 + 3 + 4 + 5) / 2)
 
 
@@ -279,9 +297,13 @@ def test_positions_stand_beside_the_symbols():
     same = jnp.zeros((2, 7), jnp.int32)
     outputs = []
     for positions in (0, 7):
-        model = SequenceClassifier(6, 8, 3, [F.Previous()], num_positions=positions, rngs=nnx.Rngs(0))
-        assert model.stack.layers[0].cell.in_features == 6 + positions
-        outputs.append(model(same).observations[0][0])
+
+        def inputs(same, positions=positions):
+            model = SequenceClassifier(6, 8, 3, [F.Previous()], num_positions=positions, rngs=nnx.Rngs(0))
+            assert model.stack.layers[0].cell.in_features == 6 + positions
+            return model(same).observations[0][0]
+
+        outputs.append(jax.device_get(jax.jit(inputs)(same)))
     assert (outputs[0][:, 0] == outputs[0][:, 3]).all()
     np.testing.assert_array_equal(outputs[1][0, :, 6:], np.eye(7))
 
