@@ -96,13 +96,13 @@ def test_probabilities_by_which_words_are_copied_are_exchanged(command, corpus_f
 
 
 @pytest.mark.slow
-def test_hard_choices_go_on_from_expected_ones(command, corpus_folder, tmp_path, copying, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")  # the label in one line
+def test_hard_choices_go_on_from_expected_ones(command, corpus_folder, tmp_path, copying):
     hard = (*FAR[:-1], "chosen", "--mix", 0, "--rl-coef", 0, "--stride", 2, "--zoneout", "0.1,0.2")
     arguments = ("--data", corpus_folder, *hard, *SMALL_PTB, "--start-from", copying[0])
     outcome = command(PTB, *arguments, "--run-dir", tmp_path / "run")
     assert outcome.status == 0, outcome.err
-    assert "dynamic:4, by content, stride 2, copies: chosen" in " ".join(outcome.out.split())
+    for part in ("dynamic:4, by content", "stride 2, copies: chosen"):  # a cell may have several lines
+        assert part in outcome.out
     row = row_of(tmp_path / "run")["metrics"]
     assert np.nonzero(row["dev_agent_share_1"]["mean"])[0].tolist() in ([0], [2], [0, 2])
     assert row["test_perplexity_sampled"]["mean"] > 1  # λ is 0, but the choice says what is copied
