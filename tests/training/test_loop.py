@@ -509,7 +509,7 @@ def test_corrupt_newest_checkpoint_is_announced_and_the_one_before_used(tmp_path
     assert_as_uninterrupted(result, tmp_path, uninterrupted)
 
 
-HANDLED = (signal.SIGINT, signal.SIGTERM)
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # the last two come from clusters
 
 
 @pytest.mark.parametrize("number", HANDLED)
@@ -541,6 +541,21 @@ def test_second_interruption_does_not_wait(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         scripted(tmp_path, should_stop=send_twice)
     assert [signal.getsignal(handled) for handled in HANDLED] == before
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_system_that_repeats_its_signal_loses_nothing(second, tmp_path, uninterrupted):
+    """A second signal of any kind raised wherever the program was; only a second Ctrl-C is meant so."""
+
+    def send_twice(step):
+        if step == NUM_BATCHES + 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), second)
+        return False
+
+    with pytest.raises(Stopped, match="progress is saved"):
+        scripted(tmp_path, should_stop=send_twice)
+    assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
 
 
 def test_training_in_another_thread_leaves_signals_alone(tmp_path, uninterrupted):
