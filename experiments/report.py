@@ -245,9 +245,9 @@ def _columns(run: RunDir, notes: list[str]) -> Mapping[str, tuple[str, str]]:
     Where the experiment is not known, a note says so, and metrics have their names in `result.json`.
     """
     try:
-        return experiment_of(run.config()).columns
+        return experiment_of(run).columns
     except UserError as error:
-        notes.append(f"{run.path}: {error}; all metrics are shown")
+        notes.append(f"{error}; all metrics are shown")
         return {}
 
 

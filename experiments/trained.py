@@ -153,7 +153,7 @@ def _finished(run: RunDir, name: str) -> Finished:
             f"{run.path} holds a run of format {config.get('format', 1)}, and this version reads format "
             f"{FORMAT}: train again, or read it with the version that wrote it"
         )
-    kind = experiment_of(config)
+    kind = experiment_of(run)
     try:
         (result,) = rows_of(results)
         experiment: Experiment = kind(from_kept(kind.command.settings, config["settings"]))

@@ -35,3 +35,22 @@ def _program(definition, tree, others, state, arrays):
 
 
 unroll = compiled(F.unroll)
+
+
+def on_device(tree):
+    """Return JAX's arrays in place of NumPy's; `jax.numpy.asarray` compiles a program for each shape."""
+    return jax.tree.map(lambda leaf: jax.device_put(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+
+
+def drawn(make: Callable[[], nnx.Module], seed: int = 0, scale: float = 0.5) -> nnx.Module:
+    """Return the module that `make` makes, its parameters drawn by NumPy: no initializer is compiled."""
+    module, rng = nnx.eval_shape(make), np.random.default_rng(seed)
+
+    def draw(leaf):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key(seed)
+        numbers = scale * rng.normal(size=leaf.shape) if jax.numpy.issubdtype(leaf.dtype, np.floating) else 0
+        return jax.device_put(np.broadcast_to(numbers, leaf.shape).astype(leaf.dtype))
+
+    nnx.update(module, jax.tree.map(draw, nnx.state(module)))
+    return module

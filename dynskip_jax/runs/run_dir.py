@@ -327,7 +327,9 @@ def _check_config(path: Path, old: dict, new: dict, defaults: dict, may_grow: Se
             f"{path} holds a run of format {old.get('format', 1)}, and this version reads and writes format "
             f"{new.get('format', 1)}: choose another --run-dir"
         )
-    before, now = {**_flatten(defaults), **_flatten(old)}, _flatten(new)
+    if old.get("experiment") == new.get("experiment"):
+        old = _completed(old, defaults)
+    before, now = _flatten(old), _flatten(new)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     grown = [name for name in names if name in may_grow and _is_more(before.get(name), now.get(name))]
     names = [name for name in names if name not in grown]
@@ -342,6 +344,17 @@ def _check_config(path: Path, old: dict, new: dict, defaults: dict, may_grow: Se
         f"{path} holds a run with other settings ({listed}{more}); "
         "choose another --run-dir, or use the old settings to resume it"
     )
+
+
+def _completed(config: dict, defaults: dict) -> dict:
+    """Return the configuration with the defaults of the settings that its groups lack."""
+    completed = dict(config)
+    for name, default in defaults.items():
+        if not isinstance(default, dict):
+            completed.setdefault(name, default)
+        elif isinstance(config.get(name), dict):
+            completed[name] = _completed(config[name], default)
+    return completed
 
 
 def _is_more(old: str | None, new: str | None) -> bool:

@@ -63,7 +63,8 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
             f"{restored.skipped[0]}, and an older one may hold other parameters than "
             "those of result.json: restore it, or delete it to go on with the older one"
         )
-    expected = rows_of(run.result())[0].get("checkpoint")
+    result = run.result()
+    expected = None if result is None else rows_of(result)[0].get("checkpoint")
     if expected is not None and expected != restored.fingerprint:
         raise UserError(
             f"{run.checkpoints} lacks the checkpoint of step {expected['step']}, of which result.json tells "

@@ -34,7 +34,7 @@ PTB, NUMBERS = ptb.COMMAND, number_prediction.COMMAND
 RESULT_KEYS = {"experiment", "dataset", "rows"}
 ROW_KEYS = {
     *("model", "parameters", "seeds", "metrics", "epochs", "epochs_asked"),
-    *("best_epoch", "wall_seconds", "backend", "devices", "versions"),
+    *("best_epoch", "wall_seconds", "backend", "devices", "versions", "checkpoint"),
 }
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -118,7 +118,7 @@ def test_the_commit_is_null_where_nobody_knows_it(answer, monkeypatch):
 def test_result_has_what_the_design_says(compared_ptb, finished_ptb):
     folder = compared_ptb.folder / "dynamic-3"
     whole, result = load(folder / "result.json"), row_of(folder)
-    assert (whole.keys(), result.keys()) == (RESULT_KEYS, ROW_KEYS)
+    assert (whole.keys(), result.keys()) == (RESULT_KEYS, {*ROW_KEYS, "vocabulary_sha256"})
     assert (whole["experiment"], result["model"], result["seeds"]) == ("ptb", "dynamic:3", [0, 1])
     assert (result["epochs"], result["epochs_asked"], result["best_epoch"]) == (1, 1, [1, 1])
     alone = row_of(finished_ptb.folder)

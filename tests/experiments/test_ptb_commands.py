@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import SMALL_PTB, assert_user_error, row_of
+from commands import SMALL_PTB, assert_user_error, load, row_of
 from compiled import compiled
 
 from dynskip_jax.analysis import reading
@@ -67,14 +67,22 @@ def test_explain_prints_what_the_models_say(explained):
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
+def write_unknown_word(folder):
+    """Put <unk> in the place of a word, as if the model had been trained with it."""
+    file = folder / VOCABULARY
+    file.write_text(file.read_text().replace('"h"', '"<unk>"'))
+    result = load(folder / "result.json")
+    result["rows"][0].pop("vocabulary_sha256")
+    (folder / "result.json").write_text(json.dumps(result))
+
+
 def test_unknown_words_are_named(command, compared, tmp_path):
     outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a b b c zebra")
     assert outcome.status == 2 and "zebra" in outcome.err
     # In a vocabulary that has <unk>, they are read as that.
     folder = tmp_path / "unk"
     shutil.copytree(compared / "lstm", folder)
-    file = folder / VOCABULARY
-    file.write_text(file.read_text().replace('"h"', '"<unk>"'))
+    write_unknown_word(folder)
     outcome = command(PTB, "explain", "--run-dir", folder, "--text", "a b b c zebra")
     assert outcome.status == 0, outcome.err
     assert "zebra: read as <unk>" in outcome.out
@@ -118,8 +126,7 @@ def test_words_are_split_as_the_vocabulary_has_them(words, text, wanted):
 
 def test_models_that_are_not_finished_are_named_and_unknown_words_once(command, compared, tmp_path):
     for name in ("lstm", "dynamic-3"):
-        file = compared / name / VOCABULARY
-        file.write_text(file.read_text().replace('"h"', '"<unk>"'))
+        write_unknown_word(compared / name)
     outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a zebra b zebra c")
     assert outcome.status == 0, outcome.err
     assert outcome.out.count("not know") == 1

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from compiled import on_device
 
 from dynskip_jax import functional as F
 
@@ -52,25 +53,32 @@ DEPTH_SKIPS = {
 }
 
 
-def normal(key, shape, dtype):
-    return jax.random.normal(key, shape, dtype)
-
-
 def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
-    """Weights, a carry whose slots all differ, inputs, and what comes from below (or None)."""
-    init = F.Initializers(kernel=normal, recurrent=normal, bias=normal, dtype=dtype)
-    params = recurrence.init(jax.random.key(seed), INPUT, HIDDEN, agent_features=UNITS, init=init)
-    keys = iter(jax.random.split(jax.random.key(seed + 100), 20))
-    draw = lambda *shape: normal(next(keys), shape, dtype)
-    zeros = F.zero_state(recurrence.transition, (BATCH, HIDDEN), dtype)
-    carry = F.initial_carry(jax.random.split(next(keys), BATCH), recurrence, zeros)
-    slots = jax.tree.map(lambda array: draw(*array.shape), carry.slots)
-    carry = carry._replace(slots=slots, step=jnp.full(BATCH, steps, jnp.int32))
+    """Return weights, a carry whose slots all differ, inputs, and what comes from below (or None).
+
+    All numbers are drawn by NumPy, so that nothing is compiled here.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(*shape):
+        return jax.device_put(rng.normal(size=shape).astype(dtype))  # `jnp.asarray` compiles
+
+    def shapes(key):
+        init = F.Initializers(dtype=dtype)
+        zeros = F.zero_state(recurrence.transition, (BATCH, HIDDEN), dtype)
+        carry = F.initial_carry(jax.random.split(key, BATCH), recurrence, zeros)
+        return recurrence.init(key, INPUT, HIDDEN, agent_features=UNITS, init=init), carry.slots
+
+    key = jax.random.key(seed)
+    params, slots = jax.tree.map(lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key))
+    own = recurrence.time_skip.initial_own((BATCH,), dtype)
+    step = jax.device_put(np.full(BATCH, steps, np.int32))
+    carry = F.SkipCarry(slots, step, jax.random.split(key, BATCH), own)
     below = None if recurrence.depth_skip is None else draw(BATCH, TIME, HIDDEN)
     return params, carry, draw(BATCH, TIME, INPUT), below
 
 
-def everything(
+def differentiated(
     implementation,
     recurrence,
     params,
@@ -82,16 +90,20 @@ def everything(
     return_memory=True,
     **options,
 ):
-    """Outputs, and the gradients of all that has one, of a loss in which every output takes part."""
+    """Return a compiled function and its arguments.
 
+    The function returns all outputs, and the gradients of all that has one, of a loss in which every output
+    takes part. It can be called with other values of the same shapes, too.
+    """
     policy = policy or F.Policy(temperature=1.0)
-    allowed, policy = policy.mask, dataclasses.replace(policy, mask=None)
+    allowed, policy = on_device(policy.mask), dataclasses.replace(policy, mask=None)
+    options = on_device(options)
     if isinstance(policy.mix, int | float):  # static: no argument of the program
         static, policy = policy.mix, dataclasses.replace(policy, mix=None)
     else:
         static = None
 
-    def loss(params, slots, mask, x, below, policy):
+    def loss(params, slots, mask, x, below, policy, kept):
         mix = policy.mix if static is None else static
         policy = dataclasses.replace(policy, mix=mix, mask=allowed)
         start = carry._replace(slots=slots, recurrent_mask=mask)
@@ -103,19 +115,35 @@ def everything(
         total = sum(jnp.sum(rng.normal(size=part.shape).astype(part.dtype) * jnp.sin(part)) for part in parts)
         return total, (end._replace(key=jax.random.key_data(end.key)), out)
 
-    arguments = [params, carry.slots, carry.recurrent_mask, x, below, policy]
-    wanted = [i for i, a in enumerate(arguments) if a is not None]
-    (_, outputs), grads = jax.jit(jax.value_and_grad(loss, argnums=wanted, has_aux=True))(*arguments)
-    return outputs, grads
+    arguments = [params, carry.slots, carry.recurrent_mask, x, below, policy, kept]
+    wanted = [i for i, a in enumerate(arguments[:-1]) if a is not None]
+    program = jax.jit(jax.value_and_grad(loss, argnums=wanted, has_aux=True))
+
+    def function(*arguments):
+        (_, outputs), gradients = program(*arguments)
+        return outputs, gradients
+
+    return function, arguments
 
 
-def assert_same(recurrence, *problem, rtol=1e-9, **options):
-    """Holds the fused unroll to the reference; returns the fused one's outputs and gradients."""
-    fused = everything("fused", recurrence, *problem, **options)
-    reference = everything("reference", recurrence, *problem, **options)
+def everything(*problem, **options):
+    """Return the outputs and gradients of `differentiated`."""
+    function, arguments = differentiated(*problem, **options)
+    return function(*arguments)
+
+
+def assert_equal(fused, reference, rtol=1e-9):
+    """Compare outputs and gradients, which are finite."""
     for (path, a), b in zip(jax.tree.leaves_with_path(fused), jax.tree.leaves(reference), strict=True):
         name = jax.tree_util.keystr(path)
+        a, b = np.asarray(a), np.asarray(b)
         assert a.dtype == b.dtype and np.isfinite(a).all(), name
         scale = max(1.0, float(np.abs(b).max())) if a.size else 1.0
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale, err_msg=name)
+
+
+def assert_same(recurrence, *problem, rtol=1e-9, **options):
+    """Hold the fused unroll to the reference; return the fused one's outputs and gradients."""
+    fused = everything("fused", recurrence, *problem, **options)
+    assert_equal(fused, everything("reference", recurrence, *problem, **options), rtol)
     return fused

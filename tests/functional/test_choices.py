@@ -1,10 +1,14 @@
 """How an agent chooses: frequencies, independence of neighbours, masks, and what is refused."""
 
+import functools
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import unroll
+from compiled import compiled, unroll
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -13,9 +17,16 @@ K, HIDDEN, INPUT, UNITS = 4, 3, 2, 6
 SKIP = F.Dynamic(K, 0.5)
 
 
+choice_noise, choose = compiled(F.choice_noise), compiled(F.choose)
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
 def layer(max_skip=K):
-    keys = iter(jax.random.split(jax.random.key(0), 8))
-    draw = lambda *shape: jax.random.normal(next(keys), shape)
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
     lstm = F.LSTMParams(draw(INPUT, 4 * HIDDEN), draw(HIDDEN, 4 * HIDDEN), draw(4 * HIDDEN))
     agent = F.AgentParams(
         draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, max_skip), draw(max_skip)
@@ -23,19 +34,23 @@ def layer(max_skip=K):
     return F.LayerParams(lstm, agent)
 
 
-def run(x, keys, skip=SKIP, **options):
+@functools.partial(jax.jit, static_argnames=("recurrence", "implementation"))
+def run_program(params, keys, x, recurrence, **options):
     zeros = jnp.zeros((len(x), HIDDEN))
-    recurrence = F.Recurrence(skip)
     carry = F.initial_carry(keys, recurrence, F.LSTMState(zeros, zeros))
-    return unroll(layer(skip.max_skip), carry, x, recurrence, **options)
+    return F.unroll(params, carry, x, recurrence, **options)
+
+
+def run(x, keys, skip=SKIP, **options):
+    return run_program(layer(skip.max_skip), keys, x, F.Recurrence(skip), **options)
 
 
 def test_sampling_frequencies_follow_the_softmax():
     count = 40_000
-    log_probs = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
+    log_probs = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
     keys = jax.random.split(jax.random.key(1), count)
-    noise = F.choice_noise(keys, jnp.zeros(count, jnp.int32), K, jnp.float32)
-    drawn = F.choose(jnp.broadcast_to(log_probs, (count, K)), noise)
+    noise = choice_noise(keys, np.zeros(count, np.int32), K, jnp.float32)
+    drawn = choose(np.broadcast_to(log_probs, (count, K)), noise)
     p = np.exp(log_probs)
     error = np.abs(np.bincount(drawn, minlength=K) / count - p) / np.sqrt(p * (1 - p) / count)
     assert error.max() < 4.0
@@ -43,9 +58,9 @@ def test_sampling_frequencies_follow_the_softmax():
 
 def test_frequencies_of_a_whole_unroll_follow_the_policy_it_reports():
     count = 20_000
-    x = jnp.broadcast_to(jax.random.normal(jax.random.key(2), (1, 1, INPUT)), (count, 1, INPUT))
+    x = np.broadcast_to(normal(2, 1, 1, INPUT), (count, 1, INPUT))
     _, out = run(x, jax.random.split(jax.random.key(3), count))
-    action, log_prob = np.asarray(out.decision.action[:, 0]), np.asarray(out.decision.log_prob[:, 0])
+    action, log_prob = np.asarray(out.decision.action)[:, 0], np.asarray(out.decision.log_prob)[:, 0]
     total = 0.0
     for k in range(1, K + 1):
         p = np.exp(log_prob[action == k][0])
@@ -55,57 +70,63 @@ def test_frequencies_of_a_whole_unroll_follow_the_policy_it_reports():
 
 
 def test_greedy_takes_the_most_probable():
-    log_probs = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (50, K)))
-    np.testing.assert_array_equal(F.choose(log_probs, None), np.argmax(log_probs, axis=-1))
+    log_probs = normal(0, 50, K)
+    np.testing.assert_array_equal(choose(log_probs, None), np.argmax(log_probs, axis=-1))
 
 
 def test_a_choice_is_the_categorical_sample_of_the_same_key():
-    log_probs = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (50, K)))
-    keys, steps = jax.random.split(jax.random.key(1), 50), jnp.arange(50)
-    step_keys = jax.vmap(jax.random.fold_in)(keys, steps)
-    expected = jax.vmap(jax.random.categorical)(step_keys, log_probs)
-    noise = F.choice_noise(keys, steps, K, jnp.float32)
-    np.testing.assert_array_equal(F.choose(log_probs, noise), expected)
+    log_probs = normal(0, 50, K)
+    keys, steps = jax.random.split(jax.random.key(1), 50), np.arange(50)
+
+    @jax.jit
+    def both(keys, steps, log_probs):
+        step_keys = jax.vmap(jax.random.fold_in)(keys, steps)
+        noise = F.choice_noise(keys, steps, K, jnp.float32)
+        return F.choose(log_probs, noise), jax.vmap(jax.random.categorical)(step_keys, log_probs)
+
+    np.testing.assert_array_equal(*both(keys, steps, log_probs))
 
 
 def test_an_examples_noise_depends_on_its_own_key_alone():
-    x = jax.random.normal(jax.random.key(4), (6, 5, INPUT))
+    x = normal(4, 6, 5, INPUT)
     keys = jax.random.split(jax.random.key(5), 6)
     _, out = run(x, keys)
     actions = np.asarray(out.decision.action)
     order = np.array([3, 0, 5, 1, 4, 2])
     np.testing.assert_array_equal(run(x[order], keys[order])[1].decision.action, actions[order])
     np.testing.assert_array_equal(run(x[:2], keys[:2])[1].decision.action, actions[:2])
-    padded = jnp.pad(x, ((0, 0), (0, 4), (0, 0)))
-    lengths = jnp.full(6, 5)
-    np.testing.assert_array_equal(run(padded, keys, seq_lengths=lengths)[1].decision.action[:, :5], actions)
+    padded = np.pad(x, ((0, 0), (0, 4), (0, 0)))
+    longer = run(padded, keys, seq_lengths=np.full(6, 5))[1].decision.action
+    np.testing.assert_array_equal(np.asarray(longer)[:, :5], actions)
     other = run(x, jax.random.split(jax.random.key(6), 6))[1].decision.action
     assert (np.asarray(other) != actions).any()
 
 
 def test_a_restarted_carry_keeps_the_newest_state_and_draws_new_noise():
-    x = jnp.ones((200, 1, INPUT))
+    x = np.ones((200, 1, INPUT), np.float32)
     end, _ = run(x, jax.random.split(jax.random.key(7), 200))
-    initial = F.LSTMState(jnp.full((200, HIDDEN), 0.25), jnp.full((200, HIDDEN), -0.5))
-    again = F.restart_carry(end, F.Recurrence(SKIP), initial)
-    for slots, before, forgotten in zip(again.slots, end.slots, initial, strict=True):
+    initial = F.LSTMState(*(np.full((200, HIDDEN), value, np.float32) for value in (0.25, -0.5)))
+    again = jax.jit(F.restart_carry, static_argnums=1)(end, F.Recurrence(SKIP), initial)
+    for slots, before, forgotten in zip(
+        *(map(np.asarray, a) for a in (again.slots, end.slots, initial)), strict=True
+    ):
         np.testing.assert_array_equal(slots[:, 0], before[:, 0])
         np.testing.assert_array_equal(slots[:, 1:], np.repeat(forgotten[:, None], K - 1, axis=1))
-    assert not np.any(again.step)
+    assert not np.asarray(again.step).any()
     data = lambda key: np.asarray(jax.random.key_data(key))
     assert (data(again.key) != data(end.key)).any(axis=1).all()
 
 
 def test_a_masked_skip_is_never_chosen_and_the_rest_is_renormalised():
-    x = jax.random.normal(jax.random.key(4), (500, 6, INPUT))
+    x = normal(4, 500, 6, INPUT)
     keys = jax.random.split(jax.random.key(5), 500)
-    mask = jnp.array([True, False, True, False])
+    mask = np.array([True, False, True, False])
     _, out = run(x, keys, policy=F.Policy(mask=mask))
     assert set(np.unique(out.decision.action)) == {1, 3}
-    per_example = jnp.broadcast_to(mask, (500, K))
+    per_example = np.broadcast_to(mask, (500, K))
     _, same = run(x, keys, policy=F.Policy(mask=per_example))
     np.testing.assert_array_equal(same.decision.action, out.decision.action)
-    _, one = run(x, keys, policy=F.Policy(mask=jnp.array([False, True, False, False])))
+    _, one = run(x, keys, policy=F.Policy(mask=np.array([False, True, False, False])))
     np.testing.assert_array_equal(one.decision.action, 2)
     np.testing.assert_allclose(one.decision.log_prob, 0, atol=1e-6)
     np.testing.assert_allclose(one.decision.entropy, 0, atol=1e-6)
@@ -122,34 +143,34 @@ def test_a_strided_choice_is_one_of_every_so_many_states():
 
 def test_masked_empty_slots_are_chosen_only_once_filled():
     skip = F.Dynamic(K, 1.0, empty_slots="masked")
-    x = jax.random.normal(jax.random.key(4), (500, 6, INPUT))
+    x = normal(4, 500, 6, INPUT)
     _, out = run(x, jax.random.split(jax.random.key(5), 500), skip)
     reach = np.asarray(out.decision.action).max(axis=0)
     np.testing.assert_array_equal(reach, [1, 2, 3, 4, 4, 4])
 
 
 def test_gradients_stay_finite_under_a_mask():
-    x = jax.random.normal(jax.random.key(4), (5, 6, INPUT))
+    x = normal(4, 5, 6, INPUT)
     keys = jax.random.split(jax.random.key(5), 5)
-    zeros = jnp.zeros((5, HIDDEN))
 
-    def loss(params, mask):
-        carry = F.initial_carry(keys, F.Recurrence(SKIP), F.LSTMState(zeros, zeros))
-        _, out = unroll(params, carry, x, F.Recurrence(SKIP), policy=F.Policy(mask=mask))
+    @jax.jit
+    @jax.grad
+    def gradient_of(params, mask):
+        _, out = run_program(params, keys, x, F.Recurrence(SKIP), policy=F.Policy(mask=mask))
         # Times a weight that once made the largest number infinite.
         return out.decision.log_prob.sum() + 5 * out.decision.entropy.sum()
 
     for mask in ([True, False, False, False], [True, True, False, True]):
-        gradient = jax.grad(loss)(layer(), jnp.array(mask))
+        gradient = gradient_of(layer(), np.array(mask))
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
 def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
     """An empty slot that is masked and a policy mask once forbade all together, and then nothing."""
     skip = F.Dynamic(K, 1.0, empty_slots="masked")
-    x = jax.random.normal(jax.random.key(4), (50, 4, INPUT))
-    mask = jnp.array([False, False, True, False])
+    x = normal(4, 50, 4, INPUT)
+    mask = np.array([False, False, True, False])
     keys = jax.random.split(jax.random.key(5), 50)
     _, out = run(x, keys, skip, policy=F.Policy(mask=mask), implementation=implementation)
     np.testing.assert_array_equal(out.decision.action, np.tile([1, 1, 3, 3], (50, 1)))
@@ -158,12 +179,12 @@ def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
 
 def test_noise_is_drawn_in_float32_at_least():
     """In bfloat16 the same few values came again and again."""
-    keys, steps = jax.random.split(jax.random.key(1), 4000), jnp.zeros(4000, jnp.int32)
-    noise = F.choice_noise(keys, steps, 1, jnp.bfloat16)
+    keys, steps = jax.random.split(jax.random.key(1), 4000), np.zeros(4000, np.int32)
+    noise = choice_noise(keys, steps, 1, jnp.bfloat16)
     assert noise.dtype == jnp.float32 and len(np.unique(noise)) > 3900
 
 
-@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
 def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementation):
     """Which may be a learned one; zeros stood there once."""
     skip = F.Dynamic(3, 1.0, first_step="carried")
@@ -272,8 +293,13 @@ def test_known_models_are_read():
     assert F.parse_time_skip("lstm_jump", max_jump=3) == F.LSTMJump(max_jump=3)
 
 
-@pytest.mark.parametrize("mode", ["sample", "greedy"])
-@pytest.mark.parametrize("rates", [None, (3.0, 0.0, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("rates", "mode"),
+    and_slow(
+        itertools.product([None, (3.0, 0.0, 1.0, 1.0)], ["sample", "greedy"]),
+        lambda rates, mode: mode == "greedy" and rates is not None,
+    ),
+)
 def test_random_choices_have_their_rates_in_every_mode_and_nothing_to_learn(rates, mode):
     count = 20_000
     skip, x = F.Random(K, 0.5, rates=rates), jnp.ones((count, 2, INPUT))
@@ -296,7 +322,7 @@ def test_random_choices_have_their_rates_in_every_mode_and_nothing_to_learn(rate
 
 
 def test_the_mean_is_attention_that_prefers_nothing():
-    x = jax.random.normal(jax.random.key(0), (5, 6, INPUT))
+    x = normal(0, 5, 6, INPUT)
     attention = F.Recurrence(F.Attention(K, 0.5))
     params = attention.init(jax.random.key(0), INPUT, HIDDEN, agent_features=UNITS)
     params = params._replace(skip=jax.tree.map(jnp.zeros_like, params.skip))

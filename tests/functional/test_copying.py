@@ -29,7 +29,8 @@ def problem(seed, choices=K, empty=0.3, gates=1):
     weights = rng.dirichlet(np.ones(choices), (BATCH, TIME))
     log_odds = rng.normal(size=(BATCH, TIME, gates)) * 2
     logits = rng.normal(size=(BATCH, TIME, VOCABULARY))
-    return F.Copies(jnp.array(words), jnp.array(weights), jnp.array(log_odds)), jax.nn.log_softmax(logits)
+    log_probs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    return F.Copies(words, weights, log_odds), log_probs
 
 
 def oracle(copies, log_probs):
@@ -46,7 +47,7 @@ def oracle(copies, log_probs):
     return result
 
 
-CHOICES = st.sampled_from([(1, 1), (2, 1), (2, 2), (6, 1), (6, 6)])
+CHOICES = st.sampled_from([(1, 1), (6, 1), (6, 6)])
 
 
 @settings(deadline=None, max_examples=20)
@@ -54,12 +55,12 @@ CHOICES = st.sampled_from([(1, 1), (2, 1), (2, 2), (6, 1), (6, 6)])
 def test_the_mixture_is_its_definition_and_sums_to_one(seed, choices, empty):
     with jax.enable_x64(True):
         copies, log_probs = problem(seed, choices[0], empty, choices[1])
-        found = np.exp(mixture(copies, log_probs))
+        found = np.exp(np.asarray(mixture(copies, log_probs)))
         expected = np.einsum("btk,kbtw->btw", copies.weights, oracle(copies, np.asarray(log_probs)))
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-9)
         for word in range(VOCABULARY):
-            targets = jnp.full((BATCH, TIME), word)
+            targets = np.full((BATCH, TIME), word)
             one = mixed(copies, log_probs[..., word], targets)
             np.testing.assert_allclose(np.exp(one), found[..., word], rtol=1e-9)
 
@@ -71,7 +72,7 @@ def test_the_mean_over_choices_is_its_definition_and_below_the_mixture(seed, cho
         copies, log_probs = problem(seed, choices[0], empty, choices[1])
         of_each = np.log(oracle(copies, np.asarray(log_probs)))
         for word in range(VOCABULARY):
-            targets = jnp.full((BATCH, TIME), word)
+            targets = np.full((BATCH, TIME), word)
             found = chosen(copies, log_probs[..., word], targets)
             expected = np.einsum("btk,kbt->bt", copies.weights, of_each[..., word])
             np.testing.assert_allclose(found, expected, rtol=1e-9)
@@ -84,8 +85,8 @@ def test_the_mean_over_choices_is_its_definition_and_below_the_mixture(seed, cho
 @pytest.mark.parametrize("of", [F.copied_log_likelihood, F.chosen_log_likelihood], ids=["mixed", "chosen"])
 @pytest.mark.parametrize("gates", [1, K])
 def test_gradients_equal_differences(of, gates, double_precision):
-    copies, log_probs = problem(1, gates=gates)
-    targets = jnp.zeros((BATCH, TIME), int)
+    copies, log_probs = jax.device_put(problem(1, gates=gates))
+    targets = jax.device_put(np.zeros((BATCH, TIME), int))
 
     @jax.jit  # differences are asked for with NumPy's arrays
     def loss(weights, gates, log_probs):
@@ -98,14 +99,15 @@ def test_gradients_equal_differences(of, gates, double_precision):
 def test_gradients_stay_finite_where_the_gate_is_shut_or_wide_open(of):
     copies, log_probs = problem(2, empty=0.0)
     for gate in (-200.0, 200.0):
-        shut = copies._replace(gates=jnp.full_like(copies.gates, gate), words=jnp.ones_like(copies.words))
+        shut = copies._replace(gates=np.full_like(copies.gates, gate), words=np.ones_like(copies.words))
+        shut = jax.device_put(shut)
 
         def loss(gates, log_probs, shut=shut):
             targets = jnp.zeros((BATCH, TIME), int)  # which no word that could be copied is
             return of(shut._replace(gates=gates), log_probs, targets).sum()
 
         value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))(
-            shut.gates, log_probs[..., 0].astype(jnp.float32)
+            shut.gates, log_probs[..., 0].astype(np.float32)
         )
         assert np.isfinite(value) and all(np.isfinite(leaf).all() for leaf in gradient)
 
@@ -113,9 +115,9 @@ def test_gradients_stay_finite_where_the_gate_is_shut_or_wide_open(of):
 @pytest.mark.parametrize("cuts", [(0,), (3,), (1, 2, 5)])
 def test_the_word_behind_each_state_by_a_loop_and_across_segments(cuts):
     tokens = np.random.default_rng(0).integers(0, 90, (BATCH, TIME))
-    earlier, found = jnp.full((BATCH, K - 1), F.NO_WORD), []
+    earlier, found, followers = np.full((BATCH, K - 1), F.NO_WORD), [], compiled(F.followers)
     for part in np.split(tokens, cuts, axis=1):
-        words, earlier = F.followers(jnp.array(part), earlier)
+        words, earlier = followers(part, earlier)
         found.append(words)
     found = np.concatenate(found, axis=1)
     for t in range(TIME):
@@ -127,16 +129,18 @@ def test_the_word_behind_each_state_by_a_loop_and_across_segments(cuts):
 
 @pytest.mark.parametrize("kind", ["previous", "mean", "slots", "stored"])
 def test_what_is_observed_at_all_steps_is_what_each_step_observes(kind, double_precision):
-    history = jax.random.normal(jax.random.key(0), (BATCH, K + TIME, 2))
-    query = jax.random.normal(jax.random.key(1), (BATCH, TIME, 2))
-    found = F.observed_in(history, kind, K, TIME)
+    rng = np.random.default_rng(0)
+    history, query = rng.normal(size=(BATCH, K + TIME, 2)), rng.normal(size=(BATCH, TIME, 2))
+    found = F.observed_in(jax.device_put(history), kind, K, TIME)
+    compare = jax.jit(lambda slots, query: F.Slots(slots).compare(query))
+    compared = None if kind != "stored" else np.asarray(jax.jit(found.compare)(query))
     for t in range(TIME):
-        slots = jnp.flip(history[:, t : t + K], axis=1)
+        slots = np.flip(history[:, t : t + K], axis=1)
         expected = {"previous": slots[:, 0], "mean": slots.mean(1), "slots": slots, "stored": slots}[kind]
         if kind == "stored":
-            np.testing.assert_allclose(found.newest[:, t], slots[:, 0])
-            one_step = F.Slots(slots).compare(query[:, t])
-            np.testing.assert_allclose(found.compare(query)[:, t], one_step, rtol=1e-12)
+            np.testing.assert_allclose(np.asarray(found.newest)[:, t], slots[:, 0])
+            one_step = compare(slots, query[:, t])
+            np.testing.assert_allclose(compared[:, t], one_step, rtol=1e-12)
             np.testing.assert_allclose(one_step, np.einsum("bkh,bh->bk", slots, query[:, t]), rtol=1e-12)
         else:
-            np.testing.assert_allclose(found[:, t], expected, rtol=1e-12)
+            np.testing.assert_allclose(np.asarray(found)[:, t], expected, rtol=1e-12)

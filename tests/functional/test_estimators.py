@@ -1,14 +1,17 @@
 """Baselines and VIMCO against exact enumeration of all action sequences, and against numbers by hand."""
 
-from functools import partial
+import functools
 
+import batched
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from batched import critic_loss, reinforce_loss
+from batched import reinforce_loss
+from compiled import compiled
 from marks import and_slow
 
+from benchmarks import tiny_problem
 from benchmarks.tiny_problem import (
     HIDDEN,
     INPUT,
@@ -25,6 +28,9 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 
 UNITS = 5
+critic_loss, critic_values, vimco_loss, averaged_log_likelihood = map(
+    compiled, (batched.critic_loss, F.critic_values, F.vimco_loss, F.averaged_log_likelihood)
+)
 ENTROPY_COEFS = (0.0, 0.3)
 
 
@@ -36,40 +42,26 @@ def double_precision():
 
 def critic(seed=1, scale=1.0):
     rng = np.random.default_rng(seed)
-    draw = lambda *shape: jnp.asarray(scale * rng.normal(size=shape))
+    draw = lambda *shape: jax.device_put(scale * rng.normal(size=shape))
     return F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, 1), draw(1))
 
 
-def probabilities(runs):
-    return jnp.exp(runs.decision.log_prob.sum(axis=1))
+@functools.cache
+def enumerated():
+    """Return every sequence's run, and its probability."""
+    runs = jax.jit(every_sequence)(problem())
+    return runs, np.exp(np.asarray(runs.decision.log_prob).sum(axis=1))
 
 
 def largest(tree):
-    return max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
+    return max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(tree))
 
 
 def assert_opposite(surrogate, exact):
     """The gradient of a loss is minus that of an objective, and neither is zero."""
     for a, b in zip(jax.tree.leaves(surrogate), jax.tree.leaves(exact), strict=True):
         assert np.abs(b).max() > 1e-4
-        np.testing.assert_allclose(a, -b, rtol=1e-9, atol=1e-12)
-
-
-def expected_gradient(loss):
-    """Sums gradients of `loss(runs)`, one number per sequence, over all sequences by their probability."""
-    pi = probabilities(every_sequence(problem()))
-
-    def expected(agent):
-        return jnp.sum(pi * loss(every_sequence(problem()._replace(agent=agent))))
-
-    return jax.jit(jax.grad(expected))(problem().agent)
-
-
-def exact_gradient(**options):
-    def objective(agent):
-        return exact_objective(problem()._replace(agent=agent), **options)
-
-    return jax.jit(jax.grad(objective))(problem().agent)
+        np.testing.assert_allclose(a, -np.asarray(b), rtol=1e-9, atol=1e-12)
 
 
 def terminal_as_steps(runs):
@@ -77,98 +69,101 @@ def terminal_as_steps(runs):
     return jnp.zeros_like(runs.rewards).at[:, -1].set(runs.rewards[:, -1])
 
 
-CASES = pytest.mark.parametrize(
-    ("entropy_coef", "per_step"),
-    [
-        (ENTROPY_COEFS[1], True),
-        pytest.param(ENTROPY_COEFS[0], False, marks=pytest.mark.slow),
-        pytest.param(ENTROPY_COEFS[0], True, marks=pytest.mark.slow),
-        pytest.param(ENTROPY_COEFS[1], False, marks=pytest.mark.slow),
-    ],
-)
-
-
-@CASES
-def test_moving_average_keeps_the_expected_gradient(entropy_coef, per_step):
+def moving_average():
     average = F.moving_average_start((), jnp.float64)
     for value in (-3.0, 1.0, -0.5):
         average = F.moving_average_update(average, jnp.asarray(value), 0.9)
-    baseline = F.moving_average_value(average)
-    assert abs(baseline) > 0.1
-
-    def loss(runs):
-        rewards = runs.rewards if per_step else runs.rewards[:, -1]
-        return reinforce_loss(runs.decision.log_prob, rewards, entropy_coef=entropy_coef, baseline=baseline)
-
-    exact = exact_gradient(entropy_coef=entropy_coef, per_step=per_step)
-    assert_opposite(expected_gradient(loss), exact)
+    return F.moving_average_value(average)
 
 
-@CASES
-def test_learned_baseline_with_arbitrary_weights_keeps_the_expected_gradient(entropy_coef, per_step):
+def values_of_critic(runs):
     x = jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT))
+    return F.critic_values(critic(), x, runs.seen)
 
-    def values(runs):
-        return F.critic_values(critic(), x, runs.seen)
 
-    assert np.ptp(values(every_sequence(problem()))[:, -1]) > 0.1  # they do depend on the actions before
+# Each: (runs, whether each step has a reward) -> (rewards, baseline).
+BASELINES = {
+    "moving average": lambda runs, per_step: (
+        runs.rewards if per_step else runs.rewards[:, -1],
+        moving_average(),
+    ),
+    "critic": lambda runs, per_step: (
+        runs.rewards if per_step else terminal_as_steps(runs),
+        values_of_critic(runs),
+    ),
+    "knows the action": lambda runs, per_step: (
+        terminal_as_steps(runs),
+        runs.decision.action.astype(runs.rewards.dtype),
+    ),
+}
 
-    def loss(runs):
-        rewards = runs.rewards if per_step else terminal_as_steps(runs)
-        return reinforce_loss(
-            runs.decision.log_prob, rewards, entropy_coef=entropy_coef, baseline=values(runs)
-        )
 
-    exact = exact_gradient(entropy_coef=entropy_coef, per_step=per_step)
-    assert_opposite(expected_gradient(loss), exact)
+@functools.cache
+def gradients(per_step):
+    """Return a program: of entropy_coef the exact gradient, and the expected one with each baseline."""
+
+    def expected(agent, entropy_coef, pi, name):
+        runs = every_sequence(problem()._replace(agent=agent))
+        rewards, baseline = BASELINES[name](runs, per_step)
+        options = dict(entropy_coef=entropy_coef, baseline=baseline)
+        return jnp.sum(pi * reinforce_loss(runs.decision.log_prob, rewards, **options))
+
+    def objective(agent, entropy_coef):
+        return exact_objective(problem()._replace(agent=agent), entropy_coef, per_step)
+
+    @jax.jit
+    def both(agent, entropy_coef, pi):
+        found = {name: jax.grad(expected)(agent, entropy_coef, pi, name) for name in BASELINES}
+        return jax.grad(objective)(agent, entropy_coef), found
+
+    return lambda entropy_coef: both(problem().agent, entropy_coef, enumerated()[1])
+
+
+@pytest.mark.parametrize("entropy_coef", ENTROPY_COEFS)
+@pytest.mark.parametrize("per_step", and_slow([True, False], bool))
+def test_moving_average_and_critic_keep_the_expected_gradient(entropy_coef, per_step):
+    """A critic of arbitrary weights, whose values do depend on the actions before."""
+    assert abs(compiled(moving_average)()) > 0.1
+    assert np.ptp(compiled(values_of_critic)(enumerated()[0])[:, -1]) > 0.1
+    exact, expected = gradients(per_step)(entropy_coef)
+    for name in ("moving average", "critic"):
+        assert_opposite(expected[name], exact)
 
 
 def test_a_baseline_that_knows_the_action_is_noticed():
-    def loss(runs):
-        knows = runs.decision.action.astype(runs.rewards.dtype)
-        return reinforce_loss(
-            runs.decision.log_prob, terminal_as_steps(runs), entropy_coef=0.0, baseline=knows
-        )
-
-    exact = exact_gradient()
-    wrong = jax.tree.map(jnp.add, expected_gradient(loss), exact)
+    _, expected = gradients(True)(0.0)
+    exact = jax.jit(jax.grad(lambda agent: exact_objective(problem()._replace(agent=agent))))(problem().agent)
+    wrong = jax.tree.map(lambda a, b: np.add(a, b), expected["knows the action"], exact)
     assert largest(wrong) > 0.01 * largest(exact)
-
-
-def objective_of_trained(of, size):
-    """E[L] as a function of everything that is trained."""
-
-    def objective(lstm, agent, head):
-        return exact_averaged(of._replace(lstm=lstm, agent=agent, head=head), size)
-
-    return jax.jit(jax.grad(objective, argnums=(0, 1, 2)))(of.lstm, of.agent, of.head)
 
 
 @pytest.mark.parametrize("size", and_slow([2, 3], lambda size: size == 2))
 def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objective(size):
     of, places = problem(), tuples(size)
-    pi = probabilities(every_sequence(of))[places].prod(axis=1)
+    pi = enumerated()[1][places].prod(axis=1)
     np.testing.assert_allclose(pi.sum(), 1.0, rtol=1e-12)
 
     def expected(lstm, agent, head):
         runs = every_sequence(of._replace(lstm=lstm, agent=agent, head=head))
         return jnp.sum(pi * F.vimco_loss(runs.decision.log_prob[places], runs.rewards[:, -1][places]))
 
-    enumerated = jax.jit(jax.grad(expected, argnums=(0, 1, 2)))(of.lstm, of.agent, of.head)
-    assert_opposite(enumerated, objective_of_trained(of, size))
+    def objective(lstm, agent, head):
+        return exact_averaged(of._replace(lstm=lstm, agent=agent, head=head), size)
+
+    both = jax.jit(lambda *trained: [jax.grad(f, argnums=(0, 1, 2))(*trained) for f in (expected, objective)])
+    assert_opposite(*both(of.lstm, of.agent, of.head))
 
 
 def test_vimco_by_hand_for_two_rollouts():
-    log_probs = jnp.log(jnp.array([[[0.5, 0.25], [0.1, 1.0]]]))
-    log_likelihood = jnp.log(jnp.array([[0.2, 0.8]]))
+    log_probs = np.log(np.array([[[0.5, 0.25], [0.1, 1.0]]]))
+    log_likelihood = np.log(np.array([[0.2, 0.8]]))
     # L = log 0.5; with the other in place of each: log 0.8 and log 0.2.
     signals = np.log(0.5) - np.log([0.8, 0.2])
     scores = np.log([0.5 * 0.25, 0.1])
-    loss = F.vimco_loss(log_probs, log_likelihood)
+    loss = vimco_loss(log_probs, log_likelihood)
     np.testing.assert_allclose(loss, [-np.log(0.5) - signals @ scores], rtol=1e-12)
-    to_log_probs, to_likelihood = jax.grad(lambda *a: F.vimco_loss(*a).sum(), argnums=(0, 1))(
-        log_probs, log_likelihood
-    )
+    gradient = jax.jit(jax.grad(lambda *a: F.vimco_loss(*a).sum(), argnums=(0, 1)))
+    to_log_probs, to_likelihood = gradient(log_probs, log_likelihood)
     np.testing.assert_allclose(to_log_probs, -signals[None, :, None] * np.ones((1, 1, 2)), rtol=1e-12)
     # Shares of the sum, through L alone: the signals are stopped.
     np.testing.assert_allclose(to_likelihood, [[-0.2, -0.8]], rtol=1e-12)
@@ -179,19 +174,19 @@ def test_vimco_by_hand_for_three_rollouts():
     geometric = np.sqrt([0.4 * 0.9, 0.1 * 0.9, 0.1 * 0.4])
     without = np.log((1.4 - p + geometric) / 3)
     scores = np.array([-1.0, -2.0, -4.0])
-    loss = F.vimco_loss(jnp.asarray(scores)[None, :, None], jnp.log(jnp.asarray(p))[None])
+    loss = vimco_loss(scores[None, :, None], np.log(p)[None])
     L = np.log(1.4 / 3)
     np.testing.assert_allclose(loss, [-L - (L - without) @ scores], rtol=1e-12)
 
 
 def test_vimco_does_not_count_padding():
     rng = np.random.default_rng(0)
-    log_probs, log_likelihood = (jnp.asarray(-rng.exponential(size=s)) for s in ((2, 3, 4), (2, 3)))
-    valid = jnp.array([[True, True, False, False], [True, True, True, True]])
-    loss, gradient = jax.value_and_grad(lambda lp: F.vimco_loss(lp, log_likelihood, valid).sum())(log_probs)
-    cut = F.vimco_loss(log_probs[:1, :, :2], log_likelihood[:1]) + F.vimco_loss(
-        log_probs[1:], log_likelihood[1:]
-    )
+    log_probs, log_likelihood = (-rng.exponential(size=s) for s in ((2, 3, 4), (2, 3)))
+    valid = np.array([[True, True, False, False], [True, True, True, True]])
+    loss = lambda lp: F.vimco_loss(lp, *jax.device_put((log_likelihood, valid))).sum()
+    loss, gradient = map(np.asarray, jax.jit(jax.value_and_grad(loss))(log_probs))
+    first = vimco_loss(log_probs[:1, :, :2], log_likelihood[:1])
+    cut = np.asarray(first) + np.asarray(vimco_loss(log_probs[1:], log_likelihood[1:]))
     np.testing.assert_allclose(loss, cut[0], rtol=1e-12)
     np.testing.assert_array_equal(gradient[0, :, 2:], 0)
     assert np.abs(gradient[1]).min() > 0
@@ -199,48 +194,51 @@ def test_vimco_does_not_count_padding():
 
 def test_vimco_needs_two_rollouts():
     with pytest.raises(UserError, match="at least 2 rollouts, got 1") as caught:
-        F.vimco_loss(jnp.zeros((2, 1, 3)), jnp.zeros((2, 1)))
+        vimco_loss(np.zeros((2, 1, 3)), np.zeros((2, 1)))
     assert "\n" not in str(caught.value)
 
 
 def test_averaged_log_likelihood_by_hand_and_where_probabilities_underflow():
     likelihood = np.array([[0.2, 0.8, 0.5], [1.0, 0.0, 0.5]])
     with np.errstate(divide="ignore"):
-        averaged = F.averaged_log_likelihood(jnp.asarray(np.log(likelihood)))
+        averaged = averaged_log_likelihood(np.log(likelihood))
     np.testing.assert_allclose(averaged, np.log([0.5, 0.5]), rtol=1e-12)
     np.testing.assert_allclose(
-        F.averaged_log_likelihood(jnp.array([-2000.0, -2000.0 + np.log(3.0)])), -2000 + np.log(2), rtol=1e-12
+        averaged_log_likelihood(np.array([-2000.0, -2000.0 + np.log(3.0)])), -2000 + np.log(2), rtol=1e-12
     )
-    np.testing.assert_allclose(F.averaged_log_likelihood(jnp.full((2, 4, 1), -3.0)), np.full((2, 4), -3.0))
+    np.testing.assert_allclose(averaged_log_likelihood(np.full((2, 4, 1), -3.0)), np.full((2, 4), -3.0))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.99])
 def test_moving_average_against_a_loop(decay):
     values = np.random.default_rng(0).normal(size=(20, 3)) + 5.0
     average = F.moving_average_start((3,), jnp.float64)
+    update = jax.jit(lambda *args: (new := F.moving_average_update(*args), F.moving_average_value(new)))
     np.testing.assert_array_equal(F.moving_average_value(average), np.zeros(3))
     for n in range(1, len(values) + 1):
-        average = F.moving_average_update(average, jnp.asarray(values[n - 1]), decay)
+        average, value = update(average, values[n - 1], decay)
         weights = decay ** np.arange(n - 1, -1, -1.0)
         expected = weights @ values[:n] / weights.sum()
-        np.testing.assert_allclose(F.moving_average_value(average), expected, rtol=1e-12)
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
         if n == 1:
-            np.testing.assert_allclose(F.moving_average_value(average), values[0], rtol=1e-15)
+            np.testing.assert_allclose(value, values[0], rtol=1e-15)
 
 
 def test_moving_average_under_jit_and_scan_keeps_its_dtype():
-    values = jnp.arange(1.0, 5.0, dtype=jnp.float32)
+    values = np.arange(1.0, 5.0, dtype=np.float32)
     step = lambda average, value: (
         F.moving_average_update(average, value, 0.5),
         F.moving_average_value(average),
     )
-    last, before = jax.jit(partial(jax.lax.scan, step))(F.moving_average_start(), values)
+    last, before = jax.jit(functools.partial(jax.lax.scan, step))(F.moving_average_start(), values)
     assert F.moving_average_value(last).dtype == before.dtype == jnp.float32
     np.testing.assert_allclose(before, [0.0, 1.0, 5 / 3, 17 / 7], rtol=1e-6)
 
 
 def test_moving_average_of_nothing_has_no_nan_in_its_gradient():
-    gradient = jax.grad(lambda average: F.moving_average_value(average).sum())(F.moving_average_start((2,)))
+    gradient = jax.jit(jax.grad(lambda average: F.moving_average_value(average).sum()))(
+        F.moving_average_start((2,))
+    )
     assert np.isfinite(np.concatenate(gradient)).all()
 
 
@@ -251,48 +249,49 @@ def test_critic_values_by_hand_and_their_shapes():
     x, h = rng.normal(size=(4, TIME, INPUT)), rng.normal(size=(4, TIME, HIDDEN))
     hidden = np.tanh(h @ w_h + x @ w_x + b)
     expected = (hidden @ w_out + b_out)[..., 0]
-    values = F.critic_values(params, jnp.asarray(x), jnp.asarray(h))
+    values = critic_values(params, x, h)
     assert values.shape == (4, TIME)
     np.testing.assert_allclose(values, expected, rtol=1e-12)
-    alone = F.critic_values(params, jnp.asarray(x[0, 0]), jnp.asarray(h[0, 0]))
+    alone = critic_values(params, x[0, 0], h[0, 0])
     assert alone.shape == ()
     np.testing.assert_allclose(alone, expected[0, 0], rtol=1e-12)
 
 
 def test_a_critic_of_two_outputs_is_refused():
-    two = critic()._replace(w_out=jnp.zeros((UNITS, 2)), b_out=jnp.zeros(2))
+    two = critic()._replace(w_out=np.zeros((UNITS, 2)), b_out=np.zeros(2))
     with pytest.raises(ValueError):
-        F.critic_values(two, jnp.zeros((1, INPUT)), jnp.zeros((1, HIDDEN)))
+        critic_values(two, np.zeros((1, INPUT)), np.zeros((1, HIDDEN)))
 
 
 def test_critic_sends_no_gradient_into_what_it_sees_nor_into_returns():
-    x, h = jnp.ones((2, TIME, INPUT)), jnp.ones((2, TIME, HIDDEN))
+    x, h = np.ones((2, TIME, INPUT)), np.ones((2, TIME, HIDDEN))
 
     def loss(params, x, h, returns):
-        return critic_loss(F.critic_values(params, x, h), returns).sum()
+        return batched.critic_loss(F.critic_values(params, x, h), returns).sum()
 
-    for returns in (jnp.ones(2), jnp.ones((2, TIME))):
-        to_critic, *elsewhere = jax.grad(loss, argnums=(0, 1, 2, 3))(critic(), x, h, returns)
-        assert min(float(jnp.abs(leaf).max()) for leaf in to_critic) > 1e-3
+    for returns in (np.ones(2), np.ones((2, TIME))):
+        to_critic, *elsewhere = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(critic(), x, h, returns)
+        assert min(float(np.abs(leaf).max()) for leaf in to_critic) > 1e-3
         assert largest(elsewhere) == 0.0
 
 
 def test_critic_loss_by_hand_with_terminal_and_per_step_returns_and_padding():
-    values = jnp.array([[1.0, 2.0, 4.0], [0.0, 1.0, 9.0]])
-    valid = jnp.array([[True, True, True], [True, True, False]])
-    terminal, per_step = jnp.array([3.0, 1.0]), jnp.array([[1.0, 4.0, 4.0], [2.0, 2.0, np.nan]])
+    values = np.array([[1.0, 2.0, 4.0], [0.0, 1.0, 9.0]])
+    valid = np.array([[True, True, True], [True, True, False]])
+    terminal, per_step = np.array([3.0, 1.0]), np.array([[1.0, 4.0, 4.0], [2.0, 2.0, np.nan]])
     np.testing.assert_allclose(critic_loss(values, terminal), [3.0, 32.5], rtol=1e-12)
     np.testing.assert_allclose(critic_loss(values, terminal, valid), [3.0, 0.5], rtol=1e-12)
     np.testing.assert_allclose(critic_loss(values, per_step, valid), [2.0, 2.5], rtol=1e-12)
-    gradient = jax.grad(lambda v: critic_loss(v, per_step, valid).sum())(values)
+    gradient = jax.jit(jax.grad(lambda v: batched.critic_loss(v, per_step, valid).sum()))(values)
     np.testing.assert_allclose(gradient, [[0.0, -2.0, 0.0], [-2.0, -1.0, 0.0]], rtol=1e-12)
 
 
-def test_expected_critic_loss_is_smallest_at_the_expected_return():
-    runs = every_sequence(problem())
-    pi = probabilities(runs)
-    gradient = jax.grad(lambda v: jnp.sum(pi * critic_loss(v, runs.rewards[:, -1])))
-    slope = gradient(jnp.asarray(exact_values(problem())))
+def test_expected_critic_loss_is_smallest_at_the_expected_return(monkeypatch):
+    runs, pi = enumerated()
+    monkeypatch.setattr(tiny_problem, "every_sequence", lambda of: runs)  # as one program, not op by op
+    R = np.asarray(runs.rewards)[:, -1]
+    gradient = jax.jit(jax.grad(lambda v: jnp.sum(pi * batched.critic_loss(v, R))))
+    slope = np.asarray(gradient(exact_values(problem())))
     # A critic has one value for all sequences that begin alike: their slopes cancel.
     for t in range(TIME):
         for beginning in np.unique(SEQUENCES[:, :t], axis=0):

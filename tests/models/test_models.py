@@ -1,10 +1,9 @@
 """Task models: padding, shapes, where dropout acts, and which initializer reaches which weights."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import compiled
+from compiled import compiled, drawn
 from flax import nnx
 from marks import and_slow
 
@@ -20,26 +19,27 @@ KEY = jax.random.key(1)
 
 
 def classifier_of(model, **options):
-    return SequenceClassifier(6, 8, 3, [parse_time_skip(model)], rngs=nnx.Rngs(0), **options)
+    return drawn(lambda: SequenceClassifier(6, 8, 3, [parse_time_skip(model)], rngs=nnx.Rngs(0), **options))
 
 
-def language_model_of(*names, features=12, **options):
+def constructed(*names, **options):
     skips = [parse_time_skip(name) for name in names]
-    options = dict(weight_init=uniform(0.5), rngs=nnx.Rngs(0)) | options
-    return LanguageModel(12, features, skips, **options)
+    options = dict(weight_init=uniform(0.5)) | options
+    return LanguageModel(12, 12, skips, **options, rngs=nnx.Rngs(0))
+
+
+def language_model_of(*names, **options):
+    return drawn(lambda: constructed(*names, **options))
 
 
 @pytest.mark.parametrize("mode", and_slow(["greedy", "sample"], lambda mode: mode == "sample"))
-@pytest.mark.parametrize("model", SKIPS)
+@pytest.mark.parametrize("model", and_slow(SKIPS, lambda model: model[0] in "ad"))
 def test_classifier_does_not_see_the_padding(model, mode):
     classifier = compiled(classifier_of(model))
-    lengths = jnp.asarray(LENGTHS)
+    lengths = LENGTHS
     other = np.where(np.arange(7) < LENGTHS[:, None], SYMBOLS, 5 - SYMBOLS)
     assert (other != SYMBOLS).any()
-    one, two = (
-        classifier(jnp.asarray(x), rngs=KEY, seq_lengths=lengths, policy=F.Policy(mode))
-        for x in (SYMBOLS, other)
-    )
+    one, two = (classifier(x, rngs=KEY, seq_lengths=lengths, policy=F.Policy(mode)) for x in (SYMBOLS, other))
     np.testing.assert_array_equal(one.logits, two.logits)
     # Past its end a sequence decides nothing.
     for leaf in jax.tree.leaves(one.decisions[0]):
@@ -49,17 +49,17 @@ def test_classifier_does_not_see_the_padding(model, mode):
 @pytest.mark.parametrize("model", and_slow(SKIPS, lambda model: model[0] in "ad"))
 def test_padded_sequence_is_classified_as_it_is_alone(model):
     classifier = compiled(classifier_of(model))
-    padded = classifier(jnp.asarray(SYMBOLS), seq_lengths=jnp.asarray(LENGTHS), deterministic=True).logits
-    for row, length in enumerate(LENGTHS):
-        alone = classifier(jnp.asarray(SYMBOLS[row : row + 1, :length]), deterministic=True).logits
-        np.testing.assert_allclose(padded[row], alone[0], rtol=1e-5, atol=1e-6)
+    padded = classifier(SYMBOLS, seq_lengths=LENGTHS, deterministic=True).logits
+    for row, length in enumerate(LENGTHS[:3]):
+        alone = classifier(SYMBOLS[row : row + 1, :length], deterministic=True).logits
+        np.testing.assert_allclose(np.asarray(padded)[row], np.asarray(alone)[0], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("model", SKIPS)
+@pytest.mark.parametrize("model", and_slow(SKIPS, lambda model: model[0] == "d"))
 def test_language_model_returns_one_distribution_per_position(model):
     language_model = language_model_of("lstm", model)
     carry = language_model.initialize_carry(4, KEY)
-    new, output = compiled(language_model)(jnp.asarray(SYMBOLS), initial_carry=carry, return_carry=True)
+    new, output = compiled(language_model)(SYMBOLS, initial_carry=carry, return_carry=True)
     assert output.logits.shape == (4, 7, 12)
     assert [decision.action.shape for decision in output.decisions] == [(4, 7), (4, 7)]
     assert jax.tree.structure(new) == jax.tree.structure(carry)
@@ -71,7 +71,7 @@ def test_language_model_reads_no_later_token():
     language_model = compiled(language_model_of("lstm", "dynamic:3"))
     changed = SYMBOLS.copy()
     changed[:, 4:] = 11 - changed[:, 4:]
-    one, two = (language_model(jnp.asarray(x), rngs=KEY).logits for x in (SYMBOLS, changed))
+    one, two = (np.asarray(language_model(x, rngs=KEY).logits) for x in (SYMBOLS, changed))
     np.testing.assert_array_equal(one[:, :4], two[:, :4])
     assert not np.allclose(one[:, 4:], two[:, 4:])
 
@@ -79,14 +79,16 @@ def test_language_model_reads_no_later_token():
 def without_inputs(language_model):
     """Every layer deaf to its input: what is left is bias and recurrence."""
     for layer in language_model.stack.layers:
-        layer.cell.weights.w_x[...] = jnp.zeros_like(layer.cell.weights.w_x[...])
-        layer.cell.weights.b[...] = jax.random.normal(jax.random.key(2), layer.cell.weights.b.shape)
-        layer.cell.weights.w_h[...] = jax.random.normal(jax.random.key(3), layer.cell.weights.w_h.shape)
+        rng = np.random.default_rng(2)
+        for name in ("w_x", "b", "w_h"):
+            weight = getattr(layer.cell.weights, name)
+            numbers = rng.normal(size=weight.shape).astype(np.float32)
+            weight[...] = jax.device_put(0 * numbers if name == "w_x" else numbers)
     return language_model
 
 
 def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
-    tokens = jnp.asarray(SYMBOLS)
+    tokens = SYMBOLS
 
     def states(language_model, key):
         carry, read = language_model.initialize_carry(4, KEY), compiled(language_model)
@@ -96,7 +98,7 @@ def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
             )
         return [np.asarray(layer.slots.h) for layer in carry]
 
-    for names in (("lstm", "lstm"), ("lstm", "fixed:2")):
+    for names in (("lstm", "fixed:2"),):
         deaf = without_inputs(language_model_of(*names, dropout=0.5))
         for still, dropped in zip(states(deaf, None), states(deaf, jax.random.key(4)), strict=True):
             assert np.abs(still).max() > 0.1
@@ -110,9 +112,9 @@ def test_dropped_outputs_are_zero_and_the_others_scaled_up():
     # With the identity for a softmax layer the logits are what dropout leaves of the top layer's h.
     rate, features = 0.25, 12
     language_model = without_inputs(language_model_of("lstm", dropout=rate))
-    language_model.softmax.kernel[...] = jnp.eye(features)
-    language_model.softmax.bias[...] = jnp.zeros(features)
-    tokens = jnp.zeros((20, 30), jnp.int32)
+    language_model.softmax.kernel[...] = jax.device_put(np.eye(features, dtype=np.float32))
+    language_model.softmax.bias[...] = jax.device_put(np.zeros(features, np.float32))
+    tokens = np.zeros((20, 30), np.int32)
     h, dropped = (
         np.asarray(compiled(language_model)(tokens, rngs=KEY, deterministic=still).logits)
         for still in (True, False)
@@ -136,7 +138,7 @@ def test_language_models_initializers_reach_their_own_weights():
     def constant(value):
         return nnx.initializers.constant(value)
 
-    language_model = language_model_of(
+    language_model = constructed(
         "lstm",
         "dynamic:3",
         weight_init=constant(0.5),

@@ -1,13 +1,14 @@
 """Weights from and to other libraries: against equations in NumPy, Flax's cells, and torch itself."""
 
 import doctest
+import functools
 import warnings
 
 import flax.linen as linen
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from compiled import compiled, drawn
 from flax import nnx
 from marks import and_slow
 
@@ -99,12 +100,17 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "layers", "both_ways"), KINDS)
-@pytest.mark.parametrize("bias", and_slow([True, False], bool))
+@pytest.mark.parametrize(
+    ("kind", "layers", "both_ways", "bias"),
+    and_slow(
+        [(*case, bias) for case in KINDS for bias in (True, False)],
+        lambda kind, layers, both_ways, bias: bias and both_ways,
+    ),
+)
 def test_torchs_weights_and_back(kind, layers, both_ways, bias):
     state = torch_state(kind, layers, both_ways, bias)
     stack = from_torch(state)
-    h = stack(jnp.asarray(X), seq_lengths=jnp.asarray(LENGTHS)).h
+    h = compiled(stack)(X, seq_lengths=LENGTHS).h
     np.testing.assert_allclose(h, torch_by_hand(kind, state, X, LENGTHS), atol=1e-6)
     back = to_torch(stack)
     assert set(back) == set(torch_state(kind, layers, both_ways))
@@ -126,7 +132,7 @@ def test_torch_itself_agrees(kind, layers, both_ways):
         INPUT, HIDDEN, layers, bidirectional=both_ways, batch_first=True
     )
     stack = from_torch({name: value.numpy() for name, value in theirs.state_dict().items()})
-    h = stack(jnp.asarray(X), seq_lengths=jnp.asarray(LENGTHS)).h
+    h = compiled(stack)(X, seq_lengths=LENGTHS).h
 
     def run():
         packed = torch.nn.utils.rnn.pack_padded_sequence(
@@ -146,38 +152,39 @@ FLAX_CELLS = {"lstm": nnx.LSTMCell, "optimized": nnx.OptimizedLSTMCell, "gru": n
 
 @pytest.mark.parametrize("name", FLAX_CELLS)
 def test_flaxs_cells_and_back(name):
-    options = dict(bias_init=nnx.initializers.normal(1.0), rngs=nnx.Rngs(3))
-    theirs = FLAX_CELLS[name](INPUT, HIDDEN, **options)
+    theirs = drawn(lambda: FLAX_CELLS[name](INPUT, HIDDEN, rngs=nnx.Rngs(3)))
     cell = from_flax(theirs)
-    expected = nnx.RNN(theirs)(jnp.asarray(X))
-    np.testing.assert_allclose(SkipLayer(cell)(jnp.asarray(X)).h, expected, atol=1e-6)
-    np.testing.assert_allclose(nnx.RNN(cell)(jnp.asarray(X)), expected, atol=1e-6)
-    back = {"gru": nnx.GRUCell}.get(name, nnx.OptimizedLSTMCell)(INPUT, HIDDEN, rngs=nnx.Rngs(4))
+    expected = compiled(nnx.RNN(theirs))(X)
+    np.testing.assert_allclose(compiled(SkipLayer(cell))(X).h, expected, atol=1e-6)
+    kind = {"gru": nnx.GRUCell}.get(name, nnx.OptimizedLSTMCell)
+    back = drawn(lambda: kind(INPUT, HIDDEN, rngs=nnx.Rngs(4)), seed=4)
     state = nnx.state(back, nnx.Param)
-    nnx.replace_by_pure_dict(state, jax.tree.map(jnp.asarray, to_flax(cell)))
+    nnx.replace_by_pure_dict(state, jax.tree.map(jax.device_put, to_flax(cell)))
     nnx.update(back, state)
-    np.testing.assert_allclose(nnx.RNN(back)(jnp.asarray(X)), expected, atol=1e-6)
+    np.testing.assert_allclose(compiled(nnx.RNN(back))(X), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["LSTMCell", "OptimizedLSTMCell", "GRUCell"])
+@pytest.mark.parametrize("name", and_slow(["LSTMCell", "OptimizedLSTMCell", "GRUCell"], "GRUCell".__eq__))
 def test_linens_cells_and_back(name):
     bias = nnx.initializers.normal(1.0)
     theirs = linen.RNN(getattr(linen, name)(HIDDEN, bias_init=bias))
-    variables = theirs.init(jax.random.key(0), jnp.asarray(X))
+    shapes = jax.eval_shape(theirs.init, jax.random.key(0), X)
+    variables = jax.tree.map(lambda leaf: normal(4, *leaf.shape), shapes)
     (params,) = variables["params"].values()
     cell = from_flax(params)
-    expected = theirs.apply(variables, jnp.asarray(X))
-    np.testing.assert_allclose(SkipLayer(cell)(jnp.asarray(X)).h, expected, atol=1e-6)
+    apply = jax.jit(theirs.apply)
+    expected = apply(variables, X)
+    np.testing.assert_allclose(compiled(SkipLayer(cell))(X).h, expected, atol=1e-6)
     back = {"params": {"cell": to_flax(cell, "linen")}}
-    np.testing.assert_allclose(theirs.apply(back, jnp.asarray(X)), expected, atol=1e-6)
+    np.testing.assert_allclose(apply(back, X), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bias", and_slow([True, False], bool))
 def test_keras_lstm_and_back(bias):
     """Keras' columns are i, f, c, o."""
     kernel, recurrent, b = normal(1, INPUT, 4 * HIDDEN), normal(2, HIDDEN, 4 * HIDDEN), normal(3, 4 * HIDDEN)
     cell = from_keras([kernel, recurrent, b] if bias else [kernel, recurrent])
-    out = SkipLayer(cell)(jnp.asarray(X)).h
+    out = np.asarray(compiled(SkipLayer(cell))(X).h)
     h = c = np.zeros((BATCH, HIDDEN))
     for t in range(TIME):
         h, c = lstm_step(X[:, t], h, c, kernel, recurrent, b if bias else 0)
@@ -193,7 +200,7 @@ def test_keras_gru_and_back(reset_after):
     kernel, recurrent = normal(1, INPUT, 3 * HIDDEN), normal(2, HIDDEN, 3 * HIDDEN)
     bias = normal(3, 2, 3 * HIDDEN) if reset_after else normal(3, 3 * HIDDEN)
     cell = from_keras([kernel, recurrent, bias])
-    out = SkipLayer(cell)(jnp.asarray(X)).h
+    out = np.asarray(compiled(SkipLayer(cell))(X).h)
     uz, ur, un = np.split(recurrent, 3, axis=1)
     h = np.zeros((BATCH, HIDDEN))
     for t in range(TIME):
@@ -203,19 +210,21 @@ def test_keras_gru_and_back(reset_after):
         n = np.tanh(xn + r * (h @ un + bn)) if reset_after else np.tanh(xn + (r * h) @ un)
         h = z * h + (1 - z) * n
         np.testing.assert_allclose(out[:, t], h, atol=1e-6)
-    again = SkipLayer(from_keras(to_keras(cell)))(jnp.asarray(X)).h
+    again = compiled(SkipLayer(from_keras(to_keras(cell))))(X).h
     np.testing.assert_allclose(again, out, atol=1e-6)
 
 
 def test_an_agent_is_put_into_a_trained_network():
     state = torch_state("lstm", 1, False)
     stack = from_torch(state, skip=F.Dynamic(3, mix=0.0), rngs=nnx.Rngs(1))
-    out = stack(jnp.asarray(X), seq_lengths=jnp.asarray(LENGTHS), rngs=jax.random.key(0))
+    out = compiled(stack)(X, seq_lengths=LENGTHS, rngs=jax.random.key(0))
     # With λ = 0 the choices have no effect: the network is the one that was trained.
     np.testing.assert_allclose(out.h, torch_by_hand("lstm", state, X, LENGTHS), atol=1e-6)
     assert set(np.unique(out.decisions[0].action)) == {0, 1, 2, 3}
     first, second = (
-        from_flax(nnx.LSTMCell(INPUT, HIDDEN, rngs=nnx.Rngs(0)), skip=F.Dynamic(3), rngs=nnx.Rngs(n))
+        from_flax(
+            drawn(lambda: nnx.LSTMCell(INPUT, HIDDEN, rngs=nnx.Rngs(0))), skip=F.Dynamic(3), rngs=nnx.Rngs(n)
+        )
         for n in (1, 2)
     )
     assert not np.allclose(first.agent.w_h[...], second.agent.w_h[...])
@@ -240,10 +249,14 @@ def test_biases_are_left_out_where_the_other_library_has_none():
         assert len(to_keras(stack.layers[0].cell, bias=False)) == 2
 
 
+@functools.cache
 def refusals():
     lstm = torch_state("lstm", 1, False)
-    cell = SkipCell(INPUT, HIDDEN, F.Previous(), transition=F.ULSTM(), rngs=nnx.Rngs(0))
-    before = SkipCell(INPUT, HIDDEN, F.Previous(), transition=F.GRU("before"), rngs=nnx.Rngs(0))
+
+    def of(transition):
+        return drawn(lambda: SkipCell(INPUT, HIDDEN, F.Previous(), transition=transition, rngs=nnx.Rngs(0)))
+
+    cell, before = of(F.ULSTM()), of(F.GRU("before"))
     inside = from_torch(torch_state("gru", 1, False)).layers[0].cell
     wide = {
         **lstm,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiled import compiled
+from compiled import compiled, drawn
 from flax import nnx
 from marks import and_slow
 
@@ -15,35 +15,40 @@ from dynskip_jax import functional as F
 from dynskip_jax.nn import DynamicSkipLSTMCell, SkipCell, SkipLayer, SkipStack, cells, layers
 
 BATCH, TIME, INPUT, HIDDEN = 3, 7, 4, 5
-LENGTHS = jnp.array([TIME, 2, 5])
+LENGTHS = np.array([TIME, 2, 5])
 
 
 @pytest.fixture
 def x():
-    return jax.random.normal(jax.random.key(0), (BATCH, TIME, INPUT))
+    return jax.device_put(np.random.default_rng(0).normal(size=(BATCH, TIME, INPUT)).astype(np.float32))
+
+
+def cell_of(seed=0, **options):
+    return drawn(lambda: DynamicSkipLSTMCell(INPUT, HIDDEN, **options, rngs=nnx.Rngs(seed)), seed)
 
 
 def same_weights(skip):
     """Flax's LSTM cell, and ours with its weights in our order of gates: g, i, f, o."""
-    flax_cell = nnx.LSTMCell(
-        INPUT, HIDDEN, bias_init=nnx.initializers.normal(1.0), param_dtype=jnp.float32, rngs=nnx.Rngs(1)
-    )
-    ours = SkipCell(INPUT, HIDDEN, skip, rngs=nnx.Rngs(2))
-    ours.weights.w_x[...] = jnp.concatenate(
-        [getattr(flax_cell, n).kernel[...] for n in ("ig", "ii", "if_", "io")], 1
-    )
-    ours.weights.w_h[...] = jnp.concatenate(
-        [getattr(flax_cell, n).kernel[...] for n in ("hg", "hi", "hf", "ho")], 1
-    )
-    ours.weights.b[...] = jnp.concatenate([getattr(flax_cell, n).bias[...] for n in ("hg", "hi", "hf", "ho")])
+    flax_cell = drawn(lambda: nnx.LSTMCell(INPUT, HIDDEN, param_dtype=jnp.float32, rngs=nnx.Rngs(1)))
+    ours = drawn(lambda: SkipCell(INPUT, HIDDEN, skip, rngs=nnx.Rngs(2)))
+
+    def joined(names, part):
+        arrays = [np.asarray(getattr(getattr(flax_cell, name), part)[...]) for name in names]
+        return jax.device_put(np.concatenate(arrays, axis=-1))
+
+    ours.weights.w_x[...] = joined(("ig", "ii", "if_", "io"), "kernel")
+    ours.weights.w_h[...] = joined(("hg", "hi", "hf", "ho"), "kernel")
+    ours.weights.b[...] = joined(("hg", "hi", "hf", "ho"), "bias")
     return flax_cell, ours
 
 
 @pytest.mark.parametrize(
     "skip",
     [
-        *(F.Previous(), F.Dynamic(1, 1.0), F.Dynamic(5, 0.0)),
-        *and_slow([F.Dynamic(1, 0.0), F.Attention(1, 1.0), F.Fixed(4, 0.0)], lambda *skip: False),
+        *(F.Previous(), F.Dynamic(5, 0.0)),
+        *and_slow(
+            [F.Dynamic(1, 1.0), F.Dynamic(1, 0.0), F.Attention(1, 1.0), F.Fixed(4, 0.0)], lambda *skip: False
+        ),
     ],
     ids=str,
 )
@@ -65,8 +70,8 @@ def test_degenerate_skips_equal_flaxs_lstm_in_outputs_and_gradients(skip, x):
     (of_flax, flax_dx), flax_h = gradient(flax_cell)
     np.testing.assert_allclose(h, flax_h, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(dx, flax_dx, rtol=1e-4, atol=1e-5)
-    g_x = jnp.split(of_ours.cell.weights.w_x[...], 4, axis=1)
-    g_h = jnp.split(of_ours.cell.weights.w_h[...], 4, axis=1)
+    g_x = np.split(of_ours.cell.weights.w_x[...], 4, axis=1)
+    g_h = np.split(of_ours.cell.weights.w_h[...], 4, axis=1)
     for n, (name_x, name_h) in enumerate([("ig", "hg"), ("ii", "hi"), ("if_", "hf"), ("io", "ho")]):
         np.testing.assert_allclose(g_x[n], of_flax.cell[name_x].kernel[...], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(g_h[n], of_flax.cell[name_h].kernel[...], rtol=1e-4, atol=1e-5)
@@ -74,11 +79,11 @@ def test_degenerate_skips_equal_flaxs_lstm_in_outputs_and_gradients(skip, x):
 
 @pytest.mark.parametrize(
     ("reverse", "keep_order", "time_major", "with_lengths"),
-    # All of them; by default none, each alone, and all four.
-    and_slow(itertools.product((False, True), repeat=4), lambda *case: sum(case) in (0, 1, 4)),
+    # All of them; by default none, and all four.
+    and_slow(itertools.product((False, True), repeat=4), lambda *case: sum(case) in (0, 4)),
 )
 def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major, with_lengths, x):
-    cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, mix=0.5, rngs=nnx.Rngs(0))
+    cell = cell_of(0, max_skip=3, mix=0.5)
     start = cell.initialize_carry((BATCH, INPUT), jax.random.key(5))
     lengths = LENGTHS if with_lengths else None
     options = dict(
@@ -89,14 +94,15 @@ def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major
         keep_order=keep_order,
         time_major=time_major,
     )
-    inputs = jnp.swapaxes(x, 0, 1) if time_major else x
+    inputs = np.swapaxes(x, 0, 1) if time_major else x
     flax_carry, flax_h = compiled(nnx.RNN(cell))(inputs, **options)
     carry, h = compiled(SkipLayer(cell, return_decision=False))(inputs, **options)
+    h, flax_h = np.asarray(h), np.asarray(flax_h)
     if time_major:
-        h, flax_h = jnp.swapaxes(h, 0, 1), jnp.swapaxes(flax_h, 0, 1)
-    valid = F.length_mask(LENGTHS, TIME) if with_lengths else jnp.ones((BATCH, TIME), bool)
+        h, flax_h = np.swapaxes(h, 0, 1), np.swapaxes(flax_h, 0, 1)
+    valid = np.arange(TIME) < (LENGTHS[:, None] if with_lengths else np.full((BATCH, 1), TIME))
     np.testing.assert_allclose(h[valid], flax_h[valid], rtol=1e-5, atol=1e-6)
-    assert not np.any(h[~valid])
+    assert not h[~valid].any()
     np.testing.assert_allclose(carry.slots.h, flax_carry.slots.h, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(carry.slots.c, flax_carry.slots.c, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(carry.step, flax_carry.step)
@@ -104,9 +110,9 @@ def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major
 
 
 def test_every_leaf_of_the_carry_leads_with_the_batch(x):
-    cell = DynamicSkipLSTMCell(INPUT, HIDDEN, recurrent_dropout=0.5, learnable_carry=True, rngs=nnx.Rngs(0))
+    cell = cell_of(0, recurrent_dropout=0.5, learnable_carry=True)
     start = cell.initialize_carry((BATCH, INPUT), nnx.Rngs(1))
-    end, _ = cell(start, x[:, 0])
+    end, _ = compiled(cell)(start, x[:, 0])
     for carry in (start, end):
         leaves = jax.tree.leaves(carry)
         assert len(leaves) == 5
@@ -115,7 +121,7 @@ def test_every_leaf_of_the_carry_leads_with_the_batch(x):
 
 
 def test_bidirectional_reads_each_sequence_from_both_of_its_own_ends(x):
-    forward, backward = (DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, rngs=nnx.Rngs(n)) for n in (0, 1))
+    forward, backward = (cell_of(n, max_skip=3) for n in (0, 1))
     forward.eval()
     backward.eval()
     both = nnx.Bidirectional(nnx.RNN(forward), nnx.RNN(backward))
@@ -123,17 +129,20 @@ def test_bidirectional_reads_each_sequence_from_both_of_its_own_ends(x):
     assert h.shape == (BATCH, TIME, 2 * HIDDEN)
     layers = (SkipLayer(cell, return_decision=False) for cell in (forward, backward))
     ours = compiled(nnx.Bidirectional(*layers))(x, seq_lengths=LENGTHS)
+    for n, length in enumerate(LENGTHS):
+        np.testing.assert_allclose(
+            np.asarray(ours)[n, :length], np.asarray(h)[n, :length], rtol=1e-5, atol=1e-6
+        )
     ahead, back = compiled(nnx.RNN(forward)), compiled(nnx.RNN(backward))
-    for n, length in enumerate(np.asarray(LENGTHS)):
-        alone = x[n : n + 1, :length]
-        np.testing.assert_allclose(h[n, :length, :HIDDEN], ahead(alone)[0], rtol=1e-5, atol=1e-6)
-        flipped = back(alone[:, ::-1])[0, ::-1]
-        np.testing.assert_allclose(h[n, :length, HIDDEN:], flipped, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(ours[n, :length], h[n, :length], rtol=1e-5, atol=1e-6)
+    length = LENGTHS[1]
+    alone, row = x[1:2, :length], np.asarray(h)[1, :length]
+    np.testing.assert_allclose(row[:, :HIDDEN], ahead(alone)[0], rtol=1e-5, atol=1e-6)
+    flipped = np.asarray(back(alone[:, ::-1]))[0, ::-1]
+    np.testing.assert_allclose(row[:, HIDDEN:], flipped, rtol=1e-5, atol=1e-6)
 
 
 def test_a_learned_initial_carry_gets_a_gradient(x):
-    cell = DynamicSkipLSTMCell(INPUT, HIDDEN, learnable_carry=True, rngs=nnx.Rngs(0))
+    cell = cell_of(0, learnable_carry=True)
     gradient = nnx.grad(lambda layer: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))
     gradient = nnx.jit(gradient)(SkipLayer(cell))
     assert jnp.abs(gradient.cell.initial.h[...]).min() > 0
@@ -141,37 +150,36 @@ def test_a_learned_initial_carry_gets_a_gradient(x):
 
 
 def test_carry_init_is_used(x):
-    cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=2, rngs=nnx.Rngs(0))
+    cell = cell_of(0, max_skip=2)
     carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0), nnx.initializers.normal(1.0))
     assert jnp.std(carry.slots.h) > 0.3
     np.testing.assert_array_equal(carry.slots.h[:, 0], carry.slots.h[:, 1])
 
 
 def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation(x):
-    quick = nnx.initializers.zeros_init()  # an orthogonal matrix of this size takes a minute
-    options = dict(recurrent_dropout=0.25, recurrent_kernel_init=quick)
-    cell = SkipCell(INPUT, 2000, F.Previous(), **options, rngs=nnx.Rngs(0))
+    cell = drawn(lambda: SkipCell(INPUT, 700, F.Previous(), recurrent_dropout=0.25, rngs=nnx.Rngs(0)))
     carry = cell.initialize_carry((BATCH, INPUT), jax.random.key(0))
-    mask = carry.recurrent_mask
+    mask = np.asarray(carry.recurrent_mask)
     assert set(np.unique(mask)) == {0.0, np.float32(1 / 0.75)}
     assert abs(float(mask.mean()) - 1) < 0.05
-    after, _ = cell(carry, x[:, 0])
+    after, _ = compiled(cell)(carry, x[:, 0])
     np.testing.assert_array_equal(after.recurrent_mask, mask)
     cell.eval()
     assert cell.initialize_carry((BATCH, INPUT), jax.random.key(0)).recurrent_mask is None
 
 
 def test_evaluation_is_greedy_and_training_samples(x):
-    layer = SkipLayer(DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=4, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(1))
-    sampled = [np.asarray(layer(x).decision.action) for _ in range(2)]
+    layer = SkipLayer(cell_of(max_skip=4), rngs=nnx.Rngs(1))
+    read = nnx.jit(lambda layer, x: layer(x).decision.action)
+    sampled = [np.asarray(read(layer, x)) for _ in range(2)]
     assert (sampled[0] != sampled[1]).any()  # each call draws anew
     layer.eval()
-    greedy = [np.asarray(layer(x).decision.action) for _ in range(2)]
+    greedy = [np.asarray(read(layer, x)) for _ in range(2)]
     np.testing.assert_array_equal(*greedy)
 
 
 def test_replayed_actions_reproduce_a_sampled_run(x):
-    layer = SkipLayer(DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=4, rngs=nnx.Rngs(0)))
+    layer = SkipLayer(cell_of(0, max_skip=4))
     first = compiled(layer)(x, seq_lengths=LENGTHS, rngs=jax.random.key(1))
     again = compiled(layer)(x, seq_lengths=LENGTHS, actions=first.decision.action)
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
@@ -180,7 +188,7 @@ def test_replayed_actions_reproduce_a_sampled_run(x):
 
 def test_models_stacked_by_vmap_equal_each_alone(x):
     def make(seed):
-        cell = DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, rngs=nnx.Rngs(seed))
+        cell = cell_of(seed, max_skip=3)
         return SkipLayer(cell)
 
     def run(params, key):
@@ -189,17 +197,20 @@ def test_models_stacked_by_vmap_equal_each_alone(x):
     parts = [nnx.split(make(seed)) for seed in range(3)]
     graphdef = parts[0][0]
     keys = jax.random.split(jax.random.key(9), 3)
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(params for _, params in parts))
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(params for _, params in parts))
     together = jax.jit(jax.vmap(run))(stacked, keys)
+    run = jax.jit(run)
+    together = jax.tree.map(np.asarray, together)
     for n, (_, params) in enumerate(parts):
-        alone = jax.jit(run)(params, keys[n])
+        alone = run(params, keys[n])
         np.testing.assert_array_equal(together.decision.action[n], alone.decision.action)
         np.testing.assert_allclose(together.h[n], alone.h, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_stack_equals_its_layers_one_after_the_other(x):
     skips = [F.Previous(), F.Dynamic(3, 0.5), F.Attention(2)]
-    stack = SkipStack(INPUT, HIDDEN, skips, rngs=nnx.Rngs(0))
+    stack = drawn(lambda: SkipStack(INPUT, HIDDEN, skips, rngs=nnx.Rngs(0)))
     carry = stack.initialize_carry(BATCH, jax.random.key(3))
     ends, out = compiled(stack)(x, initial_carry=carry, seq_lengths=LENGTHS, return_carry=True)
     h = x
@@ -212,13 +223,12 @@ def test_stack_equals_its_layers_one_after_the_other(x):
 
 
 def test_stack_drops_layer_inputs_and_outputs_in_training_alone(x):
-    stack = SkipStack(INPUT, 64, [F.Previous(), F.Previous()], dropout=0.5, rngs=nnx.Rngs(0))
+    stack = drawn(lambda: SkipStack(INPUT, 64, [F.Previous(), F.Previous()], dropout=0.5, rngs=nnx.Rngs(0)))
     dropped = compiled(stack)(x, rngs=jax.random.key(4))
-    share = float(jnp.mean(dropped.h == 0))
+    share = (np.asarray(dropped.h) == 0).mean()
     assert 0.4 < share < 0.6
-    assert not np.any(compiled(stack)(x, deterministic=True).h == 0)
     stack.eval()
-    assert not np.any(compiled(stack)(x).h == 0)
+    assert not (np.asarray(compiled(stack)(x).h) == 0).any()
 
 
 @pytest.mark.slow
@@ -258,6 +268,7 @@ def test_released_options_reach_the_cell():
         np.testing.assert_allclose(block @ block.T, np.eye(64), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [cells, layers])
 def test_examples_in_docstrings_run(module):
     result = doctest.testmod(module)

@@ -1,23 +1,586 @@
-"""Runs `users_table.py` in a process of its own, without the checks of annotations that other tests have."""
+"""What people try with the layers, and what each gives: a result, or one sentence."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+# ruff: noqa: E501 (a row is a line)
 
+import copy
+import functools
+import inspect
+import pickle
+
+import flax.linen as linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
 import pytest
+from compiled import compiled, drawn
+from flax import nnx
+from jax import export
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.nn import DynamicSkipLSTMCell, SkipCell, SkipLayer, SkipStack, merge_directions
+from dynskip_jax.nn.linear import Linear
+from dynskip_jax.training import AgentObjective, AgentStage
+
+pytestmark = pytest.mark.usefixtures("as_users")
+
+X = jax.device_put(np.random.default_rng(7).normal(size=(2, 6, 3)).astype(np.float32))
+KEY = jax.random.key(1)
+LENGTHS = jax.device_put(np.array([6, 4], np.int32))
+GREEDY = F.Policy("greedy")
+
+
+def full(shape, value, dtype=float):
+    """Return an array of one number, without compiling a program for it."""
+    return jax.device_put(np.full(shape, value, {int: np.int32, float: np.float32}.get(dtype, dtype)))
+
+
+def ones(shape, dtype=float):
+    return full(shape, 1, dtype)
+
+
+def zeros(shape, dtype=float):
+    return full(shape, 0, dtype)
+
+
+def cell(K=4, seed=0, **options):
+    make = lambda: DynamicSkipLSTMCell(3, 8, max_skip=K, mix=0.5, rngs=nnx.Rngs(seed), **options)
+    return drawn(make, seed)
+
+
+def layer(K=4, **options):
+    return SkipLayer(cell(K), **options)
+
+
+def stack(**options):
+    return drawn(lambda: SkipStack(3, 8, [F.Previous(), F.Dynamic(3)], rngs=nnx.Rngs(0), **options))
+
+
+@functools.cache
+def output_of_a_layer():
+    return compiled(layer())(X, rngs=KEY)
+
+
+@functools.cache
+def output_of_a_stack():
+    return compiled(stack())(X, rngs=KEY)
+
+
+def evaluated(model):
+    model.eval()
+    return model
+
+
+def carry_of(K=4, batch=2, hidden=8, **options):
+    make = lambda: DynamicSkipLSTMCell(3, hidden, max_skip=K, rngs=nnx.Rngs(0), **options)
+    return drawn(make).initialize_carry((batch, 3), KEY)
+
+
+# What is refused, each in one sentence.
+
+OBJECTIVE = AgentObjective(rollouts=4, baseline="rollouts", entropy="exact")
+SAMPLED = AgentStage(F.Policy(), 0.0)
+DECISION = F.Decision(ones((6, 5), int), zeros((6, 5)), zeros((6, 5)))
+
+REFUSED = {
+    "an unknown mode": (lambda: F.Policy("Sample"), "unknown mode 'Sample': choose one of sample, greedy"),
+    "a mode in place of a policy": (lambda: layer()(X, policy="greedy", rngs=KEY), "policy is a Policy"),
+    "sampling without a key": (lambda: layer()(X), r"pass rngs=, a PRNG key or nnx.Rngs, or call .eval\(\)"),
+    "random skips without a key": (
+        lambda: evaluated(SkipLayer(drawn(lambda: SkipCell(3, 8, F.Random(3), rngs=nnx.Rngs(0)))))(X),
+        r"or call .eval\(\), after which only random skips",
+    ),
+    "a carry without a key": (lambda: cell().initialize_carry((2, 3)), "this cell draws"),
+    "a stack without a key": (lambda: stack()(X), "this stack draws"),
+    "dropout without a key": (lambda: stack(dropout=0.5)(X, policy=GREEDY), "this stack draws"),
+    "a carry of another K": (
+        lambda: layer(4)(X, initial_carry=carry_of(3)),
+        "expected a carry with K = 4 slots, got one with 3",
+    ),
+    "a carry of another batch": (
+        lambda: layer()(X, initial_carry=carry_of(batch=5)),
+        r"the inputs' batch \(2,\), got one of \(5,\)",
+    ),
+    "a carry of another size": (
+        lambda: layer()(X, initial_carry=carry_of(hidden=9)),
+        "expected a carry of 8 features, got one of 9",
+    ),
+    "a carry of another transition": (
+        lambda: layer()(X, initial_carry=carry_of(transition=F.GRU())),
+        "expected a carry of LSTMState, got one of GRUState",
+    ),
+    "Flax's carry": (
+        lambda: layer()(X, initial_carry=(zeros((2, 8)), zeros((2, 8)))),
+        "expected a SkipCarry, as initialize_carry makes it, got a tuple",
+    ),
+    "one carry for a stack": (
+        lambda: stack()(X, initial_carry=carry_of(3), rngs=KEY),
+        "initial_carry is a tuple, one for each layer and direction",
+    ),
+    "a carry of another K into the cell": (
+        lambda: cell(4)(carry_of(3), X[:, 0]),
+        "expected a carry with K = 4 slots, got one with 3",
+    ),
+    "lengths in a list": (
+        lambda: layer()(X, seq_lengths=[6, 4], rngs=KEY),
+        "seq_lengths to be an array of whole numbers, .* got a list",
+    ),
+    "lengths of floats": (lambda: layer()(X, seq_lengths=ones(2), rngs=KEY), "got float32"),
+    "one length": (lambda: layer()(X, seq_lengths=6, rngs=KEY), "got a int"),
+    "lengths of another batch": (
+        lambda: layer()(X, seq_lengths=ones(3, int), rngs=KEY),
+        r"\(batch,\) = \(2,\), got int32 \(3,\)",
+    ),
+    "lengths beyond the end": (
+        lambda: layer()(X, seq_lengths=np.array([6, 7]), rngs=KEY),
+        "seq_lengths lie between 0 and 6, got 6 to 7",
+    ),
+    "tokens in place of vectors": (
+        lambda: layer()(ones((2, 6, 3), int), rngs=KEY),
+        "of floats, got int32 .* embed tokens first",
+    ),
+    "a single vector": (
+        lambda: layer()(ones(3), rngs=KEY),
+        r"expected inputs \(\*batch, time, 3\), got float32 \(3,\)",
+    ),
+    "inputs of another size": (
+        lambda: layer()(ones((2, 6, 4)), rngs=KEY),
+        r"expected inputs \(\*batch, time, 3\), got float32 \(2, 6, 4\)",
+    ),
+    "inputs of another size to a stack": (
+        lambda: stack()(ones((2, 6, 4)), rngs=KEY),
+        r"expected inputs \(\*batch, time, 3\), got float32 \(2, 6, 4\)",
+    ),
+    "inputs in a list": (lambda: layer()([[0.0, 1.0, 2.0]], rngs=KEY), "got a list"),
+    "inputs to the pure function without time": (
+        lambda: F.unroll(cell().params(), carry_of(), X[:, 0], cell().recurrence),
+        r"expected inputs \(batch, time, in\), got float32 \(2, 3\)",
+    ),
+    "a legacy key": (
+        lambda: layer()(X, rngs=jax.random.PRNGKey(0)),
+        r"expected a PRNG key, such as jax.random.key\(0\), got uint32 \(2,\) .*legacy",
+    ),
+    "a number as a key": (lambda: layer()(X, rngs=0), "expected a PRNG key, .* got a int"),
+    "keys of another batch": (
+        lambda: layer()(X, rngs=jax.random.split(KEY, 3)),
+        r"one key, or one per example, \(2,\), got \(3,\)",
+    ),
+    "a single key in a carry": (
+        lambda: layer()(X, initial_carry=carry_of()._replace(key=KEY)),
+        r"one key per example, \(2,\), got \(\): make it with `initial_carry`",
+    ),
+    "Flax's cell in our layer": (
+        lambda: SkipLayer(nnx.LSTMCell(3, 8, rngs=nnx.Rngs(0))),
+        "SkipLayer runs a SkipCell, got LSTMCell: nnx.RNN runs other cells",
+    ),
+    "the name of a skip": (lambda: SkipCell(3, 8, "dynamic:5", rngs=nnx.Rngs(0)), "skip is a time skip"),
+    "the output into a layer": (
+        lambda: drawn(lambda: nnx.Linear(8, 2, rngs=nnx.Rngs(0)))(output_of_a_layer()),
+        "SkipOutput is no array: take its .h",
+    ),
+    "the output indexed": (lambda: output_of_a_layer()[:, -1], "SkipOutput is no array: take its .h"),
+    "the output doubled": (lambda: output_of_a_layer() * 2, "SkipOutput is no array: take its .h"),
+    "a stack's output into jnp": (lambda: jnp.mean(output_of_a_stack()), "StackOutput is no array: take its .h"),
+    "dropped weights without the layer": (
+        lambda: nnx.RNN(cell(weight_dropout=0.5))(X),
+        "weight_dropout drops the same weights at all steps, which a cell alone cannot",
+    ),
+    "actions of another shape": (
+        lambda: layer()(X, actions=ones((2, 5), int)),
+        r"actions to be .*\(batch, time\) = \(2, 6\), got int32 \(2, 5\)",
+    ),
+    "actions beyond K": (lambda: layer()(X, actions=full((2, 6), 9, int)), "actions lie between 1 and 4, got 9"),
+    "a mask of another K": (
+        lambda: layer()(X, policy=F.Policy(mask=ones(3, bool)), rngs=KEY),
+        r"a policy's mask is \(K,\) = \(4,\) or \(batch, K\), got bool \(3,\)",
+    ),
+    "λ beyond 1": (lambda: layer()(X, policy=F.Policy(mix=1.5), rngs=KEY), "mix .* between 0 and 1, got 1.5"),
+    "an unknown implementation": (lambda: layer(implementation="quick")(X, rngs=KEY), "unknown implementation"),
+    "three rates of zoneout for an LSTM": (lambda: cell(zoneout=(0.1, 0.2, 0.3)), "zoneout has one rate, or one"),
+    "actions for one layer of two": (lambda: stack()(X, actions=[None]), "need as many of actions, got 1"),
+    "REINFORCE of a whole batch": (
+        lambda: F.reinforce_loss(zeros((2, 6)), zeros(2), valid=None),
+        r"log_probs of one sequence, \(time,\), got \(2, 6\): map the loss over the batch with jax.vmap",
+    ),
+    "a reward with an axis too many": (
+        lambda: F.reinforce_loss(zeros(6), zeros(1), valid=None),
+        r"rewards of one sequence, \(\) or \(6,\), got \(1,\)",
+    ),
+    "a baseline of other steps": (
+        lambda: F.reinforce_loss(zeros(6), zeros(6), valid=None, baseline=zeros(5)),
+        r"baseline of one sequence, \(\) or \(6,\), got \(5,\)",
+    ),
+    "a loss per step beside others' decisions": (
+        lambda: OBJECTIVE.loss(SAMPLED, zeros((6, 4)), DECISION, valid=None),
+        r"nll to be \(6,\) or \(6, 5\) beside decisions \(6, 5\), got \(6, 4\)",
+    ),
+    "a class in the place of a transition": (
+        lambda: cell(transition=F.GRU),
+        r"transition is one, such as functional.GRU\(\), not <class",
+    ),
+    "a class for a skip over depth": (
+        lambda: SkipCell(3, 8, F.Previous(), depth_skip=F.GatedToOutput, rngs=nnx.Rngs(0)),
+        r"depth_skip is one, such as functional.GatedToOutput\(\), not <class",
+    ),
+    "one skip for a stack": (
+        lambda: SkipStack(3, 8, F.Dynamic(5), rngs=nnx.Rngs(0)),
+        r"skips has a time skip for each layer, such as \[functional.Dynamic\(5\)\], not Dynamic",
+    ),
+    "a class for all of a stack": (lambda: stack(transition=F.GRU), "transition is one, such as"),
+    "outputs in the place of decisions": (
+        lambda: OBJECTIVE.loss(SAMPLED, zeros(2), output_of_a_layer(), valid=None),
+        r"decisions are those of a layer, out.decision, or of a stack, out.decisions; got",
+    ),
+    "the last of an output": (
+        lambda: F.last_valid(output_of_a_layer(), LENGTHS),
+        "SkipOutput is no array: take its .h",
+    ),
+    "a batch that was not repeated": (
+        lambda: OBJECTIVE.loss(SAMPLED, zeros(6), DECISION, valid=None),
+        "6 rows are no multiple of 4 rollouts: `repeat` the batch",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_is_refused_in_one_sentence(name):
+    attempt, message = REFUSED[name]
+    with pytest.raises(UserError, match=message) as error:
+        attempt()
+    assert "\n" not in str(error.value)
+    assert isinstance(error.value, ValueError)
+
+
+def test_a_loss_that_is_not_told_what_is_valid_is_no_loss():
+    with pytest.raises(TypeError, match="valid"):
+        F.reinforce_loss(zeros(6), zeros(6))
+
+
+# What works.
+
+
+def same(a, b, **tolerance):
+    tolerance = tolerance or dict(rtol=1e-5, atol=1e-6)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_allclose(x, y, **tolerance)
 
 
 @pytest.mark.slow
-def test_every_row_of_the_table_holds():
-    run = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=short"),
-            str(Path(__file__).with_name("users_table.py")),
-        ],
-        env={**os.environ, "DYNSKIP_TEST_AS_USERS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+def test_evaluation_needs_no_key_chooses_greedily_and_drops_nothing():
+    for module in (layer(), stack(dropout=0.5)):
+        module.eval()
+        same(module(X), module(X, policy=GREEDY))
+    dropping = SkipLayer(cell(recurrent_dropout=0.5, weight_dropout=0.5, zoneout=0.0))
+    plain = layer()
+    same(dropping(X, deterministic=True), plain(X, deterministic=True))
+    dropping.eval()
+    same(dropping(X), plain(X, deterministic=True))
+    same(nnx.RNN(dropping.cell)(X), dropping(X).h)
+
+
+def test_no_batch_axis_and_two():
+    module = layer()
+    module.eval()
+    read = compiled(module)
+    whole = read(X, seq_lengths=LENGTHS)
+    same(
+        jax.tree.map(lambda leaf: np.asarray(leaf)[1], whole), read(np.asarray(X)[1], seq_lengths=np.int32(4))
     )
-    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+    lengths = np.asarray(LENGTHS)[None]
+    both = read(np.asarray(X)[None], seq_lengths=lengths)
+    assert both.h.shape == (1, 2, 6, 8)
+    same(jax.tree.map(lambda leaf: np.asarray(leaf)[0], both), whole)
+    time_major = read(np.moveaxis(np.asarray(X)[None], 2, 0), seq_lengths=lengths, time_major=True)
+    same(np.moveaxis(np.asarray(time_major.h), 0, 2), both.h)
+
+
+@pytest.mark.slow
+def test_carries_and_stacks_without_a_batch_axis():
+    module = layer()
+    module.eval()
+    carry, _ = module(X[1], return_carry=True)
+    assert carry.step.shape == () and carry.slots.h.shape == (4, 8)
+    same(
+        module(X[1], initial_carry=carry),
+        jax.tree.map(
+            lambda leaf: leaf[0], module(X[1:], initial_carry=jax.tree.map(lambda leaf: leaf[None], carry))
+        ),
+    )
+    deep = stack()
+    deep.eval()
+    same(jax.tree.map(lambda leaf: leaf[1], deep(X)), deep(X[1]))
+
+
+def test_segments_equal_the_whole():
+    module = compiled(layer(return_carry=True))
+    start, x = carry_of(), np.asarray(X)
+    carry, whole = module(x, initial_carry=start)
+    middle, first = module(x[:, :3], initial_carry=start)
+    end, second = module(x[:, 3:], initial_carry=middle)
+    same(np.concatenate([first.h, second.h], axis=1), whole.h)
+    same(end, carry)
+
+
+@pytest.mark.slow
+def test_packed_rows_equal_rows_of_their_own():
+    for module in (layer(), stack(bidirectional=True)):
+        module.eval()
+        ids = jnp.array([[0, 0, 1, 1, 1, 1]] * 2)
+        packed = module(X, segment_ids=ids).h
+        same(packed[:, :2], module(X[:, :2]).h)
+        same(packed[:, 2:], module(X[:, 2:]).h)
+
+
+def actions(module, **options):
+    return np.asarray(module(jnp.ones((8, 50, 3)), **options).decision.action)
+
+
+@pytest.mark.slow
+def test_two_layers_draw_apart_with_one_rngs_and_alike_with_one_key():
+    first, second = (SkipLayer(cell(seed=0)) for _ in range(2))  # the same weights
+    rngs = nnx.Rngs(5)
+    assert (actions(first, rngs=rngs) == actions(second, rngs=rngs)).mean() < 0.6
+    np.testing.assert_array_equal(actions(first, rngs=KEY), actions(second, rngs=KEY))
+    shared = nnx.Rngs(5)
+    first, second = (SkipLayer(cell(seed=0), rngs=shared) for _ in range(2))
+    assert (actions(first) == actions(second)).mean() < 0.6
+    assert (actions(first) == actions(first)).mean() < 0.6  # each call draws anew
+
+
+@pytest.mark.slow
+def test_vmap_over_seeds_draws_apart():
+    @nnx.split_rngs(splits=3)
+    @nnx.vmap
+    def make(rngs):
+        return SkipLayer(DynamicSkipLSTMCell(3, 8, max_skip=4, rngs=rngs), rngs=rngs)
+
+    @nnx.vmap(in_axes=(0, None))
+    def run(module, x):
+        return module(x).decision.action
+
+    chosen = np.asarray(run(make(nnx.Rngs(0)), jnp.ones((8, 50, 3))))
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert (chosen[i] == chosen[j]).mean() < 0.6
+
+
+@pytest.mark.slow
+def test_jit_remat_and_grad():
+    module = layer()
+
+    def loss(module, x):
+        return jnp.sum(module(x, rngs=KEY).h ** 2)
+
+    plain = nnx.grad(loss)(module, X)
+    same(nnx.jit(nnx.grad(loss))(module, X), plain)
+    same(nnx.grad(nnx.remat(loss))(module, X), plain)
+    # Merged inside jax.grad under jit: nothing is drawn, so nothing counts.
+    graphdef, state = nnx.split(layer(rngs=nnx.Rngs(3)))
+    replayed = jnp.ones((2, 6), int)
+
+    @jax.jit
+    def merged(state):
+        return jax.grad(
+            lambda state: jnp.sum(nnx.merge(graphdef, state)(X, actions=replayed).h), allow_int=True
+        )(state)
+
+    assert np.isfinite(merged(state)["cell"]["weights"]["w_h"][...]).all()
+
+
+@pytest.mark.slow
+def test_scan_over_training_steps():
+    module = SkipLayer(cell())
+    graphdef, params = nnx.split(module)
+    optimizer = optax.adam(0.01)
+
+    def step(state, key):
+        params, opt_state = state
+        value, grads = jax.value_and_grad(
+            lambda p: jnp.mean((nnx.merge(graphdef, p)(X, rngs=key).h - 0.5) ** 2)
+        )(params)
+        updates, opt_state = optimizer.update(grads, opt_state)
+        return (optax.apply_updates(params, updates), opt_state), value
+
+    keys = jax.random.split(KEY, 60)
+    _, losses = jax.jit(lambda p: jax.lax.scan(step, (p, optimizer.init(p)), keys))(params)
+    assert losses[-5:].mean() < 0.5 * losses[0]
+
+
+@pytest.mark.slow
+def test_forward_mode_needs_the_reference():
+    def h(x, implementation):
+        return layer(implementation=implementation)(x, policy=GREEDY).h
+
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: h(x, "fused"), (X,), (X,))
+    _, tangent = jax.jvp(lambda x: h(x, "reference"), (X,), (X,))
+    numeric = (h(X * 1.001, "reference") - h(X * 0.999, "reference")) / 0.002
+    np.testing.assert_allclose(tangent, numeric, atol=2e-3)
+
+
+@pytest.mark.slow
+def test_copies_and_pickles():
+    module = layer()
+    module.eval()
+    for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), nnx.clone(module)):
+        same(again(X), module(X))
+    carry, out = module(X, return_carry=True)
+    same(pickle.loads(pickle.dumps(out)), out)
+    same(copy.deepcopy(carry.slots), carry.slots)
+
+
+@pytest.mark.slow
+def test_tabulate():
+    table = nnx.tabulate(layer(), X, rngs=KEY, console_kwargs={"width": 200})
+    assert "DynamicSkipLSTMCell" in table and "Total Parameters" in table
+
+
+@pytest.mark.slow
+def test_an_exported_program_takes_and_returns_carries():
+    module = layer()
+    module.eval()
+    graphdef, state = nnx.split(module)
+    carry = module.cell.initialize_carry((2, 3))
+
+    def run(carry, x):
+        return nnx.merge(graphdef, state)(x, initial_carry=carry, return_carry=True)
+
+    program = export.export(jax.jit(run))(carry, X)
+    again = export.deserialize(program.serialize())
+    found = again.call(carry, X)
+    assert isinstance(found[0], F.SkipCarry) and isinstance(found[1], F.SkipOutput)
+    same(found, run(carry, X))
+
+
+@pytest.mark.slow
+def test_an_exported_program_takes_policies_and_gives_what_is_read():
+    recurrence = F.Recurrence(F.SkipRNN())
+    params = recurrence.init(jax.random.key(0), 3, 8)
+    carry = F.initial_carry(KEY, recurrence, F.zero_state(recurrence.transition, (2, 8)))
+
+    def run(params, carry, policy, x):
+        return F.read_skipping(params, carry, x, recurrence, policy=policy), F.moving_average_start()
+
+    program = export.export(jax.jit(run))(params, carry, GREEDY, X)
+    found = export.deserialize(program.serialize()).call(params, carry, GREEDY, X)
+    assert isinstance(found[0][1], F.Reading) and isinstance(found[1], F.MovingAverage)
+    same(found, run(params, carry, GREEDY, X))
+
+
+@pytest.mark.slow
+def test_orbax_keeps_the_carry(tmp_path):
+    carry, _ = layer()(X, rngs=KEY, return_carry=True)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "carry", carry)
+        checkpointer.wait_until_finished()
+        again = checkpointer.restore(tmp_path / "carry", jax.eval_shape(lambda: carry))
+    same(again, carry)
+    same(layer()(X, initial_carry=again), layer()(X, initial_carry=carry))
+
+
+class Tagger(nnx.Module):
+    def __init__(self, features, *, rngs):
+        self.layer = SkipLayer(DynamicSkipLSTMCell(3, features, max_skip=4, rngs=rngs), rngs=rngs)
+        self.head = nnx.Linear(features, 2, rngs=rngs)
+
+    def __call__(self, x):
+        return self.head(self.layer(x).h)
+
+
+@pytest.mark.slow
+def test_linen_runs_a_module_of_layers():
+    module = nnx.bridge.to_linen(Tagger, 8)
+    variables = module.init({"params": KEY, "carry": jax.random.key(2)}, X)
+
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(4)(nnx.bridge.to_linen(Tagger, 8, name="tagger")(x))
+
+    def run(seed):
+        return module.apply(variables, X, rngs={"carry": jax.random.key(seed)}, mutable=True)[0]
+
+    assert run(1).shape == (2, 6, 2)
+    same(run(1), run(1))
+    assert not np.allclose(run(1), run(2))  # Linen's key is what choices are drawn with
+    outer = Model()
+    made = outer.init({"params": KEY, "carry": KEY}, X)
+    assert outer.apply(made, X, rngs={"carry": KEY}, mutable=True)[0].shape == (2, 6, 4)
+
+
+@pytest.mark.slow
+def test_linen_runs_a_cell():
+    module = nnx.bridge.to_linen(DynamicSkipLSTMCell, 3, 8, max_skip=4)
+    carry = carry_of()
+    variables = module.init(KEY, carry, X[:, 0])
+    after, h = module.apply(variables, carry, X[:, 0])
+    assert h.shape == (2, 8) and isinstance(after, F.SkipCarry)
+
+
+def test_the_functional_api_needs_no_module():
+    recurrence = F.Recurrence(F.Dynamic(4, 0.5), F.GRU())
+    params = recurrence.init(KEY, 3, 8)
+    carry = F.initial_carry(KEY, recurrence, F.zero_state(recurrence.transition, (2, 8)))
+    assert carry.key.shape == (2,)  # a single key is split
+
+    @jax.jit
+    def loss(params):
+        return jnp.sum(F.unroll(params, carry, X, recurrence)[1].h ** 2)
+
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.grad(loss)(params)))
+
+
+@pytest.mark.slow
+def test_decisions_past_the_end_under_flaxs_rnn_count_unless_told():
+    module = cell(return_decision=True)
+    carry = carry_of()
+    theirs = nnx.RNN(module)(X, initial_carry=carry, seq_lengths=LENGTHS).decision.log_prob
+    ours = SkipLayer(module)(X, initial_carry=carry, seq_lengths=LENGTHS).decision.log_prob
+    assert not np.any(ours[1, 4:]) and np.all(theirs[1, 4:] < 0)
+    valid = F.length_mask(LENGTHS, 6)
+
+    def losses(log_probs):
+        return jax.vmap(lambda lp, v: F.reinforce_loss(lp, jnp.array(1.0), valid=v))(log_probs, valid)
+
+    same(losses(theirs), losses(ours))
+
+
+@pytest.mark.slow
+def test_flaxs_bidirectional_with_decisions():
+    halves = [SkipLayer(cell(seed=n)) for n in (0, 1)]
+    out = nnx.Bidirectional(*halves, merge_fn=merge_directions)(X, seq_lengths=LENGTHS, rngs=nnx.Rngs(0))
+    assert out.h.shape == (2, 6, 16) and out.decision.action.shape == (2, 6, 2)
+    # Left to itself Flax puts one direction's decisions behind the other's, along time.
+    assert nnx.Bidirectional(*halves)(X, rngs=nnx.Rngs(0)).decision.action.shape == (2, 12)
+
+
+@pytest.mark.slow
+def test_dropped_weights_are_drawn_with_the_call():
+    module = SkipLayer(cell(weight_dropout=0.5))
+    carry = carry_of()
+    run = lambda **options: module(X, initial_carry=carry, **options).h
+    same(run(rngs=KEY), run(rngs=KEY))
+    assert not np.allclose(run(rngs=KEY), run(rngs=jax.random.key(2)))
+    same(run(weight_key=KEY, deterministic=True), layer()(X, initial_carry=carry, deterministic=True).h)
+
+
+@pytest.mark.slow
+def test_zoneout_under_flaxs_rnn_is_that_of_the_layer():
+    module = SkipCell(3, 8, F.Previous(), zoneout=(0.2, 0.5), rngs=nnx.Rngs(0))
+    carry = module.initialize_carry((2, 3), KEY)
+    same(nnx.RNN(module)(X, initial_carry=carry), SkipLayer(module)(X, initial_carry=carry).h)
+    assert not np.allclose(SkipLayer(module)(X, rngs=KEY).h, SkipLayer(module)(X, deterministic=True).h)
+
+
+def test_a_linear_layer_without_bias():
+    module = Linear(3, 4, use_bias=False, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(module(X), X @ module.kernel[...], rtol=1e-5, atol=1e-6)
+
+
+def test_help_names_the_cells_options():
+    names = set(inspect.signature(DynamicSkipLSTMCell.__init__).parameters)
+    assert set(inspect.signature(SkipCell.__init__).parameters) - {"skip"} <= names
+    assert "kwargs" not in names
