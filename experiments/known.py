@@ -38,8 +38,7 @@ def experiment_of(run: RunDir) -> "type[Experiment]":
     kind = getattr(sys.modules.get(module), name, None)
     if not (isinstance(kind, type) and issubclass(kind, Experiment)):
         raise UserError(
-            f"{run.path / 'config.json'} is of the experiment {code[:100]!r}, which is none of this package: code "
-            "that a run folder names is not imported; if it is yours, import its module first (report: --code "
-            "MODULE)"
+            f"{run.path / 'config.json'} is of the experiment {code[:100]!r}, not one of this package, and "
+            "reading a run imports no code that it names: import yours first (report: --code MODULE)"
         )
     return kind
