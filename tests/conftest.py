@@ -25,6 +25,9 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
+# XLA complains on standard error that its own tuning hints are no features of this machine, whenever it loads a
+# compiled program; tests look at standard error.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
 import jaxtyping
