@@ -25,8 +25,8 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
-# XLA complains on standard error that its own tuning hints are no features of this machine, whenever it loads a
-# compiled program; tests look at standard error.
+# Whenever XLA loads a compiled program, it complains on standard error, at which tests look, that its own tuning
+# hints are no features of this machine.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
