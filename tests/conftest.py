@@ -25,8 +25,8 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
-# Whenever XLA loads a compiled program, it complains on standard error, at which tests look, that its own tuning
-# hints are no features of this machine.
+# When XLA loads a compiled program, it complains on standard error that its own tuning hints are no features
+# of this machine. Tests look at standard error.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
