@@ -61,7 +61,8 @@ def pytest_configure(config):
         # Flax's own annotations, read by beartype.
         flax = "ignore::beartype.roar.BeartypeDecorHintPep585DeprecationWarning"
         config.addinivalue_line("filterwarnings", flax)
-    keep_compiled_programs(config.cache.mkdir(f"compiled-{versions()}"))
+    if config.pluginmanager.has_plugin("cacheprovider"):  # not with -p no:cacheprovider
+        keep_compiled_programs(config.cache.mkdir(f"compiled-{versions()}"))
 
 
 def versions():
