@@ -42,7 +42,7 @@ from dynskip_jax.functional.recurrence import (
     StepInputs,
     in_dtype,
     in_dtype_of,
-    prev_state,
+    select_state,
     skip_inputs,
 )
 from dynskip_jax.functional.sequence import where_each
@@ -58,7 +58,7 @@ def fused_unroll(
     *,
     seq_lengths: Int[Array, " batch"] | None = None,
     policy: Policy = Policy(),  # noqa: B008 (immutable)
-    return_memory: bool = False,
+    return_cell_state: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
     """Does what scanning `recurrent_step` over `inputs` does.
 
@@ -71,14 +71,14 @@ def fused_unroll(
         recurrence: what the layer computes.
         seq_lengths: true lengths, (batch,), that `inputs.valid` was made of.
         policy: how choices are made.
-        return_memory: put the internal states into the output.
+        return_cell_state: put the internal states into the output.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
     """
     skip, transition = recurrence.time_skip, recurrence.transition
     inputs = in_dtype_of(carry, inputs)
-    projected = jax.tree.leaves((inputs.transition, inputs.depth, inputs.kept))
+    projected = jax.tree.leaves((inputs.transition, inputs.depth, inputs.zoneout_mask))
     batch, time = projected[0].shape[:2]
     dtype = carry.slots[0].dtype
     mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
@@ -94,16 +94,16 @@ def fused_unroll(
     observed = fields.index(skip.observed_array(transition))
     if observed == 0 and _moves_nothing(skip, mix, carry):
         return _choices_behind(
-            params, carry, inputs, recurrence, seen, policy.mode, seq_lengths, return_memory
+            params, carry, inputs, recurrence, seen, policy.mode, seq_lengths, return_cell_state
         )
 
     # The first choice is the reference's; the loop makes the choices from the second step on.
     at_first = jax.tree.map(lambda leaf: leaf[:, 0], inputs)
-    entered, choice, _, own = prev_state(params, carry, at_first, recurrence, policy)
+    entered, choice, _, skip_state = select_state(params, carry, at_first, recurrence, policy)
     first = (carry.step == 0) if skip.forgets_carried else None
     if first is not None and seq_lengths is not None:
         first = first & (seq_lengths > 0)
-    whole = {0, observed} | ({fields.index(transition.memory)} if return_memory else set())
+    whole = {0, observed} | ({fields.index(transition.cell_state)} if return_cell_state else set())
     step_plan = plan_step(recurrence, params, inputs, entered, choice.update, carry.recurrent_mask)
     plan = Plan(
         step=step_plan,
@@ -119,10 +119,10 @@ def fused_unroll(
         matrices=matrices,
         vectors=vectors,
         entered=entered,
-        previous=None if skip.writes_all and inputs.kept is None else carry.state,
+        previous=None if skip.writes_all and inputs.zoneout_mask is None else carry.state,
         slots=jax.tree.map(partial(oldest_first, first=first), carry.slots),
         choice=choice,
-        own=own,
+        skip_state=skip_state,
         skip=params.skip,
         seen=seen,
         mix=None if isinstance(mix, int | float) else mix,
@@ -138,15 +138,17 @@ def fused_unroll(
     end = carry._replace(
         slots=transition.state(*(jnp.flip(lasts[i], 1) for i in range(len(fields)))),
         step=carry.step + taken,
-        own=jax.tree.map(partial(_at_end, seq_lengths), result.owns, carry.own),
+        skip_state=jax.tree.map(partial(_at_end, seq_lengths), result.skip_states, carry.skip_state),
     )
     observations = observe_all_steps(plan, histories[observed], time)
     before = jax.tree.map(
-        lambda own, owns: jnp.concatenate([own[:, None], owns[:, :-1]], 1), carry.own, result.owns
+        lambda skip_state, skip_states: jnp.concatenate([skip_state[:, None], skip_states[:, :-1]], 1),
+        carry.skip_state,
+        result.skip_states,
     )
     decision = skip.decide(params.skip, seen, observations, before, result.choices, policy.mode)
-    memory = histories[fields.index(transition.memory)][:, plan.K :] if return_memory else None
-    output = SkipOutput(histories[0][:, plan.K :], decision, memory)
+    cell_state = histories[fields.index(transition.cell_state)][:, plan.K :] if return_cell_state else None
+    output = SkipOutput(histories[0][:, plan.K :], decision, cell_state)
     if inputs.valid is not None:
         output = where_each(inputs.valid, output, 0)
     return end, output
@@ -160,7 +162,7 @@ def _choices_behind(
     seen: SkipInputs,
     mode: str,
     seq_lengths: Int[Array, " batch"] | None,
-    return_memory: bool,
+    return_cell_state: bool,
 ) -> tuple[SkipCarry, SkipOutput]:
     """What `fused_unroll` returns where no choice moves a state: a plain layer, then all choices at once."""
     skip = recurrence.time_skip
@@ -170,12 +172,12 @@ def _choices_behind(
         inputs._replace(skip=None, action=None),
         dataclasses.replace(recurrence, time_skip=Previous(max_skip=skip.max_skip)),
         seq_lengths=seq_lengths,
-        return_memory=return_memory,
+        return_cell_state=return_cell_state,
     )
     history = jnp.concatenate([oldest_first(carry.slots[0], None), output.h], axis=1)
     observations = observed_in(history, skip.observed, skip.max_skip, output.h.shape[1])
-    choices, _ = skip.choose(params.skip, seen, observations, carry.own, mode)
-    decision = skip.decide(params.skip, seen, observations, carry.own, choices, mode)
+    choices, _ = skip.choose(params.skip, seen, observations, carry.skip_state, mode)
+    decision = skip.decide(params.skip, seen, observations, carry.skip_state, choices, mode)
     if inputs.valid is not None:
         decision = where_each(inputs.valid, decision, 0)
     return end, output._replace(decision=decision)
@@ -184,14 +186,14 @@ def _choices_behind(
 def _moves_nothing(skip: TimeSkip, mix: Any, carry: SkipCarry) -> bool:
     """Whether no choice changes any state, so that all can be made behind the loop: λ is 0 for good."""
     is_zero = isinstance(mix, int | float) and mix == 0
-    keeps_order = skip.writes_all and not skip.forgets_carried and not jax.tree.leaves(carry.own)
+    keeps_order = skip.writes_all and not skip.forgets_carried and not jax.tree.leaves(carry.skip_state)
     return is_zero and keeps_order and skip.fixed_slot is None
 
 
-def _at_end(seq_lengths: Int[Array, " batch"] | None, owns: Array, before: Array) -> Array:
+def _at_end(seq_lengths: Int[Array, " batch"] | None, skip_states: Array, before: Array) -> Array:
     """What the time skip carries after each sequence's last step."""
     if seq_lengths is None:
-        return owns[:, -1]
-    rows = jnp.maximum(seq_lengths - 1, 0).reshape((-1,) + (1,) * (owns.ndim - 1))
-    last = jnp.take_along_axis(owns, rows, axis=1)[:, 0]
+        return skip_states[:, -1]
+    rows = jnp.maximum(seq_lengths - 1, 0).reshape((-1,) + (1,) * (skip_states.ndim - 1))
+    last = jnp.take_along_axis(skip_states, rows, axis=1)[:, 0]
     return where_each(seq_lengths > 0, last, before)

@@ -74,7 +74,7 @@ class Loop(NamedTuple):
         previous: State(-1), where not every state is written whole, or zoneout keeps of it.
         slots: the last K states, oldest first, each (batch, K, hidden).
         choice: the choice at the first step.
-        own: what the time skip carries after the first choice.
+        skip_state: what the time skip carries after the first choice.
         skip: params of the time skip.
         seen: what of the choices needs no state, (batch_or_1, time_or_1, ...).
         mix: λ as an array; None if it is a number, which is static.
@@ -89,7 +89,7 @@ class Loop(NamedTuple):
     previous: Any
     slots: Any
     choice: Choice
-    own: Any
+    skip_state: Any
     skip: Any
     seen: SkipInputs
     mix: Float[Array, ""] | None = None
@@ -104,13 +104,13 @@ class Result(NamedTuple):
         whole: histories of the arrays in `Plan.whole`, (batch, K + time, hidden).
         last: the last K rows of the other arrays, (batch, K, hidden).
         choices: of all steps, (batch, time, ...).
-        owns: what the time skip carried after each step, (batch, time, ...).
+        skip_states: what the time skip carried after each step, (batch, time, ...).
     """
 
     whole: tuple[Array, ...]
     last: tuple[Array, ...]
     choices: Choice
-    owns: Any
+    skip_states: Any
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -132,7 +132,7 @@ class _Residuals(NamedTuple):
         results: of the other products, (batch, time, width).
         histories: of all the state's arrays.
         choices: of all steps.
-        owns: what the time skip carried after each step.
+        skip_states: what the time skip carried after each step.
         entered: the state that entered each step, (batch, time, hidden), where it is a mean.
     """
 
@@ -140,7 +140,7 @@ class _Residuals(NamedTuple):
     results: tuple[Array, ...]
     histories: tuple[Array, ...]
     choices: Choice
-    owns: Any
+    skip_states: Any
     entered: Any
 
 
@@ -152,7 +152,7 @@ def _forward(plan: Plan, loop: Loop, keep: bool) -> tuple[Result, _Residuals | N
     keeps_entered = keep and loop.choice.weights is not None
 
     def step(state, t):
-        inputs, rows, results, histories, entered, newest, choice, own = state
+        inputs, rows, results, histories, entered, newest, choice, skip_state = state
         new, kept = forward(
             step_plan,
             loop.matrices,
@@ -167,26 +167,26 @@ def _forward(plan: Plan, loop: Loop, keep: bool) -> tuple[Result, _Residuals | N
             inputs, results = _put_results(step_plan, inputs, results, t, kept)
         rows = tuple(_at(array, t + 1) for array in inputs)
         histories = tuple(_put(history, t + plan.K, row) for history, row in zip(histories, new, strict=True))
-        following, own_after = _choose(plan, loop, histories, t + 1, new, own)
+        following, skip_state_after = _choose(plan, loop, histories, t + 1, new, skip_state)
         entering = _entering(plan, loop.mix, histories, t + 1, following, new)
         newest = None if newest is None else new
-        state = (inputs, rows, results, histories, entering, newest, following, own_after)
-        return state, (choice, own, entered if keeps_entered else None)
+        state = (inputs, rows, results, histories, entering, newest, following, skip_state_after)
+        return state, (choice, skip_state, entered if keeps_entered else None)
 
     grow = ((0, 0), (0, time), (0, 0))
     histories = tuple(jnp.pad(slots, grow) for slots in loop.slots)
     results = tuple(_zeros(call, batch, time, call.width, dtype) for call in step_plan.own_arrays if keep)
     rows = tuple(_at(array, 0) for array in loop.inputs)
-    start = (loop.inputs, rows, results, histories, loop.entered, loop.previous, loop.choice, loop.own)
+    start = (loop.inputs, rows, results, histories, loop.entered, loop.previous, loop.choice, loop.skip_state)
     state, collected = lax.scan(step, start, jnp.arange(time))
     inputs, _, results, histories, *_ = state
-    choices, owns, entered = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), collected)
+    choices, skip_states, entered = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), collected)
     last = tuple(last_rows(histories[i], loop.seq_lengths, plan.K) for i in plan.others)
-    result = Result(tuple(histories[i] for i in plan.whole), last, choices, owns)
+    result = Result(tuple(histories[i] for i in plan.whole), last, choices, skip_states)
     if not keep:
         return result, None
     kept_loop = loop._replace(inputs=inputs, slots=None)
-    return result, _Residuals(kept_loop, results, histories, choices, owns, entered)
+    return result, _Residuals(kept_loop, results, histories, choices, skip_states, entered)
 
 
 def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tuple[Loop]:
@@ -210,11 +210,13 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
         ]
 
     def rows_of(inputs, results, t):
-        own = zip(results, step_plan.own_arrays, strict=True)
-        return tuple(_at(array, t) for array in inputs), tuple(_at(x, t, call.time_axis) for x, call in own)
+        kept_arrays = zip(results, step_plan.own_arrays, strict=True)
+        return tuple(_at(array, t) for array in inputs), tuple(
+            _at(x, t, call.time_axis) for x, call in kept_arrays
+        )
 
     def undo_step(state, t):
-        arrays, rows, operands, d_state, adjoints, d_own, _, sums = state
+        arrays, rows, operands, d_state, adjoints, d_skip_state, _, sums = state
         inputs, results = arrays
         choice = jax.tree.map(lambda leaf: _at(leaf, t), residuals.choices)
         own_arrays = iter(rows[1])
@@ -237,7 +239,7 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
             plan.transition.state(*d_state),
         )
         d_entering, d_mask = list(d.entering), d.recurrent_mask
-        if loop.recurrent_mask is not None and plan.transition.memory != "h":
+        if loop.recurrent_mask is not None and plan.transition.cell_state != "h":
             d_mask = d_mask + d_entering[0] * undropped[0]
             d_entering[0] = d_entering[0] * loop.recurrent_mask
         inputs, results = _put_gradients(step_plan, inputs, results, t, d)
@@ -270,8 +272,10 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
         if plan.differentiable:
             d_choice = Choice(weights=d_weights, update=d.update)
             d_choice = _added(d_choice, _float_rows(cotangents.choices, t))
-            d_observation, d_own_before = _undo_choice(plan, loop, residuals, t, d_choice, d_own)
-            emitted = (d_choice, d_own)
+            d_observation, d_skip_state_before = _undo_choice(
+                plan, loop, residuals, t, d_choice, d_skip_state
+            )
+            emitted = (d_choice, d_skip_state)
             d_observation = jax.tree.map(lambda d, t=t: jnp.where(t > 0, d, 0), d_observation)
             if skip.observed == "previous":
                 d_newest = list(d_newest)
@@ -279,14 +283,14 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
             else:
                 adjoints = list(adjoints)
                 adjoints[plan.observed] = _add(adjoints[plan.observed], t, _unobserve(plan, d_observation))
-            arriving = _added(d_own_before, _float_rows(cotangents.owns, t - 1))
-            d_own = jax.tree.map(lambda new, old: jnp.where(t > 0, new, old), arriving, d_own)
+            arriving = _added(d_skip_state_before, _float_rows(cotangents.skip_states, t - 1))
+            d_skip_state = jax.tree.map(lambda new, old: jnp.where(t > 0, new, old), arriving, d_skip_state)
 
         sums = _added(sums, (d.vectors, d_mask, d_mix))
         rows = rows_of(inputs, results, t - 1)
         following = complete(t - 1, d_newest, adjoints)
         d_state = [jnp.where(t > 0, new, first) for new, first in zip(following, d_entering, strict=True)]
-        return ((inputs, results), rows, operands, d_state, adjoints, d_own, d.previous, sums), emitted
+        return ((inputs, results), rows, operands, d_state, adjoints, d_skip_state, d.previous, sums), emitted
 
     adjoints: list[Array | None] = [None] * len(histories)
     for i, d_history in zip(plan.whole, cotangents.whole, strict=True):
@@ -309,12 +313,12 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
         operands,
         complete(time - 1, d_state, adjoints),
         adjoints,
-        _float_rows(cotangents.owns, time - 1) if plan.differentiable else None,
+        _float_rows(cotangents.skip_states, time - 1) if plan.differentiable else None,
         jax.tree.map(jnp.zeros_like, loop.previous),
         sums,
     )
     state, emitted = lax.scan(undo_step, start, jnp.arange(time), reverse=True)
-    (inputs, results), _, operands, d_entered, adjoints, d_own, d_previous, sums = state
+    (inputs, results), _, operands, d_entered, adjoints, d_skip_state, d_previous, sums = state
 
     if loop.recurrent_mask is not None:
         entered = dropped(entered, loop.recurrent_mask[:, None], plan.transition)
@@ -338,7 +342,7 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
                 )
             ),
             choice=d_choice,
-            own=d_own,
+            skip_state=d_skip_state,
             skip=d_skip,
             seen=d_seen,
             mix=sums[2],
@@ -356,14 +360,14 @@ run.defvjp(_run_forward, _run_backward)
 
 def _put_results(plan: StepPlan, inputs, results, t, kept):
     """Writes the results of a step: in place of the inputs they were added to, or to arrays of their own."""
-    inputs, own = list(inputs), []
+    inputs, own_arrays = list(inputs), []
     arrays = iter(results)
     for call, row in zip(plan.calls, kept, strict=True):
         if call.in_place:
             inputs[call.input] = _put(inputs[call.input], t, row)
         else:
-            own.append(_put(next(arrays), t, row, call.time_axis))
-    return tuple(inputs), tuple(own)
+            own_arrays.append(_put(next(arrays), t, row, call.time_axis))
+    return tuple(inputs), tuple(own_arrays)
 
 
 def _put_gradients(plan: StepPlan, inputs, results, t, d):
@@ -446,44 +450,49 @@ def _seen_at(seen: SkipInputs, t: Int[Array, ""]) -> SkipInputs:
 
 
 def _choose(
-    plan: Plan, loop: Loop, histories, t: Int[Array, ""], newest: Any, own: Any
+    plan: Plan, loop: Loop, histories, t: Int[Array, ""], newest: Any, skip_state: Any
 ) -> tuple[Choice, Any]:
     """The choice at step t, which may be one past the end: then it is of no consequence."""
     seen = _seen_at(loop.seen, t)
     observation = _observe(plan, histories[plan.observed], t, newest[plan.observed])
-    choice, own = plan.skip.choose(loop.skip, seen, observation, own, plan.mode)
-    return choice, own
+    choice, skip_state = plan.skip.choose(loop.skip, seen, observation, skip_state, plan.mode)
+    return choice, skip_state
 
 
-def _undo_choice(plan: Plan, loop: Loop, residuals: _Residuals, t, d_choice: Choice, d_own: Any):
+def _undo_choice(plan: Plan, loop: Loop, residuals: _Residuals, t, d_choice: Choice, d_skip_state: Any):
     """The adjoints of what the choice at step t observed, and of what the time skip carried."""
     seen = _seen_at(loop.seen, t)
     history = residuals.histories[plan.observed]
     observation = _observe(plan, history, t, _at(history, plan.K + t - 1))
-    own = jax.tree.map(lambda owns: _at(owns, jnp.maximum(t - 1, 0)), residuals.owns)
+    skip_state = jax.tree.map(
+        lambda skip_states: _at(skip_states, jnp.maximum(t - 1, 0)), residuals.skip_states
+    )
 
-    def choose(observation, own):
-        return plan.skip.choose(loop.skip, seen, observation, own, plan.mode)
+    def choose(observation, skip_state):
+        return plan.skip.choose(loop.skip, seen, observation, skip_state, plan.mode)
 
-    made, undo = jax.vjp(choose, observation, own)
-    return _of_floats(undo(_cotangent(made, (d_choice, d_own))))
+    made, undo = jax.vjp(choose, observation, skip_state)
+    return _of_floats(undo(_cotangent(made, (d_choice, d_skip_state))))
 
 
-def _undo_choices(plan: Plan, loop: Loop, residuals: _Residuals, d_choices: Choice, d_owns: Any):
+def _undo_choices(plan: Plan, loop: Loop, residuals: _Residuals, d_choices: Choice, d_skip_states: Any):
     """The gradients of the time skip's params and of its share of the inputs, all steps at once."""
     time = loop.inputs[0].shape[1]
     observations = observe_all_steps(plan, residuals.histories[plan.observed], time)
-    owns = jax.tree.map(lambda owns: jnp.concatenate([owns[:, :1], owns[:, :-1]], axis=1), residuals.owns)
+    skip_states = jax.tree.map(
+        lambda skip_states: jnp.concatenate([skip_states[:, :1], skip_states[:, :-1]], axis=1),
+        residuals.skip_states,
+    )
     later = jnp.arange(time) > 0  # the first choice is an argument of its own
 
     def where_later(leaf):
         return jnp.where(later.reshape((1, -1) + (1,) * (leaf.ndim - 2)), leaf, 0)
 
-    cotangents = jax.tree.map(where_later, (d_choices, d_owns))
+    cotangents = jax.tree.map(where_later, (d_choices, d_skip_states))
 
     def choose(skip, projected, temperature):
         seen = loop.seen._replace(projected=projected, temperature=temperature)
-        return plan.skip.choose(skip, seen, observations, owns, plan.mode)
+        return plan.skip.choose(skip, seen, observations, skip_states, plan.mode)
 
     made, undo = jax.vjp(choose, loop.skip, loop.seen.projected, loop.seen.temperature)
     d_skip, d_projected, d_temperature = undo(_cotangent(made, cotangents))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import activate, affine
-from dynskip_jax.functional.recurrence import LayerParams, Recurrence, StepInputs, advance
+from dynskip_jax.functional.recurrence import LayerParams, Recurrence, StepInputs, cell_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class StepPlan:
         pairs = list(zip(leaves, self.is_matrix, strict=True))
         return tuple(x for x, matrix in pairs if matrix), tuple(x for x, matrix in pairs if not matrix)
 
-    def advance(
+    def cell_step(
         self,
         vectors: Sequence[Array],
         inputs: Sequence[Array],
@@ -88,15 +88,15 @@ class StepPlan:
         recurrent_mask: Float[Array, "batch hidden"] | None,
         dense: Callable[..., Any],
     ) -> Any:
-        """`recurrence.advance`, a handle in place of each matrix."""
+        """`recurrence.cell_step`, a handle in place of each matrix."""
         handles, vectors = iter(range(sum(self.is_matrix))), iter(vectors)
         leaves = [_Matrix(next(handles)) if matrix else next(vectors) for matrix in self.is_matrix]
         transition, depth = jax.tree.unflatten(self.params, leaves)
         params = LayerParams(transition, depth=depth)
         transition_inputs, depth_inputs, kept = jax.tree.unflatten(self.inputs, inputs)
-        return advance(
+        return cell_step(
             params,
-            StepInputs(transition_inputs, depth=depth_inputs, kept=kept),
+            StepInputs(transition_inputs, depth=depth_inputs, zoneout_mask=kept),
             entering,
             previous,
             update,
@@ -144,7 +144,7 @@ def plan_step(
         recurrent_mask: see `SkipCarry`.
     """
     leaves, structure = jax.tree.flatten((params.transition, params.depth))
-    projected, input_structure = jax.tree.flatten((inputs.transition, inputs.depth, inputs.kept))
+    projected, input_structure = jax.tree.flatten((inputs.transition, inputs.depth, inputs.zoneout_mask))
     plan = StepPlan(recurrence, structure, tuple(leaf.ndim > 1 for leaf in leaves), input_structure)
     matrices, vectors = plan.split(params)
     dtype = entering[0].dtype
@@ -175,7 +175,7 @@ def plan_step(
             calls.append(call)
             return activate(jnp.zeros((*x.shape[:-1], width), x.dtype), activations)
 
-        return plan.advance(vectors, inputs, entering, entering, update, recurrent_mask, dense)
+        return plan.cell_step(vectors, inputs, entering, entering, update, recurrent_mask, dense)
 
     jax.eval_shape(record, vectors, at_a_step, state, *rest)
     batch = entering[0].shape[0]
@@ -188,7 +188,7 @@ def plan_step(
             kept, call = next(remaining)
             return _blocks(kept, call.activations)
 
-        return plan.advance(vectors, inputs, entering, entering, update, recurrent_mask, dense)
+        return plan.cell_step(vectors, inputs, entering, entering, update, recurrent_mask, dense)
 
     program = jax.make_jaxpr(without_products)(vectors, at_a_step, results, state, *rest).jaxpr
     read = {id(var) for equation in program.eqns for var in equation.invars}
@@ -227,7 +227,7 @@ def forward(
         kept.append(y)
         return _blocks(y, activations)
 
-    new = plan.advance(vectors, inputs, entering, previous, update, recurrent_mask, dense)
+    new = plan.cell_step(vectors, inputs, entering, previous, update, recurrent_mask, dense)
     return new, kept
 
 
@@ -299,7 +299,7 @@ def backward(
             y = _replayed(y, x, probe, others, call.activations, transpose)
             return _blocks(y, call.activations)
 
-        new = plan.advance(all_vectors, all_inputs, entering, previous, update, recurrent_mask, dense)
+        new = plan.cell_step(all_vectors, all_inputs, entering, previous, update, recurrent_mask, dense)
         return new, tuple(operands)
 
     probes = tuple(jnp.zeros_like(y) for y in kept)

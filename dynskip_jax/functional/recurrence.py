@@ -104,7 +104,7 @@ class SkipCarry(NamedTuple):
         step: how many steps were taken since the carry was made, (*batch,).
         key: one PRNG key per example; step t draws with `fold_in(key, t)`, so an example's noise depends
             on its own key and its own step alone, (*batch,).
-        own: what the time skip carries beside the states.
+        skip_state: what the time skip carries beside the states.
         recurrent_mask: the factor on the state that enters the gates, the same at all steps (Gal &
             Ghahramani 2016), (*batch, hidden); None without recurrent dropout.
     """
@@ -112,7 +112,7 @@ class SkipCarry(NamedTuple):
     slots: Any
     step: Int[Array, "*batch"]
     key: Key[Array, "*batch"]
-    own: Any = ()
+    skip_state: Any = ()
     recurrent_mask: Float[Array, "*batch hidden"] | None = None
 
     @property
@@ -128,7 +128,7 @@ class StepInputs(NamedTuple):
         transition: `Transition.project` of x(t).
         skip: `TimeSkip.project` of x(t).
         depth: `DepthSkip.project` of x(t) and what comes from below.
-        kept: zoneout: the share of each array of State(t-1) that stays, (*batch, hidden) each; see
+        zoneout_mask: zoneout: the share of each array of State(t-1) that stays, (*batch, hidden) each; see
             `dropout.zoneout`. None without.
         action: to be replayed in place of a choice, (*batch,); None to choose.
         valid: False past the end of a sequence, (*batch,); None where there is no padding.
@@ -138,7 +138,7 @@ class StepInputs(NamedTuple):
     transition: Any
     skip: Any = None
     depth: Any = None
-    kept: Any = None
+    zoneout_mask: Any = None
     action: Int[Array, "*batch"] | None = None
     valid: Bool[Array, "*batch"] | None = None
     restart: Bool[Array, "*batch"] | None = None
@@ -151,12 +151,13 @@ class SkipOutput(NamedTuple):
     Attributes:
         h: h(t), (*batch, hidden); zeros past the end of a sequence.
         decision: the trace of the choice.
-        memory: the internal state of step t (`Transition.memory`), (*batch, hidden), where it was asked for.
+        cell_state: the internal state of step t (`Transition.cell_state`), (*batch, hidden), where it was
+            asked for.
     """
 
     h: Float[Array, "*batch hidden"]
     decision: Decision
-    memory: Float[Array, "*batch hidden"] | None = None
+    cell_state: Float[Array, "*batch hidden"] | None = None
 
 
 def initial_carry(key: Key[Array, "*batch"], recurrence: Recurrence, state: Any) -> SkipCarry:
@@ -170,8 +171,8 @@ def initial_carry(key: Key[Array, "*batch"], recurrence: Recurrence, state: Any)
     key = example_keys(key, state[0].shape[:-1])
     K = recurrence.time_skip.max_skip
     slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
-    own = recurrence.time_skip.initial_own(key.shape, state[0].dtype)
-    return SkipCarry(slots, jnp.zeros(key.shape, jnp.int32), key, own)
+    skip_state = recurrence.time_skip.init_skip_state(key.shape, state[0].dtype)
+    return SkipCarry(slots, jnp.zeros(key.shape, jnp.int32), key, skip_state)
 
 
 def zero_state(transition: Transition, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Any:
@@ -197,11 +198,11 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
         slots=jax.tree.map(forget, carry.slots, initial),
         step=jnp.zeros_like(carry.step),
         key=fold_in_each(carry.key, carry.step),
-        own=recurrence.time_skip.initial_own(carry.step.shape, carry.slots[0].dtype),
+        skip_state=recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype),
     )
 
 
-def begin_again(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
+def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
     """The carry with which another sequence of the same row begins, its noise that of no step before.
 
     The mask of recurrent dropout is the row's.
@@ -271,9 +272,9 @@ def in_dtype(number: Any, dtype: Any) -> Any:
 
 def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
     """Projected inputs in the dtype of the states, which a product with wider inputs may have widened."""
-    projected = inputs.transition, inputs.depth, inputs.kept
-    transition, depth, kept = jax.tree.map(lambda leaf: leaf.astype(carry.slots[0].dtype), projected)
-    return inputs._replace(transition=transition, depth=depth, kept=kept)
+    projected = inputs.transition, inputs.depth, inputs.zoneout_mask
+    transition, depth, zoneout_mask = jax.tree.map(lambda leaf: leaf.astype(carry.slots[0].dtype), projected)
+    return inputs._replace(transition=transition, depth=depth, zoneout_mask=zoneout_mask)
 
 
 def recurrent_step(
@@ -284,7 +285,7 @@ def recurrent_step(
     policy: Policy = Policy(),  # noqa: B008 (immutable)
     *,
     initial: Any = None,
-    return_memory: bool = False,
+    return_cell_state: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
     """One step, the function that `jax.lax.scan` runs.
 
@@ -296,7 +297,7 @@ def recurrent_step(
         policy: how choices are made.
         initial: the state with which the sequences begin that `inputs.restart` names, each array
             (*batch, hidden); by default zeros.
-        return_memory: put the internal state into the output.
+        return_cell_state: put the internal state into the output.
 
     Returns:
         The new carry, and h(t) with the trace of the decision.
@@ -306,24 +307,24 @@ def recurrent_step(
     if inputs.restart is not None:
         if initial is None:
             initial = jax.tree.map(jnp.zeros_like, carry.state)
-        carry = where_each(inputs.restart, begin_again(carry, recurrence, initial), carry)
-    entering, choice, decision, own = prev_state(params, carry, inputs, recurrence, policy)
+        carry = where_each(inputs.restart, reset_carry(carry, recurrence, initial), carry)
+    entering, choice, decision, skip_state = select_state(params, carry, inputs, recurrence, policy)
     mask = carry.recurrent_mask
     entering = dropped(entering, mask, recurrence.transition)
-    new = advance(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
+    new = cell_step(params, inputs, entering, carry.state, choice.update, recurrence, mask, dense)
 
     first = (carry.step == 0) if skip.forgets_carried else None
     slots = jax.tree.map(lambda slots, array: _push(slots, array, first), carry.slots, new)
-    after = carry._replace(slots=slots, step=carry.step + 1, own=own)
-    memory = getattr(new, recurrence.transition.memory) if return_memory else None
-    output = SkipOutput(new[0], decision, memory)
+    after = carry._replace(slots=slots, step=carry.step + 1, skip_state=skip_state)
+    cell_state = getattr(new, recurrence.transition.cell_state) if return_cell_state else None
+    output = SkipOutput(new[0], decision, cell_state)
     if inputs.valid is None:
         return after, output
 
     return where_each(inputs.valid, after, before), where_each(inputs.valid, output, 0)
 
 
-def prev_state(
+def select_state(
     params: LayerParams,
     carry: SkipCarry,
     inputs: StepInputs,
@@ -345,8 +346,8 @@ def prev_state(
         "slots": lambda: slots,
         "stored": lambda: Slots(slots),
     }[skip.observed]()
-    choice, own = skip.choose(params.skip, seen, observation, carry.own, policy.mode)
-    decision = skip.decide(params.skip, seen, observation, carry.own, choice, policy.mode)
+    choice, skip_state = skip.choose(params.skip, seen, observation, carry.skip_state, policy.mode)
+    decision = skip.decide(params.skip, seen, observation, carry.skip_state, choice, policy.mode)
     mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
 
     def enter(slots):
@@ -354,10 +355,10 @@ def prev_state(
             return slots[..., 0, :]
         return mixed(mix, _read(slots, choice, skip.fixed_slot), slots[..., 0, :])
 
-    return jax.tree.map(enter, carry.slots), choice, decision, own
+    return jax.tree.map(enter, carry.slots), choice, decision, skip_state
 
 
-def advance(
+def cell_step(
     params: LayerParams,
     inputs: StepInputs,
     entering: Any,
@@ -372,7 +373,7 @@ def advance(
     Args:
         params: the layer's weights.
         inputs: what needs no state.
-        entering: from `prev_state`, and `dropped`.
+        entering: from `select_state`, and `dropped`.
         previous: State(t-1).
         update: share of the new state that is written; None for all of it.
         recurrence: what the layer computes.
@@ -380,29 +381,31 @@ def advance(
         dense: multiplies by a matrix; see `transitions.Dense`.
     """
     transition, depth = recurrence.transition, recurrence.depth_skip
-    if recurrent_mask is not None and transition.memory == "h":
+    if recurrent_mask is not None and transition.cell_state == "h":
         dense = _masked(dense, recurrent_mask)
     if depth is None:
         new = transition.step(params.transition, inputs.transition, entering, dense)
     else:
         entered = []
 
-        def into_memory(memory):
+        def cell_hook(cell_state):
             entered.append(True)
-            before = getattr(entering, transition.memory)
-            return depth.into_memory(params.depth, inputs.depth, entering.h, before, memory, dense)
+            before = getattr(entering, transition.cell_state)
+            return depth.into_cell_state(params.depth, inputs.depth, entering.h, before, cell_state, dense)
 
-        new = transition.step(params.transition, inputs.transition, entering, dense, into_memory)
-        if not entered and type(depth).into_memory is not DepthSkip.into_memory:
+        new = transition.step(params.transition, inputs.transition, entering, dense, cell_hook)
+        if not entered and type(depth).into_cell_state is not DepthSkip.into_cell_state:
             raise UserError(
-                f"{type(transition).__name__} calls no into_memory: a skip over depth to the internal state "
+                f"{type(transition).__name__} calls no cell_hook: a skip over depth to the internal state "
                 "has nowhere to go"
             )
         h = depth.into_output(params.depth, inputs.depth, entering.h, new.h, dense)
         new = new._replace(h=h)
-    if inputs.kept is not None:
-        kept = transition.state(*inputs.kept)
-        new = jax.tree.map(lambda new, old, kept: new + kept * (old - new), new, previous, kept)
+    if inputs.zoneout_mask is not None:
+        zoneout_mask = transition.state(*inputs.zoneout_mask)
+        new = jax.tree.map(
+            lambda new, old, zoneout_mask: new + zoneout_mask * (old - new), new, previous, zoneout_mask
+        )
     if update is None:
         return new
     share = update[..., None]
@@ -412,8 +415,8 @@ def advance(
 def dropped(
     entering: Any, recurrent_mask: Float[Array, "*batch hidden"] | None, transition: Transition
 ) -> Any:
-    """The state that enters, its h masked; where h is the memory, `advance` masks products alone."""
-    if recurrent_mask is None or transition.memory == "h":
+    """The state that enters, its h masked; where h is the memory, `cell_step` masks products alone."""
+    if recurrent_mask is None or transition.cell_state == "h":
         return entering
     return entering._replace(h=entering.h * recurrent_mask)
 

@@ -13,7 +13,7 @@ from dynskip_jax.functional.recurrence import (
     LayerParams,
     Recurrence,
     SkipCarry,
-    advance,
+    cell_step,
     check_call,
     dropped,
     in_dtype_of,
@@ -43,7 +43,7 @@ class _Reader(NamedTuple):
     position: Int[Array, " batch"]
     found: Bool[Array, " batch"]
     state: Any
-    own: Any
+    skip_state: Any
     h: Float[Array, "batch time hidden"]
     read: Bool[Array, "batch time"]
 
@@ -91,42 +91,48 @@ def read_skipping(
             jnp.zeros((batch, 0, carry.slots[0].shape[-1]), dtype), jnp.zeros((batch, 0), bool)
         )
 
-    def to_next_word(position, state, own):
+    def to_next_word(position, state, skip_state):
         """Moves on until each sequence stands before a word that it reads, or at its end."""
 
         def is_looking(found, position):
             return ~found & (position < lengths)
 
         def move(looking):
-            position, own, found = looking
+            position, skip_state, found = looking
             step = carry.step + position
             noise = skip.noise(carry.key, step, policy.mode, False, dtype)
             seen = SkipInputs(step=step, noise=noise)
-            choice, own_after = skip.choose(params.skip, seen, getattr(state, observed), own, policy.mode)
+            choice, skip_state_after = skip.choose(
+                params.skip, seen, getattr(state, observed), skip_state, policy.mode
+            )
             moving = is_looking(found, position)
             reads = moving & (choice.update > 0.5)
-            return position + (moving & ~reads), where_each(moving, own_after, own), found | reads
+            return (
+                position + (moving & ~reads),
+                where_each(moving, skip_state_after, skip_state),
+                found | reads,
+            )
 
         return jax.lax.while_loop(
             lambda looking: jnp.any(is_looking(looking[2], looking[0])),
             move,
-            (position, own, jnp.zeros(batch, bool)),
+            (position, skip_state, jnp.zeros(batch, bool)),
         )
 
     def read_one(reader: _Reader) -> _Reader:
         here = jnp.minimum(reader.position, time - 1)
         inputs = in_dtype_of(carry, project_inputs(params, x[rows, here], recurrence))
         entering = dropped(reader.state, mask, transition)
-        new = advance(params, inputs, entering, reader.state, None, recurrence, mask, dense)
+        new = cell_step(params, inputs, entering, reader.state, None, recurrence, mask, dense)
         state = where_each(reader.found, new, reader.state)
         h = reader.h.at[rows, here].set(where_each(reader.found, state[0], reader.h[rows, here]))
         read = reader.read.at[rows, here].set(reader.read[rows, here] | reader.found)
-        position, own, found = to_next_word(reader.position + reader.found, state, reader.own)
-        return _Reader(position, found, state, own, h, read)
+        position, skip_state, found = to_next_word(reader.position + reader.found, state, reader.skip_state)
+        return _Reader(position, found, state, skip_state, h, read)
 
-    position, own, found = to_next_word(jnp.zeros(batch, lengths.dtype), carry.state, carry.own)
+    position, skip_state, found = to_next_word(jnp.zeros(batch, lengths.dtype), carry.state, carry.skip_state)
     h = jnp.zeros((batch, time, carry.slots[0].shape[-1]), dtype)
-    start = _Reader(position, found, carry.state, own, h, jnp.zeros((batch, time), bool))
+    start = _Reader(position, found, carry.state, skip_state, h, jnp.zeros((batch, time), bool))
     end = jax.lax.while_loop(lambda reader: jnp.any(reader.found), read_one, start)
 
     # Where a word was not read, h is that of the last one that was, or the one there was before.
@@ -136,5 +142,7 @@ def read_skipping(
     h = jnp.where((last >= 0)[..., None], h, carry.state[0][:, None])
     h = jnp.where((steps < lengths[:, None])[..., None], h, 0)
     slots = jax.tree.map(lambda array: array[:, None], end.state)
-    after = carry._replace(slots=slots, step=carry.step + lengths.astype(carry.step.dtype), own=end.own)
+    after = carry._replace(
+        slots=slots, step=carry.step + lengths.astype(carry.step.dtype), skip_state=end.skip_state
+    )
     return after, Reading(h, end.read)

@@ -38,10 +38,10 @@ def unroll(
     keep_order: bool = False,
     segment_ids: Int[Array, "batch time"] | None = None,
     initial: Any = None,
-    kept: Any = None,
+    zoneout_mask: Any = None,
     actions: Int[Array, "batch time"] | None = None,
     policy: Policy = Policy(),  # noqa: B008 (immutable)
-    return_memory: bool = False,
+    return_cell_state: bool = False,
     scan_unroll: int = 1,
     implementation: str = "fused",
 ) -> tuple[SkipCarry, SkipOutput]:
@@ -62,12 +62,12 @@ def unroll(
             sequence begins, from the initial state, and its steps see nothing of those before. The first of a
             row goes on from the carry. Takes the reference unroll, whatever `implementation` says.
         initial: that initial state, each array (batch, hidden); by default zeros.
-        kept: zoneout, (batch, time, hidden) for each array of the state, in the order of the steps; see
+        zoneout_mask: (batch, time, hidden) for each array of the state, in the order of the steps; see
             `functional.zoneout`.
         actions: to be replayed, (batch, time), in the order of the inputs; k in 1..K of a dynamic skip; 0 on
             padding.
         policy: how choices are made, where no actions are given.
-        return_memory: put the internal state of each step into the outputs (`SkipOutput.memory`).
+        return_cell_state: put the internal state of each step into the outputs (`SkipOutput.cell_state`).
         scan_unroll: steps per iteration of the reference's compiled loop.
         implementation: `fused` has a derivative of its own (see `fused.py`); `reference` scans
             `recurrent_step`, the definition, and can also be differentiated in forward mode;
@@ -91,18 +91,18 @@ def unroll(
     if reverse:
         x, below, actions, segment_ids = jax.tree.map(flip, (x, below, actions, segment_ids))
     if implementation == "cudnn":
-        if segment_ids is not None or kept is not None:
+        if segment_ids is not None or zoneout_mask is not None:
             raise UserError("implementation 'cudnn' has neither segment_ids nor zoneout: use 'fused'")
-        if return_memory:
+        if return_cell_state:
             raise UserError("implementation 'cudnn' keeps no internal states of all steps: use 'fused'")
         carry, outputs = cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths)
         return carry, jax.tree.map(flip, outputs) if reverse and keep_order else outputs
     valid = None if seq_lengths is None else length_mask(seq_lengths, time)
     inputs = project_inputs(params, x, recurrence, below=below, action=actions, valid=valid)
-    inputs = inputs._replace(kept=kept)
+    inputs = inputs._replace(zoneout_mask=zoneout_mask)
     if segment_ids is not None:
         inputs = inputs._replace(restart=segment_starts(segment_ids))
-    options = dict(policy=policy, return_memory=return_memory)
+    options = dict(policy=policy, return_cell_state=return_cell_state)
     if implementation == "fused" and time > 0 and segment_ids is None:
         carry, outputs = fused_unroll(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
     else:

@@ -14,7 +14,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import split_each
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry, no_words
-from dynskip_jax.nn.cells import Initializer, needed_key
+from dynskip_jax.nn.cells import Initializer, require_key
 from dynskip_jax.nn.cells import shared_key as shared_noise_key
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipStack, num_layers
@@ -258,7 +258,7 @@ class LanguageModel(nnx.Module):
         words_key = weight_key = None
         if self.dropout.shares_noise and not deterministic:
             if shared_key is None:
-                rngs = needed_key(rngs, "this model")
+                rngs = require_key(rngs, "this model")
                 shared_key = shared_noise_key(rngs)
             words_key, weight_key = jax.random.split(shared_key)
         layers, earlier = initial_carry, None
@@ -266,7 +266,7 @@ class LanguageModel(nnx.Module):
             if initial_carry is None:
                 carry_key = jax.random.key(0)
                 if rngs is not None or self.stack.samples(policy, actions, deterministic):
-                    carry_key, rngs = split_each(needed_key(rngs, "this model"), 2)
+                    carry_key, rngs = split_each(require_key(rngs, "this model"), 2)
                 initial_carry = self.initialize_carry(len(tokens), carry_key)
             layers, earlier = initial_carry
         carry, outputs = self.stack(

@@ -12,7 +12,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.classifier import ClassifierOutput
-from dynskip_jax.nn.cells import needed_key
+from dynskip_jax.nn.cells import require_key
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipStack, num_layers
 
@@ -110,7 +110,7 @@ class SentencePairModel(nnx.Module):
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         keys = (None, None)
         if not deterministic and self.dropout:
-            own, rngs = split_each(needed_key(rngs, "this model"), 2)
+            own, rngs = split_each(require_key(rngs, "this model"), 2)
             keys = split_each(example_keys(own, tokens.shape[:1]), 2)
         outputs = self.stack(
             self.embedding(tokens),

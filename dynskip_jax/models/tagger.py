@@ -13,7 +13,7 @@ from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
 from dynskip_jax.data.tagger_vocabulary import CAPITALS, TokenIds
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import example_keys, split_each
-from dynskip_jax.nn.cells import Initializer, needed_key
+from dynskip_jax.nn.cells import Initializer, require_key
 from dynskip_jax.nn.char_features import CharFeatures, by_size
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.stack import SkipStack
@@ -175,9 +175,9 @@ class Tagger(nnx.Module):
         batch, num_own = tokens.words.shape[:1], 1 + len(self.characters)
         keys = None
         if rngs is not None:
-            keys = split_each(example_keys(needed_key(rngs, "this tagger"), batch), num_own + 1)
+            keys = split_each(example_keys(require_key(rngs, "this tagger"), batch), num_own + 1)
         elif not deterministic and (self.unknown_rate or any(m.dropout for m in self.characters)):
-            needed_key(None, "this tagger")  # says what to do
+            require_key(None, "this tagger")  # says what to do
         words = tokens.words
         if self.unknown_rate and not deterministic:
             words = self._forget_rare(words, keys[0])

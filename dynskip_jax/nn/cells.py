@@ -206,8 +206,8 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             UserError: something is drawn, and there is no key.
         """
         if rngs is None and (self._draws() or carry_init is not None):
-            needed_key(None, "this cell")  # says what to do
-        return self._new_carry(input_shape[:-1], drawn_key(rngs), self.deterministic, carry_init)
+            require_key(None, "this cell")  # says what to do
+        return self._new_carry(input_shape[:-1], as_key(rngs), self.deterministic, carry_init)
 
     def _new_carry(
         self,
@@ -280,7 +280,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         )
         return carry._replace(recurrent_mask=mask)
 
-    def _kept(
+    def _zoneout_mask(
         self, carry: F.SkipCarry, steps: int | None = None, *, deterministic: bool | None = None
     ) -> Any:
         """Returns what zoneout keeps of the steps that follow a carry; None without zoneout.
@@ -338,7 +338,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             )
         params = self.params()
         step_inputs = F.project_inputs(params, inputs, self.recurrence, below=below, action=action)
-        step_inputs = step_inputs._replace(kept=self._kept(carry=carry))
+        step_inputs = step_inputs._replace(zoneout_mask=self._zoneout_mask(carry=carry))
         policy, mask = self._policy(policy=policy), carry.recurrent_mask
         if self.deterministic:  # a carry made in training has one
             carry = carry._replace(recurrent_mask=None)
@@ -369,7 +369,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         return self.deterministic if deterministic is None else deterministic
 
 
-def drawn_key(rngs: nnx.Rngs | nnx.RngStream | Array | None) -> Array:
+def as_key(rngs: nnx.Rngs | nnx.RngStream | Array | None) -> Array:
     """A key out of a stream, anew at each call, or the key that was given; key 0 for None."""
     if isinstance(rngs, nnx.Rngs):
         rngs = rngs.carry
@@ -378,8 +378,8 @@ def drawn_key(rngs: nnx.Rngs | nnx.RngStream | Array | None) -> Array:
     return rngs() if isinstance(rngs, nnx.RngStream) else rngs
 
 
-def needed_key(rngs: nnx.Rngs | nnx.RngStream | Array | None, what: str) -> Array:
-    """As `drawn_key`, where `what` cannot do without.
+def require_key(rngs: nnx.Rngs | nnx.RngStream | Array | None, what: str) -> Array:
+    """As `as_key`, where `what` cannot do without.
 
     Raises:
         UserError: there is none.
@@ -389,7 +389,7 @@ def needed_key(rngs: nnx.Rngs | nnx.RngStream | Array | None, what: str) -> Arra
             f"{what} draws (choices, dropout, zoneout): pass rngs=, a PRNG key or nnx.Rngs, or call .eval(), "
             "after which only random skips and a policy that samples draw"
         )
-    key = drawn_key(rngs)
+    key = as_key(rngs)
     check_keys(key)
     return key
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.char_cnn import CharFilters, char_cnn
-from dynskip_jax.nn.cells import SkipCell, needed_key
+from dynskip_jax.nn.cells import SkipCell, require_key
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.nn.layers import SkipLayer
 from dynskip_jax.nn.modes import HasModes
@@ -62,7 +62,7 @@ class CharFeatures(HasModes):
         table = self.embedding[...]
         x = jnp.concatenate([jnp.zeros_like(table[:1]), table])[characters]
         if self.dropout and not (self.deterministic if deterministic is None else deterministic):
-            x = F.dropout(needed_key(rngs, "this module"), self.dropout, x)
+            x = F.dropout(require_key(rngs, "this module"), self.dropout, x)
         return x, jnp.sum(characters != 0, axis=-1)
 
 

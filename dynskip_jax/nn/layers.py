@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn.batching import BatchAxes
-from dynskip_jax.nn.cells import SkipCell, needed_key, shared_key
+from dynskip_jax.nn.cells import SkipCell, require_key, shared_key
 
 
 def merge_directions(
@@ -95,7 +95,7 @@ class SkipLayer(nnx.Module):
         weight_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
         return_carry: bool | None = None,
-        return_memory: bool = False,
+        return_cell_state: bool = False,
         time_major: bool | None = None,
         reverse: bool | None = None,
         keep_order: bool | None = None,
@@ -120,7 +120,7 @@ class SkipLayer(nnx.Module):
             weight_key: one PRNG key for the cell's `weight_dropout`, in place of one made of `rngs`.
             deterministic: overrides what `.train()` and `.eval()` say.
             return_carry: overrides the layer's own setting, as do the next but one and those that follow.
-            return_memory: put the internal states into the output (`SkipOutput.memory`).
+            return_cell_state: put the internal states into the output (`SkipOutput.cell_state`).
             time_major: see the class.
             reverse: see the class.
             keep_order: see the class.
@@ -163,12 +163,12 @@ class SkipLayer(nnx.Module):
             seq_lengths=seq_lengths,
             segment_ids=segment_ids,
             initial=cell.initial_state(inputs.shape[:1]) if segment_ids is not None else None,
-            kept=cell._kept(carry=carry, steps=inputs.shape[1], deterministic=deterministic),
+            zoneout_mask=cell._zoneout_mask(carry=carry, steps=inputs.shape[1], deterministic=deterministic),
             reverse=self.reverse if reverse is None else reverse,
             keep_order=self.keep_order if keep_order is None else keep_order,
             actions=actions,
             policy=policy,
-            return_memory=return_memory,
+            return_cell_state=return_cell_state,
             implementation=implementation or self.implementation,
         )
         carry, outputs = axes.split((carry, outputs))
@@ -195,7 +195,7 @@ class SkipLayer(nnx.Module):
             draws = drops and carry.recurrent_mask is None
         drops_weights = cell.weight_dropout > 0.0 and not deterministic
         if draws or (drops_weights and weight_key is None):
-            key = needed_key(rngs, "this layer")
+            key = require_key(rngs, "this layer")
         if carry is None or draws:
             new = cell._new_carry(batch, jax.random.key(0) if key is None else key, deterministic)
             carry = new if carry is None else carry._replace(recurrent_mask=new.recurrent_mask)

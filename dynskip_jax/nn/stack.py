@@ -13,7 +13,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import check_keys, example_keys, split_each
 from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.nn.batching import BatchAxes
-from dynskip_jax.nn.cells import SkipCell, drawn_key, needed_key, shared_key
+from dynskip_jax.nn.cells import SkipCell, as_key, require_key, shared_key
 from dynskip_jax.nn.layers import SkipLayer
 from dynskip_jax.nn.modes import HasModes
 
@@ -169,8 +169,8 @@ class SkipStack(HasModes):
                 is drawn.
         """
         if rngs is None and any(layer.cell._draws(deterministic=self.deterministic) for layer in self.layers):
-            needed_key(None, "this stack")  # says what to do
-        key = drawn_key(rngs)
+            require_key(None, "this stack")  # says what to do
+        key = as_key(rngs)
         check_keys(key)
         keys = split_each(key, len(self.layers))
         return tuple(
@@ -264,7 +264,7 @@ class SkipStack(HasModes):
                 policy=policy if cell.skip.has_agent else plain,
                 weight_key=weight_keys[i],
                 deterministic=deterministic,
-                return_memory=self._gives_memory(i),
+                return_cell_state=self._gives_cell_state(i),
                 implementation=implementation,
             )
             before = _previous(start.state.h, output.h, layer.reverse, seq_lengths)
@@ -318,7 +318,7 @@ class SkipStack(HasModes):
         drops_weights = not deterministic and any(cell.weight_dropout for cell in cells)
         key = None
         if draws or drops or (drops_weights and weight_key is None):
-            key = needed_key(rngs, "this stack")
+            key = require_key(rngs, "this stack")
         if carry is None:
             carry_key = jax.random.key(0)
             if key is not None:
@@ -341,15 +341,15 @@ class SkipStack(HasModes):
         if skip is None:
             return None
         source = outputs[i - skip.layers_below * self.num_directions]
-        return source.h if skip.source == "output" else source.memory
+        return source.h if skip.source == "output" else source.cell_state
 
-    def _gives_memory(self, i: int) -> bool:
+    def _gives_cell_state(self, i: int) -> bool:
         """Whether a layer further up receives this one's internal state."""
         for above in range(i + 1, len(self.layers)):
             skip = self.layers[above].cell.recurrence.depth_skip
             if (
                 skip is not None
-                and skip.source == "memory"
+                and skip.source == "cell_state"
                 and above - skip.layers_below * self.num_directions == i
             ):
                 return True

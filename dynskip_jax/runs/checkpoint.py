@@ -127,7 +127,7 @@ class SavedCheckpoints:
                     f"checkpoint {step} in {self.directory} was written by an older version, which numbered "
                     "the arrays instead of naming them: go on with that version, or choose another --run-dir"
                 )
-            leaves = document["leaves"]
+            leaves = [leaf | {"path": _current_path(leaf["path"])} for leaf in document["leaves"]]
             if partial:
                 asked = {leaf["path"] for leaf in _describe(like)}
                 kept = [
@@ -331,6 +331,11 @@ class Checkpoints(SavedCheckpoints):
             self._manager.delete(step)
         self._unreadable.discard(step)
         self._intact.pop(step, None)
+
+
+def _current_path(path: str) -> str:
+    """Return the path under which a leaf is known today: `SkipCarry.skip_state` was once named `own`."""
+    return re.sub(r"\.own\b", ".skip_state", path)
 
 
 def _describe(tree: PyTree) -> list[dict]:

@@ -71,9 +71,9 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
 
     key = jax.random.key(seed)
     params, slots = jax.tree.map(lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key))
-    own = recurrence.time_skip.initial_own((BATCH,), dtype)
+    skip_state = recurrence.time_skip.init_skip_state((BATCH,), dtype)
     step = jax.device_put(np.full(BATCH, steps, np.int32))
-    carry = F.SkipCarry(slots, step, jax.random.split(key, BATCH), own)
+    carry = F.SkipCarry(slots, step, jax.random.split(key, BATCH), skip_state)
     below = None if recurrence.depth_skip is None else draw(BATCH, TIME, HIDDEN)
     return params, carry, draw(BATCH, TIME, INPUT), below
 
@@ -86,8 +86,8 @@ def differentiated(
     x,
     below=None,
     policy=None,
-    kept=None,
-    return_memory=True,
+    zoneout_mask=None,
+    return_cell_state=True,
     **options,
 ):
     """Return a compiled function and its arguments.
@@ -103,19 +103,21 @@ def differentiated(
     else:
         static = None
 
-    def loss(params, slots, mask, x, below, policy, kept):
+    def loss(params, slots, mask, x, below, policy, zoneout_mask):
         mix = policy.mix if static is None else static
         policy = dataclasses.replace(policy, mix=mix, mask=allowed)
         start = carry._replace(slots=slots, recurrent_mask=mask)
-        settings = dict(below=below, policy=policy, kept=kept, implementation=implementation)
-        end, out = F.unroll(params, start, x, recurrence, return_memory=return_memory, **settings, **options)
-        parts = jax.tree.leaves((out.h, out.decision, out.memory, end.slots, end.own))
+        settings = dict(below=below, policy=policy, zoneout_mask=zoneout_mask, implementation=implementation)
+        end, out = F.unroll(
+            params, start, x, recurrence, return_cell_state=return_cell_state, **settings, **options
+        )
+        parts = jax.tree.leaves((out.h, out.decision, out.cell_state, end.slots, end.skip_state))
         parts = [part for part in parts if jnp.issubdtype(part.dtype, jnp.floating)]
         rng = np.random.default_rng(9)  # constants: drawn by the program they would be half of it
         total = sum(jnp.sum(rng.normal(size=part.shape).astype(part.dtype) * jnp.sin(part)) for part in parts)
         return total, (end._replace(key=jax.random.key_data(end.key)), out)
 
-    arguments = [params, carry.slots, carry.recurrent_mask, x, below, policy, kept]
+    arguments = [params, carry.slots, carry.recurrent_mask, x, below, policy, zoneout_mask]
     wanted = [i for i, a in enumerate(arguments[:-1]) if a is not None]
     program = jax.jit(jax.value_and_grad(loss, argnums=wanted, has_aux=True))
 

@@ -71,7 +71,7 @@ def test_what_cudnn_cannot_do_is_said(monkeypatch):
     with pytest.raises(UserError, match="no skips over time or depth"):
         run(problem(F.Previous(max_skip=3))[1], F.Previous(max_skip=3))
     with pytest.raises(UserError, match="no internal states of all steps"):
-        F.unroll(params, carry, x, F.Recurrence(), implementation="cudnn", return_memory=True)
+        F.unroll(params, carry, x, F.Recurrence(), implementation="cudnn", return_cell_state=True)
     with pytest.raises(UserError, match="no recurrent dropout"):
         run(carry._replace(recurrent_mask=jnp.ones((BATCH, HIDDEN))), F.Previous())
     with pytest.raises(UserError, match="float32 alone"):

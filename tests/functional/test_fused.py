@@ -156,7 +156,7 @@ def test_gradients_of_the_last_carry_where_nothing_is_moved(double_precision, sk
     recurrence = F.Recurrence(skip)
     params, carry, x, below = problem(recurrence)
     policy = F.Policy("greedy", mix=mix)
-    assert_same(recurrence, params, carry, x[:, :length], below, policy=policy, return_memory=False)
+    assert_same(recurrence, params, carry, x[:, :length], below, policy=policy, return_cell_state=False)
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
@@ -289,18 +289,18 @@ class CountedWeights(F.TimeSkip):
     def init(self, key, in_features, hidden, agent_features, init):
         return init.draw(init.kernel, key, (in_features, hidden))
 
-    def initial_own(self, batch, dtype):
+    def init_skip_state(self, batch, dtype):
         return Counted(jnp.zeros(batch, jnp.int32), jnp.zeros(batch, dtype))
 
     def project(self, params, x):
         return F.product(x, params)
 
-    def choose(self, params, inputs, observation, own, mode):
-        odd = (own.count % 2).astype(observation.dtype)
-        query = inputs.projected + (own.level + odd)[..., None]
+    def choose(self, params, inputs, observation, skip_state, mode):
+        odd = (skip_state.count % 2).astype(observation.dtype)
+        query = inputs.projected + (skip_state.level + odd)[..., None]
         scores = jnp.einsum("...kh,...h->...k", observation, query)
         return F.Choice(weights=jax.nn.softmax(scores)), Counted(
-            own.count + 1, own.level / 2 + scores[..., 0]
+            skip_state.count + 1, skip_state.level / 2 + scores[..., 0]
         )
 
 
@@ -308,7 +308,7 @@ def test_a_skip_that_carries_whole_numbers_beside_what_it_learns(double_precisio
     """Whole numbers have no adjoint, and the loop back over time had failed on theirs."""
     recurrence = F.Recurrence(CountedWeights(3, 0.5))
     (end, _), gradients = assert_same(recurrence, *problem(recurrence), seq_lengths=np.array(LENGTHS))
-    np.testing.assert_array_equal(end.own.count, LENGTHS)
+    np.testing.assert_array_equal(end.skip_state.count, LENGTHS)
     assert np.abs(gradients[0].skip).max() > 0
 
 
@@ -467,7 +467,7 @@ def test_a_program_does_not_grow_with_k(name):
 
 def test_matrices_are_multiplied_through_dense_alone():
     class Careless(F.LSTM):
-        def step(self, params, inputs, state, dense, into_memory=None):
+        def step(self, params, inputs, state, dense, cell_hook=None):
             return state._replace(h=state.h @ params.w_h)
 
     recurrence = F.Recurrence(transition=Careless())
@@ -487,11 +487,11 @@ def test_what_a_product_adds_is_one_projected_input():
         def project(self, params, x):
             return Inputs(super().project(params, x), super().project(params, x))
 
-        def step(self, params, inputs, state, dense, into_memory=None):
+        def step(self, params, inputs, state, dense, cell_hook=None):
             def adds_both(w, x, *addends, **how):
                 return dense(w, x, inputs.more, *addends, **how)
 
-            return super().step(params, inputs.gates, state, adds_both, into_memory)
+            return super().step(params, inputs.gates, state, adds_both, cell_hook)
 
     recurrence = F.Recurrence(transition=Greedy())
     params, carry, x, _ = problem(recurrence, jnp.float32)
@@ -510,13 +510,13 @@ def test_what_comes_from_below_is_of_the_size_that_fits(depth_skip):
 
 def test_a_skip_to_an_internal_state_that_is_never_offered_is_refused():
     class Closed(F.LSTM):
-        def step(self, params, inputs, state, dense, into_memory=None):
+        def step(self, params, inputs, state, dense, cell_hook=None):
             return super().step(params, inputs, state, dense)
 
     recurrence = F.Recurrence(transition=Closed(), depth_skip=F.ToInternal())
     params, carry, x, below = problem(recurrence, jnp.float32)
     for implementation in ("fused", "reference"):
-        with pytest.raises(UserError, match="Closed calls no into_memory"):
+        with pytest.raises(UserError, match="Closed calls no cell_hook"):
             F.unroll(params, carry, x, recurrence, below=below, implementation=implementation)
     with pytest.raises(UserError, match="needs what comes from below"):
         F.unroll(params, carry, x, recurrence)
@@ -561,7 +561,7 @@ def test_zoneout_too(double_precision, name, rates, skip):
     means = tuple(np.full(shape, rate) for rate in rates)
     results = []
     for implementation in ("fused", "reference"):
-        options = dict(kept=drawn, seq_lengths=np.array((TIME, 0, 1)))
+        options = dict(zoneout_mask=drawn, seq_lengths=np.array((TIME, 0, 1)))
         function, arguments = differentiated(implementation, recurrence, *problem(recurrence), **options)
         results.append((function(*arguments), function(*arguments[:-1], means)))
     assert_equal(*results)

@@ -127,13 +127,13 @@ def test_a_transition_is_its_papers_equations(name, implementation):
 def skip_rnn_loop(skip, params, x, state, transition):
     """Campos et al. (2018), Eq. 1-5, one sequence; ũ(1) = 1. Returns h and u of each step."""
     p, gate = arrays(params.transition), arrays(params.skip)
-    memory = transition.state._fields.index(transition.memory)
+    cell_state = transition.state._fields.index(transition.cell_state)
     pending, rows = 1.0, []
     for row in np.asarray(x):
         u = round(pending)
         if u:
             state = STEPS[transition.name](transition, p, row, state)
-        delta = sigmoid(gate.w @ state[memory] + gate.b[0])
+        delta = sigmoid(gate.w @ state[cell_state] + gate.b[0])
         pending = u * delta + (1 - u) * (pending + min(delta, 1 - pending))
         rows.append((state[0], u))
     return rows
@@ -171,7 +171,7 @@ def test_skip_rnn_with_its_gate_held_at_1_is_its_transition():
         held, plain = F.Recurrence(F.SkipRNN(always=True), transition), F.Recurrence(transition=transition)
         params, carry, x, _ = problem(held)
         end, out = unroll(params, carry, x, held)
-        same_end, same = unroll(params._replace(skip=None), carry._replace(own=()), x, plain)
+        same_end, same = unroll(params._replace(skip=None), carry._replace(skip_state=()), x, plain)
         np.testing.assert_allclose(out.h, same.h, rtol=1e-12)
         for a, b in zip(jax.tree.leaves(end.slots), jax.tree.leaves(same_end.slots), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12)

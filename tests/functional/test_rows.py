@@ -124,7 +124,7 @@ def test_zoneout_by_hand(double_precision):
     sigma = lambda z: 1 / (1 + np.exp(-z))
     for deterministic in (False, True):
         kept = zoneout(keys, steps, (0.2, 0.5), HIDDEN, x.dtype, deterministic=deterministic)
-        _, out = unroll(params, carry, x, recurrence, kept=kept)
+        _, out = unroll(params, carry, x, recurrence, zoneout_mask=kept)
         w_x, w_h, b = map(np.asarray, params.transition)
         h, c = (np.asarray(array) for array in carry.state)
         for t in range(x.shape[1]):

@@ -28,7 +28,7 @@ def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_sa
     carry = even.cell.initialize_carry((rows, 2), jax.random.key(0))
     ids = np.repeat(np.array([[0] * begins + [1] * 4]), rows, axis=0)
     output = compiled(even)(np.ones((rows, 8, 2), np.float32), segment_ids=ids, initial_carry=carry)
-    kept = np.asarray(compiled(lambda carry: even.cell._kept(carry, 8)[0])(carry))
+    kept = np.asarray(compiled(lambda carry: even.cell._zoneout_mask(carry, 8)[0])(carry))
     actions = np.asarray(output.decision.action)
     for step in range(8):
         first = actions[:, step] == 1

@@ -47,7 +47,7 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
     )
     ways = 2 if bidirectional else 1
     assert len(stack.layers) == len(ends) == len(out.decisions) == len(skips) * ways
-    x, h, memory = inputs(), [], []
+    x, h, cell_state = inputs(), [], []
     for i, layer in enumerate(stack.layers):
         recurrence = layer.cell.recurrence
         distance = 0 if depth_skip is None else depth_skip.layers_below * ways
@@ -55,7 +55,7 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
         assert (recurrence.depth_skip is not None) == has_skip
         below = None
         if has_skip:
-            below = (memory if depth_skip.source == "memory" else h)[i - distance]
+            below = (cell_state if depth_skip.source == "cell_state" else h)[i - distance]
         end, one = unroll(
             layer.cell.params(),
             carry[i],
@@ -66,10 +66,10 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
             reverse=bidirectional and i % 2 == 1,
             keep_order=True,
             policy=F.Policy("greedy"),
-            return_memory=True,
+            return_cell_state=True,
         )
         h.append(one.h)
-        memory.append(one.memory)
+        cell_state.append(one.cell_state)
         np.testing.assert_allclose(out.decisions[i].action, one.decision.action)
         for a, b in zip(end.slots, ends[i].slots, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

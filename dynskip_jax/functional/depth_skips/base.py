@@ -24,12 +24,12 @@ class DepthSkip:
     Attributes:
         name: on the command line.
         layers_below: how far below the layer is that it comes from.
-        source: what of that layer: its `output` h, or its internal state (`memory`).
+        source: what of that layer: its `output` h, or its internal state (`cell_state`).
     """
 
     name: ClassVar[str] = ""
     layers_below: ClassVar[int] = 2
-    source: ClassVar[Literal["output", "memory"]] = "output"
+    source: ClassVar[Literal["output", "cell_state"]] = "output"
 
     def init(
         self, key: Key[Array, ""], in_features: int, below: int, hidden: int, widths: Any, init: Initializers
@@ -57,13 +57,13 @@ class DepthSkip:
         """The transition's projected inputs with what enters its gates."""
         return inputs
 
-    def into_memory(
+    def into_cell_state(
         self,
         params: Any,
         inputs: Any,
         h: Float[Array, "*batch hidden"],
         before: Float[Array, "*batch hidden"],
-        memory: Float[Array, "*batch hidden"],
+        cell_state: Float[Array, "*batch hidden"],
         dense: Dense,
     ) -> Float[Array, "*batch hidden"]:
         """The new internal state with what enters it.
@@ -73,10 +73,10 @@ class DepthSkip:
             inputs: from `project`.
             h: the h that enters the step.
             before: the internal state that enters the step.
-            memory: the new internal state.
+            cell_state: the new internal state.
             dense: multiplies by a matrix, as in `Transition.step`.
         """
-        return memory
+        return cell_state
 
     def into_output(
         self,

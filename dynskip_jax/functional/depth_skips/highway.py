@@ -46,7 +46,7 @@ class Highway(DepthSkip):
 
     name: ClassVar[str] = "highway"
     layers_below: ClassVar[int] = 1
-    source: ClassVar = "memory"
+    source: ClassVar = "cell_state"
 
     def init(self, key, in_features, below, hidden, widths, init) -> HighwayGateParams:
         """Draws the weights; see `DepthSkip`."""
@@ -65,7 +65,9 @@ class Highway(DepthSkip):
         """See `HighwayGateInputs`."""
         return HighwayGateInputs(below, product(x, params.w_x) + row(params.w_l, below) * below)
 
-    def into_memory(self, params: HighwayGateParams, inputs: HighwayGateInputs, h, before, memory, dense):
+    def into_cell_state(
+        self, params: HighwayGateParams, inputs: HighwayGateInputs, h, before, cell_state, dense
+    ):
         """See `DepthSkip`."""
         gate = sigmoid(inputs.gate + row(params.w_c, before) * before + row(params.b, before))
-        return memory + gate * inputs.below
+        return cell_state + gate * inputs.below

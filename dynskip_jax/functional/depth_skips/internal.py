@@ -12,9 +12,9 @@ class ToInternal(Mapped):
 
     name: ClassVar[str] = "internal"
 
-    def into_memory(self, params, inputs, h, before, memory, dense):
+    def into_cell_state(self, params, inputs, h, before, cell_state, dense):
         """See `DepthSkip`."""
-        return memory + self.entering(params, inputs, h, dense)
+        return cell_state + self.entering(params, inputs, h, dense)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,11 @@ from typing import ClassVar
 
 from dynskip_jax.functional.relaxation import relaxed_weights
 from dynskip_jax.functional.time_skips.base import Choice, Decision
-from dynskip_jax.functional.time_skips.windowed import Agented, log_softmax
+from dynskip_jax.functional.time_skips.buffer_skip import PolicySkip, log_softmax
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention(Agented):
+class Attention(PolicySkip):
     """The mean of the last K states under the agent's distribution enters, differentiable throughout."""
 
     name: ClassVar[str] = "attention"
@@ -18,13 +18,13 @@ class Attention(Agented):
         """See `TimeSkip`."""
         return True
 
-    def choose(self, params, inputs, observation, own, mode):
+    def choose(self, params, inputs, observation, skip_state, mode):
         """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, observation))
         weights = relaxed_weights(log_probs, None, "soft", inputs.temperature)
-        return self.carried_first(inputs, Choice(weights=weights)), own
+        return self.carried_first(inputs, Choice(weights=weights)), skip_state
 
-    def decide(self, params, inputs, observation, own, choice, mode) -> Decision:
+    def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
         """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, observation))
         return self.without_credit(inputs, self.weighted(choice.weights, log_probs))

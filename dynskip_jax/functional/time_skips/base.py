@@ -143,7 +143,7 @@ class TimeSkip:
         """
         return None
 
-    def initial_own(self, batch: tuple[int, ...], dtype: Any) -> Any:
+    def init_skip_state(self, batch: tuple[int, ...], dtype: Any) -> Any:
         """What the skip carries from step to step beside the states; every leaf leads with the batch."""
         return ()
 
@@ -171,7 +171,7 @@ class TimeSkip:
         return False
 
     def choose(
-        self, params: Any, inputs: SkipInputs, observation: Any, own: Any, mode: ActionMode
+        self, params: Any, inputs: SkipInputs, observation: Any, skip_state: Any, mode: ActionMode
     ) -> tuple[Choice, Any]:
         """Decides.
 
@@ -180,13 +180,13 @@ class TimeSkip:
             inputs: what needs no state.
             observation: what is `observed`: (*batch, hidden); (*batch, K, hidden) of all slots, the newest
                 first; or `Stored`.
-            own: what the skip carries.
+            skip_state: what the skip carries.
             mode: `sample`, `greedy` or a relaxation.
 
         Returns:
             The choice, and what the skip carries on.
         """
-        return Choice(), own
+        return Choice(), skip_state
 
     def log_distribution(
         self,
@@ -211,7 +211,13 @@ class TimeSkip:
         raise UserError(f"{type(self).__name__} has no distribution over the last K states")
 
     def decide(
-        self, params: Any, inputs: SkipInputs, observation: Any, own: Any, choice: Choice, mode: ActionMode
+        self,
+        params: Any,
+        inputs: SkipInputs,
+        observation: Any,
+        skip_state: Any,
+        choice: Choice,
+        mode: ActionMode,
     ) -> Decision:
         """The trace of a choice; the arguments are those of `choose`, and what it returned."""
         certain = jnp.zeros(inputs.step.shape, observation.dtype)

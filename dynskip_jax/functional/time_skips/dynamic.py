@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from dynskip_jax.functional.agent import choice_noise, choose, entropy
 from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, relaxed_weights
 from dynskip_jax.functional.time_skips.base import Choice, Decision, SkipInputs
-from dynskip_jax.functional.time_skips.windowed import Agented, log_softmax
+from dynskip_jax.functional.time_skips.buffer_skip import PolicySkip, log_softmax
 
 
 @dataclasses.dataclass(frozen=True)
-class Dynamic(Agented):
+class Dynamic(PolicySkip):
     """One of the last K states enters, chosen by the agent, Eq. 1.
 
     Trained by the score function of its choices (`reinforce_loss`); or, in a relaxed mode, by the gradient of
@@ -35,10 +35,10 @@ class Dynamic(Agented):
             return None
         return choice_noise(keys, step, self.max_skip, dtype)
 
-    def choose(self, params, inputs, observation, own, mode):
+    def choose(self, params, inputs, observation, skip_state, mode):
         """See `TimeSkip`."""
         if inputs.action is not None:
-            return self.carried_first(inputs, Choice(slot=self.slot_of(inputs.action))), own
+            return self.carried_first(inputs, Choice(slot=self.slot_of(inputs.action))), skip_state
         if mode not in RELAXATIONS or self.agent != "content":
             observation = jax.lax.stop_gradient(observation)
         logits = self.logits(params, inputs, observation)
@@ -47,9 +47,9 @@ class Dynamic(Agented):
             choice = Choice(weights=weights.astype(logits.dtype))
         else:
             choice = Choice(slot=choose(logits, inputs.noise))
-        return self.carried_first(inputs, choice), own
+        return self.carried_first(inputs, choice), skip_state
 
-    def decide(self, params, inputs: SkipInputs, observation, own, choice: Choice, mode) -> Decision:
+    def decide(self, params, inputs: SkipInputs, observation, skip_state, choice: Choice, mode) -> Decision:
         """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, jax.lax.stop_gradient(observation)))
         if choice.weights is not None:

@@ -11,7 +11,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose, entropy
 from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip
-from dynskip_jax.functional.time_skips.windowed import log_softmax
+from dynskip_jax.functional.time_skips.buffer_skip import log_softmax
 
 
 class JumpParams(NamedTuple):
@@ -90,7 +90,7 @@ class LSTMJump(TimeSkip):
             init.draw(init.kernel, w_key, (hidden, jumps)), init.draw(init.bias, b_key, (jumps,))
         )
 
-    def initial_own(self, batch, dtype) -> JumpCounts:
+    def init_skip_state(self, batch, dtype) -> JumpCounts:
         """R words to read, N jumps left."""
         return JumpCounts(
             jnp.full(batch, self.read_steps, jnp.int32),
@@ -106,27 +106,31 @@ class LSTMJump(TimeSkip):
         """See `TimeSkip`."""
         return choice_noise(keys, step, self.max_jump + 1, dtype) if self.draws(mode, replayed) else None
 
-    def choose(self, params: JumpParams, inputs, observation, own: JumpCounts, mode):
+    def choose(self, params: JumpParams, inputs, observation, skip_state: JumpCounts, mode):
         """See `TimeSkip`."""
-        at_jump = (own.to_skip == 0) & (own.to_read == 0) & (own.jumps > 0)
+        at_jump = (skip_state.to_skip == 0) & (skip_state.to_read == 0) & (skip_state.jumps > 0)
         if inputs.action is None:
             jump = choose(self._logits(params, observation), inputs.noise)
         else:
             jump = jnp.clip(inputs.action.astype(jnp.int32) - 1, 0, self.max_jump)
-        ends = (own.to_skip == 0) & (own.to_read == 0) & ((own.jumps == 0) | (at_jump & (jump == 0)))
-        ended = (own.jumps < 0) | ends
-        to_skip = jnp.where(at_jump, jnp.maximum(jump - 1, 0), own.to_skip)
-        to_read = jnp.where(at_jump, self.read_steps, own.to_read)
+        ends = (
+            (skip_state.to_skip == 0)
+            & (skip_state.to_read == 0)
+            & ((skip_state.jumps == 0) | (at_jump & (jump == 0)))
+        )
+        ended = (skip_state.jumps < 0) | ends
+        to_skip = jnp.where(at_jump, jnp.maximum(jump - 1, 0), skip_state.to_skip)
+        to_read = jnp.where(at_jump, self.read_steps, skip_state.to_read)
         reads = ~ended & (to_skip == 0)
         counts = JumpCounts(
             to_read=to_read - reads,
             to_skip=jnp.maximum(to_skip - 1, 0),
-            jumps=jnp.where(ended, -1, own.jumps - at_jump),
+            jumps=jnp.where(ended, -1, skip_state.jumps - at_jump),
         )
         action = jnp.where(at_jump, jump + 1, 0)
         return Choice(update=reads.astype(observation.dtype), action=action), counts
 
-    def decide(self, params: JumpParams, inputs, observation, own, choice: Choice, mode) -> Decision:
+    def decide(self, params: JumpParams, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
         """See `TimeSkip`."""
         log_probs = log_softmax(self._logits(params, observation))
         jump = jnp.maximum(choice.action - 1, 0)

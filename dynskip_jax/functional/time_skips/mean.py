@@ -7,19 +7,19 @@ from typing import ClassVar
 import jax.numpy as jnp
 
 from dynskip_jax.functional.time_skips.base import Choice
-from dynskip_jax.functional.time_skips.windowed import Windowed
+from dynskip_jax.functional.time_skips.buffer_skip import BufferSkip
 
 
 @dataclasses.dataclass(frozen=True)
-class Mean(Windowed):
+class Mean(BufferSkip):
     """The mean of the last K states enters. `Decision.action` is K."""
 
     name: ClassVar[str] = "mean"
 
-    def choose(self, params, inputs, observation, own, mode):
+    def choose(self, params, inputs, observation, skip_state, mode):
         """See `TimeSkip`."""
         weights = jnp.full((*inputs.step.shape, self.max_skip), 1 / self.max_skip, observation.dtype)
-        return self.carried_first(inputs, Choice(weights=weights)), own
+        return self.carried_first(inputs, Choice(weights=weights)), skip_state
 
     def log_distribution(self, params, x, step, observation, policy_mask=None):
         """See `TimeSkip`."""

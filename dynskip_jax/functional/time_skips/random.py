@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose
 from dynskip_jax.functional.time_skips.base import Choice, Decision
-from dynskip_jax.functional.time_skips.windowed import Windowed
+from dynskip_jax.functional.time_skips.buffer_skip import BufferSkip
 
 
 @dataclasses.dataclass(frozen=True)
-class Random(Windowed):
+class Random(BufferSkip):
     """One of the last K states enters, drawn with rates that nothing changes; in every mode, greedy too.
 
     Attributes:
@@ -44,14 +44,14 @@ class Random(Windowed):
         """See `TimeSkip`."""
         return None if replayed else choice_noise(keys, step, self.max_skip, dtype)
 
-    def choose(self, params, inputs, observation, own, mode):
+    def choose(self, params, inputs, observation, skip_state, mode):
         """See `TimeSkip`."""
         if inputs.action is not None:
-            return self.carried_first(inputs, Choice(slot=self.slot_of(inputs.action))), own
+            return self.carried_first(inputs, Choice(slot=self.slot_of(inputs.action))), skip_state
         log_rates = jnp.broadcast_to(self._log_rates(), inputs.noise.shape)
-        return self.carried_first(inputs, Choice(slot=choose(log_rates, inputs.noise))), own
+        return self.carried_first(inputs, Choice(slot=choose(log_rates, inputs.noise))), skip_state
 
-    def decide(self, params, inputs, observation, own, choice: Choice, mode) -> Decision:
+    def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
         """See `TimeSkip`; there is nothing to be reinforced."""
         certain = jnp.zeros(choice.slot.shape, observation.dtype)
         return self.without_credit(inputs, Decision(choice.slot + 1, certain, certain))

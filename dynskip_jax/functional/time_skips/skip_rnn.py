@@ -58,14 +58,14 @@ class SkipRNN(TimeSkip):
 
     def observed_array(self, transition) -> str:
         """The internal state, as in the authors' code: c of an LSTM, h of a GRU."""
-        return transition.memory
+        return transition.cell_state
 
     def init(self, key, in_features, hidden, units, init) -> UpdateParams:
         """Draws W_p as a kernel; see `TimeSkip`."""
         w = init.draw(init.kernel, key, (hidden, 1))[:, 0]
         return UpdateParams(w, jnp.full((1,), self.update_bias, init.dtype))
 
-    def initial_own(self, batch, dtype) -> Float[Array, "*batch"]:
+    def init_skip_state(self, batch, dtype) -> Float[Array, "*batch"]:
         """ũ before the first step."""
         return jnp.zeros(batch, dtype)
 
@@ -73,18 +73,18 @@ class SkipRNN(TimeSkip):
         """See `TimeSkip`."""
         return True
 
-    def choose(self, params: UpdateParams, inputs, observation, own: Any, mode):
+    def choose(self, params: UpdateParams, inputs, observation, skip_state: Any, mode):
         """See `TimeSkip`."""
         if self.always:
-            return Choice(update=jnp.ones_like(own)), own
+            return Choice(update=jnp.ones_like(skip_state)), skip_state
         # As a sum of products: a matrix of one column is slow to multiply by.
         delta = jax.nn.sigmoid(jnp.sum(row(params.w, observation) * observation, axis=-1) + params.b[0])
         delta = jnp.where(inputs.step == 0, 1, delta)
-        pending = own + jnp.minimum(delta, 1 - own)
+        pending = skip_state + jnp.minimum(delta, 1 - skip_state)
         update = pending + jax.lax.stop_gradient((pending > 0.5).astype(pending.dtype) - pending)
         return Choice(update=update), (1 - update) * pending
 
-    def decide(self, params, inputs, observation, own, choice: Choice, mode) -> Decision:
+    def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
         """See `TimeSkip`."""
         certain = jnp.zeros_like(choice.update)
         return Decision(jnp.ones(certain.shape, jnp.int32), certain, certain, choice.update)

@@ -2,7 +2,14 @@
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.discovery import kinds
-from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition, dense, exposed, unchanged
+from dynskip_jax.functional.transitions.base import (
+    Dense,
+    Initializers,
+    Transition,
+    dense,
+    gated_output,
+    identity,
+)
 from dynskip_jax.functional.transitions.full_gate import FullGateParams, FullGateRecurrence, FullGateState
 from dynskip_jax.functional.transitions.gru import GRU, GRUInputs, GRUParams, GRUState
 from dynskip_jax.functional.transitions.lstm import LSTM, LSTMParams, LSTMState
@@ -38,9 +45,9 @@ __all__ = [
     "ULSTMInputs",
     "ULSTMParams",
     "dense",
-    "exposed",
+    "gated_output",
+    "identity",
     "parse_transition",
-    "unchanged",
 ]
 
 

@@ -54,9 +54,9 @@ def dense(
     return activate(affine(x, w, *addends), activations)
 
 
-def unchanged(memory: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
+def identity(cell_state: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
     """What no skip over depth does to a new internal state."""
-    return memory
+    return cell_state
 
 
 class Initializers(NamedTuple):
@@ -105,14 +105,14 @@ class Transition:
     Attributes:
         name: on the command line.
         state: a `NamedTuple` class of the state's arrays, h first, each (*batch, hidden).
-        memory: which of them carries the memory: the internal state of Wu et al. (2016), Eq. 33, to which
+        cell_state: which of them carries the memory: the internal state of Wu et al. (2016), Eq. 33, to which
             skips over depth may connect. Where it is h, recurrent dropout spares what is carried on and acts
             on what the matrices multiply.
     """
 
     name: ClassVar[str] = ""
     state: ClassVar[type[tuple]]
-    memory: ClassVar[str] = "h"
+    cell_state: ClassVar[str] = "h"
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, init: Initializers) -> Any:
         """Draws the parameters.
@@ -133,7 +133,7 @@ class Transition:
         inputs: Any,
         state: Any,
         dense: Dense,
-        into_memory: Callable[[Float[Array, "*batch hidden"]], Float[Array, "*batch hidden"]] = unchanged,
+        cell_hook: Callable[[Float[Array, "*batch hidden"]], Float[Array, "*batch hidden"]] = identity,
     ) -> Any:
         """One step.
 
@@ -142,7 +142,7 @@ class Transition:
             inputs: `project(params, x(t))`.
             state: the state that enters.
             dense: multiplies by a matrix; see `Dense`.
-            into_memory: to be called once with the new internal state, before anything is made of it: where
+            cell_hook: to be called once with the new internal state, before anything is made of it: where
                 a skip over depth adds something.
 
         Returns:
@@ -155,7 +155,7 @@ class Transition:
         return gates if getattr(self, "output_gate", True) else gates - 1
 
 
-def exposed(
+def gated_output(
     o: Float[Array, "*batch hidden"] | None, c: Float[Array, "*batch hidden"]
 ) -> Float[Array, "*batch hidden"]:
     """h = o ⊙ tanh(c), and tanh(c) where the output gate is fixed at 1."""

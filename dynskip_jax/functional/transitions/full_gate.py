@@ -9,7 +9,7 @@ from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Initializers, Transition, exposed, unchanged
+from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import lstm_params
 from dynskip_jax.functional.transitions.peephole import peephole, peephole_params
 
@@ -64,7 +64,7 @@ class FullGateRecurrence(Transition):
 
     name: ClassVar[str] = "full_gate"
     state: ClassVar = FullGateState
-    memory: ClassVar[str] = "c"
+    cell_state: ClassVar[str] = "c"
     output_gate: bool = True
     full: bool = False
 
@@ -84,7 +84,7 @@ class FullGateRecurrence(Transition):
         return product(x, params.w_x)
 
     def step(
-        self, params: FullGateParams, inputs, state: FullGateState, dense, into_memory=unchanged
+        self, params: FullGateParams, inputs, state: FullGateState, dense, cell_hook=identity
     ) -> FullGateState:
         """One step of Eq. 13-18; see `Transition`."""
         count = self.output_gates(4)
@@ -93,8 +93,8 @@ class FullGateRecurrence(Transition):
         r_i, r_f, *r_o = dense(params.r, before, activations=("linear",) * (count - 1))
         i = sigmoid(i + r_i + peephole(params.p_i, state.c, dense, self.full))
         f = sigmoid(f + r_f + peephole(params.p_f, state.c, dense, self.full))
-        c = into_memory(i * jnp.tanh(g) + f * state.c)
+        c = cell_hook(i * jnp.tanh(g) + f * state.c)
         if not self.output_gate:
-            return FullGateState(exposed(None, c), c, i, f, jnp.ones_like(i))
+            return FullGateState(gated_output(None, c), c, i, f, jnp.ones_like(i))
         o = sigmoid(o[0] + r_o[0] + peephole(params.p_o, c, dense, self.full))
-        return FullGateState(exposed(o, c), c, i, f, o)
+        return FullGateState(gated_output(o, c), c, i, f, o)

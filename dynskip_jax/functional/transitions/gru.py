@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import product, row
-from dynskip_jax.functional.transitions.base import Initializers, Transition, unchanged
+from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
 
 
 class GRUState(NamedTuple):
@@ -89,7 +89,7 @@ class GRU(Transition):
         return GRUInputs(product(x, params.w_x), product(x, params.w_xn))
 
     def step(
-        self, params: GRUParams, inputs: GRUInputs, state: GRUState, dense, into_memory=unchanged
+        self, params: GRUParams, inputs: GRUInputs, state: GRUState, dense, cell_hook=identity
     ) -> GRUState:
         """One step; see `Transition`."""
         h = state.h
@@ -99,4 +99,4 @@ class GRU(Transition):
         else:
             inside = dense(params.w_n, h, params.b_hn)
             n = jnp.tanh(inputs.candidate + row(params.b_n, h) + r * inside)
-        return GRUState(into_memory((1 - z) * n + z * h))
+        return GRUState(cell_hook((1 - z) * n + z * h))

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Initializers, Transition, exposed, unchanged
+from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 
 
 class LSTMState(NamedTuple):
@@ -44,7 +44,7 @@ class LSTM(Transition):
 
     name: ClassVar[str] = "lstm"
     state: ClassVar = LSTMState
-    memory: ClassVar[str] = "c"
+    cell_state: ClassVar[str] = "c"
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
@@ -55,12 +55,12 @@ class LSTM(Transition):
         """W_x x, (*batch, gates * hidden)."""
         return product(x, params.w_x)
 
-    def step(self, params: LSTMParams, inputs, state: LSTMState, dense, into_memory=unchanged) -> LSTMState:
+    def step(self, params: LSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
         """One step of Eq. 2; see `Transition`."""
         activations = ("tanh", "sigmoid", "sigmoid", "sigmoid")[: self.output_gates(4)]
         g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, activations=activations)
-        c = into_memory(g * i + state.c * f)
-        return LSTMState(exposed(o[0] if o else None, c), c)
+        c = cell_hook(g * i + state.c * f)
+        return LSTMState(gated_output(o[0] if o else None, c), c)
 
 
 def lstm_params(

@@ -8,7 +8,7 @@ from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import activate, product, row
-from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition, exposed, unchanged
+from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
@@ -44,7 +44,7 @@ class Peephole(Transition):
 
     name: ClassVar[str] = "peephole"
     state: ClassVar = LSTMState
-    memory: ClassVar[str] = "c"
+    cell_state: ClassVar[str] = "c"
     output_gate: bool = True
     full: bool = False
 
@@ -59,17 +59,15 @@ class Peephole(Transition):
         """W x, (*batch, gates * hidden)."""
         return product(x, params.w_x)
 
-    def step(
-        self, params: PeepholeParams, inputs, state: LSTMState, dense, into_memory=unchanged
-    ) -> LSTMState:
+    def step(self, params: PeepholeParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
         """One step of Eq. 7-12; see `Transition`."""
         linear = ("linear",) * self.output_gates(4)
         g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, activations=linear)
         i = sigmoid(i + peephole(params.p_i, state.c, dense, self.full))
         f = sigmoid(f + peephole(params.p_f, state.c, dense, self.full))
-        c = into_memory(i * activate(g, ("tanh",)) + f * state.c)
+        c = cell_hook(i * activate(g, ("tanh",)) + f * state.c)
         o = sigmoid(o[0] + peephole(params.p_o, c, dense, self.full)) if o else None
-        return LSTMState(exposed(o, c), c)
+        return LSTMState(gated_output(o, c), c)
 
 
 def peephole_params(key, hidden: int, init: Initializers, full: bool) -> Float[Array, "..."]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Initializers, Transition, exposed, unchanged
+from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 from dynskip_jax.functional.transitions.peephole import peephole, peephole_params
 
@@ -40,7 +40,7 @@ class PLSTM(Transition):
 
     name: ClassVar[str] = "plstm"
     state: ClassVar = LSTMState
-    memory: ClassVar[str] = "c"
+    cell_state: ClassVar[str] = "c"
     output_gate: bool = True
     full: bool = False
 
@@ -54,12 +54,12 @@ class PLSTM(Transition):
         """W x, (*batch, gates * hidden)."""
         return product(x, params.w_x)
 
-    def step(self, params: PLSTMParams, inputs, state: LSTMState, dense, into_memory=unchanged) -> LSTMState:
+    def step(self, params: PLSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
         """One step; see `Transition`."""
         count = self.output_gates(4)
         seen = peephole(params.p_g, state.c, dense, self.full)
         seen = jnp.pad(seen, [(0, 0)] * (seen.ndim - 1) + [(0, (count - 1) * seen.shape[-1])])
         activations = ("tanh", "sigmoid", "sigmoid", "sigmoid")[:count]
         g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, seen, activations=activations)
-        c = into_memory(i * g + f * state.c)
-        return LSTMState(exposed(o[0] if o else None, c), c)
+        c = cell_hook(i * g + f * state.c)
+        return LSTMState(gated_output(o[0] if o else None, c), c)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Initializers, Transition, unchanged
+from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
 
@@ -62,11 +62,11 @@ class RecurrentHighway(Transition):
         """W x, (*batch, 2 * hidden)."""
         return product(x, params.w_x)
 
-    def step(self, params: RHNParams, inputs, state: GRUState, dense, into_memory=unchanged) -> GRUState:
+    def step(self, params: RHNParams, inputs, state: GRUState, dense, cell_hook=identity) -> GRUState:
         """One step; see `Transition`."""
         s = state.h
         for layer, (r, b) in enumerate(zip(params.r, params.b, strict=True)):
             addends = (inputs, b) if layer == 0 else (b,)
             h, t = dense(r, s, *addends, activations=("tanh", "sigmoid"))
             s = h * t + s * (1 - t)
-        return GRUState(into_memory(s))
+        return GRUState(cell_hook(s))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Initializers, Transition, exposed, unchanged
+from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
@@ -52,7 +52,7 @@ class ULSTM(Transition):
 
     name: ClassVar[str] = "ulstm"
     state: ClassVar = LSTMState
-    memory: ClassVar[str] = "c"
+    cell_state: ClassVar[str] = "c"
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> ULSTMParams:
@@ -71,12 +71,12 @@ class ULSTM(Transition):
         return ULSTMInputs(product(x, params.w_x), product(x, params.w_xn))
 
     def step(
-        self, params: ULSTMParams, inputs: ULSTMInputs, state: LSTMState, dense, into_memory=unchanged
+        self, params: ULSTMParams, inputs: ULSTMInputs, state: LSTMState, dense, cell_hook=identity
     ) -> LSTMState:
         """One step of Eq. 1-3, 5, 6, 19 and 20; see `Transition`."""
         sigmoids = ("sigmoid",) * self.output_gates(4)
         i, f, z, *o = dense(params.w_h, state.h, inputs.gates, params.b, activations=sigmoids)
         retrieved = z * jnp.tanh(state.c)
         n = dense(params.w_n, retrieved, inputs.candidate, params.b_n, activations=("tanh",))
-        c = into_memory(i * n + f * state.c)
-        return LSTMState(exposed(o[0] if o else None, c), c)
+        c = cell_hook(i * n + f * state.c)
+        return LSTMState(gated_output(o[0] if o else None, c), c)

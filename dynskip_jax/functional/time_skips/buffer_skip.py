@@ -28,7 +28,7 @@ from dynskip_jax.functional.time_skips.base import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Windowed(TimeSkip):
+class BufferSkip(TimeSkip):
     """A time skip whose first step may belong to the carried state.
 
     Attributes:
@@ -60,7 +60,7 @@ class Windowed(TimeSkip):
         """The slot in 0..K-1 of a skip k in 1..K; 0 for the 0 that stands at padding."""
         return jnp.clip(action.astype(jnp.int32) - 1, 0, self.max_skip - 1)
 
-    def decide(self, params, inputs, observation, own, choice, mode) -> Decision:
+    def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
         """See `TimeSkip`; where nothing is left to choose, k = K."""
         certain = jnp.zeros(inputs.step.shape, observation.dtype)
         k = jnp.full(inputs.step.shape, self.max_skip, jnp.int32)
@@ -79,7 +79,7 @@ class Windowed(TimeSkip):
 
 
 @dataclasses.dataclass(frozen=True)
-class Agented(Windowed):
+class PolicySkip(BufferSkip):
     """A time skip with an agent, Eq. 1, that distributes over the last K states.
 
     Attributes:
