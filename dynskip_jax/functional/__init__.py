@@ -44,6 +44,7 @@ from dynskip_jax.functional.crf import (
     crf_marginals,
     crf_score,
 )
+from dynskip_jax.functional.decisions import DecisionTrace, traces_of
 from dynskip_jax.functional.depth_skips import (
     DEPTH_SKIPS,
     DepthSkip,
@@ -140,6 +141,7 @@ __all__ = [
     "ContentAttention",
     "Copies",
     "Decision",
+    "DecisionTrace",
     "DepthSkip",
     "Dynamic",
     "Fixed",
@@ -241,6 +243,7 @@ __all__ = [
     "row",
     "segment_starts",
     "temporal_activation_regularisation",
+    "traces_of",
     "unroll",
     "vimco_loss",
     "weight_dropout",
