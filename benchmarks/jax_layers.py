@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from benchmarks.contestant import Contestant, Ready
 from benchmarks.shapes import Shape
 from dynskip_jax import functional as F
-from dynskip_jax.nn import SkipCell, SkipLayer
+from dynskip_jax.nn import SkipCell, SkipLayers
 
 
 def inputs(shape: Shape, seed: int = 0) -> Float[Array, "batch time in"]:
@@ -75,14 +75,16 @@ def program_bytes(program: jax.stages.Compiled) -> int | None:
 
 
 def skip_loss(
-    layer: SkipLayer, actions: Int[Array, "batch time"] | None = None
+    layer: SkipLayers, actions: Int[Array, "batch time"] | None = None
 ) -> tuple[Callable[..., Float[Array, ""]], nnx.State]:
     """Returns (weights, inputs, carry) -> loss of a layer, and its weights."""
     graphdef, state = nnx.split(layer)
 
     def loss(state, x, carry):
-        out = nnx.merge(graphdef, state)(x, initial_carry=carry, actions=actions)
-        return jnp.sum(out.h**2) + jnp.sum(out.decision.log_prob)
+        out = nnx.merge(graphdef, state)(
+            x, initial_carry=carry, actions=None if actions is None else [actions]
+        )
+        return jnp.sum(out.h**2) + jnp.sum(out.decisions[0].log_prob)
 
     return loss, state
 
@@ -97,14 +99,14 @@ def ours(
     **options: Any,
 ) -> Contestant:
     """This project's layer."""
-    layer = SkipLayer(cell(shape, skip, transition=transition), **options)
+    layer = SkipLayers([cell(shape, skip, transition=transition)], **options)
     loss, state = skip_loss(layer, actions)
     return compiled(name, loss, state, x, start(layer, shape))
 
 
-def start(layer: SkipLayer, shape: Shape, seed: int = 0) -> F.SkipCarry:
+def start(layer: SkipLayers, shape: Shape, seed: int = 0) -> tuple[F.SkipCarry, ...]:
     """Returns the carry from which a layer starts: zeros, and one key per sequence."""
-    return layer.cell.initialize_carry((shape.batch, shape.features), jax.random.key(seed))
+    return (layer.cells[0].initialize_carry((shape.batch, shape.features), jax.random.key(seed)),)
 
 
 def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Contestant:
@@ -128,7 +130,7 @@ def seed_contestants(shape: Shape, num_seeds: int) -> list[Contestant]:
     skip = F.Dynamic(shape.max_skip, shape.mix)
     runs = []
     for seed in range(num_seeds):
-        layer = SkipLayer(cell(shape, skip, seed))
+        layer = SkipLayers([cell(shape, skip, seed)])
         loss, state = skip_loss(layer)
         runs.append((state, inputs(shape, seed), start(layer, shape, seed)))
     gradient = jax.value_and_grad(loss, argnums=(0, 1))  # every seed's layer has the same structure

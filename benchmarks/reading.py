@@ -76,7 +76,7 @@ def skipping(
     model: SequenceClassifier, tokens: Int[Array, "1 time"], length: Int[Array, " 1"], policy: F.Policy
 ) -> tuple[Float[Array, "1 classes"], Int[Array, ""]]:
     """Returns the logits of one text, by a step for every word that is read, and how many these are."""
-    cell, x = model.stack.layers[0].cell, model.embedding(tokens)
+    cell, x = model.stack.cells[0], model.embedding(tokens)
     start = cell.initialize_carry(x[:, 0].shape)
     _, reading = F.read_skipping(cell.params(), start, x, cell.recurrence, seq_lengths=length, policy=policy)
     pooled = F.pool_states(reading.h, F.length_mask(length, tokens.shape[1]), model.pooling)
@@ -104,9 +104,9 @@ def measure(
     Raises:
         UserError: the model has several layers, or two directions.
     """
-    layers = trained.model.stack.layers
-    if len(layers) > 1:
-        raise UserError(f"{trained.name} has {len(layers)} layers or directions; words are left out by one")
+    cells = trained.model.stack.cells
+    if len(cells) > 1:
+        raise UserError(f"{trained.name} has {len(cells)} layers or directions; words are left out by one")
     graphdef, state = nnx.split(trained.model)
     arrays = [(jnp.asarray(text.inputs), jnp.asarray(text.seq_lengths)) for text in texts]
     policy = dataclasses.replace(trained.policy, mode="greedy")
@@ -118,7 +118,7 @@ def measure(
     steps = {"unrolled": compiled(unrolled)}
     words = read = sum(int(text.seq_lengths.sum()) for text in texts)
     same = 1.0
-    if not layers[0].cell.skip.writes_all:
+    if not cells[0].skip.writes_all:
         steps["skipping"] = compiled(skipping)
         found = steps["skipping"]()
         read = sum(int(count) for _, count in found)

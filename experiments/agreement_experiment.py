@@ -53,7 +53,7 @@ class Agreement(Experiment):
                 **self.recurrent_options(),
                 dropout=s.model.dropout,
                 dtype=self.dtype,
-                cell_options=(self.cell_options(),),
+                **self.cell_options(),
                 rngs=rngs,
             )
 

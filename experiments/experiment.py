@@ -279,7 +279,7 @@ class Experiment:
         """Returns the `distribution` over k of a layer of a text that was read; None where there is none."""
         if read.observations is None:
             return None
-        cell = trained.model.stack.layers[layer].cell
+        cell = trained.model.stack.cells[layer]
         reverse = trained.learner.reverse[layer]
         found = distribution(cell, read.observations[layer], trained.policy, reverse=reverse)
         return None if found is None else np.asarray(found)

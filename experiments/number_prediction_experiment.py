@@ -71,7 +71,7 @@ class NumberPrediction(Experiment):
                 num_positions=length if s.model.positions == "input" else 0,
                 dropout=s.model.dropout,
                 dtype=self.dtype,
-                cell_options=(options,),
+                **options,
                 rngs=rngs,
             )
 

@@ -135,7 +135,7 @@ class PTB(Experiment):
             dropout=self.all_dropout(),
             dtype=self.dtype,
             weight_init=weight_init,
-            cell_options=self.cell_options_of_layers(),
+            layer_options=self.cell_options_of_layers(),
             rngs=rngs,
         )
 
@@ -154,7 +154,7 @@ class PTB(Experiment):
             hidden=m.dropout,
             outputs=m.dropout if m.dropout_outputs is None else m.dropout_outputs,
             weights=m.dropout_weights,
-            locked=m.locked,
+            variational=m.locked,
         )
 
     def cell_options_of_layers(self) -> tuple[dict[str, Any], ...]:

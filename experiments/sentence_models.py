@@ -74,7 +74,7 @@ class SentenceExperiment(Experiment):
         dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
         below = m.num_layers - 1
         return dict(
-            skips=(F.Previous(),) * below + (self.skip(model),),
+            skip=(F.Previous(),) * below + (self.skip(model),),
             **self.recurrent_options(),
             bidirectional=m.bidirectional,
             pooling=m.pooling,
@@ -83,9 +83,9 @@ class SentenceExperiment(Experiment):
                 *(hidden,) * below,
                 m.dropout,
             ),
-            locked=m.locked,
+            variational=m.locked,
             dtype=self.dtype,
-            cell_options=[dropped] * below + [dropped | self.cell_options()],
+            layer_options=[dropped] * below + [dropped | self.cell_options()],
         )
 
     def embedding(

@@ -13,10 +13,10 @@ from flax import nnx
 
 from dynskip_jax.analysis import plots
 from dynskip_jax.data.sentences import treebank_words
-from dynskip_jax.data.tag_schemes import convert_tags
+from dynskip_jax.data.tag_schemes import AllowedTransitions, allowed_transitions, convert_tags
 from dynskip_jax.data.tagged_corpus import SPLIT_NAMES, TaggedCorpus
 from dynskip_jax.data.tagged_examples import tagged_examples
-from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, normal_form, tagger_vocabulary
+from dynskip_jax.data.tagger_vocabulary import CAPITALS, TaggerVocabulary, normal_form, tagger_vocabulary
 from dynskip_jax.data.vocabulary import UNK
 from dynskip_jax.data.word_vectors import WordVectors, read_word_vectors, vectors_of
 from dynskip_jax.functional import Previous
@@ -182,26 +182,33 @@ class TaggerExperiment(Experiment):
         m = self.settings.model
         return Tagger(
             len(vocabulary.words),
-            vocabulary.tags,
+            len(vocabulary.tags),
             m.features,
             (Previous(),) * (m.num_layers - 1) + (self.skip(model),),
             **self.recurrent_options(),
             word_features=m.word_features,
             word_init=None if vectors is None else functools.partial(_beginning, vectors),
             characters=self._characters(vocabulary, rngs),
+            num_capitals=len(CAPITALS),
             capital_features=m.capital_features,
             column_sizes=vocabulary.column_sizes,
             column_features=m.column_features,
             window=m.window,
             output=m.output,
-            scheme=self.scheme if m.output == "crf" else None,
+            allowed=self._allowed(vocabulary.tags),
             dropout=self.dropout(),
             unknown_rate=m.unknown_rate,
             num_frequent=vocabulary.num_frequent,
             dtype=self.dtype,
-            cell_options=self.cell_options(),
+            **self.cell_options(),
             rngs=rngs,
         )
+
+    def _allowed(self, tags: Sequence[str]) -> AllowedTransitions | None:
+        """Returns which tags may follow each other, where a CRF keeps to the rules of the scheme."""
+        if self.scheme is None or self.settings.model.output != "crf":
+            return None
+        return allowed_transitions(tags, self.scheme)
 
     def _characters(self, vocabulary: TaggerVocabulary, rngs: nnx.Rngs) -> list[CharFeatures]:
         m, count = self.settings.model, vocabulary.num_characters
@@ -216,7 +223,7 @@ class TaggerExperiment(Experiment):
         return modules
 
     def dropout(self) -> tuple[float, ...]:
-        """Returns the rate at each place, bottom first; see `SkipStack`."""
+        """Returns the rate at each place, bottom first; see `SkipLayers`."""
         m = self.settings.model
         behind = [m.dropout] * m.num_layers
         if m.dropout_hidden == "ends":

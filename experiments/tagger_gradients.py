@@ -86,8 +86,7 @@ def _norms(
 ) -> Float[Array, "batch time"]:
     """‖∂L_T/∂h_t‖ of sentences of the same length."""
     model, count = trained.model, len(tokens)
-    forward = model.stack.layers[-model.stack.num_directions]
-    cell = forward.cell
+    cell = model.stack.cells[-model.stack.num_directions]
     inputs = jax.tree.map(lambda *of_each: jnp.stack(of_each), *tokens)
     keys = jax.random.split(jax.random.key(0), count)
     output = model(inputs, policy=trained.policy, rngs=keys)

@@ -88,7 +88,7 @@ def classification(
     def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
         own = {"agent_features": 4} | (cell or {})
         sizes = (num_symbols, features, num_classes)
-        return SequenceClassifier(*sizes, skips, cell_options=own, rngs=rngs, **model or {})
+        return SequenceClassifier(*sizes, skips, rngs=rngs, **own, **model or {})
 
     made = task(splits, make_model, batch_size=batch_size, evaluation_rows=evaluation_rows)
     return learner(made, seeds, **options)
@@ -131,7 +131,7 @@ def language_modelling(
     cells = ({},) * (len(made) - 1) + ({"agent_features": 4} | (cell or {}),)
 
     def make_model(rngs: nnx.Rngs) -> LanguageModel:
-        own = {"weight_init": uniform(init_scale), "cell_options": cells} | (model or {})
+        own = {"weight_init": uniform(init_scale), "layer_options": cells} | (model or {})
         return LanguageModel(len(corpus.vocabulary), features, made, rngs=rngs, **own)
 
     sizes = dict(batch_size=batch_size, num_steps=num_steps)

@@ -56,7 +56,7 @@ def distribution(
     Args:
         cell: of a layer with an agent or attention.
         observation: what its layer observed of one whole sequence, read from the initial state, as
-            `SkipStack` returns it.
+            `SkipLayers` returns it.
         policy: how choices were made.
         reverse: whether the layer reads from the end.
     """
@@ -92,7 +92,7 @@ def read_tokens(
     output = model(tokens[None], policy=policy, rngs=key, deterministic=True)
     decision = jax.tree.map(lambda leaf: leaf[0], output.decisions[-1])
     observation = jax.tree.map(lambda leaf: leaf[0], output.observations[-1])
-    weights = distribution(model.stack.layers[-1].cell, observation, policy)
+    weights = distribution(model.stack.cells[-1], observation, policy)
     return TokenReading(jax.nn.log_softmax(output.logits[0]), connections(decision), weights)
 
 

@@ -36,6 +36,7 @@ from dynskip_jax.functional.copying import (
 )
 from dynskip_jax.functional.crf import (
     FORBIDDEN,
+    CRFMasks,
     CRFParams,
     crf_constrain,
     crf_decode,
@@ -58,6 +59,16 @@ from dynskip_jax.functional.depth_skips import (
 )
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.dynamic_evaluation import GradientScale, adapt, gradient_scale
+from dynskip_jax.functional.layers import (
+    LayersCall,
+    LayersOutput,
+    LayerSpec,
+    LayersSpec,
+    cast_matrices,
+    initial_state,
+    run_layers,
+    shared_key,
+)
 from dynskip_jax.functional.neural_cache import NO_WORD, CacheCarry, cached_log_likelihood, empty_cache
 from dynskip_jax.functional.policy import MODES, Policy
 from dynskip_jax.functional.pooling import pool_states
@@ -69,6 +80,7 @@ from dynskip_jax.functional.recurrence import (
     SkipOutput,
     StepInputs,
     check_carry,
+    check_policy,
     initial_carry,
     project_inputs,
     recurrent_step,
@@ -134,6 +146,7 @@ __all__ = [
     "ULSTM",
     "AgentParams",
     "Attention",
+    "CRFMasks",
     "CRFParams",
     "CacheCarry",
     "CharFilters",
@@ -159,6 +172,10 @@ __all__ = [
     "LSTMParams",
     "LSTMState",
     "LayerParams",
+    "LayerSpec",
+    "LayersCall",
+    "LayersOutput",
+    "LayersSpec",
     "Mean",
     "MovingAverage",
     "Peephole",
@@ -188,8 +205,10 @@ __all__ = [
     "agent_logits",
     "averaged_log_likelihood",
     "cached_log_likelihood",
+    "cast_matrices",
     "char_cnn",
     "check_carry",
+    "check_policy",
     "choice_noise",
     "choose",
     "chosen_log_likelihood",
@@ -216,6 +235,7 @@ __all__ = [
     "gradient_scale",
     "highway",
     "initial_carry",
+    "initial_state",
     "last_valid",
     "leave_one_out_mean",
     "length_mask",
@@ -241,7 +261,9 @@ __all__ = [
     "restart_carry",
     "reward_to_go",
     "row",
+    "run_layers",
     "segment_starts",
+    "shared_key",
     "temporal_activation_regularisation",
     "traces_of",
     "unroll",

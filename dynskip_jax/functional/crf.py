@@ -8,8 +8,9 @@ and the probability exp(s(y)) / Z, where Z is the sum of exp(s) over all tag seq
 length count for nothing, whatever they hold; the empty sequence has the score 0.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,36 @@ class CRFParams(NamedTuple):
     transitions: Float[Array, "tags tags"]
     start: Float[Array, " tags"]
     end: Float[Array, " tags"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CRFMasks:
+    """Which tags may follow each other, come first and come last; hashable, hence static in a module.
+
+    Attributes:
+        transitions: rows of (tags, tags).
+        start: (tags,).
+        end: (tags,).
+    """
+
+    transitions: tuple[tuple[bool, ...], ...]
+    start: tuple[bool, ...]
+    end: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, transitions: Any, start: Any, end: Any) -> "CRFMasks":
+        """Return the masks of these arrays."""
+        rows = tuple(tuple(map(bool, row)) for row in np.asarray(transitions))
+        return cls(rows, tuple(map(bool, np.asarray(start))), tuple(map(bool, np.asarray(end))))
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the masks as `crf_constrain` takes them."""
+        count = len(self.start)
+        return (
+            np.array(self.transitions, bool).reshape(count, count),
+            np.array(self.start),
+            np.array(self.end),
+        )
 
 
 def crf_constrain(

@@ -83,7 +83,7 @@ def fused_unroll(
     dtype = carry.slots[0].dtype
     mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
     steps = carry.step[:, None] + jnp.arange(time)[None, :]
-    keys = jnp.broadcast_to(carry.key[:, None], (batch, time))
+    keys = None if carry.key is None else jnp.broadcast_to(carry.key[:, None], (batch, time))
     mask = policy.mask
     if mask is not None and mask.ndim == 2:
         mask = mask[:, None]

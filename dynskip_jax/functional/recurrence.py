@@ -102,8 +102,8 @@ class SkipCarry(NamedTuple):
     Attributes:
         slots: the last K states, newest first: the transition's state, each array (*batch, K, hidden).
         step: how many steps were taken since the carry was made, (*batch,).
-        key: one PRNG key per example; step t draws with `fold_in(key, t)`, so an example's noise depends
-            on its own key and its own step alone, (*batch,).
+        key: one PRNG key for each example, (*batch,); step t draws with `fold_in(key, t)`, so an example's
+            noise depends only on its own key and its own step. None in a carry that nothing draws with.
         skip_state: what the time skip carries beside the states.
         recurrent_mask: the factor on the state that enters the gates, the same at all steps (Gal &
             Ghahramani 2016), (*batch, hidden); None without recurrent dropout.
@@ -111,7 +111,7 @@ class SkipCarry(NamedTuple):
 
     slots: Any
     step: Int[Array, "*batch"]
-    key: Key[Array, "*batch"]
+    key: Key[Array, "*batch"] | None
     skip_state: Any = ()
     recurrent_mask: Float[Array, "*batch hidden"] | None = None
 
@@ -160,19 +160,21 @@ class SkipOutput(NamedTuple):
     cell_state: Float[Array, "*batch hidden"] | None = None
 
 
-def initial_carry(key: Key[Array, "*batch"], recurrence: Recurrence, state: Any) -> SkipCarry:
-    """A carry whose K slots all hold one state: zeros, a learned state, or one carried from elsewhere.
+def initial_carry(key: Key[Array, "*batch"] | None, recurrence: Recurrence, state: Any) -> SkipCarry:
+    """Return a carry whose K slots all hold one state: zeros, a learned state, or one carried from elsewhere.
 
     Args:
-        key: one PRNG key per example, (*batch,), or a single one, from which these are split.
+        key: one PRNG key for each example, (*batch,); or a single one, which is split; or None where nothing
+            is drawn.
         recurrence: what the layer computes.
         state: the transition's state, each array (*batch, hidden).
     """
-    key = example_keys(key, state[0].shape[:-1])
+    batch = state[0].shape[:-1]
+    key = None if key is None else example_keys(key, batch)
     K = recurrence.time_skip.max_skip
     slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
-    skip_state = recurrence.time_skip.init_skip_state(key.shape, state[0].dtype)
-    return SkipCarry(slots, jnp.zeros(key.shape, jnp.int32), key, skip_state)
+    skip_state = recurrence.time_skip.init_skip_state(batch, state[0].dtype)
+    return SkipCarry(slots, jnp.zeros(batch, jnp.int32), key, skip_state)
 
 
 def zero_state(transition: Transition, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Any:
@@ -197,7 +199,7 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
     return carry._replace(
         slots=jax.tree.map(forget, carry.slots, initial),
         step=jnp.zeros_like(carry.step),
-        key=fold_in_each(carry.key, carry.step),
+        key=None if carry.key is None else fold_in_each(carry.key, carry.step),
         skip_state=recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype),
     )
 
@@ -212,7 +214,8 @@ def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipC
         recurrence: what the layer computes.
         initial: the initial state, each array (*batch, hidden).
     """
-    fresh = initial_carry(fold_in_each(carry.key, carry.step), recurrence, initial)
+    key = None if carry.key is None else fold_in_each(carry.key, carry.step)
+    fresh = initial_carry(key, recurrence, initial)
     return fresh._replace(recurrent_mask=carry.recurrent_mask)
 
 
@@ -255,6 +258,8 @@ def skip_inputs(
     """What of a decision needs no state, of one step or of all at once."""
     skip = recurrence.time_skip
     replayed = inputs.action is not None
+    if key is None and skip.draws(policy.mode, replayed):
+        raise UserError("choices are drawn, and the carry has no keys: make it with initial_carry(key, …)")
     return SkipInputs(
         projected=jax.tree.map(lambda leaf: leaf.astype(dtype), inputs.skip),
         step=step,
@@ -448,8 +453,6 @@ def check_call(
     Raises:
         UserError: something does not fit, or makes no sense.
     """
-    if not isinstance(policy, Policy):
-        raise UserError(f"policy is a Policy, such as Policy('greedy'), not {policy!r}")
     if jnp.ndim(x) != 3:
         raise UserError(f"expected inputs (batch, time, in), got {described(x)}")
     if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -466,14 +469,7 @@ def check_call(
         if jnp.ndim(below) != 3 or jnp.shape(below)[:2] != (batch, time):
             raise UserError(f"expected below to be {(batch, time, 'features')}, got {described(below)}")
         recurrence.depth_skip.check_below(below.shape[-1], carry.slots[0].shape[-1])
-    K = recurrence.time_skip.max_skip
-    if policy.mask is not None and not hasattr(policy.mask, "dtype"):
-        raise UserError(f"a policy's mask is an array, got {described(policy.mask)}")
-    if policy.mask is not None and jnp.shape(policy.mask) not in ((K,), (batch, K)):
-        raise UserError(f"a policy's mask is (K,) = {(K,)} or (batch, K), got {described(policy.mask)}")
-    if policy.mix is not None:
-        check_mix(policy.mix)
-    check_temperature(policy.temperature)
+    check_policy(policy, recurrence.time_skip.max_skip, (batch,))
     lengths = np.asarray([time]) if seq_lengths is None else known_values(seq_lengths)
     if lengths is not None:
         check_range("seq_lengths", lengths, 0, time)
@@ -486,6 +482,31 @@ def check_call(
             low,
             high,
         )
+
+
+def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
+    """Check how one layer is to choose.
+
+    Args:
+        policy: what is checked.
+        max_skip: K of the layer.
+        batch: sizes of the batch axes.
+
+    Raises:
+        UserError: it is no policy, its mask has another shape, or its λ or τ is no number in range.
+    """
+    if not isinstance(policy, Policy):
+        raise UserError(f"policy is a Policy, such as Policy('greedy'), not {policy!r}")
+    if policy.mask is not None and not hasattr(policy.mask, "dtype"):
+        raise UserError(f"a policy's mask is an array, got {described(policy.mask)}")
+    if policy.mask is not None and jnp.shape(policy.mask) not in ((max_skip,), (*batch, max_skip)):
+        raise UserError(
+            f"a policy's mask is (K,) = {(max_skip,)} or (batch, K), got {described(policy.mask)}: give "
+            "layers of different K a tuple of masks"
+        )
+    if policy.mix is not None:
+        check_mix(policy.mix)
+    check_temperature(policy.temperature)
 
 
 def check_carry(
@@ -514,6 +535,8 @@ def check_carry(
             raise UserError(f"expected a carry with K = {K} slots, got one with {array.shape[-2]}")
         if hidden is not None and array.shape[-1] != hidden:
             raise UserError(f"expected a carry of {hidden} features, got one of {array.shape[-1]}")
+    if carry.key is None:
+        return
     check_keys(carry.key)
     if carry.key.shape != batch:
         raise UserError(

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.pooling import Pooling
-from dynskip_jax.nn.cells import require_key
+from dynskip_jax.nn.calls import Rngs, require_key
+from dynskip_jax.nn.layers import SkipLSTM, count_layers
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.stack import SkipStack, num_layers
 
 
 class ClassifierOutput(NamedTuple):
@@ -27,7 +27,7 @@ class ClassifierOutput(NamedTuple):
     """
 
     logits: Float[Array, "batch classes"]
-    decisions: tuple[F.Decision, ...]
+    decisions: tuple[F.DecisionTrace, ...]
     observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
     states: Float[Array, "batch time features"] | None = None
 
@@ -41,22 +41,19 @@ class SequenceClassifier(nnx.Module):
         num_symbols: number of input symbols.
         hidden_features: size of every layer's state.
         num_classes: number of classes.
-        skips: the time skip of each layer, bottom first.
-        transition: the transition of every layer, or one for each.
-        depth_skip: what each layer receives from further below; see `SkipStack`.
+        skip: the time skip of every layer, or one for each layer, bottom first.
         embedding: maps symbol ids to features and says how many (`.features`), as `nnx.Embed` does; by
             default symbols are one-hot.
         num_positions: of how many steps the number is told beside the symbol, as a one-hot vector too: 0 for
             symbols alone (the paper), or at least the length of the longest sequence.
-        bidirectional: whether there are two directions.
         pooling: which vector of the states is classified; see `functional.pool_states`.
         dropout: rate on every layer's input and before the linear layer, or one rate for each of these
             places, bottom first.
         word_dropout: rate at which single steps' inputs are dropped whole.
-        locked: drop the same features of a layer's input at all steps of a sequence.
-        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
-        cell_options: options of `SkipCell` for all layers, or one mapping for each.
+        dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
         rngs: source of the initial parameters.
+        **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip`,
+            `bidirectional` and `dtype`.
     """
 
     def __init__(
@@ -64,43 +61,35 @@ class SequenceClassifier(nnx.Module):
         num_symbols: int,
         hidden_features: int,
         num_classes: int,
-        skips: Sequence[F.TimeSkip],
+        skip: F.TimeSkip | Sequence[F.TimeSkip],
         *,
-        transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
-        depth_skip: F.DepthSkip | None = None,
         embedding: nnx.Module | None = None,
         num_positions: int = 0,
-        bidirectional: bool = False,
         pooling: Pooling = "last",
         dropout: float | Sequence[float] = 0.0,
         word_dropout: float = 0.0,
-        locked: bool = False,
         dtype: Any = None,
-        cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
+        **rnn_options: Any,
     ):
         if isinstance(dropout, int | float):
-            dropout = (dropout,) * (num_layers(skips) + 1)
+            dropout = (dropout,) * (count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
         self.num_symbols = num_symbols
         self.num_positions = num_positions
         self.embedding = nnx.data(embedding)
         self.pooling = pooling
-        self.backward = hidden_features if bidirectional else 0
+        self.backward = hidden_features if rnn_options.get("bidirectional") else 0
         self.word_dropout = word_dropout
         # What is classified is dropped from, not each of the states that it is made of.
         self.dropout = dropout[-1]
-        self.stack = SkipStack(
+        self.stack = SkipLSTM(
             (num_symbols if embedding is None else embedding.features) + num_positions,
             hidden_features,
-            skips,
-            transition=transition,
-            depth_skip=depth_skip,
-            bidirectional=bidirectional,
+            skip=skip,
             dropout=(*dropout[:-1], 0.0),
-            locked=locked,
             dtype=dtype,
-            cell_options=cell_options,
             rngs=rngs,
+            **rnn_options,
         )
         self.softmax = Linear(hidden_features + self.backward, num_classes, dtype=dtype, rngs=rngs)
 
@@ -111,7 +100,7 @@ class SequenceClassifier(nnx.Module):
         seq_lengths: Int[Array, " batch"] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         policy: F.Policy | None = None,
-        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        rngs: Rngs = None,
         weight_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
     ) -> ClassifierOutput:

@@ -12,12 +12,11 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.keys import split_each
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry, no_words
-from dynskip_jax.nn.cells import Initializer, require_key
-from dynskip_jax.nn.cells import shared_key as shared_noise_key
+from dynskip_jax.nn.calls import Rngs, policy_or_default, require_key
+from dynskip_jax.nn.cells import Initializer
+from dynskip_jax.nn.layers import SkipLSTM, count_layers
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.stack import SkipStack, num_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +29,8 @@ class LanguageModelDropout:
         hidden: features between layers.
         outputs: features before the softmax.
         weights: entries of every W_h, the same ones for a whole segment (Merity et al. 2018, Section 2).
-        locked: features are the same ones at all steps of a segment (Merity et al. 2018, Section 4.2).
+        variational: the same features are dropped at all steps of a segment (Merity et al. 2018,
+            Section 4.2).
     """
 
     words: float = 0.0
@@ -38,7 +38,7 @@ class LanguageModelDropout:
     hidden: float = 0.0
     outputs: float = 0.0
     weights: float = 0.0
-    locked: bool = False
+    variational: bool = False
 
     def __post_init__(self) -> None:
         """Checks the rates."""
@@ -53,7 +53,7 @@ class LanguageModelDropout:
 
     def rates(self) -> dict[str, float]:
         """Returns each rate by its name."""
-        return {name: value for name, value in vars(self).items() if name != "locked"}
+        return {name: value for name, value in vars(self).items() if name != "variational"}
 
     @property
     def shares_noise(self) -> bool:
@@ -77,7 +77,7 @@ class LanguageModelOutput(NamedTuple):
     """
 
     logits: Float[Array, "batch time vocabulary"]
-    decisions: tuple[F.Decision, ...]
+    decisions: tuple[F.DecisionTrace, ...]
     states: Float[Array, "batch time hidden"]
     dropped_states: Float[Array, "batch time hidden"]
     observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
@@ -108,9 +108,7 @@ class LanguageModel(nnx.Module):
     Args:
         vocabulary_size: number of token ids.
         features: size of every layer's state, or one size for each layer.
-        skips: the time skip of each layer, bottom first.
-        transition: the transition of every layer, or one for each.
-        depth_skip: what each layer receives from further below; see `SkipStack`.
+        skip: the time skip of every layer, or one for each layer, bottom first.
         embedding: maps token ids to features, says how many (`.features`) and makes a table of all of them
             (`.table()`), as `CharEmbedding` does; by default a table of `embedding_features` (by default the
             first layer's size).
@@ -119,20 +117,19 @@ class LanguageModel(nnx.Module):
         copy: whether, and how, words of the recent past are copied by the choice of the last layer's skip,
             which then is one among K states; see `Copier`.
         dropout: see `LanguageModelDropout`; a number: `LanguageModelDropout.everywhere`.
-        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
-        weight_init: initializer of every weight and bias outside `cell_options`.
-        cell_options: options of `SkipCell` for all layers, or one mapping for each.
+        dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
+        weight_init: initializer of every weight and bias outside the recurrent layers.
         rngs: source of the initial parameters.
+        **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip`,
+            `bidirectional` and `dtype`.
     """
 
     def __init__(
         self,
         vocabulary_size: int,
         features: int | Sequence[int],
-        skips: Sequence[F.TimeSkip],
+        skip: F.TimeSkip | Sequence[F.TimeSkip],
         *,
-        transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
-        depth_skip: F.DepthSkip | None = None,
         embedding: nnx.Module | None = None,
         embedding_features: int | None = None,
         tied: bool = False,
@@ -140,10 +137,10 @@ class LanguageModel(nnx.Module):
         dropout: float | LanguageModelDropout = 0.0,
         dtype: Any = None,
         weight_init: Initializer,
-        cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
+        **rnn_options: Any,
     ):
-        depth = num_layers(skips)
+        depth = count_layers(rnn_options.get("num_layers"), skip=skip, features=features)
         if isinstance(features, int):
             features = (features,) * depth
         if not isinstance(dropout, LanguageModelDropout):
@@ -159,21 +156,18 @@ class LanguageModel(nnx.Module):
                 f"tied weights need an embedding of the last layer's size, {features[-1]}, "
                 f"got {embedding.features}"
             )
-        if cell_options is None or isinstance(cell_options, dict):
-            cell_options = [cell_options or {}] * depth
         self.dropout = dropout
         self.embedding = embedding
-        self.stack = SkipStack(
+        self.stack = SkipLSTM(
             embedding.features,
             features,
-            skips,
-            transition=transition,
-            depth_skip=depth_skip,
+            skip=skip,
             dropout=(dropout.inputs, *(dropout.hidden,) * (depth - 1), dropout.outputs),
-            locked=dropout.locked,
+            variational=dropout.variational,
+            weight_dropout=dropout.weights,
             dtype=dtype,
-            cell_options=[{"weight_dropout": dropout.weights, **options} for options in cell_options],
             rngs=rngs,
+            **rnn_options,
         )
         self.copier = nnx.data(None)
         if copy != "none":
@@ -204,10 +198,8 @@ class LanguageModel(nnx.Module):
         model.embedding = nnx.Embed(*table.shape, embedding_init=lambda *_: table, rngs=nnx.Rngs(0))
         return model
 
-    def initialize_carry(
-        self, batch_size: int, rngs: nnx.Rngs | nnx.RngStream | Array | None = None
-    ) -> tuple[F.SkipCarry, ...] | CopyCarry:
-        """Returns each layer's initial carry for a batch of streams; see `SkipStack`."""
+    def initialize_carry(self, batch_size: int, rngs: Rngs = None) -> tuple[F.SkipCarry, ...] | CopyCarry:
+        """Returns each layer's initial carry for a batch of streams; see `SkipLayers`."""
         layers = self.stack.initialize_carry(batch_size, rngs)
         return layers if self.copier is None else CopyCarry(layers, no_words(batch_size, self._max_skip))
 
@@ -226,7 +218,7 @@ class LanguageModel(nnx.Module):
     @property
     def _max_skip(self) -> int:
         """K of the skip that chooses what is copied."""
-        return self.stack.layers[-1].cell.skip.max_skip
+        return self.stack.cells[-1].skip.max_skip
 
     def __call__(
         self,
@@ -235,7 +227,7 @@ class LanguageModel(nnx.Module):
         initial_carry: tuple[F.SkipCarry, ...] | CopyCarry | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         policy: F.Policy | None = None,
-        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        rngs: Rngs = None,
         shared_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
         return_carry: bool = False,
@@ -259,16 +251,16 @@ class LanguageModel(nnx.Module):
         if self.dropout.shares_noise and not deterministic:
             if shared_key is None:
                 rngs = require_key(rngs, "this model")
-                shared_key = shared_noise_key(rngs)
+                shared_key = F.shared_key(rngs)
             words_key, weight_key = jax.random.split(shared_key)
         layers, earlier = initial_carry, None
         if self.copier is not None:
             if initial_carry is None:
-                carry_key = jax.random.key(0)
-                if rngs is not None or self.stack.samples(policy, actions, deterministic):
-                    carry_key, rngs = split_each(require_key(rngs, "this model"), 2)
-                initial_carry = self.initialize_carry(len(tokens), carry_key)
+                initial_carry = self.initialize_carry(len(tokens))
             layers, earlier = initial_carry
+        arguments = dict(initial_carry=layers, actions=actions, weight_key=weight_key)
+        if not self.stack.needs_key(policy, **arguments, deterministic=deterministic):
+            rngs = None  # choices continue with the keys of the carry
         carry, outputs = self.stack(
             self._embed(tokens, words_key),
             initial_carry=layers,
@@ -284,8 +276,8 @@ class LanguageModel(nnx.Module):
         )
         if self.copier is not None:
             words, earlier = F.followers(tokens, earlier)
-            cell = self.stack.layers[-1].cell
-            policy = cell._policy(policy=policy, deterministic=deterministic)
+            cell = self.stack.cells[-1]
+            policy = policy_or_default(policy, deterministic)
             choices = self.copier(cell, layers[-1], outputs.observations[-1], outputs.h, words, policy)
             copies = choices
             # In training words that are chosen are held against the word to come all at once.

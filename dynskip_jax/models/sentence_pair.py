@@ -12,9 +12,9 @@ from dynskip_jax import functional as F
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.classifier import ClassifierOutput
-from dynskip_jax.nn.cells import require_key
+from dynskip_jax.nn.calls import Rngs, require_key
+from dynskip_jax.nn.layers import SkipLSTM, count_layers
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.stack import SkipStack, num_layers
 
 
 class SentencePairModel(nnx.Module):
@@ -28,17 +28,14 @@ class SentencePairModel(nnx.Module):
         embedding: maps token ids to features and says how many (`.features`), as `nnx.Embed` does.
         hidden_features: size of every layer's state.
         num_ratings: number of classes.
-        skips: the time skip of each layer, bottom first.
+        skip: the time skip of every layer, or one for each layer, bottom first.
         similarity_features: size of hₛ; the paper's is 50.
-        transition: the transition of every layer, or one for each.
-        depth_skip: what each layer receives from further below; see `SkipStack`.
-        bidirectional: whether there are two directions.
         pooling: which vector of a sentence's states h₁ and h₂ are; see `functional.pool_states`.
         dropout: rate on every layer's input and on h₁ and h₂, or one rate for each of these places.
-        locked: drop the same features of a layer's input at all steps of a row.
-        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
-        cell_options: options of `SkipCell` for all layers, or one mapping for each.
+        dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
         rngs: source of the initial parameters.
+        **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip`,
+            `bidirectional` and `dtype`.
     """
 
     def __init__(
@@ -46,37 +43,29 @@ class SentencePairModel(nnx.Module):
         embedding: nnx.Module,
         hidden_features: int,
         num_ratings: int,
-        skips: Sequence[F.TimeSkip],
+        skip: F.TimeSkip | Sequence[F.TimeSkip],
         *,
         similarity_features: int = 50,
-        transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
-        depth_skip: F.DepthSkip | None = None,
-        bidirectional: bool = False,
         pooling: Pooling = "last",
         dropout: float | Sequence[float] = 0.0,
-        locked: bool = False,
         dtype: Any = None,
-        cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
+        **rnn_options: Any,
     ):
         if isinstance(dropout, int | float):
-            dropout = (dropout,) * (num_layers(skips) + 1)
+            dropout = (dropout,) * (count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
         self.embedding = embedding
         self.pooling = pooling
-        self.backward = hidden_features if bidirectional else 0
+        self.backward = hidden_features if rnn_options.get("bidirectional") else 0
         self.dropout = dropout[-1]
-        self.stack = SkipStack(
+        self.stack = SkipLSTM(
             embedding.features,
             hidden_features,
-            skips,
-            transition=transition,
-            depth_skip=depth_skip,
-            bidirectional=bidirectional,
+            skip=skip,
             dropout=(*dropout[:-1], 0.0),
-            locked=locked,
             dtype=dtype,
-            cell_options=cell_options,
             rngs=rngs,
+            **rnn_options,
         )
         features = hidden_features + self.backward
         self.product = Linear(features, similarity_features, dtype=dtype, rngs=rngs)
@@ -91,7 +80,7 @@ class SentencePairModel(nnx.Module):
         seq_lengths: Int[Array, " batch"] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         policy: F.Policy | None = None,
-        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        rngs: Rngs = None,
         weight_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
     ) -> ClassifierOutput:

@@ -1,7 +1,7 @@
 """A tagger: words and their characters, stacked recurrent layers in both directions, a CRF or a softmax."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +9,35 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
-from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
-from dynskip_jax.data.tagger_vocabulary import CAPITALS, TokenIds
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import example_keys, split_each
-from dynskip_jax.nn.cells import Initializer, require_key
+from dynskip_jax.nn.calls import Rngs, require_key
+from dynskip_jax.nn.cells import Initializer
 from dynskip_jax.nn.char_features import CharFeatures, by_size
+from dynskip_jax.nn.layers import SkipLSTM
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.nn.stack import SkipStack
 from dynskip_jax.nn.weights import Weights
 
 _UNKNOWN_WORD = 0
+Allowed = tuple[Any, Any, Any]
 _lecun_normal = nnx.initializers.lecun_normal()
+
+
+@runtime_checkable
+class Tokens(Protocol):
+    """Ids of a batch of words, such as `data.tagger_vocabulary.TokenIds`.
+
+    Attributes:
+        words: ids of the words, (batch, time).
+        characters: ids of their characters, (batch, time, length).
+        capitals: their capitalisation, (batch, time).
+        columns: ids of what stands beside them, (batch, time, columns).
+    """
+
+    words: Any
+    characters: Any
+    capitals: Any
+    columns: Any
 
 
 class TaggerOutput(NamedTuple):
@@ -29,13 +46,13 @@ class TaggerOutput(NamedTuple):
     Attributes:
         emissions: the score of each tag at each step, (batch, time, tags): of a softmax its logits.
         crf: the scores of transitions, first and last tags, constrained; None with a softmax.
-        decisions: one trace for each layer and direction, as `SkipStack` returns them.
+        decisions: one trace for each layer and direction, as `SkipLayers` returns them.
         observations: for each layer and direction the x(t) and the h(t-1) of s(t) in Eq. 1.
     """
 
     emissions: Float[Array, "batch time tags"]
     crf: F.CRFParams | None
-    decisions: tuple[F.Decision, ...]
+    decisions: tuple[F.DecisionTrace, ...]
     observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
 
 
@@ -48,28 +65,29 @@ class Tagger(nnx.Module):
 
     Args:
         num_words: ids of words; 0 is the unknown one.
-        tags: the tag of each index.
+        num_tags: number of tags.
         features: size of every layer's state, in each direction.
-        skips: the time skip of each layer, bottom first.
-        transition: the transition of every layer, or one for each.
-        depth_skip: what each layer receives from further below; see `SkipStack`.
+        skip: the time skip of every layer, or one for each layer, bottom first.
         bidirectional: whether there are two directions.
         word_features: d, size of a word's embedding.
         word_init: its initializer, such as one that returns pretrained vectors; by default U(±√(3/d)).
         characters: modules that make features of words from their characters, see `nn.char_features`.
-        capital_features: size of the embedding of a word's capitalisation; 0 for none.
+        num_capitals: number of kinds of capitalisation.
+        capital_features: size of their embedding; 0 for none.
         column_sizes: of each other column the number of its ids; 0 is the unknown one.
         column_features: size of their embeddings.
         window: how many words stand side by side, each with a logistic gate; 1 for the word alone.
         output: `crf`, or `softmax` for each step by itself.
-        scheme: that of the tags, whose rules no predicted sequence of a CRF breaks; None: any may follow any.
-        dropout: rate on each layer's input and before the emissions, or one for each place; see `SkipStack`.
+        allowed: masks of the tags that may follow each other, come first and come last, which no predicted
+            sequence of a CRF breaks; None allows all. `data.tag_schemes.allowed_transitions` makes them.
+        dropout: rate on each layer's input and before the emissions, or one for each place; see `SkipLayers`.
         unknown_rate: how often a rare word is read as the unknown one in training, so that this has a use
             (Lample et al. 2016).
         num_frequent: words from this id on are rare ones.
-        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
-        cell_options: options of `SkipCell` for all layers, or one mapping for each.
+        dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
         rngs: source of the initial parameters.
+        **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`,
+            `depth_skip` and `forget_bias`.
 
     Attributes:
         stack: the recurrent layers.
@@ -78,28 +96,27 @@ class Tagger(nnx.Module):
     def __init__(
         self,
         num_words: int,
-        tags: Sequence[str],
+        num_tags: int,
         features: int,
-        skips: Sequence[F.TimeSkip],
+        skip: F.TimeSkip | Sequence[F.TimeSkip],
         *,
-        transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
-        depth_skip: F.DepthSkip | None = None,
         bidirectional: bool = True,
         word_features: int = 100,
         word_init: Initializer | None = None,
         characters: Sequence[CharFeatures] = (),
+        num_capitals: int = 0,
         capital_features: int = 0,
         column_sizes: Sequence[int] = (),
         column_features: int = 20,
         window: int = 1,
         output: Literal["crf", "softmax"] = "crf",
-        scheme: Scheme | None = None,
+        allowed: Allowed | None = None,
         dropout: float | Sequence[float] = 0.0,
         unknown_rate: float = 0.0,
         num_frequent: int = 0,
         dtype: Any = None,
-        cell_options: dict[str, Any] | Sequence[dict[str, Any]] | None = None,
         rngs: nnx.Rngs,
+        **rnn_options: Any,
     ):
         if window < 1 or window % 2 == 0:
             raise UserError(f"a window has a word in its middle: its size is odd, not {window}")
@@ -107,7 +124,8 @@ class Tagger(nnx.Module):
             raise UserError(f"unknown output {output!r}: choose crf or softmax")
         if not 0.0 <= unknown_rate < 1.0:
             raise UserError(f"unknown_rate lies in [0, 1), got {unknown_rate}")
-        self.tags, self.scheme, self.is_crf = tuple(tags), scheme, output == "crf"
+        self.num_tags, self.is_crf = num_tags, output == "crf"
+        self.allowed = None if allowed is None else F.CRFMasks.of(*allowed)
         self.unknown_rate, self.num_frequent, self.dtype = unknown_rate, num_frequent, dtype
         self.words = nnx.Embed(
             num_words, word_features, embedding_init=word_init or by_size(word_features), rngs=rngs
@@ -116,7 +134,7 @@ class Tagger(nnx.Module):
         self.capitals = nnx.data(None)
         if capital_features:
             self.capitals = nnx.Embed(
-                len(CAPITALS), capital_features, embedding_init=by_size(capital_features), rngs=rngs
+                num_capitals, capital_features, embedding_init=by_size(capital_features), rngs=rngs
             )
         self.columns = nnx.List(
             [
@@ -130,33 +148,30 @@ class Tagger(nnx.Module):
             self.gates = Weights(F.WindowGates(w, jnp.zeros(window)))
         size = window * word_features + sum(module.features for module in characters) + capital_features
         size += len(column_sizes) * column_features
-        self.stack = SkipStack(
+        self.stack = SkipLSTM(
             size,
             features,
-            skips,
-            transition=transition,
-            depth_skip=depth_skip,
+            skip=skip,
             bidirectional=bidirectional,
             dropout=dropout,
             dtype=dtype,
-            cell_options=cell_options,
             rngs=rngs,
+            **rnn_options,
         )
-        self.emissions = Linear(features * self.stack.num_directions, len(self.tags), dtype=dtype, rngs=rngs)
+        self.emissions = Linear(features * self.stack.num_directions, num_tags, dtype=dtype, rngs=rngs)
         self.crf = nnx.data(None)
         if self.is_crf:
-            count = len(self.tags)
-            zeros = F.CRFParams(jnp.zeros((count, count)), jnp.zeros(count), jnp.zeros(count))
+            zeros = F.CRFParams(jnp.zeros((num_tags, num_tags)), jnp.zeros(num_tags), jnp.zeros(num_tags))
             self.crf = Weights(zeros)
 
     def __call__(
         self,
-        tokens: TokenIds,
+        tokens: Tokens,
         *,
         seq_lengths: Int[Array, " batch"] | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
         policy: F.Policy | None = None,
-        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        rngs: Rngs = None,
         deterministic: bool | None = None,
     ) -> TaggerOutput:
         """Reads a batch of sentences.
@@ -207,9 +222,7 @@ class Tagger(nnx.Module):
         if self.crf is None:
             return None
         params = self.crf.read()
-        if self.scheme is None:
-            return params
-        return F.crf_constrain(params, *allowed_transitions(self.tags, self.scheme))
+        return params if self.allowed is None else F.crf_constrain(params, *self.allowed.arrays())
 
     def _forget_rare(self, words: Int[Array, "batch time"], keys: Array) -> Int[Array, "batch time"]:
         """Rare words, some of them unknown; each row draws with its own key."""

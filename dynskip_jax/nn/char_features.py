@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.char_cnn import CharFilters, char_cnn
-from dynskip_jax.nn.cells import SkipCell, require_key
+from dynskip_jax.nn.calls import require_key
 from dynskip_jax.nn.initializers import uniform
-from dynskip_jax.nn.layers import SkipLayer
+from dynskip_jax.nn.layers import SkipLSTM
 from dynskip_jax.nn.modes import HasModes
 
 _glorot = nnx.initializers.glorot_uniform()
@@ -159,12 +159,7 @@ class CharLSTM(CharFeatures):
         if features < 2 or features % 2:
             raise UserError(f"the two directions have as many features each: {features} is no even number")
         self.features = features
-
-        def layer(reverse: bool) -> SkipLayer:
-            cell = SkipCell(char_features, features // 2, F.Previous(), dtype=dtype, rngs=rngs)
-            return SkipLayer(cell, reverse=reverse)
-
-        self.forward, self.backward = layer(False), layer(True)
+        self.rnn = SkipLSTM(char_features, features // 2, bidirectional=True, dtype=dtype, rngs=rngs)
 
     def __call__(
         self,
@@ -174,9 +169,7 @@ class CharLSTM(CharFeatures):
     ) -> Float[Array, "batch time features"]:
         """Returns the features of each word; see `CharCNN`."""
         x, lengths = self._embed(characters, rngs, deterministic)
-        carries = [
-            layer(x, seq_lengths=lengths, return_carry=True)[0] for layer in (self.forward, self.backward)
-        ]
+        carries, _ = self.rnn(x, seq_lengths=lengths, return_carry=True)
         return jnp.concatenate([carry.state.h for carry in carries], axis=-1)
 
 

@@ -16,8 +16,7 @@ from jaxtyping import Array
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn.cells import SkipCell
-from dynskip_jax.nn.layers import SkipLayer
-from dynskip_jax.nn.stack import SkipStack
+from dynskip_jax.nn.layers import SkipLayers, SkipLSTM
 
 ArrayLike = Any
 _zeros = nnx.initializers.zeros_init()
@@ -35,10 +34,10 @@ def from_torch(
     skip: F.TimeSkip = F.Previous(),  # noqa: B008 (immutable)
     rngs: nnx.Rngs | None = None,
     **cell_options: Any,
-) -> SkipStack:
-    """Makes a stack of the weights of a `torch.nn.LSTM` or `torch.nn.GRU`, of all its layers and directions.
+) -> SkipLSTM:
+    """Return layers with the weights of a `torch.nn.LSTM` or `torch.nn.GRU`, in all layers and directions.
 
-    The stack is batch-first, whatever `batch_first` was.
+    The layers are batch-first, whatever `batch_first` was.
 
     Args:
         state_dict: `module.state_dict()`, its tensors as arrays (`{k: v.numpy() for k, v in …}`).
@@ -55,8 +54,8 @@ def from_torch(
         >>> rng = np.random.default_rng(0)
         >>> state = {"weight_ih_l0": rng.normal(size=(32, 3)), "weight_hh_l0": rng.normal(size=(32, 8)),
         ...          "bias_ih_l0": np.zeros(32), "bias_hh_l0": np.zeros(32)}
-        >>> stack = from_torch(state)
-        >>> stack(jnp.ones((2, 5, 3))).h.shape
+        >>> rnn = from_torch(state)
+        >>> rnn(jnp.ones((2, 5, 3))).h.shape
         (2, 5, 8)
     """
     arrays = {name: np.asarray(value) for name, value in state_dict.items()}
@@ -80,46 +79,45 @@ def from_torch(
     if not kind:
         raise UserError(f"weight_hh_l0 has {rows // hidden} gates: an LSTM has 4 and a GRU 3")
     _needs_rngs(skip, rngs)
-    stack = SkipStack(
+    layers = SkipLSTM(
         arrays["weight_ih_l0"].shape[1],
         hidden,
-        [skip] * depth,
+        num_layers=depth,
+        skip=skip,
         transition=_transition(kind),
         bidirectional=bidirectional,
-        cell_options=_quick(cell_options),
         rngs=rngs or nnx.Rngs(0),
+        **_quick(cell_options),
     )
     zero = np.zeros(rows, arrays["weight_hh_l0"].dtype)
-    for layer, place in zip(stack.layers, places, strict=True):
+    for cell, place in zip(layers.cells, places, strict=True):
         _fill(
-            layer.cell,
+            cell,
             kind,
             _named(_TORCH[kind], arrays[f"weight_ih_{place}"].T),
             _named(_TORCH[kind], arrays[f"weight_hh_{place}"].T),
             _named(_TORCH[kind], arrays.get(f"bias_ih_{place}", zero)),
             _named(_TORCH[kind], arrays.get(f"bias_hh_{place}", zero)),
         )
-    return stack
+    return layers
 
 
-def to_torch(module: SkipStack | SkipLayer | SkipCell, *, bias: bool = True) -> dict[str, np.ndarray]:
+def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, np.ndarray]:
     """Return the weights as the state dict of a `torch.nn.LSTM` or `torch.nn.GRU` of the same shape.
 
-    `module.load_state_dict({k: torch.from_numpy(v) for k, v in to_torch(stack).items()})`. Of skips and
+    `module.load_state_dict({k: torch.from_numpy(v) for k, v in to_torch(rnn).items()})`. Of skips and
     agents it has nothing. The biases that torch has twice are in `bias_ih`, but for that which a GRU resets.
 
     Args:
-        module: a stack, a layer or a cell with an LSTM or a GRU (reset after).
+        module: layers or a cell with an LSTM or a GRU (reset after).
         bias: False for a torch layer made with `bias=False`, whose state dict has no biases.
 
     Raises:
         UserError: torch has no such layer, or `bias` is False and a bias is not 0.
     """
     cells, ways = [module], 1
-    if isinstance(module, SkipStack):
-        cells, ways = [layer.cell for layer in module.layers], module.num_directions
-    elif isinstance(module, SkipLayer):
-        cells = [module.cell]
+    if isinstance(module, SkipLayers):
+        cells, ways = module.cells, module.num_directions
     state = {}
     for i, cell in enumerate(cells):
         kind, w_x, w_h, b, b_h = _gates(cell, "torch.nn")

@@ -1,208 +1,455 @@
-"""A recurrent layer that runs the whole unroll of a skip cell and returns the agent's decisions."""
+"""The front door: recurrent layers with skips, one or many, in one or both directions."""
 
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.nn.batching import BatchAxes
-from dynskip_jax.nn.cells import SkipCell, require_key, shared_key
+from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values
+from dynskip_jax.functional.keys import split_each
+from dynskip_jax.nn.calls import Rngs, as_key, check_inputs, policy_or_default, require_key
+from dynskip_jax.nn.cells import SkipCell
+from dynskip_jax.nn.modes import HasModes
+
+# What layers give their cells themselves, and the argument of `SkipLSTM` that decides it.
+_DECIDED_ELSEWHERE = {
+    "in_features": "in_features",
+    "hidden_features": "hidden_features",
+    "skip": "skip",
+    "transition": "transition",
+    "depth_skip": "depth_skip",
+    "below_features": "hidden_features",
+    "return_decision": None,
+    "rngs": "rngs",
+}
 
 
-def merge_directions(
-    forward: Float[Array, "batch time *features"], backward: Float[Array, "batch time *features"]
-) -> Array:
-    """A `merge_fn` for `nnx.Bidirectional` over two `SkipLayer`s that return their decisions.
+class SkipLayers(HasModes):
+    """Runs cells over sequences, layer upon layer, with dropout between them.
 
-    Flax's own concatenates the last axis of every array, which of a decision is time. Here features stand
-    beside each other, and of decisions the directions become the last axis, (batch, time, 2).
-    """
-    if forward.ndim < 3:
-        return jnp.stack([forward, backward], axis=-1)
-    return jnp.concatenate([forward, backward], axis=-1)
-
-
-class SkipLayer(nnx.Module):
-    """Runs a `SkipCell` over sequences, input projections outside the loop.
-
-    The arguments are those of `nnx.RNN`; in addition outputs past the end of a sequence are zeros, actions
-    can be replayed, and several sequences may share a row. `.eval()` makes choices greedy and drops nothing.
+    `SkipLSTM` makes the cells itself; use this class for cells of your own or from `nn.convert`.
 
     Args:
-        cell: the cell.
-        time_major: inputs and outputs are (time, *batch, ...) instead of (*batch, time, ...).
-        return_carry: return `(carry, outputs)` instead of `outputs`.
-        reverse: run from each sequence's own last step to its first.
-        keep_order: with `reverse`, return outputs in the order of the inputs.
-        return_decision: return `SkipOutput` (h and the decisions' trace) instead of h alone.
+        cells: bottom layer first; with two directions layer 1 forward, layer 1 backward, and so on.
+        bidirectional: whether each layer has a forward and a backward cell, whose outputs the next layer
+            reads side by side (Graves & Schmidhuber 2005).
+        reverse: read from each sequence's end, with one direction; outputs keep the order of the inputs.
+        dropout: rate on every layer's input and on the last layer's output (Zaremba et al. 2014), or one
+            rate for each of these places, bottom first.
+        variational: drop the same features at all steps of a sequence (Gal & Ghahramani 2016).
+        time_major: inputs and outputs are (time, *batch, ...) in place of (*batch, time, ...).
         implementation: `fused`, `reference` (the definition) or `cudnn`; see `functional.unroll`.
-        rngs: where calls without a key of their own take one: the `carry` stream of an `nnx.Rngs`, from which
-            each call then draws anew, or a stream. By default there is none: a call that draws brings a key.
-            Two layers that are given the same key draw the same; given the same `nnx.Rngs`, they do not.
+        scan_unroll: steps per iteration of the compiled loops over time.
+        call_rngs: where calls without `rngs=` take their keys, the `carry` stream of an `nnx.Rngs` or a
+            stream. By default a call that draws has to bring a key.
 
-    Example::
-
-        >>> import jax, jax.numpy as jnp
-        >>> from flax import nnx
-        >>> from dynskip_jax.nn import DynamicSkipLSTMCell
-        >>> layer = SkipLayer(DynamicSkipLSTMCell(3, 8, max_skip=5, rngs=nnx.Rngs(0)))
-        >>> outputs = layer(jnp.ones((2, 7, 3)), rngs=jax.random.key(1))
-        >>> outputs.h.shape, outputs.decision.action.shape
-        ((2, 7, 8), (2, 7))
+    Attributes:
+        cells: one `SkipCell` for each layer and direction.
+        deterministic: set by `.train()`, `.eval()` and `nnx.view`: greedy choices and no dropout when True.
     """
 
     def __init__(
         self,
-        cell: SkipCell,
+        cells: Sequence[SkipCell],
         *,
-        time_major: bool = False,
-        return_carry: bool = False,
+        bidirectional: bool = False,
         reverse: bool = False,
-        keep_order: bool = False,
-        return_decision: bool = True,
+        dropout: float | Sequence[float] = 0.0,
+        variational: bool = False,
+        time_major: bool = False,
         implementation: str = "fused",
-        rngs: nnx.Rngs | nnx.RngStream | None = None,
+        scan_unroll: int = 1,
+        call_rngs: nnx.Rngs | nnx.RngStream | None = None,
     ):
-        if not isinstance(cell, SkipCell):
-            raise UserError(
-                f"SkipLayer runs a SkipCell, got {type(cell).__name__}: nnx.RNN runs other cells, "
-                "and `nn.from_flax` makes a SkipCell of Flax's"
-            )
-        self.cell = cell
-        self.time_major = time_major
-        self.return_carry = return_carry
+        for cell in cells:
+            if not isinstance(cell, SkipCell):
+                raise UserError(
+                    f"SkipLayers runs SkipCells, got {type(cell).__name__}: nnx.RNN runs other cells, and "
+                    "nn.from_flax makes a SkipCell of Flax's"
+                )
+        self.num_directions = 2 if bidirectional else 1
+        if not cells or len(cells) % self.num_directions:
+            raise UserError(f"expected a cell for each layer and direction, at least one, got {len(cells)}")
+        if bidirectional and reverse:
+            raise UserError("reverse is for one direction: leave it out where bidirectional is True")
+        depth = len(cells) // self.num_directions
+        rates = (dropout,) * (depth + 1) if isinstance(dropout, int | float) else tuple(dropout)
+        if len(rates) != depth + 1:
+            raise UserError(f"{depth} layers have {depth + 1} places for dropout, got {len(rates)} rates")
+        self.cells = nnx.List(list(cells))
         self.reverse = reverse
-        self.keep_order = keep_order
-        self.return_decision = return_decision
+        self.dropout = rates
+        self.variational = variational
+        self.time_major = time_major
         self.implementation = implementation
-        self.rngs = nnx.data(rngs.carry.fork() if isinstance(rngs, nnx.Rngs) else rngs)
+        self.scan_unroll = scan_unroll
+        self.call_rngs = nnx.data(call_rngs.carry.fork() if isinstance(call_rngs, nnx.Rngs) else call_rngs)
+        self.deterministic = False
+
+    @property
+    def skips(self) -> tuple[F.TimeSkip, ...]:
+        """The time skip of each layer and direction."""
+        return tuple(cell.skip for cell in self.cells)
+
+    @property
+    def reads_reverse(self) -> tuple[bool, ...]:
+        """Whether each layer and direction reads from the end."""
+        if self.num_directions == 1:
+            return (self.reverse,) * len(self.cells)
+        return (False, True) * (len(self.cells) // 2)
+
+    @property
+    def spec(self) -> F.LayersSpec:
+        """What is static about the layers."""
+        specs = (
+            dataclasses.replace(cell.spec, reverse=back)
+            for cell, back in zip(self.cells, self.reads_reverse, strict=True)
+        )
+        return F.LayersSpec(
+            tuple(specs),
+            self.num_directions,
+            self.dropout,
+            self.variational,
+            self.time_major,
+            self.implementation,
+            self.scan_unroll,
+        )
+
+    def initialize_carry(
+        self, batch_size: int | tuple[int, ...], rngs: Rngs = None
+    ) -> tuple[F.SkipCarry, ...]:
+        """Return the initial carry of each layer and direction.
+
+        Args:
+            batch_size: number of sequences, or sizes of several batch axes.
+            rngs: a PRNG key, one for each sequence, an `nnx.Rngs` or a stream. Without it the carries have
+                no keys, and a later call that draws needs its own `rngs=`.
+        """
+        batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
+        key = as_key(rngs)
+        keys = (None,) * len(self.cells) if key is None else split_each(key, len(self.cells))
+        return tuple(
+            F.initial_carry(
+                None if each is None else split_each(each, 3)[0], cell.recurrence, cell.initial_state(batch)
+            )
+            for cell, each in zip(self.cells, keys, strict=True)
+        )
+
+    def restart_carry(self, carry: tuple[F.SkipCarry, ...]) -> tuple[F.SkipCarry, ...]:
+        """Return each layer's carry with its newest state kept and the initial one in place of the others."""
+        return tuple(cell.restart_carry(each) for cell, each in zip(self.cells, carry, strict=True))
 
     def __call__(
         self,
         inputs: Float[Array, "..."],
         *,
-        initial_carry: F.SkipCarry | None = None,
+        initial_carry: tuple[F.SkipCarry, ...] | None = None,
         seq_lengths: Int[Array, "*batch"] | None = None,
         segment_ids: Int[Array, "..."] | None = None,
-        below: Float[Array, "..."] | None = None,
-        actions: Int[Array, "..."] | None = None,
+        actions: Sequence[Int[Array, "..."] | None] | None = None,
         policy: F.Policy | None = None,
-        rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
+        rngs: Rngs = None,
         weight_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
-        return_carry: bool | None = None,
-        return_cell_state: bool = False,
-        time_major: bool | None = None,
-        reverse: bool | None = None,
-        keep_order: bool | None = None,
-        implementation: str | None = None,
+        return_carry: bool = False,
     ) -> Any:
-        """Runs the layer.
+        """Run the layers.
 
         Args:
             inputs: (*batch, time, in), or (time, *batch, in) with `time_major`; with one batch axis, none or
                 several.
-            initial_carry: where to start; by default the cell's initial carry. Its keys are what choices are
-                drawn with, and its mask that of recurrent dropout. Where dropout needs one and it has none, a
-                call draws its own. The carry that is returned has the mask of this one, or none.
+            initial_carry: one carry for each layer and direction; the initial state by default. Choices
+                continue with its keys where it has some.
             seq_lengths: true lengths, (*batch,).
-            segment_ids: of several sequences packed in one row, laid out as the inputs: where the number
-                changes the next sequence begins, from the initial state; see `functional.unroll`.
-            below: what the cell's skip over depth brings, laid out as the inputs.
-            actions: k in 1..K to be replayed, laid out as the inputs.
-            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
-            rngs: a PRNG key, one for each example, an `nnx.Rngs` or a stream, for the initial carry's keys
-                and its recurrent-dropout mask, and for dropped weights.
-            weight_key: one PRNG key for the cell's `weight_dropout`, in place of one made of `rngs`.
-            deterministic: overrides what `.train()` and `.eval()` say.
-            return_carry: overrides the layer's own setting, as do the next but one and those that follow.
-            return_cell_state: put the internal states into the output (`SkipOutput.cell_state`).
-            time_major: see the class.
-            reverse: see the class.
-            keep_order: see the class.
-            implementation: see the class.
+            segment_ids: numbers of the sequences packed in each row, laid out as the inputs without features:
+                where the number changes, the next sequence begins from the initial state.
+            actions: for each layer and direction the actions to be replayed, laid out as `segment_ids`, or
+                None.
+            policy: how choices are made; by default greedy in evaluation, and sampled in training. λ and
+                masks apply to layers with an agent; a tuple of masks has one for each layer and direction.
+            rngs: for everything else that is drawn: a PRNG key, one for each sequence, an `nnx.Rngs` or a
+                stream.
+            weight_key: one PRNG key for the cells' `weight_dropout`, in place of one made of `rngs`.
+            deterministic: overrides the mode set by `.train()` and `.eval()`.
+            return_carry: return `(carry, output)` in place of the output.
 
         Returns:
-            `SkipOutput` (or h alone), preceded by the carry of each sequence's last step if asked for.
+            `functional.LayersOutput`, preceded by the last carry of each layer and direction if asked for.
 
         Raises:
             UserError: an argument does not fit, or something is drawn without a key.
         """
-        cell = self.cell
-        deterministic = cell.deterministic if deterministic is None else deterministic
-        policy = cell._policy(policy=policy, deterministic=deterministic)
-        time_major = self.time_major if time_major is None else time_major
-        cell._check_inputs(inputs, "(time, *batch, in)" if time_major else "(*batch, time, in)", 2)
-        rank = inputs.ndim - 2
-        per_step = inputs, below, actions, segment_ids
-        if time_major:
-            per_step = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, rank), per_step)
-        axes = BatchAxes(per_step[0].shape[:rank])
-        carry, weight_key = self._noise(
-            axes.shape,
-            initial_carry,
-            self.rngs if rngs is None else rngs,
-            weight_key,
-            policy,
-            deterministic,
-            replayed=actions is not None,
+        deterministic = self.deterministic if deterministic is None else deterministic
+        spec = self.spec
+        policies = _policies(policy_or_default(policy, deterministic), self.skips)
+        layout = "(time, *batch, in)" if self.time_major else "(*batch, time, in)"
+        check_inputs(inputs, self.cells[0].in_features, layout, 2)
+        self._check_per_layer(initial_carry=initial_carry, actions=actions)
+        actions = (None,) * len(self.cells) if actions is None else tuple(actions)
+        self._check_values(inputs, initial_carry, seq_lengths, segment_ids, actions, policies)
+        key = None
+        arguments = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
+        if self.needs_key(policy, **arguments, deterministic=deterministic):
+            key = require_key(self.call_rngs if rngs is None else rngs, "this layer")
+        elif rngs is not None and self._samples(policies, actions, deterministic):
+            raise UserError(
+                "rngs= has no effect: choices continue with the keys of initial_carry, and nothing else is "
+                "drawn. Leave it out, or drop the keys: carry._replace(key=None)"
+            )
+        carry, output = F.run_layers(
+            spec,
+            tuple(cell.raw_params() for cell in self.cells),
+            tuple(cell.learned_state() for cell in self.cells),
+            F.LayersCall(inputs, initial_carry, seq_lengths, segment_ids, actions, policies, key, weight_key),
+            deterministic=deterministic,
         )
-        inputs, below, actions, segment_ids = axes.merged(per_step)
-        policy = axes.merged_policy(policy)
-        carry, seq_lengths = axes.merged((carry, seq_lengths))
-        carry, outputs = F.unroll(
-            cell.params(weight_key),
-            carry,
-            inputs,
-            cell.recurrence,
-            below=below,
-            seq_lengths=seq_lengths,
-            segment_ids=segment_ids,
-            initial=cell.initial_state(inputs.shape[:1]) if segment_ids is not None else None,
-            zoneout_mask=cell._zoneout_mask(carry=carry, steps=inputs.shape[1], deterministic=deterministic),
-            reverse=self.reverse if reverse is None else reverse,
-            keep_order=self.keep_order if keep_order is None else keep_order,
-            actions=actions,
-            policy=policy,
-            return_cell_state=return_cell_state,
-            implementation=implementation or self.implementation,
-        )
-        carry, outputs = axes.split((carry, outputs))
-        if initial_carry is not None:
-            # Out as it came in: a scan asks for it.
-            carry = carry._replace(recurrent_mask=initial_carry.recurrent_mask)
-        if time_major:
-            outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, rank, 0), outputs)
-        if not self.return_decision:
-            outputs = outputs.h
-        return_carry = self.return_carry if return_carry is None else return_carry
-        return (carry, outputs) if return_carry else outputs
+        return (carry, output) if return_carry else output
 
-    def _noise(
-        self, batch, initial_carry, rngs, weight_key, policy, deterministic, *, replayed
-    ) -> tuple[F.SkipCarry, Key[Array, ""] | None]:
-        """The carry to start from, and the key of dropped weights, drawn from `rngs` where needed."""
-        cell, key, carry = self.cell, None, initial_carry
-        if carry is None:
-            draws = cell._draws(policy=policy, replayed=replayed, deterministic=deterministic)
-        else:
-            F.check_carry(cell.recurrence, carry, batch, cell.hidden_features)
-            drops = cell.recurrent_dropout > 0.0 and not deterministic
-            draws = drops and carry.recurrent_mask is None
-        drops_weights = cell.weight_dropout > 0.0 and not deterministic
-        if draws or (drops_weights and weight_key is None):
-            key = require_key(rngs, "this layer")
-        if carry is None or draws:
-            new = cell._new_carry(batch, jax.random.key(0) if key is None else key, deterministic)
-            carry = new if carry is None else carry._replace(recurrent_mask=new.recurrent_mask)
-        elif deterministic:
-            carry = carry._replace(recurrent_mask=None)
-        if not drops_weights:
-            weight_key = None
-        elif weight_key is None:
-            weight_key = shared_key(key)
-        return carry, weight_key
+    def needs_key(
+        self,
+        policy: F.Policy | None = None,
+        *,
+        initial_carry: Sequence[F.SkipCarry] | None = None,
+        actions: Sequence[Any] | None = None,
+        weight_key: Key[Array, ""] | None = None,
+        deterministic: bool | None = None,
+    ) -> bool:
+        """Return whether a call with these arguments draws anything with `rngs=`.
+
+        The arguments are those of a call. Choices and zoneout draw with the keys of the carry where it has
+        some, dropout always with `rngs=`.
+        """
+        deterministic = self.deterministic if deterministic is None else deterministic
+        policies = _policies(policy_or_default(policy, deterministic), self.skips)
+        if not deterministic:
+            drops_h = any(cell.recurrent_dropout for cell in self.cells) and not _all_have(
+                "recurrent_mask", initial_carry
+            )
+            drops_weights = weight_key is None and any(cell.weight_dropout for cell in self.cells)
+            if any(self.dropout) or drops_h or drops_weights:
+                return True
+        return self._samples(policies, actions, deterministic) and not _all_have("key", initial_carry)
+
+    def _samples(
+        self, policies: Sequence[F.Policy], actions: Sequence[Any] | None, deterministic: bool
+    ) -> bool:
+        """Return whether choices or zoneout are drawn."""
+        actions = (None,) * len(self.cells) if actions is None else actions
+        return any(
+            cell.skip.draws(policy.mode, action is not None) or (any(cell.zoneout) and not deterministic)
+            for cell, policy, action in zip(self.cells, policies, actions, strict=True)
+        )
+
+    def _check_per_layer(self, **given: Any) -> None:
+        """Check that arguments have an entry for each layer and direction."""
+        for name, values in given.items():
+            if values is None:
+                continue
+            if not isinstance(values, tuple | list) or isinstance(values, F.SkipCarry):
+                raise UserError(f"{name} is a tuple, one for each layer and direction")
+            if len(values) != len(self.cells):
+                raise UserError(
+                    f"{len(self.cells)} layers and directions need as many of {name}, got {len(values)}"
+                )
+
+    def _check_values(
+        self,
+        inputs: Array,
+        carry: Sequence[F.SkipCarry] | None,
+        seq_lengths: Any,
+        segment_ids: Any,
+        actions: Sequence[Any],
+        policies: Sequence[F.Policy],
+    ) -> None:
+        """Check shapes, and values as far as they are known, before anything is compiled."""
+        lead = inputs.shape[:-1]
+        batch, time = (lead[1:], lead[0]) if self.time_major else (lead[:-1], lead[-1])
+        lengths = np.asarray(time)
+        if seq_lengths is not None:
+            check_whole_numbers("seq_lengths", seq_lengths, batch, "(batch,)")
+            lengths = known_values(seq_lengths)
+            if lengths is not None:
+                check_range("seq_lengths", lengths, 0, time)
+        steps = "(time, batch)" if self.time_major else "(batch, time)"
+        if segment_ids is not None:
+            check_whole_numbers("segment_ids", segment_ids, lead, steps)
+        for cell, action in zip(self.cells, actions, strict=True):
+            if action is None:
+                continue
+            check_whole_numbers("actions", action, lead, steps)
+            known = known_values(action)
+            if known is not None and lengths is not None:
+                known = np.moveaxis(known, 0, -1) if self.time_major else known
+                valid = np.broadcast_to(np.arange(time) < lengths[..., None], known.shape)
+                check_range("actions", known[valid], *cell.skip.action_range)
+        for cell, each in zip(self.cells, carry or (), strict=bool(carry)):
+            F.check_carry(cell.recurrence, each, batch, cell.hidden_features)
+        for cell, policy in zip(self.cells, policies, strict=True):
+            F.check_policy(policy, cell.skip.max_skip, batch)
+
+
+def _all_have(name: str, carry: Sequence[F.SkipCarry] | None) -> bool:
+    """Return whether a carry is given, and every layer's part of it has this field."""
+    return carry is not None and all(getattr(each, name) is not None for each in carry)
+
+
+def _policies(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Policy, ...]:
+    """Return the policy of each layer: λ and masks are for layers with an agent."""
+    masks = policy.mask if isinstance(policy.mask, tuple) else (policy.mask,) * len(skips)
+    if len(masks) != len(skips):
+        raise UserError(f"{len(skips)} layers and directions need as many masks, got {len(masks)}")
+    return tuple(
+        dataclasses.replace(policy, mask=mask) if skip.has_agent else policy.without_agent()
+        for mask, skip in zip(masks, skips, strict=True)
+    )
+
+
+def _with_options_of(cls: type) -> Callable[[Callable], Callable]:
+    """Return a decorator for an `__init__` that hands **options on to a class: its signature names them."""
+
+    def decorate(function: Callable) -> Callable:
+        signature, options = inspect.signature(function), inspect.signature(cls.__init__).parameters
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        more = [
+            p
+            for p in options.values()
+            if p.kind is p.KEYWORD_ONLY and p.name not in {*signature.parameters, *_DECIDED_ELSEWHERE}
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *more])
+        return function
+
+    return decorate
+
+
+class SkipLSTM(SkipLayers):
+    """Recurrent layers with skips over time and depth: plain or dynamic, one layer or many.
+
+    Args:
+        in_features: size of the input.
+        hidden_features: size of every layer's state, or one size for each layer.
+        num_layers: number of layers; by default as many as `skip` has entries, or 1.
+        skip: the skip over time of every layer, or one for each layer, bottom first; none by default, which
+            is the plain network.
+        transition: how a state and an input become the new state, such as `functional.GRU()`; one for all
+            layers, or one for each.
+        depth_skip: what each layer receives from further below, within its direction (Wu et al. 2016); it
+            starts at the first layer that has such a layer below it.
+        bidirectional: see `SkipLayers`.
+        reverse: see `SkipLayers`.
+        dropout: see `SkipLayers`.
+        variational: see `SkipLayers`.
+        time_major: see `SkipLayers`.
+        implementation: see `SkipLayers`.
+        scan_unroll: see `SkipLayers`.
+        call_rngs: see `SkipLayers`.
+        layer_options: options of `SkipCell` that differ between layers, one mapping for each layer.
+        rngs: source of the initial parameters.
+        **cell_options: options of `SkipCell` for all layers, such as `agent_features`, `forget_bias`,
+            `recurrent_dropout`, `zoneout`, `learnable_carry` and `dtype`.
+
+    Example::
+
+        >>> import jax, jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from dynskip_jax import functional as F
+        >>> rnn = SkipLSTM(3, 8, num_layers=2, skip=F.Dynamic(5), bidirectional=True, rngs=nnx.Rngs(0))
+        >>> out = rnn(jnp.ones((2, 7, 3)), rngs=jax.random.key(1))
+        >>> out.h.shape, len(out.decisions), out.decisions[0].action.shape
+        ((2, 7, 16), 4, (2, 7))
+    """
+
+    @_with_options_of(SkipCell)
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int | Sequence[int],
+        *,
+        num_layers: int | None = None,
+        skip: F.TimeSkip | Sequence[F.TimeSkip] = F.Previous(),  # noqa: B008 (immutable)
+        transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
+        depth_skip: F.DepthSkip | None = None,
+        bidirectional: bool = False,
+        reverse: bool = False,
+        dropout: float | Sequence[float] = 0.0,
+        variational: bool = False,
+        time_major: bool = False,
+        implementation: str = "fused",
+        scan_unroll: int = 1,
+        call_rngs: nnx.Rngs | nnx.RngStream | None = None,
+        layer_options: Sequence[Mapping[str, Any]] | None = None,
+        rngs: nnx.Rngs,
+        **cell_options: Any,
+    ):
+        depth = count_layers(num_layers, skip=skip, hidden_features=hidden_features)
+        sizes = _each("hidden_features", hidden_features, depth)
+        skips, transitions = _each("skip", skip, depth), _each("transition", transition, depth)
+        options = [
+            {**cell_options, **of_layer} for of_layer in _each("layer_options", layer_options or {}, depth)
+        ]
+        _check_options(options)
+        ways = 2 if bidirectional else 1
+        in_sizes = (in_features, *(size * ways for size in sizes[:-1]))
+        cells = []
+        for i in range(depth):
+            below = -1 if depth_skip is None else i - depth_skip.layers_below
+            if below >= 0:
+                options[i] |= {"depth_skip": depth_skip, "below_features": sizes[below]}
+            for _ in range(ways):
+                cell = SkipCell(
+                    in_sizes[i], sizes[i], skips[i], transition=transitions[i], rngs=rngs, **options[i]
+                )
+                cells.append(cell)
+        super().__init__(
+            cells,
+            bidirectional=bidirectional,
+            reverse=reverse,
+            dropout=dropout,
+            variational=variational,
+            time_major=time_major,
+            implementation=implementation,
+            scan_unroll=scan_unroll,
+            call_rngs=call_rngs,
+        )
+
+
+def count_layers(num_layers: int | None, **per_layer: Any) -> int:
+    """Return the number of layers, as given or as the lengths of per-layer arguments say.
+
+    Raises:
+        UserError: there is none, or the arguments disagree.
+    """
+    counts = {name: len(value) for name, value in per_layer.items() if isinstance(value, Sequence)}
+    if num_layers is not None:
+        counts["num_layers"] = num_layers
+    if min(counts.values(), default=1) < 1:
+        raise UserError("expected at least one layer: raise num_layers, or give a skip for each layer")
+    if len(set(counts.values())) > 1:
+        given = ", ".join(f"{name} for {count}" for name, count in counts.items())
+        raise UserError(f"arguments disagree about the number of layers: {given}")
+    return next(iter(counts.values()), 1)
+
+
+def _each(name: str, value: Any, count: int) -> tuple[Any, ...]:
+    """Return one value for each layer, repeating a single one."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * count
+    if len(values) != count:
+        raise UserError(f"expected one {name} or {count}, one for each layer, got {len(values)}")
+    return values
+
+
+def _check_options(options: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse options that cells do not have, or that the layers decide."""
+    known = {p.name for p in inspect.signature(SkipCell.__init__).parameters.values()} - {"self"}
+    for name in (name for of_layer in options for name in of_layer):
+        if name in _DECIDED_ELSEWHERE:
+            instead = _DECIDED_ELSEWHERE[name]
+            remedy = f"give it to SkipLSTM, as {instead}=" if instead else "the output of layers has it"
+            raise UserError(f"layer_options have no {name!r}: {remedy}")
+        if name not in known:
+            raise TypeError(f"SkipLSTM() got an unexpected keyword argument {name!r}")

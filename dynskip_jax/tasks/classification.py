@@ -38,7 +38,7 @@ class Classification(ExampleTask):
 
     def forward(self, model: nnx.Module, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
         """See `Task`."""
-        if any(layer.cell.weight_dropout for layer in model.stack.layers):
+        if any(cell.weight_dropout for cell in model.stack.cells):
             how["weight_key"] = shared_key
         output = self.call(model, batch, **how)
         penalty = 0.0

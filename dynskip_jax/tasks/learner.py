@@ -84,8 +84,9 @@ class Learner:
         abstract = nnx.eval_shape(lambda: self._model(jax.random.key(0)))
         self.graphdef = nnx.graphdef(abstract)
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
-        self.reverse: tuple[bool, ...] = abstract.stack.reverse
-        self.both_ways: tuple[bool, ...] = abstract.stack.both_ways
+        self.reverse: tuple[bool, ...] = abstract.stack.reads_reverse
+        spec = abstract.stack.spec
+        self.both_ways = tuple(map(spec.is_noncausal, range(len(spec.layers))))
         if hasattr(abstract, "critics"):
             del abstract.critics
         self._used_graphdef = nnx.graphdef(abstract)
@@ -108,7 +109,7 @@ class Learner:
         model = self.task.make_model(rngs)
         if self.objective.baseline == "learned":
             # Beside the model, not in it: of use in training alone.
-            model.critics = nnx.List([_critic(layer.cell, rngs) for layer in model.stack.layers])
+            model.critics = nnx.List([_critic(cell, rngs) for cell in model.stack.cells])
         return model
 
     def model(self, params: nnx.State) -> nnx.Module:

@@ -56,7 +56,7 @@ class CachedLanguageModelling(LanguageModelling):
 
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:
         """See `Task`; the caches are empty."""
-        features = model.stack.layers[-1].cell.hidden_features
+        features = model.stack.cells[-1].hidden_features
         return super().initial_carry(model, rows, key), F.empty_cache(rows, self.cache.size, features)
 
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:

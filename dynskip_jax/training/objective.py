@@ -190,7 +190,7 @@ class AgentObjective(AgentSettings):
         Raises:
             UserError: shapes do not fit each other.
         """
-        if isinstance(decisions, F.Decision):
+        if isinstance(decisions, F.Decision | F.DecisionTrace):
             decisions = (decisions,)
         if skips is None:
             self._check_no_cost(stage, decisions)
@@ -236,7 +236,7 @@ class AgentObjective(AgentSettings):
         if rewards is None:
             rewards = self.rewards(-nll, correct)
         for decision in decisions:
-            if not isinstance(decision, F.Decision):
+            if not isinstance(decision, F.Decision | F.DecisionTrace):
                 raise UserError(
                     "decisions are those of a layer, out.decision, or of a stack, out.decisions; got "
                     f"{type(decision).__name__}"

@@ -9,7 +9,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import distribution
-from dynskip_jax.nn import SkipStack
+from dynskip_jax.nn import SkipLSTM
 
 SKIPS = {
     "dynamic": F.Dynamic(4, mix=0.5),
@@ -32,7 +32,7 @@ def drawn(make):
 
 @pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name in ("masked", "content")))
 def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
-    stack = drawn(lambda: SkipStack(3, 5, [SKIPS[name]], bidirectional=True, rngs=nnx.Rngs(0)))
+    stack = drawn(lambda: SkipLSTM(3, 5, skip=SKIPS[name], bidirectional=True, rngs=nnx.Rngs(0)))
     policy = F.Policy("greedy", mask=jnp.array([True, True, False, True]))
     x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 9, 3)), jnp.float32)
 
@@ -40,9 +40,9 @@ def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
     def read(stack):
         output = stack(x, policy=policy, rngs=jax.random.key(2))
         found = []
-        for layer, reverse in enumerate(stack.reverse):
+        for layer, reverse in enumerate(stack.reads_reverse):
             observation = jax.tree.map(lambda leaf: leaf[0], output.observations[layer])
-            found.append(distribution(stack.layers[layer].cell, observation, policy, reverse=reverse))
+            found.append(distribution(stack.cells[layer], observation, policy, reverse=reverse))
         return found, output.decisions
 
     for found, decision in zip(*jax.device_get(read(stack)), strict=True):
@@ -55,6 +55,6 @@ def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
 
 
 def test_what_has_no_agent_has_none():
-    stack = drawn(lambda: SkipStack(3, 5, [F.Previous()], rngs=nnx.Rngs(0)))
+    stack = drawn(lambda: SkipLSTM(3, 5, rngs=nnx.Rngs(0)))
     observation = jnp.zeros((4, 3)), jnp.zeros((4, 5))
-    assert distribution(stack.layers[0].cell, observation) is None
+    assert distribution(stack.cells[0], observation) is None

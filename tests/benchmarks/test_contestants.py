@@ -12,7 +12,7 @@ from benchmarks import jax_layers
 from benchmarks.contestants import layers
 from benchmarks.shapes import Shape
 from dynskip_jax.functional import Attention, Dynamic
-from dynskip_jax.nn import SkipLayer
+from dynskip_jax.nn import SkipLayers
 
 SHAPE = Shape(time=6, batch=3, features=4, hidden=5, max_skip=3, mix=0.7)
 DYNAMIC = Dynamic(SHAPE.max_skip, SHAPE.mix)
@@ -104,7 +104,7 @@ def test_attention_is_compared_on_the_same_terms(entries):
     """With the loss of all, of a layer that attends: at its weights for h, and its gradient for x."""
     loss, of_x = run(entries["attention:k"])
     skip = Attention(SHAPE.max_skip, SHAPE.mix)
-    layer = SkipLayer(jax_layers.cell(SHAPE, skip))
+    layer = SkipLayers([jax_layers.cell(SHAPE, skip)])
     x = jax_layers.inputs(SHAPE)
     want, gradient = jax.value_and_grad(lambda x: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))(x)
     np.testing.assert_allclose(loss, want, rtol=1e-5)
@@ -122,9 +122,9 @@ def test_weight_gradient_is_complete(entries):
 @pytest.mark.slow
 def test_samples_differ_between_sequences_and_steps():
     """The carry that a contestant starts from makes the agent sample, not repeat itself."""
-    layer = SkipLayer(jax_layers.cell(SHAPE, DYNAMIC))
+    layer = SkipLayers([jax_layers.cell(SHAPE, DYNAMIC)])
     out = layer(jax_layers.inputs(SHAPE), initial_carry=jax_layers.start(layer, SHAPE))
-    assert len(np.unique(out.decision.action)) > 1
+    assert len(np.unique(out.decisions[0].action)) > 1
 
 
 @pytest.mark.slow
@@ -146,24 +146,24 @@ def test_the_loop_in_pytorch_is_our_layer(torch, actions, hoist, mix):
     from benchmarks.torch_layers import DynamicSkipLSTM
 
     skip = Dynamic(SHAPE.max_skip, mix)
-    layer = SkipLayer(jax_layers.cell(SHAPE, skip))
+    layer = SkipLayers([jax_layers.cell(SHAPE, skip)])
     x = jax_layers.inputs(SHAPE)
     theirs = DynamicSkipLSTM(SHAPE.features, SHAPE.hidden, SHAPE.max_skip, mix, 50, hoist=hoist)
-    theirs.load(layer.cell.params())
+    theirs.load(layer.cells[0].params())
     x_torch = torch.from_numpy(np.array(x)).transpose(0, 1)
     h, log_prob, k = theirs(x_torch, torch.from_numpy(actions.T.copy()))
-    out = layer(x, actions=jnp.asarray(actions))
+    out = layer(x, actions=[jnp.asarray(actions)])
     np.testing.assert_array_equal(k.T, actions)
     np.testing.assert_allclose(h.detach().transpose(0, 1), out.h, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(log_prob.detach().T, out.decision.log_prob, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(log_prob.detach().T, out.decisions[0].log_prob, rtol=1e-5, atol=1e-6)
 
     # Its own samples, replayed by our layer.
     torch.manual_seed(0)
     h, log_prob, k = theirs(x_torch)
-    out = layer(x, actions=jnp.asarray(k.T.numpy().astype(np.int32)))
+    out = layer(x, actions=[jnp.asarray(k.T.numpy().astype(np.int32))])
     assert set(k.unique().tolist()) == set(range(1, SHAPE.max_skip + 1))
     np.testing.assert_allclose(h.detach().transpose(0, 1), out.h, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(log_prob.detach().T, out.decision.log_prob, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(log_prob.detach().T, out.decisions[0].log_prob, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["torch loop, LSTMCell, dynamic:k", "torch loop, hoisted, dynamic:k"])

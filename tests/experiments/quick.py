@@ -43,11 +43,11 @@ class QuickSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class NoStack:
-    """Stands in for a `SkipStack` of one layer that never chooses."""
+    """Stands in for layers, one of them,  that never chooses."""
 
     skips: tuple = (F.Previous(),)
-    reverse: tuple = (False,)
-    both_ways: tuple = (False,)
+    reads_reverse: tuple = (False,)
+    spec: F.LayersSpec = F.LayersSpec((F.LayerSpec(F.Recurrence(), 1),))  # noqa: RUF009
 
 
 class Linear(nnx.Module):

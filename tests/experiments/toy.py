@@ -8,7 +8,7 @@ from flax import nnx
 
 from dynskip_jax.data import Examples, Vocabulary, length_buckets, pad_sequences
 from dynskip_jax.models import ClassifierOutput
-from dynskip_jax.nn import SkipStack
+from dynskip_jax.nn import SkipLSTM
 from dynskip_jax.settings import setting
 from dynskip_jax.tasks import ExampleTask, Forward
 from experiments.command_line import Command
@@ -42,7 +42,7 @@ class ToySettings(Settings):
 
 class Tagger(nnx.Module):
     def __init__(self, features, skip, cell_options, rngs):
-        self.stack = SkipStack(len(LETTERS), features, [skip], cell_options=cell_options, rngs=rngs)
+        self.stack = SkipLSTM(len(LETTERS), features, skip=skip, **cell_options, rngs=rngs)
         self.softmax = nnx.Linear(features, 2, rngs=rngs)
 
     def __call__(self, letters, **how):

@@ -60,7 +60,7 @@ def test_probabilities_sum_to_one_and_segments_go_on_where_the_last_one_stopped(
 def test_what_is_expected_is_the_agents_own_distribution(name):
     trained = model(SKIPS[name], "expected")
     output = compiled(trained)(TOKENS, rngs=jax.random.key(3))
-    cell = trained.stack.layers[-1].cell
+    cell = trained.stack.cells[-1]
     own = jax.jit(lambda observation: distribution(cell, observation))
     for row in range(BATCH):
         observation = jax.tree.map(lambda leaf, row=row: np.asarray(leaf)[row], output.observations[-1])
@@ -113,7 +113,7 @@ def test_a_gradient_reaches_the_agent_through_what_is_copied(name, copy):
         output = nnx.merge(graphdef, params)(tokens[:, :-1], policy=F.Policy("greedy"))
         return -output.log_likelihood(tokens[:, 1:]).sum()
 
-    gradient = jax.jit(jax.grad(loss))(params)["stack"]["layers"][1]["cell"]["agent"]
+    gradient = jax.jit(jax.grad(loss))(params)["stack"]["cells"][1]["agent"]
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient))
 
 

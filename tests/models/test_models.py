@@ -78,10 +78,10 @@ def test_language_model_reads_no_later_token():
 
 def without_inputs(language_model):
     """Every layer deaf to its input: what is left is bias and recurrence."""
-    for layer in language_model.stack.layers:
+    for cell in language_model.stack.cells:
         rng = np.random.default_rng(2)
         for name in ("w_x", "b", "w_h"):
-            weight = getattr(layer.cell.weights, name)
+            weight = getattr(cell.weights, name)
             numbers = rng.normal(size=weight.shape).astype(np.float32)
             weight[...] = jax.device_put(0 * numbers if name == "w_x" else numbers)
     return language_model
@@ -142,7 +142,7 @@ def test_language_models_initializers_reach_their_own_weights():
         "lstm",
         "dynamic:3",
         weight_init=constant(0.5),
-        cell_options=[
+        layer_options=[
             {
                 "kernel_init": constant(1.0),
                 "recurrent_kernel_init": constant(2.0),
@@ -151,7 +151,7 @@ def test_language_models_initializers_reach_their_own_weights():
             {"kernel_init": constant(4.0), "agent_kernel_init": constant(5.0), "forget_bias": 6.0},
         ],
     )
-    bottom, top = (layer.cell for layer in language_model.stack.layers)
+    bottom, top = language_model.stack.cells
     for param, value in (
         (language_model.embedding.embedding, 0.5),
         (language_model.softmax.kernel, 0.5),

@@ -11,13 +11,14 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
-from dynskip_jax.data.tag_schemes import first_problem
+from dynskip_jax.data.tag_schemes import allowed_transitions, first_problem
 from dynskip_jax.data.tagger_vocabulary import TokenIds
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import Tagger
 from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM
 
 TAGS = ("O", "B-X", "I-X", "E-X", "S-X", "B-Y", "I-Y", "E-Y", "S-Y")
+BIOES = allowed_transitions(TAGS, "BIOES")
 LENGTHS = np.array([7, 1, 4, 1])
 RNG = np.random.default_rng(0)
 TOKENS = TokenIds(
@@ -50,9 +51,9 @@ def constructed(*skips, characters=("cnn",), **options):
         "affixes": lambda: CharAffixes(9, char_features=2, count=2, rngs=rngs),
     }
     skips = [F.parse_time_skip(name) for name in skips or ("lstm",)]
-    options = dict(word_features=6, scheme="BIOES") | options
+    options = dict(word_features=6, allowed=BIOES) | options
     characters = [kinds[name]() for name in characters]
-    return Tagger(12, TAGS, 5, skips, characters=characters, **options, rngs=rngs)
+    return Tagger(12, len(TAGS), 5, skips, num_capitals=5, characters=characters, **options, rngs=rngs)
 
 
 def wider(tokens, time=3, length=2):
@@ -68,7 +69,7 @@ def wider(tokens, time=3, length=2):
 
 MODELS = {
     "everything": lambda: make("dynamic:3", **EVERYTHING),
-    "softmax": lambda: make("attention:3", output="softmax", scheme=None, characters=("lstm", "affixes")),
+    "softmax": lambda: make("attention:3", output="softmax", allowed=None, characters=("lstm", "affixes")),
     "deep": lambda: make(*["lstm"] * 3, transition=F.GRU(), depth_skip=F.GatedToOutput(), characters=()),
 }
 
@@ -165,7 +166,5 @@ def test_what_makes_no_sense_is_said():
         make(window=2)
     with pytest.raises(UserError, match=r"\[0, 1\)"):
         make(unknown_rate=1.0)
-    with pytest.raises(UserError, match="no tag of IOB1"):
-        make(scheme="IOB1").crf_params()
     with pytest.raises(UserError, match="rngs="):
         compiled(make())(TOKENS)

@@ -56,7 +56,7 @@ def test_cnn_by_hand(width):
 def test_lstm_reads_each_word_from_both_ends():
     module = MAKE["lstm"]()
     found = np.asarray(compiled(module)(padded()))
-    forth, back = (compiled(nnx.RNN(layer.cell)) for layer in (module.forward, module.backward))
+    forth, back = (compiled(nnx.RNN(cell)) for cell in module.rnn.cells)
     for row, words in zip(found, WORDS, strict=True):
         for features, word in zip(row, words, strict=True):
             if not word:

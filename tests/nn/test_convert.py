@@ -16,7 +16,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn import (
     SkipCell,
-    SkipLayer,
+    SkipLayers,
     convert,
     from_flax,
     from_keras,
@@ -155,7 +155,7 @@ def test_flaxs_cells_and_back(name):
     theirs = drawn(lambda: FLAX_CELLS[name](INPUT, HIDDEN, rngs=nnx.Rngs(3)))
     cell = from_flax(theirs)
     expected = compiled(nnx.RNN(theirs))(X)
-    np.testing.assert_allclose(compiled(SkipLayer(cell))(X).h, expected, atol=1e-6)
+    np.testing.assert_allclose(compiled(SkipLayers([cell]))(X).h, expected, atol=1e-6)
     kind = {"gru": nnx.GRUCell}.get(name, nnx.OptimizedLSTMCell)
     back = drawn(lambda: kind(INPUT, HIDDEN, rngs=nnx.Rngs(4)), seed=4)
     state = nnx.state(back, nnx.Param)
@@ -174,7 +174,7 @@ def test_linens_cells_and_back(name):
     cell = from_flax(params)
     apply = jax.jit(theirs.apply)
     expected = apply(variables, X)
-    np.testing.assert_allclose(compiled(SkipLayer(cell))(X).h, expected, atol=1e-6)
+    np.testing.assert_allclose(compiled(SkipLayers([cell]))(X).h, expected, atol=1e-6)
     back = {"params": {"cell": to_flax(cell, "linen")}}
     np.testing.assert_allclose(apply(back, X), expected, atol=1e-6)
 
@@ -184,7 +184,7 @@ def test_keras_lstm_and_back(bias):
     """Keras' columns are i, f, c, o."""
     kernel, recurrent, b = normal(1, INPUT, 4 * HIDDEN), normal(2, HIDDEN, 4 * HIDDEN), normal(3, 4 * HIDDEN)
     cell = from_keras([kernel, recurrent, b] if bias else [kernel, recurrent])
-    out = np.asarray(compiled(SkipLayer(cell))(X).h)
+    out = np.asarray(compiled(SkipLayers([cell]))(X).h)
     h = c = np.zeros((BATCH, HIDDEN))
     for t in range(TIME):
         h, c = lstm_step(X[:, t], h, c, kernel, recurrent, b if bias else 0)
@@ -200,7 +200,7 @@ def test_keras_gru_and_back(reset_after):
     kernel, recurrent = normal(1, INPUT, 3 * HIDDEN), normal(2, HIDDEN, 3 * HIDDEN)
     bias = normal(3, 2, 3 * HIDDEN) if reset_after else normal(3, 3 * HIDDEN)
     cell = from_keras([kernel, recurrent, bias])
-    out = np.asarray(compiled(SkipLayer(cell))(X).h)
+    out = np.asarray(compiled(SkipLayers([cell]))(X).h)
     uz, ur, un = np.split(recurrent, 3, axis=1)
     h = np.zeros((BATCH, HIDDEN))
     for t in range(TIME):
@@ -210,7 +210,7 @@ def test_keras_gru_and_back(reset_after):
         n = np.tanh(xn + r * (h @ un + bn)) if reset_after else np.tanh(xn + (r * h) @ un)
         h = z * h + (1 - z) * n
         np.testing.assert_allclose(out[:, t], h, atol=1e-6)
-    again = compiled(SkipLayer(from_keras(to_keras(cell))))(X).h
+    again = compiled(SkipLayers([from_keras(to_keras(cell))]))(X).h
     np.testing.assert_allclose(again, out, atol=1e-6)
 
 
@@ -246,7 +246,7 @@ def test_biases_are_left_out_where_the_other_library_has_none():
         assert set(back) == set(state)
         for name, array in state.items():
             np.testing.assert_array_equal(back[name], array)
-        assert len(to_keras(stack.layers[0].cell, bias=False)) == 2
+        assert len(to_keras(stack.cells[0], bias=False)) == 2
 
 
 @functools.cache
@@ -257,7 +257,7 @@ def refusals():
         return drawn(lambda: SkipCell(INPUT, HIDDEN, F.Previous(), transition=transition, rngs=nnx.Rngs(0)))
 
     cell, before = of(F.ULSTM()), of(F.GRU("before"))
-    inside = from_torch(torch_state("gru", 1, False)).layers[0].cell
+    inside = from_torch(torch_state("gru", 1, False)).cells[0]
     wide = {
         **lstm,
         "weight_hh_l0": normal(0, 2 * HIDDEN, HIDDEN),
@@ -282,7 +282,7 @@ def refusals():
             "_l0 is missing",
         ),
         "torch-bias": (lambda: to_torch(from_torch(lstm), bias=False), "bias_ih is not 0"),
-        "keras-bias": (lambda: to_keras(from_torch(lstm).layers[0].cell, bias=False), "bias is not 0"),
+        "keras-bias": (lambda: to_keras(from_torch(lstm).cells[0], bias=False), "bias is not 0"),
         "two-gates": (lambda: from_torch(wide), "has 2 gates"),
         "ulstm": (lambda: to_torch(cell), "torch.nn has no layer that computes ULSTM"),
         "reset-before": (lambda: to_torch(before), "torch.nn has no layer that computes GRU"),

@@ -11,25 +11,26 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModel, SequenceClassifier, Tagger
-from dynskip_jax.nn import DynamicSkipLSTMCell, SkipLayer, SkipStack
+from dynskip_jax.nn import SkipLSTM
 from dynskip_jax.nn.initializers import uniform
 
 
 def layer(**options):
-    return SkipLayer(drawn(lambda: DynamicSkipLSTMCell(2, 3, max_skip=5, rngs=nnx.Rngs(0), **options)))
+    return drawn(lambda: SkipLSTM(2, 3, skip=F.Dynamic(5), rngs=nnx.Rngs(0), **options))
 
 
 def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_same_row():
     begins, rows = 4, 2000
     even = layer(zoneout=0.5)
     for name in ("w_out", "b_out"):
-        weight = getattr(even.cell.agent, name)
+        weight = getattr(even.cells[0].agent, name)
         weight[...] = jnp.zeros_like(weight[...])
-    carry = even.cell.initialize_carry((rows, 2), jax.random.key(0))
+    carry = even.initialize_carry(rows, jax.random.key(0))
     ids = np.repeat(np.array([[0] * begins + [1] * 4]), rows, axis=0)
     output = compiled(even)(np.ones((rows, 8, 2), np.float32), segment_ids=ids, initial_carry=carry)
-    kept = np.asarray(compiled(lambda carry: even.cell._zoneout_mask(carry, 8)[0])(carry))
-    actions = np.asarray(output.decision.action)
+    steps = np.broadcast_to(np.arange(8), (rows, 8))
+    kept = np.asarray(compiled(F.zoneout)(carry[0].key[:, None], steps, (0.5, 0.5), 3)[0])
+    actions = np.asarray(output.decisions[0].action)
     for step in range(8):
         first = actions[:, step] == 1
         for unit in range(3):
@@ -53,16 +54,16 @@ def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_sa
 def test_lengths_of_any_dtype(dtype, time, reverse):
     x = np.random.default_rng(0).normal(size=(2, time, 2)).astype(np.float32)
     lengths = np.array([17, 10])
-    run = compiled(layer())
-    told = dict(deterministic=True, return_carry=True, reverse=reverse)
-    carry, found = run(x, seq_lengths=lengths.astype(dtype), **told)
+    run = compiled(layer(reverse=reverse))
+    told = dict(deterministic=True, return_carry=True)
+    (carry,), found = run(x, seq_lengths=lengths.astype(dtype), **told)
     _, expected = run(x, seq_lengths=lengths, **told)
     np.testing.assert_array_equal(carry.step, lengths)
     np.testing.assert_array_equal(found.h, expected.h)
 
 
 def test_traced_lengths_beyond_the_end_count_as_the_end():
-    stack = drawn(lambda: SkipStack(2, 3, [F.Dynamic(3)], bidirectional=True, rngs=nnx.Rngs(0)))
+    stack = drawn(lambda: SkipLSTM(2, 3, skip=F.Dynamic(3), bidirectional=True, rngs=nnx.Rngs(0)))
     stack.eval()
     x = jax.device_put(np.random.default_rng(0).normal(size=(2, 5, 2)).astype(np.float32))
     read = nnx.jit(lambda stack, lengths: stack(x, seq_lengths=lengths))
@@ -71,7 +72,7 @@ def test_traced_lengths_beyond_the_end_count_as_the_end():
 
 
 def test_a_cell_in_evaluation_drops_nothing_whatever_its_carry_holds():
-    cell = layer(recurrent_dropout=0.5).cell
+    cell = layer(recurrent_dropout=0.5).cells[0]
     x = np.ones((4, 2), np.float32)
     dropping = cell.initialize_carry(x.shape, jax.random.key(0))
     assert dropping.recurrent_mask is not None
@@ -87,32 +88,32 @@ def test_a_cell_in_evaluation_drops_nothing_whatever_its_carry_holds():
 def test_a_layer_draws_the_mask_that_a_carry_lacks():
     dropping, x, key = layer(recurrent_dropout=0.5), np.ones((4, 5, 2), np.float32), jax.random.key(1)
     run = compiled(dropping)
-    start, _ = run(x[:, :1], deterministic=True, return_carry=True)
-    assert start.recurrent_mask is None
+    (start,), _ = run(x[:, :1], deterministic=True, return_carry=True)
+    assert start.recurrent_mask is None and start.key is None
     options = dict(policy=F.Policy("greedy"), return_carry=True)
-    end, found = run(x, initial_carry=start, rngs=key, **options)
-    mask = run(x[:, :1], rngs=key, **options)[0].recurrent_mask  # that of a call that makes its own carry
-    expected = run(x, initial_carry=start._replace(recurrent_mask=mask), **options)[1]
-    np.testing.assert_allclose(found.h, expected.h, rtol=1e-6)
-    assert not np.allclose(found.h, run(x, initial_carry=start, deterministic=True).h)
+    (end,), found = run(x, initial_carry=[start], rngs=key, **options)
+    np.testing.assert_array_equal(found.h, run(x, initial_carry=[start], rngs=key, **options)[1].h)
+    other = run(x, initial_carry=[start], rngs=jax.random.key(2), **options)[1]
+    for without in (other, run(x, initial_carry=[start], deterministic=True)):
+        assert not np.allclose(found.h, without.h)
     assert end.recurrent_mask is None
     with pytest.raises(UserError, match="this layer draws"):
-        run(x, initial_carry=start, policy=F.Policy("greedy"))
+        run(x, initial_carry=[start], policy=F.Policy("greedy"))
 
 
 def test_a_layer_hands_on_the_mask_of_its_carry_in_training_and_evaluation():
     dropping, x = layer(recurrent_dropout=0.5), np.ones((4, 5, 2), np.float32)
-    start = dropping.cell.initialize_carry((4, 2), jax.random.key(0))
+    start = dropping.cells[0].initialize_carry((4, 2), jax.random.key(0))
     for deterministic in (False, True):
 
         def step(carry, x, deterministic=deterministic):
             return dropping(x[:, None], initial_carry=carry, deterministic=deterministic, return_carry=True)
 
-        end, found = jax.jit(lambda start, xs, step=step: jax.lax.scan(step, start, xs))(
-            start, np.moveaxis(x, 1, 0)
+        (end,), found = jax.jit(lambda start, xs, step=step: jax.lax.scan(step, start, xs))(
+            (start,), np.moveaxis(x, 1, 0)
         )
         np.testing.assert_array_equal(end.recurrent_mask, start.recurrent_mask)
-        whole = compiled(dropping)(x, initial_carry=start, deterministic=deterministic)
+        whole = compiled(dropping)(x, initial_carry=[start], deterministic=deterministic)
         np.testing.assert_allclose(
             np.moveaxis(np.asarray(found.h)[:, :, 0], 0, 1), whole.h, rtol=1e-5, atol=1e-6
         )
@@ -142,18 +143,15 @@ def make(kind, skips):
 
 @pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize("kind", [LanguageModel, SequenceClassifier])
-@pytest.mark.parametrize(("skips", "says"), [(F.Dynamic(3), "a time skip for each"), ([], "at least one")])
-def test_skips_of_a_model_are_a_sequence(kind, skips, says):
-    with pytest.raises(UserError, match=says):
-        make(kind, skips)
+def test_a_model_has_at_least_one_layer(kind):
+    with pytest.raises(UserError, match="at least one layer"):
+        make(kind, [])
 
 
 @pytest.mark.usefixtures("as_users")
 def test_a_tagger_ends_in_a_crf_or_a_softmax():
     with pytest.raises(UserError, match="unknown output 'CRF': choose crf or softmax"):
-        Tagger(
-            5, ("a", "b"), word_features=2, features=3, skips=[F.Previous()], output="CRF", rngs=nnx.Rngs(0)
-        )
+        Tagger(5, 2, word_features=2, features=3, skip=F.Previous(), output="CRF", rngs=nnx.Rngs(0))
 
 
 @pytest.mark.usefixtures("as_users")

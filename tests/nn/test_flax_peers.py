@@ -12,7 +12,7 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
-from dynskip_jax.nn import DynamicSkipLSTMCell, SkipCell, SkipLayer, SkipStack, cells, layers
+from dynskip_jax.nn import SkipCell, SkipLayers, SkipLSTM, cells, layers
 
 BATCH, TIME, INPUT, HIDDEN = 3, 7, 4, 5
 LENGTHS = np.array([TIME, 2, 5])
@@ -23,8 +23,9 @@ def x():
     return jax.device_put(np.random.default_rng(0).normal(size=(BATCH, TIME, INPUT)).astype(np.float32))
 
 
-def cell_of(seed=0, **options):
-    return drawn(lambda: DynamicSkipLSTMCell(INPUT, HIDDEN, **options, rngs=nnx.Rngs(seed)), seed)
+def cell_of(seed=0, max_skip=5, mix=1.0, **options):
+    skip = F.Dynamic(max_skip, mix)
+    return drawn(lambda: SkipCell(INPUT, HIDDEN, skip, **options, rngs=nnx.Rngs(seed)), seed)
 
 
 def same_weights(skip):
@@ -78,26 +79,21 @@ def test_degenerate_skips_equal_flaxs_lstm_in_outputs_and_gradients(skip, x):
 
 
 @pytest.mark.parametrize(
-    ("reverse", "keep_order", "time_major", "with_lengths"),
-    # All of them; by default none, and all four.
-    and_slow(itertools.product((False, True), repeat=4), lambda *case: sum(case) in (0, 4)),
+    ("reverse", "time_major", "with_lengths"),
+    # All of them; by default none, and all three.
+    and_slow(itertools.product((False, True), repeat=3), lambda *case: sum(case) in (0, 3)),
 )
-def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, keep_order, time_major, with_lengths, x):
+def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, time_major, with_lengths, x):
     cell = cell_of(0, max_skip=3, mix=0.5)
     start = cell.initialize_carry((BATCH, INPUT), jax.random.key(5))
     lengths = LENGTHS if with_lengths else None
-    options = dict(
-        initial_carry=start,
-        seq_lengths=lengths,
-        return_carry=True,
-        reverse=reverse,
-        keep_order=keep_order,
-        time_major=time_major,
-    )
+    options = dict(reverse=reverse, time_major=time_major)
+    call = dict(seq_lengths=lengths, return_carry=True)
     inputs = np.swapaxes(x, 0, 1) if time_major else x
-    flax_carry, flax_h = compiled(nnx.RNN(cell))(inputs, **options)
-    carry, h = compiled(SkipLayer(cell, return_decision=False))(inputs, **options)
-    h, flax_h = np.asarray(h), np.asarray(flax_h)
+    flax_rnn = nnx.RNN(cell, keep_order=True, **options)
+    flax_carry, flax_h = compiled(flax_rnn)(inputs, initial_carry=start, **call)
+    (carry,), out = compiled(SkipLayers([cell], **options))(inputs, initial_carry=[start], **call)
+    h, flax_h = np.asarray(out.h), np.asarray(flax_h)
     if time_major:
         h, flax_h = np.swapaxes(h, 0, 1), np.swapaxes(flax_h, 0, 1)
     valid = np.arange(TIME) < (LENGTHS[:, None] if with_lengths else np.full((BATCH, 1), TIME))
@@ -127,8 +123,9 @@ def test_bidirectional_reads_each_sequence_from_both_of_its_own_ends(x):
     both = nnx.Bidirectional(nnx.RNN(forward), nnx.RNN(backward))
     h = compiled(both)(x, seq_lengths=LENGTHS)
     assert h.shape == (BATCH, TIME, 2 * HIDDEN)
-    layers = (SkipLayer(cell, return_decision=False) for cell in (forward, backward))
-    ours = compiled(nnx.Bidirectional(*layers))(x, seq_lengths=LENGTHS)
+    layers = SkipLayers([forward, backward], bidirectional=True)
+    layers.eval()
+    ours = compiled(layers)(x, seq_lengths=LENGTHS).h
     for n, length in enumerate(LENGTHS):
         np.testing.assert_allclose(
             np.asarray(ours)[n, :length], np.asarray(h)[n, :length], rtol=1e-5, atol=1e-6
@@ -144,9 +141,9 @@ def test_bidirectional_reads_each_sequence_from_both_of_its_own_ends(x):
 def test_a_learned_initial_carry_gets_a_gradient(x):
     cell = cell_of(0, learnable_carry=True)
     gradient = nnx.grad(lambda layer: jnp.sum(layer(x, rngs=jax.random.key(0)).h ** 2))
-    gradient = nnx.jit(gradient)(SkipLayer(cell))
-    assert jnp.abs(gradient.cell.initial.h[...]).min() > 0
-    assert jnp.abs(gradient.cell.initial.c[...]).min() > 0
+    gradient = nnx.jit(gradient)(SkipLayers([cell]))
+    assert jnp.abs(gradient.cells[0].initial.h[...]).min() > 0
+    assert jnp.abs(gradient.cells[0].initial.c[...]).min() > 0
 
 
 def test_carry_init_is_used(x):
@@ -169,8 +166,8 @@ def test_recurrent_dropout_has_one_mask_for_all_steps_and_none_in_evaluation(x):
 
 
 def test_evaluation_is_greedy_and_training_samples(x):
-    layer = SkipLayer(cell_of(max_skip=4), rngs=nnx.Rngs(1))
-    read = nnx.jit(lambda layer, x: layer(x).decision.action)
+    layer = SkipLayers([cell_of(max_skip=4)], call_rngs=nnx.Rngs(1))
+    read = nnx.jit(lambda layer, x: layer(x).decisions[0].action)
     sampled = [np.asarray(read(layer, x)) for _ in range(2)]
     assert (sampled[0] != sampled[1]).any()  # each call draws anew
     layer.eval()
@@ -179,9 +176,9 @@ def test_evaluation_is_greedy_and_training_samples(x):
 
 
 def test_replayed_actions_reproduce_a_sampled_run(x):
-    layer = SkipLayer(cell_of(0, max_skip=4))
+    layer = SkipLayers([cell_of(0, max_skip=4)])
     first = compiled(layer)(x, seq_lengths=LENGTHS, rngs=jax.random.key(1))
-    again = compiled(layer)(x, seq_lengths=LENGTHS, actions=first.decision.action)
+    again = compiled(layer)(x, seq_lengths=LENGTHS, actions=[first.decisions[0].action])
     for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(again), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
@@ -189,7 +186,7 @@ def test_replayed_actions_reproduce_a_sampled_run(x):
 def test_models_stacked_by_vmap_equal_each_alone(x):
     def make(seed):
         cell = cell_of(seed, max_skip=3)
-        return SkipLayer(cell)
+        return SkipLayers([cell])
 
     def run(params, key):
         return nnx.merge(graphdef, params)(x, rngs=key)
@@ -203,27 +200,28 @@ def test_models_stacked_by_vmap_equal_each_alone(x):
     together = jax.tree.map(np.asarray, together)
     for n, (_, params) in enumerate(parts):
         alone = run(params, keys[n])
-        np.testing.assert_array_equal(together.decision.action[n], alone.decision.action)
+        np.testing.assert_array_equal(together.decisions[0].action[n], alone.decisions[0].action)
         np.testing.assert_allclose(together.h[n], alone.h, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
 def test_stack_equals_its_layers_one_after_the_other(x):
     skips = [F.Previous(), F.Dynamic(3, 0.5), F.Attention(2)]
-    stack = drawn(lambda: SkipStack(INPUT, HIDDEN, skips, rngs=nnx.Rngs(0)))
+    stack = drawn(lambda: SkipLSTM(INPUT, HIDDEN, skip=skips, rngs=nnx.Rngs(0)))
     carry = stack.initialize_carry(BATCH, jax.random.key(3))
     ends, out = compiled(stack)(x, initial_carry=carry, seq_lengths=LENGTHS, return_carry=True)
     h = x
-    for layer, start, end, decision in zip(stack.layers, carry, ends, out.decisions, strict=True):
-        last, step = compiled(layer)(h, initial_carry=start, seq_lengths=LENGTHS, return_carry=True)
+    for cell, start, end, decision in zip(stack.cells, carry, ends, out.decisions, strict=True):
+        call = dict(initial_carry=[start], seq_lengths=LENGTHS, return_carry=True)
+        (last,), step = compiled(SkipLayers([cell]))(h, **call)
         h = step.h
         np.testing.assert_allclose(last.slots.h, end.slots.h, rtol=1e-6)
-        np.testing.assert_array_equal(step.decision.action, decision.action)
+        np.testing.assert_array_equal(step.decisions[0].action, decision.action)
     np.testing.assert_allclose(h, out.h, rtol=1e-6)
 
 
 def test_stack_drops_layer_inputs_and_outputs_in_training_alone(x):
-    stack = drawn(lambda: SkipStack(INPUT, 64, [F.Previous(), F.Previous()], dropout=0.5, rngs=nnx.Rngs(0)))
+    stack = drawn(lambda: SkipLSTM(INPUT, 64, num_layers=2, dropout=0.5, rngs=nnx.Rngs(0)))
     dropped = compiled(stack)(x, rngs=jax.random.key(4))
     share = (np.asarray(dropped.h) == 0).mean()
     assert 0.4 < share < 0.6
@@ -235,7 +233,7 @@ def test_stack_drops_layer_inputs_and_outputs_in_training_alone(x):
 def test_stack_draws_for_each_sequence_with_its_own_key(x):
     skips = [F.Previous(), F.Dynamic(3)]
     options = {"recurrent_dropout": 0.3, "learnable_carry": True}
-    stack = SkipStack(INPUT, 8, skips, dropout=0.5, cell_options=options, rngs=nnx.Rngs(0))
+    stack = SkipLSTM(INPUT, 8, skip=skips, dropout=0.5, **options, rngs=nnx.Rngs(0))
     carry_keys, keys = jax.random.split(jax.random.key(5), (2, BATCH))
 
     def run(rows):

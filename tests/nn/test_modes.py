@@ -8,7 +8,7 @@ from compiled import compiled
 from flax import nnx
 
 from dynskip_jax import functional as F
-from dynskip_jax.nn import CharCNN, SkipCell, SkipLayer, SkipStack
+from dynskip_jax.nn import CharCNN, SkipCell, SkipLayers, SkipLSTM
 
 X = jax.random.normal(jax.random.key(0), (2, 5, 3))
 
@@ -18,8 +18,8 @@ class Model(nnx.Module):
 
     def __init__(self, rngs):
         self.dropout = nnx.Dropout(0.5, rngs=rngs)
-        self.layer = SkipLayer(SkipCell(3, 3, F.Dynamic(3), recurrent_dropout=0.5, rngs=rngs))
-        self.stack = SkipStack(3, 4, [F.Previous()], dropout=0.5, rngs=rngs)
+        self.layer = SkipLayers([SkipCell(3, 3, F.Dynamic(3), recurrent_dropout=0.5, rngs=rngs)])
+        self.stack = SkipLSTM(3, 4, dropout=0.5, rngs=rngs)
         self.characters = CharCNN(5, filters=2, dropout=0.5, rngs=rngs)
 
     def __call__(self, x):

@@ -15,7 +15,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples, make_corpus
-from dynskip_jax.nn import SkipCell, SkipLayer, linear
+from dynskip_jax.nn import SkipCell, SkipLayers, linear
 from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 
@@ -39,7 +39,7 @@ def words(skip, dtype, **options):
         mix=0.5 if ":" in skip else None,
         batch_size=BATCH,
         num_steps=TIME,
-        model=dict(dropout=0.1, dtype=dtype, cell_options=CELL_OPTIONS),
+        model=dict(dropout=0.1, dtype=dtype, **CELL_OPTIONS),
         objective=OBJECTIVE,
         **options,
     )
@@ -148,12 +148,13 @@ def test_the_layers_outputs_are_float32(model):
     skip = F.parse_time_skip(model, mix=0.5) if ":" in model else F.Previous()
     cell = drawn(lambda: SkipCell(3, 8, skip, **CELL_OPTIONS, dtype=jnp.bfloat16, rngs=nnx.Rngs(0)))
     x = np.random.default_rng(1).normal(size=(2, 5, 3)).astype(np.float32)
-    carry, out = compiled(SkipLayer(cell, return_carry=True))(x, rngs=jax.random.key(2))
+    carry, out = compiled(SkipLayers([cell]))(x, rngs=jax.random.key(2), return_carry=True)
     flax_carry, h = compiled(nnx.RNN(cell, return_carry=True))(x)
     assert floats((carry, out, flax_carry, h, nnx.state(cell, nnx.Param))) == {"float32"}
-    cell.eval()
+    layers = SkipLayers([cell])
+    layers.eval()
     greedy = cell.initialize_carry(x[:, 0].shape)
-    _, out = compiled(SkipLayer(cell, return_carry=True))(x, initial_carry=greedy)
+    _, out = compiled(layers)(x, initial_carry=[greedy], return_carry=True)
     np.testing.assert_allclose(compiled(nnx.RNN(cell))(x, initial_carry=greedy), out.h, rtol=1e-5, atol=1e-6)
 
 

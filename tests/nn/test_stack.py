@@ -12,7 +12,8 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.nn import DynamicSkipLSTMCell, SkipCell, SkipLayer, SkipStack
+from dynskip_jax.functional.layers import drop_recurrent_weights
+from dynskip_jax.nn import SkipCell, SkipLayers, SkipLSTM
 
 BATCH, TIME, INPUT, HIDDEN = 3, 6, 2, 4
 LENGTHS = np.array([6, 1, 4])
@@ -40,16 +41,16 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
         depth_skip=depth_skip,
         bidirectional=bidirectional,
     )
-    stack = drawn(lambda: SkipStack(INPUT, HIDDEN, skips, **options, rngs=nnx.Rngs(0)))
+    stack = drawn(lambda: SkipLSTM(INPUT, HIDDEN, skip=skips, **options, rngs=nnx.Rngs(0)))
     carry = stack.initialize_carry(BATCH, jax.random.key(1))
     ends, out = compiled(stack)(
         inputs(), initial_carry=carry, seq_lengths=LENGTHS, policy=F.Policy("greedy"), return_carry=True
     )
     ways = 2 if bidirectional else 1
-    assert len(stack.layers) == len(ends) == len(out.decisions) == len(skips) * ways
+    assert len(stack.cells) == len(ends) == len(out.decisions) == len(skips) * ways
     x, h, cell_state = inputs(), [], []
-    for i, layer in enumerate(stack.layers):
-        recurrence = layer.cell.recurrence
+    for i, cell in enumerate(stack.cells):
+        recurrence = cell.recurrence
         distance = 0 if depth_skip is None else depth_skip.layers_below * ways
         has_skip = depth_skip is not None and i >= distance
         assert (recurrence.depth_skip is not None) == has_skip
@@ -57,7 +58,7 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
         if has_skip:
             below = (cell_state if depth_skip.source == "cell_state" else h)[i - distance]
         end, one = unroll(
-            layer.cell.params(),
+            cell.params(),
             carry[i],
             x,
             recurrence,
@@ -80,12 +81,12 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
 
 
 def bidirectional():
-    return drawn(lambda: SkipStack(INPUT, HIDDEN, [F.Previous()], bidirectional=True, rngs=nnx.Rngs(0)))
+    return drawn(lambda: SkipLSTM(INPUT, HIDDEN, bidirectional=True, rngs=nnx.Rngs(0)))
 
 
 def test_two_directions_are_flaxs_bidirectional():
     stack = bidirectional()
-    forward, backward = (nnx.RNN(layer.cell) for layer in stack.layers)
+    forward, backward = (nnx.RNN(cell) for cell in stack.cells)
     x = inputs()
     theirs = compiled(nnx.Bidirectional(forward, backward))(x)
     ours = compiled(stack)(x)
@@ -105,9 +106,8 @@ def test_what_a_critic_sees_is_the_state_before_in_either_direction():
 
 @pytest.mark.slow
 def test_eleven_layers_in_both_directions_have_gradients_everywhere():
-    stack = SkipStack(
-        INPUT, HIDDEN, [F.Previous()] * 11, depth_skip=F.GatedToOutput(), bidirectional=True, rngs=nnx.Rngs(0)
-    )
+    options = dict(num_layers=11, depth_skip=F.GatedToOutput(), bidirectional=True)
+    stack = SkipLSTM(INPUT, HIDDEN, **options, rngs=nnx.Rngs(0))
 
     def loss(stack):
         return jnp.sum(stack(inputs()).h ** 2)
@@ -119,19 +119,19 @@ def test_eleven_layers_in_both_directions_have_gradients_everywhere():
 
 def test_sizes_that_do_not_fit_are_refused_in_one_line():
     with pytest.raises(UserError, match="from a layer of size 3 to one of size 5 needs mapping='linear'"):
-        drawn(lambda: SkipStack(2, [3, 4, 5], [F.Previous()] * 3, depth_skip=F.ToOutput(), rngs=nnx.Rngs(0)))
-    with pytest.raises(UserError, match="3 layers need as many sizes"):
-        SkipStack(2, [3, 4], [F.Previous()] * 3, rngs=nnx.Rngs(0))
-    with pytest.raises(UserError, match="2 layers need as many cell_options, got 1"):
-        SkipStack(2, 3, [F.Previous()] * 2, cell_options=[{}], rngs=nnx.Rngs(0))
+        drawn(lambda: SkipLSTM(2, [3, 4, 5], depth_skip=F.ToOutput(), rngs=nnx.Rngs(0)))
+    with pytest.raises(UserError, match="number of layers: skip for 3, hidden_features for 2"):
+        SkipLSTM(2, [3, 4], skip=[F.Previous()] * 3, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match="expected one layer_options or 2, one for each layer, got 1"):
+        SkipLSTM(2, 3, num_layers=2, layer_options=[{}], rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="at least one layer"):
-        SkipStack(2, 3, [], rngs=nnx.Rngs(0))
+        SkipLSTM(2, 3, skip=[], rngs=nnx.Rngs(0))
     with pytest.raises(UserError, match="key"):
-        stack = drawn(lambda: SkipStack(2, 3, [F.Dynamic(2)], rngs=nnx.Rngs(0)))
+        stack = drawn(lambda: SkipLSTM(2, 3, skip=F.Dynamic(2), rngs=nnx.Rngs(0)))
         stack.initialize_carry(2, jax.random.PRNGKey(0))
     linear = F.ToOutput(mapping="linear")
-    stack = drawn(lambda: SkipStack(2, [3, 4, 5], [F.Previous()] * 3, depth_skip=linear, rngs=nnx.Rngs(0)))
-    assert stack.layers[2].cell.depth.w_m.shape == (3, 5)
+    stack = drawn(lambda: SkipLSTM(2, [3, 4, 5], depth_skip=linear, rngs=nnx.Rngs(0)))
+    assert stack.cells[2].depth.w_m.shape == (3, 5)
 
 
 @pytest.mark.parametrize(
@@ -139,16 +139,14 @@ def test_sizes_that_do_not_fit_are_refused_in_one_line():
     [
         ("depth_skip", F.ToOutput(), "depth_skip"),
         ("transition", F.GRU(), "transition"),
-        ("skip", F.Previous(), "skips"),
+        ("skip", F.Previous(), "skip"),
         ("below_features", 3, "hidden_features"),
     ],
 )
-@pytest.mark.parametrize("each", [False, True], ids=["all layers", "one layer"])
-def test_what_a_stack_decides_is_no_option_of_its_cells(name, value, argument, each):
+def test_what_a_stack_decides_is_no_option_of_its_cells(name, value, argument):
     """A depth skip of layer 1 alone read that layer's own input."""
-    options = [{}, {name: value}] if each else {name: value}
-    with pytest.raises(UserError, match=f"no '{name}': give it to the stack, as {argument}="):
-        SkipStack(2, 3, [F.Previous()] * 2, cell_options=options, rngs=nnx.Rngs(0))
+    with pytest.raises(UserError, match=f"no '{name}': give it to SkipLSTM, as {argument}="):
+        SkipLSTM(2, 3, layer_options=[{}, {name: value}], num_layers=2, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize(
@@ -162,9 +160,10 @@ def test_what_a_stack_decides_is_no_option_of_its_cells(name, value, argument, e
 def test_every_transition_is_a_flax_cell(transition):
     options = dict(transition=transition, learnable_carry=True)
     cell = drawn(lambda: SkipCell(INPUT, HIDDEN, F.Dynamic(3), **options, rngs=nnx.Rngs(0)))
-    cell.eval()
+    layers = SkipLayers([cell])
+    layers.eval()
     h = compiled(nnx.RNN(cell))(inputs(), seq_lengths=LENGTHS)
-    out = compiled(SkipLayer(cell))(inputs(), seq_lengths=LENGTHS)
+    out = compiled(layers)(inputs(), seq_lengths=LENGTHS)
     valid = np.arange(TIME) < LENGTHS[:, None]
     np.testing.assert_allclose(np.asarray(h)[valid], np.asarray(out.h)[valid], rtol=1e-5, atol=1e-6)
     assert len(jax.tree.leaves(nnx.state(cell.initial))) == len(transition.state._fields)
@@ -175,16 +174,20 @@ def test_parameters_may_be_narrower_than_float32():
     """Orthogonal matrices are not drawn in bfloat16; construction failed."""
     cell = SkipCell(INPUT, HIDDEN, F.Dynamic(3), param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(cell, nnx.Param))} == {jnp.dtype(jnp.bfloat16)}
-    out = compiled(SkipLayer(cell))(inputs().astype(jnp.bfloat16), rngs=jax.random.key(1))
-    assert np.isfinite(out.h.astype(jnp.float32)).all() and set(np.unique(out.decision.action)) == {1, 2, 3}
+    out = compiled(SkipLayers([cell]))(inputs().astype(jnp.bfloat16), rngs=jax.random.key(1))
+    assert np.isfinite(out.h.astype(jnp.float32)).all() and set(np.unique(out.decisions[0].action)) == {
+        1,
+        2,
+        3,
+    }
 
 
 def test_a_restarted_carry_holds_the_learned_state():
     """Zeros stood in place of the states forgotten once."""
-    make = lambda: DynamicSkipLSTMCell(INPUT, HIDDEN, max_skip=3, learnable_carry=True, rngs=nnx.Rngs(0))
+    make = lambda: SkipCell(INPUT, HIDDEN, F.Dynamic(3), learnable_carry=True, rngs=nnx.Rngs(0))
     cell = drawn(make)
     cell.initial.h[...] = jax.device_put(np.full(HIDDEN, 0.5, np.float32))
-    carry, _ = compiled(SkipLayer(cell, return_carry=True))(inputs(), rngs=jax.random.key(1))
+    (carry,), _ = compiled(SkipLayers([cell]))(inputs(), rngs=jax.random.key(1), return_carry=True)
     again = np.asarray(compiled(cell.restart_carry)(carry).slots.h)
     np.testing.assert_array_equal(again[:, 0], np.asarray(carry.slots.h)[:, 0])
     np.testing.assert_array_equal(again[:, 1:], 0.5)
@@ -194,7 +197,8 @@ def test_dropped_weights_are_those_that_multiply_the_state():
     options = dict(transition=F.ULSTM(), weight_dropout=0.5)
     cell = drawn(lambda: SkipCell(INPUT, 50, F.Previous(), **options, rngs=nnx.Rngs(0)))
     kept = cell.params().transition
-    dropped = jax.tree.map(np.asarray, compiled(cell.params)(jax.random.key(1)).transition)
+    drop = compiled(drop_recurrent_weights)
+    dropped = jax.tree.map(np.asarray, drop(kept, jax.random.key(1), 0.5))
     for name in ("w_h", "w_n"):
         share = float((getattr(dropped, name) == 0).mean())
         assert 0.4 < share < 0.6

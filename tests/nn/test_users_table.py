@@ -20,7 +20,7 @@ from jax import export
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.nn import DynamicSkipLSTMCell, SkipCell, SkipLayer, SkipStack, merge_directions
+from dynskip_jax.nn import SkipCell, SkipLayers, SkipLSTM
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.training import AgentObjective, AgentStage
 
@@ -46,16 +46,16 @@ def zeros(shape, dtype=float):
 
 
 def cell(K=4, seed=0, **options):
-    make = lambda: DynamicSkipLSTMCell(3, 8, max_skip=K, mix=0.5, rngs=nnx.Rngs(seed), **options)
-    return drawn(make, seed)
+    return drawn(lambda: SkipCell(3, 8, F.Dynamic(K, 0.5), rngs=nnx.Rngs(seed), **options), seed)
 
 
 def layer(K=4, **options):
-    return SkipLayer(cell(K), **options)
+    return SkipLayers([cell(K)], **options)
 
 
 def stack(**options):
-    return drawn(lambda: SkipStack(3, 8, [F.Previous(), F.Dynamic(3)], rngs=nnx.Rngs(0), **options))
+    skips = [F.Previous(), F.Dynamic(3)]
+    return drawn(lambda: SkipLSTM(3, 8, skip=skips, rngs=nnx.Rngs(0), **options))
 
 
 @functools.cache
@@ -74,7 +74,7 @@ def evaluated(model):
 
 
 def carry_of(K=4, batch=2, hidden=8, **options):
-    make = lambda: DynamicSkipLSTMCell(3, hidden, max_skip=K, rngs=nnx.Rngs(0), **options)
+    make = lambda: SkipCell(3, hidden, F.Dynamic(K), rngs=nnx.Rngs(0), **options)
     return drawn(make).initialize_carry((batch, 3), KEY)
 
 
@@ -89,30 +89,41 @@ REFUSED = {
     "a mode in place of a policy": (lambda: layer()(X, policy="greedy", rngs=KEY), "policy is a Policy"),
     "sampling without a key": (lambda: layer()(X), r"pass rngs=, a PRNG key or nnx.Rngs, or call .eval\(\)"),
     "random skips without a key": (
-        lambda: evaluated(SkipLayer(drawn(lambda: SkipCell(3, 8, F.Random(3), rngs=nnx.Rngs(0)))))(X),
+        lambda: evaluated(SkipLayers([drawn(lambda: SkipCell(3, 8, F.Random(3), rngs=nnx.Rngs(0)))]))(X),
         r"or call .eval\(\), after which only random skips",
     ),
-    "a carry without a key": (lambda: cell().initialize_carry((2, 3)), "this cell draws"),
-    "a stack without a key": (lambda: stack()(X), "this stack draws"),
-    "dropout without a key": (lambda: stack(dropout=0.5)(X, policy=GREEDY), "this stack draws"),
+    "a carry without keys": (
+        lambda: cell()(cell().initialize_carry((2, 3)), X[:, 0]),
+        r"its carry has no keys: make the carry with initialize_carry\(input_shape, rngs\)",
+    ),
+    "a carry without keys into a layer": (
+        lambda: layer()(X, initial_carry=layer().initialize_carry(2)),
+        "this layer draws",
+    ),
+    "a key that would be ignored": (
+        lambda: layer()(X, initial_carry=layer().initialize_carry(2, KEY), rngs=KEY),
+        "rngs= has no effect: choices continue with the keys of initial_carry",
+    ),
+    "layers without a key": (lambda: stack()(X), "this layer draws"),
+    "dropout without a key": (lambda: stack(dropout=0.5)(X, policy=GREEDY), "this layer draws"),
     "a carry of another K": (
-        lambda: layer(4)(X, initial_carry=carry_of(3)),
+        lambda: layer(4)(X, initial_carry=[carry_of(3)]),
         "expected a carry with K = 4 slots, got one with 3",
     ),
     "a carry of another batch": (
-        lambda: layer()(X, initial_carry=carry_of(batch=5)),
+        lambda: layer()(X, initial_carry=[carry_of(batch=5)]),
         r"the inputs' batch \(2,\), got one of \(5,\)",
     ),
     "a carry of another size": (
-        lambda: layer()(X, initial_carry=carry_of(hidden=9)),
+        lambda: layer()(X, initial_carry=[carry_of(hidden=9)]),
         "expected a carry of 8 features, got one of 9",
     ),
     "a carry of another transition": (
-        lambda: layer()(X, initial_carry=carry_of(transition=F.GRU())),
+        lambda: layer()(X, initial_carry=[carry_of(transition=F.GRU())]),
         "expected a carry of LSTMState, got one of GRUState",
     ),
     "Flax's carry": (
-        lambda: layer()(X, initial_carry=(zeros((2, 8)), zeros((2, 8)))),
+        lambda: layer()(X, initial_carry=[(zeros((2, 8)), zeros((2, 8)))]),
         "expected a SkipCarry, as initialize_carry makes it, got a tuple",
     ),
     "one carry for a stack": (
@@ -168,30 +179,30 @@ REFUSED = {
         r"one key, or one per example, \(2,\), got \(3,\)",
     ),
     "a single key in a carry": (
-        lambda: layer()(X, initial_carry=carry_of()._replace(key=KEY)),
+        lambda: layer()(X, initial_carry=[carry_of()._replace(key=KEY)]),
         r"one key per example, \(2,\), got \(\): make it with `initial_carry`",
     ),
     "Flax's cell in our layer": (
-        lambda: SkipLayer(nnx.LSTMCell(3, 8, rngs=nnx.Rngs(0))),
-        "SkipLayer runs a SkipCell, got LSTMCell: nnx.RNN runs other cells",
+        lambda: SkipLayers([nnx.LSTMCell(3, 8, rngs=nnx.Rngs(0))]),
+        "SkipLayers runs SkipCells, got LSTMCell: nnx.RNN runs other cells",
     ),
     "the name of a skip": (lambda: SkipCell(3, 8, "dynamic:5", rngs=nnx.Rngs(0)), "skip is a time skip"),
     "the output into a layer": (
         lambda: drawn(lambda: nnx.Linear(8, 2, rngs=nnx.Rngs(0)))(output_of_a_layer()),
-        "SkipOutput is no array: take its .h",
+        "LayersOutput is no array: take its .h",
     ),
-    "the output indexed": (lambda: output_of_a_layer()[:, -1], "SkipOutput is no array: take its .h"),
-    "the output doubled": (lambda: output_of_a_layer() * 2, "SkipOutput is no array: take its .h"),
-    "a stack's output into jnp": (lambda: jnp.mean(output_of_a_stack()), "StackOutput is no array: take its .h"),
+    "the output indexed": (lambda: output_of_a_layer()[:, -1], "LayersOutput is no array: take its .h"),
+    "the output doubled": (lambda: output_of_a_layer() * 2, "LayersOutput is no array: take its .h"),
+    "a stack's output into jnp": (lambda: jnp.mean(output_of_a_stack()), "LayersOutput is no array: take its .h"),
     "dropped weights without the layer": (
         lambda: nnx.RNN(cell(weight_dropout=0.5))(X),
         "weight_dropout drops the same weights at all steps, which a cell alone cannot",
     ),
     "actions of another shape": (
-        lambda: layer()(X, actions=ones((2, 5), int)),
+        lambda: layer()(X, actions=[ones((2, 5), int)]),
         r"actions to be .*\(batch, time\) = \(2, 6\), got int32 \(2, 5\)",
     ),
-    "actions beyond K": (lambda: layer()(X, actions=full((2, 6), 9, int)), "actions lie between 1 and 4, got 9"),
+    "actions beyond K": (lambda: layer()(X, actions=[full((2, 6), 9, int)]), "actions lie between 1 and 4, got 9"),
     "a mask of another K": (
         lambda: layer()(X, policy=F.Policy(mask=ones(3, bool)), rngs=KEY),
         r"a policy's mask is \(K,\) = \(4,\) or \(batch, K\), got bool \(3,\)",
@@ -224,9 +235,17 @@ REFUSED = {
         lambda: SkipCell(3, 8, F.Previous(), depth_skip=F.GatedToOutput, rngs=nnx.Rngs(0)),
         r"depth_skip is one, such as functional.GatedToOutput\(\), not <class",
     ),
-    "one skip for a stack": (
-        lambda: SkipStack(3, 8, F.Dynamic(5), rngs=nnx.Rngs(0)),
-        r"skips has a time skip for each layer, such as \[functional.Dynamic\(5\)\], not Dynamic",
+    "skips for other layers": (
+        lambda: SkipLSTM(3, 8, num_layers=3, skip=[F.Dynamic(5)] * 2, rngs=nnx.Rngs(0)),
+        "disagree about the number of layers: skip for 2, num_layers for 3",
+    ),
+    "both directions reversed": (
+        lambda: stack(bidirectional=True, reverse=True),
+        "reverse is for one direction",
+    ),
+    "masks for one layer of two": (
+        lambda: stack()(X, policy=F.Policy(mask=(ones(3, bool),)), rngs=KEY),
+        "2 layers and directions need as many masks, got 1",
     ),
     "a class for all of a stack": (lambda: stack(transition=F.GRU), "transition is one, such as"),
     "outputs in the place of decisions": (
@@ -235,7 +254,7 @@ REFUSED = {
     ),
     "the last of an output": (
         lambda: F.last_valid(output_of_a_layer(), LENGTHS),
-        "SkipOutput is no array: take its .h",
+        "LayersOutput is no array: take its .h",
     ),
     "a batch that was not repeated": (
         lambda: OBJECTIVE.loss(SAMPLED, zeros(6), DECISION, valid=None),
@@ -274,17 +293,18 @@ def test_evaluation_needs_no_key_chooses_greedily_and_drops_nothing():
     for module in (layer(), stack(dropout=0.5)):
         module.eval()
         same(module(X), module(X, policy=GREEDY))
-    dropping = SkipLayer(cell(recurrent_dropout=0.5, weight_dropout=0.5, zoneout=0.0))
+    dropping = SkipLayers([cell(recurrent_dropout=0.5, weight_dropout=0.5, zoneout=0.0)])
     plain = layer()
     same(dropping(X, deterministic=True), plain(X, deterministic=True))
     dropping.eval()
     same(dropping(X), plain(X, deterministic=True))
-    same(nnx.RNN(dropping.cell)(X), dropping(X).h)
+    same(nnx.RNN(dropping.cells[0])(X), dropping(X).h)
 
 
 def test_no_batch_axis_and_two():
-    module = layer()
+    module, time_major_layer = layer(), layer(time_major=True)
     module.eval()
+    time_major_layer.eval()
     read = compiled(module)
     whole = read(X, seq_lengths=LENGTHS)
     same(
@@ -294,7 +314,7 @@ def test_no_batch_axis_and_two():
     both = read(np.asarray(X)[None], seq_lengths=lengths)
     assert both.h.shape == (1, 2, 6, 8)
     same(jax.tree.map(lambda leaf: np.asarray(leaf)[0], both), whole)
-    time_major = read(np.moveaxis(np.asarray(X)[None], 2, 0), seq_lengths=lengths, time_major=True)
+    time_major = compiled(time_major_layer)(np.moveaxis(np.asarray(X)[None], 2, 0), seq_lengths=lengths)
     same(np.moveaxis(np.asarray(time_major.h), 0, 2), both.h)
 
 
@@ -303,7 +323,7 @@ def test_carries_and_stacks_without_a_batch_axis():
     module = layer()
     module.eval()
     carry, _ = module(X[1], return_carry=True)
-    assert carry.step.shape == () and carry.slots.h.shape == (4, 8)
+    assert carry[0].step.shape == () and carry[0].slots.h.shape == (4, 8)
     same(
         module(X[1], initial_carry=carry),
         jax.tree.map(
@@ -316,8 +336,8 @@ def test_carries_and_stacks_without_a_batch_axis():
 
 
 def test_segments_equal_the_whole():
-    module = compiled(layer(return_carry=True))
-    start, x = carry_of(), np.asarray(X)
+    module = functools.partial(compiled(layer()), return_carry=True)
+    start, x = (carry_of(),), np.asarray(X)
     carry, whole = module(x, initial_carry=start)
     middle, first = module(x[:, :3], initial_carry=start)
     end, second = module(x[:, 3:], initial_carry=middle)
@@ -336,17 +356,17 @@ def test_packed_rows_equal_rows_of_their_own():
 
 
 def actions(module, **options):
-    return np.asarray(module(jnp.ones((8, 50, 3)), **options).decision.action)
+    return np.asarray(module(jnp.ones((8, 50, 3)), **options).decisions[0].action)
 
 
 @pytest.mark.slow
 def test_two_layers_draw_apart_with_one_rngs_and_alike_with_one_key():
-    first, second = (SkipLayer(cell(seed=0)) for _ in range(2))  # the same weights
+    first, second = (SkipLayers([cell(seed=0)]) for _ in range(2))  # the same weights
     rngs = nnx.Rngs(5)
     assert (actions(first, rngs=rngs) == actions(second, rngs=rngs)).mean() < 0.6
     np.testing.assert_array_equal(actions(first, rngs=KEY), actions(second, rngs=KEY))
     shared = nnx.Rngs(5)
-    first, second = (SkipLayer(cell(seed=0), rngs=shared) for _ in range(2))
+    first, second = (SkipLayers([cell(seed=0)], call_rngs=shared) for _ in range(2))
     assert (actions(first) == actions(second)).mean() < 0.6
     assert (actions(first) == actions(first)).mean() < 0.6  # each call draws anew
 
@@ -356,11 +376,11 @@ def test_vmap_over_seeds_draws_apart():
     @nnx.split_rngs(splits=3)
     @nnx.vmap
     def make(rngs):
-        return SkipLayer(DynamicSkipLSTMCell(3, 8, max_skip=4, rngs=rngs), rngs=rngs)
+        return SkipLSTM(3, 8, skip=F.Dynamic(4), rngs=rngs, call_rngs=rngs)
 
     @nnx.vmap(in_axes=(0, None))
     def run(module, x):
-        return module(x).decision.action
+        return module(x).decisions[0].action
 
     chosen = np.asarray(run(make(nnx.Rngs(0)), jnp.ones((8, 50, 3))))
     for i, j in ((0, 1), (0, 2), (1, 2)):
@@ -378,21 +398,21 @@ def test_jit_remat_and_grad():
     same(nnx.jit(nnx.grad(loss))(module, X), plain)
     same(nnx.grad(nnx.remat(loss))(module, X), plain)
     # Merged inside jax.grad under jit: nothing is drawn, so nothing counts.
-    graphdef, state = nnx.split(layer(rngs=nnx.Rngs(3)))
+    graphdef, state = nnx.split(layer(call_rngs=nnx.Rngs(3)))
     replayed = jnp.ones((2, 6), int)
 
     @jax.jit
     def merged(state):
         return jax.grad(
-            lambda state: jnp.sum(nnx.merge(graphdef, state)(X, actions=replayed).h), allow_int=True
+            lambda state: jnp.sum(nnx.merge(graphdef, state)(X, actions=[replayed]).h), allow_int=True
         )(state)
 
-    assert np.isfinite(merged(state)["cell"]["weights"]["w_h"][...]).all()
+    assert np.isfinite(merged(state)["cells"][0]["weights"]["w_h"][...]).all()
 
 
 @pytest.mark.slow
 def test_scan_over_training_steps():
-    module = SkipLayer(cell())
+    module = layer()
     graphdef, params = nnx.split(module)
     optimizer = optax.adam(0.01)
 
@@ -427,7 +447,7 @@ def test_copies_and_pickles():
     module.eval()
     for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module)), nnx.clone(module)):
         same(again(X), module(X))
-    carry, out = module(X, return_carry=True)
+    (carry,), out = module(X, return_carry=True)
     same(pickle.loads(pickle.dumps(out)), out)
     same(copy.deepcopy(carry.slots), carry.slots)
 
@@ -435,7 +455,7 @@ def test_copies_and_pickles():
 @pytest.mark.slow
 def test_tabulate():
     table = nnx.tabulate(layer(), X, rngs=KEY, console_kwargs={"width": 200})
-    assert "DynamicSkipLSTMCell" in table and "Total Parameters" in table
+    assert "SkipCell" in table and "Total Parameters" in table
 
 
 @pytest.mark.slow
@@ -443,7 +463,7 @@ def test_an_exported_program_takes_and_returns_carries():
     module = layer()
     module.eval()
     graphdef, state = nnx.split(module)
-    carry = module.cell.initialize_carry((2, 3))
+    carry = module.initialize_carry(2)
 
     def run(carry, x):
         return nnx.merge(graphdef, state)(x, initial_carry=carry, return_carry=True)
@@ -451,7 +471,7 @@ def test_an_exported_program_takes_and_returns_carries():
     program = export.export(jax.jit(run))(carry, X)
     again = export.deserialize(program.serialize())
     found = again.call(carry, X)
-    assert isinstance(found[0], F.SkipCarry) and isinstance(found[1], F.SkipOutput)
+    assert isinstance(found[0][0], F.SkipCarry) and isinstance(found[1], F.LayersOutput)
     same(found, run(carry, X))
 
 
@@ -483,7 +503,7 @@ def test_orbax_keeps_the_carry(tmp_path):
 
 class Tagger(nnx.Module):
     def __init__(self, features, *, rngs):
-        self.layer = SkipLayer(DynamicSkipLSTMCell(3, features, max_skip=4, rngs=rngs), rngs=rngs)
+        self.layer = SkipLSTM(3, features, skip=F.Dynamic(4), rngs=rngs, call_rngs=rngs)
         self.head = nnx.Linear(features, 2, rngs=rngs)
 
     def __call__(self, x):
@@ -513,7 +533,7 @@ def test_linen_runs_a_module_of_layers():
 
 @pytest.mark.slow
 def test_linen_runs_a_cell():
-    module = nnx.bridge.to_linen(DynamicSkipLSTMCell, 3, 8, max_skip=4)
+    module = nnx.bridge.to_linen(SkipCell, 3, 8, F.Dynamic(4))
     carry = carry_of()
     variables = module.init(KEY, carry, X[:, 0])
     after, h = module.apply(variables, carry, X[:, 0])
@@ -534,34 +554,22 @@ def test_the_functional_api_needs_no_module():
 
 
 @pytest.mark.slow
-def test_decisions_past_the_end_under_flaxs_rnn_count_unless_told():
+def test_decisions_under_flaxs_rnn_count_where_the_trace_says():
     module = cell(return_decision=True)
     carry = carry_of()
-    theirs = nnx.RNN(module)(X, initial_carry=carry, seq_lengths=LENGTHS).decision.log_prob
-    ours = SkipLayer(module)(X, initial_carry=carry, seq_lengths=LENGTHS).decision.log_prob
-    assert not np.any(ours[1, 4:]) and np.all(theirs[1, 4:] < 0)
-    valid = F.length_mask(LENGTHS, 6)
-
-    def losses(log_probs):
-        return jax.vmap(lambda lp, v: F.reinforce_loss(lp, jnp.array(1.0), valid=v))(log_probs, valid)
-
-    same(losses(theirs), losses(ours))
-
-
-@pytest.mark.slow
-def test_flaxs_bidirectional_with_decisions():
-    halves = [SkipLayer(cell(seed=n)) for n in (0, 1)]
-    out = nnx.Bidirectional(*halves, merge_fn=merge_directions)(X, seq_lengths=LENGTHS, rngs=nnx.Rngs(0))
-    assert out.h.shape == (2, 6, 16) and out.decision.action.shape == (2, 6, 2)
-    # Left to itself Flax puts one direction's decisions behind the other's, along time.
-    assert nnx.Bidirectional(*halves)(X, rngs=nnx.Rngs(0)).decision.action.shape == (2, 12)
+    theirs = nnx.RNN(module)(X, initial_carry=carry, seq_lengths=LENGTHS).decision
+    ours = SkipLayers([module])(X, initial_carry=[carry], seq_lengths=LENGTHS).decisions[0]
+    assert not np.any(ours.log_prob[1, 4:]) and np.all(theirs.log_prob[1, 4:] < 0)
+    trace = F.DecisionTrace.of(theirs, module.skip, F.length_mask(LENGTHS, 6))
+    np.testing.assert_array_equal(trace.valid, ours.valid)
+    assert (trace.is_stochastic, trace.reverse, trace.noncausal) == (True, False, False)
 
 
 @pytest.mark.slow
 def test_dropped_weights_are_drawn_with_the_call():
-    module = SkipLayer(cell(weight_dropout=0.5))
-    carry = carry_of()
-    run = lambda **options: module(X, initial_carry=carry, **options).h
+    module = SkipLayers([cell(weight_dropout=0.5)])
+    carry = [carry_of()]
+    run = lambda **options: module(X, initial_carry=carry, policy=GREEDY, **options).h
     same(run(rngs=KEY), run(rngs=KEY))
     assert not np.allclose(run(rngs=KEY), run(rngs=jax.random.key(2)))
     same(run(weight_key=KEY, deterministic=True), layer()(X, initial_carry=carry, deterministic=True).h)
@@ -571,8 +579,9 @@ def test_dropped_weights_are_drawn_with_the_call():
 def test_zoneout_under_flaxs_rnn_is_that_of_the_layer():
     module = SkipCell(3, 8, F.Previous(), zoneout=(0.2, 0.5), rngs=nnx.Rngs(0))
     carry = module.initialize_carry((2, 3), KEY)
-    same(nnx.RNN(module)(X, initial_carry=carry), SkipLayer(module)(X, initial_carry=carry).h)
-    assert not np.allclose(SkipLayer(module)(X, rngs=KEY).h, SkipLayer(module)(X, deterministic=True).h)
+    run = SkipLayers([module])
+    same(nnx.RNN(module)(X, initial_carry=carry), run(X, initial_carry=[carry]).h)
+    assert not np.allclose(run(X, rngs=KEY).h, run(X, deterministic=True).h)
 
 
 def test_a_linear_layer_without_bias():
@@ -581,6 +590,55 @@ def test_a_linear_layer_without_bias():
 
 
 def test_help_names_the_cells_options():
-    names = set(inspect.signature(DynamicSkipLSTMCell.__init__).parameters)
-    assert set(inspect.signature(SkipCell.__init__).parameters) - {"skip"} <= names
-    assert "kwargs" not in names
+    names = set(inspect.signature(SkipLSTM.__init__).parameters)
+    decided = {"depth_skip", "below_features", "skip", "return_decision"}
+    assert set(inspect.signature(SkipCell.__init__).parameters) - decided <= names
+    assert "cell_options" not in names
+    with pytest.raises(TypeError, match="unexpected keyword argument 'agent_feature'"):
+        SkipLSTM(3, 8, agent_feature=4, rngs=nnx.Rngs(0))
+
+
+# What is drawn when carries go from call to call.
+
+
+def test_a_carry_made_in_evaluation_does_not_repeat_its_noise_in_training():
+    """Its key was a constant: every call after `.train()` sampled the same choices."""
+    module, x = layer(), np.ones((8, 20, 3), np.float32)
+    module.eval()
+    carry, _ = compiled(module)(x, return_carry=True)
+    module.train()
+    run = lambda key: np.asarray(compiled(module)(x, initial_carry=carry, rngs=key).decisions[0].action)
+    np.testing.assert_array_equal(run(KEY), run(KEY))
+    assert (run(KEY) == run(jax.random.key(2))).mean() < 0.6
+
+
+def test_layers_of_different_k_have_masks_of_their_own():
+    module = drawn(lambda: SkipLSTM(3, 8, skip=[F.Dynamic(5), F.Dynamic(3)], rngs=nnx.Rngs(0)))
+    masks = (np.arange(5) == 3, np.arange(3) == 1)
+    out = compiled(module)(np.asarray(X), policy=F.Policy("sample", mask=masks), rngs=KEY)
+    assert [set(np.unique(trace.action)) for trace in out.decisions] == [{4}, {2}]
+
+
+@pytest.mark.parametrize("kind", ["layers", "cell"])
+def test_a_second_step_outside_of_jit_compiles_nothing(kind, caplog):
+    module = layer()
+    module.eval()
+    carry = module.initialize_carry(2)
+    if kind == "layers":
+        step = lambda carry, t: module(X[:, t : t + 1], initial_carry=carry, return_carry=True)[0]
+    else:
+        step = lambda carry, t: (module.cells[0](carry[0], X[:, t])[0],)
+    carry = step(step(carry, 0), 1)
+    with jax.log_compiles():
+        step(carry, 2)
+    assert not [record for record in caplog.records if "ompiling" in record.getMessage()]
+
+
+def test_what_an_output_holds_is_all_that_a_loss_needs():
+    skips = [F.Dynamic(3), F.Previous()]
+    module = drawn(lambda: SkipLSTM(3, 8, skip=skips, bidirectional=True, rngs=nnx.Rngs(0)))
+    traces = compiled(module)(np.asarray(X), seq_lengths=LENGTHS, rngs=KEY).decisions
+    facts = [(trace.is_stochastic, trace.reverse, trace.noncausal) for trace in traces]
+    assert facts == [(True, False, True), (True, True, True), (False, False, False), (False, True, False)]
+    for trace in traces:
+        np.testing.assert_array_equal(trace.valid, np.arange(6) < np.asarray(LENGTHS)[:, None])

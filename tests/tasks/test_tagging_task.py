@@ -13,7 +13,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.batching import Batch
-from dynskip_jax.data.tag_schemes import first_problem
+from dynskip_jax.data.tag_schemes import allowed_transitions, first_problem
 from dynskip_jax.data.tagged_examples import tagged_examples
 from dynskip_jax.data.tagger_vocabulary import tagger_vocabulary
 from dynskip_jax.models import Tagger
@@ -46,13 +46,13 @@ def make(rngs, output="crf", skip="dynamic:3"):
     characters = [CharCNN(VOCABULARY.num_characters, char_features=2, filters=3, rngs=rngs)]
     return Tagger(
         len(VOCABULARY.words),
-        TAGS,
+        len(TAGS),
         4,
         [F.parse_time_skip(skip)],
         word_features=3,
         characters=characters,
         output=output,
-        scheme="BIOES" if output == "crf" else None,
+        allowed=allowed_transitions(TAGS, "BIOES") if output == "crf" else None,
         rngs=rngs,
     )
 
@@ -229,7 +229,7 @@ def test_f1_is_that_of_all_sentences_read_alone(output, evaluation):
 def test_a_tag_that_stands_for_unknown_ones_is_never_predicted(output):
     task = task_of(output, scheme=None, unknown_tag=2)
     model = model_of(task)
-    model.scheme = None
+    model.allowed = None
     model.emissions.bias[...] = model.emissions.bias[...].at[2].set(50.0)
     batch = jax.tree.map(jnp.asarray, one_batch())
     how = dict(policy=F.Policy("greedy"), rngs=jax.random.key(0), shared_key=None, deterministic=True)

@@ -1,0 +1,435 @@
+"""Stacked recurrent layers, in one or both directions, as one pure function of weights and arrays."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from dynskip_jax.functional.awd import locked_dropout, weight_dropout
+from dynskip_jax.functional.decisions import DecisionTrace
+from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
+from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
+from dynskip_jax.functional.outputs import holds_array
+from dynskip_jax.functional.policy import Policy
+from dynskip_jax.functional.recurrence import (
+    LayerParams,
+    Recurrence,
+    SkipCarry,
+    SkipOutput,
+    initial_carry,
+    zero_state,
+)
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.unroll import unroll
+
+# Folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, and no split goes so far.
+SHARED = 2**31 - 1
+_REKEY = 2**31 - 2
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerSpec:
+    """One layer in one direction. Hashable, hence static under `jit`.
+
+    Attributes:
+        recurrence: what the layer computes.
+        hidden: size of each array of its state.
+        reverse: whether it reads from each sequence's end.
+        recurrent_dropout: rate on the entering h, with one mask for all steps.
+        weight_dropout: rate on the entries of the recurrent matrices, with one mask for the whole call.
+        zoneout: one rate for each array of the state.
+        dtype: dtype in which matrices are multiplied.
+        state_dtype: dtype of the state.
+    """
+
+    recurrence: Recurrence
+    hidden: int
+    reverse: bool = False
+    recurrent_dropout: float = 0.0
+    weight_dropout: float = 0.0
+    zoneout: tuple[float, ...] = ()
+    dtype: Any = jnp.float32
+    state_dtype: Any = jnp.float32
+
+
+@dataclasses.dataclass(frozen=True)
+class LayersSpec:
+    """Layers on top of each other. Hashable, hence static under `jit`.
+
+    Attributes:
+        layers: bottom first; of a layer with two directions the forward half comes first.
+        num_directions: 1 or 2.
+        dropout: rate on each layer's input and on the last layer's output, bottom first.
+        variational: whether dropout uses one mask for all steps of a sequence.
+        time_major: whether inputs and outputs are (time, *batch, ...).
+        implementation: of every unroll; see `unroll`.
+        scan_unroll: steps per iteration of every compiled loop over time.
+    """
+
+    layers: tuple[LayerSpec, ...]
+    num_directions: int = 1
+    dropout: tuple[float, ...] = ()
+    variational: bool = False
+    time_major: bool = False
+    implementation: str = "fused"
+    scan_unroll: int = 1
+
+    @property
+    def depth(self) -> int:
+        """Number of layers, both directions counting as one."""
+        return len(self.layers) // self.num_directions
+
+    def source_below(self, i: int) -> int | None:
+        """Return the layer whose output or cell state the depth skip of layer `i` reads; None without one."""
+        skip = self.layers[i].recurrence.depth_skip
+        return None if skip is None else i - skip.layers_below * self.num_directions
+
+    def needs_cell_state(self, i: int) -> bool:
+        """Return whether a layer above reads the cell state of layer `i`."""
+        return any(
+            self.source_below(above) == i and self.layers[above].recurrence.depth_skip.source == "cell_state"
+            for above in range(i + 1, len(self.layers))
+        )
+
+    def is_noncausal(self, i: int) -> bool:
+        """Return whether choices of layer `i` affect steps it read before: a layer above reads otherwise."""
+        return self.num_directions > 1 and i < len(self.layers) - self.num_directions
+
+
+class LayersCall(NamedTuple):
+    """The arrays of one call; None where an argument is not given.
+
+    Attributes:
+        x: inputs, (*batch, time, in).
+        carry: of each layer.
+        seq_lengths: true lengths, (*batch,).
+        segment_ids: numbers of the sequences packed in a row, (*batch, time).
+        actions: of each layer, to be replayed, (*batch, time).
+        policies: of each layer.
+        key: for everything that is drawn, () or (*batch,).
+        weight_key: for weight dropout, in place of one made of `key`.
+    """
+
+    x: Float[Array, "..."]
+    carry: tuple[SkipCarry, ...] | None
+    seq_lengths: Int[Array, "..."] | None
+    segment_ids: Int[Array, "..."] | None
+    actions: tuple[Int[Array, "..."] | None, ...]
+    policies: tuple[Policy, ...]
+    key: Key[Array, "..."] | None
+    weight_key: Key[Array, ""] | None
+
+
+@holds_array("h")
+class LayersOutput(NamedTuple):
+    """What layers return. With two directions the tuples alternate: layer 1 forward, layer 1 backward, …
+
+    Attributes:
+        h: outputs of the top layer after dropout, (*batch, time, hidden), both directions side by side;
+            zeros past the end of a sequence.
+        states: the same before dropout.
+        decisions: one trace for each layer and direction, each leaf (*batch, time).
+        observations: for each layer and direction x(t) and h(t-1), of which s(t) in Eq. 1 consists,
+            (*batch, time, ...).
+    """
+
+    h: Float[Array, "*batch time features"]
+    states: Float[Array, "*batch time features"]
+    decisions: tuple[DecisionTrace, ...]
+    observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
+
+
+@partial(jax.jit, static_argnames=("spec", "deterministic"))
+def run_layers(
+    spec: LayersSpec,
+    params: tuple[LayerParams, ...],
+    initial: tuple[Any, ...],
+    call: LayersCall,
+    *,
+    deterministic: bool,
+) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
+    """Run all layers over a batch of sequences.
+
+    The function is compiled for each spec and shape, also where it is called outside of `jit`.
+
+    Args:
+        spec: what is static.
+        params: weights of each layer.
+        initial: learned initial state of each layer, arrays of (hidden,); None for zeros.
+        call: the arrays.
+        deterministic: drop nothing.
+
+    Returns:
+        The last carry of each layer, and the outputs.
+    """
+    batch_axes = call.x.ndim - 2
+    if spec.time_major:
+        moved = call.x, call.segment_ids, call.actions
+        x, segment_ids, actions = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, batch_axes), moved)
+        call = call._replace(x=x, segment_ids=segment_ids, actions=actions)
+    batch_shape = call.x.shape[:batch_axes]
+    carry, output = _run_batch(spec, params, initial, _with_one_batch_axis(call, batch_axes), deterministic)
+    if batch_axes != 1:
+        carry, output = jax.tree.map(
+            lambda leaf: leaf.reshape(*batch_shape, *leaf.shape[1:]), (carry, output)
+        )
+    if spec.time_major:
+        output = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, batch_axes, 0), output)
+    return carry, output
+
+
+def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
+    """Return the call with its batch axes, none or several, merged into one."""
+    if batch_axes == 1:
+        return call
+    size = math.prod(call.x.shape[:batch_axes])
+
+    def merge(leaf: Array) -> Array:
+        return leaf.reshape(size, *leaf.shape[batch_axes:])
+
+    def merge_mask(policy: Policy) -> Policy:
+        is_shared = policy.mask is None or policy.mask.ndim == 1
+        return policy if is_shared else dataclasses.replace(policy, mask=merge(policy.mask))
+
+    key = call.key if call.key is None or call.key.ndim == 0 else merge(call.key)
+    arrays = jax.tree.map(merge, (call.x, call.carry, call.seq_lengths, call.segment_ids, call.actions))
+    policies = tuple(map(merge_mask, call.policies))
+    return LayersCall(*arrays, policies, key, call.weight_key)
+
+
+def _run_batch(
+    spec: LayersSpec,
+    params: Sequence[LayerParams],
+    initial: Sequence[Any],
+    call: LayersCall,
+    deterministic: bool,
+) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
+    """Run all layers on inputs with one batch axis."""
+    x, batch = call.x, call.x.shape[0]
+    starts = [
+        initial_state(layer, state, (batch,), x) for layer, state in zip(spec.layers, initial, strict=True)
+    ]
+    carries, key = _carries(spec, starts, call)
+    noise = _draw_noise(spec, key, call.weight_key, batch, deterministic)
+    drop = locked_dropout if spec.variational else dropout
+    ends, outputs, observations, traces = [], [], [], []
+    for i, layer in enumerate(spec.layers):
+        place, direction = divmod(i, spec.num_directions)
+        if direction == 0:
+            x = drop(noise.dropout[place], spec.dropout[place], x)
+        carry = _with_mask(layer, carries[i], noise.masks[i], deterministic)
+        end, output = unroll(
+            _prepared(layer, params[i], noise.weights[i]),
+            carry,
+            x,
+            layer.recurrence,
+            below=_below(spec, i, outputs),
+            seq_lengths=call.seq_lengths,
+            reverse=layer.reverse,
+            keep_order=True,
+            segment_ids=call.segment_ids,
+            initial=starts[i],
+            zoneout_mask=_zoneout(layer, carry, x.shape[1], deterministic),
+            actions=call.actions[i],
+            policy=call.policies[i],
+            return_cell_state=spec.needs_cell_state(i),
+            scan_unroll=spec.scan_unroll,
+            implementation=spec.implementation,
+        )
+        ends.append(end._replace(recurrent_mask=carries[i].recurrent_mask))
+        outputs.append(output)
+        observations.append((x, _h_before(layer, carry, starts[i], output, call)))
+        traces.append(_trace(spec, i, output, call))
+        if direction == spec.num_directions - 1:
+            sides = [output.h for output in outputs[-spec.num_directions :]]
+            x = jnp.concatenate(sides, axis=-1) if len(sides) > 1 else sides[0]
+    h = drop(noise.dropout[-1], spec.dropout[-1], x)
+    return tuple(ends), LayersOutput(h, x, tuple(traces), tuple(observations))
+
+
+# Where a call starts.
+
+
+def initial_state(
+    layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
+) -> Any:
+    """Return the state every sequence starts from, each array (*batch, hidden).
+
+    Args:
+        layer: the layer.
+        learned: its learned state, each array (hidden,); None for zeros.
+        batch: sizes of the batch axes.
+        like: an array whose first axes are the batch; the state is sharded as it is.
+    """
+    shape = (*batch, layer.hidden)
+    zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype)
+    if learned is None:
+        return zeros
+    leading = (1,) * len(batch) + (-1,)
+    return jax.tree.map(lambda zero, array: zero + array.reshape(leading).astype(zero.dtype), zeros, learned)
+
+
+def _carries(
+    spec: LayersSpec, starts: Sequence[Any], call: LayersCall
+) -> tuple[tuple[SkipCarry, ...], Key[Array, "..."] | None]:
+    """Return the carries to start from, with the keys of this call, and the key for everything else."""
+    key = call.key
+    if call.carry is not None:
+        return _with_keys(call.carry, key), key
+    keys = (None,) * len(spec.layers)
+    if key is not None:
+        carry_key, key = split_each(key, 2)
+        # Each layer's key was once split in three; the first part is for choices.
+        keys = [split_each(each, 3)[0] for each in split_each(carry_key, len(spec.layers))]
+    carries = (
+        initial_carry(each, layer.recurrence, start)
+        for each, layer, start in zip(keys, spec.layers, starts, strict=True)
+    )
+    return tuple(carries), key
+
+
+def _with_keys(carries: tuple[SkipCarry, ...], key: Key[Array, "..."] | None) -> tuple[SkipCarry, ...]:
+    """Return carries with keys of this call where they have none, as a carry made in evaluation."""
+    if key is None or all(carry.key is not None for carry in carries):
+        return carries
+    batch = carries[0].step.shape
+    own_keys = split_each(example_keys(fold_in_each(key, jnp.full(key.shape, _REKEY)), batch), len(carries))
+    return tuple(
+        carry._replace(key=own) if carry.key is None else carry
+        for carry, own in zip(carries, own_keys, strict=True)
+    )
+
+
+# What is drawn for a call.
+
+
+class _Noise(NamedTuple):
+    """Keys of what is dropped; None where nothing is.
+
+    Attributes:
+        dropout: for each place, (batch,).
+        masks: for the recurrent mask of each layer, (batch,).
+        weights: for the weight dropout of each layer.
+    """
+
+    dropout: tuple[Any, ...]
+    masks: tuple[Any, ...]
+    weights: tuple[Any, ...]
+
+
+def _draw_noise(
+    spec: LayersSpec,
+    key: Key[Array, "..."] | None,
+    weight_key: Key[Array, ""] | None,
+    batch: int,
+    deterministic: bool,
+) -> _Noise:
+    places, layers = len(spec.dropout), len(spec.layers)
+    feature_keys, weight_keys = (None,) * (places + layers), (None,) * layers
+    if deterministic:
+        return _Noise(feature_keys[:places], feature_keys[places:], weight_keys)
+    if key is not None and (any(spec.dropout) or any(layer.recurrent_dropout for layer in spec.layers)):
+        feature_keys = split_each(example_keys(key, (batch,)), places + layers)
+    if any(layer.weight_dropout for layer in spec.layers):
+        weight_keys = jax.random.split(shared_key(key) if weight_key is None else weight_key, layers)
+    return _Noise(feature_keys[:places], feature_keys[places:], weight_keys)
+
+
+def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
+    """Return one key for what is dropped for all examples alike, made of the first of a call's keys."""
+    return jax.random.fold_in(keys.reshape(-1)[0], SHARED)
+
+
+def _with_mask(
+    layer: LayerSpec, carry: SkipCarry, key: Key[Array, " batch"] | None, deterministic: bool
+) -> SkipCarry:
+    """Return the carry with its own recurrent mask or a new one in training, and with none in evaluation."""
+    if deterministic or layer.recurrent_dropout == 0.0:
+        return carry._replace(recurrent_mask=None)
+    if carry.recurrent_mask is not None:
+        return carry
+    shape = (*carry.step.shape, layer.hidden)
+    return carry._replace(recurrent_mask=dropout_mask(key, layer.recurrent_dropout, shape, layer.state_dtype))
+
+
+def _zoneout(layer: LayerSpec, carry: SkipCarry, steps: int, deterministic: bool) -> Any:
+    """Return what zoneout keeps at each step, (batch, time, hidden) for each array; None without zoneout."""
+    if not any(layer.zoneout):
+        return None
+    keys = jax.random.key(0) if carry.key is None else carry.key[:, None]  # None in evaluation only
+    step = carry.step[:, None] + jnp.arange(steps)[None]
+    return zoneout(keys, step, layer.zoneout, layer.hidden, layer.state_dtype, deterministic=deterministic)
+
+
+def _prepared(layer: LayerSpec, params: LayerParams, key: Key[Array, ""] | None) -> LayerParams:
+    """Return the weights with dropped entries, matrices in the dtype that multiplies."""
+    params = cast_matrices(params, layer.dtype)
+    if key is None or layer.weight_dropout == 0.0:
+        return params
+    return params._replace(transition=drop_recurrent_weights(params.transition, key, layer.weight_dropout))
+
+
+def cast_matrices(params: Any, dtype: Any) -> Any:
+    """Return a tree of weights, its matrices in `dtype` and its vectors as they are."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.ndim > 1 else leaf, params)
+
+
+def drop_recurrent_weights(weights: Any, key: Key[Array, ""], rate: float) -> Any:
+    """Drop entries of the matrices that multiply the state, which are those not named w_x… (DropConnect)."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(weights)
+    keys = jax.random.split(key, len(leaves))
+
+    def drop(path, leaf, key):
+        is_recurrent = leaf.ndim > 1 and not path[0].name.startswith("w_x")
+        return weight_dropout(key, rate, leaf) if is_recurrent else leaf
+
+    return structure.unflatten([drop(path, leaf, k) for (path, leaf), k in zip(leaves, keys, strict=True)])
+
+
+# What layers tell each other and the caller.
+
+
+def _below(
+    spec: LayersSpec, i: int, outputs: Sequence[SkipOutput]
+) -> Float[Array, "batch time below"] | None:
+    """Return what the depth skip of layer `i` reads, from the same direction further below."""
+    source = spec.source_below(i)
+    if source is None:
+        return None
+    is_output = spec.layers[i].recurrence.depth_skip.source == "output"
+    return outputs[source].h if is_output else outputs[source].cell_state
+
+
+def _trace(spec: LayersSpec, i: int, output: SkipOutput, call: LayersCall) -> DecisionTrace:
+    valid = None
+    if call.seq_lengths is not None:
+        valid = length_mask(call.seq_lengths, call.x.shape[1])
+    layer = spec.layers[i]
+    return DecisionTrace.of(
+        output.decision,
+        layer.recurrence.time_skip,
+        valid,
+        mode=call.policies[i].mode,
+        replayed=call.actions[i] is not None,
+        reverse=layer.reverse,
+        noncausal=spec.is_noncausal(i),
+    )
+
+
+def _h_before(
+    layer: LayerSpec, carry: SkipCarry, start: Any, output: SkipOutput, call: LayersCall
+) -> Float[Array, "batch time hidden"]:
+    """Return the h that was there before each step, in the order of the inputs."""
+    flip = partial(flip_sequences, seq_lengths=call.seq_lengths) if layer.reverse else lambda array: array
+    before = flip(
+        jnp.concatenate([carry.state.h[:, None], flip(output.h)[:, :-1]], axis=1)[:, : call.x.shape[1]]
+    )
+    if call.segment_ids is None:
+        return before
+    begins: Bool[Array, "batch time"] = flip(segment_starts(flip(call.segment_ids)))
+    return jnp.where(begins[..., None], start.h[:, None], before)
