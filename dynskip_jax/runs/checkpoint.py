@@ -134,6 +134,7 @@ class SavedCheckpoints:
                     (leaf, array) for leaf, array in zip(leaves, data, strict=True) if leaf["path"] in asked
                 ]
                 leaves, data = [leaf for leaf, _ in kept], [array for _, array in kept]
+            leaves, data = _in_order_of(like, leaves, data)
             self._check_structure(step, leaves, like)
             self._intact[step] = document["sha256"]
             state = jax.tree.unflatten(jax.tree.structure(like), map(_like, data, jax.tree.leaves(like)))
@@ -208,10 +209,8 @@ class SavedCheckpoints:
             return
         saved_leaves, wanted_leaves = ({leaf["path"]: leaf for leaf in side} for side in (saved, wanted))
         paths = [p for p in {**saved_leaves, **wanted_leaves} if saved_leaves.get(p) != wanted_leaves.get(p)]
-        what = "its leaves are in another order"
-        if paths:
-            there, here = (_brief(side.get(paths[0])) for side in (saved_leaves, wanted_leaves))
-            what = f"{paths[0] or 'the state'} is {there} there and {here} here"
+        there, here = (_brief(side.get(paths[0])) for side in (saved_leaves, wanted_leaves))
+        what = f"{paths[0] or 'the state'} is {there} there and {here} here"
         more = f", and {len(paths) - 1} more differ" if len(paths) > 1 else ""
         raise UserError(
             f"checkpoint {step} in {self.directory} holds another state ({what}{more}); "
@@ -333,9 +332,29 @@ class Checkpoints(SavedCheckpoints):
         self._intact.pop(step, None)
 
 
+# Names of leaves in checkpoints that earlier versions wrote, and what they are called now.
+_RENAMED = (
+    (r"\.own\b", ".skip_state"),
+    (r"\['stack'\]\['layers'\]\[(\d+)\]\['cell'\]", r"['stack']['cells'][\1]"),
+    (r"(\['characters'\]\[\d+\])\['forward'\]\['cell'\]", r"\1['rnn']['cells'][0]"),
+    (r"(\['characters'\]\[\d+\])\['backward'\]\['cell'\]", r"\1['rnn']['cells'][1]"),
+)
+
+
 def _current_path(path: str) -> str:
-    """Return the path under which a leaf is known today: `SkipCarry.skip_state` was once named `own`."""
-    return re.sub(r"\.own\b", ".skip_state", path)
+    """Return the path under which a leaf is known today."""
+    for pattern, name in _RENAMED:
+        path = re.sub(pattern, name, path)
+    return path
+
+
+def _in_order_of(
+    like: PyTree, leaves: list[dict], data: list[np.ndarray]
+) -> tuple[list[dict], list[np.ndarray]]:
+    """Return leaves and their arrays in the order of `like`, where a renamed leaf changed its place."""
+    places = {leaf["path"]: place for place, leaf in enumerate(_describe(like))}
+    pairs = sorted(zip(leaves, data, strict=True), key=lambda pair: places.get(pair[0]["path"], len(places)))
+    return [leaf for leaf, _ in pairs], [array for _, array in pairs]
 
 
 def _describe(tree: PyTree) -> list[dict]:

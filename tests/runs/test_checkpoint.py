@@ -7,7 +7,7 @@ import shutil
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -420,3 +420,33 @@ def test_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot keep checkpoints in .*choose another --run-dir"):
         Checkpoints(tmp_path / "file" / "checkpoints")
+
+
+def test_leaves_that_were_renamed_since_are_found(tmp_path):
+    """Run folders of earlier versions name layers and skip states otherwise, in another order."""
+
+    class Carry(NamedTuple):
+        own: Any
+
+    class Renamed(NamedTuple):
+        skip_state: Any
+
+    def array(number):
+        return np.full(2, number, np.float32)
+
+    old = {
+        "characters": [{"backward": {"cell": {"w": array(1)}}, "forward": {"cell": {"w": array(2)}}}],
+        "stack": {"layers": [{"cell": {"w": array(3)}}]},
+        "carry": Carry(array(4)),
+    }
+    new = {
+        "characters": [{"rnn": {"cells": [{"w": array(2)}, {"w": array(1)}]}}],
+        "stack": {"cells": [{"w": array(3)}]},
+        "carry": Renamed(array(4)),
+    }
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, old, {})
+    with Checkpoints(tmp_path) as checkpoints:
+        found = checkpoints.restore_latest(jax.tree.map(np.zeros_like, new)).state
+    assert jax.tree.structure(found) == jax.tree.structure(new)
+    jax.tree.map(np.testing.assert_array_equal, found, new)
