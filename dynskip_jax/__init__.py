@@ -1,6 +1,6 @@
 """Skip-connected recurrent networks in JAX and Flax NNX.
 
-What README shows, by its own name: `from dynskip_jax import DynamicSkipLSTMCell, SkipLayer, AgentObjective`.
+What README shows, by its own name: `from dynskip_jax import SkipLSTM, AgentObjective`.
 The rest is in `functional`, `nn`, `models`, `tasks`, `training`, `runs`, `devices`, `data` and `analysis`.
 """
 
@@ -12,7 +12,7 @@ __version__ = importlib.metadata.version("dynskip_jax")
 
 _FROM = {
     "dynskip_jax.functional": ("Policy",),
-    "dynskip_jax.nn": ("DynamicSkipLSTMCell", "SkipCell", "SkipLayer", "SkipStack"),
+    "dynskip_jax.nn": ("SkipCell", "SkipLSTM", "SkipLayers"),
     "dynskip_jax.training": ("AgentObjective",),
 }
 _MODULES = {name: module for module, names in _FROM.items() for name in names}

@@ -83,7 +83,7 @@ def model_of(learner):
 
 
 def cells_of(learner):
-    return [layer.cell for layer in model_of(learner).stack.layers]
+    return list(model_of(learner).stack.cells)
 
 
 # --- What stands beside the published rows ---
@@ -162,7 +162,7 @@ def test_precision_reaches_every_product_and_no_parameter(experiment):
     ):
         learner, _ = BUILDERS[experiment]("paper", **precision)
         model = learner.model(learner.abstract_params())
-        for part in (model.softmax, *(layer.cell for layer in model.stack.layers)):
+        for part in (model.softmax, *model.stack.cells):
             assert jax.numpy.dtype(part.dtype) == dtype
         assert {str(leaf.dtype) for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {"float32"}
 
@@ -192,7 +192,7 @@ def test_released_agent_starts_from_a_normal_distribution(experiment, units):
 
     @jax.jit  # what is drawn of the rest is not computed
     def agent_of(key):
-        return nnx.state(learner.model(learner.init(key)).stack.layers[-1].cell.agent)
+        return nnx.state(learner.model(learner.init(key)).stack.cells[-1].agent)
 
     agent = agent_of(jax.random.key(0))
     assert agent.w_h.shape == (100, units)

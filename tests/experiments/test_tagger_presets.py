@@ -34,10 +34,10 @@ def model_of(experiment, model="dynamic:5"):
 def test_the_paper_of_dynamic_skips():
     experiment = experiment_of("conll2003", "paper")
     learner, model = model_of(experiment)
-    assert [layer.cell.hidden_features for layer in model.stack.layers] == [200, 200]
-    for layer in model.stack.layers:
-        assert layer.cell.skip == F.Dynamic(5, mix=1.0) and layer.cell.agent_features == 50
-    assert model.stack.reverse == (False, True) and model.is_crf and model.scheme == "BIOES"
+    assert [cell.hidden_features for cell in model.stack.cells] == [200, 200]
+    for cell in model.stack.cells:
+        assert cell.skip == F.Dynamic(5, mix=1.0) and cell.agent_features == 50
+    assert model.stack.reads_reverse == (False, True) and model.is_crf and model.allowed is not None
     assert model.stack.dropout == (0.5, 0.5) and model.words.features == 100
     (characters,) = model.characters
     assert isinstance(characters, CharCNN) and characters.filter_w.shape == (3, 30, 30)
@@ -53,13 +53,13 @@ def test_the_paper_of_dynamic_skips():
 
 def test_the_paper_of_skips_over_depth():
     learner, model = model_of(experiment_of("pos", "paper"), "lstm")
-    layers = model.stack.layers
-    assert len(layers) == 14 and all(layer.cell.hidden_features == 512 for layer in layers)
-    skips = [layer.cell.recurrence.depth_skip for layer in layers]
+    cells = model.stack.cells
+    assert len(cells) == 14 and all(cell.hidden_features == 512 for cell in cells)
+    skips = [cell.recurrence.depth_skip for cell in cells]
     assert skips[:4] == [None] * 4 and set(skips[4:]) == {F.GatedToOutput()}
     assert model.stack.dropout == (0.25, 0.5, 0, 0, 0, 0, 0, 0.5)
     # A window of three words of 200 numbers, 5 + 5 characters of 5 each, and capitals: Section 6.1.2.
-    assert layers[0].cell.in_features == 600 + 50 + 5
+    assert cells[0].in_features == 600 + 50 + 5
     assert not model.is_crf and [type(m) for m in model.characters] == [CharAffixes]
     assert learner.task.score == "accuracy" and learner.monitor == "dev_accuracy"
 
@@ -75,7 +75,7 @@ def test_the_paper_of_skips_over_depth():
 )
 def test_other_presets_make_models(name, preset):
     learner, model = model_of(experiment_of(name, preset))
-    assert learner.task.is_of_steps and len(model.stack.layers) in (2, 14)
+    assert learner.task.is_of_steps and len(model.stack.cells) in (2, 14)
 
 
 def test_flags_reach_the_model():
@@ -89,9 +89,9 @@ def test_flags_reach_the_model():
     lstm, affixes = model.characters
     assert isinstance(lstm, CharLSTM) and isinstance(affixes, CharAffixes) and affixes.count == 3
     assert model.capitals is None and model.gates is not None and model.crf is None
-    assert [layer.cell.skip.name for layer in model.stack.layers] == ["lstm"] * 2 + ["attention"] * 2
+    assert [cell.skip.name for cell in model.stack.cells] == ["lstm"] * 2 + ["attention"] * 2
     assert model.stack.dropout == (0.1, 0.2, 0.2) and model.unknown_rate == 0.25
-    assert all(layer.cell.recurrence.transition == F.GRU() for layer in model.stack.layers)
+    assert all(cell.recurrence.transition == F.GRU() for cell in model.stack.cells)
 
 
 def test_settings_of_a_run_are_read_back():

@@ -200,7 +200,7 @@ def plain():
 
 
 def cell_of(gradient):
-    return gradient["stack"]["layers"][0]["cell"]
+    return gradient["stack"]["cells"][0]
 
 
 def agent_of(params):
@@ -300,7 +300,7 @@ def test_positions_stand_beside_the_symbols():
 
         def inputs(same, positions=positions):
             model = SequenceClassifier(6, 8, 3, [F.Previous()], num_positions=positions, rngs=nnx.Rngs(0))
-            assert model.stack.layers[0].cell.in_features == 6 + positions
+            assert model.stack.cells[0].in_features == 6 + positions
             return model(same).observations[0][0]
 
         outputs.append(jax.device_get(jax.jit(inputs)(same)))
