@@ -1,0 +1,115 @@
+"""Time skips without an agent: the previous state, a fixed one, the mean of the last K, or a random one."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import choice_noise, choose
+from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, Decision, TimeSkip
+
+
+@dataclasses.dataclass(frozen=True)
+class Previous(TimeSkip):
+    """State(t-1) enters."""
+
+    name: ClassVar[str] = "lstm"  # the baseline's name in every table, whatever the transition
+    takes_max_skip: ClassVar[bool] = False
+
+    @property
+    def fixed_slot(self) -> int:
+        """The newest."""
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed(BufferSkip):
+    """State(t-K) enters, so that K = 1 is no skip at all."""
+
+    name: ClassVar[str] = "fixed"
+
+    @property
+    def fixed_slot(self) -> int | None:
+        """The oldest, but for a first step of its own."""
+        return None if self.forgets_carried else self.max_skip - 1
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        """See `TimeSkip`."""
+        if self.fixed_slot is not None:
+            return Choice(), skip_state
+        oldest = jnp.full(inputs.step.shape, self.max_skip - 1, jnp.int32)
+        return self.carried_first(inputs, Choice(slot=oldest)), skip_state
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean(BufferSkip):
+    """The mean of the last K states enters. `Decision.action` is K."""
+
+    name: ClassVar[str] = "mean"
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        """See `TimeSkip`."""
+        weights = jnp.full((*inputs.step.shape, self.max_skip), 1 / self.max_skip, observation.dtype)
+        return self.carried_first(inputs, Choice(weights=weights)), skip_state
+
+    def log_distribution(self, params, x, step, observation, policy_mask=None):
+        """See `TimeSkip`."""
+        return jnp.full((*step.shape, self.max_skip), -math.log(self.max_skip), x.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Random(BufferSkip):
+    """One of the last K states enters, drawn with rates that nothing changes; in every mode, greedy too.
+
+    Attributes:
+        rates: how often each k is drawn, up to a common factor; by default all alike. Those of a trained
+            agent make the control of its choices: the same rates, and no reason.
+    """
+
+    name: ClassVar[str] = "random"
+    is_stochastic = True
+    rates: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the rates."""
+        super().__post_init__()
+        if self.rates is None:
+            return
+        if len(self.rates) != self.max_skip:
+            raise UserError(f"random:{self.max_skip} takes {self.max_skip} rates, got {len(self.rates)}")
+        if not all(math.isfinite(rate) and rate >= 0 for rate in self.rates) or not any(self.rates):
+            raise UserError(f"rates are numbers of at least 0, and one is more than that, got {self.rates}")
+
+    def draws(self, mode, replayed) -> bool:
+        """See `TimeSkip`."""
+        return not replayed
+
+    def noise(self, keys, step, mode, replayed, dtype):
+        """See `TimeSkip`."""
+        return None if replayed else choice_noise(keys, step, self.max_skip, dtype)
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        """See `TimeSkip`."""
+        if inputs.action is not None:
+            return self.carried_first(inputs, Choice(slot=self.slot_of(inputs.action))), skip_state
+        log_rates = jnp.broadcast_to(self._log_rates(), inputs.noise.shape)
+        return self.carried_first(inputs, Choice(slot=choose(log_rates, inputs.noise))), skip_state
+
+    def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
+        """See `TimeSkip`; there is nothing to be reinforced."""
+        certain = jnp.zeros(choice.slot.shape, observation.dtype)
+        return self.without_credit(inputs, Decision(choice.slot + 1, certain, certain))
+
+    def log_distribution(self, params, x, step, observation, policy_mask=None):
+        """See `TimeSkip`; a k that is never drawn has the smallest logarithm there is, not minus infinity."""
+        rates = jnp.exp(self._log_rates())
+        tiny = jnp.finfo(rates.dtype).tiny
+        log_probs = jnp.log(jnp.maximum(rates / rates.sum(), tiny))
+        return jnp.broadcast_to(log_probs, (*step.shape, self.max_skip))
+
+    def _log_rates(self) -> Float[Array, " K"]:
+        rates = jnp.ones(self.max_skip) if self.rates is None else jnp.asarray(self.rates)
+        return jnp.log(rates)
