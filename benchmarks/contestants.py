@@ -29,7 +29,7 @@ def layers(
     k, mix = shape.max_skip, shape.mix
     plain, dynamic = Previous(), Dynamic(k, mix)
     makers = {
-        "lstm": partial(ours, shape=shape, skip=plain, x=x),
+        "lstm": partial(ours, shape=shape, skip=plain, x=x, implementation="fused"),
         "fixed:k": partial(ours, shape=shape, skip=Fixed(k, mix), x=x),
         "attention:k": partial(ours, shape=shape, skip=Attention(k, mix), x=x),
         "dynamic:k": partial(ours, shape=shape, skip=dynamic, x=x, actions=actions),

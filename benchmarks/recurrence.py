@@ -44,7 +44,6 @@ PARTS: tuple[Part, ...] = get_args(Part)
 TRANSITIONS = {
     **{name: kind() for name, kind in F.TRANSITIONS.items()},
     "gru, reset before": F.GRU("before"),
-    "peephole, full": F.Peephole(full=True),
 }
 
 

@@ -1,14 +1,55 @@
-"""The plain LSTM's unroll by cuDNN, on NVIDIA GPUs; what it computes is that of the other unrolls."""
+"""The unroll of a plain LSTM by cuDNN, on NVIDIA GPUs. It computes what the other unrolls compute."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_batching import sequential_vmap
 from jax.experimental import rnn
+from jax.extend import backend
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.recurrence import LayerParams, Recurrence, SkipCarry, SkipOutput
 from dynskip_jax.functional.time_skips import Decision, Previous
 from dynskip_jax.functional.transitions import LSTM, LSTMParams, LSTMState
+
+
+def fits(params: LayerParams, carry: SkipCarry, x: Any, recurrence: Recurrence, **options: Any) -> bool:
+    """Return whether cuDNN can run this call here. Never raise; the arguments are those of `misfit`."""
+    return misfit(params, carry, x, recurrence, **options) is None
+
+
+def misfit(
+    params: LayerParams,
+    carry: SkipCarry,
+    x: Float[Array, "batch time in"],
+    recurrence: Recurrence,
+    *,
+    zoneout_mask: Any = None,
+    segment_ids: Any = None,
+    return_cell_state: bool = False,
+) -> str | None:
+    """Return what cuDNN lacks for this call of `unroll`, or None where it can run it.
+
+    Only static facts count: the options, shapes, dtypes and the default backend.
+    """
+    skip, platform = recurrence.time_skip, jax.default_backend()
+    floats = (*jax.tree.leaves(params.transition), x, *carry.slots)
+    reasons = {
+        "has no skips over time or depth": not isinstance(skip, Previous)
+        or skip.max_skip != 1
+        or recurrence.depth_skip is not None,
+        "runs only the LSTM, with an output gate and the usual activations": recurrence.transition != LSTM(),
+        "has no recurrent dropout": carry.recurrent_mask is not None,
+        "has neither segment_ids nor zoneout": segment_ids is not None or zoneout_mask is not None,
+        "returns no cell states of all steps": return_cell_state,
+        "computes only in float32": any(leaf.dtype != jnp.float32 for leaf in floats),
+        "needs shapes that are known and not 0": any(not isinstance(n, int) or n == 0 for n in x.shape),
+        f"needs an NVIDIA GPU, not a {platform}": platform != "gpu"
+        or "rocm" in backend.get_backend().platform_version.lower(),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 def cudnn_unroll(
@@ -18,69 +59,106 @@ def cudnn_unroll(
     recurrence: Recurrence,
     *,
     seq_lengths: Int[Array, " batch"] | None = None,
+    **options: Any,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Does what `unroll` does, for a plain LSTM in float32 without recurrent dropout.
+    """Run a plain LSTM over all steps; see `unroll`.
+
+    Under `vmap` the runs follow one another. In a program compiled for another platform, JAX's reference
+    implementation takes the place of cuDNN.
 
     Args:
         params: the layer's weights.
         carry: the state to start from.
         x: inputs, (batch, time, in).
-        recurrence: an LSTM with no skips.
-        seq_lengths: true lengths, (batch,); cuDNN takes those of at least 1.
+        recurrence: an LSTM without skips.
+        seq_lengths: true lengths, (batch,), 0 to time.
+        **options: see `misfit`.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
 
     Raises:
-        UserError: the machine, the skip or the options are not those that cuDNN has.
+        UserError: cuDNN cannot run this call here.
     """
-    skip = recurrence.time_skip
-    if not isinstance(skip, Previous) or skip.max_skip != 1 or recurrence.depth_skip is not None:
-        raise UserError("implementation 'cudnn' has no skips over time or depth: use 'fused'")
-    if recurrence.transition != LSTM():
-        raise UserError("implementation 'cudnn' runs an LSTM alone: use 'fused'")
-    if carry.recurrent_mask is not None:
-        raise UserError("implementation 'cudnn' has no recurrent dropout: use 'fused'")
-    if any(leaf.dtype != jnp.float32 for leaf in (*params.transition, x, carry.slots.h)):
-        raise UserError("implementation 'cudnn' computes in float32 alone: use 'fused'")
-    if jax.default_backend() != "gpu":
-        raise UserError(
-            f"implementation 'cudnn' needs an NVIDIA GPU, not a {jax.default_backend()}: use 'fused'"
-        )
-    batch, time, features = x.shape
-    hidden = carry.slots.h.shape[-1]
-    lengths = jnp.full(batch, time) if seq_lengths is None else seq_lengths
-    h, h_last, c_last = rnn.lstm(
-        x,
-        jnp.swapaxes(carry.slots.h, 0, 1),
-        jnp.swapaxes(carry.slots.c, 0, 1),
-        cudnn_weights(params.transition),
-        lengths.astype(jnp.int32),
-        features,
-        hidden,
-        1,
-        0.0,
-        False,
+    reason = misfit(params, carry, x, recurrence, **options)
+    if reason is not None:
+        raise UserError(f"implementation 'cudnn' {reason}: use 'auto' or 'fused'")
+    batch, time = x.shape[:2]
+    lengths = jnp.full(batch, time, jnp.int32) if seq_lengths is None else seq_lengths.astype(jnp.int32)
+    valid = jnp.arange(time)[None, :] < lengths[:, None]
+    x = jnp.where(valid[..., None], x, 0)
+    # cuDNN refuses length 0. An empty sequence is run for one step, whose results are then replaced.
+    start = jax.tree.map(lambda slots: slots[:, 0], carry.slots)
+    h, *last = _lstm(
+        x, *(state[None] for state in start), cudnn_weights(params.transition), jnp.maximum(lengths, 1)
     )
-    certain = jnp.zeros((batch, time), h.dtype)
-    decision = Decision(jnp.ones((batch, time), jnp.int32), certain, certain)
-    if seq_lengths is not None:
-        valid = jnp.arange(time)[None, :] < seq_lengths[:, None]
-        h = jnp.where(valid[..., None], h, 0)
-        decision = decision._replace(action=jnp.where(valid, decision.action, 0))
-    end = carry._replace(
-        slots=LSTMState(jnp.swapaxes(h_last, 0, 1), jnp.swapaxes(c_last, 0, 1)),
-        step=carry.step + lengths.astype(carry.step.dtype),
+    last = LSTMState(
+        *(jnp.where((lengths > 0)[:, None], new[0], old) for new, old in zip(last, start, strict=True))
     )
-    return end, SkipOutput(h, decision)
+    zeros = jnp.zeros((batch, time), h.dtype)
+    output = SkipOutput(jnp.where(valid[..., None], h, 0), Decision(valid.astype(jnp.int32), zeros, zeros))
+    slots = jax.tree.map(lambda state: state[:, None], last)
+    return carry._replace(slots=slots, step=carry.step + lengths.astype(carry.step.dtype)), output
+
+
+@jax.custom_vjp
+def _lstm(
+    x: Float[Array, "batch time in"],
+    h_0: Float[Array, "one batch hidden"],
+    c_0: Float[Array, "one batch hidden"],
+    weights: Float[Array, " weights"],
+    lengths: Int[Array, " batch"],
+) -> tuple[Array, Array, Array]:
+    """Return h of all steps and the last h and c, as `jax.experimental.rnn.lstm` does, also under `vmap`."""
+    return _forward(x, h_0, c_0, weights, lengths)[0]
+
+
+def _sizes(x: Array, h_0: Array) -> tuple[int, int, int, float, bool]:
+    """Return the static arguments of `rnn`: input and hidden size, one layer, no dropout, one direction."""
+    return x.shape[-1], h_0.shape[-1], 1, 0.0, False
+
+
+@sequential_vmap
+def _forward(x, h_0, c_0, weights, lengths):
+    arguments, sizes = (x, h_0, c_0, weights, lengths), _sizes(x, h_0)
+    cudnn = lambda *arguments: rnn.lstm_fwd(*arguments, *sizes, None)
+    space = jax.eval_shape(cudnn, *arguments)[1][-1]
+
+    def reference(*arguments):
+        outputs = _reference(*arguments)
+        return outputs, (*arguments, outputs[0], jnp.zeros(space.shape, space.dtype))
+
+    return jax.lax.platform_dependent(*arguments, cuda=cudnn, default=reference)
+
+
+@sequential_vmap
+def _backward(residuals, gradients):
+    sizes = _sizes(*residuals[:2])
+
+    def cudnn(residuals, gradients):
+        return rnn.lstm_bwd(*sizes, None, residuals, gradients)[:4]
+
+    def reference(residuals, gradients):
+        *floats, lengths = residuals[:5]
+        return jax.vjp(lambda *floats: _reference(*floats, lengths), *floats)[1](gradients)
+
+    return jax.lax.platform_dependent(residuals, gradients, cuda=cudnn, default=reference)
+
+
+def _reference(x, h_0, c_0, weights, lengths):
+    sizes = _sizes(x, h_0)
+    return rnn.lstm_ref(x, h_0, c_0, *rnn.unpack_lstm_weights(weights, *sizes[:3], sizes[4]), lengths, *sizes)
+
+
+_lstm.defvjp(_forward, lambda residuals, gradients: (*_backward(residuals, gradients), None))
 
 
 def cudnn_weights(params: LSTMParams) -> Float[Array, " weights"]:
-    """Packs the weights as `jax.experimental.rnn` takes them: W_ih, W_hh, b_ih, b_hh; gates i, f, g, o."""
+    """Pack the weights as `jax.experimental.rnn` takes them: W_ih, W_hh, b_ih, b_hh; gates i, f, g, o."""
 
-    def reordered(gates: Float[Array, "*rows four_hidden"]) -> Float[Array, "*rows four_hidden"]:
+    def reorder(gates: Float[Array, "*rows four_hidden"]) -> Float[Array, "*rows four_hidden"]:
         g, i, f, o = jnp.split(gates, 4, axis=-1)
         return jnp.concatenate([i, f, g, o], axis=-1)
 
-    w_x, w_h, b = (reordered(leaf) for leaf in params)
+    w_x, w_h, b = (reorder(leaf) for leaf in params)
     return jnp.concatenate([w_x.T.ravel(), w_h.T.ravel(), b, jnp.zeros_like(b)])

@@ -76,7 +76,7 @@ class LayersSpec:
     dropout: tuple[float, ...] = ()
     variational: bool = False
     time_major: bool = False
-    implementation: str = "fused"
+    implementation: str = "auto"
     scan_unroll: int = 1
 
     @property

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values
-from dynskip_jax.functional.depth_skips.base import DepthSkip
+from dynskip_jax.functional.depth_skips import DepthSkip
 from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
 from dynskip_jax.functional.layout import as_batch, batch_zeros
 from dynskip_jax.functional.outputs import holds_array

@@ -17,9 +17,7 @@ from dynskip_jax.functional import (
     time_skips,
     transitions,
 )
-from dynskip_jax.functional.depth_skips import gates
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.time_skips import lstm_jump
 
 
 def register_for_export(kind: type) -> type:
@@ -48,9 +46,7 @@ _modules = (
     baselines,
     copying,
     depth_skips,
-    gates,
     layers,
-    lstm_jump,
     neural_cache,
     recurrence,
     skipping,

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import valid_lengths
-from dynskip_jax.functional.cudnn import cudnn_unroll
+from dynskip_jax.functional.cudnn import cudnn_unroll, fits
 from dynskip_jax.functional.fused import fused_unroll
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
@@ -23,7 +23,7 @@ from dynskip_jax.functional.recurrence import (
 )
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
 
-IMPLEMENTATIONS = ("fused", "reference", "cudnn")
+IMPLEMENTATIONS = ("auto", "fused", "reference", "cudnn")
 
 
 def unroll(
@@ -43,7 +43,7 @@ def unroll(
     policy: Policy = Policy(),  # noqa: B008 (immutable)
     return_cell_state: bool = False,
     scan_unroll: int = 1,
-    implementation: str = "fused",
+    implementation: str = "auto",
 ) -> tuple[SkipCarry, SkipOutput]:
     """Runs `recurrent_step` over all steps of a batch of sequences.
 
@@ -69,7 +69,7 @@ def unroll(
         policy: how choices are made, where no actions are given.
         return_cell_state: put the internal state of each step into the outputs (`SkipOutput.cell_state`).
         scan_unroll: steps per iteration of the reference's compiled loop.
-        implementation: `fused` has a derivative of its own (see `fused.py`); `reference` scans
+        implementation: `auto` is `cudnn` where it fits on an NVIDIA GPU, otherwise `fused`. `fused` has a derivative of its own (see `fused.py`); `reference` scans
             `recurrent_step`, the definition, and can also be differentiated in forward mode;
             `cudnn` is for the plain LSTM on NVIDIA GPUs.
 
@@ -90,12 +90,11 @@ def unroll(
     flip = partial(flip_sequences, seq_lengths=seq_lengths)
     if reverse:
         x, below, actions, segment_ids = jax.tree.map(flip, (x, below, actions, segment_ids))
+    refused = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids, return_cell_state=return_cell_state)
+    if implementation == "auto":
+        implementation = "cudnn" if fits(params, carry, x, recurrence, **refused) else "fused"
     if implementation == "cudnn":
-        if segment_ids is not None or zoneout_mask is not None:
-            raise UserError("implementation 'cudnn' has neither segment_ids nor zoneout: use 'fused'")
-        if return_cell_state:
-            raise UserError("implementation 'cudnn' keeps no internal states of all steps: use 'fused'")
-        carry, outputs = cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths)
+        carry, outputs = cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths, **refused)
         return carry, jax.tree.map(flip, outputs) if reverse and keep_order else outputs
     valid = None if seq_lengths is None else length_mask(seq_lengths, time)
     inputs = project_inputs(params, x, recurrence, below=below, action=actions, valid=valid)

@@ -44,7 +44,7 @@ class SkipLayers(HasModes):
             rate for each of these places, bottom first.
         variational: drop the same features at all steps of a sequence (Gal & Ghahramani 2016).
         time_major: inputs and outputs are (time, *batch, ...) in place of (*batch, time, ...).
-        implementation: `fused`, `reference` (the definition) or `cudnn`; see `functional.unroll`.
+        implementation: `auto`, `fused`, `reference` (the definition) or `cudnn`; see `functional.unroll`.
         scan_unroll: steps per iteration of the compiled loops over time.
         call_rngs: where calls without `rngs=` take their keys, the `carry` stream of an `nnx.Rngs` or a
             stream. By default a call that draws has to bring a key.
@@ -63,7 +63,7 @@ class SkipLayers(HasModes):
         dropout: float | Sequence[float] = 0.0,
         variational: bool = False,
         time_major: bool = False,
-        implementation: str = "fused",
+        implementation: str = "auto",
         scan_unroll: int = 1,
         call_rngs: nnx.Rngs | nnx.RngStream | None = None,
     ):
@@ -379,7 +379,7 @@ class SkipLSTM(SkipLayers):
         dropout: float | Sequence[float] = 0.0,
         variational: bool = False,
         time_major: bool = False,
-        implementation: str = "fused",
+        implementation: str = "auto",
         scan_unroll: int = 1,
         call_rngs: nnx.Rngs | nnx.RngStream | None = None,
         layer_options: Sequence[Mapping[str, Any]] | None = None,

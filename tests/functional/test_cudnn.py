@@ -1,9 +1,10 @@
-"""The call of cuDNN, with JAX's own reference of it in its place: the test machines have no GPU."""
+"""The call of cuDNN, with JAX's reference LSTM in its place: the test machines have no GPU."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.experimental import rnn
 
 from dynskip_jax import functional as F
@@ -24,16 +25,12 @@ def problem(skip=None):
 
 
 @pytest.fixture
-def reference(monkeypatch):
-    """Stands for a machine with an NVIDIA GPU."""
-
-    def lstm(x, h_0, c_0, weights, seq_lengths, *sizes):
-        return rnn.lstm_ref(
-            x, h_0, c_0, *rnn.unpack_lstm_weights(weights, *sizes[:3], sizes[4]), seq_lengths, *sizes
-        )
-
-    monkeypatch.setattr(cudnn.rnn, "lstm", lstm)
+def nvidia(monkeypatch):
+    """Stand for a machine with an NVIDIA GPU; programs compiled for the CPU take JAX's reference LSTM."""
     monkeypatch.setattr(cudnn.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(
+        rnn.gpu_rnn, "compute_rnn_workspace_reserve_space_sizes", lambda *sizes: (0, 7), raising=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,10 +38,11 @@ def reference(monkeypatch):
     [
         pytest.param({}, id="full", marks=pytest.mark.slow),
         pytest.param({"seq_lengths": (6, 1, 4)}, id="padded", marks=pytest.mark.slow),
-        pytest.param({"seq_lengths": (6, 1, 4), "reverse": True, "keep_order": True}, id="reverse"),
+        pytest.param({"seq_lengths": (6, 0, 4), "reverse": True, "keep_order": True}, id="reverse"),
+        pytest.param({"seq_lengths": (0, 0, 0)}, id="empty"),
     ],
 )
-def test_outputs_carry_and_gradients_are_those_of_the_reference_unroll(reference, options):
+def test_outputs_carry_and_gradients_are_those_of_the_reference_unroll(nvidia, options):
     params, carry, x = problem()
     if "seq_lengths" in options:
         options = options | {"seq_lengths": jax.device_put(np.array(options["seq_lengths"], np.int32))}
@@ -60,6 +58,76 @@ def test_outputs_carry_and_gradients_are_those_of_the_reference_unroll(reference
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_padding_has_no_effect_not_even_in_empty_sequences(nvidia):
+    params, carry, x = problem()
+    lengths = np.array([6, 0, 4], np.int32)
+    spoilt = jnp.where((np.arange(TIME) < lengths[:, None])[..., None], x, jnp.nan)
+
+    def loss(params, x):
+        end, out = F.unroll(params, carry, x, F.Recurrence(), seq_lengths=lengths, implementation="cudnn")
+        return jnp.sum(out.h**2) + jnp.sum(end.slots.c)
+
+    gradient = jax.jit(jax.value_and_grad(loss))
+    for a, b in zip(
+        jax.tree.leaves(gradient(params, x)), jax.tree.leaves(gradient(params, spoilt)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    end, out = F.unroll(params, carry, x, F.Recurrence(), seq_lengths=lengths, implementation="cudnn")
+    np.testing.assert_array_equal(end.slots.c[1], carry.slots.c[1])
+    np.testing.assert_array_equal(end.step, lengths)
+    assert not np.asarray(out.h[1]).any() and not np.asarray(out.decision.action[1]).any()
+
+
+def test_models_stacked_by_vmap_run_one_after_another(nvidia):
+    params, carry, x = problem()
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, -leaf]), params)
+
+    def gradient(params, implementation):
+        loss = lambda params: jnp.sum(
+            jnp.sin(F.unroll(params, carry, x, F.Recurrence(), implementation=implementation)[1].h)
+        )
+        return jax.value_and_grad(loss)(params)
+
+    of_all = jax.jit(jax.vmap(gradient, (0, None)), static_argnums=1)
+    for a, b in zip(
+        jax.tree.leaves(of_all(stacked, "cudnn")), jax.tree.leaves(of_all(stacked, "fused")), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def which(params, carry, x, recurrence=F.Recurrence(), **options):  # noqa: B008 (immutable)
+    """Return whether `auto` takes cuDNN."""
+    program = jax.make_jaxpr(
+        lambda params, carry, x: F.unroll(params, carry, x, recurrence, implementation="auto", **options)
+    )(params, carry, x)
+    return "rnn_fwd" in str(program)
+
+
+def test_auto_takes_cudnn_where_it_fits_and_never_raises(nvidia, monkeypatch):
+    params, carry, x = problem()
+    assert which(params, carry, x)
+    assert which(params, carry, x, seq_lengths=jnp.array([6, 0, 2]), reverse=True)
+    wide = carry._replace(recurrent_mask=jnp.ones((BATCH, HIDDEN)))
+    assert not which(params, wide, x)
+    assert not which(params, carry, x.astype(jnp.bfloat16))
+    assert not which(params, carry, x[:, :0])
+    assert not which(params, carry, x, return_cell_state=True)
+    assert not which(params, carry, x, segment_ids=jnp.zeros((BATCH, TIME), jnp.int32))
+    assert not which(params, carry, x, F.Recurrence(transition=F.LSTM(activation_fn=jax.nn.relu)))
+    fixed = F.Recurrence(F.Fixed(3))
+    assert not which(params, problem(F.Fixed(3))[1], x, fixed)
+    monkeypatch.setattr(cudnn.jax, "default_backend", lambda: "cpu")
+    assert not which(params, carry, x) and not cudnn.fits(params, carry, x, F.Recurrence())
+
+
+def test_shapes_that_are_not_known_are_fused(nvidia):
+    params, carry, x = problem()
+    (time,) = export.symbolic_shape("time")
+    example = jax.ShapeDtypeStruct((BATCH, time, INPUT), jnp.float32)
+    program = export.export(jax.jit(lambda x: F.unroll(params, carry, x, F.Recurrence())[1].h))(example)
+    assert program.call(x).shape == (BATCH, TIME, HIDDEN)
+
+
 def test_what_cudnn_cannot_do_is_said(monkeypatch):
     params, carry, x = problem()
     run = lambda carry, skip, x=x: F.unroll(params, carry, x, F.Recurrence(skip), implementation="cudnn")
@@ -70,9 +138,9 @@ def test_what_cudnn_cannot_do_is_said(monkeypatch):
         run(problem(skip)[1], skip)
     with pytest.raises(UserError, match="no skips over time or depth"):
         run(problem(F.Previous(max_skip=3))[1], F.Previous(max_skip=3))
-    with pytest.raises(UserError, match="no internal states of all steps"):
+    with pytest.raises(UserError, match="no cell states of all steps"):
         F.unroll(params, carry, x, F.Recurrence(), implementation="cudnn", return_cell_state=True)
     with pytest.raises(UserError, match="no recurrent dropout"):
         run(carry._replace(recurrent_mask=jnp.ones((BATCH, HIDDEN))), F.Previous())
-    with pytest.raises(UserError, match="float32 alone"):
+    with pytest.raises(UserError, match="only in float32"):
         run(carry, F.Previous(), x.astype(jnp.bfloat16))

@@ -70,9 +70,9 @@ SOME = [
     ("gru", "dynamic-content", "output", True),
     ("gru-before", "mean", "gated-output", False),
     ("rhn", "random", "gated-output-sigmoid", True),
-    ("peephole-full-no-output-gate", "skip-rnn", "highway", False),
+    ("peephole-no-output-gate", "skip-rnn", "highway", False),
 ]
-MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name and name != "peephole-full"]
+MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name]
 REST = [
     (transition, time_skip, depth_skip, (i + j + k) % 2 == 1)
     for (i, transition), (j, time_skip), (k, depth_skip) in itertools.product(

@@ -38,16 +38,12 @@ def lstm(t, p, x, state):
     return (sigmoid(parts[3]) if t.output_gate else 1) * np.tanh(c), c
 
 
-def peep(t, p, c):
-    return c @ p if t.full else p * c
-
-
 def peephole(t, p, x, state):
     h, c = state
     g, i, f, *o = np.split(x @ p.w_x + h @ p.w_h + p.b, 4 if t.output_gate else 3)
-    i, f = sigmoid(i + peep(t, p.p_i, c)), sigmoid(f + peep(t, p.p_f, c))
+    i, f = sigmoid(i + p.p_i * c), sigmoid(f + p.p_f * c)
     c = i * np.tanh(g) + f * c
-    return (sigmoid(o[0] + peep(t, p.p_o, c)) if o else 1) * np.tanh(c), c
+    return (sigmoid(o[0] + p.p_o * c) if o else 1) * np.tanh(c), c
 
 
 def full_gate(t, p, x, state):
@@ -61,16 +57,16 @@ def full_gate(t, p, x, state):
     ]
     before = [i0, f0, o0][:n]
     r = [sum(gate @ R[a][b] for b, gate in enumerate(before)) for a in range(n)]
-    i, f = sigmoid(i + peep(t, p.p_i, c) + r[0]), sigmoid(f + peep(t, p.p_f, c) + r[1])
+    i, f = sigmoid(i + p.p_i * c + r[0]), sigmoid(f + p.p_f * c + r[1])
     c = i * np.tanh(g) + f * c
-    o = sigmoid(o[0] + peep(t, p.p_o, c) + r[2]) if o else np.ones(HIDDEN)
+    o = sigmoid(o[0] + p.p_o * c + r[2]) if o else np.ones(HIDDEN)
     return o * np.tanh(c), c, i, f, o
 
 
 def plstm(t, p, x, state):
     h, c = state
     g, i, f, *o = np.split(x @ p.w_x + h @ p.w_h + p.b, 4 if t.output_gate else 3)
-    c = sigmoid(i) * np.tanh(g + peep(t, p.p_g, c)) + sigmoid(f) * c
+    c = sigmoid(i) * np.tanh(g + p.p_g * c) + sigmoid(f) * c
     return (sigmoid(o[0]) if o else 1) * np.tanh(c), c
 
 
@@ -168,8 +164,9 @@ def test_skip_rnn_is_its_papers_equations(transition, implementation):
 @pytest.mark.slow
 def test_skip_rnn_with_its_gate_held_at_1_is_its_transition():
     for transition in TRANSITIONS.values():
-        held, plain = F.Recurrence(F.SkipRNN(always=True), transition), F.Recurrence(transition=transition)
+        held, plain = F.Recurrence(F.SkipRNN(), transition), F.Recurrence(transition=transition)
         params, carry, x, _ = problem(held)
+        params = params._replace(skip=params.skip._replace(b=np.array([1e3])))
         end, out = unroll(params, carry, x, held)
         same_end, same = unroll(params._replace(skip=None), carry._replace(skip_state=()), x, plain)
         np.testing.assert_allclose(out.h, same.h, rtol=1e-12)
@@ -408,13 +405,13 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: F.GRU("never"), "before or after"),
+        (lambda: F.GRU("never"), "'before' or 'after'"),
         (lambda: F.RecurrentHighway(0), "depth of at least 1"),
         (lambda: F.SkipRNN(max_skip=3), "no max_skip"),
         (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
         (lambda: F.LSTMJump(mix=0.5), "no max_skip"),
         (lambda: F.ToOutput(mapping="tanh"), "unknown mapping 'tanh'"),
-        (lambda: F.ToGates(gated=True), "no gate of its own"),
+        (lambda: F.GatedToOutput(gate_sees="above"), "unknown gate_sees 'above'"),
         (lambda: F.parse_transition("lstm:3"), "unknown transition 'lstm:3'"),
         (lambda: F.parse_transition("tree"), "unknown transition 'tree': choose one of .*gru"),
         (lambda: F.parse_depth_skip("sideways"), "unknown skip over depth 'sideways'"),

@@ -256,7 +256,7 @@ def refusals():
     def of(transition):
         return drawn(lambda: SkipCell(INPUT, HIDDEN, F.Previous(), transition=transition, rngs=nnx.Rngs(0)))
 
-    cell, before = of(F.ULSTM()), of(F.GRU("before"))
+    cell, before, hard = of(F.ULSTM()), of(F.GRU("before")), of(F.LSTM(gate_fn=nnx.hard_sigmoid))
     inside = from_torch(torch_state("gru", 1, False)).cells[0]
     wide = {
         **lstm,
@@ -285,6 +285,12 @@ def refusals():
         "keras-bias": (lambda: to_keras(from_torch(lstm).cells[0], bias=False), "bias is not 0"),
         "two-gates": (lambda: from_torch(wide), "has 2 gates"),
         "ulstm": (lambda: to_torch(cell), "torch.nn has no layer that computes ULSTM"),
+        "activation": (
+            lambda: to_torch(hard),
+            "torch.nn has no layer that computes LSTM.gate_fn=hard_sigmoid",
+        ),
+        "activation-flax": (lambda: to_flax(hard), "flax has no layer that computes LSTM"),
+        "activation-keras": (lambda: to_keras(hard), "Keras has no layer that computes LSTM"),
         "reset-before": (lambda: to_torch(before), "torch.nn has no layer that computes GRU"),
         "no-rngs": (lambda: from_torch(lstm, skip=F.Dynamic(3)), "weights of Dynamic are drawn: pass rngs="),
         "flax": (lambda: from_flax({"dense": {"kernel": np.zeros((2, 2))}}), "weights of Flax's LSTM or GRU"),

@@ -12,6 +12,7 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
+from dynskip_jax.functional.transitions import GRUParams
 from dynskip_jax.nn import SkipCell, SkipLayers, SkipLSTM, cells, layers
 
 BATCH, TIME, INPUT, HIDDEN = 3, 7, 4, 5
@@ -76,6 +77,82 @@ def test_degenerate_skips_equal_flaxs_lstm_in_outputs_and_gradients(skip, x):
     for n, (name_x, name_h) in enumerate([("ig", "hg"), ("ii", "hi"), ("if_", "hf"), ("io", "ho")]):
         np.testing.assert_allclose(g_x[n], of_flax.cell[name_x].kernel[...], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(g_h[n], of_flax.cell[name_h].kernel[...], rtol=1e-4, atol=1e-5)
+
+
+def hard_tanh(x):
+    return jnp.clip(x, -1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "implementation", "functions"),
+    and_slow(
+        itertools.product(
+            ("lstm", "gru"),
+            ("fused", "reference"),
+            (
+                dict(gate_fn=nnx.hard_sigmoid, activation_fn=nnx.soft_sign),
+                dict(gate_fn=nnx.hard_sigmoid),
+                dict(activation_fn=hard_tanh),
+                {},
+            ),
+        ),
+        lambda kind, implementation, functions: len(functions) == 2 and implementation == "fused",
+    ),
+)
+def test_activation_functions_are_those_of_flaxs_cells(kind, implementation, functions, x):
+    """Of the same weights and functions outputs and gradients of all weights and inputs are the same."""
+    flax_kind = nnx.OptimizedLSTMCell if kind == "lstm" else nnx.GRUCell
+    flax_cell = drawn(
+        lambda: flax_kind(INPUT, HIDDEN, **functions, param_dtype=jnp.float32, rngs=nnx.Rngs(1))
+    )
+    transition = (F.LSTM if kind == "lstm" else F.GRU)(**functions)
+    params, structure = jax.tree.flatten(nnx.to_pure_dict(nnx.state(flax_cell, nnx.Param)))
+
+    def of_flax(params, x):
+        graphdef, _ = nnx.split(flax_cell)
+        cell = nnx.merge(graphdef, nnx.State(structure.unflatten(params)))
+        start = jnp.zeros((BATCH, HIDDEN))
+        return nnx.RNN(cell, rngs=False)(x, initial_carry=(start, start) if kind == "lstm" else start)
+
+    def ours(params, x):
+        dense_i, dense_h = (structure.unflatten(params)[name] for name in ("dense_i", "dense_h"))
+        if kind == "lstm":
+            order = lambda array: jnp.concatenate([jnp.split(array, 4, -1)[n] for n in (2, 0, 1, 3)], -1)
+            weights = F.LSTMParams(order(dense_i["kernel"]), order(dense_h["kernel"]), order(dense_h["bias"]))
+        else:
+            w_x, w_h, b = (
+                jnp.split(array, [2 * HIDDEN], axis=-1)
+                for array in (dense_i["kernel"], dense_h["kernel"], dense_i["bias"])
+            )
+            weights = GRUParams(w_x[0], w_h[0], b[0], w_x[1], w_h[1], b[1], jnp.zeros(HIDDEN))
+        recurrence = F.Recurrence(transition=transition)
+        carry = F.initial_carry(None, recurrence, F.zero_state(transition, (BATCH, HIDDEN)))
+        options = dict(implementation=implementation)
+        return F.unroll(F.LayerParams(weights), carry, x, recurrence, **options)[1].h
+
+    def gradients(run):
+        loss = lambda params, x: (jnp.sum(jnp.sin(run(params, x))), run(params, x))
+        return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, x)
+
+    for a, b in zip(jax.tree.leaves(gradients(ours)), jax.tree.leaves(gradients(of_flax)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_default_activations_keep_the_products_that_are_fused():
+    """A transition with the default functions written out is the same static value."""
+    assert F.LSTM(gate_fn=nnx.sigmoid, activation_fn=nnx.tanh) == F.LSTM()
+    assert hash(F.GRU(gate_fn=jax.nn.sigmoid)) == hash(F.GRU())
+    assert F.LSTM(gate_fn=nnx.hard_sigmoid) != F.LSTM()
+    names = []
+
+    def record(w, x, *addends, activations):
+        names.append(activations)
+        return (jnp.zeros((1, HIDDEN)),) * 4
+
+    for transition in (F.LSTM(), F.LSTM(gate_fn=nnx.hard_sigmoid)):
+        params = F.LSTMParams(None, None, None)
+        transition.step(params, None, F.zero_state(transition, (1, HIDDEN)), record)
+    assert names == [("tanh", "sigmoid", "sigmoid", "sigmoid"), ("tanh", "linear", "linear", "linear")]
 
 
 @pytest.mark.parametrize(

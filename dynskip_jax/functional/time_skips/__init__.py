@@ -1,12 +1,11 @@
-"""Skips over time: which of the earlier states enters a step. One file for each kind."""
+"""Skips over time: which of the earlier states enters a step."""
 
 import dataclasses
 import re
 from typing import Any
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.discovery import kinds
-from dynskip_jax.functional.time_skips.attention import Attention, ContentAttention
+from dynskip_jax.functional.time_skips.agentless import Fixed, Mean, Previous, Random
 from dynskip_jax.functional.time_skips.base import (
     Choice,
     Decision,
@@ -15,15 +14,12 @@ from dynskip_jax.functional.time_skips.base import (
     check_mix,
     check_temperature,
 )
-from dynskip_jax.functional.time_skips.dynamic import Dynamic
-from dynskip_jax.functional.time_skips.fixed import Fixed
-from dynskip_jax.functional.time_skips.lstm_jump import JumpParams, LSTMJump
-from dynskip_jax.functional.time_skips.mean import Mean
-from dynskip_jax.functional.time_skips.previous import Previous
-from dynskip_jax.functional.time_skips.random import Random
+from dynskip_jax.functional.time_skips.dynamic import Attention, ContentAttention, Dynamic
+from dynskip_jax.functional.time_skips.lstm_jump import JumpCounts, JumpParams, LSTMJump
 from dynskip_jax.functional.time_skips.skip_rnn import SkipRNN, UpdateParams
 
-TIME_SKIPS: dict[str, type[TimeSkip]] = kinds(__name__, TimeSkip)
+_KINDS = (Previous, Fixed, Attention, ContentAttention, Dynamic, Mean, Random, SkipRNN, LSTMJump)
+TIME_SKIPS: dict[str, type[TimeSkip]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
     "TIME_SKIPS",
@@ -33,6 +29,7 @@ __all__ = [
     "Decision",
     "Dynamic",
     "Fixed",
+    "JumpCounts",
     "JumpParams",
     "LSTMJump",
     "Mean",

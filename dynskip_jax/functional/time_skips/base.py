@@ -251,3 +251,54 @@ def _check_number(name: str, value: Any, where: str, lies_there: Callable[[Any],
 def choice_field(*known: str) -> Any:
     """A field of a time skip that takes one of a few words, the first one by default."""
     return dataclasses.field(default=known[0], metadata={"choices": known})
+
+
+@dataclasses.dataclass(frozen=True)
+class BufferSkip(TimeSkip):
+    """A time skip whose first step may belong to the carried state.
+
+    Attributes:
+        first_step: at a sequence's first step the `agent` chooses like at every other one; or the
+            `carried` state is used whatever the agent says and then forgotten, the initial one in its place,
+            as in the released code (which reinforces that choice all the same; here a choice without effect
+            earns no credit).
+    """
+
+    first_step: str = choice_field("agent", "carried")
+
+    @property
+    def forgets_carried(self) -> bool:
+        """See `TimeSkip`."""
+        return self.first_step == "carried"
+
+    def carried_first(self, inputs: SkipInputs, choice: Choice) -> Choice:
+        """The choice, or the carried state's slot at a first step that is not the agent's."""
+        if not self.forgets_carried:
+            return choice
+        first = inputs.step == 0
+        if choice.weights is None:
+            return choice._replace(slot=jnp.where(first, 0, choice.slot))
+        newest = jax.nn.one_hot(0, self.max_skip, dtype=choice.weights.dtype)
+        newest = newest.reshape((1,) * (choice.weights.ndim - 1) + (-1,))
+        return choice._replace(weights=jnp.where(first[..., None], newest, choice.weights))
+
+    def slot_of(self, action: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
+        """The slot in 0..K-1 of a skip k in 1..K; 0 for the 0 that stands at padding."""
+        return jnp.clip(action.astype(jnp.int32) - 1, 0, self.max_skip - 1)
+
+    def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
+        """See `TimeSkip`; where nothing is left to choose, k = K."""
+        certain = jnp.zeros(inputs.step.shape, observation.dtype)
+        k = jnp.full(inputs.step.shape, self.max_skip, jnp.int32)
+        return self.without_credit(inputs, Decision(k, certain, certain))
+
+    def without_credit(self, inputs: SkipInputs, decision: Decision) -> Decision:
+        """The decision, without credit at a first step that is not the agent's."""
+        if not self.forgets_carried:
+            return decision
+        first = inputs.step == 0
+        return decision._replace(
+            action=jnp.where(first, 1, decision.action),
+            log_prob=jnp.where(first, 0, decision.log_prob),
+            entropy=jnp.where(first, 0, decision.entropy),
+        )

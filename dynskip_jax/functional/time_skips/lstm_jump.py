@@ -5,13 +5,13 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.nn import log_softmax
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose, entropy
 from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip
-from dynskip_jax.functional.time_skips.buffer_skip import log_softmax
 
 
 class JumpParams(NamedTuple):

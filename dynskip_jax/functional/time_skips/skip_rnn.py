@@ -36,14 +36,12 @@ class SkipRNN(TimeSkip):
 
     Attributes:
         update_bias: initial b_p; the authors' is 1.
-        always: hold the gate at 1, which makes the network its transition (a check, and a baseline).
     """
 
     name: ClassVar[str] = "skip_rnn"
     takes_max_skip: ClassVar[bool] = False
     writes_all: ClassVar[bool] = False
     update_bias: float = 1.0
-    always: bool = False
 
     def __post_init__(self) -> None:
         """Checks the options."""
@@ -75,8 +73,6 @@ class SkipRNN(TimeSkip):
 
     def choose(self, params: UpdateParams, inputs, observation, skip_state: Any, mode):
         """See `TimeSkip`."""
-        if self.always:
-            return Choice(update=jnp.ones_like(skip_state)), skip_state
         # As a sum of products: a matrix of one column is slow to multiply by.
         delta = jax.nn.sigmoid(jnp.sum(row(params.w, observation) * observation, axis=-1) + params.b[0])
         delta = jnp.where(inputs.step == 0, 1, delta)

@@ -1,7 +1,6 @@
 """How a cell turns (input, state) into a new state: one file for each transition."""
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.discovery import kinds
 from dynskip_jax.functional.transitions.base import (
     Dense,
     Initializers,
@@ -18,7 +17,8 @@ from dynskip_jax.functional.transitions.plstm import PLSTM, PLSTMParams
 from dynskip_jax.functional.transitions.rhn import RecurrentHighway, RHNParams
 from dynskip_jax.functional.transitions.ulstm import ULSTM, ULSTMInputs, ULSTMParams
 
-TRANSITIONS: dict[str, type[Transition]] = kinds(__name__, Transition)
+_KINDS = (LSTM, Peephole, FullGateRecurrence, PLSTM, ULSTM, GRU, RecurrentHighway)
+TRANSITIONS: dict[str, type[Transition]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
     "GRU",

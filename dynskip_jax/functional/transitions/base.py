@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, Key
 from dynskip_jax.functional.product import activate, affine
 
 Initializer = Callable[..., Any]
+Activation = Callable[[Array], Array]
+_DENSE_NAMES: dict[Activation, str] = {jnp.tanh: "tanh", jax.nn.sigmoid: "sigmoid"}
 
 
 @runtime_checkable
@@ -52,6 +54,34 @@ def dense(
 ) -> Any:
     """The plain `Dense`."""
     return activate(affine(x, w, *addends), activations)
+
+
+def activated_gates(
+    dense: Dense,
+    w: Float[Array, "in gates"],
+    x: Float[Array, "*batch in"],
+    *addends: Float[Array, "..."],
+    functions: Sequence[Activation],
+) -> list[Float[Array, "*batch hidden"]]:
+    """Return the gates f_i(x w + addends), one array for each function.
+
+    `dense` applies `jnp.tanh` and `jax.nn.sigmoid`, which it can fuse and differentiate from their values.
+    Any other function is applied to its linear result.
+
+    Args:
+        dense: multiplies by a matrix; see `Dense`.
+        w: the gates' matrices side by side, (in, gates).
+        x: what they multiply, (*batch, in).
+        *addends: see `Dense`.
+        functions: one activation function for each gate.
+    """
+    names = [_DENSE_NAMES.get(function, "linear") for function in functions]
+    results = dense(w, x, *addends, activations=tuple(names))
+    results = (results,) if len(names) == 1 else results
+    return [
+        function(gate) if name == "linear" else gate
+        for function, name, gate in zip(functions, names, results, strict=True)
+    ]
 
 
 def identity(cell_state: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
@@ -150,13 +180,22 @@ class Transition:
         """
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        """Name the options that differ from the default; functions by their names, not their addresses."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        changed = {f.name: values[f.name] for f in dataclasses.fields(self) if values[f.name] != f.default}
+        options = (f"{name}={getattr(value, '__name__', repr(value))}" for name, value in changed.items())
+        return f"{type(self).__qualname__}({', '.join(options)})"
+
     def output_gates(self, gates: int) -> int:
         """How many gates there are, if the last of them, the output gate, is fixed at 1 by option."""
         return gates if getattr(self, "output_gate", True) else gates - 1
 
 
 def gated_output(
-    o: Float[Array, "*batch hidden"] | None, c: Float[Array, "*batch hidden"]
+    o: Float[Array, "*batch hidden"] | None,
+    c: Float[Array, "*batch hidden"],
+    activation_fn: Activation = jnp.tanh,
 ) -> Float[Array, "*batch hidden"]:
-    """h = o ⊙ tanh(c), and tanh(c) where the output gate is fixed at 1."""
-    return jnp.tanh(c) if o is None else o * jnp.tanh(c)
+    """Return h = o ⊙ tanh(c), or tanh(c) where the output gate is fixed at 1 (`o` is None)."""
+    return activation_fn(c) if o is None else o * activation_fn(c)

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.product import product
+from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import lstm_params
-from dynskip_jax.functional.transitions.peephole import peephole, peephole_params
 
 
 class FullGateState(NamedTuple):
@@ -37,9 +36,9 @@ class FullGateParams(NamedTuple):
         w_x: input to gates g, i, f, o, (in, gates * hidden).
         w_h: U, state to gates, (hidden, gates * hidden).
         b: bias, (gates * hidden,).
-        p_i: P_i, (hidden,) or (hidden, hidden).
-        p_f: P_f.
-        p_o: P_o; None where that gate is fixed at 1.
+        p_i: diagonal of P_i, (hidden,).
+        p_f: diagonal of P_f, (hidden,).
+        p_o: diagonal of P_o, (hidden,); None where that gate is fixed at 1.
         r: the nine matrices R side by side, gates i, f, o before to gates i, f, o now,
             (3 * hidden, 3 * hidden); without the output gate four of them.
     """
@@ -47,9 +46,9 @@ class FullGateParams(NamedTuple):
     w_x: Float[Array, "in gates"]
     w_h: Float[Array, "hidden gates"]
     b: Float[Array, " gates"]
-    p_i: Float[Array, "..."]
-    p_f: Float[Array, "..."]
-    p_o: Float[Array, "..."] | None
+    p_i: Float[Array, " hidden"]
+    p_f: Float[Array, " hidden"]
+    p_o: Float[Array, " hidden"] | None
     r: Float[Array, "gates gates"]
 
 
@@ -59,20 +58,18 @@ class FullGateRecurrence(Transition):
 
     Attributes:
         output_gate: False fixes o at 1; no gate then sees it.
-        full: the peepholes are full matrices; by default each gate sees its own cell alone.
     """
 
     name: ClassVar[str] = "full_gate"
     state: ClassVar = FullGateState
     cell_state: ClassVar[str] = "c"
     output_gate: bool = True
-    full: bool = False
 
     def init(self, key, in_features, hidden, init: Initializers) -> FullGateParams:
         """Draws the weights; see `Transition`."""
         lstm_key, r_key, *keys = jax.random.split(key, 5)
         w_x, w_h, b = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
-        p_i, p_f, p_o = (peephole_params(k, hidden, init, self.full) for k in keys)
+        p_i, p_f, p_o = (init.draw(init.bias, k, (hidden,)) for k in keys)
         gates = self.output_gates(3)
         rows = [init.blocks(init.recurrent, k, hidden, hidden, gates) for k in jax.random.split(r_key, gates)]
         return FullGateParams(
@@ -91,10 +88,10 @@ class FullGateRecurrence(Transition):
         g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, activations=("linear",) * count)
         before = jnp.concatenate([state.i, state.f, state.o][: count - 1], axis=-1)
         r_i, r_f, *r_o = dense(params.r, before, activations=("linear",) * (count - 1))
-        i = sigmoid(i + r_i + peephole(params.p_i, state.c, dense, self.full))
-        f = sigmoid(f + r_f + peephole(params.p_f, state.c, dense, self.full))
+        i = sigmoid(i + r_i + row(params.p_i, state.c) * state.c)
+        f = sigmoid(f + r_f + row(params.p_f, state.c) * state.c)
         c = cell_hook(i * jnp.tanh(g) + f * state.c)
         if not self.output_gate:
             return FullGateState(gated_output(None, c), c, i, f, jnp.ones_like(i))
-        o = sigmoid(o[0] + r_o[0] + peephole(params.p_o, c, dense, self.full))
+        o = sigmoid(o[0] + r_o[0] + row(params.p_o, c) * c)
         return FullGateState(gated_output(o, c), c, i, f, o)

@@ -9,7 +9,13 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import product, row
-from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import (
+    Activation,
+    Initializers,
+    Transition,
+    activated_gates,
+    identity,
+)
 
 
 class GRUState(NamedTuple):
@@ -52,23 +58,29 @@ class GRUInputs(NamedTuple):
     candidate: Float[Array, "*batch hidden"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class GRU(Transition):
-    """h = (1 - z) ⊙ n + z ⊙ h(t-1), with n = tanh(W_n x + U_n (r ⊙ h) + b) or tanh(W_n x + b + r ⊙ (U_n h +
-    b_hn)).
+    """h = (1 - z) ⊙ n + z ⊙ h(t-1), with (r, z) = σ(W x + U h(t-1) + b).
+
+    The candidate is n = tanh(W_n x + U_n (r ⊙ h(t-1)) + b_n), or
+    n = tanh(W_n x + b_n + r ⊙ (U_n h(t-1) + b_hn)).
 
     Attributes:
-        reset: `before` the product (Cho et al. 2014) or `after` it.
+        reset: apply r `before` the product with U_n (Cho et al. 2014) or `after` it.
+        gate_fn: the function of r and z, in place of σ, as in `flax.nnx.GRUCell`.
+        activation_fn: the function of n, in place of tanh.
     """
 
     name: ClassVar[str] = "gru"
     state: ClassVar = GRUState
     reset: str = "after"
+    gate_fn: Activation = jax.nn.sigmoid
+    activation_fn: Activation = jnp.tanh
 
     def __post_init__(self) -> None:
-        """Checks the option."""
+        """Check the option."""
         if self.reset not in ("before", "after"):
-            raise UserError(f"a GRU resets before or after its product, not {self.reset!r}")
+            raise UserError(f"unknown reset {self.reset!r}: choose 'before' or 'after'")
 
     def init(self, key, in_features, hidden, init: Initializers) -> GRUParams:
         """Draws the weights; see `Transition`. `forget_bias` is added to the bias of z, which keeps h."""
@@ -93,10 +105,14 @@ class GRU(Transition):
     ) -> GRUState:
         """One step; see `Transition`."""
         h = state.h
-        r, z = dense(params.w_h, h, inputs.gates, params.b, activations=("sigmoid", "sigmoid"))
+        r, z = activated_gates(
+            dense, params.w_h, h, inputs.gates, params.b, functions=(self.gate_fn, self.gate_fn)
+        )
         if self.reset == "before":
-            n = dense(params.w_n, r * h, inputs.candidate, params.b_n, activations=("tanh",))
+            (n,) = activated_gates(
+                dense, params.w_n, r * h, inputs.candidate, params.b_n, functions=(self.activation_fn,)
+            )
         else:
             inside = dense(params.w_n, h, params.b_hn)
-            n = jnp.tanh(inputs.candidate + row(params.b_n, h) + r * inside)
+            n = self.activation_fn(inputs.candidate + row(params.b_n, h) + r * inside)
         return GRUState(cell_hook((1 - z) * n + z * h))

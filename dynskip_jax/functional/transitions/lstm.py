@@ -4,10 +4,18 @@ import dataclasses
 from typing import ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import product
-from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
+from dynskip_jax.functional.transitions.base import (
+    Activation,
+    Initializers,
+    Transition,
+    activated_gates,
+    gated_output,
+    identity,
+)
 
 
 class LSTMState(NamedTuple):
@@ -34,18 +42,22 @@ class LSTMParams(NamedTuple):
     b: Float[Array, " gates"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class LSTM(Transition):
     """c = g ⊙ i + c ⊙ f, h = o ⊙ tanh(c), with (g, i, f, o) = (tanh, σ, σ, σ)(W_x x + W_h h + b), Eq. 2.
 
     Attributes:
         output_gate: False fixes o at 1.
+        gate_fn: the function of the gates i, f and o, in place of σ, as in `flax.nnx.LSTMCell`.
+        activation_fn: the function of the candidate g and of c, in place of tanh.
     """
 
     name: ClassVar[str] = "lstm"
     state: ClassVar = LSTMState
     cell_state: ClassVar[str] = "c"
     output_gate: bool = True
+    gate_fn: Activation = jax.nn.sigmoid
+    activation_fn: Activation = jnp.tanh
 
     def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
         """Draws the weights; see `Transition`."""
@@ -57,10 +69,10 @@ class LSTM(Transition):
 
     def step(self, params: LSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
         """One step of Eq. 2; see `Transition`."""
-        activations = ("tanh", "sigmoid", "sigmoid", "sigmoid")[: self.output_gates(4)]
-        g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, activations=activations)
+        functions = (self.activation_fn, *(self.gate_fn,) * 3)[: self.output_gates(4)]
+        g, i, f, *o = activated_gates(dense, params.w_h, state.h, inputs, params.b, functions=functions)
         c = cell_hook(g * i + state.c * f)
-        return LSTMState(gated_output(o[0] if o else None, c), c)
+        return LSTMState(gated_output(o[0] if o else None, c, self.activation_fn), c)
 
 
 def lstm_params(

@@ -1,14 +1,15 @@
 """The LSTM with peephole connections, untied LSTM's paper, Eq. 7-12 (Gers & Schmidhuber 2000)."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.nn import sigmoid
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.product import activate, product, row
-from dynskip_jax.functional.transitions.base import Dense, Initializers, Transition, gated_output, identity
+from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
@@ -19,18 +20,18 @@ class PeepholeParams(NamedTuple):
         w_x: input to gates, (in, gates * hidden).
         w_h: U, state to gates, (hidden, gates * hidden).
         b: bias, (gates * hidden,).
-        p_i: P_i, cell state to input gate: its diagonal, (hidden,), or (hidden, hidden). The forget gate has
-            its own: Eq. 8 prints P_i, as if they shared one.
-        p_f: P_f, cell state to forget gate.
-        p_o: P_o, new cell state to output gate; None where that gate is fixed at 1.
+        p_i: diagonal of P_i, cell state to input gate, (hidden,). The forget gate has its own P_f, although
+            Eq. 8 prints P_i.
+        p_f: diagonal of P_f, cell state to forget gate, (hidden,).
+        p_o: diagonal of P_o, new cell state to output gate, (hidden,); None where that gate is fixed at 1.
     """
 
     w_x: Float[Array, "in gates"]
     w_h: Float[Array, "hidden gates"]
     b: Float[Array, " gates"]
-    p_i: Float[Array, "..."]
-    p_f: Float[Array, "..."]
-    p_o: Float[Array, "..."] | None = None
+    p_i: Float[Array, " hidden"]
+    p_f: Float[Array, " hidden"]
+    p_o: Float[Array, " hidden"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,20 +40,18 @@ class Peephole(Transition):
 
     Attributes:
         output_gate: False fixes o at 1.
-        full: the peepholes are full matrices; by default each gate sees its own cell alone.
     """
 
     name: ClassVar[str] = "peephole"
     state: ClassVar = LSTMState
     cell_state: ClassVar[str] = "c"
     output_gate: bool = True
-    full: bool = False
 
     def init(self, key, in_features, hidden, init: Initializers) -> PeepholeParams:
         """Draws the weights; see `Transition`."""
         lstm_key, *keys = jax.random.split(key, 4)
         w_x, w_h, b = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
-        p_i, p_f, p_o = (peephole_params(k, hidden, init, self.full) for k in keys)
+        p_i, p_f, p_o = (init.draw(init.bias, k, (hidden,)) for k in keys)
         return PeepholeParams(w_x, w_h, b, p_i, p_f, p_o if self.output_gate else None)
 
     def project(self, params: PeepholeParams, x):
@@ -63,20 +62,8 @@ class Peephole(Transition):
         """One step of Eq. 7-12; see `Transition`."""
         linear = ("linear",) * self.output_gates(4)
         g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, activations=linear)
-        i = sigmoid(i + peephole(params.p_i, state.c, dense, self.full))
-        f = sigmoid(f + peephole(params.p_f, state.c, dense, self.full))
-        c = cell_hook(i * activate(g, ("tanh",)) + f * state.c)
-        o = sigmoid(o[0] + peephole(params.p_o, c, dense, self.full)) if o else None
+        i = sigmoid(i + row(params.p_i, state.c) * state.c)
+        f = sigmoid(f + row(params.p_f, state.c) * state.c)
+        c = cell_hook(i * jnp.tanh(g) + f * state.c)
+        o = sigmoid(o[0] + row(params.p_o, c) * c) if o else None
         return LSTMState(gated_output(o, c), c)
-
-
-def peephole_params(key, hidden: int, init: Initializers, full: bool) -> Float[Array, "..."]:
-    """Draws P: a diagonal as biases are drawn, or a matrix as the recurrent ones are."""
-    return init.draw(init.recurrent, key, (hidden, hidden)) if full else init.draw(init.bias, key, (hidden,))
-
-
-def peephole(
-    p: Any, c: Float[Array, "*batch hidden"], dense: Dense, full: bool
-) -> Float[Array, "*batch hidden"]:
-    """P c."""
-    return dense(p, c) if full else row(p, c) * c

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.product import product
+from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.transitions.base import Initializers, Transition, gated_output, identity
 from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
-from dynskip_jax.functional.transitions.peephole import peephole, peephole_params
 
 
 class PLSTMParams(NamedTuple):
@@ -20,13 +19,13 @@ class PLSTMParams(NamedTuple):
         w_x: input to gates g, i, f, o, (in, gates * hidden).
         w_h: U, state to gates, (hidden, gates * hidden).
         b: bias, (gates * hidden,).
-        p_g: P, cell state to candidate, (hidden,) or (hidden, hidden).
+        p_g: diagonal of P, cell state to candidate, (hidden,).
     """
 
     w_x: Float[Array, "in gates"]
     w_h: Float[Array, "hidden gates"]
     b: Float[Array, " gates"]
-    p_g: Float[Array, "..."]
+    p_g: Float[Array, " hidden"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,20 +34,18 @@ class PLSTM(Transition):
 
     Attributes:
         output_gate: False fixes o at 1.
-        full: the peephole is a full matrix; by default each candidate sees its own cell alone.
     """
 
     name: ClassVar[str] = "plstm"
     state: ClassVar = LSTMState
     cell_state: ClassVar[str] = "c"
     output_gate: bool = True
-    full: bool = False
 
     def init(self, key, in_features, hidden, init: Initializers) -> PLSTMParams:
         """Draws the weights; see `Transition`."""
         lstm_key, p_key = jax.random.split(key)
         lstm = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
-        return PLSTMParams(*lstm, peephole_params(p_key, hidden, init, self.full))
+        return PLSTMParams(*lstm, init.draw(init.bias, p_key, (hidden,)))
 
     def project(self, params: PLSTMParams, x):
         """W x, (*batch, gates * hidden)."""
@@ -57,7 +54,7 @@ class PLSTM(Transition):
     def step(self, params: PLSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
         """One step; see `Transition`."""
         count = self.output_gates(4)
-        seen = peephole(params.p_g, state.c, dense, self.full)
+        seen = row(params.p_g, state.c) * state.c
         seen = jnp.pad(seen, [(0, 0)] * (seen.ndim - 1) + [(0, (count - 1) * seen.shape[-1])])
         activations = ("tanh", "sigmoid", "sigmoid", "sigmoid")[:count]
         g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, seen, activations=activations)

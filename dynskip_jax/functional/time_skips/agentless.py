@@ -1,4 +1,4 @@
-"""Random choices among the last K states: what a learnt choice has to beat."""
+"""Time skips without an agent: the previous state, a fixed one, the mean of the last K, or a random one."""
 
 import dataclasses
 import math
@@ -9,8 +9,55 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose
-from dynskip_jax.functional.time_skips.base import Choice, Decision
-from dynskip_jax.functional.time_skips.buffer_skip import BufferSkip
+from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, Decision, TimeSkip
+
+
+@dataclasses.dataclass(frozen=True)
+class Previous(TimeSkip):
+    """State(t-1) enters."""
+
+    name: ClassVar[str] = "lstm"  # the baseline's name in every table, whatever the transition
+    takes_max_skip: ClassVar[bool] = False
+
+    @property
+    def fixed_slot(self) -> int:
+        """The newest."""
+        return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed(BufferSkip):
+    """State(t-K) enters, so that K = 1 is no skip at all."""
+
+    name: ClassVar[str] = "fixed"
+
+    @property
+    def fixed_slot(self) -> int | None:
+        """The oldest, but for a first step of its own."""
+        return None if self.forgets_carried else self.max_skip - 1
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        """See `TimeSkip`."""
+        if self.fixed_slot is not None:
+            return Choice(), skip_state
+        oldest = jnp.full(inputs.step.shape, self.max_skip - 1, jnp.int32)
+        return self.carried_first(inputs, Choice(slot=oldest)), skip_state
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean(BufferSkip):
+    """The mean of the last K states enters. `Decision.action` is K."""
+
+    name: ClassVar[str] = "mean"
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        """See `TimeSkip`."""
+        weights = jnp.full((*inputs.step.shape, self.max_skip), 1 / self.max_skip, observation.dtype)
+        return self.carried_first(inputs, Choice(weights=weights)), skip_state
+
+    def log_distribution(self, params, x, step, observation, policy_mask=None):
+        """See `TimeSkip`."""
+        return jnp.full((*step.shape, self.max_skip), -math.log(self.max_skip), x.dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,358 @@
+"""Skips over depth: what a stacked layer receives from a layer further below, at every step.
+
+Wu et al. (2016) for `ToGates` (Eq. 32), `ToInternal` (Eq. 33-34), `ToOutput` (Eq. 35-36) and the gated kinds
+(Eq. 49). Their h^{l-1} is the layer's input x here, and their h^{l-2} is `below`. `Highway` is the highway
+LSTM of Zhang et al. (2016). What enters is part of the recurrence: the state of the next step contains it.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.nn import sigmoid
+from jaxtyping import Array, Float, Key
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.transitions.base import Dense, Initializers
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthSkip:
+    """Where the output of a layer below enters. Hashable, hence a static argument under `jit`.
+
+    Attributes:
+        name: its name on the command line.
+        layers_below: how many layers below the source is.
+        source: what enters: the source's `output` h, or its `cell_state`.
+    """
+
+    name: ClassVar[str] = ""
+    layers_below: ClassVar[int] = 2
+    source: ClassVar[Literal["output", "cell_state"]] = "output"
+
+    def init(
+        self, key: Key[Array, ""], in_features: int, below: int, hidden: int, widths: Any, init: Initializers
+    ) -> Any:
+        """Draw the parameters; return None where there are none.
+
+        Args:
+            key: a PRNG key.
+            in_features: size of the layer's input.
+            below: size of what comes from below.
+            hidden: size of the layer's state.
+            widths: size of the last axis of each array that `Transition.project` returns.
+            init: initializers of the parameters.
+        """
+        raise NotImplementedError
+
+    def check_below(self, below: int, hidden: int) -> None:
+        """Raise a `UserError` where features from below do not fit the layer; see `init`."""
+
+    def project(self, params: Any, x: Float[Array, "*batch in"], below: Float[Array, "*batch below"]) -> Any:
+        """Return the part of the computation that needs no state, for all steps at once."""
+        raise NotImplementedError
+
+    def into_gates(self, params: Any, below: Float[Array, "*batch below"], inputs: Any) -> Any:
+        """Return the transition's projected `inputs` with what enters its gates."""
+        return inputs
+
+    def into_cell_state(
+        self,
+        params: Any,
+        inputs: Any,
+        h: Float[Array, "*batch hidden"],
+        before: Float[Array, "*batch hidden"],
+        cell_state: Float[Array, "*batch hidden"],
+        dense: Dense,
+    ) -> Float[Array, "*batch hidden"]:
+        """Return the new cell state with what enters it.
+
+        Args:
+            params: parameters from `init`.
+            inputs: result of `project`.
+            h: the h that enters the step.
+            before: the cell state that enters the step.
+            cell_state: the new cell state.
+            dense: multiplies by a matrix, as in `Transition.step`.
+        """
+        return cell_state
+
+    def into_output(
+        self,
+        params: Any,
+        inputs: Any,
+        h: Float[Array, "*batch hidden"],
+        output: Float[Array, "*batch hidden"],
+        dense: Dense,
+    ) -> Float[Array, "*batch hidden"]:
+        """Return the new h, `output`, with what enters it; see `into_cell_state`."""
+        return output
+
+
+def _check_size(below: int, hidden: int) -> None:
+    if below != hidden:
+        raise UserError(
+            f"a skip over depth from a layer of size {below} to one of size {hidden} needs mapping='linear'"
+        )
+
+
+class GatesParams(NamedTuple):
+    """Weights of a skip to the gates.
+
+    Attributes:
+        w: I^l, a matrix for each array that `Transition.project` returns; empty where it is the identity.
+    """
+
+    w: tuple[Float[Array, "below gates"], ...] = ()
+
+
+class MappingParams(NamedTuple):
+    """Weights of a mapping and its gate; None for a part that does not exist.
+
+    Attributes:
+        w_m: matrix of the `linear` mapping, (below, hidden).
+        w_gx: matrix of the gate for the input (Eq. 49) or for `below` (Section 6.1.4), (in or below, hidden).
+        w_gh: matrix of the gate for h(t-1), (hidden, hidden).
+        b_g: bias of the gate, (hidden,).
+    """
+
+    w_m: Float[Array, "below hidden"] | None = None
+    w_gx: Float[Array, "in hidden"] | None = None
+    w_gh: Float[Array, "hidden hidden"] | None = None
+    b_g: Float[Array, " hidden"] | None = None
+
+
+class MappingInputs(NamedTuple):
+    """Projection of a mapped skip.
+
+    Attributes:
+        mapped: m(h^{l-2}), (*batch, hidden).
+        gate: projected input of the gate, (*batch, hidden); None without a gate.
+    """
+
+    mapped: Float[Array, "*batch hidden"]
+    gate: Float[Array, "*batch hidden"] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mapped(DepthSkip):
+    """A skip that applies a mapping m to h^{l-2}.
+
+    Attributes:
+        mapping: `identity`; `linear`, a learned matrix; or `sigmoid`, σ(h^{l-2}) (Section 6.1.4).
+    """
+
+    mapping: str = "identity"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        self._check_option("mapping", ("identity", "linear", "sigmoid"))
+
+    def _check_option(self, name: str, known: tuple[str, ...]) -> None:
+        if getattr(self, name) not in known:
+            raise UserError(f"unknown {name} {getattr(self, name)!r}: choose one of {', '.join(known)}")
+
+    def check_below(self, below: int, hidden: int) -> None:
+        """See `DepthSkip`; the `linear` mapping accepts any size."""
+        if self.mapping != "linear":
+            _check_size(below, hidden)
+
+
+@dataclasses.dataclass(frozen=True)
+class ToGates(_Mapped):
+    """I^l h^{l-2} enters the projections of all gates and of the candidate, Eq. 32.
+
+    I^l is one identity for each gate, or learned with `mapping="linear"`.
+    """
+
+    name: ClassVar[str] = "gates"
+
+    def init(self, key, in_features, below, hidden, widths, init) -> GatesParams:
+        """Draw I^l where it is learned; see `DepthSkip`."""
+        self.check_below(below, hidden)
+        if self.mapping != "linear":
+            return GatesParams()
+        keys = jax.random.split(key, len(widths))
+        matrices = (
+            init.blocks(init.kernel, k, below, hidden, width // hidden)
+            for k, width in zip(keys, widths, strict=True)
+        )
+        return GatesParams(tuple(matrices))
+
+    def project(self, params, x, below) -> None:
+        """Return None: all of the skip is in `into_gates`."""
+
+    def into_gates(self, params: GatesParams, below, inputs):
+        """Add I^l h^{l-2}; see `DepthSkip`."""
+        leaves, structure = jax.tree.flatten(inputs)
+        if self.mapping == "linear":
+            added = [product(below, w) for w in params.w]
+        else:
+            mapped = sigmoid(below) if self.mapping == "sigmoid" else below
+            added = [jnp.concatenate([mapped] * (x.shape[-1] // mapped.shape[-1]), axis=-1) for x in leaves]
+        return structure.unflatten([x + more for x, more in zip(leaves, added, strict=True)])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gateable(_Mapped):
+    """A mapped skip that enters at every step, multiplied by a gate g in the gated kinds (Eq. 49).
+
+    Attributes:
+        gate_sees: g = σ(W x + U h(t-1) + b) of the layer's `input` x, Eq. 49; or with h^{l-2} in place of x
+            (`below`), as Section 6.1.4 writes it.
+    """
+
+    gated: ClassVar[bool] = False
+    gate_sees: str = "input"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        self._check_option("gate_sees", ("input", "below"))
+
+    def init(self, key, in_features, below, hidden, widths, init: Initializers) -> MappingParams:
+        """Draw the weights; see `DepthSkip`."""
+        self.check_below(below, hidden)
+        m_key, x_key, h_key, b_key = jax.random.split(key, 4)
+        params = MappingParams()
+        if self.mapping == "linear":
+            params = params._replace(w_m=init.draw(init.kernel, m_key, (below, hidden)))
+        if self.gated:
+            features = in_features if self.gate_sees == "input" else below
+            params = params._replace(
+                w_gx=init.draw(init.kernel, x_key, (features, hidden)),
+                w_gh=init.draw(init.recurrent, h_key, (hidden, hidden)),
+                b_g=init.draw(init.bias, b_key, (hidden,)),
+            )
+        return params
+
+    def project(self, params: MappingParams, x, below) -> MappingInputs:
+        """Return m(h^{l-2}) and the gate's projected input; see `DepthSkip`."""
+        gate = product(x if self.gate_sees == "input" else below, params.w_gx) if self.gated else None
+        if self.mapping == "linear":
+            return MappingInputs(product(below, params.w_m), gate)
+        return MappingInputs(sigmoid(below) if self.mapping == "sigmoid" else below, gate)
+
+    def _entering(self, params: MappingParams, inputs: MappingInputs, h, dense: Dense):
+        """Return g ⊙ m(h^{l-2}), or m(h^{l-2}) without a gate."""
+        if not self.gated:
+            return inputs.mapped
+        gate = dense(params.w_gh, h, inputs.gate, params.b_g, activations=("sigmoid",))
+        return gate * inputs.mapped
+
+
+@dataclasses.dataclass(frozen=True)
+class ToInternal(_Gateable):
+    """c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, Eq. 33-34. Where a transition's cell state is h, it enters h."""
+
+    name: ClassVar[str] = "internal"
+
+    def into_cell_state(self, params, inputs, h, before, cell_state, dense):
+        """See `DepthSkip`."""
+        return cell_state + self._entering(params, inputs, h, dense)
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedToInternal(ToInternal):
+    """c = f ⊙ c(t-1) + i ⊙ s + g ⊙ h^{l-2}, with the gate g of Eq. 49."""
+
+    name: ClassVar[str] = "gated_internal"
+    gated: ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True)
+class ToOutput(_Gateable):
+    """h = o ⊙ tanh(c) + h^{l-2}, Eq. 35-36."""
+
+    name: ClassVar[str] = "output"
+
+    def into_output(self, params, inputs, h, output, dense):
+        """See `DepthSkip`."""
+        return output + self._entering(params, inputs, h, dense)
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedToOutput(ToOutput):
+    """h = o ⊙ tanh(c) + g ⊙ h^{l-2}, Eq. 49: the paper's best kind."""
+
+    name: ClassVar[str] = "gated_output"
+    gated: ClassVar[bool] = True
+
+
+class HighwayGateParams(NamedTuple):
+    """Weights of the depth gate.
+
+    Attributes:
+        w_x: W_xd, for the layer's input, (in, hidden).
+        w_c: w_cd, for the layer's own c(t-1), (hidden,).
+        w_l: w_ld, for c of the layer below, (hidden,).
+        b: b_d, (hidden,).
+    """
+
+    w_x: Float[Array, "in hidden"]
+    w_c: Float[Array, " hidden"]
+    w_l: Float[Array, " hidden"]
+    b: Float[Array, " hidden"]
+
+
+class HighwayGateInputs(NamedTuple):
+    """Projection of the depth gate.
+
+    Attributes:
+        below: c of the layer below, (*batch, hidden).
+        gate: W_xd x + w_ld ⊙ below, (*batch, hidden).
+    """
+
+    below: Float[Array, "*batch hidden"]
+    gate: Float[Array, "*batch hidden"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Highway(DepthSkip):
+    """c^l = d ⊙ c^{l-1} + f ⊙ c^l(t-1) + i ⊙ g (Zhang et al. 2016; Yao et al. 2015).
+
+    The depth gate is d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t)).
+    """
+
+    name: ClassVar[str] = "highway"
+    layers_below: ClassVar[int] = 1
+    source: ClassVar = "cell_state"
+
+    def init(self, key, in_features, below, hidden, widths, init) -> HighwayGateParams:
+        """Draw the weights; see `DepthSkip`."""
+        self.check_below(below, hidden)
+        x_key, *vector_keys = jax.random.split(key, 4)
+        vectors = (init.draw(init.bias, k, (hidden,)) for k in vector_keys)
+        return HighwayGateParams(init.draw(init.kernel, x_key, (in_features, hidden)), *vectors)
+
+    def check_below(self, below: int, hidden: int) -> None:
+        """See `DepthSkip`."""
+        _check_size(below, hidden)
+
+    def project(self, params: HighwayGateParams, x, below) -> HighwayGateInputs:
+        """Return W_xd x + w_ld ⊙ below; see `DepthSkip`."""
+        return HighwayGateInputs(below, product(x, params.w_x) + row(params.w_l, below) * below)
+
+    def into_cell_state(
+        self, params: HighwayGateParams, inputs: HighwayGateInputs, h, before, cell_state, dense
+    ):
+        """Add d ⊙ c^{l-1}; see `DepthSkip`."""
+        gate = sigmoid(inputs.gate + row(params.w_c, before) * before + row(params.b, before))
+        return cell_state + gate * inputs.below
+
+
+_KINDS = (ToGates, ToInternal, GatedToInternal, ToOutput, GatedToOutput, Highway)
+DEPTH_SKIPS: dict[str, type[DepthSkip]] = {kind.name: kind for kind in _KINDS}
+
+
+def parse_depth_skip(text: str) -> DepthSkip:
+    """Return the depth skip of this name, as on the command line.
+
+    Raises:
+        UserError: the name is unknown.
+    """
+    if text not in DEPTH_SKIPS:
+        raise UserError(f"unknown skip over depth {text!r}: choose one of {', '.join(DEPTH_SKIPS)}")
+    return DEPTH_SKIPS[text]()
