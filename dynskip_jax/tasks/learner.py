@@ -11,6 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.devices.parallel import sum_over
 from dynskip_jax.errors import UserError
@@ -135,7 +136,7 @@ class Learner:
         rows = self.task.batch_size
         carry = self.task.initial_carry(self.model(params), rows * self.objective.rollouts, key)
         is_average = self.objective.baseline == "moving_average"
-        return carry, F.moving_average_start((rows,)) if is_average else ()
+        return carry, rl.moving_average_start((rows,)) if is_average else ()
 
     def stage(self, epoch: int) -> AgentStage:
         """See `Trainable`."""
@@ -201,7 +202,7 @@ class Learner:
             weighs = jnp.ones_like(rewards) if weights is None else weights
             total, count = sum_over(((rewards * weighs).sum(), weighs.sum()), axis_name)
             mean = jnp.full_like(average.mean, total / jnp.where(count > 0, count, 1))
-            average = F.moving_average_update(average, mean, objective.baseline_decay)
+            average = rl.moving_average_update(average, mean, objective.baseline_decay)
         carry = repeat_rows(read.carry, objective.rollouts // rollouts)
         return loss + read.penalty, ((carry, average), self._sums(judged, batch, read.decisions))
 
@@ -454,7 +455,7 @@ def _critics_say(model: nnx.Module, observations: tuple | None) -> tuple[Array |
     if observations is None:
         raise UserError("the baseline learned needs a task that says what agents observe: choose another one")
     return tuple(
-        None if critic is None else F.critic_values(critic.read(), x, h)
+        None if critic is None else rl.critic_values(critic.read(), x, h)
         for critic, (x, h) in zip(model.critics, observations, strict=True)
     )
 

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.examples import Examples, evaluation_batches, num_train_batches, train_batches
 
@@ -172,7 +173,7 @@ class Task:
 
         def mean(leaf: Float[Array, "rows ..."]) -> Float[Array, "..."]:
             apart = leaf.reshape(-1, samples, *leaf.shape[1:])
-            return F.averaged_log_likelihood(jnp.moveaxis(apart, 1, -1))
+            return rl.averaged_log_likelihood(jnp.moveaxis(apart, 1, -1))
 
         return jax.tree.map(mean, log_probs)
 

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.settings import check
 from dynskip_jax.training.agent_settings import AgentSettings
@@ -152,7 +153,7 @@ class AgentObjective(AgentSettings):
         rewards: Float[Array, " rows"] | Float[Array, "rows time"] | None = None,
         correct: Float[Array, "..."] | None = None,
         weights: Float[Array, " rows"] | None = None,
-        average: F.MovingAverage | None = None,
+        average: rl.MovingAverage | None = None,
         values: Sequence[Float[Array, "rows time"] | None] | None = None,
         axis_name: str | None = None,
     ) -> Float[Array, ""]:
@@ -264,7 +265,7 @@ class AgentObjective(AgentSettings):
         if self._averages(stage):
             if nll.ndim > 1:
                 raise UserError("the estimator vimco averages predictions of rows, not of steps")
-            averaged = -F.averaged_log_likelihood(-nll.reshape(-1, self.rollouts))
+            averaged = -rl.averaged_log_likelihood(-nll.reshape(-1, self.rollouts))
             return _weighted_mean(averaged, None if weights is None else weights[:: self.rollouts])
         if nll.ndim > 1:
             nll = (nll if valid is None else jnp.where(valid, nll, 0)).sum(axis=1)
@@ -281,7 +282,7 @@ class AgentObjective(AgentSettings):
         valid: Bool[Array, "rows time"] | None,
         values: Float[Array, "rows time"] | None,
         counted: Bool[Array, " rows"] | None,
-        average: F.MovingAverage | None,
+        average: rl.MovingAverage | None,
         axis_name: str | None,
         both_ways: bool,
     ) -> Float[Array, " rows"]:
@@ -301,7 +302,7 @@ class AgentObjective(AgentSettings):
             baseline = self._baseline(returns, axis_name, counted, average, values) - earlier
 
             def of_sequence(log_probs, rewards, valid, baseline):
-                return F.reinforce_loss(
+                return rl.reinforce_loss(
                     log_probs,
                     rewards,
                     valid=valid,
@@ -312,19 +313,21 @@ class AgentObjective(AgentSettings):
 
             losses = jax.vmap(of_sequence)(decision.log_prob, rewards, valid, baseline)
             if values is not None:
-                losses = losses + jax.vmap(F.critic_loss)(values, returns, valid)
+                losses = losses + jax.vmap(rl.critic_loss)(values, returns, valid)
         if exact:
             entropy = decision.entropy if valid is None else jnp.where(valid, decision.entropy, 0)
             losses = losses - stage.entropy_coef * entropy.sum(axis=1)
         return losses
 
     def _vimco_scores(self, decision: F.Decision, log_likelihood: Array, valid: Array | None) -> Array:
-        """The agents' part of `F.vimco_loss`, one for each rollout; the network's is J_1."""
+        """The agents' part of `rl.vimco_loss`, one for each rollout; the network's is J_1."""
         M = self.rollouts
         log_probs = decision.log_prob if valid is None else jnp.where(valid, decision.log_prob, 0)
         log_probs = log_probs.reshape(-1, M, log_probs.shape[-1])
         log_likelihood = log_likelihood.reshape(-1, M)
-        losses = F.vimco_loss(log_probs, log_likelihood) + F.averaged_log_likelihood(log_likelihood)
+        losses = jax.vmap(rl.vimco_loss)(log_probs, log_likelihood) + rl.averaged_log_likelihood(
+            log_likelihood
+        )
         return jnp.repeat(losses, M)
 
     def _baseline(
@@ -332,21 +335,21 @@ class AgentObjective(AgentSettings):
         returns: Float[Array, " rows"] | Float[Array, "rows time"],
         axis_name: str | None,
         counted: Bool[Array, "rows ..."] | None,
-        average: F.MovingAverage | None,
+        average: rl.MovingAverage | None,
         values: Float[Array, "rows time"] | None,
     ) -> Array:
         """What returns are compared with; none of it depends on the action it is subtracted for."""
         if self.baseline == "none":
             return jnp.zeros_like(returns)
         if self.baseline == "batch":
-            return F.leave_one_out_mean(returns, axis_name, counted)
+            return rl.leave_one_out_mean(returns, axis_name, counted)
         if self.baseline == "rollouts":
             grouped = returns.reshape(-1, self.rollouts, *returns.shape[1:])
-            return jax.vmap(F.leave_one_out_mean)(grouped).reshape(returns.shape)
+            return jax.vmap(rl.leave_one_out_mean)(grouped).reshape(returns.shape)
         if self.baseline == "learned" and values is not None:
             return values
         if self.baseline == "moving_average" and average is not None:
-            return jnp.broadcast_to(F.moving_average_value(average), returns.shape)
+            return jnp.broadcast_to(rl.moving_average_value(average), returns.shape)
         needs = {"learned": "values, what critics say", "moving_average": "average, of earlier returns"}
         raise UserError(f"the baseline {self.baseline!r} needs {needs[self.baseline]}")
 
@@ -356,9 +359,9 @@ def _returns(
 ) -> tuple[Float[Array, "rows time"], Float[Array, "rows time"]]:
     """The return of each action, and the part of it that came before the action's own step."""
     rewards = rewards if valid is None else jnp.where(valid, rewards, 0)
-    following, earlier = F.reward_to_go(rewards, discount), jnp.zeros_like(rewards)
+    following, earlier = rl.reward_to_go(rewards, discount), jnp.zeros_like(rewards)
     if both_ways:
-        earlier = F.reward_to_go(rewards[:, ::-1], discount)[:, ::-1] - rewards
+        earlier = rl.reward_to_go(rewards[:, ::-1], discount)[:, ::-1] - rewards
     return following + earlier, earlier
 
 

@@ -9,7 +9,7 @@ import pytest
 from learners import classification, drawn_params, language_modelling, letters, symbols, together
 from marks import and_slow
 
-from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.devices.parallel import (
     PER_SEED,
     OneDevice,
@@ -96,7 +96,7 @@ class Small:
         z = jnp.tanh(batch * params["w"][None] + carry + noise)
         reward = jnp.sin(3 * z).sum(axis=1)
         returns = jax.lax.stop_gradient(reward)
-        advantage = returns - F.leave_one_out_mean(returns, axis_name)
+        advantage = returns - rl.leave_one_out_mean(returns, axis_name)
         loss = (reward + (z @ params["agent"]) * advantage).mean()
         return loss, (z, {"loss": reward.sum(), "count": jnp.float32(len(reward))})
 

@@ -20,6 +20,7 @@ from learners import (
 )
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.devices.parallel import make_parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Dynamic
@@ -215,7 +216,7 @@ def test_a_moving_average_is_that_of_the_rewards_so_far(plain):
     objective = AgentObjective(baseline="moving_average", entropy_coef=0.0, baseline_decay=0.8)
     (_, (carry, sums)), first = loss_and_gradient(objective)
     nll = sums["nll"].total / sums["nll"].count
-    np.testing.assert_allclose(F.moving_average_value(carry[1]), np.full(8, -nll), rtol=1e-5)
+    np.testing.assert_allclose(rl.moving_average_value(carry[1]), np.full(8, -nll), rtol=1e-5)
     # The first batch has no past: nothing is subtracted from it. The next one is compared with the first.
     np.testing.assert_allclose(agent_gradient(first), agent_gradient(plain), rtol=1e-4, atol=1e-6)
     (_, (later, _)), second = loss_and_gradient(objective, carry)
