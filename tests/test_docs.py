@@ -99,7 +99,7 @@ def test_a_step_of_the_readmes_example_is_traced(readme, epoch):
     def step(key):
         model = readme["Model"](nnx.Rngs(key))
         optimizer = nnx.Optimizer(model, optax.adam(0.005), wrt=nnx.Param)
-        readme["train_step"](model, optimizer, key, agents.stage(epoch, 15))
+        readme["train_step"](model, optimizer, key, agents.schedule(15).at(epoch))
         model.eval()
         tokens, lengths, y = readme["pointers"](key, 10)
         return model(tokens, lengths)[0], y

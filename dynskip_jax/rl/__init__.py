@@ -11,6 +11,7 @@ from dynskip_jax.rl.baselines import (
     moving_average_update,
     moving_average_value,
 )
+from dynskip_jax.rl.objective import AgentObjective, AgentSchedule, ScheduledValues
 from dynskip_jax.rl.policy_gradient import (
     averaged_log_likelihood,
     entropy_loss,
@@ -23,7 +24,10 @@ from dynskip_jax.rl.returns import noncausal_return, reward_to_go
 
 __all__ = [
     "RELAXATIONS",
+    "AgentObjective",
+    "AgentSchedule",
     "MovingAverage",
+    "ScheduledValues",
     "averaged_log_likelihood",
     "critic_loss",
     "critic_values",

@@ -18,10 +18,10 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.nn import Weights
+from dynskip_jax.rl import AgentObjective, ScheduledValues
 from dynskip_jax.tasks.rows import num_rows, repeat_rows, valid_steps, where_counted
 from dynskip_jax.tasks.task import Forward, Judged, Task
-from dynskip_jax.training.objective import AgentObjective, AgentStage
-from dynskip_jax.training.stage import Sweep
+from dynskip_jax.training.sweep import Sweep
 
 PyTree = Any
 MOST_SHARES = 1000  # K up to which the share of each k is counted
@@ -86,8 +86,6 @@ class Learner:
         self.graphdef = nnx.graphdef(abstract)
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
         self.reverse: tuple[bool, ...] = abstract.stack.reads_reverse
-        spec = abstract.stack.spec
-        self.both_ways = tuple(map(spec.is_noncausal, range(len(spec.layers))))
         if hasattr(abstract, "critics"):
             del abstract.critics
         self._used_graphdef = nnx.graphdef(abstract)
@@ -138,9 +136,9 @@ class Learner:
         is_average = self.objective.baseline == "moving_average"
         return carry, rl.moving_average_start((rows,)) if is_average else ()
 
-    def stage(self, epoch: int) -> AgentStage:
+    def scheduled(self, epoch: int) -> ScheduledValues:
         """See `Trainable`."""
-        return self.sweep.stage(self.objective, epoch, self.epochs, len(self.seeds), self.skips)
+        return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds), self.skips)
 
     def policy(self, mode: str | None = None) -> F.Policy:
         """Returns how the models choose, each leaf (seeds, ...); by default as in evaluation."""
@@ -156,7 +154,7 @@ class Learner:
         carry: tuple[PyTree, PyTree],
         batch: Batch,
         keys: Key[Array, "*batch_or_none"],
-        stage: AgentStage,
+        scheduled: ScheduledValues,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[tuple[PyTree, PyTree], dict[str, Mean]]]:
         """J_1 - J_2 (Eq. 3 to 6), see `AgentObjective.loss`, and what the task adds to it.
@@ -164,33 +162,36 @@ class Learner:
         The rollouts of a row stand side by side. Relaxed choices need no more than one.
         """
         objective, (carry, average) = self.objective, carry
-        rollouts, rows = objective.num_rollouts(stage), num_rows(batch)
+        rollouts, rows = objective.num_rollouts(scheduled), num_rows(batch)
         keys = example_keys(keys, (rows,))
         shared_key = _shared_key(keys, axis_name)
         if jax.tree.leaves(carry):
             # What is carried has keys of its own: rollouts differ in what is chosen, not in what is dropped.
-            keys = objective.repeat(keys, stage)
+            keys = objective.repeat(keys, scheduled)
             if rollouts < objective.rollouts:
                 carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
         else:
             keys = jax.vmap(partial(jax.random.split, num=rollouts))(keys).reshape(-1)
-        batch = objective.repeat(batch, stage)
+        batch = objective.repeat(batch, scheduled)
         model = self.model(params)
         read = self.task.forward(
-            model, batch, carry, policy=stage.policy, rngs=keys, shared_key=shared_key, deterministic=False
+            model,
+            batch,
+            carry,
+            policy=scheduled.policy,
+            rngs=keys,
+            shared_key=shared_key,
+            deterministic=False,
         )
         judged = self.task.judge(read.log_probs, batch)
-        valid, weights = valid_steps(batch, read.decisions[0].action.shape[1]), _weights(batch)
+        weights = _weights(batch)
+        counted = valid_steps(batch, read.decisions[0].action.shape[1])
         log_likelihood = -judged.nll if judged.rewarded is None else judged.rewarded
         rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, judged.correct))
         loss = objective.loss(
-            stage,
+            scheduled,
             judged.nll,
-            read.decisions,
-            valid=valid,
-            skips=self.skips,
-            reverse=self.reverse,
-            both_ways=self.both_ways,
+            tuple(trace.where(counted) for trace in read.decisions),
             rewards=rewards,
             correct=judged.correct,
             weights=weights,

@@ -23,7 +23,7 @@ from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn import SkipCell, SkipLayers, SkipLSTM
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.training import AgentObjective, AgentStage
+from dynskip_jax.rl import AgentObjective, ScheduledValues
 
 pytestmark = pytest.mark.usefixtures("as_users")
 
@@ -82,8 +82,8 @@ def carry_of(K=4, batch=2, hidden=8, **options):
 # What is refused, each in one sentence.
 
 OBJECTIVE = AgentObjective(rollouts=4, baseline="rollouts", entropy="exact")
-SAMPLED = AgentStage(F.Policy(), 0.0)
-DECISION = F.Decision(ones((6, 5), int), zeros((6, 5)), zeros((6, 5)))
+SAMPLED = ScheduledValues(F.Policy(), 0.0)
+TRACE = F.DecisionTrace(ones((6, 5), int), zeros((6, 5)), zeros((6, 5)))
 
 REFUSED = {
     "an unknown mode": (lambda: F.Policy("Sample"), "unknown mode 'Sample': choose one of sample, greedy"),
@@ -225,8 +225,8 @@ REFUSED = {
         r"baseline of one sequence, \(\) or \(6,\), got \(5,\)",
     ),
     "a loss per step beside others' decisions": (
-        lambda: OBJECTIVE.loss(SAMPLED, zeros((6, 4)), DECISION, valid=None),
-        r"nll to be \(6,\) or \(6, 5\) beside decisions \(6, 5\), got \(6, 4\)",
+        lambda: OBJECTIVE.loss(SAMPLED, zeros((6, 4)), TRACE),
+        r"nll of shape \(6,\) or \(6, 5\), as the decisions, got \(6, 4\)",
     ),
     "a class in the place of a transition": (
         lambda: cell(transition=F.GRU),
@@ -250,15 +250,15 @@ REFUSED = {
     ),
     "a class for all of a stack": (lambda: stack(transition=F.GRU), "transition is one, such as"),
     "outputs in the place of decisions": (
-        lambda: OBJECTIVE.loss(SAMPLED, zeros(2), output_of_a_layer(), valid=None),
-        r"decisions are those of a layer, out.decision, or of a stack, out.decisions; got",
+        lambda: OBJECTIVE.loss(SAMPLED, zeros(2), output_of_a_layer().h),
+        r"expected the output of a layer of this library, or its .decisions \(DecisionTrace\), got float32",
     ),
     "the last of an output": (
         lambda: F.last_valid(output_of_a_layer(), LENGTHS),
         "LayersOutput is no array: take its .h",
     ),
     "a batch that was not repeated": (
-        lambda: OBJECTIVE.loss(SAMPLED, zeros(6), DECISION, valid=None),
+        lambda: OBJECTIVE.loss(SAMPLED, zeros(6), TRACE),
         "6 rows are no multiple of 4 rollouts: `repeat` the batch",
     ),
 }  # fmt: skip
