@@ -227,18 +227,8 @@ class AgentObjective:
             UserError: `out` has no decisions, or shapes do not fit.
         """
         traces = _checked_traces(out)
-        rows, time = traces[0].action.shape
         rewards = self.rewards(-nll, correct) if rewards is None else rewards
-        _check_shape("nll", nll, (rows,), (rows, time))
-        _check_shape("rewards", rewards, (rows,), (rows, time))
-        if weights is not None:
-            _check_shape("weights", weights, (rows,))
-        if values is not None and len(values) != len(traces):
-            raise UserError(f"{len(traces)} decisions need as many values, got {len(values)}")
-        if rows % self.num_rollouts(scheduled):
-            raise UserError(
-                f"{rows} rows are no multiple of {self.num_rollouts(scheduled)} rollouts: `repeat` the batch"
-            )
+        self._check_shapes(scheduled, traces, values, weights=weights, nll=nll, rewards=rewards)
         compared = _Compared(jax.lax.stop_gradient(rewards), weights, average, axis_name)
         total = self._network_loss(scheduled, nll, traces[0].valid, weights)
         for trace, value in zip(traces, values or (None,) * len(traces), strict=True):
@@ -248,6 +238,29 @@ class AgentObjective:
             if trace.update_is_differentiable:
                 total = total + scheduled.update_cost * _weighted_mean(_num_updates(trace), weights)
         return total
+
+    def _check_shapes(
+        self,
+        scheduled: ScheduledValues,
+        traces: Sequence[F.DecisionTrace],
+        values: Sequence[Any] | None,
+        **arrays: Array | None,
+    ) -> None:
+        """Check that arrays have a number for each row or for each step of the decisions."""
+        rows, time = traces[0].action.shape
+        for name, array in arrays.items():
+            shapes = ((rows,),) if name == "weights" else ((rows,), (rows, time))
+            if array is not None and jnp.shape(array) not in shapes:
+                wanted = " or ".join(map(str, shapes))
+                raise UserError(
+                    f"expected {name} of shape {wanted}, as the decisions, got {jnp.shape(array)}"
+                )
+        if values is not None and len(values) != len(traces):
+            raise UserError(f"{len(traces)} decisions need as many values, got {len(values)}")
+        if rows % self.num_rollouts(scheduled):
+            raise UserError(
+                f"{rows} rows are no multiple of {self.num_rollouts(scheduled)} rollouts: `repeat` the batch"
+            )
 
     def _averages_rollouts(self, scheduled: ScheduledValues) -> bool:
         return scheduled.policy.mode == "sample" and self.estimator == "vimco"
@@ -317,15 +330,19 @@ class AgentObjective:
             if trace.valid is not None:  # a sequence that has ended is in no step's mean
                 counted = trace.valid if counted is None else trace.valid & counted[:, None]
         baseline = self._baseline(returns, values, counted, compared)
-        loss = functools.partial(
-            policy_gradient.reinforce_loss,
-            discount=self.discount,
-            entropy_coef=entropy_coef,
-            noncausal=trace.noncausal,
-        )
-        losses = jax.vmap(lambda log_probs, rewards, valid, baseline: loss(
-            log_probs, rewards, valid=valid, baseline=baseline
-        ))(trace.log_prob, rewards, trace.valid, baseline)  # fmt: skip
+
+        def of_row(log_probs, rewards, valid, baseline):
+            return policy_gradient.reinforce_loss(
+                log_probs,
+                rewards,
+                valid=valid,
+                discount=self.discount,
+                entropy_coef=entropy_coef,
+                baseline=baseline,
+                noncausal=trace.noncausal,
+            )
+
+        losses = jax.vmap(of_row)(trace.log_prob, rewards, trace.valid, baseline)
         if values is not None:
             losses = losses + jax.vmap(baselines.critic_loss)(values, returns, trace.valid)
         return losses
@@ -430,12 +447,6 @@ def _checked_traces(out: Any) -> tuple[F.DecisionTrace, ...]:
         )
     valid = functools.reduce(lambda a, b: a if a is b else a & b, masks)
     return tuple(dataclasses.replace(trace, valid=valid) for trace in traces)
-
-
-def _check_shape(name: str, array: Array, *shapes: tuple[int, ...]) -> None:
-    if jnp.shape(array) not in shapes:
-        wanted = " or ".join(map(str, shapes))
-        raise UserError(f"expected {name} of shape {wanted}, as the decisions, got {jnp.shape(array)}")
 
 
 def _check_word(name: str, value: Any, words: tuple[Any, ...]) -> None:
