@@ -157,55 +157,71 @@ class Learner:
         scheduled: ScheduledValues,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[tuple[PyTree, PyTree], dict[str, Mean]]]:
-        """J_1 - J_2 (Eq. 3 to 6), see `AgentObjective.loss`, and what the task adds to it.
+        """Return J_1 - J_2 (Eq. 3 to 6) and the task's penalty; see `Trainable` and `AgentObjective.loss`.
 
-        The rollouts of a row stand side by side. Relaxed choices need no more than one.
+        The rollouts of a row are side by side. Relaxed choices are read once.
         """
         objective, (carry, average) = self.objective, carry
-        rollouts, rows = objective.num_rollouts(scheduled), num_rows(batch)
+        batch, carry, drawn = self._rollouts(batch, carry, keys, scheduled, axis_name)
+        model = self.model(params)
+        read: Forward = self.task.forward(
+            model, batch, carry, policy=scheduled.policy, deterministic=False, **drawn
+        )
+        judged, weights = self.task.judge(read.log_probs, batch), _weights(batch)
+        log_likelihood = -judged.nll if judged.rewarded is None else judged.rewarded
+        rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, judged.correct))
+        traces = F.traces_of(read.decisions)
+        counted = valid_steps(batch, traces[0].action.shape[1])
+        loss = objective.loss(
+            scheduled,
+            judged.nll,
+            tuple(trace.where(counted) for trace in traces),
+            rewards=rewards,
+            correct=judged.correct,
+            weights=weights,
+            average=jax.tree.map(lambda leaf: leaf[0], average) if average else None,
+            values=_critic_values(model, read.observations),
+            axis_name=axis_name,
+        )
+        if average:
+            average = self._updated_average(average, rewards, weights, axis_name)
+        carry = repeat_rows(read.carry, objective.rollouts // objective.num_rollouts(scheduled))
+        return loss + read.penalty, ((carry, average), self._sums(judged, batch, traces))
+
+    def _rollouts(
+        self,
+        batch: Batch,
+        carry: PyTree,
+        keys: Key[Array, "*batch_or_none"],
+        scheduled: ScheduledValues,
+        axis_name: str | None,
+    ) -> tuple[Batch, PyTree, dict[str, Key[Array, "..."]]]:
+        """Return the batch and the carry of each rollout, and the keys that a forward pass draws with."""
+        objective, rows = self.objective, num_rows(batch)
+        rollouts = objective.num_rollouts(scheduled)
         keys = example_keys(keys, (rows,))
         shared_key = _shared_key(keys, axis_name)
         if jax.tree.leaves(carry):
-            # What is carried has keys of its own: rollouts differ in what is chosen, not in what is dropped.
+            # The carry has keys of its own: rollouts differ in their choices, but not in their dropout.
             keys = objective.repeat(keys, scheduled)
             if rollouts < objective.rollouts:
                 carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
         else:
             keys = jax.vmap(partial(jax.random.split, num=rollouts))(keys).reshape(-1)
-        batch = objective.repeat(batch, scheduled)
-        model = self.model(params)
-        read = self.task.forward(
-            model,
-            batch,
-            carry,
-            policy=scheduled.policy,
-            rngs=keys,
-            shared_key=shared_key,
-            deterministic=False,
-        )
-        judged = self.task.judge(read.log_probs, batch)
-        weights = _weights(batch)
-        counted = valid_steps(batch, read.decisions[0].action.shape[1])
-        log_likelihood = -judged.nll if judged.rewarded is None else judged.rewarded
-        rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, judged.correct))
-        loss = objective.loss(
-            scheduled,
-            judged.nll,
-            tuple(trace.where(counted) for trace in read.decisions),
-            rewards=rewards,
-            correct=judged.correct,
-            weights=weights,
-            average=jax.tree.map(lambda leaf: leaf[0], average) if average else None,
-            values=_critics_say(model, read.observations),
-            axis_name=axis_name,
-        )
-        if average:
-            weighs = jnp.ones_like(rewards) if weights is None else weights
-            total, count = sum_over(((rewards * weighs).sum(), weighs.sum()), axis_name)
-            mean = jnp.full_like(average.mean, total / jnp.where(count > 0, count, 1))
-            average = rl.moving_average_update(average, mean, objective.baseline_decay)
-        carry = repeat_rows(read.carry, objective.rollouts // rollouts)
-        return loss + read.penalty, ((carry, average), self._sums(judged, batch, read.decisions))
+        return objective.repeat(batch, scheduled), carry, dict(rngs=keys, shared_key=shared_key)
+
+    def _updated_average(
+        self,
+        average: rl.MovingAverage,
+        rewards: Float[Array, " rows"],
+        weights: Float[Array, " rows"] | None,
+        axis_name: str | None,
+    ) -> rl.MovingAverage:
+        """Return the average of rewards with the mean of a batch added."""
+        weights = jnp.ones_like(rewards) if weights is None else weights
+        total, count = sum_over(((rewards * weights).sum(), weights.sum()), axis_name)
+        mean = jnp.full_like(average.mean, total / jnp.where(count > 0, count, 1))
+        return rl.moving_average_update(average, mean, self.objective.baseline_decay)
 
     # --- How it is scored ---
 
@@ -449,8 +465,8 @@ def _critic(cell: Any, rngs: nnx.Rngs) -> Weights | None:
     return Weights(F.Dynamic(1).init(rngs.params(), *sizes, F.Initializers(dtype=cell.param_dtype)))
 
 
-def _critics_say(model: nnx.Module, observations: tuple | None) -> tuple[Array | None, ...] | None:
-    """V(s(t)) for each layer that samples, (rows, time); None without critics."""
+def _critic_values(model: nnx.Module, observations: tuple | None) -> tuple[Array | None, ...] | None:
+    """Return V(s(t)) for each layer that samples, (rows, time); None without critics."""
     if not hasattr(model, "critics"):
         return None
     if observations is None:

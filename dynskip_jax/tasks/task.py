@@ -24,14 +24,14 @@ class Forward(NamedTuple):
     Attributes:
         log_probs: log-probabilities, each leaf (rows, ...); those of several samples of a row are averaged
             (`Task.average`) before they are judged.
-        decisions: the trace of each layer and direction, as `SkipStack` returns them.
+        decisions: the trace of each layer and direction, as `SkipLSTM` returns them.
         carry: for the next batch of the same rows; each leaf leads with the rows.
         penalty: is added to the loss.
-        observations: what agents saw, as `SkipStack` returns it, for critics; None where it is not known.
+        observations: what agents saw, as `SkipLSTM` returns it, for critics; None where it is not known.
     """
 
     log_probs: PyTree
-    decisions: tuple[F.Decision, ...]
+    decisions: tuple[F.DecisionTrace, ...]
     carry: PyTree = ()
     penalty: Float[Array, ""] | float = 0.0
     observations: tuple | None = None
@@ -60,7 +60,7 @@ class Task:
     `Learner` has the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode.
 
     Args:
-        make_model: from `nnx.Rngs` to the model, whose `stack` is the `SkipStack` that chooses.
+        make_model: from `nnx.Rngs` to the model, whose `stack` is a `SkipLSTM` or `SkipLayers`.
 
     Attributes:
         score: the metric that selects the best epoch on dev.

@@ -122,8 +122,8 @@ def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
         of_row = output.decisions[1].log_prob.sum(axis=1) * jax.lax.stop_gradient(reward)
         return -jnp.where(batch.mask, of_row, 0).mean()
 
-    expected = nnx.to_pure_dict(jax.jit(jax.grad(scores))(params))["stack"]["layers"][1]["cell"]["agent"]
-    for a, b in zip(leaves(found["stack"]["layers"][1]["cell"]["agent"]), leaves(expected), strict=True):
+    expected = nnx.to_pure_dict(jax.jit(jax.grad(scores))(params))["stack"]["cells"][1]["agent"]
+    for a, b in zip(leaves(found["stack"]["cells"][1]["agent"]), leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
     assert max(np.abs(leaf).max() for leaf in leaves(expected)) > 1e-3
 

@@ -1,4 +1,4 @@
-"""What changes between epochs, and what models trained together differ in: against models trained alone."""
+"""Scheduled values, and what models trained together differ in: against models trained alone."""
 
 import dataclasses
 from functools import cache, partial
