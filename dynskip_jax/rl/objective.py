@@ -210,7 +210,8 @@ class AgentObjective:
 
         Args:
             scheduled: the values of this epoch; call the model with its policy.
-            nll: the negative log-likelihood of the truth in nats, one for each row or one for each step.
+            nll: the negative log-likelihood of the truth in nats, one for each row or one for each step. With
+                layers that are `time_major`, it and other arrays of steps are (time, rows).
             out: the output of a layer or model of this library, or its `decisions`. The rollouts of an
                 example are side by side (`repeat`). Restrict steps further with `DecisionTrace.where`.
             rewards: in place of those made of the log-likelihood, one for each row or each step; gradients
@@ -226,7 +227,12 @@ class AgentObjective:
         Raises:
             UserError: `out` has no decisions, or shapes do not fit.
         """
-        traces = _checked_traces(out)
+        traces = F.traces_of(out)
+        if traces[0].time_major:
+            swap = functools.partial(jax.tree.map, _swap_axes)
+            traces, values = swap(traces), swap(values)
+            nll, rewards, correct = swap(nll), swap(rewards), swap(correct)
+        traces = _with_common_mask(traces)
         rewards = self.rewards(-nll, correct) if rewards is None else rewards
         self._check_shapes(scheduled, traces, values, weights=weights, nll=nll, rewards=rewards)
         compared = _Compared(jax.lax.stop_gradient(rewards), weights, average, axis_name)
@@ -430,16 +436,15 @@ class _Compared(NamedTuple):
     axis_name: str | None
 
 
-def _checked_traces(out: Any) -> tuple[F.DecisionTrace, ...]:
-    """Return the traces of an output, all with the same valid steps."""
-    traces = F.traces_of(out)
+def _with_common_mask(traces: Sequence[F.DecisionTrace]) -> tuple[F.DecisionTrace, ...]:
+    """Return traces of the same steps, all with the same mask."""
     shapes = sorted({jnp.shape(trace.action) for trace in traces})
     if len(shapes) > 1 or len(shapes[0]) != 2:
         found = ", ".join(map(str, shapes))
         raise UserError(f"expected decisions of one shape (rows, time), got {found}")
     masks = [trace.valid for trace in traces if trace.valid is not None]
     if not masks:
-        return traces
+        return tuple(traces)
     if len(masks) < len(traces):
         raise UserError(
             f"{len(masks)} of {len(traces)} decisions say which steps are valid: give all layers the same "
@@ -464,6 +469,11 @@ def _check_number(name: str, value: Any, holds: Any, words: str) -> None:
         raise UserError(f"expected a number for {name}, got {value!r}")
     if not math.isfinite(value) or not holds(value):
         raise UserError(f"{name} {words}, got {value}")
+
+
+def _swap_axes(leaf: Array) -> Array:
+    """Return (rows, time) for (time, rows); rows stay as they are."""
+    return jnp.swapaxes(leaf, 0, 1) if jnp.ndim(leaf) == 2 else leaf
 
 
 def _reversed_steps(leaf: Array) -> Array:

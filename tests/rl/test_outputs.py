@@ -74,6 +74,21 @@ def test_layers_that_do_not_sample_and_directions_are_told_by_the_output():
     np.testing.assert_allclose(loss_of(objective, out), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("size", [3, 5], ids=["rows", "as many rows as steps"])
+def test_layers_that_lead_with_time_have_the_same_loss(size):
+    x, nll = (np.resize(array, (size, *array.shape[1:])) for array in (X, NLL))
+    skip, lengths = F.Dynamic(3), jnp.resize(LENGTHS, size)
+    actions = np.random.default_rng(3).integers(1, 4, size=(size, 5))
+    objective = AgentObjective(discount=0.5, baseline="batch", entropy_coef=0.3)
+    values = []
+    for time_major in (False, True):
+        turn = np.swapaxes if time_major else lambda array, *axes: array
+        module = compiled(layers(skip=skip, time_major=time_major))
+        out = module(turn(x, 0, 1), seq_lengths=lengths, actions=[turn(actions, 0, 1)])
+        values.append(loss_of(objective, out, turn(nll, 0, 1)))
+    np.testing.assert_allclose(*values, rtol=1e-5)
+
+
 @pytest.mark.parametrize("traced", [False, True])
 def test_a_skip_rnns_updates_are_paid_for(traced):
     """A cost without `skips=` could be left out."""
