@@ -242,7 +242,7 @@ class AgentObjective:
                 losses = self._policy_loss(scheduled, trace, value, compared)
                 total = total + self.rl_coef * _weighted_mean(losses, weights)
             if trace.update_is_differentiable:
-                total = total + scheduled.update_cost * _weighted_mean(_num_updates(trace), weights)
+                total = total + self._budget_loss(scheduled, trace, weights)
         return total
 
     def _check_shapes(
@@ -261,6 +261,8 @@ class AgentObjective:
                 raise UserError(
                     f"expected {name} of shape {wanted}, as the decisions, got {jnp.shape(array)}"
                 )
+        if self._averages_rollouts(scheduled) and max(map(jnp.ndim, arrays.values())) > 1:
+            raise UserError("the estimator vimco averages predictions of rows, not of steps")
         if values is not None and len(values) != len(traces):
             raise UserError(f"{len(traces)} decisions need as many values, got {len(values)}")
         if rows % self.num_rollouts(scheduled):
@@ -280,13 +282,18 @@ class AgentObjective:
     ) -> Float[Array, ""]:
         """Return J_1."""
         if self._averages_rollouts(scheduled):
-            if nll.ndim > 1:
-                raise UserError("the estimator vimco averages predictions of rows, not of steps")
             averaged = -policy_gradient.averaged_log_likelihood(-nll.reshape(-1, self.rollouts))
             return _weighted_mean(averaged, None if weights is None else weights[:: self.rollouts])
         if nll.ndim > 1:
             nll = (nll if valid is None else jnp.where(valid, nll, 0)).sum(axis=1)
         return _weighted_mean(nll, weights)
+
+    def _budget_loss(
+        self, scheduled: ScheduledValues, trace: F.DecisionTrace, weights: Float[Array, " rows"] | None
+    ) -> Float[Array, ""]:
+        """Return the cost of the tokens that one layer and direction read."""
+        update = trace.update if trace.valid is None else jnp.where(trace.valid, trace.update, 0)
+        return scheduled.update_cost * _weighted_mean(update.sum(axis=1), weights)
 
     def _policy_loss(
         self,
@@ -478,12 +485,6 @@ def _swap_axes(leaf: Array) -> Array:
 
 def _reversed_steps(leaf: Array) -> Array:
     return leaf if leaf.ndim == 1 else leaf[:, ::-1]
-
-
-def _num_updates(trace: F.DecisionTrace) -> Float[Array, " rows"]:
-    """Return how many tokens of each row were read."""
-    update = trace.update if trace.valid is None else jnp.where(trace.valid, trace.update, 0)
-    return update.sum(axis=1)
 
 
 def _weighted_mean(losses: Float[Array, " rows"], weights: Float[Array, " rows"] | None) -> Float[Array, ""]:

@@ -349,6 +349,16 @@ def test_what_stands_past_the_end_has_no_effect(name, per_step):
 
 
 @pytest.mark.usefixtures("as_users")
+def test_vimco_has_one_prediction_for_each_row():
+    trace = DecisionTrace(jnp.ones((2, 4), int), -jnp.ones((2, 4)), jnp.ones((2, 4)))
+    objective = AgentObjective(estimator="vimco", rollouts=2, entropy_coef=0.0)
+    scheduled = objective.schedule(1).at(0)
+    for nll, rewards in ((jnp.ones((2, 4)), None), (jnp.ones(2), jnp.ones((2, 4)))):
+        with pytest.raises(UserError, match="predictions of rows, not of steps"):
+            objective.loss(scheduled, nll, trace, rewards=rewards)
+
+
+@pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize(
     ("given", "says"),
     [
