@@ -261,7 +261,10 @@ class AgentObjective:
                 raise UserError(
                     f"expected {name} of shape {wanted}, as the decisions, got {jnp.shape(array)}"
                 )
-        if self._averages_rollouts(scheduled) and max(map(jnp.ndim, arrays.values())) > 1:
+        if (
+            self._averages_rollouts(scheduled)
+            and max(jnp.ndim(arrays[name]) for name in ("nll", "rewards")) > 1
+        ):
             raise UserError("the estimator vimco averages predictions of rows, not of steps")
         if values is not None and len(values) != len(traces):
             raise UserError(f"{len(traces)} decisions need as many values, got {len(values)}")
