@@ -261,10 +261,8 @@ class AgentObjective:
                 raise UserError(
                     f"expected {name} of shape {wanted}, as the decisions, got {jnp.shape(array)}"
                 )
-        if (
-            self._averages_rollouts(scheduled)
-            and max(jnp.ndim(arrays[name]) for name in ("nll", "rewards")) > 1
-        ):
+        is_of_steps = any(jnp.ndim(arrays[name]) > 1 for name in ("nll", "rewards"))
+        if is_of_steps and self._averages_rollouts(scheduled):
             raise UserError("the estimator vimco averages predictions of rows, not of steps")
         if values is not None and len(values) != len(traces):
             raise UserError(f"{len(traces)} decisions need as many values, got {len(values)}")

@@ -226,7 +226,7 @@ class Learner:
     # --- How it is scored ---
 
     def _sums(
-        self, judged: Judged, batch: Batch, decisions: Sequence[F.Decision], samples: int = 1
+        self, judged: Judged, batch: Batch, decisions: Sequence[F.DecisionTrace], samples: int = 1
     ) -> dict[str, Mean]:
         """What is counted; of each layer and direction with an agent or attention its entropy and k at each
         step, of agents also the share of each k, and of layers that may leave words out the share that they

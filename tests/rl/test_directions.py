@@ -101,7 +101,7 @@ def test_an_action_below_a_layer_that_reads_the_other_way_is_paid_by_all_steps()
     expected = 1 * (1 + 5 + 25) + 2 * (0.5 + 10 + 50) + 4 * (0.25 + 5 + 100)
     for back in (False, True):
         turned = dataclasses.replace(decision, valid=valid, reverse=back)
-        loss = partial(objective.loss, scheduled, np.zeros(1, np.float32), turned)
+        loss = partial(objective.loss, scheduled, jnp.zeros(1), turned)
         found = jax.jit(partial(loss, rewards=rewards))()
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 

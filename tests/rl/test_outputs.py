@@ -14,10 +14,10 @@ from dynskip_jax import AgentObjective, SkipLSTM
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 
-X = np.random.default_rng(0).normal(size=(3, 5, 2)).astype(np.float32)
+X = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 2)), jnp.float32)
 LENGTHS = jnp.array([5, 3, 1])
 VALID = np.arange(5) < np.asarray(LENGTHS)[:, None]
-NLL = np.random.default_rng(1).exponential(size=(3, 5)).astype(np.float32)
+NLL = jnp.asarray(np.random.default_rng(1).exponential(size=(3, 5)), jnp.float32)
 
 
 def layers(**options):
@@ -39,7 +39,7 @@ def test_padded_rows_count_without_a_mask_of_ones_own():
     objective = AgentObjective(entropy_coef=0.3)
     out = compiled(layers(skip=F.Dynamic(3)))(X, seq_lengths=LENGTHS, rngs=jax.random.key(0))
     found = loss_of(objective, out)
-    np.testing.assert_allclose(loss_of(objective, out, np.where(VALID, NLL, 1e3)), found, rtol=1e-6)
+    np.testing.assert_allclose(loss_of(objective, out, jnp.where(VALID, NLL, 1e3)), found, rtol=1e-6)
     expected = 0.0
     for row, length in enumerate(np.asarray(LENGTHS)):
         alone = jax.tree.map(lambda leaf, i=row, n=length: leaf[i : i + 1, :n], out.decisions[0])
@@ -53,7 +53,7 @@ def test_steps_that_a_task_leaves_out_are_in_no_sum():
     out = compiled(layers(skip=F.Dynamic(3)))(X, seq_lengths=LENGTHS, rngs=jax.random.key(0))
     counted = jnp.asarray(np.arange(5) != 1)[None, :] & jnp.ones((3, 5), bool)
     traces = [trace.where(counted) for trace in out.decisions]
-    odd = np.where(counted & VALID, NLL, 1e3)
+    odd = jnp.where(counted & VALID, NLL, 1e3)
     values = [float(objective.loss(objective.schedule(1).at(0), nll, traces)) for nll in (NLL, odd)]
     np.testing.assert_allclose(*values, rtol=1e-6)
     assert abs(values[0] - loss_of(objective, out)) > 1e-3
@@ -76,13 +76,13 @@ def test_layers_that_do_not_sample_and_directions_are_told_by_the_output():
 
 @pytest.mark.parametrize("size", [3, 5], ids=["rows", "as many rows as steps"])
 def test_layers_that_lead_with_time_have_the_same_loss(size):
-    x, nll = (np.resize(array, (size, *array.shape[1:])) for array in (X, NLL))
+    x, nll = (jnp.resize(array, (size, *array.shape[1:])) for array in (X, NLL))
     skip, lengths = F.Dynamic(3), jnp.resize(LENGTHS, size)
-    actions = np.random.default_rng(3).integers(1, 4, size=(size, 5))
+    actions = jnp.asarray(np.random.default_rng(3).integers(1, 4, size=(size, 5)))
     objective = AgentObjective(discount=0.5, baseline="batch", entropy_coef=0.3)
     values = []
     for time_major in (False, True):
-        turn = np.swapaxes if time_major else lambda array, *axes: array
+        turn = jnp.swapaxes if time_major else lambda array, *axes: jnp.asarray(array)
         module = compiled(layers(skip=skip, time_major=time_major))
         out = module(turn(x, 0, 1), seq_lengths=lengths, actions=[turn(actions, 0, 1)])
         values.append(loss_of(objective, out, turn(nll, 0, 1)))
