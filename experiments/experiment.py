@@ -559,7 +559,3 @@ def _pays_for_updates(skip: F.TimeSkip) -> bool:
 
 def _each(value: Any) -> tuple:
     return value if isinstance(value, tuple) else (value,)
-
-
-def _first(value: Any) -> Any:
-    return _each(value)[0]

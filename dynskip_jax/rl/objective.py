@@ -238,11 +238,7 @@ class AgentObjective:
         compared = _Compared(jax.lax.stop_gradient(rewards), weights, average, axis_name)
         total = self._network_loss(scheduled, nll, traces[0].valid, weights)
         for trace, value in zip(traces, values or (None,) * len(traces), strict=True):
-            if trace.is_stochastic:
-                losses = self._policy_loss(scheduled, trace, value, compared)
-                total = total + self.rl_coef * _weighted_mean(losses, weights)
-            if trace.update_is_differentiable:
-                total = total + self._budget_loss(scheduled, trace, weights)
+            total = total + self._layer_loss(scheduled, trace, value, compared)
         return total
 
     def _check_shapes(
@@ -288,6 +284,22 @@ class AgentObjective:
         if nll.ndim > 1:
             nll = (nll if valid is None else jnp.where(valid, nll, 0)).sum(axis=1)
         return _weighted_mean(nll, weights)
+
+    def _layer_loss(
+        self,
+        scheduled: ScheduledValues,
+        trace: F.DecisionTrace,
+        values: Float[Array, "rows time"] | None,
+        compared: "_Compared",
+    ) -> Float[Array, ""] | float:
+        """Return what one layer and direction add to J_1: -rl_coef · J_2 if it samples, and its budget."""
+        total: Float[Array, ""] | float = 0.0
+        if trace.is_stochastic:
+            losses = self._policy_loss(scheduled, trace, values, compared)
+            total = self.rl_coef * _weighted_mean(losses, compared.weights)
+        if trace.update_is_differentiable:
+            total = total + self._budget_loss(scheduled, trace, compared.weights)
+        return total
 
     def _budget_loss(
         self, scheduled: ScheduledValues, trace: F.DecisionTrace, weights: Float[Array, " rows"] | None
