@@ -16,14 +16,6 @@ from dynskip_jax.functional.awd import (
     temporal_activation_regularisation,
     weight_dropout,
 )
-from dynskip_jax.functional.baselines import (
-    MovingAverage,
-    critic_loss,
-    critic_values,
-    moving_average_start,
-    moving_average_update,
-    moving_average_value,
-)
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
 from dynskip_jax.functional.copying import (
     Copies,
@@ -87,7 +79,6 @@ from dynskip_jax.functional.recurrence import (
     restart_carry,
     zero_state,
 )
-from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, segment_starts
 from dynskip_jax.functional.serialization import register_for_export
@@ -129,7 +120,6 @@ from dynskip_jax.functional.transitions import (
     parse_transition,
 )
 from dynskip_jax.functional.unroll import unroll
-from dynskip_jax.functional.vimco import averaged_log_likelihood, vimco_loss
 from dynskip_jax.functional.window import WindowGates, gated_window
 
 __all__ = [
@@ -177,7 +167,6 @@ __all__ = [
     "LayersOutput",
     "LayersSpec",
     "Mean",
-    "MovingAverage",
     "Peephole",
     "Policy",
     "Previous",
@@ -203,7 +192,6 @@ __all__ = [
     "activation_regularisation",
     "adapt",
     "agent_logits",
-    "averaged_log_likelihood",
     "cached_log_likelihood",
     "cast_matrices",
     "char_cnn",
@@ -222,8 +210,6 @@ __all__ = [
     "crf_log_partition",
     "crf_marginals",
     "crf_score",
-    "critic_loss",
-    "critic_values",
     "dropout",
     "dropout_mask",
     "embedding_dropout",
@@ -237,13 +223,9 @@ __all__ = [
     "initial_carry",
     "initial_state",
     "last_valid",
-    "leave_one_out_mean",
     "length_mask",
     "locked_dropout",
     "log_likelihood_of_each",
-    "moving_average_start",
-    "moving_average_update",
-    "moving_average_value",
     "observed_in",
     "oldest_first",
     "parse_depth_skip",
@@ -256,10 +238,8 @@ __all__ = [
     "read_skipping",
     "recurrent_step",
     "register_for_export",
-    "reinforce_loss",
     "relaxed_weights",
     "restart_carry",
-    "reward_to_go",
     "row",
     "run_layers",
     "segment_starts",
@@ -267,7 +247,6 @@ __all__ = [
     "temporal_activation_regularisation",
     "traces_of",
     "unroll",
-    "vimco_loss",
     "weight_dropout",
     "zero_state",
     "zoneout",

@@ -180,6 +180,8 @@ def run_layers(
         )
     if spec.time_major:
         output = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, batch_axes, 0), output)
+        traces = (dataclasses.replace(trace, time_major=True) for trace in output.decisions)
+        output = output._replace(decisions=tuple(traces))
     return carry, output
 
 

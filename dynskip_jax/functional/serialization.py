@@ -7,7 +7,6 @@ from jax import export
 
 from dynskip_jax.functional import (
     agent,
-    baselines,
     copying,
     depth_skips,
     layers,
@@ -43,7 +42,6 @@ def _named_tuples(module: ModuleType) -> set[type]:
 
 _modules = (
     agent,
-    baselines,
     copying,
     depth_skips,
     layers,
