@@ -272,7 +272,7 @@ def skip_inputs(
     recurrence: Recurrence,
     inputs: StepInputs,
     step: Int[Array, "*batch"],
-    key: Key[Array, "*batch"],
+    key: Key[Array, "*batch"] | None,
     dtype: Any,
     policy: Policy,
 ) -> SkipInputs:
