@@ -15,11 +15,6 @@ from dynskip_jax.functional.stored import Stored
 # relaxation weighs all of them (see `relaxation.py`).
 ActionMode = Literal["sample", "greedy", Relaxation]
 
-# The logit of what must not be chosen. Its probability is 0 in bfloat16 and whatever is wider, and p log p,
-# times any weight that a loss may give it, stays far from overflow: 0 times infinity would make gradients not
-# a number. (float16 does not reach so far.)
-NOT_ALLOWED = -1e9
-
 
 class AgentParams(NamedTuple):
     """Weights of the MLP in Eq. 1: one tanh hidden layer between s(t) = h(t-1) ⊕ x(t) and K logits.
@@ -96,7 +91,14 @@ def content_logits(
 def _where_allowed(
     logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
 ) -> Float[Array, "*batch K"]:
-    return logits if allowed is None else jnp.where(allowed, logits, NOT_ALLOWED)
+    """Return the logits, very negative where not allowed: the probability there is exactly 0.
+
+    They are finite, and so small in size (-1e9, in float16 -8188) that differences, quotients by a
+    temperature and p log p stay finite too: 0 times infinity would make gradients NaN.
+    """
+    if allowed is None:
+        return logits
+    return jnp.where(allowed, logits, max(-1e9, float(jnp.finfo(logits.dtype).min) / 8))
 
 
 def choice_noise(
