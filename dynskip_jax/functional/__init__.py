@@ -12,8 +12,8 @@ from dynskip_jax.functional.agent import (
 from dynskip_jax.functional.awd import (
     activation_regularisation,
     embedding_dropout,
-    locked_dropout,
     temporal_activation_regularisation,
+    variational_dropout,
     weight_dropout,
 )
 from dynskip_jax.functional.baselines import (
@@ -239,7 +239,6 @@ __all__ = [
     "last_valid",
     "leave_one_out_mean",
     "length_mask",
-    "locked_dropout",
     "log_likelihood_of_each",
     "moving_average_start",
     "moving_average_update",
@@ -267,6 +266,7 @@ __all__ = [
     "temporal_activation_regularisation",
     "traces_of",
     "unroll",
+    "variational_dropout",
     "vimco_loss",
     "weight_dropout",
     "zero_state",

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float, Key
 from dynskip_jax.functional.dropout import dropout, dropout_mask
 
 
-def locked_dropout(
+def variational_dropout(
     keys: Key[Array, ""] | Key[Array, " batch"] | None, rate: float, x: Float[Array, "batch time features"]
 ) -> Float[Array, "batch time features"]:
     """Variational dropout: what is dropped in a sequence is dropped at all its steps (Gal & Ghahramani 2016).
@@ -113,4 +113,4 @@ def _mean_square(
         return jnp.square(x).sum() / max(x.size, 1)
     # Padding is replaced before it is squared: whatever stands there, the gradient too is 0.
     total = jnp.square(jnp.where(valid[..., None], x, 0)).sum()
-    return total / jnp.maximum(valid.sum() * x.shape[-1], 1)
+    return total / jnp.maximum(valid.sum(dtype=x.dtype) * x.shape[-1], 1)

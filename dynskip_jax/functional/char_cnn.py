@@ -55,6 +55,8 @@ def char_cnn(
     Returns:
         (*words, features), the maps of all widths side by side.
     """
+    if characters.shape[-2] == 0:
+        characters = jnp.pad(characters, [(0, 0)] * (characters.ndim - 2) + [(0, 1), (0, 0)])
     steps = jnp.arange(characters.shape[-2]).reshape((1,) * (characters.ndim - 2) + (-1, 1))
     begins_inside = None
     if lengths is not None:

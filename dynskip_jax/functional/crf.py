@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values, valid_lengths
@@ -227,10 +227,9 @@ def crf_decode(
         return tag, tag
 
     last = jnp.argmax(best, axis=-1).astype(jnp.int32)
-    inputs = jnp.moveaxis(prefixes[:, :-1], 1, 0), valid[:, 1:].T
+    inputs = jnp.moveaxis(prefixes, 1, 0), _of_next_step(valid).T
     _, tags = jax.lax.scan(go_back, last, inputs, reverse=True)
-    tags = jnp.concatenate([tags, last[None]]).T
-    tags = jnp.where(valid, tags, 0)[:, : emissions.shape[1]]
+    tags = jnp.where(valid, tags.T, 0)[:, : emissions.shape[1]]
     return tags, jnp.where(seq_lengths > 0, jnp.max(best, axis=-1), 0)
 
 
@@ -285,12 +284,12 @@ def _checked_tags(
     n = _check_emissions(params, emissions)
     batch, time = emissions.shape[:2]
     check_whole_numbers("tags", tags, (batch, time), "(batch, time)")
-    known, ends = known_values(tags), np.full(batch, time)
     if seq_lengths is not None:
         check_whole_numbers("seq_lengths", seq_lengths, (batch,), "(batch,)")
-        ends = known_values(seq_lengths)
-    if known is not None and ends is not None:
-        check_range("tags", known[np.arange(time) < ends[:, None]], 0, n - 1)
+    known, ends = known_values(tags), None if seq_lengths is None else known_values(seq_lengths)
+    if known is not None and (seq_lengths is None or ends is not None):
+        inside = np.ones_like(known, bool) if ends is None else np.arange(time) < ends[:, None]
+        check_range("tags", known[inside], 0, n - 1)
     return jnp.zeros((batch, 1), jnp.int32) if time == 0 else jnp.clip(tags, 0, n - 1)
 
 
@@ -324,11 +323,19 @@ def _prefixes(
     def extend(prefix, inputs):
         emission, inside = inputs
         extended = emission + combine(prefix[:, :, None] + params.transitions[None], axis=1)
-        prefix = where_each(inside, extended, prefix)
-        return prefix, prefix
+        return where_each(inside, extended, prefix), prefix
 
     first = params.start[None] + emissions[:, 0]
     valid = length_mask(seq_lengths, emissions.shape[1])
-    inputs = jnp.moveaxis(emissions[:, 1:], 1, 0), valid[:, 1:].T
-    last, rest = jax.lax.scan(extend, first, inputs)
-    return last, jnp.concatenate([first[:, None], jnp.moveaxis(rest, 0, 1)], axis=1)
+    inputs = jnp.moveaxis(_of_next_step(emissions), 1, 0), _of_next_step(valid).T
+    last, prefixes = jax.lax.scan(extend, first, inputs)
+    return last, jnp.moveaxis(prefixes, 0, 1)
+
+
+def _of_next_step(x: Shaped[Array, "batch time *features"]) -> Shaped[Array, "batch time *features"]:
+    """Return x(t+1) at each step t, and zeros at the last step.
+
+    With it, scans have as many iterations as there are steps: JAX cannot export a scan of a symbolic number
+    of steps less one.
+    """
+    return jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)

@@ -31,7 +31,9 @@ def pool_states(
     """
     counts = where[..., None]
     if pooling == "mean":
-        return jnp.where(counts, states, 0).sum(axis=1) / jnp.maximum(counts.sum(axis=1), 1)
+        return jnp.where(counts, states, 0).sum(axis=1) / jnp.maximum(
+            counts.sum(axis=1, dtype=states.dtype), 1
+        )
     if pooling == "max":
         highest = jnp.where(counts, states, -jnp.inf).max(axis=1, initial=-jnp.inf)
         return jnp.where(counts.any(axis=1), highest, 0)

@@ -108,7 +108,7 @@ def read_skipping(
             moving = is_looking(found, position)
             reads = moving & (choice.update > 0.5)
             return (
-                position + (moving & ~reads),
+                position + (moving & ~reads).astype(position.dtype),
                 where_each(moving, skip_state_after, skip_state),
                 found | reads,
             )
@@ -127,7 +127,9 @@ def read_skipping(
         state = where_each(reader.found, new, reader.state)
         h = reader.h.at[rows, here].set(where_each(reader.found, state[0], reader.h[rows, here]))
         read = reader.read.at[rows, here].set(reader.read[rows, here] | reader.found)
-        position, skip_state, found = to_next_word(reader.position + reader.found, state, reader.skip_state)
+        position, skip_state, found = to_next_word(
+            reader.position + reader.found.astype(reader.position.dtype), state, reader.skip_state
+        )
         return _Reader(position, found, state, skip_state, h, read)
 
     position, skip_state, found = to_next_word(jnp.zeros(batch, lengths.dtype), carry.state, carry.skip_state)

@@ -44,6 +44,6 @@ def gated_window(
         x = where_each(length_mask(seq_lengths, time), x, 0)
     padded = jnp.pad(x, ((0, 0), (d // 2, d // 2), (0, 0)))
     tokens = jnp.stack([padded[:, k : k + time] for k in range(d)], axis=2)
-    z = product(tokens.reshape(*x.shape[:2], -1), params.w)
+    z = product(tokens.reshape(*x.shape[:2], d * x.shape[2]), params.w)
     r = jax.nn.sigmoid(z + row(params.b, z))
-    return (r[..., None] * tokens).reshape(*x.shape[:2], -1)
+    return (r[..., None] * tokens).reshape(*x.shape[:2], d * x.shape[2])
