@@ -91,7 +91,7 @@ from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss,
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, segment_starts
 from dynskip_jax.functional.serialization import register_for_export
-from dynskip_jax.functional.skipping import Reading, read_skipping
+from dynskip_jax.functional.skim import SkimOutput, skim
 from dynskip_jax.functional.stored import History, Slots, Stored, observed_in, oldest_first
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
@@ -182,9 +182,9 @@ __all__ = [
     "Policy",
     "Previous",
     "Random",
-    "Reading",
     "Recurrence",
     "RecurrentHighway",
+    "SkimOutput",
     "SkipCarry",
     "SkipInputs",
     "SkipOutput",
@@ -252,7 +252,6 @@ __all__ = [
     "product",
     "project_agent_input",
     "project_inputs",
-    "read_skipping",
     "recurrent_step",
     "register_for_export",
     "reinforce_loss",
@@ -263,6 +262,7 @@ __all__ = [
     "run_layers",
     "segment_starts",
     "shared_key",
+    "skim",
     "temporal_activation_regularisation",
     "traces_of",
     "unroll",

@@ -89,7 +89,11 @@ def crf_constrain(
         end: which tags may come last.
     """
     masks = CRFParams(transitions, start, end)
-    return jax.tree.map(lambda score, allowed: jnp.where(allowed, score, FORBIDDEN), params, masks)
+
+    def constrain(score, allowed):
+        return jnp.where(allowed, score, max(FORBIDDEN, float(jnp.finfo(score.dtype).min)))
+
+    return jax.tree.map(constrain, params, masks)
 
 
 def crf_log_partition(

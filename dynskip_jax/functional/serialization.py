@@ -17,7 +17,7 @@ from dynskip_jax.functional import (
     neural_cache,
     policy,
     recurrence,
-    skipping,
+    skim,
     time_skips,
     transitions,
 )
@@ -57,7 +57,7 @@ def _named_tuples(module: ModuleType) -> set[type]:
 
 _modules = (
     *(agent, baselines, copying, depth_skips, layers, neural_cache),
-    *(recurrence, skipping, time_skips, transitions),
+    *(recurrence, skim, time_skips, transitions),
 )
 for _kind in sorted(set().union(*map(_named_tuples, _modules)), key=lambda kind: kind.__qualname__):
     register_for_export(_kind)

@@ -260,8 +260,8 @@ CASES = {
         lambda params, x, valid: F.project_inputs(params, x, DYNAMIC, valid=valid),
         lambda b, t: (LAYER, inputs(b, t), flags(b, t)),
     ),
-    "read_skipping": (
-        lambda params, carry, x, lengths: F.read_skipping(params, carry, x, SKIP_RNN, seq_lengths=lengths),
+    "skim": (
+        lambda params, carry, x, lengths: F.skim(params, carry, x, SKIP_RNN, seq_lengths=lengths),
         lambda b, t: (
             *(F.LayerParams(LSTM, UPDATE), carry(b, 1, floats(b))),
             *(inputs(b, t), whole(0, t, b)),
@@ -417,7 +417,7 @@ def with_gradients(name):
             parts = [leaf for leaf in jax.tree.leaves(out) if is_float(leaf)]
             return sum((jnp.sum(jnp.sin(leaf).astype(jnp.float32)) for leaf in parts), jnp.float32(0)), out
 
-        if not wanted or name.startswith("read_skipping"):  # it runs `while`, which has no reverse mode
+        if not wanted or name.startswith("skim"):  # it runs `while`, which has no reverse mode
             return function(*arguments), ()
         gradients, out = jax.grad(loss, has_aux=True)([leaves[i] for i in wanted])
         return out, gradients
