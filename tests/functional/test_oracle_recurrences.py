@@ -407,9 +407,9 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
     [
         (lambda: F.GRU("never"), "'before' or 'after'"),
         (lambda: F.RecurrentHighway(0), "depth of at least 1"),
-        (lambda: F.SkipRNN(max_skip=3), "no max_skip"),
+        (lambda: F.SkipRNN(max_skip=3), "leave out max_skip"),
         (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
-        (lambda: F.LSTMJump(mix=0.5), "no max_skip"),
+        (lambda: F.LSTMJump(mix=0.5), "leave out max_skip"),
         (lambda: F.ToOutput(mapping="tanh"), "unknown mapping 'tanh'"),
         (lambda: F.GatedToOutput(gate_sees="above"), "unknown gate_sees 'above'"),
         (lambda: F.parse_transition("lstm:3"), "unknown transition 'lstm:3'"),
