@@ -129,7 +129,7 @@ class PolicySkip(BufferSkip):
         return allowed
 
     def weighted(self, weights: Float[Array, "*batch K"], log_probs: Float[Array, "*batch K"]) -> Decision:
-        """Return the trace of weights on all states: k of the largest, and no log-probability to reinforce."""
+        """Return the trace of weights on all states: k of the largest, and log-probability 0."""
         heaviest = jnp.argmax(weights, axis=-1).astype(jnp.int32) + 1
         return Decision(heaviest, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs))
 

@@ -45,9 +45,9 @@ class LSTMJump(TimeSkip):
     """Read R tokens, then sample κ in 0..K from softmax(W h + b): the κ-th token ahead is read next.
 
     Reading stops at κ = 0, or when R tokens have been read after the last of N jumps. A token that is not
-    read changes no state. Trained by REINFORCE: where κ is sampled, `Decision.log_prob` is its log-probability and
-    `Decision.action` is κ + 1; at all other steps both are 0. The score function trains only the weights of
-    the softmax, as in the paper: no gradient flows into h.
+    read changes no state. Trained by REINFORCE: where κ is sampled, `Decision.log_prob` is its
+    log-probability and `Decision.action` is κ + 1; at all other steps both are 0. The score function trains
+    only the weights of the softmax, as in the paper: no gradient flows into h.
 
     Attributes:
         max_jump: K, the largest κ.
