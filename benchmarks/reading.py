@@ -4,7 +4,7 @@
 
 Of a finished run of `experiments.imdb` or `experiments.sst`: its models say the class of test texts twice,
 once by the unroll that all training uses, which takes a step for every word, and once by
-`functional.read_skipping`, which takes one for every word that is read. Both say the same but for rounding,
+`functional.skim`, which takes one for every word that is read. Both say the same but for rounding,
 as the share of equal answers shows. A text is a batch of its own, as where they come one by one. A model that
 reads every word has the first figure alone.
 """
@@ -78,7 +78,7 @@ def skipping(
     """Returns the logits of one text, by a step for every word that is read, and how many these are."""
     cell, x = model.stack.cells[0], model.embedding(tokens)
     start = cell.initialize_carry(x[:, 0].shape)
-    _, reading = F.read_skipping(cell.params(), start, x, cell.recurrence, seq_lengths=length, policy=policy)
+    _, reading = F.skim(cell.params(), start, x, cell.recurrence, seq_lengths=length, policy=policy)
     pooled = F.pool_states(reading.h, F.length_mask(length, tokens.shape[1]), model.pooling)
     return model.softmax(pooled), reading.read.sum()
 

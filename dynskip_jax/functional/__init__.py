@@ -12,8 +12,8 @@ from dynskip_jax.functional.agent import (
 from dynskip_jax.functional.awd import (
     activation_regularisation,
     embedding_dropout,
-    locked_dropout,
     temporal_activation_regularisation,
+    variational_dropout,
     weight_dropout,
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
@@ -82,7 +82,7 @@ from dynskip_jax.functional.recurrence import (
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, segment_starts
 from dynskip_jax.functional.serialization import register_for_export
-from dynskip_jax.functional.skipping import Reading, read_skipping
+from dynskip_jax.functional.skim import SkimOutput, skim
 from dynskip_jax.functional.stored import History, Slots, Stored, observed_in, oldest_first
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
@@ -171,9 +171,9 @@ __all__ = [
     "Policy",
     "Previous",
     "Random",
-    "Reading",
     "Recurrence",
     "RecurrentHighway",
+    "SkimOutput",
     "SkipCarry",
     "SkipInputs",
     "SkipOutput",
@@ -224,7 +224,6 @@ __all__ = [
     "initial_state",
     "last_valid",
     "length_mask",
-    "locked_dropout",
     "log_likelihood_of_each",
     "observed_in",
     "oldest_first",
@@ -235,7 +234,6 @@ __all__ = [
     "product",
     "project_agent_input",
     "project_inputs",
-    "read_skipping",
     "recurrent_step",
     "register_for_export",
     "relaxed_weights",
@@ -244,9 +242,11 @@ __all__ = [
     "run_layers",
     "segment_starts",
     "shared_key",
+    "skim",
     "temporal_activation_regularisation",
     "traces_of",
     "unroll",
+    "variational_dropout",
     "weight_dropout",
     "zero_state",
     "zoneout",

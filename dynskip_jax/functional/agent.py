@@ -11,29 +11,21 @@ from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.relaxation import Relaxation
 from dynskip_jax.functional.stored import Stored
 
-# How the next state is chosen: one is drawn, or the most probable one is taken; or none is chosen, and a
-# relaxation weighs all of them (see `relaxation.py`).
+# Sample a state, take the most probable one, or weigh all of them (a relaxation, see `relaxation.py`).
 ActionMode = Literal["sample", "greedy", Relaxation]
-
-# The logit of what must not be chosen. Its probability is 0 in bfloat16 and whatever is wider, and p log p,
-# times any weight that a loss may give it, stays far from overflow: 0 times infinity would make gradients not
-# a number. (float16 does not reach so far.)
-NOT_ALLOWED = -1e9
 
 
 class AgentParams(NamedTuple):
     """Weights of the MLP in Eq. 1: one tanh hidden layer between s(t) = h(t-1) ⊕ x(t) and K logits.
 
-    The first layer acts on a concatenation, so its matrix is kept as two blocks: the input's share of it
-    can then be computed for all steps at once.
-
-    An agent that chooses by content has the same weights, but its output layer makes a query.
+    The matrix of the first layer is kept as two blocks, so that the input's part can be computed for all
+    steps at once. A content-based (dot-product) agent has the same weights, and its output is a query.
 
     Attributes:
         w_h: state block of the first layer, (hidden, units).
         w_x: input block of the first layer, (in, units).
         b: bias of the first layer, (units,).
-        w_out: output layer, (units, K); by content (units, hidden).
+        w_out: output layer, (units, K); of a content-based agent (units, hidden).
         b_out: bias of the K logits, (K,).
     """
 
@@ -45,7 +37,7 @@ class AgentParams(NamedTuple):
 
 
 def project_agent_input(params: AgentParams, x: Float[Array, "*batch in"]) -> Float[Array, "*batch units"]:
-    """Returns the input's share of the agent's first layer, which needs no state."""
+    """Return the part of the agent's first layer that depends on the input."""
     units = product(x, params.w_x)
     return units + row(params.b, units)
 
@@ -56,18 +48,17 @@ def agent_logits(
     h: Float[Array, "*batch hidden"],
     allowed: Bool[Array, "*batch_or_1 K"] | None = None,
 ) -> Float[Array, "*batch K"]:
-    """MLP(s(t)), Eq. 1: unnormalised log-probabilities.
+    """Return MLP(s(t)), Eq. 1: unnormalised log-probabilities.
 
     Args:
         params: the agent's weights.
         units_x: `project_agent_input(params, x)`, (*batch, units).
-        h: the state the agent looks at, (*batch, hidden).
-        allowed: False for skips that must not be chosen; (*batch, K), or ones in place of batch sizes.
+        h: the state that the agent sees, (*batch, hidden).
+        allowed: False for skips that must not be chosen, (*batch, K), or with ones in place of batch sizes.
             At least one skip must be allowed.
 
     Returns:
-        (*batch, K); very negative, but finite, where not allowed, so that p log p and its gradient are 0
-        there instead of NaN.
+        (*batch, K); finite and very negative where not allowed.
     """
     logits = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
     return _where_allowed(logits + row(params.b_out, logits), allowed)
@@ -79,13 +70,13 @@ def content_logits(
     stored: Stored,
     allowed: Bool[Array, "*batch_or_1 K"] | None = None,
 ) -> Float[Array, "*batch K"]:
-    """Logits by content: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).
+    """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).
 
     Args:
-        params: the agent's weights; w_out is (units, hidden).
+        params: the agent's weights, with w_out of (units, hidden).
         units_x: `project_agent_input(params, x)`, (*batch, units).
         stored: the last K stored h.
-        allowed: as in `agent_logits`.
+        allowed: see `agent_logits`.
     """
     h = stored.newest
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
@@ -96,20 +87,27 @@ def content_logits(
 def _where_allowed(
     logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
 ) -> Float[Array, "*batch K"]:
-    return logits if allowed is None else jnp.where(allowed, logits, NOT_ALLOWED)
+    """Return the logits, very negative where not allowed: the probability there is exactly 0.
+
+    They are finite, and so small in size (-1e9, in float16 -8188) that differences, quotients by a
+    temperature and p log p stay finite too: 0 times infinity would make gradients NaN.
+    """
+    if allowed is None:
+        return logits
+    return jnp.where(allowed, logits, max(-1e9, float(jnp.finfo(logits.dtype).min) / 8))
 
 
 def choice_noise(
     keys: Key[Array, "*batch"], steps: Int[Array, "*batch"], max_skip: int, dtype: Any
 ) -> Float[Array, "*batch K"]:
-    """The noise of `choose`: standard Gumbel variables, drawn with `fold_in(own key, own step)`.
+    """Return the noise of `choose`: standard Gumbel variables, drawn with `fold_in(key, step)`.
 
     Args:
         keys: one PRNG key per example; `*batch` may contain the time axis.
-        steps: the number of the step that each draws for.
+        steps: number of the step.
         max_skip: K.
-        dtype: of the log-probabilities to which the noise is added. In less than float32 there are too few
-            values near the ends: it is drawn, and returned, in float32 then.
+        dtype: dtype of the log-probabilities to which the noise is added. The noise is float32 where this is
+            narrower, because narrow dtypes have too few values near the ends.
     """
     dtype = jnp.promote_types(dtype, jnp.float32)
 
@@ -122,10 +120,10 @@ def choice_noise(
 
 
 def choose(logits: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | None) -> Int[Array, "*batch"]:
-    """Chooses a slot in 0..K-1 for each example, from log-probabilities, normalised or not.
+    """Return a slot in 0..K-1 for each example, chosen from log-probabilities, normalised or not.
 
-    With Gumbel noise the largest sum is a sample of the categorical distribution, as in
-    `jax.random.categorical` (Gumbel-max); without noise the choice is the most probable one.
+    With Gumbel noise the choice is a sample of the categorical distribution (the Gumbel-max trick, as in
+    `jax.random.categorical`). Without noise it is the most probable slot.
     """
     scores = logits if noise is None else logits + noise
     return jnp.argmax(scores, axis=-1).astype(jnp.int32)
@@ -134,5 +132,5 @@ def choose(logits: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | N
 def entropy(log_probs: Float[Array, "*batch K"]) -> Float[Array, "*batch"]:
     """Return H = -Σ p log p over the last axis, in nats; an option of probability 0 adds nothing."""
     possible = log_probs > -jnp.inf
-    log_probs = jnp.where(possible, log_probs, 0)  # 0 · -inf is not a number, and neither is its slope
+    log_probs = jnp.where(possible, log_probs, 0)  # 0 · -inf and its derivative are NaN
     return -jnp.sum(jnp.where(possible, jnp.exp(log_probs), 0) * log_probs, axis=-1)

@@ -1,4 +1,4 @@
-"""Regularisers of the AWD-LSTM (Merity et al. 2018): dropout of features, words and weights; AR and TAR."""
+"""Regularisers of the AWD-LSTM (Merity et al. 2018): variational, embedding and weight dropout, AR, TAR."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
@@ -6,21 +6,21 @@ from jaxtyping import Array, Bool, Float, Key
 from dynskip_jax.functional.dropout import dropout, dropout_mask
 
 
-def locked_dropout(
+def variational_dropout(
     keys: Key[Array, ""] | Key[Array, " batch"] | None, rate: float, x: Float[Array, "batch time features"]
 ) -> Float[Array, "batch time features"]:
-    """Variational dropout: what is dropped in a sequence is dropped at all its steps (Gal & Ghahramani 2016).
+    """Drop the same features at all steps of a sequence (Gal & Ghahramani 2016).
 
-    Merity et al. (2018), Section 4.2: on a layer's input and output; another mask for each use, each example
-    and each segment. No step enters another, so padding needs no care.
+    Merity et al. (2018), Section 4.2, apply it to a layer's input and output, with a new mask for each use,
+    example and segment. Their code calls it locked dropout.
 
     Args:
-        keys: one key, or one per example, whose mask then depends on no other; None: the identity.
-        rate: in [0, 1); 0 is the identity.
+        keys: one key, or one per example; None returns x.
+        rate: probability of dropping a feature, in [0, 1); 0 returns x.
         x: (batch, time, features).
 
     Returns:
-        x with features zero and the others scaled by 1 / (1 - rate).
+        x with dropped features 0 and the others divided by 1 - rate.
     """
     if keys is None or rate == 0.0:
         return x
@@ -31,18 +31,18 @@ def locked_dropout(
 def embedding_dropout(
     key: Key[Array, ""] | None, rate: float, table: Float[Array, "words features"]
 ) -> Float[Array, "words features"]:
-    """Drops words: whole rows of an embedding table, wherever they occur (Gal & Ghahramani 2016).
+    """Drop words: whole rows of an embedding table (Gal & Ghahramani 2016).
 
-    Merity et al. (2018), Section 4.3: one mask for a segment, for all streams. Where the table is the
-    softmax's too, only the lookup is given what this returns.
+    Merity et al. (2018), Section 4.3, use one mask for a segment and all streams. With tied weights, pass the
+    result only to the lookup, not to the softmax.
 
     Args:
-        key: one for the segment; None: the identity.
-        rate: in [0, 1); 0 is the identity.
+        key: one key for the segment; None returns the table.
+        rate: probability of dropping a word, in [0, 1); 0 returns the table.
         table: (words, features).
 
     Returns:
-        The table with rows zero and the others scaled by 1 / (1 - rate).
+        The table with dropped rows 0 and the others divided by 1 - rate.
     """
     if key is None or rate == 0.0:
         return table
@@ -52,18 +52,18 @@ def embedding_dropout(
 def weight_dropout(
     key: Key[Array, ""] | None, rate: float, w: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """DropConnect: drops single weights, not states (Wan et al. 2013).
+    """Drop single weights (DropConnect, Wan et al. 2013).
 
-    Merity et al. (2018), Section 2: on the hidden-to-hidden weights of all gates, before the first step, so
-    that one mask holds for all steps and streams of a segment.
+    Merity et al. (2018), Section 2, apply it to the hidden-to-hidden weights of all gates, with one mask for
+    all steps and streams of a segment.
 
     Args:
-        key: one for the segment; None: the identity.
-        rate: in [0, 1); 0 is the identity.
-        w: of any shape.
+        key: one key for the segment; None returns w.
+        rate: probability of dropping a weight, in [0, 1); 0 returns w.
+        w: weights of any shape.
 
     Returns:
-        w with elements zero and the others scaled by 1 / (1 - rate).
+        w with dropped elements 0 and the others divided by 1 - rate.
     """
     return dropout(key, rate, w)
 
@@ -73,15 +73,15 @@ def activation_regularisation(
     coef: float | Float[Array, ""],
     valid: Bool[Array, "batch time"] | None = None,
 ) -> Float[Array, ""]:
-    """AR: α · mean of (m ⊙ h(t))², which keeps activations small.
+    """Return AR, α · mean of (m ⊙ h(t))², which keeps activations small.
 
-    Merity et al. (2018), Section 4.6. They print the norm of a vector; their code, and this, averages squares
-    over all elements. It stands beside the mean loss of a token, not beside the sum over a segment.
+    Merity et al. (2018), Section 4.6. The paper prints the norm of a vector; their code, and this function,
+    average squares over all elements. Add it to the mean loss of a token, not to the sum over a segment.
 
     Args:
-        dropped_output: m ⊙ h(t), the last layer's output after its dropout, (batch, time, features).
-        coef: α; theirs is 2.
-        valid: False at padding, (batch, time), which then counts neither above nor below the fraction line.
+        dropped_output: m ⊙ h(t), the last layer's output after dropout, (batch, time, features).
+        coef: α; the paper uses 2.
+        valid: False at padding, (batch, time), which is left out of the mean.
     """
     return coef * _mean_square(dropped_output, valid)
 
@@ -91,15 +91,15 @@ def temporal_activation_regularisation(
     coef: float | Float[Array, ""],
     valid: Bool[Array, "batch time"] | None = None,
 ) -> Float[Array, ""]:
-    """TAR: β · mean of (h(t) - h(t+1))², which keeps activations from changing fast.
+    """Return TAR, β · mean of (h(t) - h(t+1))², which keeps activations from changing fast.
 
-    Merity et al. (2018), Section 4.6, with averages as in `activation_regularisation`; the step from one
-    segment to the next is no part of it. A segment of one step has no change, and costs 0.
+    Merity et al. (2018), Section 4.6, averaged as in `activation_regularisation`. The step from one segment
+    to the next does not count. A segment of one step costs 0.
 
     Args:
         output: h(t), the last layer's output without dropout, (batch, time, features).
-        coef: β; theirs is 1.
-        valid: False at padding, (batch, time): a change counts where both its ends are valid.
+        coef: β; the paper uses 1.
+        valid: False at padding, (batch, time). A difference counts where both of its steps are valid.
     """
     changes = None if valid is None else valid[:, :-1] & valid[:, 1:]
     return coef * _mean_square(output[:, :-1] - output[:, 1:], changes)
@@ -108,9 +108,9 @@ def temporal_activation_regularisation(
 def _mean_square(
     x: Float[Array, "batch time features"], valid: Bool[Array, "batch time"] | None
 ) -> Float[Array, ""]:
-    """The mean over all elements that are valid; 0 where there is none."""
+    """Return the mean over all valid elements; 0 if there are none."""
     if valid is None:
         return jnp.square(x).sum() / max(x.size, 1)
-    # Padding is replaced before it is squared: whatever stands there, the gradient too is 0.
+    # Replace padding before squaring it: then its gradient is 0 for any value.
     total = jnp.square(jnp.where(valid[..., None], x, 0)).sum()
-    return total / jnp.maximum(valid.sum() * x.shape[-1], 1)
+    return total / jnp.maximum(valid.sum(dtype=x.dtype) * x.shape[-1], 1)

@@ -1,4 +1,4 @@
-"""Checks of whole numbers that functions take: their shape always, their values when these are known."""
+"""Checks of integer arguments: of their shapes always, of their values when these are known."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from dynskip_jax.errors import UserError, described
 
 
 def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: str) -> None:
-    """Check that `array` is an array of whole numbers of this shape.
+    """Check that `array` is an integer array of this shape.
 
     Args:
-        name: the argument, for the message.
-        array: its value.
+        name: name of the argument, for the message.
+        array: value of the argument.
         shape: the expected shape.
-        meaning: what the axes of the shape are, for the message, such as `(batch, time)`.
+        meaning: names of the axes, for the message, such as `(batch, time)`.
 
     Raises:
-        UserError: it is no array, or has another shape or dtype; booleans and floats are refused.
+        UserError: `array` is no array, or has another shape or dtype, such as booleans or floats.
     """
     if not hasattr(array, "dtype") or not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
         wanted = f"an array of whole numbers, {meaning} = {shape}"
@@ -28,7 +28,7 @@ def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: 
 
 
 def known_values(array: Any) -> np.ndarray | None:
-    """Return the values of an array, or None while they are traced or lie on devices of other processes."""
+    """Return the values of an array; None if it is traced or on devices of other processes."""
     if isinstance(array, jax.core.Tracer):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -43,10 +43,10 @@ def check_range(name: str, values: np.ndarray, low: int, high: int) -> None:
 
 
 def check_lengths(seq_lengths: Any, batch: int, num_steps: int) -> None:
-    """Check lengths of sequences: whole numbers, one per row, from 0 to `num_steps`.
+    """Check lengths of sequences: integers, one per row, from 0 to `num_steps`.
 
     Raises:
-        UserError: the shape or dtype is another one, or a known length is out of range.
+        UserError: the shape or dtype is wrong, or a known length is out of range.
     """
     check_whole_numbers("seq_lengths", seq_lengths, (batch,), "(batch,)")
     values = known_values(seq_lengths)
@@ -55,9 +55,9 @@ def check_lengths(seq_lengths: Any, batch: int, num_steps: int) -> None:
 
 
 def valid_lengths(seq_lengths: Int[Array, " batch"], num_steps: int) -> Int[Array, " batch"]:
-    """Return checked lengths as int32; traced lengths out of range count as its ends.
+    """Return checked lengths as int32, clipped to 0..`num_steps` where they are traced.
 
-    This is the one rule for all functions that take lengths.
+    All functions that take lengths follow this rule.
 
     Raises:
         UserError: see `check_lengths`.

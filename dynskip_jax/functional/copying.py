@@ -1,7 +1,7 @@
-"""Copying words of the recent past: that behind the state a skip goes back to, or behind all of them.
+"""Copying words of the recent past: those that followed the states among which a skip chooses.
 
-A pointer sentinel (Merity et al. 2017, "Pointer sentinel mixture models") whose pointer is the skip's own
-choice among the last K states, hard or in expectation.
+A pointer sentinel (Merity et al. 2017, "Pointer sentinel mixture models") whose pointer is the choice of the
+time skip among the last K states, sampled or in expectation.
 """
 
 from typing import NamedTuple
@@ -12,15 +12,15 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.neural_cache import NO_WORD
 
-_NOTHING = 1e-30  # in place of a probability of 0, whose logarithm has no gradient
+_TINY = 1e-30  # replaces probability 0, whose logarithm has no gradient
 
 
 class Copies(NamedTuple):
-    """What may be copied at each step, and how willingly.
+    """The words that may be copied at each step, and their probabilities.
 
     Attributes:
-        words: token ids, (batch, time, choices); `NO_WORD` for none.
-        weights: π, how much of the copying goes to each; they sum to 1 over the choices.
+        words: token ids, (batch, time, choices); `NO_WORD` where there is none.
+        weights: π, the probability of each choice.
         gates: log-odds of copying, log g / (1 - g): one for all choices, or one for each.
     """
 
@@ -32,15 +32,14 @@ class Copies(NamedTuple):
 def followers(
     tokens: Int[Array, "batch time"], earlier: Int[Array, "batch K_less_one"]
 ) -> tuple[Int[Array, "batch time K"], Int[Array, "batch K_less_one"]]:
-    """Returns the word that followed State(t-k), the input of step t-k+1, for each k.
+    """Return the word that followed State(t-k), which is the input of step t-k+1, for each k.
 
     Args:
         tokens: the inputs of a segment.
         earlier: the K - 1 inputs before it, `NO_WORD` before the first.
 
     Returns:
-        Token ids, those of k = 1 first, which are the tokens themselves; and what the next segment finds
-        earlier.
+        Token ids, for k = 1 (the tokens themselves) to K; and `earlier` of the next segment.
     """
     K, time = earlier.shape[1] + 1, tokens.shape[1]
     words = jnp.concatenate([earlier, tokens], axis=1)
@@ -49,11 +48,11 @@ def followers(
 
 
 def copy_of_choice(copies: Copies, action: Int[Array, "batch time"]) -> Copies:
-    """Returns what is copied for certain where one k is chosen: its word alone, by its own gate.
+    """Return the copies of one chosen k: its word, with probability 1, and its gate.
 
     Args:
-        copies: what all K choices would copy, each with a gate.
-        action: the k chosen, 1..K; where no choice was made, 0, that of k = 1.
+        copies: the copies of all K choices, each with a gate.
+        action: the chosen k in 1..K; 0, where no choice was made, counts as 1.
     """
     slot = jnp.maximum(action - 1, 0)[..., None]
     words, gates = (jnp.take_along_axis(of_each, slot, axis=-1) for of_each in (copies.words, copies.gates))
@@ -63,14 +62,14 @@ def copy_of_choice(copies: Copies, action: Int[Array, "batch time"]) -> Copies:
 def copied_log_likelihood(
     copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
 ) -> Float[Array, "batch time"]:
-    """Returns log p of the targets, in nats, from what the softmax alone says of them.
+    """Return log p of the targets, in nats, with copying.
 
         p(w) = Σ_k π_k p_k(w),    p_k(w) = (1 - g_k) p_softmax(w) + g_k 1[w_k = w],
 
     where p_k is p_softmax if there is no word w_k.
 
     Args:
-        copies: what may be copied.
+        copies: the words that may be copied.
         log_likelihood: log p_softmax of the targets.
         targets: token ids.
     """
@@ -81,13 +80,13 @@ def copied_log_likelihood(
 def chosen_log_likelihood(
     copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
 ) -> Float[Array, "batch time"]:
-    """Returns the mean of log p_k of the targets, in nats, where one k is drawn with the probabilities π.
+    """Return Σ_k π_k log p_k(w) of the targets, in nats: the expectation when one k is sampled from π.
 
-    Σ_k π_k log p_k(w): a lower bound of `copied_log_likelihood`. Its gradient in π is what REINFORCE with the
-    reward log p_k(w) estimates, without noise.
+    It is a lower bound of `copied_log_likelihood`. REINFORCE with the reward log p_k(w) estimates its gradient
+    in π.
 
     Args:
-        copies: what may be copied.
+        copies: the words that may be copied.
         log_likelihood: log p_softmax of the targets.
         targets: token ids.
     """
@@ -97,10 +96,10 @@ def chosen_log_likelihood(
 def log_likelihood_of_each(
     copies: Copies, log_likelihood: Float[Array, "batch time"], targets: Int[Array, "batch time"]
 ) -> Float[Array, "batch time choices"]:
-    """Returns log p_k of the targets, in nats, for each choice k alone; see `copied_log_likelihood`.
+    """Return log p_k of the targets, in nats, for each choice k; see `copied_log_likelihood`.
 
     Args:
-        copies: what may be copied; its weights take no part.
+        copies: the words that may be copied; the weights are not used.
         log_likelihood: log p_softmax of the targets.
         targets: token ids.
     """
@@ -113,7 +112,7 @@ def log_likelihood_of_each(
 def copied_log_probs(
     copies: Copies, log_probs: Float[Array, "batch time vocabulary"]
 ) -> Float[Array, "batch time vocabulary"]:
-    """Returns log p of every word; `copied_log_likelihood` costs less where one is asked for."""
+    """Return log p of every word; for one word, `copied_log_likelihood` costs less."""
 
     def add(row, words, weights):
         return row.at[words].add(weights, mode="drop")
@@ -124,14 +123,14 @@ def copied_log_probs(
 
 
 def _copying(copies: Copies) -> Float[Array, "batch time choices"]:
-    """π_k g_k."""
+    """Return π_k g_k."""
     return copies.weights * jax.nn.sigmoid(copies.gates)
 
 
 def _mixed(copies: Copies, log_probs: Array, hit: Array) -> Array:
-    # What is not copied as Σ_k π_k (1 - g_k), and π_k g_k where there is no word: it is never 0.
+    # The probability of not copying: Σ_k π_k (1 - g_k), plus π_k g_k where there is no word.
     weights, copying = copies.weights, _copying(copies)
     kept = weights * jax.nn.sigmoid(-copies.gates) + jnp.where(copies.words == NO_WORD, copying, 0)
-    log_kept = jnp.log(jnp.maximum(jnp.sum(kept, axis=-1), _NOTHING))
+    log_kept = jnp.log(jnp.maximum(jnp.sum(kept, axis=-1), _TINY))
     wider = (slice(None), slice(None)) + (None,) * (log_probs.ndim - 2)
-    return jnp.logaddexp(log_kept[wider] + log_probs, jnp.log(jnp.maximum(hit, _NOTHING)))
+    return jnp.logaddexp(log_kept[wider] + log_probs, jnp.log(jnp.maximum(hit, _TINY)))

@@ -4,8 +4,8 @@ A tag sequence y of length T has the score
 
     s(y) = start[y_1] + Σ_t emissions[t, y_t] + Σ_{t>1} transitions[y_{t-1}, y_t] + end[y_T],
 
-and the probability exp(s(y)) / Z, where Z is the sum of exp(s) over all tag sequences. A row's steps past its
-length count for nothing, whatever they hold; the empty sequence has the score 0.
+and the probability exp(s(y)) / Z, where Z is the sum of exp(s) over all tag sequences. Steps past a row's
+length are ignored, whatever their values. The empty sequence has the score 0.
 """
 
 import dataclasses
@@ -15,24 +15,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values, valid_lengths
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
 
-# What a forbidden transition scores. Its exponential is 0, as that of -inf would be; but where all ways to a
-# tag are forbidden, the gradient of a sum of exp(-inf) is 0/0.
+# The score of a forbidden transition. Its exponential is 0, but unlike with -inf, gradients stay finite where
+# all transitions to a tag are forbidden.
 FORBIDDEN = -1e30
 
 
 class CRFParams(NamedTuple):
-    """What a linear-chain CRF scores beside the emissions.
+    """Parameters of a linear-chain CRF.
 
     Attributes:
-        transitions: of tag i being followed by tag j, at [i, j], (tags, tags).
-        start: of the first tag, (tags,).
-        end: of the last tag, (tags,).
+        transitions: score of tag j after tag i, at [i, j], (tags, tags).
+        start: score of the first tag, (tags,).
+        end: score of the last tag, (tags,).
     """
 
     transitions: Float[Array, "tags tags"]
@@ -42,7 +42,7 @@ class CRFParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CRFMasks:
-    """Which tags may follow each other, come first and come last; hashable, hence static in a module.
+    """True for tags that may follow each other, come first and come last. Hashable, hence static.
 
     Attributes:
         transitions: rows of (tags, tags).
@@ -76,20 +76,24 @@ def crf_constrain(
     start: Bool[Array, " tags"] | Bool[np.ndarray, " tags"],
     end: Bool[Array, " tags"] | Bool[np.ndarray, " tags"],
 ) -> CRFParams:
-    """Returns the parameters with `FORBIDDEN` wherever a mask is False; no gradient reaches those places.
+    """Return the parameters with `FORBIDDEN` where a mask is False. No gradient reaches these places.
 
-    With them a sequence that breaks a rule has probability 0, and is not decoded unless each one breaks some.
-    The log-likelihood of such a sequence is about -1e30: finite, so that gradients are, but of no use.
+    A sequence that breaks a rule then has probability 0 and is decoded only if all sequences break one. Its
+    log-likelihood is about -1e30, so that gradients are finite.
 
     Args:
-        params: those that are trained.
-        transitions: which tags may follow each tag; see `data.tag_schemes.allowed_transitions`, whose answer
-            unpacks into these arguments.
-        start: which tags may come first.
-        end: which tags may come last.
+        params: the trained parameters.
+        transitions: True for tags (columns) that may follow a tag (row). The result of
+            `data.tag_schemes.allowed_transitions` unpacks into these arguments.
+        start: True for tags that may come first.
+        end: True for tags that may come last.
     """
     masks = CRFParams(transitions, start, end)
-    return jax.tree.map(lambda score, allowed: jnp.where(allowed, score, FORBIDDEN), params, masks)
+
+    def constrain(score, allowed):
+        return jnp.where(allowed, score, max(FORBIDDEN, float(jnp.finfo(score.dtype).min)))
+
+    return jax.tree.map(constrain, params, masks)
 
 
 def crf_log_partition(
@@ -97,14 +101,14 @@ def crf_log_partition(
     emissions: Float[Array, "batch time tags"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Float[Array, " batch"]:
-    """log Z, the log of the sum of exp(s(y)) over all tag sequences of each row.
+    """Return log Z, the log of the sum of exp(s(y)) over all tag sequences of each row.
 
     Its gradient with respect to the emissions is the probability of each tag at each step.
 
     Args:
-        params: the scores of transitions, first and last tags.
-        emissions: the score of each tag at each step; finite up to each row's length.
-        seq_lengths: of each row, from 0 to time; time when None.
+        params: the parameters.
+        emissions: score of each tag at each step, finite up to each row's length.
+        seq_lengths: true lengths, (batch,), 0 to time; None for time.
 
     Returns:
         (batch,), in nats; 0 for a row of length 0.
@@ -121,13 +125,13 @@ def crf_score(
     tags: Int[Array, "batch time"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Float[Array, " batch"]:
-    """s(y), the score of one tag sequence of each row.
+    """Return s(y), the score of one tag sequence of each row.
 
     Args:
-        params: the scores of transitions, first and last tags.
-        emissions: the score of each tag at each step.
-        tags: y; past each row's length anything.
-        seq_lengths: of each row, from 0 to time; time when None.
+        params: the parameters.
+        emissions: score of each tag at each step.
+        tags: y; ignored past each row's length.
+        seq_lengths: true lengths, (batch,), 0 to time; None for time.
 
     Returns:
         (batch,); 0 for a row of length 0.
@@ -150,13 +154,13 @@ def crf_log_likelihood(
     tags: Int[Array, "batch time"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Float[Array, " batch"]:
-    """log p(y) = s(y) - log Z of one tag sequence of each row.
+    """Return log p(y) = s(y) - log Z of one tag sequence of each row.
 
     Args:
-        params: the scores of transitions, first and last tags.
-        emissions: the score of each tag at each step; finite up to each row's length.
-        tags: y; past each row's length anything.
-        seq_lengths: of each row, from 0 to time; time when None.
+        params: the parameters.
+        emissions: score of each tag at each step, finite up to each row's length.
+        tags: y; ignored past each row's length.
+        seq_lengths: true lengths, (batch,), 0 to time; None for time.
 
     Returns:
         (batch,), in nats; 0 for a row of length 0.
@@ -173,16 +177,16 @@ def crf_marginals(
     emissions: Float[Array, "batch time tags"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Float[Array, "batch time tags"]:
-    """log p(y_t = k), of each tag at each step, by forward and backward sums.
+    """Return log p(y_t = k) of each tag at each step (forward-backward algorithm).
 
     Args:
-        params: the scores of transitions, first and last tags.
-        emissions: the score of each tag at each step; finite up to each row's length.
-        seq_lengths: of each row, from 0 to time; time when None.
+        params: the parameters.
+        emissions: score of each tag at each step, finite up to each row's length.
+        seq_lengths: true lengths, (batch,), 0 to time; None for time.
 
     Returns:
-        (batch, time, tags), in nats; 0 past each row's length. A tag that the constraints rule out at a step
-        has about `FORBIDDEN`, whose exponential is 0.
+        (batch, time, tags), in nats; 0 past each row's length, and about `FORBIDDEN` for a tag that the
+        constraints rule out.
     """
     params, scores, seq_lengths = _prepared(params, emissions, seq_lengths)
     scores = _centred(scores)
@@ -192,7 +196,7 @@ def crf_marginals(
     flipped = flip_sequences(scores, seq_lengths)
     _, suffixes = _prefixes(reverse, flipped, seq_lengths, jax.nn.logsumexp)
     joint = prefixes + flip_sequences(suffixes, seq_lengths) - scores
-    # Each step's sum is log Z; its own one rather than one for all leaves no rounding in the sum over tags.
+    # The sum over tags is log Z at every step. Normalising each step by its own sum avoids rounding errors.
     log_probs = jax.nn.log_softmax(joint, axis=-1)
     log_probs = where_each(length_mask(seq_lengths, scores.shape[1]), log_probs, 0)
     return log_probs[:, : emissions.shape[1]]
@@ -203,16 +207,16 @@ def crf_decode(
     emissions: Float[Array, "batch time tags"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> tuple[Int[Array, "batch time"], Float[Array, " batch"]]:
-    """The likeliest tag sequence of each row (Viterbi).
+    """Return the most probable tag sequence of each row (Viterbi algorithm).
 
     Args:
-        params: the scores of transitions, first and last tags.
-        emissions: the score of each tag at each step; finite up to each row's length.
-        seq_lengths: of each row, from 0 to time; time when None.
+        params: the parameters.
+        emissions: score of each tag at each step, finite up to each row's length.
+        seq_lengths: true lengths, (batch,), 0 to time; None for time.
 
     Returns:
-        The tags, int32, 0 past each row's length; and their score s(y), 0 for a row of length 0. Of several
-        best sequences one is returned, the same one each time.
+        The tags, int32, 0 past each row's length; and their score s(y), 0 for a row of length 0. Ties are
+        broken in the same way each time.
     """
     params, scores, seq_lengths = _prepared(params, emissions, seq_lengths)
     valid = length_mask(seq_lengths, scores.shape[1])
@@ -220,26 +224,25 @@ def crf_decode(
     best += params.end[None]
 
     def go_back(tag, inputs):
-        # From which tag the best way came is asked of the tags on the way alone, not of all on the way forth.
+        # Computing the best previous tag here, only for tags on the path, is cheaper than storing it for all.
         prefix, continued = inputs
         before = jnp.argmax(prefix + params.transitions.T[tag], axis=-1).astype(jnp.int32)
         tag = jnp.where(continued, before, tag)
         return tag, tag
 
     last = jnp.argmax(best, axis=-1).astype(jnp.int32)
-    inputs = jnp.moveaxis(prefixes[:, :-1], 1, 0), valid[:, 1:].T
+    inputs = jnp.moveaxis(prefixes, 1, 0), _of_next_step(valid).T
     _, tags = jax.lax.scan(go_back, last, inputs, reverse=True)
-    tags = jnp.concatenate([tags, last[None]]).T
-    tags = jnp.where(valid, tags, 0)[:, : emissions.shape[1]]
+    tags = jnp.where(valid, tags.T, 0)[:, : emissions.shape[1]]
     return tags, jnp.where(seq_lengths > 0, jnp.max(best, axis=-1), 0)
 
 
 def _prepared(
     params: CRFParams, emissions: Float[Array, "batch time tags"], seq_lengths: Int[Array, " batch"] | None
 ) -> tuple[CRFParams, Float[Array, "batch steps tags"], Int[Array, " batch"]]:
-    """Return the arguments in one dtype, float32 at least, with emissions 0 at padding.
+    """Return the arguments in one dtype, float32 or wider, with emissions 0 at padding.
 
-    Rows of no steps become rows of one step and length 0, so that every sequence has a first step.
+    Without steps, return one step and lengths 0, so that every sequence has a first step.
 
     Raises:
         UserError: shapes do not fit, or a known length is out of range.
@@ -279,26 +282,24 @@ def _checked_tags(
     """Return the tags of the steps that `_prepared` returns; traced tags out of range count as its ends.
 
     Raises:
-        UserError: the tags are of another batch or number of steps, or a known one within its row's length
-            is none of the tags.
+        UserError: the shape does not fit, or a known tag within its row's length is out of range.
     """
     n = _check_emissions(params, emissions)
     batch, time = emissions.shape[:2]
     check_whole_numbers("tags", tags, (batch, time), "(batch, time)")
-    known, ends = known_values(tags), np.full(batch, time)
     if seq_lengths is not None:
         check_whole_numbers("seq_lengths", seq_lengths, (batch,), "(batch,)")
-        ends = known_values(seq_lengths)
-    if known is not None and ends is not None:
-        check_range("tags", known[np.arange(time) < ends[:, None]], 0, n - 1)
+    known, ends = known_values(tags), None if seq_lengths is None else known_values(seq_lengths)
+    if known is not None and (seq_lengths is None or ends is not None):
+        inside = np.ones_like(known, bool) if ends is None else np.arange(time) < ends[:, None]
+        check_range("tags", known[inside], 0, n - 1)
     return jnp.zeros((batch, 1), jnp.int32) if time == 0 else jnp.clip(tags, 0, n - 1)
 
 
 def _centred(emissions: Float[Array, "batch time tags"]) -> Float[Array, "batch time tags"]:
-    """The emissions less what all tags of a step have in common, which changes no probability.
+    """Return the emissions less the maximum of each step, which changes no probability.
 
-    Sums over the steps are small then, and so is what a difference of two of them loses to rounding: a
-    hundredth where the emissions are sure of their tags.
+    Sums over the steps are then small, and so are the rounding errors of their differences.
     """
     return emissions - jax.lax.stop_gradient(jnp.max(emissions, axis=-1, keepdims=True))
 
@@ -309,26 +310,35 @@ def _prefixes(
     seq_lengths: Int[Array, " batch"],
     combine: Callable[..., Array],
 ) -> tuple[Float[Array, "batch tags"], Float[Array, "batch time tags"]]:
-    """The scores of all beginnings y_1 .. y_t that end in each tag, `end` left out, combined into one.
+    """Combine the scores, without `end`, of all prefixes y_1 .. y_t that end in each tag.
 
     Args:
-        params: the scores of transitions, first and last tags.
-        emissions: the score of each tag at each step, finite.
-        seq_lengths: of each row.
-        combine: `jax.nn.logsumexp` for the sum of their exponentials, in logs; `jnp.max` for the best one.
+        params: the parameters.
+        emissions: score of each tag at each step, finite.
+        seq_lengths: true lengths, (batch,).
+        combine: `jax.nn.logsumexp` for their sum, or `jnp.max` for the best one.
 
     Returns:
-        That at each row's last step, and at each step; past a row's length the last one again.
+        The combined scores at each row's last step, (batch, tags), and at each step, (batch, time, tags);
+        past a row's length those of its last step.
     """
 
     def extend(prefix, inputs):
         emission, inside = inputs
         extended = emission + combine(prefix[:, :, None] + params.transitions[None], axis=1)
-        prefix = where_each(inside, extended, prefix)
-        return prefix, prefix
+        return where_each(inside, extended, prefix), prefix
 
     first = params.start[None] + emissions[:, 0]
     valid = length_mask(seq_lengths, emissions.shape[1])
-    inputs = jnp.moveaxis(emissions[:, 1:], 1, 0), valid[:, 1:].T
-    last, rest = jax.lax.scan(extend, first, inputs)
-    return last, jnp.concatenate([first[:, None], jnp.moveaxis(rest, 0, 1)], axis=1)
+    inputs = jnp.moveaxis(_of_next_step(emissions), 1, 0), _of_next_step(valid).T
+    last, prefixes = jax.lax.scan(extend, first, inputs)
+    return last, jnp.moveaxis(prefixes, 0, 1)
+
+
+def _of_next_step(x: Shaped[Array, "batch time *features"]) -> Shaped[Array, "batch time *features"]:
+    """Return x(t+1) at each step t, and zeros at the last step.
+
+    With it, scans have as many iterations as there are steps: JAX cannot export a scan of a symbolic number
+    of steps less one.
+    """
+    return jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)

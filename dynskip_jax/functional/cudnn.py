@@ -121,7 +121,10 @@ def _sizes(x: Array, h_0: Array) -> tuple[int, int, int, float, bool]:
 @sequential_vmap
 def _forward(x, h_0, c_0, weights, lengths):
     arguments, sizes = (x, h_0, c_0, weights, lengths), _sizes(x, h_0)
-    cudnn = lambda *arguments: rnn.lstm_fwd(*arguments, *sizes, None)
+
+    def cudnn(*arguments):
+        return rnn.lstm_fwd(*arguments, *sizes, None)
+
     space = jax.eval_shape(cudnn, *arguments)[1][-1]
 
     def reference(*arguments):

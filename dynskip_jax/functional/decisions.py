@@ -1,13 +1,11 @@
 """The decisions of a layer with all that a loss has to know about them, as one value."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import jax
-from jax import export
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.errors import UserError, described
@@ -116,11 +114,3 @@ def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
             f"{described(out)}: for the Decision of a bare cell, call DecisionTrace.of"
         )
     return tuple(traces)
-
-
-export.register_pytree_node_serialization(
-    DecisionTrace,
-    serialized_name=f"{DecisionTrace.__module__}.{DecisionTrace.__qualname__}",
-    serialize_auxdata=lambda facts: json.dumps(facts).encode(),
-    deserialize_auxdata=lambda written: tuple(json.loads(written)),
-)

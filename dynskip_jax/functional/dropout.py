@@ -10,25 +10,28 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import fold_in_each
 
-_ZONEOUT = 2**31 - 1  # what zoneout of h folds into a key; of the arrays behind it, the numbers below
+_ZONEOUT = 2**31 - 1  # folded into the key for zoneout of h; smaller numbers for the other arrays
 
 
 def dropout_mask(
     keys: Key[Array, "..."], rate: float, shape: tuple[int, ...], dtype: Any
 ) -> Float[Array, "..."]:
-    """Returns factors 0 with probability `rate` and 1 / (1 - rate) otherwise, so that the mean is 1.
+    """Return factors: 0 with probability `rate`, otherwise 1 / (1 - rate), so that the mean is 1.
 
     Args:
-        keys: one key, or one for each of the leading dimensions of `shape`: an example whose key is its own
-            is dropped alike whatever stands beside it in the batch, and on whatever device.
+        keys: one key, or one for each element of the leading axes of `shape`. With one key per example, the
+            mask of an example depends neither on the other examples nor on the device.
         rate: in [0, 1).
-        shape: of the mask.
-        dtype: of the mask.
+        shape: shape of the mask.
+        dtype: dtype of the mask.
+
+    Raises:
+        UserError: `rate` is out of range.
     """
     if not 0.0 <= rate < 1.0:
         raise UserError(f"a dropout rate lies in [0, 1), got {rate}")
     if shape[: keys.ndim] != keys.shape:
-        raise ValueError(f"keys of shape {keys.shape} do not lead a mask of shape {shape}")
+        raise ValueError(f"expected keys of shape () or the first axes of {shape}, got {keys.shape}")
 
     def draw(key: Key[Array, ""]) -> Array:
         return jax.random.bernoulli(key, 1.0 - rate, shape[keys.ndim :])
@@ -39,11 +42,11 @@ def dropout_mask(
 
 
 def dropout(keys: Key[Array, "..."] | None, rate: float, x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Drops elements of x independently (Srivastava et al. 2014); the identity without keys or a rate.
+    """Drop elements of x independently (Srivastava et al. 2014).
 
     Args:
-        keys: one key, or one for each of the leading dimensions of x, as in `dropout_mask`.
-        rate: in [0, 1).
+        keys: see `dropout_mask`; None returns x.
+        rate: probability of dropping an element, in [0, 1); 0 returns x.
         x: any array.
     """
     if keys is None or rate == 0.0:
@@ -60,18 +63,21 @@ def zoneout(
     *,
     deterministic: bool = False,
 ) -> tuple[Float[Array, "*batch hidden"], ...]:
-    """Returns how much of State(t-1) stays (Krueger et al. 2017): State(t) = d ⊙ State(t-1) + (1 - d) ⊙ new.
+    """Return d of State(t) = d ⊙ State(t-1) + (1 - d) ⊙ new (Krueger et al. 2017), for each array.
 
-    In training d is 1 with probability `rate`, for each unit and step anew, and 0 otherwise; in evaluation it
-    is the rate. Nothing is drawn where the rate is 0.
+    In training, d is 1 with probability `rate` and otherwise 0, sampled for each unit and step. In evaluation
+    it is the rate.
 
     Args:
-        keys: one key per example, of shapes that broadcast to `*batch`.
+        keys: one key per example, of a shape that broadcasts to `*batch`.
         step: number of the step; `*batch` may contain the time axis.
-        rates: in [0, 1), one for each array of the state, h first.
-        hidden: size of each of them.
-        dtype: of the factors.
+        rates: one rate in [0, 1) for each array of the state, h first.
+        hidden: size of each array.
+        dtype: dtype of the factors.
         deterministic: whether this is evaluation.
+
+    Raises:
+        UserError: a rate is out of range.
     """
     shape = (*step.shape, hidden)
 
@@ -88,8 +94,7 @@ def zoneout(
         if deterministic or rate == 0.0:
             kept.append(jnp.full(shape, rate, dtype))
         else:
-            # Apart from the time skip, which folds in the number of a step, and from a sequence that begins
-            # at one in the same row, whose own keys are made so, too: no step has so high a number.
+            # Time skips and packed sequences fold in the number of a step. No step has so high a number.
             own = fold_in_each(keys, jnp.full(step.shape, _ZONEOUT - number))
             kept.append(draw(fold_in_each(own, step), rate).astype(dtype))
     return tuple(kept)

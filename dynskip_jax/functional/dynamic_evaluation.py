@@ -1,4 +1,4 @@
-"""Dynamic evaluation: parameters follow the text that is read (Krause et al. 2018)."""
+"""Dynamic evaluation (Krause et al. 2018): parameters adapt to the text during evaluation."""
 
 from typing import Any, NamedTuple
 
@@ -10,11 +10,11 @@ PyTree = Any
 
 
 class GradientScale(NamedTuple):
-    """How large the gradients of a trained model are on its training text.
+    """The scale of a trained model's gradients on its training text.
 
     Attributes:
-        rms: √MS_g, the root of each parameter's mean squared gradient; like the parameters.
-        mean: its mean over all parameters.
+        rms: √MS_g, the root mean square of each parameter's gradient; a tree like the parameters.
+        mean: mean of `rms` over all parameters.
     """
 
     rms: PyTree
@@ -22,7 +22,7 @@ class GradientScale(NamedTuple):
 
 
 def gradient_scale(mean_squares: PyTree) -> GradientScale:
-    """Returns the scale of gradients whose squares have these means."""
+    """Return the scale of gradients with these mean squares."""
     rms = jax.tree.map(jnp.sqrt, mean_squares)
     leaves = jax.tree.leaves(rms)
     return GradientScale(rms, sum(leaf.sum() for leaf in leaves) / sum(leaf.size for leaf in leaves))
@@ -38,24 +38,24 @@ def adapt(
     decay: Float[Array, ""] | float,
     epsilon: Float[Array, ""] | float,
 ) -> PyTree:
-    """One step towards the segment just read, and back towards what was trained.
+    """Return parameters moved towards the last segment, and back towards the trained parameters.
 
     Krause et al. (2018), Section 5, "RMS with a global prior":
 
         θ - η ∇L / (√MS_g + ε) + λ (θ_g - θ) ⊙ √MS_g / mean(√MS_g).
 
-    As in their code no element is pulled back further than to θ_g. (Their code takes the mean over the means
-    of the arrays that the parameters come in; here, as printed, it does not matter what these are.) A
-    parameter without gradient in training, such as an agent's under greedy choices, stays as it is.
+    As in their code, no element moves past θ_g. Their code takes the mean over the means of the parameter
+    arrays; here, as in the paper, it is the mean over all elements. A parameter without a gradient in
+    training, such as an agent's under greedy choices, does not change.
 
     Args:
         params: θ, as adapted so far.
-        grads: ∇L, of the mean loss of a segment.
-        trained: θ_g.
-        scale: √MS_g.
+        grads: ∇L, the gradient of a segment's mean loss.
+        trained: θ_g, the trained parameters.
+        scale: √MS_g and its mean.
         learning_rate: η.
         decay: λ.
-        epsilon: ε, above 0.
+        epsilon: ε > 0.
 
     Returns:
         θ for the next segment.

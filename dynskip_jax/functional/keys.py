@@ -1,4 +1,4 @@
-"""PRNG keys, one per example: what an example draws then depends on no other, on one device or on many."""
+"""PRNG keys, one per example, so that the noise of an example depends neither on others nor on devices."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from dynskip_jax.errors import UserError, described
 
 
 def check_keys(key: Any) -> None:
-    """Raises a `UserError` for what is no PRNG key of JAX's current kind."""
+    """Raise a `UserError` unless `key` is a new-style PRNG key (`jax.random.key`)."""
     if isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
         return
     found = described(key)
@@ -18,10 +18,10 @@ def check_keys(key: Any) -> None:
 
 
 def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "..."]:
-    """Returns one key per example: the given ones, (*batch,), or as many split from a single one.
+    """Return one key per example: the given ones, (*batch,), or keys split from a single one.
 
     Raises:
-        UserError: it is no key, or there are several, of another shape.
+        UserError: `key` is no PRNG key, or has another shape.
     """
     check_keys(key)
     if key.shape not in ((), batch):
@@ -30,7 +30,7 @@ def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "
 
 
 def split_each(keys: Key[Array, "..."], num: int) -> tuple[Key[Array, "..."], ...]:
-    """Splits every key into `num`; returns `num` arrays of keys of the same shape."""
+    """Split every key into `num`; return `num` arrays of keys of the same shape."""
 
     def split(key: Key[Array, ""]) -> tuple[Key[Array, ""], ...]:
         return tuple(jax.random.split(key, num))
@@ -41,7 +41,7 @@ def split_each(keys: Key[Array, "..."], num: int) -> tuple[Key[Array, "..."], ..
 
 
 def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."]) -> Key[Array, "..."]:
-    """`jax.random.fold_in` of each key and its own number, of the same shape."""
+    """Apply `jax.random.fold_in` to each key and its number, in arrays of the same shape."""
     fold_in = jax.random.fold_in
     for _ in keys.shape:
         fold_in = jax.vmap(fold_in)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
-from dynskip_jax.functional.awd import locked_dropout, weight_dropout
+from dynskip_jax.functional.awd import variational_dropout, weight_dropout
 from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
@@ -219,7 +219,7 @@ def _run_batch(
     ]
     carries, key = _carries(spec, starts, call)
     noise = _draw_noise(spec, key, call.weight_key, batch, deterministic)
-    drop = locked_dropout if spec.variational else dropout
+    drop = variational_dropout if spec.variational else dropout
     ends, outputs, observations, traces = [], [], [], []
     for i, layer in enumerate(spec.layers):
         place, direction = divmod(i, spec.num_directions)
@@ -352,7 +352,8 @@ def _draw_noise(
 
 def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
     """Return one key for what is dropped for all examples alike, made of the first of a call's keys."""
-    return jax.random.fold_in(keys.reshape(-1)[0], SHARED)
+    first = keys.reshape(-1)[0] if keys.size else jax.random.key(0)
+    return jax.random.fold_in(first, SHARED)
 
 
 def _with_mask(

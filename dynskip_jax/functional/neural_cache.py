@@ -1,4 +1,4 @@
-"""Neural cache: words of the recent past are likelier, most where states were alike (Grave et al. 2017)."""
+"""Neural cache (Grave et al. 2017): recent words get more probability where states are similar."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-NO_WORD = -1  # in a place of the cache that is still empty
+NO_WORD = -1  # marks an empty place of the cache
 
 
 class CacheCarry(NamedTuple):
@@ -22,7 +22,7 @@ class CacheCarry(NamedTuple):
 
 
 def empty_cache(batch_size: int, size: int, features: int) -> CacheCarry:
-    """Returns the cache before the first word; `size` is N."""
+    """Return a cache of N = `size` empty places, with states of `features`."""
     return CacheCarry(
         jnp.zeros((batch_size, size, features)), jnp.full((batch_size, size), NO_WORD, jnp.int32)
     )
@@ -37,25 +37,25 @@ def cached_log_likelihood(
     flatness: Float[Array, ""] | float,
     weight: Float[Array, ""] | float,
 ) -> tuple[CacheCarry, Float[Array, "batch time"]]:
-    """Mixes what a model says of each word with the words of the cache, for the next segment of each stream.
+    """Mix a model's likelihood of each word with that of the cache, for the next segment of each stream.
 
-    Grave et al. (2017), "Improving neural language models with a continuous cache", Equations 2-3. With h_t
-    the state that predicts w_{t+1}, and i over the last N steps before t,
+    Grave et al. (2017), "Improving neural language models with a continuous cache", Eq. 2-3. With h_t the
+    state that predicts w_{t+1}, and i over the last N steps before t,
 
         p_cache(w) ∝ Σ_i 1[w = w_{i+1}] exp(θ h_t · h_i),    p(w) = (1 - λ) p_model(w) + λ p_cache(w).
 
     While the cache is empty, p is p_model.
 
     Args:
-        carry: from `empty_cache` or the segment before.
-        states: h_t, from which the model predicts, (batch, time, hidden).
+        carry: the cache, from `empty_cache` or the previous segment.
+        states: h_t, the states from which the model predicts, (batch, time, hidden).
         targets: w_{t+1}, (batch, time).
-        log_likelihood: log p_model(w_{t+1}), in nats.
-        flatness: θ, at least 0; 0 counts words.
-        weight: λ, from 0 to 1.
+        log_likelihood: log p_model(w_{t+1}), in nats, (batch, time).
+        flatness: θ ≥ 0; 0 counts words.
+        weight: λ in [0, 1].
 
     Returns:
-        The carry for the next segment, and log p(w_{t+1}).
+        The cache for the next segment, and log p(w_{t+1}), in nats, (batch, time).
     """
     size, time = carry.words.shape[1], targets.shape[1]
     all_states = jnp.concatenate([carry.states, states.astype(carry.states.dtype)], axis=1)
@@ -63,7 +63,7 @@ def cached_log_likelihood(
     scores = flatness * jnp.einsum("bth,bih->bti", states, all_states)
     seen = _window(time, size)[None] & (all_words != NO_WORD)[:, None]
     hit = seen & (all_words[:, None] == targets[:, :, None])
-    # An empty sum is log 0, an empty cache log 0 - log 0: there the model speaks alone.
+    # Without words in the cache `cached` would be log 0 - log 0.
     any_seen = seen.any(axis=-1)
     total = jax.nn.logsumexp(scores, axis=-1, where=seen)
     cached = jax.nn.logsumexp(scores, axis=-1, where=hit) - jnp.where(any_seen, total, 0)
@@ -73,6 +73,6 @@ def cached_log_likelihood(
 
 
 def _window(time: int, size: int) -> Bool[Array, "time size_and_time"]:
-    """Which places each step sees: the `size` before its own, which is number `size` + t."""
+    """Return True for the places that each step sees: the `size` before its own, which is `size` + t."""
     steps_back = size + jnp.arange(time)[:, None] - jnp.arange(size + time)[None]
     return (steps_back >= 1) & (steps_back <= size)

@@ -1,4 +1,4 @@
-"""Output tuples that say what to do where they are taken for the array that they hold."""
+"""Output tuples that raise a helpful error when they are used as the array that they hold."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _OPERATORS = (
 
 
 def holds_array(field: str) -> Any:
-    """Decorates a named tuple: used as an array, it raises a `UserError` that names the field to be taken."""
+    """Return a decorator for named tuples: used as an array, they raise a `UserError` that names `field`."""
 
     def decorate(cls: type) -> type:
         message = f"{cls.__name__} is no array: take its .{field}, as in out.{field}"

@@ -1,4 +1,4 @@
-"""How choices are made: sampled, greedy or relaxed, among which skips, and with which skip weight."""
+"""The policy of a layer: how choices are made, among which skips, and with which skip weight."""
 
 import dataclasses
 from functools import partial
@@ -21,13 +21,13 @@ class Policy:
         mode: `sample`; `greedy`, the most probable choice; or a relaxation (`RELAXATIONS`), weights on all
             K states.
         temperature: τ of attention and relaxations, a number.
-        mix: the skip weight λ in [0, 1], in place of the time skip's own; None keeps that. Traced, it sweeps
+        mix: the skip weight λ in [0, 1] that replaces the time skip's; None keeps it. A traced number sweeps
             λ inside one program.
-        mask: False for skips an agent may not choose, (K,) or (*batch, K); masking all but the first K'
-            sweeps K inside one program. Where it leaves nothing, State(t-1) enters. None allows all.
+        mask: False for skips that an agent may not choose, (K,) or (*batch, K); None allows all. Where it
+            leaves nothing, State(t-1) enters. A mask of the first K' skips sweeps K inside one program.
 
     Raises:
-        UserError: there is no such mode.
+        UserError: the mode is unknown.
 
     Example::
 
@@ -36,16 +36,16 @@ class Policy:
     """
 
     mode: str = "sample"
-    # Leaves of a pytree: JAX may put anything in their place.
+    # These are leaves of a pytree, which JAX may replace by any object.
     temperature: Any = 1.0
     mix: Any = None
     mask: Any = None
 
     def __post_init__(self) -> None:
-        """Checks the mode."""
+        """Check the mode."""
         if self.mode not in MODES:
             raise UserError(f"unknown mode {self.mode!r}: choose one of {', '.join(MODES)}")
 
     def without_agent(self) -> "Policy":
-        """Returns the policy of a layer whose time skip has no agent: its own mix, and all of its states."""
+        """Return the policy for a layer whose time skip has no agent: without `mix` and `mask`."""
         return dataclasses.replace(self, mix=None, mask=None)

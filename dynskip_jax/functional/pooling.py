@@ -1,4 +1,4 @@
-"""One vector of the states of a sequence, or of a part of it: the last one, the mean or the maximum."""
+"""Pooling: one vector for the states of a sequence, or of a part of it."""
 
 from typing import Literal
 
@@ -17,29 +17,31 @@ def pool_states(
     *,
     backward: int = 0,
 ) -> Float[Array, "batch features"]:
-    """Returns a vector for each sequence.
+    """Return a vector for each sequence.
 
     Args:
         states: (batch, time, features).
-        where: which of them count; where none do the vector is zeros.
-        pooling: `last`, the one after everything was read; `mean`; or `max`, of each feature.
-        backward: how many of the features, the last ones, are of a layer that reads from the end: after
-            everything was read it stands at the first step.
+        where: True for states that count, (batch, time). A sequence without any gets zeros.
+        pooling: `last`, `mean` or `max` (of each feature).
+        backward: number of features, at the end, that come from a layer that reads backwards. Their last
+            state is at the first step.
 
     Raises:
-        UserError: there is no such pooling.
+        UserError: the pooling is unknown.
     """
     counts = where[..., None]
     if pooling == "mean":
-        return jnp.where(counts, states, 0).sum(axis=1) / jnp.maximum(counts.sum(axis=1), 1)
+        return jnp.where(counts, states, 0).sum(axis=1) / jnp.maximum(
+            counts.sum(axis=1, dtype=states.dtype), 1
+        )
     if pooling == "max":
         highest = jnp.where(counts, states, -jnp.inf).max(axis=1, initial=-jnp.inf)
         return jnp.where(counts.any(axis=1), highest, 0)
     if pooling != "last":
-        raise UserError(f"there is no pooling {pooling!r}: choose last, mean or max")
+        raise UserError(f"unknown pooling {pooling!r}: choose last, mean or max")
     if not where.shape[1]:
         return jnp.zeros((states.shape[0], states.shape[2]), states.dtype)
-    # The last step that counts, and the first one; 0 of none, whose states are then left out.
+    # The last step that counts, and the first one; 0 if none counts.
     steps = jnp.arange(where.shape[1])[None, :]
     last = jnp.where(where, steps, 0).max(axis=1, initial=0)
     first = jnp.argmax(where, axis=1)

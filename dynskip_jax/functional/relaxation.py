@@ -1,7 +1,7 @@
 """Relaxed choices: weights over the last K states through which a gradient reaches the agent.
 
-The score function needs no more than the reward, and pays with variance. A relaxation lets the gradient of
-the loss flow through the states that could have entered: biased with regard to the sampled policy, but quiet.
+The score function is unbiased, but has a high variance. A relaxation lets the gradient of the loss flow
+through the states that could have entered. It is biased for the sampled policy, but has a low variance.
 """
 
 from typing import Literal, get_args
@@ -15,7 +15,7 @@ RELAXATIONS: tuple[str, ...] = get_args(Relaxation)
 
 
 def draws_noise(relaxation: str) -> bool:
-    """Whether the weights are random: all but the agent's own distribution are."""
+    """Return whether the weights of a relaxation are random."""
     return relaxation != "soft"
 
 
@@ -25,18 +25,18 @@ def relaxed_weights(
     relaxation: str,
     temperature: float | Float[Array, ""] = 1.0,
 ) -> Float[Array, "*batch K"]:
-    """Weights of the K states, which sum to 1.
+    """Return weights of the K states, which sum to 1.
 
     With π = softmax(log_probs), g the noise, and τ the temperature:
 
-    * `soft`: softmax(log π / τ), the mean state of the policy; at τ = 1 this is attention.
+    * `soft`: softmax(log π / τ); at τ = 1 this is attention.
     * `gumbel_softmax`: softmax((log π + g) / τ) (Jang et al. 2017; Maddison et al. 2017).
     * `straight_through`: one-hot of a sample, with the derivative of `gumbel_softmax` (Jang et al. 2017).
-    * `reinmax`: one-hot of a sample, with a derivative of second order, Heun's method (Liu et al. 2023).
+    * `reinmax`: one-hot of a sample, with a second-order derivative, Heun's method (Liu et al. 2023).
 
     Args:
         log_probs: log π, normalised, in nats.
-        noise: `choice_noise`; not used by `soft`.
+        noise: `choice_noise`; `soft` does not use it.
         relaxation: one of `RELAXATIONS`.
         temperature: τ > 0.
     """
@@ -58,5 +58,5 @@ def relaxed_weights(
 def _with_derivative_of(
     value: Float[Array, "*batch K"], smooth: Float[Array, "*batch K"]
 ) -> Float[Array, "*batch K"]:
-    """The value of one, the derivative of the other."""
+    """Return `value`, with the derivative of `smooth`."""
     return jax.lax.stop_gradient(value) + (smooth - jax.lax.stop_gradient(smooth))

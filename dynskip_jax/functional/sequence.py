@@ -23,10 +23,10 @@ def length_mask(seq_lengths: Int[Array, " batch"], num_steps: int) -> Bool[Array
 
 
 def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
-    """`jnp.where` for trees whose leaves, (*lead, ...), have more axes than the condition.
+    """Apply `jnp.where` to trees whose leaves, (*lead, ...), have more axes than the condition.
 
     Args:
-        chosen: where the new values are taken.
+        chosen: True where the values of `new` are taken.
         new: a tree of arrays.
         old: a tree of the same structure, or one number for all leaves.
     """
@@ -40,7 +40,7 @@ def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
 
 
 def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time"]:
-    """Returns True where another sequence of a row begins; the first one has begun before."""
+    """Return True where the number changes, and so another sequence of the row begins; False at step 0."""
     before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
     return segment_ids != before
 

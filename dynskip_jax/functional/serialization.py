@@ -1,35 +1,49 @@
-"""Carries and outputs in programs that `jax.export` writes: their types are known to it on import."""
+"""Register the named tuples and dataclasses of this package for programs that `jax.export` writes."""
 
 import json
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from jax import export
 
 from dynskip_jax.functional import (
     agent,
     copying,
+    decisions,
     depth_skips,
     layers,
     neural_cache,
+    policy,
     recurrence,
-    skipping,
+    skim,
     time_skips,
     transitions,
 )
-from dynskip_jax.functional.policy import Policy
 
 
 def register_for_export(kind: type) -> type:
-    """Lets exported programs take and return a named tuple, such as the state of a transition of your own.
+    """Let exported programs take and return a named tuple, such as the state of your own transition.
+
+    A second registration under the same name, as after `importlib.reload`, does nothing: restart Python to
+    export values of a reloaded class.
 
     Args:
-        kind: the class; its module and name are what a serialised program knows it by.
+        kind: the class. Serialized programs store its module and name.
 
     Returns:
-        The class, so that this may decorate it.
+        The class, so that this function can be used as a decorator.
     """
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    return export.register_namedtuple_serialization(kind, serialized_name=name)
+    return _register(export.register_namedtuple_serialization, kind)
+
+
+def _register(register: Callable[..., Any], kind: type, **options: Any) -> type:
+    try:
+        register(kind, serialized_name=f"{kind.__module__}.{kind.__qualname__}", **options)
+    except ValueError as error:
+        if "Duplicate" not in str(error):
+            raise
+    return kind
 
 
 def _named_tuples(module: ModuleType) -> set[type]:
@@ -41,21 +55,15 @@ def _named_tuples(module: ModuleType) -> set[type]:
 
 
 _modules = (
-    agent,
-    copying,
-    depth_skips,
-    layers,
-    neural_cache,
-    recurrence,
-    skipping,
-    time_skips,
-    transitions,
+    *(agent, copying, depth_skips, layers, neural_cache),
+    *(recurrence, skim, time_skips, transitions),
 )
 for _kind in sorted(set().union(*map(_named_tuples, _modules)), key=lambda kind: kind.__qualname__):
     register_for_export(_kind)
-export.register_pytree_node_serialization(
-    Policy,
-    serialized_name=f"{Policy.__module__}.{Policy.__qualname__}",
-    serialize_auxdata=lambda mode: json.dumps(mode).encode(),
-    deserialize_auxdata=lambda written: tuple(json.loads(written)),
-)
+for _kind in (policy.Policy, decisions.DecisionTrace):
+    _register(
+        export.register_pytree_node_serialization,
+        _kind,
+        serialize_auxdata=lambda facts: json.dumps(facts).encode(),
+        deserialize_auxdata=lambda written: tuple(json.loads(written)),
+    )

@@ -1,4 +1,4 @@
-"""Each token beside its neighbours, each of them with a gate of its own (Wu et al. 2016, Section 5.1)."""
+"""Gated windows of neighbouring tokens (Wu et al. 2016, Section 5.1)."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class WindowGates(NamedTuple):
     """Weights of the gates r_t of a window of d tokens.
 
     Attributes:
-        w: from the d tokens side by side to d gates, (d * features, d).
+        w: from the concatenated tokens to d gates, (d * features, d).
         b: bias, (d,).
     """
 
@@ -27,14 +27,14 @@ def gated_window(
     x: Float[Array, "batch time features"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Float[Array, "batch time window"]:
-    """[r_1 x(t - ⌊d/2⌋); …; r_d x(t + ⌊d/2⌋)] with r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b).
+    """Return [r_1 x(t - ⌊d/2⌋); …; r_d x(t + ⌊d/2⌋)] with r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b).
 
-    The paper says of r only that it is a logistic gate of size d; that it sees the window is our reading.
+    The paper calls r a logistic gate of size d, and does not say what it sees. Here it sees the window.
 
     Args:
-        params: the gates' weights; d is odd.
+        params: the gates' weights, with an odd d.
         x: the tokens, (batch, time, features).
-        seq_lengths: of each row; there is nothing, zeros, before its start and past its end.
+        seq_lengths: true lengths, (batch,). Tokens before the start and past the end are zeros.
 
     Returns:
         (batch, time, d * features).
@@ -44,6 +44,6 @@ def gated_window(
         x = where_each(length_mask(seq_lengths, time), x, 0)
     padded = jnp.pad(x, ((0, 0), (d // 2, d // 2), (0, 0)))
     tokens = jnp.stack([padded[:, k : k + time] for k in range(d)], axis=2)
-    z = product(tokens.reshape(*x.shape[:2], -1), params.w)
+    z = product(tokens.reshape(*x.shape[:2], d * x.shape[2]), params.w)
     r = jax.nn.sigmoid(z + row(params.b, z))
-    return (r[..., None] * tokens).reshape(*x.shape[:2], -1)
+    return (r[..., None] * tokens).reshape(*x.shape[:2], d * x.shape[2])

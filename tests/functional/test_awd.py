@@ -13,8 +13,8 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional import awd
 from dynskip_jax.functional.awd import activation_regularisation, temporal_activation_regularisation
 
-embedding_dropout, locked_dropout, weight_dropout = map(
-    compiled, (awd.embedding_dropout, awd.locked_dropout, awd.weight_dropout)
+embedding_dropout, variational_dropout, weight_dropout = map(
+    compiled, (awd.embedding_dropout, awd.variational_dropout, awd.weight_dropout)
 )
 
 RATES = [0.1, 0.5, 0.65]
@@ -40,7 +40,7 @@ def check_factors(factors, rate):
 @pytest.mark.parametrize("rate", and_slow(RATES, lambda rate: rate == 0.65))
 def test_a_locked_mask_is_that_of_a_sequence_at_all_steps(rate):
     x = normal(0, 40, 7, 50)
-    factors = np.asarray(locked_dropout(jax.random.key(1), rate, x)) / x
+    factors = np.asarray(variational_dropout(jax.random.key(1), rate, x)) / x
     np.testing.assert_allclose(factors, np.broadcast_to(factors[:, :1], factors.shape), rtol=1e-12)
     check_factors(factors[:, 0], rate)
     assert len({row.tobytes() for row in factors[:, 0] != 0}) == 40  # a mask for each sequence
@@ -48,12 +48,12 @@ def test_a_locked_mask_is_that_of_a_sequence_at_all_steps(rate):
 
 def test_with_its_own_key_an_example_is_dropped_alike_whatever_stands_beside_it():
     x, keys = normal(2, 6, 5, 9), jax.random.split(jax.random.key(3), 6)
-    whole = np.asarray(locked_dropout(keys, 0.5, x))
+    whole = np.asarray(variational_dropout(keys, 0.5, x))
     order = np.array([4, 0, 5])
-    np.testing.assert_array_equal(locked_dropout(keys[order], 0.5, x[order]), whole[order])
-    np.testing.assert_array_equal(locked_dropout(keys[2:3], 0.5, x[2:3]), whole[2:3])
+    np.testing.assert_array_equal(variational_dropout(keys[order], 0.5, x[order]), whole[order])
+    np.testing.assert_array_equal(variational_dropout(keys[2:3], 0.5, x[2:3]), whole[2:3])
     other = np.where(np.arange(6)[:, None, None] == 1, 7.0, x)
-    np.testing.assert_array_equal(np.asarray(locked_dropout(keys, 0.5, other))[2:], whole[2:])
+    np.testing.assert_array_equal(np.asarray(variational_dropout(keys, 0.5, other))[2:], whole[2:])
     masks = jax.jit(jax.vmap(lambda key: jax.random.bernoulli(key, 0.5, (1, 9))))(keys)
     for b, mask in enumerate(np.asarray(masks)):
         np.testing.assert_allclose(whole[b], np.where(mask, 2 * x[b], 0), rtol=1e-12)
@@ -61,8 +61,8 @@ def test_with_its_own_key_an_example_is_dropped_alike_whatever_stands_beside_it(
 
 def test_a_locked_mask_does_not_depend_on_how_long_the_sequence_is():
     x, keys = normal(4, 3, 8, 5), jax.random.split(jax.random.key(5), 3)
-    whole = np.asarray(locked_dropout(keys, 0.4, x))
-    np.testing.assert_array_equal(whole[:, :6], locked_dropout(keys, 0.4, x[:, :6]))
+    whole = np.asarray(variational_dropout(keys, 0.4, x))
+    np.testing.assert_array_equal(whole[:, :6], variational_dropout(keys, 0.4, x[:, :6]))
 
 
 @pytest.mark.parametrize("rate", and_slow(RATES, lambda rate: rate == 0.65))
@@ -85,7 +85,7 @@ def test_weight_dropout_drops_single_weights(rate):
 
 
 DROPOUTS = {
-    "locked": (awd.locked_dropout, (4, 3, 5)),
+    "locked": (awd.variational_dropout, (4, 3, 5)),
     "embedding": (awd.embedding_dropout, (12, 5)),
     "weight": (awd.weight_dropout, (5, 20)),
 }
@@ -203,7 +203,7 @@ def test_everything_maps_over_seeds():
     keys, x, coefs = jax.random.split(jax.random.key(16), 3), normal(17, 3, 2, 4, 5), np.arange(3.0)
 
     def one(key, x, coef):
-        dropped = awd.locked_dropout(jax.random.split(key, 2), 0.5, x)
+        dropped = awd.variational_dropout(jax.random.split(key, 2), 0.5, x)
         w = awd.weight_dropout(key, 0.5, awd.embedding_dropout(key, 0.5, x[0]))
         penalty = activation_regularisation(dropped, coef) + temporal_activation_regularisation(x, coef)
         return dropped, w, penalty

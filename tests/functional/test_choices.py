@@ -165,6 +165,34 @@ def test_gradients_stay_finite_under_a_mask():
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("mode", ["sample", "soft", "gumbel_softmax", "reinmax"])
+def test_an_empty_slot_has_probability_0_in_every_dtype(dtype, mode):
+    """In float16 -1e9 was minus infinity, and entropies were NaN."""
+    with jax.enable_x64(dtype == "float64"):
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), layer())
+        x, key = jnp.asarray(normal(4, 5, 6, INPUT), dtype), jax.random.split(jax.random.key(0), 5)
+        skip = F.Dynamic(K, 0.5, empty_slots="masked")
+
+        @jax.jit
+        @functools.partial(jax.value_and_grad, has_aux=True)
+        def run(params):
+            carry = F.initial_carry(key, F.Recurrence(skip), F.zero_state(F.LSTM(), (5, HIDDEN), dtype))
+            _, out = F.unroll(params, carry, x, F.Recurrence(skip), policy=F.Policy(mode, temperature=0.7))
+            decision = out.decision
+            total = decision.log_prob.sum() + 5 * decision.entropy.sum() + out.h.sum()
+            return total, (out, skip.log_distribution(params.skip, x, jnp.arange(6)[None], out.h))
+
+        (_, (out, log_probs)), gradient = run(params)
+        for leaf in jax.tree.leaves((out, log_probs, gradient)):
+            assert np.isfinite(np.asarray(leaf, np.float64)).all()
+        assert out.decision.entropy.dtype == log_probs.dtype == dtype
+        np.testing.assert_array_equal(out.decision.entropy[:, 0], 0)
+        empty = np.arange(K) > np.arange(6)[:, None]
+        probs = np.exp(np.asarray(log_probs))
+        assert not probs[:, empty].any() and (probs[:, ~empty] > 0).all()
+
+
 @pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
 def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
     """An empty slot that is masked and a policy mask once forbade all together, and then nothing."""

@@ -279,7 +279,7 @@ def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode):
     for lengths, mask in ((np.array((21, 0, 8)), None), (None, drops)):
         carry = carry._replace(recurrent_mask=mask)
         end, out = unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode))
-        skipped_end, reading = compiled(F.read_skipping)(
+        skipped_end, reading = compiled(F.skim)(
             params, carry, x, recurrence, seq_lengths=lengths, policy=F.Policy(mode)
         )
         np.testing.assert_allclose(reading.h, out.h, rtol=1e-12)
@@ -289,7 +289,7 @@ def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode):
             jax.tree.leaves(skipped_end._replace(key=())), jax.tree.leaves(end._replace(key=())), strict=True
         ):
             np.testing.assert_allclose(a, b, rtol=1e-12)
-    _, reading = compiled(F.read_skipping)(params, carry, x[:, :0], recurrence)
+    _, reading = compiled(F.skim)(params, carry, x[:, :0], recurrence)
     assert reading.h.shape == (x.shape[0], 0, HIDDEN) and reading.read.shape == (x.shape[0], 0)
 
 
@@ -304,11 +304,11 @@ def test_work_is_skipped_where_nothing_is_read():
 
     recurrence = F.Recurrence(F.LSTMJump(max_jump=3, read_steps=2, max_jumps=1), Counted())
     params, carry, x, _ = problem(recurrence)
-    _, reading = compiled(F.read_skipping)(params, carry, x, recurrence)
+    _, reading = compiled(F.skim)(params, carry, x, recurrence)
     jax.effects_barrier()
     assert len(steps) == np.asarray(reading.read).sum(axis=1).max() < TIME
-    with pytest.raises(UserError, match="leave words out"):
-        F.read_skipping(params, carry, x, F.Recurrence(F.Dynamic(3)))
+    with pytest.raises(UserError, match="leaves words out"):
+        F.skim(params, carry, x, F.Recurrence(F.Dynamic(3)))
 
 
 @pytest.mark.slow
@@ -407,9 +407,9 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
     [
         (lambda: F.GRU("never"), "'before' or 'after'"),
         (lambda: F.RecurrentHighway(0), "depth of at least 1"),
-        (lambda: F.SkipRNN(max_skip=3), "no max_skip"),
+        (lambda: F.SkipRNN(max_skip=3), "leave out max_skip"),
         (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
-        (lambda: F.LSTMJump(mix=0.5), "no max_skip"),
+        (lambda: F.LSTMJump(mix=0.5), "leave out max_skip"),
         (lambda: F.ToOutput(mapping="tanh"), "unknown mapping 'tanh'"),
         (lambda: F.GatedToOutput(gate_sees="above"), "unknown gate_sees 'above'"),
         (lambda: F.parse_transition("lstm:3"), "unknown transition 'lstm:3'"),

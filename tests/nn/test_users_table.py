@@ -483,11 +483,11 @@ def test_an_exported_program_takes_policies_and_gives_what_is_read():
     carry = F.initial_carry(KEY, recurrence, F.zero_state(recurrence.transition, (2, 8)))
 
     def run(params, carry, policy, x):
-        return F.read_skipping(params, carry, x, recurrence, policy=policy), rl.moving_average_start()
+        return F.skim(params, carry, x, recurrence, policy=policy), rl.moving_average_start()
 
     program = export.export(jax.jit(run))(params, carry, GREEDY, X)
     found = export.deserialize(program.serialize()).call(params, carry, GREEDY, X)
-    assert isinstance(found[0][1], F.Reading) and isinstance(found[1], rl.MovingAverage)
+    assert isinstance(found[0][1], F.SkimOutput) and isinstance(found[1], rl.MovingAverage)
     same(found, run(params, carry, GREEDY, X))
 
 

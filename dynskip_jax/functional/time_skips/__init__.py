@@ -46,15 +46,15 @@ __all__ = [
 
 
 def parse_time_skip(text: str, **options: Any) -> TimeSkip:
-    """Reads the name of a model: `lstm` (no skip), `skip_rnn`, `lstm_jump`; or with k, how far back it may
-    reach: `fixed:k`, `attention:k`, `content:k`, `dynamic:k`, `mean:k` or `random:k`.
+    """Return the time skip of a name, as on the command line.
 
     Args:
-        text: the name, as on the command line.
-        **options: other fields; a skip takes those it has.
+        text: `lstm` (no skip), `skip_rnn` or `lstm_jump`; or a name with K, such as `dynamic:5`: `fixed:k`,
+            `attention:k`, `content:k`, `dynamic:k`, `mean:k` or `random:k`.
+        **options: values of other fields; those that the skip does not have are ignored.
 
     Raises:
-        UserError: the name is not one of these, or k is not a whole number of at least 1.
+        UserError: the name is unknown, or k is not a whole number of at least 1.
     """
     name, colon, number = text.partition(":")
     kind = TIME_SKIPS.get(name)

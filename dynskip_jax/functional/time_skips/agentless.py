@@ -14,9 +14,9 @@ from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, Decision,
 
 @dataclasses.dataclass(frozen=True)
 class Previous(TimeSkip):
-    """State(t-1) enters."""
+    """State(t-1) enters, as in any recurrent network: no skip over time."""
 
-    name: ClassVar[str] = "lstm"  # the baseline's name in every table, whatever the transition
+    name: ClassVar[str] = "lstm"  # the baseline's name in every table, for any transition
     takes_max_skip: ClassVar[bool] = False
 
     @property
@@ -27,13 +27,13 @@ class Previous(TimeSkip):
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(BufferSkip):
-    """State(t-K) enters, so that K = 1 is no skip at all."""
+    """State(t-K) enters (Zhang et al. 2016). K = 1 is no skip."""
 
     name: ClassVar[str] = "fixed"
 
     @property
     def fixed_slot(self) -> int | None:
-        """The oldest, but for a first step of its own."""
+        """The oldest, unless the first step uses the carried state."""
         return None if self.forgets_carried else self.max_skip - 1
 
     def choose(self, params, inputs, observation, skip_state, mode):
@@ -46,7 +46,7 @@ class Fixed(BufferSkip):
 
 @dataclasses.dataclass(frozen=True)
 class Mean(BufferSkip):
-    """The mean of the last K states enters. `Decision.action` is K."""
+    """The mean of the last K states enters: the control of attention. `Decision.action` is K."""
 
     name: ClassVar[str] = "mean"
 
@@ -63,11 +63,11 @@ class Mean(BufferSkip):
 
 @dataclasses.dataclass(frozen=True)
 class Random(BufferSkip):
-    """One of the last K states enters, drawn with rates that nothing changes; in every mode, greedy too.
+    """One of the last K states enters, sampled with fixed rates in every mode: the control of an agent.
 
     Attributes:
-        rates: how often each k is drawn, up to a common factor; by default all alike. Those of a trained
-            agent make the control of its choices: the same rates, and no reason.
+        rates: relative frequency of each k; None for equal ones. With those of a trained agent, the control
+            has the agent's frequencies but not its reasons.
     """
 
     name: ClassVar[str] = "random"
@@ -75,7 +75,7 @@ class Random(BufferSkip):
     rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Checks the rates."""
+        """Check the rates."""
         super().__post_init__()
         if self.rates is None:
             return
@@ -100,12 +100,12 @@ class Random(BufferSkip):
         return self.carried_first(inputs, Choice(slot=choose(log_rates, inputs.noise))), skip_state
 
     def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
-        """See `TimeSkip`; there is nothing to be reinforced."""
-        certain = jnp.zeros(choice.slot.shape, observation.dtype)
-        return self.without_credit(inputs, Decision(choice.slot + 1, certain, certain))
+        """See `TimeSkip`; the log-probabilities are 0, because nothing is learned."""
+        zeros = jnp.zeros(choice.slot.shape, observation.dtype)
+        return self.without_credit(inputs, Decision(choice.slot + 1, zeros, zeros))
 
     def log_distribution(self, params, x, step, observation, policy_mask=None):
-        """See `TimeSkip`; a k that is never drawn has the smallest logarithm there is, not minus infinity."""
+        """See `TimeSkip`; where a rate is 0, return the smallest finite logarithm instead of -inf."""
         rates = jnp.exp(self._log_rates())
         tiny = jnp.finfo(rates.dtype).tiny
         log_probs = jnp.log(jnp.maximum(rates / rates.sum(), tiny))

@@ -1,4 +1,4 @@
-"""What a skip over time is: which earlier state enters a step, and how much of the new one is written."""
+"""The interface of skips over time: which earlier state enters a step, and how much is written."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,13 +17,13 @@ Observed = Literal["previous", "mean", "slots", "stored"]
 
 
 class Choice(NamedTuple):
-    """What was decided at a step; None where a skip leaves it open. One of `slot` and `weights`, or neither.
+    """The decision of a time skip at a step. At most one of `slot` and `weights` is given.
 
     Attributes:
-        slot: State(t-1-slot) enters, in 0..K-1, (*batch,).
-        weights: the mean of the K states under these weights enters, (*batch, K).
-        update: share of the new state that is written, the rest being State(t-1), (*batch,).
-        action: what was drawn, where that is not a slot, (*batch,).
+        slot: the slot in 0..K-1 whose state State(t-1-slot) enters, (*batch,); None if it is fixed.
+        weights: weights of the K states whose mean enters, (*batch, K); None if one state enters.
+        update: fraction of the new state that is written, (*batch,); the rest is State(t-1). None for 1.
+        action: the sampled action where that is not a slot, (*batch,).
     """
 
     slot: Int[Array, "*batch"] | None = None
@@ -33,15 +33,15 @@ class Choice(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What was chosen at each step, and how willingly.
+    """The trace of the choices at all steps.
 
     Attributes:
-        action: k in 1..K, the State(t-k) that was selected; 0 where there was no step (padding). Other time
-            skips say in their own files what their actions are.
-        log_prob: log π(k | s), in nats; 0 where nothing was left to chance.
-        entropy: H(π(· | s)), in nats; 0 where nothing was left to chance.
-        update: share of the step's new state that was written: 0 where the token was not read. None where a
-            skip writes every state.
+        action: k in 1..K, the State(t-k) that was selected; 0 at padding. `SkipRNN` and `LSTMJump` document
+            their own actions.
+        log_prob: log π(k | s), in nats; 0 where nothing was sampled.
+        entropy: H(π(· | s)), in nats; 0 where nothing was sampled.
+        update: fraction of the step's new state that was written, 0 where the token was not read. None where
+            the time skip writes every state.
     """
 
     action: Int[Array, "*batch"]
@@ -51,15 +51,15 @@ class Decision(NamedTuple):
 
 
 class SkipInputs(NamedTuple):
-    """What of a decision needs no state; `*batch` may contain the time axis.
+    """The inputs of a decision that need no state; `*batch` may contain the time axis.
 
     Attributes:
         projected: `TimeSkip.project` of x(t).
-        step: how many steps were taken before this one, (*batch,).
-        noise: `TimeSkip.noise`; None where nothing is drawn.
+        step: number of steps before this one, (*batch,).
+        noise: `TimeSkip.noise`; None where nothing is sampled.
         allowed: False for skips that must not be chosen, (*batch, K) or with ones in place of batch sizes.
-        action: to be replayed in place of a choice, (*batch,); None to choose.
-        temperature: τ of relaxed choices; one for all.
+        action: the action to replay instead of choosing, (*batch,); None to choose.
+        temperature: τ of relaxed choices, a number.
     """
 
     projected: Any = None
@@ -74,28 +74,32 @@ class SkipInputs(NamedTuple):
 class TimeSkip:
     """Which state enters a step, and what is written. Hashable, hence a static argument under `jit`.
 
-    One of your own is a frozen dataclass in a file of its own: it says what it observes of the last K states
-    (`observed`, `observed_array`), makes a `Choice` of that, and tells the trace of it. Reading the buffer
-    and writing to it follow from the choice, in the reference and in the fused unroll alike. `choose` and
-    `decide` must work for any leading axes, for the fused unroll calls them for all steps at once.
+    To write your own, derive a frozen dataclass. Declare what it observes of the last K states (`observed`,
+    `observed_array`), make a `Choice` of that (`choose`), and return its trace (`decide`). The reference and
+    the fused unroll read and write the buffer. Both methods must accept any leading axes, because the fused
+    unroll calls them for all steps at once.
 
     Attributes:
-        name: on the command line, in front of a colon and K where it takes one.
-        takes_max_skip: whether it does.
-        max_skip: K, how many states the buffer holds.
-        mix: the skip weight λ in [0, 1]: λ State(t-k) + (1 - λ) State(t-1) enters the transition (Eq. 2).
+        name: its name on the command line, followed by a colon and K if `takes_max_skip`.
+        takes_max_skip: whether the name is followed by K.
+        has_agent: whether an agent or attention distributes over the last K states.
+        is_stochastic: whether it samples, and is trained by a score-function gradient.
+        writes_all: whether every new state is written whole, so that `Choice.update` is None.
+        max_skip: K, the number of states in the buffer.
+        mix: the skip weight λ in [0, 1]: λ State(t-k) + (1 - λ) State(t-1) enters the transition, Gui et al.
+            (2019), Eq. 2.
     """
 
     name: ClassVar[str] = ""
     takes_max_skip: ClassVar[bool] = True
-    has_agent: ClassVar[bool] = False  # whether an agent or attention distributes over the last K states
-    is_stochastic: ClassVar[bool] = False  # whether it samples, and is trained by a score-function gradient
-    writes_all: ClassVar[bool] = True  # whether every new state is written whole: `Choice.update` is None
+    has_agent: ClassVar[bool] = False
+    is_stochastic: ClassVar[bool] = False
+    writes_all: ClassVar[bool] = True
     max_skip: int = 1
     mix: float = 1.0
 
     def __post_init__(self) -> None:
-        """Checks the values, with messages for the person who typed them."""
+        """Check the values."""
         if self.max_skip < 1:
             raise UserError(f"a skip needs max_skip (K) of at least 1, got {self.max_skip}")
         check_mix(self.mix)
@@ -107,12 +111,12 @@ class TimeSkip:
 
     @property
     def fixed_slot(self) -> int | None:
-        """The slot that enters every step, where it is always the same; None where it is chosen."""
+        """The slot that enters every step; None where it is chosen."""
         return None
 
     @property
     def forgets_carried(self) -> bool:
-        """Whether the state that entered the first step is then replaced by the initial one."""
+        """Whether the initial state replaces the state that entered the first step, after that step."""
         return False
 
     @property
@@ -122,33 +126,35 @@ class TimeSkip:
 
     @property
     def observed(self) -> Observed:
-        """What is seen of the stored states: the `previous` one, their `mean`, all K `slots`; or what is
-        `stored`, to be compared with (see `stored.py`), which costs less.
+        """What `choose` sees of the stored states.
+
+        `previous`: State(t-1); `mean`: the mean of the last K; `slots`: all K; `stored`: an object to compare
+        a query with (see `stored.py`), which costs less than `slots`.
         """
         return "previous"
 
     def observed_array(self, transition: Transition) -> str:
-        """Which of the state's arrays is seen."""
+        """Return the name of the state's array that `choose` sees."""
         return "h"
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
-        """Draws the parameters; None where there are none.
+        """Draw the parameters; return None where there are none.
 
         Args:
             key: a PRNG key.
             in_features: size of x(t).
             hidden: size of a state.
-            units: hidden units of an agent.
-            init: how parameters are drawn.
+            units: number of hidden units of an agent.
+            init: initializers of the parameters.
         """
         return None
 
     def init_skip_state(self, batch: tuple[int, ...], dtype: Any) -> Any:
-        """What the skip carries from step to step beside the states; every leaf leads with the batch."""
+        """Return the state of the skip before the first step; every leaf starts with the `batch` axes."""
         return ()
 
     def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:
-        """What of a decision only the input decides."""
+        """Return the part of the computation that needs no state, for all steps at once."""
         return None
 
     def noise(
@@ -159,32 +165,40 @@ class TimeSkip:
         replayed: bool,
         dtype: Any,
     ) -> Float[Array, "*batch choices"] | None:
-        """What a decision draws, `fold_in(own key, own step)` being the key of each; None without chance."""
+        """Return the noise of the decisions, drawn with `fold_in(key, step)`; None where nothing is sampled.
+
+        Args:
+            keys: one PRNG key per example.
+            step: number of the step.
+            mode: `sample`, `greedy` or a relaxation.
+            replayed: whether actions are given.
+            dtype: dtype of the states.
+        """
         return None
 
     def draws(self, mode: ActionMode, replayed: bool) -> bool:
-        """Whether a decision is left to chance, and needs a key."""
+        """Return whether decisions are sampled and need keys."""
         return self.is_stochastic and not replayed and mode not in ("greedy", "soft")
 
     def differentiable(self, mode: ActionMode, replayed: bool) -> bool:
-        """Whether a gradient flows through the choice: through its `weights` or its `update`."""
+        """Return whether a gradient flows through the `weights` or the `update` of a choice."""
         return False
 
     def choose(
         self, params: Any, inputs: SkipInputs, observation: Any, skip_state: Any, mode: ActionMode
     ) -> tuple[Choice, Any]:
-        """Decides.
+        """Make a choice.
 
         Args:
-            params: from `init`.
-            inputs: what needs no state.
-            observation: what is `observed`: (*batch, hidden); (*batch, K, hidden) of all slots, the newest
-                first; or `Stored`.
-            skip_state: what the skip carries.
+            params: parameters from `init`.
+            inputs: inputs that need no state.
+            observation: see `observed`: (*batch, hidden); (*batch, K, hidden) for all slots, newest first; or
+                `Stored`.
+            skip_state: the state of the skip.
             mode: `sample`, `greedy` or a relaxation.
 
         Returns:
-            The choice, and what the skip carries on.
+            The choice, and the new state of the skip.
         """
         return Choice(), skip_state
 
@@ -196,12 +210,12 @@ class TimeSkip:
         observation: Any,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
     ) -> Float[Array, "*batch K"]:
-        """Returns log π of each of the K states, in nats, differentiable in all it is made of.
+        """Return log π of each of the K states, in nats, differentiable in all arguments.
 
         Args:
-            params: from `init`.
+            params: parameters from `init`.
             x: inputs of the layer; `*batch` may contain the time axis.
-            step: how many steps were taken before.
+            step: number of steps before this one.
             observation: as in `choose`.
             policy_mask: False for skips that may not be chosen.
 
@@ -219,49 +233,48 @@ class TimeSkip:
         choice: Choice,
         mode: ActionMode,
     ) -> Decision:
-        """The trace of a choice; the arguments are those of `choose`, and what it returned."""
-        certain = jnp.zeros(inputs.step.shape, observation.dtype)
+        """Return the trace of `choice`, which `choose` returned for the other arguments."""
+        zeros = jnp.zeros(inputs.step.shape, observation.dtype)
         slot = 0 if self.fixed_slot is None else self.fixed_slot
-        return Decision(jnp.full(inputs.step.shape, slot + 1, jnp.int32), certain, certain)
+        return Decision(jnp.full(inputs.step.shape, slot + 1, jnp.int32), zeros, zeros)
 
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
     ) -> Bool[Array, "*batch_or_1 K"] | None:
-        """Which skips may be chosen; None for all."""
+        """Return True for skips that may be chosen at each step; None for all."""
         return None
 
 
 def check_mix(mix: Any) -> None:
-    """Raises a `UserError` where λ is no single number, or is known and does not lie in [0, 1]."""
+    """Raise a `UserError` unless λ is one number, and in [0, 1] if its value is known."""
     _check_number("mix (λ)", mix, "between 0 and 1", lambda known: 0 <= known <= 1)
 
 
 def check_temperature(temperature: Any) -> None:
-    """Raises a `UserError` where τ is no single number, or is known and not above 0."""
+    """Raise a `UserError` unless τ is one number, and above 0 if its value is known."""
     _check_number("a temperature (τ)", temperature, "above 0", lambda known: known > 0)
 
 
-def _check_number(name: str, value: Any, where: str, lies_there: Callable[[Any], bool]) -> None:
+def _check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
     if np.ndim(value):
         raise UserError(f"{name} is a single number, got {described(value)}")
-    if not isinstance(value, jax.core.Tracer) and not lies_there(np.asarray(value)):
-        raise UserError(f"{name} lies {where}, got {value}")
+    if not isinstance(value, jax.core.Tracer) and not is_inside(np.asarray(value)):
+        raise UserError(f"{name} lies {range_}, got {value}")
 
 
 def choice_field(*known: str) -> Any:
-    """A field of a time skip that takes one of a few words, the first one by default."""
+    """Return a dataclass field that accepts the words `known`; the first is the default."""
     return dataclasses.field(default=known[0], metadata={"choices": known})
 
 
 @dataclasses.dataclass(frozen=True)
 class BufferSkip(TimeSkip):
-    """A time skip whose first step may belong to the carried state.
+    """A time skip over the last K states, with a choice of what happens at a sequence's first step.
 
     Attributes:
-        first_step: at a sequence's first step the `agent` chooses like at every other one; or the
-            `carried` state is used whatever the agent says and then forgotten, the initial one in its place,
-            as in the released code (which reinforces that choice all the same; here a choice without effect
-            earns no credit).
+        first_step: `agent`: choose at the first step as at every other. `carried`: use the carried state and
+            forget it afterwards, as the released code of Gui et al. (2019) does. That code also reinforces
+            the choice; here it has no effect and gets no credit.
     """
 
     first_step: str = choice_field("agent", "carried")
@@ -272,7 +285,7 @@ class BufferSkip(TimeSkip):
         return self.first_step == "carried"
 
     def carried_first(self, inputs: SkipInputs, choice: Choice) -> Choice:
-        """The choice, or the carried state's slot at a first step that is not the agent's."""
+        """Return `choice`, with the carried state at first steps where `first_step` says so."""
         if not self.forgets_carried:
             return choice
         first = inputs.step == 0
@@ -283,17 +296,17 @@ class BufferSkip(TimeSkip):
         return choice._replace(weights=jnp.where(first[..., None], newest, choice.weights))
 
     def slot_of(self, action: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
-        """The slot in 0..K-1 of a skip k in 1..K; 0 for the 0 that stands at padding."""
+        """Return the slot in 0..K-1 of each skip k in 1..K; 0 at padding, where k is 0."""
         return jnp.clip(action.astype(jnp.int32) - 1, 0, self.max_skip - 1)
 
     def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
-        """See `TimeSkip`; where nothing is left to choose, k = K."""
-        certain = jnp.zeros(inputs.step.shape, observation.dtype)
+        """See `TimeSkip`; the action is K."""
+        zeros = jnp.zeros(inputs.step.shape, observation.dtype)
         k = jnp.full(inputs.step.shape, self.max_skip, jnp.int32)
-        return self.without_credit(inputs, Decision(k, certain, certain))
+        return self.without_credit(inputs, Decision(k, zeros, zeros))
 
     def without_credit(self, inputs: SkipInputs, decision: Decision) -> Decision:
-        """The decision, without credit at a first step that is not the agent's."""
+        """Return `decision`, with k = 1 and no credit at first steps that use the carried state."""
         if not self.forgets_carried:
             return decision
         first = inputs.step == 0

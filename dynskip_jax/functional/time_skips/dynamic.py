@@ -36,13 +36,13 @@ class PolicySkip(BufferSkip):
     """A time skip with an agent, Eq. 1, that distributes over the last K states.
 
     Attributes:
-        agent: `mlp`: logits are made of s(t) = h(t-1) ⊕ x(t), Eq. 1; or by `content`: a query made of s(t)
-            is compared with the K stored h.
-        agent_input: the MLP sees x(t) and `previous`: h(t-1), Eq. 1; or `mean`: the mean of the K
-            stored h, as in the authors' released code.
-        empty_slots: before K steps have passed, the missing states are the `initial` state and may be
-            chosen, as in the released code; or they are `masked` out of the policy.
-        stride: only every so many-th of the K states may be chosen, k = 1, 1 + stride, 1 + 2 stride, …
+        agent: `mlp`: compute logits from s(t) = h(t-1) ⊕ x(t), Eq. 1. `content`: compare a query made of s(t)
+            with the K stored h (dot products).
+        agent_input: the state in s(t). `previous`: h(t-1), Eq. 1. `mean`: the mean of the K stored h, as in
+            the authors' released code.
+        empty_slots: before K steps have passed, missing states are the `initial` state and may be chosen, as
+            in the released code; or they are `masked` out.
+        stride: distance between the states that may be chosen: k = 1, 1 + stride, 1 + 2 stride, …
     """
 
     agent: str = choice_field("mlp", "content")
@@ -53,7 +53,7 @@ class PolicySkip(BufferSkip):
     has_agent = True
 
     def __post_init__(self) -> None:
-        """Checks the stride too."""
+        """Check the options."""
         super().__post_init__()
         if self.stride < 1:
             raise UserError(f"a skip's stride is at least 1, got {self.stride}")
@@ -64,7 +64,7 @@ class PolicySkip(BufferSkip):
         return "stored" if self.agent == "content" else self.agent_input
 
     def init(self, key, in_features, hidden, units, init) -> AgentParams:
-        """Draws the agent's weights; see `TimeSkip`."""
+        """Draw the agent's weights; see `TimeSkip`."""
         first_key, b_key, out_key, b_out_key = jax.random.split(key, 4)
         # One matrix acts on h ⊕ x: its fan-in, and hence its scale, is that of the concatenation.
         first = init.draw(init.kernel, first_key, (hidden + in_features, units))
@@ -81,15 +81,15 @@ class PolicySkip(BufferSkip):
         )
 
     def project(self, params: AgentParams, x):
-        """The input's share of the agent's first layer.
+        """Return the part of the agent's first layer that depends on the input.
 
-        A sampled agent is trained by its score function alone: no gradient flows from it into the network it
-        steers, so its input is stopped. Attention is an ordinary differentiable part of the network.
+        A sampled agent is trained only by its score function, so no gradient flows from it into its input.
+        Attention is an ordinary differentiable part of the network.
         """
         return project_agent_input(params, jax.lax.stop_gradient(x) if self.is_stochastic else x)
 
     def logits(self, params: AgentParams, inputs: SkipInputs, observation: Any) -> Float[Array, "*batch K"]:
-        """Unnormalised log-probabilities of the K states."""
+        """Return unnormalised log-probabilities of the K states."""
         score = content_logits if self.agent == "content" else agent_logits
         return score(params, inputs.projected, observation, inputs.allowed)
 
@@ -102,12 +102,12 @@ class PolicySkip(BufferSkip):
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
     ) -> Bool[Array, "*batch_or_1 K"] | None:
-        """Joins the caller's mask over K with those of slots that no step has filled yet, and of the stride.
+        """Combine `policy_mask` with the masks of empty slots and of the stride; return None for no mask.
 
-        Where both together leave nothing, State(t-1) is all that may be chosen.
+        Where nothing is left, only State(t-1) may be chosen.
 
         Args:
-            step: steps taken before this one; `*batch` may contain the time axis.
+            step: number of steps before this one; `*batch` may contain the time axis.
             policy_mask: (K,), or with the axes of `step` before K (ones broadcast).
         """
         masks = []
@@ -117,7 +117,7 @@ class PolicySkip(BufferSkip):
             )
         slots = jnp.arange(self.max_skip).reshape((1,) * step.ndim + (-1,))
         if self.empty_slots == "masked":
-            # Slot 0 holds the initial state before the first step, so step + 1 states exist at step `step`.
+            # Slot 0 holds the initial state before the first step, so there are step + 1 states.
             masks.append(slots <= step[..., None])
         if self.stride > 1:
             masks.append(slots % self.stride == 0)
@@ -129,14 +129,14 @@ class PolicySkip(BufferSkip):
         return allowed
 
     def weighted(self, weights: Float[Array, "*batch K"], log_probs: Float[Array, "*batch K"]) -> Decision:
-        """The trace of weights on all states: the heaviest, and no score, for the loss reaches the agent."""
+        """Return the trace of weights on all states: k of the largest, and log-probability 0."""
         heaviest = jnp.argmax(weights, axis=-1).astype(jnp.int32) + 1
         return Decision(heaviest, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs))
 
 
 @dataclasses.dataclass(frozen=True)
 class Attention(PolicySkip):
-    """The mean of the last K states under the agent's distribution enters, differentiable throughout."""
+    """The mean of the last K states under the agent's distribution enters: the baseline of their tables."""
 
     name: ClassVar[str] = "attention"
 
@@ -158,7 +158,7 @@ class Attention(PolicySkip):
 
 @dataclasses.dataclass(frozen=True)
 class ContentAttention(Attention):
-    """Attention whose weights compare a query made of s(t) with the K stored h."""
+    """Dot-product attention: its weights compare a query made of s(t) with the K stored h."""
 
     name: ClassVar[str] = "content"
     agent: str = dataclasses.field(default="content", metadata={"choices": ("content",)})
@@ -168,10 +168,10 @@ class ContentAttention(Attention):
 class Dynamic(PolicySkip):
     """One of the last K states enters, chosen by the agent, Eq. 1.
 
-    Trained by the score function of its choices (`reinforce_loss`); or, in a relaxed mode, by the gradient of
-    the loss through weights on all K states (`relaxation.py`). What it sees is stopped, but for the stored
-    states that a relaxed choice by content compares, h(t-1) in the query among them: what tells them apart is
-    learnt, as in attention.
+    The agent is trained by the score function of its choices (`reinforce_loss`), or in a relaxed mode by the
+    gradient of the loss through weights on all K states (`relaxation.py`). No gradient flows into what the
+    agent sees. The exception is a relaxed content-based agent: its gradient reaches the stored states, as in
+    attention.
     """
 
     name: ClassVar[str] = "dynamic"

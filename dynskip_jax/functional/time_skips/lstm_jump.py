@@ -1,4 +1,4 @@
-"""LSTM-Jump (Yu et al. 2017): after some words, an agent samples how far to jump ahead."""
+"""LSTM-Jump (Yu et al. 2017): after some tokens, an agent samples how far to jump ahead."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -27,12 +27,12 @@ class JumpParams(NamedTuple):
 
 
 class JumpCounts(NamedTuple):
-    """What LSTM-Jump carries.
+    """The state that LSTM-Jump carries from step to step.
 
     Attributes:
-        to_read: words to be read until the next jump, (*batch,).
-        to_skip: words to be passed over, (*batch,).
-        jumps: jumps that are left, (*batch,); -1 once reading has stopped.
+        to_read: number of tokens to read before the next jump, (*batch,).
+        to_skip: number of tokens to pass over, (*batch,).
+        jumps: number of jumps left, (*batch,); -1 once reading has stopped.
     """
 
     to_read: Int[Array, "*batch"]
@@ -42,17 +42,17 @@ class JumpCounts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LSTMJump(TimeSkip):
-    """Reads R words, then samples κ in 0..K from softmax(W h + b): the κ-th word ahead is the next one read.
+    """Read R tokens, then sample κ in 0..K from softmax(W h + b): the κ-th token ahead is read next.
 
-    Reading stops for good at κ = 0, or when R words have been read after the last of N jumps. A word that is
-    not read changes no state. Trained by REINFORCE: `Decision.log_prob` is that of κ where one was sampled,
-    and `Decision.action` is κ + 1 there, 0 at all other steps. What the jump's softmax sees is stopped, so
-    that the score function trains its weights alone, as theirs does.
+    Reading stops at κ = 0, or when R tokens have been read after the last of N jumps. A token that is not
+    read changes no state. Trained by REINFORCE: where κ is sampled, `Decision.log_prob` is its
+    log-probability and `Decision.action` is κ + 1; at all other steps both are 0. The score function trains
+    only the weights of the softmax, as in the paper: no gradient flows into h.
 
     Attributes:
         max_jump: K, the largest κ.
-        read_steps: R, words read between jumps.
-        max_jumps: N, jumps in a sequence.
+        read_steps: R, the number of tokens read between jumps.
+        max_jumps: N, the number of jumps in a sequence.
     """
 
     name: ClassVar[str] = "lstm_jump"
@@ -64,10 +64,10 @@ class LSTMJump(TimeSkip):
     max_jumps: int = 10
 
     def __post_init__(self) -> None:
-        """Checks the options."""
+        """Check the options."""
         super().__post_init__()
         if self.max_skip != 1 or self.mix != 1:
-            raise UserError("LSTM-Jump keeps the previous state: it has no max_skip and no mix of its own")
+            raise UserError("LSTM-Jump keeps the previous state: leave out max_skip and mix")
         for name in ("max_jump", "read_steps", "max_jumps"):
             if getattr(self, name) < 1:
                 raise UserError(f"LSTM-Jump needs a {name} of at least 1, got {getattr(self, name)}")
@@ -79,11 +79,11 @@ class LSTMJump(TimeSkip):
 
     @property
     def action_range(self) -> tuple[int, int]:
-        """κ + 1, and 0 where none was sampled."""
+        """From 0, where no jump is sampled, to K + 1."""
         return 0, self.max_jump + 1
 
     def init(self, key, in_features, hidden, units, init) -> JumpParams:
-        """Draws the softmax's weights; see `TimeSkip`."""
+        """Draw the weights of the softmax; see `TimeSkip`."""
         w_key, b_key = jax.random.split(key)
         jumps = self.max_jump + 1
         return JumpParams(
@@ -91,7 +91,7 @@ class LSTMJump(TimeSkip):
         )
 
     def init_skip_state(self, batch, dtype) -> JumpCounts:
-        """R words to read, N jumps left."""
+        """Return the counts before the first step: R tokens to read, N jumps left."""
         return JumpCounts(
             jnp.full(batch, self.read_steps, jnp.int32),
             jnp.zeros(batch, jnp.int32),

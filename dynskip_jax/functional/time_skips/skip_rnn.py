@@ -1,4 +1,4 @@
-"""Skip RNN (Campos et al. 2018): a binary gate decides whether a step's state is updated or copied."""
+"""Skip RNN (Campos et al. 2018): a binary gate decides whether a step updates or copies the state."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
@@ -26,16 +26,17 @@ class UpdateParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SkipRNN(TimeSkip):
-    """s(t) = u S(s(t-1), x(t)) + (1 - u) s(t-1), u = round(ũ), Eq. 1-5; the first token is always read.
+    """s(t) = u S(s(t-1), x(t)) + (1 - u) s(t-1), u = round(ũ), Eq. 1-5. The first token is always read.
 
-    ũ grows by Δũ = σ(W_p s + b_p) a step until it passes ½; then the state is updated and ũ starts from 0
-    again. The rounding has the derivative of the identity (straight-through); ũ is summed up as the authors'
-    code does, whose derivative in u differs from Eq. 5's where the minimum is 1 - ũ. `Decision.update` is u,
-    and carries a gradient: a cost per update is `cost * decision.update.sum()` in the loss (Eq. 6).
-    `Decision.action` is 1 at every step, for State(t-1) enters; there is no score to be reinforced.
+    ũ grows by Δũ = σ(W_p s + b_p) at each step. When it passes ½, the state is updated and ũ restarts from 0.
+    The rounding has the derivative of the identity (straight-through). ũ is accumulated as in the authors'
+    code, whose derivative in u differs from Eq. 5 where the minimum is 1 - ũ.
+
+    `Decision.update` is u and carries a gradient: add `cost * decision.update.sum()` to the loss for a cost
+    per update (Eq. 6). `Decision.action` is always 1, and there is no score to reinforce.
 
     Attributes:
-        update_bias: initial b_p; the authors' is 1.
+        update_bias: initial value of b_p; the authors use 1.
     """
 
     name: ClassVar[str] = "skip_rnn"
@@ -44,10 +45,10 @@ class SkipRNN(TimeSkip):
     update_bias: float = 1.0
 
     def __post_init__(self) -> None:
-        """Checks the options."""
+        """Check the options."""
         super().__post_init__()
         if self.max_skip != 1 or self.mix != 1:
-            raise UserError("Skip RNN copies the previous state: it has no max_skip and no mix of its own")
+            raise UserError("Skip RNN copies the previous state: leave out max_skip and mix")
 
     @property
     def fixed_slot(self) -> int:
@@ -55,16 +56,16 @@ class SkipRNN(TimeSkip):
         return 0
 
     def observed_array(self, transition) -> str:
-        """The internal state, as in the authors' code: c of an LSTM, h of a GRU."""
+        """Return the cell state, as in the authors' code: c of an LSTM, h of a GRU."""
         return transition.cell_state
 
     def init(self, key, in_features, hidden, units, init) -> UpdateParams:
-        """Draws W_p as a kernel; see `TimeSkip`."""
+        """Draw W_p with the kernel initializer; see `TimeSkip`."""
         w = init.draw(init.kernel, key, (hidden, 1))[:, 0]
         return UpdateParams(w, jnp.full((1,), self.update_bias, init.dtype))
 
     def init_skip_state(self, batch, dtype) -> Float[Array, "*batch"]:
-        """ũ before the first step."""
+        """Return ũ before the first step: zeros."""
         return jnp.zeros(batch, dtype)
 
     def differentiable(self, mode, replayed) -> bool:
@@ -73,7 +74,7 @@ class SkipRNN(TimeSkip):
 
     def choose(self, params: UpdateParams, inputs, observation, skip_state: Any, mode):
         """See `TimeSkip`."""
-        # As a sum of products: a matrix of one column is slow to multiply by.
+        # A sum of products is faster than a matrix with one column.
         delta = jax.nn.sigmoid(jnp.sum(row(params.w, observation) * observation, axis=-1) + params.b[0])
         delta = jnp.where(inputs.step == 0, 1, delta)
         pending = skip_state + jnp.minimum(delta, 1 - skip_state)

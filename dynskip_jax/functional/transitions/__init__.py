@@ -1,4 +1,4 @@
-"""How a cell turns (input, state) into a new state: one file for each transition."""
+"""Transitions: how a cell turns (input, state) into a new state. One file for each."""
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.transitions.base import (
@@ -52,10 +52,10 @@ __all__ = [
 
 
 def parse_transition(text: str) -> Transition:
-    """Reads the name of a transition, as on the command line; `rhn:5` has a depth of 5.
+    """Return the transition of a name, as on the command line; `rhn:5` has a depth of 5.
 
     Raises:
-        UserError: there is no such transition.
+        UserError: the name is unknown.
     """
     name, colon, depth = text.partition(":")
     if name not in TRANSITIONS or (colon and not (hasattr(TRANSITIONS[name], "depth") and depth.isdecimal())):

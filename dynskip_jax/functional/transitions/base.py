@@ -1,4 +1,4 @@
-"""What a transition is: how a cell turns (input, state) into a new state."""
+"""The interface of a transition: how a cell turns (input, state) into a new state."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ _DENSE_NAMES: dict[Activation, str] = {jnp.tanh: "tanh", jax.nn.sigmoid: "sigmoi
 class Dense(Protocol):
     """The function with which `Transition.step` multiplies: activation(x w + addends).
 
-    The unroll decides what stands behind it. The reference computes just that (`dense` below). The fused
-    unroll keeps the results for the backward pass, and takes the gradient of every matrix, and of every
-    vector that is an addend, as one product or sum over all steps behind its loop.
+    The reference unroll passes `dense` below. The fused unroll passes a function that keeps the results for
+    the backward pass. It then computes the gradient of every matrix, and of every vector that is an addend,
+    as one product or sum over all steps after its loop.
     """
 
     def __call__(
@@ -31,15 +31,14 @@ class Dense(Protocol):
         *addends: Float[Array, "..."],
         activations: Sequence[str] = ("linear",),
     ) -> Any:
-        """Multiplies, adds and activates.
+        """Return activation(x w + addends).
 
         Args:
-            w: a matrix out of the params, (in, out).
-            x: what it multiplies, (*batch, in).
-            *addends: arrays of (*batch, out), or vectors out of the params, (out,). An array that `project`
-                returned is best added here, and used nowhere else: the fused unroll then keeps the result
-                in its place.
-            activations: of the result; see `product.activate`.
+            w: a matrix of the params, (in, out).
+            x: the operand, (*batch, in).
+            *addends: arrays (*batch, out), or vectors of the params, (out,). Add arrays from `project` here
+                and use them nowhere else: the fused unroll then stores the result in their place.
+            activations: names of activations; see `product.activate`.
 
         Returns:
             (*batch, out); with several activations a tuple of as many blocks.
@@ -52,7 +51,7 @@ def dense(
     *addends: Float[Array, "..."],
     activations: Sequence[str] = ("linear",),
 ) -> Any:
-    """The plain `Dense`."""
+    """Return activation(x w + addends); see `Dense`."""
     return activate(affine(x, w, *addends), activations)
 
 
@@ -85,21 +84,21 @@ def activated_gates(
 
 
 def identity(cell_state: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
-    """What no skip over depth does to a new internal state."""
+    """Return the cell state as it is: the `cell_hook` without a skip over depth."""
     return cell_state
 
 
 class Initializers(NamedTuple):
-    """How parameters are drawn.
+    """Initializers of the parameters, called with (key, shape, dtype) as those of Flax and JAX are.
 
     Attributes:
-        kernel: of matrices that multiply the input; called with (key, shape, dtype), as Flax's and JAX's are.
-        recurrent: of matrices that multiply the state, one (hidden, hidden) block for each gate.
-        bias: of biases and other vectors.
-        forget_bias: added to the initial bias of every forget gate.
-        dtype: of the parameters; what is narrower than float32 is drawn in float32.
-        agent_input: of an agent's weights on the input, where they are to have a scale of their own, as for
-            one-hot inputs: few of their features are not zero. By default one `kernel` on s(t) is drawn.
+        kernel: for matrices that multiply the input.
+        recurrent: for matrices that multiply the state; called for the (hidden, hidden) block of each gate.
+        bias: for biases and other vectors.
+        forget_bias: number added to the initial bias of every forget gate.
+        dtype: dtype of the parameters. Narrow dtypes are drawn in float32 and cast.
+        agent_input: for an agent's weights on the input. None draws them together with those on the state,
+            with one `kernel` on s(t). Sparse inputs, such as one-hot vectors, may need another scale.
     """
 
     kernel: Initializer = jax.nn.initializers.lecun_normal()
@@ -110,14 +109,14 @@ class Initializers(NamedTuple):
     agent_input: Initializer | None = None
 
     def draw(self, init: Initializer, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
-        """One array, drawn in float32 where its dtype is narrower: not every initializer can do less."""
+        """Return one array, drawn in float32 where `dtype` is narrower."""
         wide = jnp.promote_types(self.dtype, jnp.float32)
         return init(key, shape, wide).astype(self.dtype)
 
     def blocks(
         self, init: Initializer, key: Key[Array, ""], rows: int, width: int, count: int
     ) -> Float[Array, "rows all"]:
-        """Matrices of (rows, width) side by side, each drawn by itself."""
+        """Return `count` matrices of (rows, width) side by side, drawn independently."""
         keys = jax.random.split(key, count)
         return jnp.concatenate([self.draw(init, k, (rows, width)) for k in keys], axis=1)
 
@@ -126,18 +125,16 @@ class Initializers(NamedTuple):
 class Transition:
     """How a cell turns (input, state) into a new state. Hashable, hence a static argument under `jit`.
 
-    One of your own is a frozen dataclass with `state`, `init`, `project` and `step`; docs/own_pieces.md has
-    one in twenty lines.
-
-    By their names, matrices that begin with w_x multiply the input (in `project`), all others the state (in
-    `step`): to these `weight_dropout` is applied.
+    To write your own, derive a frozen dataclass with `state`, `init`, `project` and `step`;
+    docs/own_pieces.md has an example of twenty lines. Matrices whose names begin with w_x multiply the input
+    (in `project`). All others multiply the state (in `step`), and weight dropout is applied to them.
 
     Attributes:
-        name: on the command line.
+        name: its name on the command line.
         state: a `NamedTuple` class of the state's arrays, h first, each (*batch, hidden).
-        cell_state: which of them carries the memory: the internal state of Wu et al. (2016), Eq. 33, to which
-            skips over depth may connect. Where it is h, recurrent dropout spares what is carried on and acts
-            on what the matrices multiply.
+        cell_state: name of the array that carries the memory, the internal state of Wu et al. (2016), Eq. 33.
+            Skips over depth may connect to it. Where it is h, recurrent dropout masks only the operands of
+            matrices, and not the h that is carried on.
     """
 
     name: ClassVar[str] = ""
@@ -145,16 +142,16 @@ class Transition:
     cell_state: ClassVar[str] = "h"
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, init: Initializers) -> Any:
-        """Draws the parameters.
+        """Draw the parameters.
 
         Returns:
-            A named tuple. Leaves of two axes are matrices, which `step` multiplies by through `dense`; leaves
-            of one axis are vectors, which it may use as it likes.
+            A named tuple. Leaves with two axes are matrices, which `step` may only multiply by through
+            `dense`. Leaves with one axis are vectors, which it may use in any way.
         """
         raise NotImplementedError
 
     def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:
-        """Returns what of a step needs no state, (*batch, ...), so that all steps can share one product."""
+        """Return the part of a step that needs no state, (*batch, ...): one product for all steps."""
         raise NotImplementedError
 
     def step(
@@ -165,15 +162,15 @@ class Transition:
         dense: Dense,
         cell_hook: Callable[[Float[Array, "*batch hidden"]], Float[Array, "*batch hidden"]] = identity,
     ) -> Any:
-        """One step.
+        """Take one step.
 
         Args:
-            params: from `init`.
+            params: parameters from `init`.
             inputs: `project(params, x(t))`.
             state: the state that enters.
             dense: multiplies by a matrix; see `Dense`.
-            cell_hook: to be called once with the new internal state, before anything is made of it: where
-                a skip over depth adds something.
+            cell_hook: function to call once with the new cell state, before it is used: a skip over depth may
+                add to it.
 
         Returns:
             The new state.
@@ -188,7 +185,7 @@ class Transition:
         return f"{type(self).__qualname__}({', '.join(options)})"
 
     def output_gates(self, gates: int) -> int:
-        """How many gates there are, if the last of them, the output gate, is fixed at 1 by option."""
+        """Return the number of gates that are computed: one less than `gates` without an output gate."""
         return gates if getattr(self, "output_gate", True) else gates - 1
 
 

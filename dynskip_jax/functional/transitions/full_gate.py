@@ -1,4 +1,4 @@
-"""Full gate recurrence, untied LSTM's paper, Eq. 13-18 (Greff et al. 2015): gates that see all gates."""
+"""Full gate recurrence, untied LSTM's paper, Eq. 13-18 (Greff et al. 2015): each gate sees all gates."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -14,12 +14,14 @@ from dynskip_jax.functional.transitions.lstm import lstm_params
 
 
 class FullGateState(NamedTuple):
-    """Attributes:
-    h: hidden state, (*batch, hidden).
-    c: cell state, (*batch, hidden).
-    i: input gate, (*batch, hidden).
-    f: forget gate, (*batch, hidden).
-    o: output gate, (*batch, hidden); a constant 1 by option, and then of no consequence.
+    """State of full gate recurrence.
+
+    Attributes:
+        h: hidden state, (*batch, hidden).
+        c: cell state, (*batch, hidden).
+        i: input gate, (*batch, hidden).
+        f: forget gate, (*batch, hidden).
+        o: output gate, (*batch, hidden); ones where it is fixed at 1.
     """
 
     h: Float[Array, "*batch hidden"]
@@ -30,7 +32,7 @@ class FullGateState(NamedTuple):
 
 
 class FullGateParams(NamedTuple):
-    """Weights of Eq. 13-18: those of the peephole LSTM, and R.
+    """Weights of Eq. 13-18.
 
     Attributes:
         w_x: input to gates g, i, f, o, (in, gates * hidden).
@@ -39,8 +41,8 @@ class FullGateParams(NamedTuple):
         p_i: diagonal of P_i, (hidden,).
         p_f: diagonal of P_f, (hidden,).
         p_o: diagonal of P_o, (hidden,); None where that gate is fixed at 1.
-        r: the nine matrices R side by side, gates i, f, o before to gates i, f, o now,
-            (3 * hidden, 3 * hidden); without the output gate four of them.
+        r: the matrices R, from the gates i, f, o of step t-1 to those of step t, (3 * hidden, 3 * hidden);
+            (2 * hidden, 2 * hidden) without the output gate.
     """
 
     w_x: Float[Array, "in gates"]
@@ -54,10 +56,10 @@ class FullGateParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FullGateRecurrence(Transition):
-    """A peephole LSTM each of whose gates also sees all gates of the step before.
+    """A peephole LSTM whose gates also see all gates of the previous step, Eq. 13-18.
 
     Attributes:
-        output_gate: False fixes o at 1; no gate then sees it.
+        output_gate: False fixes o at 1, and no gate sees it.
     """
 
     name: ClassVar[str] = "full_gate"
@@ -66,7 +68,7 @@ class FullGateRecurrence(Transition):
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> FullGateParams:
-        """Draws the weights; see `Transition`."""
+        """Draw the weights; see `Transition`."""
         lstm_key, r_key, *keys = jax.random.split(key, 5)
         w_x, w_h, b = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
         p_i, p_f, p_o = (init.draw(init.bias, k, (hidden,)) for k in keys)
@@ -77,13 +79,13 @@ class FullGateRecurrence(Transition):
         )
 
     def project(self, params: FullGateParams, x):
-        """W x, (*batch, gates * hidden)."""
+        """Return W x, (*batch, gates * hidden)."""
         return product(x, params.w_x)
 
     def step(
         self, params: FullGateParams, inputs, state: FullGateState, dense, cell_hook=identity
     ) -> FullGateState:
-        """One step of Eq. 13-18; see `Transition`."""
+        """Take one step of Eq. 13-18; see `Transition`."""
         count = self.output_gates(4)
         g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, activations=("linear",) * count)
         before = jnp.concatenate([state.i, state.f, state.o][: count - 1], axis=-1)

@@ -19,8 +19,10 @@ from dynskip_jax.functional.transitions.base import (
 
 
 class GRUState(NamedTuple):
-    """Attributes:
-    h: hidden state, (*batch, hidden).
+    """State of a GRU.
+
+    Attributes:
+        h: hidden state, (*batch, hidden).
     """
 
     h: Float[Array, "*batch hidden"]
@@ -49,9 +51,11 @@ class GRUParams(NamedTuple):
 
 
 class GRUInputs(NamedTuple):
-    """Attributes:
-    gates: of r, z, (*batch, 2 * hidden).
-    candidate: (*batch, hidden).
+    """Projected inputs of a GRU.
+
+    Attributes:
+        gates: W x of r and z, (*batch, 2 * hidden).
+        candidate: W_n x, (*batch, hidden).
     """
 
     gates: Float[Array, "*batch gates"]
@@ -83,7 +87,7 @@ class GRU(Transition):
             raise UserError(f"unknown reset {self.reset!r}: choose 'before' or 'after'")
 
     def init(self, key, in_features, hidden, init: Initializers) -> GRUParams:
-        """Draws the weights; see `Transition`. `forget_bias` is added to the bias of z, which keeps h."""
+        """Draw the weights; see `Transition`. `forget_bias` is added to the bias of z."""
         keys = jax.random.split(key, 7)
         b = init.draw(init.bias, keys[2], (2 * hidden,))
         return GRUParams(
@@ -97,13 +101,13 @@ class GRU(Transition):
         )
 
     def project(self, params: GRUParams, x) -> GRUInputs:
-        """W x and W_n x; see `GRUInputs`."""
+        """Return W x and W_n x; see `GRUInputs`."""
         return GRUInputs(product(x, params.w_x), product(x, params.w_xn))
 
     def step(
         self, params: GRUParams, inputs: GRUInputs, state: GRUState, dense, cell_hook=identity
     ) -> GRUState:
-        """One step; see `Transition`."""
+        """Take one step; see `Transition`."""
         h = state.h
         r, z = activated_gates(
             dense, params.w_h, h, inputs.gates, params.b, functions=(self.gate_fn, self.gate_fn)

@@ -19,9 +19,11 @@ from dynskip_jax.functional.transitions.base import (
 
 
 class LSTMState(NamedTuple):
-    """Attributes:
-    h: hidden state, (*batch, hidden).
-    c: cell state, (*batch, hidden).
+    """State of an LSTM.
+
+    Attributes:
+        h: hidden state, (*batch, hidden).
+        c: cell state, (*batch, hidden).
     """
 
     h: Float[Array, "*batch hidden"]
@@ -60,15 +62,15 @@ class LSTM(Transition):
     activation_fn: Activation = jnp.tanh
 
     def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
-        """Draws the weights; see `Transition`."""
+        """Draw the weights; see `Transition`."""
         return lstm_params(key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
 
     def project(self, params: LSTMParams, x):
-        """W_x x, (*batch, gates * hidden)."""
+        """Return W_x x, (*batch, gates * hidden)."""
         return product(x, params.w_x)
 
     def step(self, params: LSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
-        """One step of Eq. 2; see `Transition`."""
+        """Take one step of Eq. 2; see `Transition`."""
         functions = (self.activation_fn, *(self.gate_fn,) * 3)[: self.output_gates(4)]
         g, i, f, *o = activated_gates(dense, params.w_h, state.h, inputs, params.b, functions=functions)
         c = cell_hook(g * i + state.c * f)
@@ -78,7 +80,7 @@ class LSTM(Transition):
 def lstm_params(
     key, in_features: int, hidden: int, gates: int, init: Initializers, forget_gate: int
 ) -> LSTMParams:
-    """Draws W_x, W_h and b of gates side by side; `forget_gate` is the forget gate's place among them."""
+    """Draw W_x, W_h and b of gates side by side; `forget_gate` is the index of the forget gate."""
     x_key, h_key, b_key = jax.random.split(key, 3)
     b = init.draw(init.bias, b_key, (gates * hidden,))
     return LSTMParams(

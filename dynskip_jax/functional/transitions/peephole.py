@@ -36,7 +36,9 @@ class PeepholeParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Peephole(Transition):
-    """An LSTM whose gates see the cell state: i and f the one before, o the new one.
+    """An LSTM whose gates see the cell state: i and f see c(t-1), o sees c(t), Eq. 7-12.
+
+    The peephole matrices are diagonal, as the paper says they often are in practice.
 
     Attributes:
         output_gate: False fixes o at 1.
@@ -48,18 +50,18 @@ class Peephole(Transition):
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> PeepholeParams:
-        """Draws the weights; see `Transition`."""
+        """Draw the weights; see `Transition`."""
         lstm_key, *keys = jax.random.split(key, 4)
         w_x, w_h, b = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
         p_i, p_f, p_o = (init.draw(init.bias, k, (hidden,)) for k in keys)
         return PeepholeParams(w_x, w_h, b, p_i, p_f, p_o if self.output_gate else None)
 
     def project(self, params: PeepholeParams, x):
-        """W x, (*batch, gates * hidden)."""
+        """Return W x, (*batch, gates * hidden)."""
         return product(x, params.w_x)
 
     def step(self, params: PeepholeParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
-        """One step of Eq. 7-12; see `Transition`."""
+        """Take one step of Eq. 7-12; see `Transition`."""
         linear = ("linear",) * self.output_gates(4)
         g, i, f, *o = dense(params.w_h, state.h, inputs, params.b, activations=linear)
         i = sigmoid(i + row(params.p_i, state.c) * state.c)

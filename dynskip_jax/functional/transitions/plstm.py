@@ -1,4 +1,4 @@
-"""PLSTM: peepholes into the candidate alone, untied LSTM's paper, Section 3.2 and 4."""
+"""PLSTM: peepholes only into the candidate, untied LSTM's paper, Section 3.2 and 4."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -42,17 +42,17 @@ class PLSTM(Transition):
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> PLSTMParams:
-        """Draws the weights; see `Transition`."""
+        """Draw the weights; see `Transition`."""
         lstm_key, p_key = jax.random.split(key)
         lstm = lstm_params(lstm_key, in_features, hidden, self.output_gates(4), init, forget_gate=2)
         return PLSTMParams(*lstm, init.draw(init.bias, p_key, (hidden,)))
 
     def project(self, params: PLSTMParams, x):
-        """W x, (*batch, gates * hidden)."""
+        """Return W x, (*batch, gates * hidden)."""
         return product(x, params.w_x)
 
     def step(self, params: PLSTMParams, inputs, state: LSTMState, dense, cell_hook=identity) -> LSTMState:
-        """One step; see `Transition`."""
+        """Take one step; see `Transition`."""
         count = self.output_gates(4)
         seen = row(params.p_g, state.c) * state.c
         seen = jnp.pad(seen, [(0, 0)] * (seen.ndim - 1) + [(0, (count - 1) * seen.shape[-1])])

@@ -13,7 +13,7 @@ from dynskip_jax.functional.transitions.gru import GRUState
 
 
 class RHNParams(NamedTuple):
-    """Weights, of each layer the candidate h and the transform gate t side by side.
+    """Weights, with the candidate h and the transform gate t of each layer side by side.
 
     Attributes:
         w_x: W_H, W_T, input to the first layer, (in, 2 * hidden).
@@ -30,11 +30,11 @@ class RHNParams(NamedTuple):
 class RecurrentHighway(Transition):
     """s_l = h_l ⊙ t_l + s_{l-1} ⊙ (1 - t_l), with (h_l, t_l) = (tanh, σ)(W x [l = 1] + R_l s_{l-1} + b_l).
 
-    The carry gate is coupled, c = 1 - t, as in the paper's experiments. A negative bias of t (the paper
-    starts from -2 or lower) is a positive `forget_bias`: what is not transformed is carried on.
+    The carry gate is coupled, c = 1 - t, as in the paper's experiments. `forget_bias` is subtracted from the
+    bias of t: use 2 or more for the paper's initial biases of -2 or lower.
 
     Attributes:
-        depth: L, highway layers in a step.
+        depth: L, the number of highway layers in a step.
     """
 
     name: ClassVar[str] = "rhn"
@@ -42,12 +42,12 @@ class RecurrentHighway(Transition):
     depth: int = 3
 
     def __post_init__(self) -> None:
-        """Checks the option."""
+        """Check the option."""
         if self.depth < 1:
             raise UserError(f"a recurrent highway network needs a depth of at least 1, got {self.depth}")
 
     def init(self, key, in_features, hidden, init: Initializers) -> RHNParams:
-        """Draws the weights; see `Transition`."""
+        """Draw the weights; see `Transition`."""
         x_key, r_key, b_key = jax.random.split(key, 3)
         biases = (init.draw(init.bias, k, (2 * hidden,)) for k in jax.random.split(b_key, self.depth))
         return RHNParams(
@@ -59,11 +59,11 @@ class RecurrentHighway(Transition):
         )
 
     def project(self, params: RHNParams, x):
-        """W x, (*batch, 2 * hidden)."""
+        """Return W x, (*batch, 2 * hidden)."""
         return product(x, params.w_x)
 
     def step(self, params: RHNParams, inputs, state: GRUState, dense, cell_hook=identity) -> GRUState:
-        """One step; see `Transition`."""
+        """Take one step; see `Transition`."""
         s = state.h
         for layer, (r, b) in enumerate(zip(params.r, params.b, strict=True)):
             addends = (inputs, b) if layer == 0 else (b,)

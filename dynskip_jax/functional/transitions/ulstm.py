@@ -1,4 +1,4 @@
-"""The untied LSTM, Eq. 19 and 20 of its paper: a retrieve gate reads the cell for the candidate."""
+"""The untied LSTM (ULSTM), Eq. 19-20 of its paper: a retrieve gate z reads the cell for the candidate."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -20,7 +20,7 @@ class ULSTMParams(NamedTuple):
         w_h: U, state to gates, (hidden, gates * hidden).
         b: bias of the gates, (gates * hidden,).
         w_xn: W_n, input to candidate, (in, hidden).
-        w_n: U_n, what was retrieved to candidate, (hidden, hidden).
+        w_n: U_n, z ⊙ tanh(c(t-1)) to candidate, (hidden, hidden).
         b_n: bias of the candidate, (hidden,).
     """
 
@@ -33,9 +33,11 @@ class ULSTMParams(NamedTuple):
 
 
 class ULSTMInputs(NamedTuple):
-    """Attributes:
-    gates: of i, f, z, o, (*batch, gates * hidden).
-    candidate: (*batch, hidden).
+    """Projected inputs of a ULSTM.
+
+    Attributes:
+        gates: W x of i, f, z and o, (*batch, gates * hidden).
+        candidate: W_n x, (*batch, hidden).
     """
 
     gates: Float[Array, "*batch gates"]
@@ -44,7 +46,7 @@ class ULSTMInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ULSTM(Transition):
-    """c̃ = tanh(W_n x + U_n (z ⊙ tanh(c(t-1))) + b_n): z, not the output gate before, tells what is read.
+    """c̃ = tanh(W_n x + U_n (z ⊙ tanh(c(t-1))) + b_n): z takes the place of the previous output gate.
 
     Attributes:
         output_gate: False fixes o at 1.
@@ -56,7 +58,7 @@ class ULSTM(Transition):
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> ULSTMParams:
-        """Draws the weights; see `Transition`."""
+        """Draw the weights; see `Transition`."""
         gates_key, x_key, n_key, b_key = jax.random.split(key, 4)
         gates = lstm_params(gates_key, in_features, hidden, self.output_gates(4), init, forget_gate=1)
         return ULSTMParams(
@@ -67,13 +69,13 @@ class ULSTM(Transition):
         )
 
     def project(self, params: ULSTMParams, x) -> ULSTMInputs:
-        """W x and W_n x; see `ULSTMInputs`."""
+        """Return W x and W_n x; see `ULSTMInputs`."""
         return ULSTMInputs(product(x, params.w_x), product(x, params.w_xn))
 
     def step(
         self, params: ULSTMParams, inputs: ULSTMInputs, state: LSTMState, dense, cell_hook=identity
     ) -> LSTMState:
-        """One step of Eq. 1-3, 5, 6, 19 and 20; see `Transition`."""
+        """Take one step of Eq. 1-3, 5, 6, 19 and 20; see `Transition`."""
         sigmoids = ("sigmoid",) * self.output_gates(4)
         i, f, z, *o = dense(params.w_h, state.h, inputs.gates, params.b, activations=sigmoids)
         retrieved = z * jnp.tanh(state.c)

@@ -1,0 +1,181 @@
+"""Inference with Skip RNN or LSTM-Jump that computes nothing for the tokens that are not read."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import valid_lengths
+from dynskip_jax.functional.policy import Policy
+from dynskip_jax.functional.recurrence import (
+    LayerParams,
+    Recurrence,
+    SkipCarry,
+    cell_step,
+    check_call,
+    dropped,
+    in_dtype_of,
+    project_inputs,
+)
+from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.time_skips import SkipInputs
+from dynskip_jax.functional.transitions import dense
+
+
+class SkimOutput(NamedTuple):
+    """The result of `skim`.
+
+    Attributes:
+        h: h(t), (batch, time, hidden): that of the last token that was read; zeros past the end of a
+            sequence.
+        read: True for tokens that were read, (batch, time). Their fraction is the fraction of the work.
+    """
+
+    h: Float[Array, "batch time hidden"]
+    read: Bool[Array, "batch time"]
+
+
+class _Reader(NamedTuple):
+    """The loop's state.
+
+    Attributes:
+        position: the next token to read of each sequence, (batch,).
+        found: False for sequences that have no next token, (batch,).
+        state: the transition's state.
+        skip_state: the time skip's state.
+        h: h of the tokens read so far, (batch, time, hidden).
+        read: True for the tokens read so far, (batch, time).
+    """
+
+    position: Int[Array, " batch"]
+    found: Bool[Array, " batch"]
+    state: Any
+    skip_state: Any
+    h: Float[Array, "batch time hidden"]
+    read: Bool[Array, "batch time"]
+
+
+def skim(
+    params: LayerParams,
+    carry: SkipCarry,
+    x: Float[Array, "batch time in"],
+    recurrence: Recurrence,
+    *,
+    seq_lengths: Int[Array, " batch"] | None = None,
+    policy: Policy = Policy("greedy"),  # noqa: B008 (immutable)
+) -> tuple[SkipCarry, SkimOutput]:
+    """Compute what `unroll` computes, in as many steps as tokens are read.
+
+    Each iteration moves every sequence to its next token and reads these tokens together. The number of
+    iterations is that of the sequence that reads most. There is no reverse-mode derivative.
+
+    Args:
+        params: the layer's weights.
+        carry: the state to start from.
+        x: inputs, (batch, time, in).
+        recurrence: what the layer computes, with a time skip that does not write every state.
+        seq_lengths: true lengths, (batch,).
+        policy: `greedy` or `sample`. The samples are those of `unroll` with the same keys in the carry.
+
+    Returns:
+        The last carry of each sequence, and the output.
+
+    Raises:
+        UserError: the time skip reads every token, or there is a skip over depth.
+    """
+    skip = recurrence.time_skip
+    if skip.writes_all or recurrence.depth_skip is not None:
+        raise UserError(
+            "expected a time skip that leaves words out (SkipRNN or LSTMJump), without a depth skip"
+        )
+    check_call(recurrence, carry, x, policy=policy, seq_lengths=seq_lengths)
+    batch, time = x.shape[:2]
+    lengths = jnp.full(batch, time) if seq_lengths is None else valid_lengths(seq_lengths, time)
+    h = jnp.zeros((batch, time, carry.slots[0].shape[-1]), carry.slots[0].dtype)
+    read = jnp.zeros((batch, time), bool)
+    if time == 0:
+        return carry, SkimOutput(h, read)
+    move = partial(_next_token, params, carry, recurrence, lengths, policy)
+    position, skip_state, found = move(jnp.zeros_like(lengths), carry.state, carry.skip_state)
+    start = _Reader(position, found, carry.state, skip_state, h, read)
+    step = partial(_read_token, params, carry, x, recurrence, move)
+    end = jax.lax.while_loop(lambda reader: jnp.any(reader.found), step, start)
+    after = carry._replace(
+        slots=jax.tree.map(lambda array: array[:, None], end.state),
+        step=carry.step + lengths.astype(carry.step.dtype),
+        skip_state=end.skip_state,
+    )
+    return after, SkimOutput(_filled(end, carry.state[0], lengths), end.read)
+
+
+def _next_token(
+    params: LayerParams,
+    carry: SkipCarry,
+    recurrence: Recurrence,
+    lengths: Int[Array, " batch"],
+    policy: Policy,
+    position: Int[Array, " batch"],
+    state: Any,
+    skip_state: Any,
+) -> tuple[Int[Array, " batch"], Any, Bool[Array, " batch"]]:
+    """Move each sequence from `position` to the next token that it reads, or to its end.
+
+    Returns:
+        The positions, the time skip's states there, and whether there is a token.
+    """
+    skip = recurrence.time_skip
+    observation = getattr(state, skip.observed_array(recurrence.transition))
+
+    def is_looking(position, found):
+        return ~found & (position < lengths)
+
+    def move(looking):
+        position, skip_state, found = looking
+        step = carry.step + position
+        noise = skip.noise(carry.key, step, policy.mode, False, observation.dtype)
+        choice, after = skip.choose(
+            params.skip, SkipInputs(step=step, noise=noise), observation, skip_state, policy.mode
+        )
+        moving = is_looking(position, found)
+        reads = moving & (choice.update > 0.5)
+        position = position + (moving & ~reads).astype(position.dtype)
+        return position, where_each(moving, after, skip_state), found | reads
+
+    start = position, skip_state, jnp.zeros(position.shape, bool)
+    return jax.lax.while_loop(lambda looking: jnp.any(is_looking(looking[0], looking[2])), move, start)
+
+
+def _read_token(
+    params: LayerParams,
+    carry: SkipCarry,
+    x: Float[Array, "batch time in"],
+    recurrence: Recurrence,
+    move: Any,
+    reader: _Reader,
+) -> _Reader:
+    """Read the token at each sequence's position, and move on with `move` (`_next_token`)."""
+    rows, here = jnp.arange(x.shape[0]), jnp.minimum(reader.position, x.shape[1] - 1)
+    inputs = in_dtype_of(carry, project_inputs(params, x[rows, here], recurrence))
+    mask = carry.recurrent_mask
+    entering = dropped(reader.state, mask, recurrence.transition)
+    new = cell_step(params, inputs, entering, reader.state, None, recurrence, mask, dense)
+    state = where_each(reader.found, new, reader.state)
+    h = reader.h.at[rows, here].set(where_each(reader.found, state[0], reader.h[rows, here]))
+    read = reader.read.at[rows, here].set(reader.read[rows, here] | reader.found)
+    position = reader.position + reader.found.astype(reader.position.dtype)
+    position, skip_state, found = move(position, state, reader.skip_state)
+    return _Reader(position, found, state, skip_state, h, read)
+
+
+def _filled(
+    reader: _Reader, start: Float[Array, "batch hidden"], lengths: Int[Array, " batch"]
+) -> Float[Array, "batch time hidden"]:
+    """Return h of each step: that of the last token read, `start` before the first, zeros past the end."""
+    steps = jnp.arange(reader.read.shape[1])[None, :]
+    last = jax.lax.cummax(jnp.where(reader.read, steps, -1), axis=1)
+    h = jnp.take_along_axis(reader.h, jnp.maximum(last, 0)[..., None], axis=1)
+    h = jnp.where((last >= 0)[..., None], h, start[:, None])
+    return jnp.where((steps < lengths[:, None])[..., None], h, 0)
