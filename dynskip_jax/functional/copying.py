@@ -82,8 +82,8 @@ def chosen_log_likelihood(
 ) -> Float[Array, "batch time"]:
     """Return Σ_k π_k log p_k(w) of the targets, in nats: the expectation when one k is sampled from π.
 
-    It is a lower bound of `copied_log_likelihood`. REINFORCE with the reward log p_k(w) estimates its gradient
-    in π.
+    It is a lower bound of `copied_log_likelihood`. REINFORCE with the reward log p_k(w) estimates its
+    gradient in π.
 
     Args:
         copies: the words that may be copied.

@@ -120,7 +120,6 @@ def moved_on(x):
 
 # name, or name and a variant: (function of arrays, their shapes as a function of batch and time).
 CASES = {
-    "activate": (lambda x: F.activate(x, ("tanh", "linear")), lambda b, t: (floats(b, t, 4),)),
     "activation_regularisation": (
         lambda x, valid: F.activation_regularisation(x, 2.0, valid),
         lambda b, t: (cells(b, t), flags(b, t)),
@@ -298,7 +297,6 @@ CASES = {
         stacked,
         lambda b, t: (LAYER._replace(skip=AGENT), (), inputs(b, t), whole(0, t, b), keys()),
     ),
-    "segment_starts": (F.segment_starts, lambda b, t: (whole(0, 2, b, t),)),
     "shared_key": (lambda keys: jax.random.key_data(F.shared_key(keys)), lambda b, t: (keys(b),)),
     "temporal_activation_regularisation": (
         lambda x, valid: F.temporal_activation_regularisation(x, 1.0, valid),
