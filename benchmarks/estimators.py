@@ -26,6 +26,7 @@ from benchmarks import machine, tiny_problem
 from benchmarks.results import write
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import path_setting, setting
 from experiments.cli import run_main
@@ -114,7 +115,7 @@ def estimators() -> list[Estimator]:
 
     def reinforce(seen: Seen, baseline: Array, entropy_coef: float) -> Float[Array, " M"]:
         def of_one(log_probs, reward, baseline):
-            return F.reinforce_loss(
+            return rl.reinforce_loss(
                 log_probs, reward, valid=None, entropy_coef=entropy_coef, baseline=baseline
             )
 
@@ -138,7 +139,7 @@ def estimators() -> list[Estimator]:
         return seen.past
 
     def others(seen: Seen) -> Float[Array, " M"]:
-        return F.leave_one_out_mean(seen.reward)
+        return rl.leave_one_out_mean(seen.reward)
 
     return [
         Estimator("Eq. 5, no baseline", reward, scored(none)),
@@ -156,7 +157,7 @@ def estimators() -> list[Estimator]:
         Estimator(
             "VIMCO",
             f"E[log mean of {ROLLOUTS} p]",
-            lambda seen: F.vimco_loss(seen.log_prob[None], seen.reward[None])[0],
+            lambda seen: rl.vimco_loss(seen.log_prob, seen.reward),
         ),
         *(
             Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode=mode, unbiased=False)
@@ -214,7 +215,7 @@ def run_rollouts(
         runs.decision.log_prob,
         runs.decision.entropy,
         runs.rewards[:, -1],
-        F.critic_values(critic, x, runs.seen),
+        rl.critic_values(critic, x, runs.seen),
         past,
     )
 
@@ -227,9 +228,9 @@ def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> 
     )
 
     def step(average, value):
-        return F.moving_average_update(average, value, DECAY), F.moving_average_value(average)
+        return rl.moving_average_update(average, value, DECAY), rl.moving_average_value(average)
 
-    return jax.lax.scan(step, F.moving_average_start((), means.dtype), means)[1]
+    return jax.lax.scan(step, rl.moving_average_start((), means.dtype), means)[1]
 
 
 def estimates(

@@ -103,7 +103,9 @@ def trainer(
     """Returns the initial state, and its update by a batch and that batch's index in the first epoch."""
     keys = seed_keys(fit.seeds)
     rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
-    stage, average = learner.stage(0), np.zeros(len(fit.seeds), bool)
+    scheduled, average = learner.scheduled(0), np.zeros(len(fit.seeds), bool)
     update = make_step(learner, fit.optimizer, OneDevice())
     state = start_state(learner, fit.optimizer, keys)
-    return state, lambda state, batch, index: update(state, batch, keys.train, index, rates, stage, average)
+    return state, lambda state, batch, index: update(
+        state, batch, keys.train, index, rates, scheduled, average
+    )

@@ -1,7 +1,8 @@
 """Skip-connected recurrent networks in JAX and Flax NNX.
 
-What README shows, by its own name: `from dynskip_jax import SkipLSTM, AgentObjective`.
-The rest is in `functional`, `nn`, `models`, `tasks`, `training`, `runs`, `devices`, `data` and `analysis`.
+The names that README uses are imported from here: `from dynskip_jax import SkipLSTM, AgentObjective`.
+The others are in the packages `functional`, `rl`, `nn`, `models`, `tasks`, `training`, `runs`, `devices`,
+`data` and `analysis`.
 """
 
 import importlib
@@ -13,7 +14,7 @@ __version__ = importlib.metadata.version("dynskip_jax")
 _FROM = {
     "dynskip_jax.functional": ("Policy",),
     "dynskip_jax.nn": ("SkipCell", "SkipLSTM", "SkipLayers"),
-    "dynskip_jax.training": ("AgentObjective",),
+    "dynskip_jax.rl": ("AgentObjective",),
 }
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 

@@ -18,13 +18,12 @@ from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.reading import connections, distribution
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.errors import UserError
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Forward, Learner, Task
-from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.loop import FitSettings
-from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.schedule import Schedule, decay_after
-from dynskip_jax.training.stage import Sweep
+from dynskip_jax.training.sweep import Sweep
 from experiments.command_line import Command
 from experiments.controls import controlled, learnt_rates
 from experiments.settings import Settings, replace, sweep_of
@@ -428,8 +427,7 @@ class Experiment:
         Raises:
             UserError: the settings make no sense together.
         """
-        names = AgentSettings.__dataclass_fields__
-        return AgentObjective(**{name: _first(getattr(self.settings.agent, name)) for name in names})
+        return self.settings.agent.objective()
 
     def objective(self, model: str) -> AgentObjective:
         """Returns how a model's agents are rewarded; without any, nothing is gained from rollouts, and what
@@ -561,7 +559,3 @@ def _pays_for_updates(skip: F.TimeSkip) -> bool:
 
 def _each(value: Any) -> tuple:
     return value if isinstance(value, tuple) else (value,)
-
-
-def _first(value: Any) -> Any:
-    return _each(value)[0]

@@ -159,9 +159,9 @@ def one_seed(params: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[None], params)
 
 
-def stage_of(learner: Learner, epoch: int = 0, number: int = 0) -> Any:
-    """What one of the models is told in an epoch."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], learner.stage(epoch))
+def scheduled_of(learner: Learner, epoch: int = 0, number: int = 0) -> Any:
+    """Return the scheduled values of one of the models in an epoch."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], learner.scheduled(epoch))
 
 
 def first_batch(learner: Learner, number: int = 0) -> Batch:

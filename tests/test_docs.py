@@ -16,7 +16,6 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
-from dynskip_jax.nn import SkipCell, SkipLayer
 from experiments.command_line import read_flags, read_training
 from experiments.settings import resolve
 
@@ -75,16 +74,23 @@ def own_pieces():
 
 @pytest.fixture(scope="module")
 def readme():
-    """README's first example, the training itself left out."""
-    (training, *_) = code_of("README.md")
-    assert len([line for line in training.splitlines() if line.strip()]) <= 40
-    return names_of("README.md", training.replace("\ntrain()", "\n# train()"))
+    """README's first example without the training itself."""
+    return names_of("README.md", training_of_readme()[0])
 
 
-def test_the_readmes_stack_runs():
+def training_of_readme():
+    """Return README's first example in two parts: definitions, and the training."""
+    (code, *_) = code_of("README.md")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+    start = code.index("model = Model(")
+    return code[:start], code[start:]
+
+
+def test_the_readmes_layers_run():
     _, stack = code_of("README.md")
     imports = (
-        "import jax\nimport jax.numpy as jnp\nfrom flax import nnx\nfrom dynskip_jax import functional as F\n"
+        "import jax\nimport jax.numpy as jnp\nfrom flax import nnx\n"
+        "from dynskip_jax import SkipLSTM, functional as F\n"
     )
     # Traced as a whole: run op by op, each operation is a program of its own.
     out = jax.eval_shape(lambda: names_of("README.md", imports + stack)["out"])
@@ -99,10 +105,10 @@ def test_a_step_of_the_readmes_example_is_traced(readme, epoch):
     def step(key):
         model = readme["Model"](nnx.Rngs(key))
         optimizer = nnx.Optimizer(model, optax.adam(0.005), wrt=nnx.Param)
-        readme["train_step"](model, optimizer, key, agents.stage(epoch, 15))
-        model.eval()
-        tokens, lengths, y = readme["pointers"](key, 10)
-        return model(tokens, lengths)[0], y
+        keys = jax.random.split(key, 4)
+        readme["train_step"](model, optimizer, keys, agents.schedule(15).at(epoch))
+        tokens, lengths, y = readme["pointers"](keys, 10)
+        return model(tokens, lengths, deterministic=True)[0], y
 
     logits, y = jax.eval_shape(step, jax.random.key(0))
     assert (logits.shape, y.shape) == ((10, 5), (10,))
@@ -110,14 +116,15 @@ def test_a_step_of_the_readmes_example_is_traced(readme, epoch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(readme, seed):
-    def plain(rngs):
-        model = readme["Model"](rngs)
-        model.layer = SkipLayer(SkipCell(13, 32, F.Previous(), rngs=rngs))
-        return model
-
-    assert readme["train"](seed) >= 0.99
-    assert readme["train"](seed, make=plain) < 0.95
+def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(seed):
+    definitions, training = training_of_readme()
+    for first in ("nnx.Rngs(0)", "jax.random.key(0)"):
+        assert first in training
+        training = training.replace(first, first.replace("0", str(seed)))
+    assert "F.Dynamic(8, mix=0.5)" in definitions
+    plain = definitions.replace("F.Dynamic(8, mix=0.5)", "F.Previous()")
+    assert names_of("README.md", definitions, training)["accuracy"] >= 0.99
+    assert names_of("README.md", plain, training)["accuracy"] < 0.95
 
 
 def peer_of(code):
@@ -138,7 +145,7 @@ def test_the_page_on_own_models_runs(own_model):
     assert np.mean(names["losses"][-10:]) < 0.7 * names["losses"][0]
     for second, first in (("replayed", "out"),):
         assert names[first].h.shape == names[second].h.shape == (16, 12, 16)
-    assert names["half"].decision.action.max() <= 3
+    assert names["half"].decisions[0].action.max() <= 3
     assert names["written"].shape == (2, 20) and set(np.unique(names["written"])) <= set(range(6))
     assert names["message"] == "expected a carry with K = 5 slots, got one with 3"
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(names["gradient"].transition))

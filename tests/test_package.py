@@ -1,5 +1,6 @@
 """What the package is from outside: its names, and what a wheel of it holds."""
 
+import ast
 import importlib.metadata
 import subprocess
 import sys
@@ -32,6 +33,75 @@ def test_a_wheel_holds_the_library_alone():
     assert {name.replace(".", "/") for name in found} == folders
 
 
+# --- Layers ---
+
+# The packages of the core, and what each may import besides itself.
+LAYERS = {
+    "errors": set(),
+    "functional": {"errors"},
+    "rl": {"functional", "errors"},
+    "nn": {"functional", "rl", "errors"},
+    "models": {"functional", "rl", "nn", "errors"},
+}
+MODULES = sorted((ROOT / "dynskip_jax").rglob("*.py"))
+
+
+def imports_of(path):
+    """Yield the names that a module imports from this package, such as (`dynskip_jax.nn`, `SkipLSTM`)."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise AssertionError(f"{path}: a relative import")
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] == "dynskip_jax":
+            yield from ((node.module, alias.name) for alias in node.names)
+        if isinstance(node, ast.Import):
+            yield from (
+                (alias.name, "") for alias in node.names if alias.name.partition(".")[0] == "dynskip_jax"
+            )
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_core_imports_downwards(layer):
+    root = ROOT / "dynskip_jax"
+    paths = sorted((root / layer).rglob("*.py")) or [root / f"{layer}.py"]
+    for path in paths:
+        for module, name in imports_of(path):
+            _, _, inside = module.partition(".")
+            package = (inside or name).partition(".")[0]
+            assert package in LAYERS[layer] | {layer}, f"{path} imports {module}.{name}"
+
+
+def private_uses(path):
+    """Yield the private names of other modules that a module imports or reads."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    modules = set()
+    for module, name in imports_of(path):
+        if any(part.startswith("_") for part in (*module.split("."), name)):
+            yield f"{module}.{name}"
+        modules.add(name or module)
+    aliases = {
+        alias.asname: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for alias in node.names
+        if alias.asname
+    }
+    names = {new for new, old in aliases.items() if old in modules} | modules
+    public = {"_fields", "_replace", "_make", "_asdict"}  # of named tuples
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+            continue
+        is_private = node.attr.startswith("_") and not node.attr.endswith("__") and node.attr not in public
+        if is_private and node.value.id in names:
+            yield f"{node.value.id}.{node.attr}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_uses_private_names_of_another(path):
+    assert not list(private_uses(path))
+
+
+# --- Extras ---
+
 CORE = """
 import contextlib, importlib.abc, io, sys
 
@@ -42,7 +112,7 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 import dynskip_jax.functional, dynskip_jax.nn, dynskip_jax.models, dynskip_jax.data
-import dynskip_jax.training.objective, dynskip_jax.training.step, dynskip_jax.tasks
+import dynskip_jax.rl, dynskip_jax.training.step, dynskip_jax.tasks
 for name in ("analysis.plots", "analysis.arcs", "runs.run_dir", "data.ptb_builder", "training.loop"):
     try:
         importlib.import_module(f"dynskip_jax.{name}")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import typing
 from typing import Literal
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.settings import Bounds, check, field_types, listed, setting, without_none, words_of
 from dynskip_jax.training.agent_settings import AgentSettings
 
@@ -125,3 +127,38 @@ def test_every_setting_of_agents_has_help_and_its_default_passes():
         "temperature",
         "update_cost",
     ]
+
+
+def test_settings_of_agents_are_the_fields_of_the_objective():
+    fields, settings = dataclasses.fields(AgentObjective), dataclasses.fields(AgentSettings)
+    assert [(f.name, f.default) for f in fields] == [(f.name, f.default) for f in settings]
+    assert typing.get_type_hints(AgentObjective) == dict(field_types(AgentSettings))
+    assert AgentSettings().objective() == AgentObjective()
+    swept = AgentSettings(entropy_coef=(0.25, 0.5), update_cost=(1.0, 2.0), discount=0.5)
+    assert swept.objective() == AgentObjective(entropy_coef=0.25, update_cost=1.0, discount=0.5)
+
+
+def beyond(field):
+    """Return values outside of a setting's bounds, and values inside that are fine without other settings."""
+    if words_of(field_types(AgentSettings)[field.name]):
+        return ["nonsense"], [field.default]
+    bounds = field.metadata["bounds"]
+    outside = [math.nan, math.inf]
+    for low, step in ((bounds.at_least, 1), (bounds.above, 0)):
+        outside += [] if low is None else [low - step]
+    for high, step in ((bounds.at_most, 1), (bounds.below, 0)):
+        outside += [] if high is None else [high + step]
+    inside = [field.default, *(v for v in (bounds.at_least, bounds.at_most) if v is not None)]
+    return outside, inside
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(AgentSettings), ids=lambda field: field.name)
+def test_the_objective_refuses_what_the_settings_refuse(field):
+    outside, inside = beyond(field)
+    for value in outside:
+        for kind in (lambda **given: check(AgentSettings(**given)), AgentObjective):
+            with pytest.raises(UserError, match=f"^{field.name} "):
+                kind(**{field.name: value})
+    for value in inside:
+        check(AgentSettings(**{field.name: value}))
+        AgentObjective(**{field.name: value})

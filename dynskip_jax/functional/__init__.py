@@ -16,14 +16,6 @@ from dynskip_jax.functional.awd import (
     variational_dropout,
     weight_dropout,
 )
-from dynskip_jax.functional.baselines import (
-    MovingAverage,
-    critic_loss,
-    critic_values,
-    moving_average_start,
-    moving_average_update,
-    moving_average_value,
-)
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
 from dynskip_jax.functional.copying import (
     Copies,
@@ -87,7 +79,6 @@ from dynskip_jax.functional.recurrence import (
     restart_carry,
     zero_state,
 )
-from dynskip_jax.functional.reinforce import leave_one_out_mean, reinforce_loss, reward_to_go
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
 from dynskip_jax.functional.serialization import register_for_export
@@ -129,7 +120,6 @@ from dynskip_jax.functional.transitions import (
     parse_transition,
 )
 from dynskip_jax.functional.unroll import unroll
-from dynskip_jax.functional.vimco import averaged_log_likelihood, vimco_loss
 from dynskip_jax.functional.window import WindowGates, gated_window
 
 __all__ = [
@@ -177,7 +167,6 @@ __all__ = [
     "LayersOutput",
     "LayersSpec",
     "Mean",
-    "MovingAverage",
     "Peephole",
     "Policy",
     "Previous",
@@ -202,7 +191,6 @@ __all__ = [
     "activation_regularisation",
     "adapt",
     "agent_logits",
-    "averaged_log_likelihood",
     "cached_log_likelihood",
     "cast_matrices",
     "char_cnn",
@@ -221,8 +209,6 @@ __all__ = [
     "crf_log_partition",
     "crf_marginals",
     "crf_score",
-    "critic_loss",
-    "critic_values",
     "dropout",
     "dropout_mask",
     "embedding_dropout",
@@ -236,12 +222,8 @@ __all__ = [
     "initial_carry",
     "initial_state",
     "last_valid",
-    "leave_one_out_mean",
     "length_mask",
     "log_likelihood_of_each",
-    "moving_average_start",
-    "moving_average_update",
-    "moving_average_value",
     "observed_in",
     "oldest_first",
     "parse_depth_skip",
@@ -253,10 +235,8 @@ __all__ = [
     "project_inputs",
     "recurrent_step",
     "register_for_export",
-    "reinforce_loss",
     "relaxed_weights",
     "restart_carry",
-    "reward_to_go",
     "row",
     "run_layers",
     "shared_key",
@@ -265,7 +245,6 @@ __all__ = [
     "traces_of",
     "unroll",
     "variational_dropout",
-    "vimco_loss",
     "weight_dropout",
     "zero_state",
     "zoneout",

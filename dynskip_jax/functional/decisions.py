@@ -12,7 +12,7 @@ from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.time_skips import Decision, TimeSkip
 
 _ARRAYS = ("action", "log_prob", "entropy", "update", "valid")
-_FACTS = ("is_stochastic", "update_is_differentiable", "reverse", "noncausal")
+_FACTS = ("is_stochastic", "update_is_differentiable", "reverse", "noncausal", "time_major")
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=_ARRAYS, meta_fields=_FACTS)
@@ -36,6 +36,7 @@ class DecisionTrace:
         reverse: whether the layer reads from each sequence's end to its start.
         noncausal: whether a choice also affects steps that the layer read before it, because a layer above
             reads in the other direction.
+        time_major: whether the arrays are (time, *batch).
     """
 
     action: Int[Array, "*batch time"]
@@ -47,6 +48,7 @@ class DecisionTrace:
     update_is_differentiable: bool = False
     reverse: bool = False
     noncausal: bool = False
+    time_major: bool = False
 
     @classmethod
     def of(

@@ -33,6 +33,7 @@ from jaxtyping import Array, Int
 
 from dynskip_jax.functional.fused_loop import Loop, Plan, last_rows, observe_all_steps, run
 from dynskip_jax.functional.fused_step import plan_step
+from dynskip_jax.functional.layout import as_varying
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
@@ -129,7 +130,7 @@ def fused_unroll(
         recurrent_mask=carry.recurrent_mask,
         seq_lengths=seq_lengths,
     )
-    result = run(plan, loop)
+    result = run(plan, as_varying(loop, carry.step))
 
     histories = dict(zip(plan.whole, result.whole, strict=True))
     lasts = dict(zip(plan.others, result.last, strict=True))

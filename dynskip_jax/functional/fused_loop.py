@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.functional.fused_step import Call, StepPlan, backward, forward
+from dynskip_jax.functional.layout import batch_zeros, gradient_sharding
 from dynskip_jax.functional.recurrence import dropped, mixed
 from dynskip_jax.functional.stored import Rows, observed_in
 from dynskip_jax.functional.time_skips import Choice, SkipInputs, TimeSkip
@@ -147,8 +148,7 @@ class _Residuals(NamedTuple):
 def _forward(plan: Plan, loop: Loop, keep: bool) -> tuple[Result, _Residuals | None]:
     """Runs all steps."""
     step_plan = plan.step
-    batch, time = loop.inputs[0].shape[:2]
-    dtype = loop.entered[0].dtype
+    time = loop.inputs[0].shape[1]
     keeps_entered = keep and loop.choice.weights is not None
 
     def step(state, t):
@@ -175,7 +175,7 @@ def _forward(plan: Plan, loop: Loop, keep: bool) -> tuple[Result, _Residuals | N
 
     grow = ((0, 0), (0, time), (0, 0))
     histories = tuple(jnp.pad(slots, grow) for slots in loop.slots)
-    results = tuple(_zeros(call, batch, time, call.width, dtype) for call in step_plan.own_arrays if keep)
+    results = tuple(_zeros(call, loop.entered[0], time, call.width) for call in step_plan.own_arrays if keep)
     rows = tuple(_at(array, 0) for array in loop.inputs)
     start = (loop.inputs, rows, results, histories, loop.entered, loop.previous, loop.choice, loop.skip_state)
     state, collected = lax.scan(step, start, jnp.arange(time))
@@ -300,8 +300,9 @@ def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tupl
         adjoints[i] = _last_adjoint(plan, loop, histories[i], d_last)
         if adjoints[i] is None:
             d_state[i] = d_last[:, 0]
-    dtype = loop.entered[0].dtype
-    operands = tuple(_zeros(call, batch, time, call.rows, dtype) for call in step_plan.calls if not call.of_h)
+    operands = tuple(
+        _zeros(call, loop.entered[0], time, call.rows) for call in step_plan.calls if not call.of_h
+    )
     sums = (
         tuple(jnp.zeros_like(loop.vectors[i]) for i in step_plan.read_vectors),
         None if loop.recurrent_mask is None else jnp.zeros_like(loop.recurrent_mask),
@@ -393,8 +394,7 @@ def _gradients_of_params(plan: StepPlan, loop: Loop, inputs, results, operands, 
     for call in plan.calls:
         d = inputs[call.input] if call.in_place else next(own_arrays)
         x = h_entered if call.of_h else next(own_operands)
-        dtype = loop.matrices[call.matrix].dtype
-        more = _outer_products(x, d, dtype)
+        more = _outer_products(x, d, loop.matrices[call.matrix])
         matrices[call.matrix] = more if matrices[call.matrix] is None else matrices[call.matrix] + more
         for i in call.vectors:
             vectors[i] = vectors[i] + jnp.sum(d, axis=(0, 1)).astype(vectors[i].dtype)
@@ -667,19 +667,24 @@ def _times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[A
 
 
 def _outer_products(
-    x: Float[Array, "*examples hidden"], d: Float[Array, "*examples width"], dtype
+    x: Float[Array, "*examples hidden"], d: Float[Array, "*examples width"], w: Float[Array, "hidden width"]
 ) -> Float[Array, "hidden width"]:
-    """The sum of x dᵀ over examples and steps, multiplied in and returned as `dtype`."""
-    x, d = (array.reshape(-1, array.shape[-1]) for array in (x, d))
+    """Return the sum of x dᵀ over examples and steps, the gradient of `w`, multiplied in the dtype of `w`."""
     total = lax.dot_general(
-        x.astype(dtype), d.astype(dtype), (((0,), (0,)), ((), ())), preferred_element_type=x.dtype
+        x.astype(w.dtype),
+        d.astype(w.dtype),
+        (((0, 1), (0, 1)), ((), ())),
+        preferred_element_type=x.dtype,
+        out_sharding=gradient_sharding(w, d),
     )
-    return total.astype(dtype)
+    return total.astype(w.dtype)
 
 
-def _zeros(call: Call, batch: int, time: int, width: int, dtype: Any) -> Array:
-    """An array for a row of a call at each step."""
-    return jnp.zeros((batch, time, width) if call.time_axis == 1 else (time, batch, width), dtype)
+def _zeros(call: Call, like: Array, time: int, width: int) -> Array:
+    """Return an array for a row of a call at each step, divided among devices as `like`, (batch, ...)."""
+    batch = like.shape[0]
+    shape = (batch, time, width) if call.time_axis == 1 else (time, batch, width)
+    return batch_zeros(like[:, 0], shape, like.dtype, axis=1 - call.time_axis)
 
 
 def _at(array: Array, t: Int[Array, ""] | int, axis: int = 1) -> Array:

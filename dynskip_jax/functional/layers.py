@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from dynskip_jax.functional.awd import variational_dropout, weight_dropout
 from dynskip_jax.functional.decisions import DecisionTrace
@@ -180,6 +180,8 @@ def run_layers(
         )
     if spec.time_major:
         output = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, batch_axes, 0), output)
+        traces = (dataclasses.replace(trace, time_major=True) for trace in output.decisions)
+        output = output._replace(decisions=tuple(traces))
     return carry, output
 
 
@@ -211,8 +213,9 @@ def _run_batch(
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
     """Run all layers on inputs with one batch axis."""
     x, batch = call.x, call.x.shape[0]
+    like = _batch_of(x)
     starts = [
-        initial_state(layer, state, (batch,), x) for layer, state in zip(spec.layers, initial, strict=True)
+        initial_state(layer, state, (batch,), like) for layer, state in zip(spec.layers, initial, strict=True)
     ]
     carries, key = _carries(spec, starts, call)
     noise = _draw_noise(spec, key, call.weight_key, batch, deterministic)
@@ -255,8 +258,15 @@ def _run_batch(
 # Where a call starts.
 
 
+def _batch_of(x: Float[Array, "batch time in"]) -> Int[Array, " batch"]:
+    """Return zeros that are divided among devices as the batch."""
+    if 0 in x.shape[1:]:
+        return jnp.zeros(x.shape[0], jnp.int32)
+    return jnp.zeros_like(x[:, 0, 0], jnp.int32)
+
+
 def initial_state(
-    layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
+    layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Shaped[Array, "*batch"] | None = None
 ) -> Any:
     """Return the state every sequence starts from, each array (*batch, hidden).
 
@@ -264,10 +274,10 @@ def initial_state(
         layer: the layer.
         learned: its learned state, each array (hidden,); None for zeros.
         batch: sizes of the batch axes.
-        like: an array whose first axes are the batch; the state is sharded as it is.
+        like: an array of the batch axes alone; the state is divided among devices as it is.
     """
     shape = (*batch, layer.hidden)
-    zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype)
+    zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
     if learned is None:
         return zeros
     leading = (1,) * len(batch) + (-1,)

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values
 from dynskip_jax.functional.depth_skips import DepthSkip
 from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
+from dynskip_jax.functional.layout import as_batch, batch_zeros
 from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
@@ -169,17 +170,34 @@ def initial_carry(key: Key[Array, "*batch"] | None, recurrence: Recurrence, stat
         recurrence: what the layer computes.
         state: the transition's state, each array (*batch, hidden).
     """
-    batch = state[0].shape[:-1]
-    key = None if key is None else example_keys(key, batch)
-    K = recurrence.time_skip.max_skip
-    slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
+    batch, K = state[0].shape[:-1], recurrence.time_skip.max_skip
+    step = jnp.zeros_like(state[0][..., 0], jnp.int32)
+    key = None if key is None else as_batch(example_keys(key, batch), step)
+    slots = jax.tree.map(
+        lambda array: jnp.broadcast_to(array[..., None, :], (*batch, K, array.shape[-1])), state
+    )
     skip_state = recurrence.time_skip.init_skip_state(batch, state[0].dtype)
-    return SkipCarry(slots, jnp.zeros(batch, jnp.int32), key, skip_state)
+    return SkipCarry(slots, step, key, jax.tree.map(lambda leaf: as_batch(leaf, step), skip_state))
 
 
-def zero_state(transition: Transition, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Any:
-    """A state of zeros, each array of the shape (*batch, hidden)."""
-    return transition.state(*(jnp.zeros(shape, dtype) for _ in transition.state._fields))
+def zero_state(
+    transition: Transition,
+    shape: tuple[int, ...],
+    dtype: Any = jnp.float32,
+    *,
+    like: Shaped[Array, "*batch"] | None = None,
+) -> Any:
+    """Return a state of zeros.
+
+    Args:
+        transition: whose state.
+        shape: of each array, (*batch, hidden).
+        dtype: of each array.
+        like: an array of the batch axes alone; the state is divided among devices as it is. None for zeros
+            on one device.
+    """
+    zeros = jnp.zeros(shape, dtype) if like is None else batch_zeros(like, shape, dtype)
+    return transition.state(*(zeros for _ in transition.state._fields))
 
 
 def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
@@ -200,7 +218,10 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
         slots=jax.tree.map(forget, carry.slots, initial),
         step=jnp.zeros_like(carry.step),
         key=None if carry.key is None else fold_in_each(carry.key, carry.step),
-        skip_state=recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype),
+        skip_state=jax.tree.map(
+            lambda leaf: as_batch(leaf, carry.step),
+            recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype),
+        ),
     )
 
 
@@ -251,7 +272,7 @@ def skip_inputs(
     recurrence: Recurrence,
     inputs: StepInputs,
     step: Int[Array, "*batch"],
-    key: Key[Array, "*batch"],
+    key: Key[Array, "*batch"] | None,
     dtype: Any,
     policy: Policy,
 ) -> SkipInputs:

@@ -9,7 +9,6 @@ from jax import export
 
 from dynskip_jax.functional import (
     agent,
-    baselines,
     copying,
     decisions,
     depth_skips,
@@ -56,7 +55,7 @@ def _named_tuples(module: ModuleType) -> set[type]:
 
 
 _modules = (
-    *(agent, baselines, copying, depth_skips, layers, neural_cache),
+    *(agent, copying, depth_skips, layers, neural_cache),
     *(recurrence, skim, time_skips, transitions),
 )
 for _kind in sorted(set().union(*map(_named_tuples, _modules)), key=lambda kind: kind.__qualname__):

@@ -11,16 +11,17 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.devices.parallel import sum_over
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.nn import Weights
+from dynskip_jax.rl import AgentObjective, ScheduledValues
 from dynskip_jax.tasks.rows import num_rows, repeat_rows, valid_steps, where_counted
 from dynskip_jax.tasks.task import Forward, Judged, Task
-from dynskip_jax.training.objective import AgentObjective, AgentStage
-from dynskip_jax.training.stage import Sweep
+from dynskip_jax.training.sweep import Sweep
 
 PyTree = Any
 MOST_SHARES = 1000  # K up to which the share of each k is counted
@@ -85,8 +86,6 @@ class Learner:
         self.graphdef = nnx.graphdef(abstract)
         self.skips: tuple[F.TimeSkip, ...] = abstract.stack.skips
         self.reverse: tuple[bool, ...] = abstract.stack.reads_reverse
-        spec = abstract.stack.spec
-        self.both_ways = tuple(map(spec.is_noncausal, range(len(spec.layers))))
         if hasattr(abstract, "critics"):
             del abstract.critics
         self._used_graphdef = nnx.graphdef(abstract)
@@ -135,11 +134,11 @@ class Learner:
         rows = self.task.batch_size
         carry = self.task.initial_carry(self.model(params), rows * self.objective.rollouts, key)
         is_average = self.objective.baseline == "moving_average"
-        return carry, F.moving_average_start((rows,)) if is_average else ()
+        return carry, rl.moving_average_start((rows,)) if is_average else ()
 
-    def stage(self, epoch: int) -> AgentStage:
+    def scheduled(self, epoch: int) -> ScheduledValues:
         """See `Trainable`."""
-        return self.sweep.stage(self.objective, epoch, self.epochs, len(self.seeds), self.skips)
+        return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds), self.skips)
 
     def policy(self, mode: str | None = None) -> F.Policy:
         """Returns how the models choose, each leaf (seeds, ...); by default as in evaluation."""
@@ -155,60 +154,79 @@ class Learner:
         carry: tuple[PyTree, PyTree],
         batch: Batch,
         keys: Key[Array, "*batch_or_none"],
-        stage: AgentStage,
+        scheduled: ScheduledValues,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[tuple[PyTree, PyTree], dict[str, Mean]]]:
-        """J_1 - J_2 (Eq. 3 to 6), see `AgentObjective.loss`, and what the task adds to it.
+        """Return J_1 - J_2 (Eq. 3 to 6) and the task's penalty; see `Trainable` and `AgentObjective.loss`.
 
-        The rollouts of a row stand side by side. Relaxed choices need no more than one.
+        The rollouts of a row are side by side. Relaxed choices are read once.
         """
         objective, (carry, average) = self.objective, carry
-        rollouts, rows = objective.num_rollouts(stage), num_rows(batch)
-        keys = example_keys(keys, (rows,))
-        shared_key = _shared_key(keys, axis_name)
-        if jax.tree.leaves(carry):
-            # What is carried has keys of its own: rollouts differ in what is chosen, not in what is dropped.
-            keys = objective.repeat(keys, stage)
-            if rollouts < objective.rollouts:
-                carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
-        else:
-            keys = jax.vmap(partial(jax.random.split, num=rollouts))(keys).reshape(-1)
-        batch = objective.repeat(batch, stage)
+        batch, carry, drawn = self._rollouts(batch, carry, keys, scheduled, axis_name)
         model = self.model(params)
-        read = self.task.forward(
-            model, batch, carry, policy=stage.policy, rngs=keys, shared_key=shared_key, deterministic=False
+        read: Forward = self.task.forward(
+            model, batch, carry, policy=scheduled.policy, deterministic=False, **drawn
         )
-        judged = self.task.judge(read.log_probs, batch)
-        valid, weights = valid_steps(batch, read.decisions[0].action.shape[1]), _weights(batch)
+        judged, weights = self.task.judge(read.log_probs, batch), _weights(batch)
         log_likelihood = -judged.nll if judged.rewarded is None else judged.rewarded
         rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, judged.correct))
+        traces = F.traces_of(read.decisions)
+        counted = valid_steps(batch, traces[0].action.shape[1])
         loss = objective.loss(
-            stage,
+            scheduled,
             judged.nll,
-            read.decisions,
-            valid=valid,
-            skips=self.skips,
-            reverse=self.reverse,
-            both_ways=self.both_ways,
+            tuple(trace.where(counted) for trace in traces),
             rewards=rewards,
             correct=judged.correct,
             weights=weights,
             average=jax.tree.map(lambda leaf: leaf[0], average) if average else None,
-            values=_critics_say(model, read.observations),
+            values=_critic_values(model, read.observations),
             axis_name=axis_name,
         )
         if average:
-            weighs = jnp.ones_like(rewards) if weights is None else weights
-            total, count = sum_over(((rewards * weighs).sum(), weighs.sum()), axis_name)
-            mean = jnp.full_like(average.mean, total / jnp.where(count > 0, count, 1))
-            average = F.moving_average_update(average, mean, objective.baseline_decay)
-        carry = repeat_rows(read.carry, objective.rollouts // rollouts)
-        return loss + read.penalty, ((carry, average), self._sums(judged, batch, read.decisions))
+            average = self._updated_average(average, rewards, weights, axis_name)
+        carry = repeat_rows(read.carry, objective.rollouts // objective.num_rollouts(scheduled))
+        return loss + read.penalty, ((carry, average), self._sums(judged, batch, traces))
+
+    def _rollouts(
+        self,
+        batch: Batch,
+        carry: PyTree,
+        keys: Key[Array, "*batch_or_none"],
+        scheduled: ScheduledValues,
+        axis_name: str | None,
+    ) -> tuple[Batch, PyTree, dict[str, Key[Array, "..."]]]:
+        """Return the batch and the carry of each rollout, and the keys that a forward pass draws with."""
+        objective, rows = self.objective, num_rows(batch)
+        rollouts = objective.num_rollouts(scheduled)
+        keys = example_keys(keys, (rows,))
+        shared_key = _shared_key(keys, axis_name)
+        if jax.tree.leaves(carry):
+            # The carry has keys of its own: rollouts differ in their choices, but not in their dropout.
+            keys = objective.repeat(keys, scheduled)
+            if rollouts < objective.rollouts:
+                carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
+        else:
+            keys = jax.vmap(partial(jax.random.split, num=rollouts))(keys).reshape(-1)
+        return objective.repeat(batch, scheduled), carry, dict(rngs=keys, shared_key=shared_key)
+
+    def _updated_average(
+        self,
+        average: rl.MovingAverage,
+        rewards: Float[Array, " rows"],
+        weights: Float[Array, " rows"] | None,
+        axis_name: str | None,
+    ) -> rl.MovingAverage:
+        """Return the average of rewards with the mean of a batch added."""
+        weights = jnp.ones_like(rewards) if weights is None else weights
+        total, count = sum_over(((rewards * weights).sum(), weights.sum()), axis_name)
+        mean = jnp.full_like(average.mean, total / jnp.where(count > 0, count, 1))
+        return rl.moving_average_update(average, mean, self.objective.baseline_decay)
 
     # --- How it is scored ---
 
     def _sums(
-        self, judged: Judged, batch: Batch, decisions: Sequence[F.Decision], samples: int = 1
+        self, judged: Judged, batch: Batch, decisions: Sequence[F.DecisionTrace], samples: int = 1
     ) -> dict[str, Mean]:
         """What is counted; of each layer and direction with an agent or attention its entropy and k at each
         step, of agents also the share of each k, and of layers that may leave words out the share that they
@@ -447,14 +465,14 @@ def _critic(cell: Any, rngs: nnx.Rngs) -> Weights | None:
     return Weights(F.Dynamic(1).init(rngs.params(), *sizes, F.Initializers(dtype=cell.param_dtype)))
 
 
-def _critics_say(model: nnx.Module, observations: tuple | None) -> tuple[Array | None, ...] | None:
-    """V(s(t)) for each layer that samples, (rows, time); None without critics."""
+def _critic_values(model: nnx.Module, observations: tuple | None) -> tuple[Array | None, ...] | None:
+    """Return V(s(t)) for each layer that samples, (rows, time); None without critics."""
     if not hasattr(model, "critics"):
         return None
     if observations is None:
         raise UserError("the baseline learned needs a task that says what agents observe: choose another one")
     return tuple(
-        None if critic is None else F.critic_values(critic.read(), x, h)
+        None if critic is None else rl.critic_values(critic.read(), x, h)
         for critic, (x, h) in zip(model.critics, observations, strict=True)
     )
 

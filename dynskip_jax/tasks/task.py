@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.examples import Examples, evaluation_batches, num_train_batches, train_batches
 
@@ -23,14 +24,14 @@ class Forward(NamedTuple):
     Attributes:
         log_probs: log-probabilities, each leaf (rows, ...); those of several samples of a row are averaged
             (`Task.average`) before they are judged.
-        decisions: the trace of each layer and direction, as `SkipStack` returns them.
+        decisions: the trace of each layer and direction, as `SkipLSTM` returns them.
         carry: for the next batch of the same rows; each leaf leads with the rows.
         penalty: is added to the loss.
-        observations: what agents saw, as `SkipStack` returns it, for critics; None where it is not known.
+        observations: what agents saw, as `SkipLSTM` returns it, for critics; None where it is not known.
     """
 
     log_probs: PyTree
-    decisions: tuple[F.Decision, ...]
+    decisions: tuple[F.DecisionTrace, ...]
     carry: PyTree = ()
     penalty: Float[Array, ""] | float = 0.0
     observations: tuple | None = None
@@ -59,7 +60,7 @@ class Task:
     `Learner` has the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode.
 
     Args:
-        make_model: from `nnx.Rngs` to the model, whose `stack` is the `SkipStack` that chooses.
+        make_model: from `nnx.Rngs` to the model, whose `stack` is a `SkipLSTM` or `SkipLayers`.
 
     Attributes:
         score: the metric that selects the best epoch on dev.
@@ -172,7 +173,7 @@ class Task:
 
         def mean(leaf: Float[Array, "rows ..."]) -> Float[Array, "..."]:
             apart = leaf.reshape(-1, samples, *leaf.shape[1:])
-            return F.averaged_log_likelihood(jnp.moveaxis(apart, 1, -1))
+            return rl.averaged_log_likelihood(jnp.moveaxis(apart, 1, -1))
 
         return jax.tree.map(mean, log_probs)
 

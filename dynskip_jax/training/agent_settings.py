@@ -1,14 +1,20 @@
-"""How agents are trained: every setting once, with its words, bounds and help; nothing of JAX is imported."""
+"""The command line's settings of agents: help and bounds of each; importing this imports no JAX."""
 
 import dataclasses
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dynskip_jax.settings import setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.rl import AgentObjective
 
 
 @dataclasses.dataclass(frozen=True)
 class AgentSettings:
-    """The settings of `AgentObjective`; the defaults are Gui et al. (2019), Eq. 5 as printed."""
+    """The settings of `rl.AgentObjective`, with the same names and defaults.
+
+    Settings that can be swept may be tuples of values.
+    """
 
     reward: Literal["log_likelihood", "probability", "correct"] = setting(
         "log_likelihood",
@@ -72,3 +78,14 @@ class AgentSettings:
         at_least=0,
         sweep=True,
     )
+
+    def objective(self) -> "AgentObjective":
+        """Return the objective of these settings, with the first value of those that are swept.
+
+        Raises:
+            UserError: the settings do not fit each other.
+        """
+        from dynskip_jax.rl import AgentObjective  # imports JAX
+
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(AgentObjective)}
+        return AgentObjective(**{n: v[0] if isinstance(v, tuple) else v for n, v in values.items()})

@@ -211,7 +211,7 @@ class Epoch:
         """
         task, parallel = self._task, self._parallel
         rates = parallel.place(rates, PER_SEED)
-        stage = parallel.place(task.stage(where.epoch), PER_SEED)
+        scheduled = parallel.place(task.scheduled(where.epoch), PER_SEED)
         averaged = np.zeros(len(self._settings.seeds), bool)
         if self._settings.average is not None:
             averaged = self._settings.average(self._losses(where))
@@ -221,7 +221,7 @@ class Epoch:
         batches = itertools.islice(task.train_batches(where.epoch), where.batch, task.num_batches)
         for batch in batches:
             batch = parallel.place(batch, batch_spec(task.batch_axis))
-            arguments = state, batch, self._train_keys, where.step, rates, stage, averaged
+            arguments = state, batch, self._train_keys, where.step, rates, scheduled, averaged
             self._say_memory(*arguments)
             state = self._step(*arguments)
             where.step += 1

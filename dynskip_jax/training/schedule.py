@@ -39,18 +39,3 @@ def decay_on_plateau(initial: Rate, factor: float, *, threshold: float, floor: f
         return np.maximum(initial * factor**stalled, floor)
 
     return rate
-
-
-def linear(initial: float, final: float, epoch: int, epochs: int) -> float:
-    """Returns the value of an epoch (from 0) on a straight line from the first of `epochs` to the last."""
-    return initial + (final - initial) * _share(epoch, epochs)
-
-
-def geometric(initial: float, final: float, epoch: int, epochs: int) -> float:
-    """As `linear`, but each epoch multiplies by the same factor; both ends are positive."""
-    return initial * (final / initial) ** _share(epoch, epochs)
-
-
-def _share(epoch: int, epochs: int) -> float:
-    """From 0 in the first epoch to 1 in the last one, and after it."""
-    return min(epoch / max(epochs - 1, 1), 1.0)

@@ -63,7 +63,7 @@ class Trainable(Protocol):
         carry: PyTree,
         batch: PyTree,
         keys: Key[Array, " batch"],
-        stage: PyTree,
+        scheduled: PyTree,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
         """Returns the loss, the carry for the next step, and sums from which metrics are made.
@@ -73,11 +73,11 @@ class Trainable(Protocol):
         whatever one example takes from the others (a baseline) has to be exchanged over that axis.
         """
 
-    def stage(self, epoch: int) -> PyTree:
-        """Returns what the steps of an epoch (from 0) are told; equal each time it is asked.
+    def scheduled(self, epoch: int) -> PyTree:
+        """Return the scheduled values of an epoch (from 0), the same ones at each call.
 
-        Every leaf is a number for each seed, (seeds, ...). What is static belongs to the structure: the step
-        is compiled anew where that changes.
+        Every leaf has a number for each seed, (seeds, ...). Static values belong to the structure: when they
+        change, the step is compiled again.
         """
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
@@ -185,10 +185,10 @@ def make_step(
     """Compiles one update of all seeds; the old state's memory is given to the new one."""
     axis_name = parallel.axis_name
 
-    def update(state, batch, key, index, learning_rate, stage, averaged):
+    def update(state, batch, key, index, learning_rate, scheduled, averaged):
         keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
-        (loss, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, stage, axis_name)
+        (loss, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, scheduled, axis_name)
         grads, sums = mean_over(grads, axis_name), sum_over(sums, axis_name)
         # One sum is finite if all are; what is not finite changes nothing but the count.
         total = sum(map(jnp.sum, jax.tree.leaves(grads)), mean_over(loss, axis_name))
@@ -220,9 +220,9 @@ def zero_sums(task: Trainable, params: PyTree, keys: SeedKeys) -> Sums:
     batch = next(iter(task.train_batches(0)))
     carry = jax.eval_shape(jax.vmap(task.initial_carry), params, keys.carry)
 
-    def loss(params, carry, batch, key, stage):
-        return task.loss(params, carry, batch, _example_keys(key, batch), stage)
+    def loss(params, carry, batch, key, scheduled):
+        return task.loss(params, carry, batch, _example_keys(key, batch), scheduled)
 
     loss = jax.vmap(loss, in_axes=(0, 0, task.batch_axis, 0, 0))
-    _, (_, sums) = jax.eval_shape(loss, params, carry, batch, keys.train, task.stage(0))
+    _, (_, sums) = jax.eval_shape(loss, params, carry, batch, keys.train, task.scheduled(0))
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)

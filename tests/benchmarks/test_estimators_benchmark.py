@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from benchmarks import estimators, tiny_problem
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 
 NAMED = [estimator.name for estimator in estimators.estimators()]
 
@@ -80,7 +81,7 @@ def test_critic_is_fitted_to_the_exact_values():
         critic = estimators.fitted_critic(of)
         runs = tiny_problem.every_sequence(of)
         x = np.broadcast_to(of.x, (*runs.seen.shape[:2], of.x.shape[-1]))
-        values = F.critic_values(critic, jax.numpy.asarray(x), runs.seen)
+        values = rl.critic_values(critic, jax.numpy.asarray(x), runs.seen)
         np.testing.assert_allclose(values, tiny_problem.exact_values(of), atol=1e-9)
 
 

@@ -9,7 +9,7 @@ import pytest
 from learners import classification, drawn_params, language_modelling, letters, symbols, together
 from marks import and_slow
 
-from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.devices.parallel import (
     PER_SEED,
     OneDevice,
@@ -19,9 +19,9 @@ from dynskip_jax.devices.parallel import (
     make_parallel,
 )
 from dynskip_jax.errors import UserError
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
-from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.step import LAYOUT, TrainState, make_step, seed_keys, start_state
 
@@ -83,7 +83,7 @@ class Small:
     def initial_carry(self, params, key):
         return jax.random.normal(key, (BATCH, 3))
 
-    def stage(self, epoch):
+    def scheduled(self, epoch):
         return ()
 
     def train_batches(self, epoch):
@@ -91,12 +91,12 @@ class Small:
         shape = (self.num_batches, *own, BATCH, 3)
         return np.random.default_rng(epoch).normal(size=shape).astype(np.float32)
 
-    def loss(self, params, carry, batch, keys, stage, axis_name=None):
+    def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
         noise = jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys)
         z = jnp.tanh(batch * params["w"][None] + carry + noise)
         reward = jnp.sin(3 * z).sum(axis=1)
         returns = jax.lax.stop_gradient(reward)
-        advantage = returns - F.leave_one_out_mean(returns, axis_name)
+        advantage = returns - rl.leave_one_out_mean(returns, axis_name)
         loss = (reward + (z @ params["agent"]) * advantage).mean()
         return loss, (z, {"loss": reward.sum(), "count": jnp.float32(len(reward))})
 
@@ -294,9 +294,9 @@ def compiled_step(kind, num_seeds, devices, way="jit"):
     batch = next(iter(task.train_batches(0)))
     state = TrainState(*(parallel.place(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
     batch = parallel.place(batch, batch_spec(task.batch_axis))
-    own = keys.train, jnp.ones(num_seeds), task.stage(0), jnp.zeros(num_seeds, bool)
-    key, rate, stage, averaged = (parallel.place(part, PER_SEED) for part in own)
-    arguments = state, batch, key, 0, rate, stage, averaged
+    own = keys.train, jnp.ones(num_seeds), task.scheduled(0), jnp.zeros(num_seeds, bool)
+    key, rate, scheduled, averaged = (parallel.place(part, PER_SEED) for part in own)
+    arguments = state, batch, key, 0, rate, scheduled, averaged
     return parallel, make_step(task, OPTIMIZER, parallel).lower(*arguments).compile(), arguments
 
 

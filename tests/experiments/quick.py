@@ -43,11 +43,10 @@ class QuickSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class NoStack:
-    """Stands in for layers, one of them,  that never chooses."""
+    """Stand in for one layer that never chooses."""
 
     skips: tuple = (F.Previous(),)
     reads_reverse: tuple = (False,)
-    spec: F.LayersSpec = F.LayersSpec((F.LayerSpec(F.Recurrence(), 1),))  # noqa: RUF009
 
 
 class Linear(nnx.Module):
@@ -62,8 +61,9 @@ class Linear(nnx.Module):
 class ClassOfDigits(ExampleTask):
     def forward(self, model, batch, carry, **how):
         none = jnp.zeros(batch.inputs.shape)
-        decision = F.Decision(jnp.ones(batch.inputs.shape, jnp.int32), none, none)
-        return Forward(jax.nn.log_softmax(model(batch.inputs)), (decision,))
+        action = jnp.ones(batch.inputs.shape, jnp.int32)
+        trace = F.DecisionTrace(action, none, none, is_stochastic=False)
+        return Forward(jax.nn.log_softmax(model(batch.inputs)), (trace,))
 
 
 class Quick(Experiment):

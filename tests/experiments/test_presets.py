@@ -14,8 +14,8 @@ from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
 from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.objective import AgentObjective
-from dynskip_jax.training.stage import Sweep
+from dynskip_jax.rl import AgentObjective
+from dynskip_jax.training.sweep import Sweep
 from experiments import conll2003, imdb, number_prediction, ptb, settings, sst, train
 from experiments.cli import imported
 from experiments.number_prediction_experiment import NumberPrediction
@@ -411,17 +411,17 @@ def test_each_length_has_a_preset_that_solves_it():
     assert [preset({"length": length}) for length in (11, 21, 51)] == ["relaxed", "two_hops", "far"]
     assert {ptb.COMMAND.default_preset(given) for given in ({}, {"features": 8})} == {"small"}
     task, fit = build_numbers("relaxed", mix=0.5)
-    modes = [task.stage(epoch).policy.mode for epoch in range(fit.epochs)]
+    modes = [task.scheduled(epoch).policy.mode for epoch in range(fit.epochs)]
     relaxed = modes.index("sample")
     assert set(modes[:relaxed]) == {"soft"} and set(modes[relaxed:]) == {"sample"}
     # The entropy closes the policy before choices are made.
-    weights = [float(task.stage(epoch).entropy_coef[0]) for epoch in range(relaxed)]
+    weights = [float(task.scheduled(epoch).entropy_coef[0]) for epoch in range(relaxed)]
     assert weights == sorted(weights, reverse=True) and weights[0] > 0 > weights[-1]
     # Once choices are made, the learning rate falls; a model that makes none keeps it.
     rates = [fit.learning_rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(relaxed + 2)]
     np.testing.assert_allclose(rates, [1e-3] * relaxed + [5e-4, 2.5e-4])
     lstm, fit = build_numbers("relaxed", "lstm")
-    assert {lstm.stage(epoch).policy.mode for epoch in range(fit.epochs)} == {"sample"}
+    assert {lstm.scheduled(epoch).policy.mode for epoch in range(fit.epochs)} == {"sample"}
     assert {fit.learning_rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(fit.epochs)} == {1e-3}
 
 
@@ -468,11 +468,11 @@ def test_swept_learning_rates_entropies_and_temperatures_reach_each_model():
     """All seeds with the first value, then with the second; the last of several settings changes first."""
     flags = dict(learning_rate=(0.001, 0.01), entropy_coef=(0.0, 0.5), seeds=2)
     learner, fit = build_numbers("rollouts", **flags)
-    np.testing.assert_allclose(learner.stage(0).entropy_coef, [0] * 4 + [0.5] * 4)
+    np.testing.assert_allclose(learner.scheduled(0).entropy_coef, [0] * 4 + [0.5] * 4)
     rates = fit.learning_rate(0, np.zeros((0, 8)))
     np.testing.assert_allclose(rates, [0.001, 0.001, 0.01, 0.01] * 2)
     learner, _ = build_numbers("relaxed", relaxation="gumbel_softmax", temperature=(0.5, 2.0))
-    np.testing.assert_allclose(learner.stage(0).policy.temperature, [0.5, 2.0])
+    np.testing.assert_allclose(learner.scheduled(0).policy.temperature, [0.5, 2.0])
     learner, fit = build_ptb("paper", learning_rate=(1.0, 2.0))
     np.testing.assert_allclose(fit.learning_rate(0, np.zeros((0, 2))), [1, 2])
     np.testing.assert_allclose(fit.learning_rate(7, np.zeros((7, 2))), [1 / 1.2**2, 2 / 1.2**2])

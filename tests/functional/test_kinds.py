@@ -1,4 +1,4 @@
-"""Every public function of `dynskip_jax.functional` on every kind of input.
+"""Every public function of `dynskip_jax.functional` and `dynskip_jax.rl` on every kind of input.
 
 Kinds are: unknown shapes (`jax.export`), strict promotion of dtypes, an empty batch, no steps, one step, half
 precision, and numbers of which none may be NaN, in values and gradients.
@@ -13,6 +13,7 @@ import pytest
 from jax import export
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 
 INPUT, HIDDEN, K, UNITS, WORDS = 2, 3, 3, 4, 5
 
@@ -114,8 +115,8 @@ def stacked(params, carry, x, lengths, key):
 
 
 def moved_on(x):
-    average = F.moving_average_start(x.shape[1:], x.dtype)
-    return F.moving_average_value(F.moving_average_update(average, x.sum(0), 0.9))
+    average = rl.moving_average_start(x.shape[1:], x.dtype)
+    return rl.moving_average_value(rl.moving_average_update(average, x.sum(0), 0.9))
 
 
 # name, or name and a variant: (function of arrays, their shapes as a function of batch and time).
@@ -134,7 +135,7 @@ CASES = {
         F.agent_logits,
         lambda b, t: (AGENT, floats(b, t, UNITS), cells(b, t), flags(b, t, K)),
     ),
-    "averaged_log_likelihood": (F.averaged_log_likelihood, lambda b, t: (log_probs(b, K),)),
+    "averaged_log_likelihood": (rl.averaged_log_likelihood, lambda b, t: (log_probs(b, K),)),
     "cached_log_likelihood": (
         lambda cache, *rest: F.cached_log_likelihood(cache, *rest, flatness=0.3, weight=0.1),
         lambda b, t: (
@@ -192,10 +193,10 @@ CASES = {
         lambda b, t: (CRF, floats(b, t, WORDS), whole(0, WORDS - 1, b, t), whole(0, t, b)),
     ),
     "critic_loss": (
-        lambda *arrays: jax.vmap(F.critic_loss)(*arrays),
+        lambda *arrays: jax.vmap(rl.critic_loss)(*arrays),
         lambda b, t: (floats(b, t), floats(b, t), flags(b, t)),
     ),
-    "critic_values": (F.critic_values, lambda b, t: (agent(1, 1), inputs(b, t), cells(b, t))),
+    "critic_values": (rl.critic_values, lambda b, t: (agent(1, 1), inputs(b, t), cells(b, t))),
     "dropout": (lambda keys, x: F.dropout(keys, 0.5, x), lambda b, t: (keys(b), cells(b, t))),
     "dropout_mask": (
         lambda keys, x: F.dropout_mask(keys, 0.5, x.shape, x.dtype),
@@ -207,6 +208,10 @@ CASES = {
     ),
     "empty_cache": (lambda x: F.empty_cache(x.shape[0], K, HIDDEN), lambda b, t: (whole(0, 1, b),)),
     "entropy": (F.entropy, lambda b, t: (log_probs(b, t, K),)),
+    "entropy_loss": (
+        lambda *arrays: jax.vmap(rl.entropy_loss)(*arrays),
+        lambda b, t: (positive(b, t), flags(b, t)),
+    ),
     "flip_sequences": (F.flip_sequences, lambda b, t: (cells(b, t), whole(0, t, b))),
     "followers": (F.followers, lambda b, t: (whole(0, WORDS, b, t), whole(-1, WORDS, b, K - 1))),
     "gated_window": (
@@ -224,12 +229,12 @@ CASES = {
     ),
     "initial_state": (
         lambda x, state: F.initial_state(
-            F.LayerSpec(DYNAMIC, HIDDEN, state_dtype=x.dtype), state, x.shape[:1], x
+            F.LayerSpec(DYNAMIC, HIDDEN, state_dtype=x.dtype), state, x.shape[:1]
         ),
         lambda b, t: (inputs(b, t), F.LSTMState(floats(HIDDEN), floats(HIDDEN))),
     ),
     "last_valid": (F.last_valid, lambda b, t: (cells(b, t), whole(0, t, b))),
-    "leave_one_out_mean": (F.leave_one_out_mean, lambda b, t: (floats(b, t),)),
+    "leave_one_out_mean": (rl.leave_one_out_mean, lambda b, t: (floats(b, t),)),
     "length_mask": (
         lambda lengths, x: F.length_mask(lengths, x.shape[1]),
         lambda b, t: (whole(0, t, b), floats(b, t)),
@@ -241,11 +246,16 @@ CASES = {
     "moving_average_start": (moved_on, lambda b, t: (floats(b, t),)),
     "moving_average_update": (moved_on, lambda b, t: (floats(b, t),)),
     "moving_average_value": (moved_on, lambda b, t: (floats(b, t),)),
+    "noncausal_return": (rl.noncausal_return, lambda b, t: (floats(b, t),)),
     "observed_in": (
         lambda rows, x: F.observed_in(rows, "slots", K, x.shape[1]),
         lambda b, t: (floats(b, t + K, HIDDEN), floats(b, t)),
     ),
     "oldest_first": (F.oldest_first, lambda b, t: (floats(b, K, HIDDEN), flags(b))),
+    "policy_gradient_loss": (
+        rl.policy_gradient_loss,
+        lambda b, t: (log_probs(b, t), floats(b, t), flags(b, t)),
+    ),
     **{
         f"pool_states: {pooling}": (
             lambda x, where, pooling=pooling: F.pool_states(x, where, pooling, backward=1),
@@ -274,7 +284,7 @@ CASES = {
     ),
     "reinforce_loss": (
         lambda log_probs, rewards, valid: jax.vmap(
-            lambda *arrays: F.reinforce_loss(*arrays[:2], valid=arrays[2], discount=0.9)
+            lambda *arrays: rl.reinforce_loss(*arrays[:2], valid=arrays[2], discount=0.9)
         )(log_probs, rewards, valid),
         lambda b, t: (log_probs(b, t), floats(b, t), flags(b, t)),
     ),
@@ -291,7 +301,7 @@ CASES = {
         lambda carry, state: F.restart_carry(carry, DYNAMIC, state),
         lambda b, t: (carry(b), state(b)),
     ),
-    "reward_to_go": (F.reward_to_go, lambda b, t: (floats(b, t),)),
+    "reward_to_go": (rl.reward_to_go, lambda b, t: (floats(b, t),)),
     "row": (F.row, lambda b, t: (floats(HIDDEN), cells(b, t))),
     "run_layers": (
         stacked,
@@ -316,9 +326,10 @@ CASES = {
         lambda b, t: (keys(b), cells(b, t)),
     ),
     "vimco_loss": (
-        F.vimco_loss,
+        lambda *arrays: jax.vmap(rl.vimco_loss)(*arrays),
         lambda b, t: (log_probs(b, K, t), log_probs(b, K), flags(b, t)),
     ),
+    "vimco_signal": (lambda x: jax.vmap(rl.vimco_signal)(x), lambda b, t: (log_probs(b, K),)),
     "weight_dropout": (lambda key, w: F.weight_dropout(key, 0.5, w), lambda b, t: (keys(), floats(2, 3))),
     "zero_state": (lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype), lambda b, t: (floats(b, HIDDEN),)),
     "zoneout": (
@@ -347,6 +358,8 @@ KNOWN = {
     ("empty batch", "unroll: content"): "History.compare reshapes with -1",
     ("no steps", "reinforce_loss"): "reward_to_go reads the first step",
     ("nothing", "reinforce_loss"): "reward_to_go reads the first step",
+    ("no steps", "noncausal_return"): "reward_to_go reads the first step",
+    ("nothing", "noncausal_return"): "reward_to_go reads the first step",
     ("no steps", "reward_to_go"): "it reads the first step",
     ("nothing", "reward_to_go"): "it reads the first step",
 }
@@ -424,8 +437,8 @@ def with_gradients(name):
 
 
 def test_every_public_function_has_a_case():
-    public = {name for name in F.__all__ if callable(getattr(F, name))}
-    functions = {name for name in public if not isinstance(getattr(F, name), type)}
+    public = {name: getattr(module, name) for module in (F, rl) for name in module.__all__}
+    functions = {name for name, value in public.items() if callable(value) and not isinstance(value, type)}
     names = {name.split(":")[0] for name in CASES}
     assert functions - names - EXEMPT == set(), "add the new functions to CASES, or to EXEMPT"
     assert (names | EXEMPT) - functions == set(), "these are no longer public"

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.objective import AgentObjective, AgentStage
+from dynskip_jax.rl import AgentObjective, ScheduledValues
 
 BATCH, TIME, TAGS = 2, 3, 4
 RNG = np.random.default_rng(0)
@@ -134,9 +135,9 @@ def test_an_option_of_probability_0_adds_nothing_to_the_entropy(dtype):
 def test_a_value_that_does_not_count_is_in_no_mean():
     values = jnp.array([[2.0, 2.0], [2.0, 4.0], [9.0, 0.0]])
     counted = jnp.array([[True, True], [True, True], [True, False]])
-    means = F.leave_one_out_mean(values, counted=counted)
+    means = rl.leave_one_out_mean(values, counted=counted)
     np.testing.assert_allclose(means[:2], [[5.5, 4.0], [5.5, 2.0]])  # 4 and 2: of the one other that goes on
-    rows = F.leave_one_out_mean(values, counted=jnp.array([True, True, False]))
+    rows = rl.leave_one_out_mean(values, counted=jnp.array([True, True, False]))
     np.testing.assert_allclose(rows[:2], [[2.0, 4.0], [2.0, 2.0]])
 
 
@@ -147,8 +148,8 @@ def test_a_sequence_that_has_ended_is_in_no_baseline():
     rewards = jnp.array([[0.0, 2.0], [0.0, 2.0], [2.0, 5.0]])  # 5: past the end, where anything may stand
 
     def loss(log_prob):
-        decision = F.Decision(jnp.ones((3, 2), jnp.int32), log_prob, jnp.zeros((3, 2)))
-        stage = AgentStage(F.Policy("sample"), 0.0)
-        return agents.loss(stage, jnp.zeros((3, 2)), decision, valid=valid, rewards=rewards)
+        trace = F.DecisionTrace(jnp.ones((3, 2), jnp.int32), log_prob, jnp.zeros((3, 2)), valid=valid)
+        scheduled = ScheduledValues(F.Policy("sample"), 0.0)
+        return agents.loss(scheduled, jnp.zeros((3, 2)), trace, rewards=rewards)
 
     np.testing.assert_allclose(jax.grad(loss)(jnp.full((3, 2), -1.0)), np.zeros((3, 2)), atol=1e-7)

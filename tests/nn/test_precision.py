@@ -10,13 +10,13 @@ import pytest
 from compiled import compiled, drawn
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
-from learners import classification, language_modelling, stage_of
+from learners import classification, language_modelling, scheduled_of
 from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples, make_corpus
 from dynskip_jax.nn import SkipCell, SkipLayers, linear
-from dynskip_jax.training.objective import AgentObjective
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 
 OBJECTIVE = AgentObjective(entropy_coef=0.01)
@@ -69,11 +69,11 @@ def batches_of(task, epoch=0):
 
 
 def loss_of(task):
-    stage, keys = stage_of(task), jax.random.split(jax.random.key(2), BATCH)
+    scheduled, keys = scheduled_of(task), jax.random.split(jax.random.key(2), BATCH)
     # Shapes alone: what is asked are dtypes.
     params = jax.eval_shape(task.init, jax.random.key(0))
     carry = jax.eval_shape(task.initial_carry, params, jax.random.key(1))
-    return lambda *arguments: task.loss(*arguments, stage), (params, carry, batches_of(task)[0], keys)
+    return lambda *arguments: task.loss(*arguments, scheduled), (params, carry, batches_of(task)[0], keys)
 
 
 def matrix_products(jaxpr):
@@ -194,13 +194,13 @@ def test_a_wider_compute_dtype_widens_the_state():
 
 def train(task, steps, learning_rate):
     """The mean negative log-likelihood at each step, at a fixed order of batches and of noise."""
-    optimizer, stage = make_optimizer("adam"), stage_of(task)
+    optimizer, scheduled = make_optimizer("adam"), scheduled_of(task)
 
     @jax.jit
     def step(params, state, carry, batch, key):
         keys = jax.random.split(key, BATCH)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
-        (_, (carry, sums)), grads = gradient(params, carry, batch, keys, stage)
+        (_, (carry, sums)), grads = gradient(params, carry, batch, keys, scheduled)
         updates, state = optimizer.update(grads, state, params)
         params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
         return params, state, carry, sums["nll"].total / sums["nll"].count

@@ -19,10 +19,11 @@ from flax import nnx
 from jax import export
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn import SkipCell, SkipLayers, SkipLSTM
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.training import AgentObjective, AgentStage
+from dynskip_jax.rl import AgentObjective, ScheduledValues
 
 pytestmark = pytest.mark.usefixtures("as_users")
 
@@ -81,8 +82,8 @@ def carry_of(K=4, batch=2, hidden=8, **options):
 # What is refused, each in one sentence.
 
 OBJECTIVE = AgentObjective(rollouts=4, baseline="rollouts", entropy="exact")
-SAMPLED = AgentStage(F.Policy(), 0.0)
-DECISION = F.Decision(ones((6, 5), int), zeros((6, 5)), zeros((6, 5)))
+SAMPLED = ScheduledValues(F.Policy(), 0.0)
+TRACE = F.DecisionTrace(ones((6, 5), int), zeros((6, 5)), zeros((6, 5)))
 
 REFUSED = {
     "an unknown mode": (lambda: F.Policy("Sample"), "unknown mode 'Sample': choose one of sample, greedy"),
@@ -212,20 +213,20 @@ REFUSED = {
     "three rates of zoneout for an LSTM": (lambda: cell(zoneout=(0.1, 0.2, 0.3)), "zoneout has one rate, or one"),
     "actions for one layer of two": (lambda: stack()(X, actions=[None]), "need as many of actions, got 1"),
     "REINFORCE of a whole batch": (
-        lambda: F.reinforce_loss(zeros((2, 6)), zeros(2), valid=None),
+        lambda: rl.reinforce_loss(zeros((2, 6)), zeros(2), valid=None),
         r"log_probs of one sequence, \(time,\), got \(2, 6\): map the loss over the batch with jax.vmap",
     ),
     "a reward with an axis too many": (
-        lambda: F.reinforce_loss(zeros(6), zeros(1), valid=None),
+        lambda: rl.reinforce_loss(zeros(6), zeros(1), valid=None),
         r"rewards of one sequence, \(\) or \(6,\), got \(1,\)",
     ),
     "a baseline of other steps": (
-        lambda: F.reinforce_loss(zeros(6), zeros(6), valid=None, baseline=zeros(5)),
+        lambda: rl.reinforce_loss(zeros(6), zeros(6), valid=None, baseline=zeros(5)),
         r"baseline of one sequence, \(\) or \(6,\), got \(5,\)",
     ),
     "a loss per step beside others' decisions": (
-        lambda: OBJECTIVE.loss(SAMPLED, zeros((6, 4)), DECISION, valid=None),
-        r"nll to be \(6,\) or \(6, 5\) beside decisions \(6, 5\), got \(6, 4\)",
+        lambda: OBJECTIVE.loss(SAMPLED, zeros((6, 4)), TRACE),
+        r"nll of shape \(6,\) or \(6, 5\), as the decisions, got \(6, 4\)",
     ),
     "a class in the place of a transition": (
         lambda: cell(transition=F.GRU),
@@ -249,15 +250,15 @@ REFUSED = {
     ),
     "a class for all of a stack": (lambda: stack(transition=F.GRU), "transition is one, such as"),
     "outputs in the place of decisions": (
-        lambda: OBJECTIVE.loss(SAMPLED, zeros(2), output_of_a_layer(), valid=None),
-        r"decisions are those of a layer, out.decision, or of a stack, out.decisions; got",
+        lambda: OBJECTIVE.loss(SAMPLED, zeros(2), output_of_a_layer().h),
+        r"expected the output of a layer of this library, or its .decisions \(DecisionTrace\), got float32",
     ),
     "the last of an output": (
         lambda: F.last_valid(output_of_a_layer(), LENGTHS),
         "LayersOutput is no array: take its .h",
     ),
     "a batch that was not repeated": (
-        lambda: OBJECTIVE.loss(SAMPLED, zeros(6), DECISION, valid=None),
+        lambda: OBJECTIVE.loss(SAMPLED, zeros(6), TRACE),
         "6 rows are no multiple of 4 rollouts: `repeat` the batch",
     ),
 }  # fmt: skip
@@ -274,7 +275,7 @@ def test_is_refused_in_one_sentence(name):
 
 def test_a_loss_that_is_not_told_what_is_valid_is_no_loss():
     with pytest.raises(TypeError, match="valid"):
-        F.reinforce_loss(zeros(6), zeros(6))
+        rl.reinforce_loss(zeros(6), zeros(6))
 
 
 # What works.
@@ -482,11 +483,11 @@ def test_an_exported_program_takes_policies_and_gives_what_is_read():
     carry = F.initial_carry(KEY, recurrence, F.zero_state(recurrence.transition, (2, 8)))
 
     def run(params, carry, policy, x):
-        return F.skim(params, carry, x, recurrence, policy=policy), F.moving_average_start()
+        return F.skim(params, carry, x, recurrence, policy=policy), rl.moving_average_start()
 
     program = export.export(jax.jit(run))(params, carry, GREEDY, X)
     found = export.deserialize(program.serialize()).call(params, carry, GREEDY, X)
-    assert isinstance(found[0][1], F.SkimOutput) and isinstance(found[1], F.MovingAverage)
+    assert isinstance(found[0][1], F.SkimOutput) and isinstance(found[1], rl.MovingAverage)
     same(found, run(params, carry, GREEDY, X))
 
 

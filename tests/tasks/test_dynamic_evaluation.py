@@ -10,8 +10,8 @@ from learners import drawn_params, language_modelling, together
 
 from dynskip_jax.data import make_corpus
 from dynskip_jax.nn.initializers import uniform
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
-from dynskip_jax.training.objective import AgentObjective
 
 STEPS, EPSILON = 3, 2e-3
 KEYS = jax.random.split(jax.random.key(5), 2)

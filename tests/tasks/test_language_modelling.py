@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from compiled import compiled
 from flax import nnx
-from learners import drawn_params, first_batch, language_modelling, one_seed, stage_of
+from learners import drawn_params, first_batch, language_modelling, one_seed, scheduled_of
 from marks import and_slow
 
 from dynskip_jax import functional as F
@@ -19,8 +19,8 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding
 from dynskip_jax.nn.initializers import uniform
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks.neural_cache import CachedLanguageModelling, CacheGrid
-from dynskip_jax.training.objective import AgentObjective
 
 WORDS = list("abcdefghijk")
 
@@ -62,7 +62,7 @@ def loss_of(learner, params, batch, carry=None, key=1):
     """The loss of a segment, compiled, and what else it returns."""
     carry = learner.initial_carry(params, jax.random.key(3)) if carry is None else carry
     keys = jax.random.key(key) if isinstance(key, int) else key
-    return jax.jit(learner.loss)(params, carry, batch, keys, stage_of(learner))
+    return jax.jit(learner.loss)(params, carry, batch, keys, scheduled_of(learner))
 
 
 def nll_of(logits, targets):
@@ -166,7 +166,7 @@ def test_training_segments_carry_the_state_on():
     loss = jax.jit(learner.loss)
     total, tokens = 0.0, 0
     for number, batch in enumerate(train_batches(learner)):
-        _, (carry, sums) = loss(params, carry, batch, jax.random.key(number), stage_of(learner))
+        _, (carry, sums) = loss(params, carry, batch, jax.random.key(number), scheduled_of(learner))
         total, tokens = total + float(sums["nll"].total), tokens + int(sums["nll"].count)
     inputs, targets = (leaf.reshape(3, 20) for leaf in stream_of(learner, "train"))
     output = compiled(learner.model(params))(jnp.asarray(inputs, jnp.int32), initial_carry=start[0])
@@ -177,9 +177,9 @@ def test_training_segments_carry_the_state_on():
 def second_segment(learner, params, *forgets):
     """Losses of the second training segment, after each of these was applied to the carry of the first."""
     first, second, *_ = train_batches(learner)
-    loss, stage, key = jax.jit(learner.loss), stage_of(learner), jax.random.key(4)
-    _, (carry, _) = loss(params, learner.initial_carry(params, jax.random.key(3)), first, key, stage)
-    return [float(loss(params, forget(carry), second, key, stage)[0]) for forget in forgets]
+    loss, scheduled, key = jax.jit(learner.loss), scheduled_of(learner), jax.random.key(4)
+    _, (carry, _) = loss(params, learner.initial_carry(params, jax.random.key(3)), first, key, scheduled)
+    return [float(loss(params, forget(carry), second, key, scheduled)[0]) for forget in forgets]
 
 
 def keep_newest(carry):
@@ -225,11 +225,13 @@ def test_dropout_is_for_training_alone():
     found = [learner.evaluate(one_seed(params), "dev", KEYS) for learner in (plain, dropped)]
     jax.tree.map(np.testing.assert_array_equal, *found)
     batch = train_batches(plain)[0]
-    carry, stage = plain.initial_carry(params, jax.random.key(3)), stage_of(plain)
+    carry, scheduled = plain.initial_carry(params, jax.random.key(3)), scheduled_of(plain)
 
     @jax.jit
     def both(key):
-        return [each.loss(params, carry, batch, key, stage)[1][1]["nll"].total for each in (dropped, plain)]
+        return [
+            each.loss(params, carry, batch, key, scheduled)[1][1]["nll"].total for each in (dropped, plain)
+        ]
 
     found = [both(jax.random.key(k)) for k in (1, 1, 2)]
     with_dropout, without = ([float(each) for each in of] for of in zip(*found, strict=True))
@@ -278,9 +280,9 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
     assert carry[0][1].slots.h.shape[0] == 9
     batch = train_batches(learner)[0]
     keys = jax.random.split(jax.random.key(1), 3)
-    stage = stage_of(learner)
+    scheduled = scheduled_of(learner)
     gradient = jax.jit(jax.value_and_grad(learner.loss, has_aux=True))
-    (_, (end, sums)), actual = gradient(params, carry, batch, keys, stage)
+    (_, (end, sums)), actual = gradient(params, carry, batch, keys, scheduled)
     assert sums["nll"].count == 9 * 5 and end[0][1].slots.h.shape[0] == 9
 
     model = learner.model(params)
@@ -329,7 +331,7 @@ def test_critics_are_fitted_to_the_return_of_each_step_and_leave_the_network_alo
     batch = train_batches(learner)[0]
     carry = learner.initial_carry(params, jax.random.key(3))
     keys = jax.random.split(jax.random.key(1), 3)
-    grads = jax.jit(jax.grad(lambda p: learner.loss(p, carry, batch, keys, stage_of(learner))[0]))(params)
+    grads = jax.jit(jax.grad(lambda p: learner.loss(p, carry, batch, keys, scheduled_of(learner))[0]))(params)
 
     output = compiled(learner.model(params))(batch.inputs, initial_carry=carry[0], rngs=keys)
     nll, returns = nll_of(output.logits, batch.targets), np.zeros((3, 5))
@@ -444,7 +446,9 @@ def test_activations_are_regularised_as_printed():
     @jax.jit
     def read(params):
         carry = plain.initial_carry(params, jax.random.key(3))
-        losses = [each.loss(params, carry, batch, keys, stage_of(plain))[0] for each in (penalised, plain)]
+        losses = [
+            each.loss(params, carry, batch, keys, scheduled_of(plain))[0] for each in (penalised, plain)
+        ]
         return losses, plain.model(params)(batch.inputs, initial_carry=carry[0], rngs=keys)
 
     losses, output = read(params)
@@ -529,7 +533,9 @@ def test_a_model_of_characters_trains_and_is_evaluated():
     )
     params = drawn_params(learner)
     carry, batch = learner.initial_carry(params, jax.random.key(3)), first_batch(learner)
-    loss = partial(learner.loss, carry=carry, batch=batch, keys=jax.random.key(1), stage=stage_of(learner))
+    loss = partial(
+        learner.loss, carry=carry, batch=batch, keys=jax.random.key(1), scheduled=scheduled_of(learner)
+    )
     grads = jax.jit(jax.grad(lambda p: loss(p)[0]))(params)
     shapes = [leaf.shape for leaf in jax.tree.leaves(grads)]
     assert (len(WORDS) + 3, 3) in shapes  # letters, <eos> as one symbol, and two marks; no row for padding

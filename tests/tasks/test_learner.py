@@ -16,7 +16,7 @@ from learners import (
     language_modelling,
     letters,
     one_seed,
-    stage_of,
+    scheduled_of,
     symbols,
     together,
 )
@@ -27,10 +27,10 @@ from dynskip_jax.data import Examples
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Classification, ExampleTask, Forward, Learner
 from dynskip_jax.training.loop import FitSettings, fit
-from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 
 LONGEST = 8
@@ -130,7 +130,7 @@ OBJECTIVES = {
 def test_a_padded_batch_is_its_rows_alone(kind, second):
     objective = OBJECTIVES[kind]
     learner = learner_of(kind, {}, objective=objective)
-    params, stage = drawn_params(learner), stage_of(learner)
+    params, scheduled = drawn_params(learner), scheduled_of(learner)
     rng = np.random.default_rng(1)
     lengths, weights = (
         np.array([6, second, 6, 2, 6], np.int32),
@@ -147,12 +147,12 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
     keys = jax.random.split(jax.random.key(2), 5)
     gradient = jax.jit(jax.value_and_grad(learner.loss, has_aux=True))
     carry = learner.initial_carry(params, jax.random.key(0))
-    (loss, (_, sums)), grads = jax.device_get(gradient(params, carry, batch, keys, stage))
+    (loss, (_, sums)), grads = jax.device_get(gradient(params, carry, batch, keys, scheduled))
 
     total, total_grads, total_sums = 0.0, jax.tree.map(np.zeros_like, params), None
     for row in range(3):
         alone = rows_of(batch, slice(row, row + 1), lengths[row])
-        found = gradient(params, carry, alone, keys[row : row + 1], stage)
+        found = gradient(params, carry, alone, keys[row : row + 1], scheduled)
         (one, (_, own)), own_grads = jax.device_get(found)
         total += float(one)
         total_grads = jax.tree.map(np.add, total_grads, own_grads)
@@ -181,9 +181,9 @@ def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
     """Halves of which one is nearly empty: the baseline is that of all rows that count."""
     objective = AgentObjective(baseline=baseline, entropy_coef=0.0, baseline_decay=0.5)
     learner = learner_of("classes", {}, batch_size=6, objective=objective)
-    params, stage, keys = (
+    params, scheduled, keys = (
         drawn_params(learner),
-        stage_of(learner),
+        scheduled_of(learner),
         jax.random.split(jax.random.key(2), 6),
     )
     examples = examples_of("classes", 6)
@@ -194,12 +194,12 @@ def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
     carry = start = learner.initial_carry(params, jax.random.key(0))
     # The first batch has nothing to be compared with: the second step is looked at.
     if baseline == "moving_average":
-        _, (carry, sums) = jax.jit(learner.loss)(params, start, batch, keys, stage)
-    (loss, (after, _)), grads = jax.jit(gradient)(params, carry, batch, keys, stage)
+        _, (carry, sums) = jax.jit(learner.loss)(params, start, batch, keys, scheduled)
+    (loss, (after, _)), grads = jax.jit(gradient)(params, carry, batch, keys, scheduled)
 
     halves = jax.tree.map(lambda leaf: leaf.reshape(2, 3, *leaf.shape[1:]), (carry, batch, keys))
     divided = jax.vmap(functools.partial(gradient, axis_name="data"), (None, 0, 0, 0, None), axis_name="data")
-    (losses, (ends, _)), parts = jax.jit(lambda *a: divided(*a, stage))(params, *halves)
+    (losses, (ends, _)), parts = jax.jit(lambda *a: divided(*a, scheduled))(params, *halves)
     np.testing.assert_allclose(losses.mean(), loss, rtol=1e-5)
     for found, wanted in zip(jax.tree.leaves(parts), jax.tree.leaves(grads), strict=True):
         np.testing.assert_allclose(found.mean(axis=0), wanted, rtol=1e-3, atol=1e-6)
@@ -307,7 +307,12 @@ def test_critics_need_to_be_told_what_agents_see():
     batch = Batch(split.inputs, split.targets, seq_lengths=split.seq_lengths)
     with pytest.raises(UserError, match="what agents observe: choose another one"):
         jax.eval_shape(
-            learner.loss, params, ((), ()), batch, jax.random.split(jax.random.key(0), 5), stage_of(learner)
+            learner.loss,
+            params,
+            ((), ()),
+            batch,
+            jax.random.split(jax.random.key(0), 5),
+            scheduled_of(learner),
         )
 
 
@@ -370,7 +375,9 @@ def test_steps_that_are_masked_are_no_part_of_the_loss(with_gradient):
 
     def loss_and_gradient(params, batch):
         def loss(params):
-            return learner.loss(params, learner.initial_carry(params, key), batch, keys, stage_of(learner))[0]
+            return learner.loss(
+                params, learner.initial_carry(params, key), batch, keys, scheduled_of(learner)
+            )[0]
 
         return jax.value_and_grad(loss)(params) if with_gradient else loss(params)
 

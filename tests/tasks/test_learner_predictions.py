@@ -13,8 +13,8 @@ from learners import drawn_params, together
 from dynskip_jax.data import Examples
 from dynskip_jax.functional import Dynamic
 from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Classification, Learner
-from dynskip_jax.training.objective import AgentObjective
 
 RNG = np.random.default_rng(0)
 LENGTHS = RNG.integers(1, 7, size=9).astype(np.int32)
@@ -53,11 +53,11 @@ def test_a_task_may_reward_another_log_likelihood():
     plain, doubled = learner_of(Classification), learner_of(Squared)
     params = jax.tree.map(lambda leaf: leaf[0], params_of(plain))
     batch = jax.tree.map(lambda leaf: leaf[0], next(plain.train_batches(0)))
-    stage = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], plain.stage(0))
+    scheduled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], plain.scheduled(0))
 
     def gradient(learner):
         def loss(params):
-            return learner.loss(params, learner.initial_carry(params, KEYS[0]), batch, KEYS[1], stage)[0]
+            return learner.loss(params, learner.initial_carry(params, KEYS[0]), batch, KEYS[1], scheduled)[0]
 
         return jax.jit(jax.grad(loss))(params)
 

@@ -15,9 +15,9 @@ from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import connections
 from dynskip_jax.data import Examples
 from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Classification, Learner
-from dynskip_jax.training.objective import AgentObjective
-from dynskip_jax.training.stage import Sweep
+from dynskip_jax.training.sweep import Sweep
 
 RNG = np.random.default_rng(0)
 LENGTHS = RNG.integers(2, 10, size=11).astype(np.int32)
@@ -47,9 +47,9 @@ def one(tree):
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], tree)
 
 
-def gradient(learner, params, batch, stage):
+def gradient(learner, params, batch, scheduled):
     def loss(params):
-        return learner.loss(params, learner.initial_carry(params, KEY), batch, KEY, stage)[0]
+        return learner.loss(params, learner.initial_carry(params, KEY), batch, KEY, scheduled)[0]
 
     return nnx.to_pure_dict(jax.jit(jax.grad(loss))(params))
 
@@ -91,7 +91,7 @@ def test_the_cost_of_updates_is_in_the_gradient_of_skip_rnn():
         return jnp.where(counts, output.decisions[1].update, 0).sum() / len(batch.mask)
 
     expected = leaves(nnx.to_pure_dict(jax.jit(jax.grad(reads))(params)))
-    a, b = (leaves(gradient(own, params, batch, one(own.stage(0)))) for own in (free, paid))
+    a, b = (leaves(gradient(own, params, batch, one(own.scheduled(0)))) for own in (free, paid))
     assert max(np.abs(leaf).max() for leaf in expected) > 1e-3
     for without, with_cost, cost in zip(a, b, expected, strict=True):
         np.testing.assert_allclose(with_cost - without, 0.25 * cost, rtol=1e-3, atol=1e-6)
@@ -105,7 +105,7 @@ def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
         learner_of(skip, objective=AgentObjective(entropy_coef=0.0, update_cost=c)) for c in (0.0, 0.25)
     )
     params, batch = learner.init(KEY), one(next(learner.train_batches(0)))
-    found, other = (gradient(own, params, batch, one(own.stage(0))) for own in (learner, paid))
+    found, other = (gradient(own, params, batch, one(own.scheduled(0))) for own in (learner, paid))
     for a, b in zip(leaves(found), leaves(other), strict=True):
         np.testing.assert_array_equal(a, b)
     # Its choices again, replayed: their log-probabilities and rewards by hand.
@@ -122,17 +122,17 @@ def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
         of_row = output.decisions[1].log_prob.sum(axis=1) * jax.lax.stop_gradient(reward)
         return -jnp.where(batch.mask, of_row, 0).mean()
 
-    expected = nnx.to_pure_dict(jax.jit(jax.grad(scores))(params))["stack"]["layers"][1]["cell"]["agent"]
-    for a, b in zip(leaves(found["stack"]["layers"][1]["cell"]["agent"]), leaves(expected), strict=True):
+    expected = nnx.to_pure_dict(jax.jit(jax.grad(scores))(params))["stack"]["cells"][1]["agent"]
+    for a, b in zip(leaves(found["stack"]["cells"][1]["agent"]), leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
     assert max(np.abs(leaf).max() for leaf in leaves(expected)) > 1e-3
 
 
 def test_costs_may_be_swept():
     sweep, skips = Sweep(update_cost=(0.0, 0.5)), (SKIPS["skip-rnn"],)
-    stage = sweep.stage(AgentObjective(update_cost=0.1), 0, 1, 2, skips)
-    np.testing.assert_allclose(stage.update_cost, [0.0, 0.5])
-    plain = Sweep().stage(AgentObjective(update_cost=0.1), 0, 1, 2, skips)
+    scheduled = sweep.scheduled(AgentObjective(update_cost=0.1), 0, 1, 2, skips)
+    np.testing.assert_allclose(scheduled.update_cost, [0.0, 0.5])
+    plain = Sweep().scheduled(AgentObjective(update_cost=0.1), 0, 1, 2, skips)
     np.testing.assert_allclose(plain.update_cost, [0.1, 0.1])
 
 

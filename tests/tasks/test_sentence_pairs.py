@@ -66,10 +66,10 @@ def test_pairs_are_learnt_and_scored_in_their_order():
     key = jax.random.key(0)
     params = learner.init(key)
     batch = jax.tree.map(lambda leaf: leaf[0], next(learner.train_batches(0)))
-    stage = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.stage(0))
+    scheduled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.scheduled(0))
 
     def loss(params):
-        return learner.loss(params, learner.initial_carry(params, key), batch, key, stage)[0]
+        return learner.loss(params, learner.initial_carry(params, key), batch, key, scheduled)[0]
 
     grads = nnx.to_pure_dict(jax.jit(jax.grad(loss))(params))
     for part in ("embedding", "product", "difference", "softmax"):

@@ -18,10 +18,10 @@ from dynskip_jax.data.tagged_examples import tagged_examples
 from dynskip_jax.data.tagger_vocabulary import tagger_vocabulary
 from dynskip_jax.models import Tagger
 from dynskip_jax.nn import CharCNN
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Learner, Tagging
 from dynskip_jax.tasks.entity_score import entity_score
 from dynskip_jax.tasks.tagging import OfTags
-from dynskip_jax.training.objective import AgentObjective
 
 TAGS = ("O", "B-X", "I-X", "E-X", "S-X")
 RNG = np.random.default_rng(0)
@@ -94,14 +94,14 @@ def padded():
         task = task_of(output, reward_of=reward_of)
         # Rewards of every kind reach the loss, also those of layers that read from the end.
         learner = Learner(task, (0,), objective=AgentObjective(entropy_coef=0.1, discount=0.9))
-        stage = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.stage(0))
+        scheduled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.scheduled(0))
         batches, key = (one_batch(), one_batch(5)), jax.random.key(5)
 
         @jax.jit
         def of(params):
             found = []
             for batch in batches:
-                loss = lambda p, batch=batch: learner.loss(p, ((), ()), batch, key, stage)[0]
+                loss = lambda p, batch=batch: learner.loss(p, ((), ()), batch, key, scheduled)[0]
                 tags = learner.predict(params, batch._replace(targets=None), F.Policy("greedy"))
                 found.append((*jax.value_and_grad(loss)(params), tags))
             return found

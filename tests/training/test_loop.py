@@ -19,12 +19,12 @@ from marks import and_slow
 
 from dynskip_jax.data import Examples, make_corpus
 from dynskip_jax.errors import UserError
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.runs.checkpoint import Checkpoints
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training import loop
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
-from dynskip_jax.training.objective import AgentObjective
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.step import Trainable, seed_keys
 
@@ -57,10 +57,10 @@ class Scripted:
     def initial_carry(self, params, key):
         return jax.random.normal(key, (2,))
 
-    def stage(self, epoch):
+    def scheduled(self, epoch):
         return ()
 
-    def loss(self, params, carry, batch, keys, stage, axis_name=None):
+    def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
         noise = jax.random.normal(keys[0], (2,))
         value = jnp.sum(jnp.sin(params["w"] * batch + carry * noise))
         return value - params["steps"], (carry + noise, {"loss": value, "batches": jnp.ones(())})
@@ -303,7 +303,7 @@ def test_same_seed_gives_the_same_result(tmp_path):
 
 def test_no_two_steps_draw_the_same_noise(tmp_path):
     class Noisy(Scripted):
-        def loss(self, params, carry, batch, keys, stage, axis_name=None):
+        def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
             noise = jnp.stack([jax.random.normal(keys[0]), carry[0]])
             return -params["steps"], (carry, {"noise": noise, "loss": jnp.zeros(()), "batches": jnp.ones(())})
 
@@ -682,8 +682,8 @@ class Broken(Scripted):
     def init(self, key):
         return {**super().init(key), "second": jnp.zeros(())}
 
-    def loss(self, params, carry, batch, keys, stage, axis_name=None):
-        loss, (after, sums) = super().loss(params, carry, batch, keys, stage, axis_name)
+    def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
+        loss, (after, sums) = super().loss(params, carry, batch, keys, scheduled, axis_name)
         number = (batch[0] - 1) * NUM_BATCHES + batch[1]
         bad = jnp.any(self.broken == number) & (params["second"] > 0)
         return jnp.where(bad, jnp.nan, 1.0) * loss, (after * jnp.where(bad, jnp.nan, 1.0), sums)

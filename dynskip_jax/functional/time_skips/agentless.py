@@ -40,7 +40,7 @@ class Fixed(BufferSkip):
         """See `TimeSkip`."""
         if self.fixed_slot is not None:
             return Choice(), skip_state
-        oldest = jnp.full(inputs.step.shape, self.max_skip - 1, jnp.int32)
+        oldest = jnp.full_like(inputs.step, self.max_skip - 1, jnp.int32)
         return self.carried_first(inputs, Choice(slot=oldest)), skip_state
 
 
@@ -52,7 +52,8 @@ class Mean(BufferSkip):
 
     def choose(self, params, inputs, observation, skip_state, mode):
         """See `TimeSkip`."""
-        weights = jnp.full((*inputs.step.shape, self.max_skip), 1 / self.max_skip, observation.dtype)
+        weights = jnp.full_like(inputs.step, 1 / self.max_skip, observation.dtype)
+        weights = jnp.repeat(weights[..., None], self.max_skip, axis=-1)
         return self.carried_first(inputs, Choice(weights=weights)), skip_state
 
     def log_distribution(self, params, x, step, observation, policy_mask=None):

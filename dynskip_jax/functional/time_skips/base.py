@@ -159,7 +159,7 @@ class TimeSkip:
 
     def noise(
         self,
-        keys: Key[Array, "*batch"],
+        keys: Key[Array, "*batch"] | None,
         step: Int[Array, "*batch"],
         mode: ActionMode,
         replayed: bool,

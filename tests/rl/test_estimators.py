@@ -25,11 +25,12 @@ from benchmarks.tiny_problem import (
     tuples,
 )
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 
 UNITS = 5
 critic_loss, critic_values, vimco_loss, averaged_log_likelihood = map(
-    compiled, (batched.critic_loss, F.critic_values, F.vimco_loss, F.averaged_log_likelihood)
+    compiled, (batched.critic_loss, rl.critic_values, batched.vimco_loss, rl.averaged_log_likelihood)
 )
 ENTROPY_COEFS = (0.0, 0.3)
 
@@ -70,15 +71,15 @@ def terminal_as_steps(runs):
 
 
 def moving_average():
-    average = F.moving_average_start((), jnp.float64)
+    average = rl.moving_average_start((), jnp.float64)
     for value in (-3.0, 1.0, -0.5):
-        average = F.moving_average_update(average, jnp.asarray(value), 0.9)
-    return F.moving_average_value(average)
+        average = rl.moving_average_update(average, jnp.asarray(value), 0.9)
+    return rl.moving_average_value(average)
 
 
 def values_of_critic(runs):
     x = jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT))
-    return F.critic_values(critic(), x, runs.seen)
+    return rl.critic_values(critic(), x, runs.seen)
 
 
 # Each: (runs, whether each step has a reward) -> (rewards, baseline).
@@ -145,7 +146,7 @@ def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objec
 
     def expected(lstm, agent, head):
         runs = every_sequence(of._replace(lstm=lstm, agent=agent, head=head))
-        return jnp.sum(pi * F.vimco_loss(runs.decision.log_prob[places], runs.rewards[:, -1][places]))
+        return jnp.sum(pi * batched.vimco_loss(runs.decision.log_prob[places], runs.rewards[:, -1][places]))
 
     def objective(lstm, agent, head):
         return exact_averaged(of._replace(lstm=lstm, agent=agent, head=head), size)
@@ -162,7 +163,7 @@ def test_vimco_by_hand_for_two_rollouts():
     scores = np.log([0.5 * 0.25, 0.1])
     loss = vimco_loss(log_probs, log_likelihood)
     np.testing.assert_allclose(loss, [-np.log(0.5) - signals @ scores], rtol=1e-12)
-    gradient = jax.jit(jax.grad(lambda *a: F.vimco_loss(*a).sum(), argnums=(0, 1)))
+    gradient = jax.jit(jax.grad(lambda *a: batched.vimco_loss(*a).sum(), argnums=(0, 1)))
     to_log_probs, to_likelihood = gradient(log_probs, log_likelihood)
     np.testing.assert_allclose(to_log_probs, -signals[None, :, None] * np.ones((1, 1, 2)), rtol=1e-12)
     # Shares of the sum, through L alone: the signals are stopped.
@@ -183,7 +184,7 @@ def test_vimco_does_not_count_padding():
     rng = np.random.default_rng(0)
     log_probs, log_likelihood = (-rng.exponential(size=s) for s in ((2, 3, 4), (2, 3)))
     valid = np.array([[True, True, False, False], [True, True, True, True]])
-    loss = lambda lp: F.vimco_loss(lp, *jax.device_put((log_likelihood, valid))).sum()
+    loss = lambda lp: batched.vimco_loss(lp, *jax.device_put((log_likelihood, valid))).sum()
     loss, gradient = map(np.asarray, jax.jit(jax.value_and_grad(loss))(log_probs))
     first = vimco_loss(log_probs[:1, :, :2], log_likelihood[:1])
     cut = np.asarray(first) + np.asarray(vimco_loss(log_probs[1:], log_likelihood[1:]))
@@ -212,9 +213,9 @@ def test_averaged_log_likelihood_by_hand_and_where_probabilities_underflow():
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.99])
 def test_moving_average_against_a_loop(decay):
     values = np.random.default_rng(0).normal(size=(20, 3)) + 5.0
-    average = F.moving_average_start((3,), jnp.float64)
-    update = jax.jit(lambda *args: (new := F.moving_average_update(*args), F.moving_average_value(new)))
-    np.testing.assert_array_equal(F.moving_average_value(average), np.zeros(3))
+    average = rl.moving_average_start((3,), jnp.float64)
+    update = jax.jit(lambda *args: (new := rl.moving_average_update(*args), rl.moving_average_value(new)))
+    np.testing.assert_array_equal(rl.moving_average_value(average), np.zeros(3))
     for n in range(1, len(values) + 1):
         average, value = update(average, values[n - 1], decay)
         weights = decay ** np.arange(n - 1, -1, -1.0)
@@ -227,17 +228,17 @@ def test_moving_average_against_a_loop(decay):
 def test_moving_average_under_jit_and_scan_keeps_its_dtype():
     values = np.arange(1.0, 5.0, dtype=np.float32)
     step = lambda average, value: (
-        F.moving_average_update(average, value, 0.5),
-        F.moving_average_value(average),
+        rl.moving_average_update(average, value, 0.5),
+        rl.moving_average_value(average),
     )
-    last, before = jax.jit(functools.partial(jax.lax.scan, step))(F.moving_average_start(), values)
-    assert F.moving_average_value(last).dtype == before.dtype == jnp.float32
+    last, before = jax.jit(functools.partial(jax.lax.scan, step))(rl.moving_average_start(), values)
+    assert rl.moving_average_value(last).dtype == before.dtype == jnp.float32
     np.testing.assert_allclose(before, [0.0, 1.0, 5 / 3, 17 / 7], rtol=1e-6)
 
 
 def test_moving_average_of_nothing_has_no_nan_in_its_gradient():
-    gradient = jax.jit(jax.grad(lambda average: F.moving_average_value(average).sum()))(
-        F.moving_average_start((2,))
+    gradient = jax.jit(jax.grad(lambda average: rl.moving_average_value(average).sum()))(
+        rl.moving_average_start((2,))
     )
     assert np.isfinite(np.concatenate(gradient)).all()
 
@@ -267,7 +268,7 @@ def test_critic_sends_no_gradient_into_what_it_sees_nor_into_returns():
     x, h = np.ones((2, TIME, INPUT)), np.ones((2, TIME, HIDDEN))
 
     def loss(params, x, h, returns):
-        return batched.critic_loss(F.critic_values(params, x, h), returns).sum()
+        return batched.critic_loss(rl.critic_values(params, x, h), returns).sum()
 
     for returns in (np.ones(2), np.ones((2, TIME))):
         to_critic, *elsewhere = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(critic(), x, h, returns)

@@ -14,9 +14,10 @@ from marks import and_slow
 from benchmarks import tiny_problem
 from benchmarks.tiny_problem import SEQUENCES, K, problem
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 
 reinforce_loss = compiled(batched.reinforce_loss)
-leave_one_out_mean = compiled(F.leave_one_out_mean)
+leave_one_out_mean = compiled(rl.leave_one_out_mean)
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +131,7 @@ def test_constant_and_leave_one_out_baselines_keep_the_expected_gradient():
     def expected_pairs(agent):
         decision, rewards = every_sequence(agent)
         R = rewards[:, -1][pairs]
-        baseline = jax.vmap(F.leave_one_out_mean)(R).reshape(-1)
+        baseline = jax.vmap(rl.leave_one_out_mean)(R).reshape(-1)
         log_prob = decision.log_prob[pairs.ravel()]
         loss = reinforce_loss(log_prob, R.reshape(-1), baseline=baseline).reshape(-1, 2)
         return jnp.sum(pi[pairs[:, 0]] * pi[pairs[:, 1]] * loss.mean(axis=1))
@@ -141,7 +142,7 @@ def test_constant_and_leave_one_out_baselines_keep_the_expected_gradient():
 
 def test_reward_to_go_by_hand():
     rewards = np.array([[1.0, 2.0, 4.0]])
-    reward_to_go = compiled(F.reward_to_go)
+    reward_to_go = compiled(rl.reward_to_go)
     np.testing.assert_allclose(reward_to_go(rewards, 1.0), [[7.0, 6.0, 4.0]])
     np.testing.assert_allclose(reward_to_go(rewards, 0.5), [[3.0, 4.0, 4.0]])
     np.testing.assert_allclose(reward_to_go(rewards, 0.0), [[1.0, 2.0, 4.0]])
@@ -179,7 +180,7 @@ def test_baseline_may_be_one_number_in_an_array():
 
 def test_leave_one_out_mean_of_a_group_divided_among_devices():
     values = np.asarray(np.random.default_rng(0).normal(size=(8, 3)))
-    divided = functools.partial(F.leave_one_out_mean, axis_name="data")
+    divided = functools.partial(rl.leave_one_out_mean, axis_name="data")
     divided = jax.jit(jax.vmap(divided, axis_name="data"))
     np.testing.assert_allclose(
         divided(values.reshape(4, 2, 3)).reshape(8, 3), leave_one_out_mean(values), rtol=1e-12
@@ -196,7 +197,7 @@ def test_leave_one_out_mean_of_those_that_count(counted):
     values[~counted] = np.inf  # whatever stands there
     given = values, counted
     np.testing.assert_allclose(leave_one_out_mean(given[0], counted=given[1]), expected, atol=1e-12)
-    divided = jax.jit(jax.vmap(lambda v, c: F.leave_one_out_mean(v, "data", c), axis_name="data"))
+    divided = jax.jit(jax.vmap(lambda v, c: rl.leave_one_out_mean(v, "data", c), axis_name="data"))
     pieces = given[0].reshape(4, 2, 3), given[1].reshape(4, 2)
     np.testing.assert_allclose(divided(*pieces).reshape(8, 3), expected, atol=1e-12)
 

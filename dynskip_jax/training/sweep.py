@@ -1,4 +1,4 @@
-"""What the models trained together are told in an epoch, and in what they differ."""
+"""Settings in which the models trained together differ."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynskip_jax import functional as F
-from dynskip_jax.training.objective import AgentObjective, AgentStage
+from dynskip_jax.rl import AgentObjective, ScheduledValues
 
 
 class Sweep(NamedTuple):
@@ -15,7 +15,7 @@ class Sweep(NamedTuple):
 
     Attributes:
         mix: λ of each model.
-        max_skip: of each model the largest k that its agent may choose; the models share a K that is larger.
+        max_skip: the largest k that each model's agent may choose; the models share a larger K.
         entropy_coef: β of each model's objective.
         temperature: τ of each model's relaxed choices.
         update_cost: of each model's objective.
@@ -27,27 +27,27 @@ class Sweep(NamedTuple):
     temperature: tuple[float, ...] | None = None
     update_cost: tuple[float, ...] | None = None
 
-    def stage(
+    def scheduled(
         self, objective: AgentObjective, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
-    ) -> AgentStage:
-        """Returns what the steps of an epoch (from 0) are told, each leaf (seeds, ...).
+    ) -> ScheduledValues:
+        """Return the values of an epoch (from 0), each leaf (seeds, ...).
 
         Args:
             objective: how agents are trained, where the models agree.
             epoch: its number.
-            epochs: how many there will be.
-            count: of the models.
+            epochs: number of epochs.
+            count: number of models.
             skips: their time skips.
         """
-        stages = [self._objective(objective, i).stage(epoch, epochs) for i in range(count)]
+        values = [self._objective(objective, i).schedule(epochs).at(epoch) for i in range(count)]
         policy = self.policy(
-            stages[0].policy.mode, count, skips, temperature=[stage.policy.temperature for stage in stages]
+            values[0].policy.mode, count, skips, temperature=[each.policy.temperature for each in values]
         )
-        numbers = (
-            np.array([getattr(stage, name) for stage in stages], np.float32)
-            for name in ("entropy_coef", "update_cost")
+        return ScheduledValues(
+            policy,
+            entropy_coef=np.array([each.entropy_coef for each in values], np.float32),
+            update_cost=np.array([each.update_cost for each in values], np.float32),
         )
-        return AgentStage(policy, *numbers)
 
     def policy(
         self,
@@ -57,7 +57,7 @@ class Sweep(NamedTuple):
         *,
         temperature: Sequence[float] | None = None,
     ) -> F.Policy:
-        """Returns how these models choose, each leaf (seeds, ...); with temperature 1 if none is given."""
+        """Return how these models choose, each leaf (seeds, ...); the temperature is 1 by default."""
         mask = None
         if self.max_skip is not None:
             K = max(skip.max_skip for skip in skips)
@@ -70,7 +70,8 @@ class Sweep(NamedTuple):
         )
 
     def _objective(self, objective: AgentObjective, number: int) -> AgentObjective:
-        """Of one of the models."""
-        own = {name: getattr(self, name) for name in ("entropy_coef", "temperature", "update_cost")}
-        swept = {name: values[number] for name, values in own.items() if values is not None}
+        """Return the objective of one of the models."""
+        names = ("entropy_coef", "temperature", "update_cost")
+        swept = {name: getattr(self, name) for name in names}
+        swept = {name: values[number] for name, values in swept.items() if values is not None}
         return dataclasses.replace(objective, **swept) if swept else objective

@@ -1,5 +1,6 @@
 """The agent's objective against loops that spell out its definition, one example and one step at a time."""
 
+import dataclasses
 import itertools
 from functools import partial
 
@@ -12,28 +13,27 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import Decision, parse_time_skip
-from dynskip_jax.training.objective import AgentObjective, AgentStage
-from dynskip_jax.training.stage import Sweep
+from dynskip_jax.functional import DecisionTrace, parse_time_skip
+from dynskip_jax.rl import AgentObjective, ScheduledValues
+from dynskip_jax.training.sweep import Sweep
 
 BATCH, TIME, ROLLOUTS = 6, 4, 3
-DYNAMIC = parse_time_skip("dynamic:5")
 
 
 def decision_of(seed):
     rng = np.random.default_rng(seed)
-    return Decision(
+    return DecisionTrace(
         action=jnp.asarray(rng.integers(1, 6, (BATCH, TIME)), jnp.int32),
         log_prob=jnp.asarray(-rng.exponential(1.0, (BATCH, TIME)), jnp.float32),
         entropy=jnp.asarray(rng.uniform(0, 1.6, (BATCH, TIME)), jnp.float32),
     )
 
 
-def agents_part(objective, skips, decisions, rewards, valid=None):
-    """What is left of the loss where the network's is 0."""
-    stage = AgentStage(F.Policy("sample"), objective.entropy_coef)
+def agents_part(objective, decisions, rewards):
+    """Return the loss where the network's is 0."""
+    scheduled = ScheduledValues(F.Policy("sample"), objective.entropy_coef)
     nll = jnp.zeros(rewards.shape)
-    return objective.loss(stage, nll, decisions, skips=skips, rewards=rewards, valid=valid)
+    return objective.loss(scheduled, nll, decisions, rewards=rewards)
 
 
 def slow_returns(objective, log_prob, rewards):
@@ -101,8 +101,8 @@ def losses_and_gradients():
         decision, rewards = decision_of(0), rewards_of(kind)
 
         def of(objective, log_prob, entropies, rewards, decision=decision):
-            traced = decision._replace(log_prob=log_prob, entropy=entropies)
-            return agents_part(objective, (DYNAMIC,), (traced,), rewards)
+            traced = dataclasses.replace(decision, log_prob=log_prob, entropy=entropies)
+            return agents_part(objective, (traced,), rewards)
 
         @jax.jit
         def program(*arguments, of=of):
@@ -130,18 +130,18 @@ def test_loss_and_gradient_are_the_slow_definition(kind, baseline, entropy, disc
 
 
 def test_a_case_worked_out_by_hand():
-    decision = Decision(
+    decision = DecisionTrace(
         action=jnp.array([[1, 2], [2, 1]], jnp.int32),
         log_prob=jnp.array([[-1.0, -2.0], [-3.0, -4.0]]),
         entropy=jnp.zeros((2, 2)),
     )
     # Returns less baseline: (10 - 4) and (4 - 10). Losses: 3 * 6 = 18 and 7 * -6 = -42; their mean is -12.
     objective = AgentObjective(entropy_coef=0.0, baseline="batch")
-    assert agents_part(objective, (DYNAMIC,), (decision,), jnp.array([10.0, 4.0])) == -12.0
+    assert agents_part(objective, (decision,), jnp.array([10.0, 4.0])) == -12.0
     # Rewards to go (3, 2) and (0, 0): losses 1 * 3 + 2 * 2 = 7 and 0; half of their mean.
     objective = AgentObjective(entropy_coef=0.0, rl_coef=0.5)
     rewards = jnp.array([[1.0, 2.0], [0.0, 0.0]])
-    assert agents_part(objective, (DYNAMIC,), (decision,), rewards) == 0.5 * 3.5
+    assert agents_part(objective, (decision,), rewards) == 0.5 * 3.5
 
 
 def test_rewards_of_each_kind():
@@ -161,21 +161,22 @@ def test_rewards_of_each_kind():
 @pytest.mark.parametrize("entropy", ["sampled", "exact"])
 def test_only_layers_that_sample_contribute(entropy):
     objective = AgentObjective(entropy=entropy)
-    decisions = tuple(decision_of(seed) for seed in range(4))
+    names = ("dynamic:5", "lstm", "attention:4", "dynamic:5")
+    facts = [parse_time_skip(name).is_stochastic for name in names]
+    assert facts == [True, False, False, True]
+    decisions = [dataclasses.replace(decision_of(i), is_stochastic=fact) for i, fact in enumerate(facts)]
     rewards = rewards_of("per_step")
-    quiet = tuple(parse_time_skip(name) for name in ("lstm", "fixed:3", "attention:4"))
-    assert agents_part(objective, quiet, decisions[:3], rewards) == 0.0
-    first, last = (agents_part(objective, (DYNAMIC,), (decisions[i],), rewards) for i in (0, 3))
-    stack = (DYNAMIC, quiet[0], quiet[2], DYNAMIC)
-    np.testing.assert_allclose(agents_part(objective, stack, decisions, rewards), first + last, rtol=1e-6)
+    assert agents_part(objective, decisions[1:3], rewards) == 0.0
+    first, last = (agents_part(objective, (decisions[i],), rewards) for i in (0, 3))
+    np.testing.assert_allclose(agents_part(objective, decisions, rewards), first + last, rtol=1e-6)
 
 
 def test_rollouts_of_an_example_follow_each_other():
     objective = AgentObjective(entropy_coef=0.0, baseline="rollouts", rollouts=ROLLOUTS)
     each = jnp.array([5.0, -2.0])
     # Equal rewards within an example leave no advantage; in the other order they do.
-    repeated = agents_part(objective, (DYNAMIC,), (decision_of(0),), jnp.repeat(each, ROLLOUTS))
-    tiled = agents_part(objective, (DYNAMIC,), (decision_of(0),), jnp.tile(each, ROLLOUTS))
+    repeated = agents_part(objective, (decision_of(0),), jnp.repeat(each, ROLLOUTS))
+    tiled = agents_part(objective, (decision_of(0),), jnp.tile(each, ROLLOUTS))
     assert abs(repeated) < 1e-5
     assert abs(tiled) > 0.1
 
@@ -194,20 +195,20 @@ def test_classifier_compares_the_rollouts_of_one_example():
     params, keys = drawn_params(compared, scale=1.5), jax.random.split(jax.random.key(2), 4)
 
     @jax.jit
-    def losses(*stages):
+    def losses(*scheduled):
         """The agents' part for each λ, and how many rows it is a mean of."""
         found = []
-        for task, each in zip((compared, batch), stages, strict=True):
+        for task, each in zip((compared, batch), scheduled, strict=True):
 
-            def of(stage, task=task):
+            def of(scheduled, task=task):
                 carry = task.initial_carry(params, jax.random.key(0))
-                loss, (_, sums) = task.loss(params, carry, first_batch(task), keys, stage)
+                loss, (_, sums) = task.loss(params, carry, first_batch(task), keys, scheduled)
                 return loss - sums["nll"].total / sums["nll"].count, sums["nll"].count
 
             found.append(jax.vmap(of)(each))
         return found
 
-    ((equal, unequal), counts), ((of_batch, _), _) = losses(compared.stage(0), batch.stage(0))
+    ((equal, unequal), counts), ((of_batch, _), _) = losses(compared.scheduled(0), batch.scheduled(0))
     # With λ = 0 the choice has no effect: the rollouts of an example agree, and none has an advantage.
     assert counts.tolist() == [12, 12]
     assert abs(equal) < 1e-4
@@ -250,13 +251,12 @@ def test_rows_that_fill_a_batch_are_as_none(name, per_step):
     nll = -rewards_of("per_step" if per_step else "terminal")
 
     def loss(log_prob, nll, values, count):
-        traced = decision._replace(log_prob=log_prob)
+        traced = dataclasses.replace(decision, log_prob=log_prob)
         traced = jax.tree.map(lambda leaf: leaf[:count], traced)
         return count * objective.loss(
-            objective.stage(0, 1),
+            objective.schedule(1).at(0),
             nll[:count],
             traced,
-            valid=None,
             weights=weights[:count],
             values=[values[:count]] if objective.baseline == "learned" else None,
         )
@@ -310,19 +310,18 @@ def test_settings_without_a_meaning_are_refused(settings):
 def test_what_stands_past_the_end_has_no_effect(name, per_step):
     """A critic's terminal reward stood in the last column once, past the end of all shorter sequences."""
     objective = objective_with(name, rollouts=3)
-    stage = objective.stage(0, 1)
+    scheduled = objective.schedule(1).at(0)
     lengths = jnp.repeat(jnp.array([4, 2]), 3)  # two groups of three rows
     valid = F.length_mask(lengths, TIME)
     nll = -rewards_of("per_step" if per_step else "terminal")
 
     def loss(log_prob, nll, values, rows=slice(None), time=TIME, valid=valid):
-        decision = decision_of(1)._replace(log_prob=log_prob)
+        decision = dataclasses.replace(decision_of(1), log_prob=log_prob)
         decision = jax.tree.map(lambda leaf: leaf[rows, :time], decision)
         return objective.loss(
-            stage,
+            scheduled,
             nll[rows, :time] if per_step else nll[rows],
-            decision,
-            valid=None if valid is None else valid[rows, :time],
+            decision.where(None if valid is None else valid[rows, :time]),
             values=[values[rows, :time]] if objective.baseline == "learned" else None,
         )
 
@@ -350,40 +349,54 @@ def test_what_stands_past_the_end_has_no_effect(name, per_step):
 
 
 @pytest.mark.usefixtures("as_users")
+def test_vimco_has_one_prediction_for_each_row():
+    trace = DecisionTrace(jnp.ones((2, 4), int), -jnp.ones((2, 4)), jnp.ones((2, 4)))
+    objective = AgentObjective(estimator="vimco", rollouts=2, entropy_coef=0.0)
+    scheduled = objective.schedule(1).at(0)
+    for nll, rewards in ((jnp.ones((2, 4)), None), (jnp.ones(2), jnp.ones((2, 4)))):
+        with pytest.raises(UserError, match="predictions of rows, not of steps"):
+            objective.loss(scheduled, nll, trace, rewards=rewards)
+
+
+@pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (dict(weights=jnp.ones((2, 1))), "weights to be"),
-        (dict(weights=jnp.ones(3)), "weights to be"),
-        (dict(skips=[F.Dynamic(3)] * 2), "as many skips"),
-        (dict(reverse=[True] * 2), "as many reverse"),
+        (dict(weights=jnp.ones((2, 1))), "weights of shape"),
+        (dict(weights=jnp.ones(3)), "weights of shape"),
+        (dict(rewards=jnp.ones((2, 3))), "rewards of shape"),
         (dict(values=[]), "as many values"),
     ],
 )
 def test_what_does_not_fit_the_decisions_is_said(given, says):
-    decision = F.Decision(jnp.ones((2, 4), int), -jnp.ones((2, 4)), jnp.ones((2, 4)))
+    decision = DecisionTrace(jnp.ones((2, 4), int), -jnp.ones((2, 4)), jnp.ones((2, 4)))
     objective = AgentObjective()
     with pytest.raises(UserError, match=says):
-        objective.loss(objective.stage(0, 1), jnp.ones(2), decision, valid=None, **given)
+        objective.loss(objective.schedule(1).at(0), jnp.ones(2), decision, **given)
 
 
-@pytest.mark.parametrize("traced", [False, True])
-def test_a_cost_of_updates_is_told_of_which_skips(traced):
-    """It was left out without a word."""
-    zeros = jnp.zeros((2, 4))
-    decision = F.Decision(jnp.ones((2, 4), int), zeros, zeros, jnp.ones((2, 4)))
-
-    def loss(cost, **given):
-        objective = AgentObjective(update_cost=cost)
-        call = lambda stage: objective.loss(stage, jnp.zeros(2), decision, valid=None, **given)
-        return (jax.jit(call) if traced else call)(objective.stage(0, 1))
-
-    with pytest.raises(UserError, match="pass skips="):
-        loss(0.25)
-    assert loss(0.25, skips=[F.SkipRNN()]) == 1 and loss(0.0) == 0
+@pytest.mark.parametrize(
+    ("traces", "says"),
+    [
+        (lambda one: (one, one.where(jnp.ones((2, 4), bool))), "1 of 2 decisions say which steps are valid"),
+        (
+            lambda one: (one, jax.tree.map(lambda leaf: leaf[:, :3], one)),
+            r"one shape .*\(2, 3\), \(2, 4\)",
+        ),
+        (lambda one: jax.tree.map(lambda leaf: leaf[0], one), r"shape \(rows, time\), got \(4,\)"),
+        (lambda one: F.Decision(one.action, one.log_prob, one.entropy), "call DecisionTrace.of"),
+        (lambda one: (), "call DecisionTrace.of"),
+    ],
+    ids=["one mask", "two lengths", "no rows", "a bare cell", "none"],
+)
+def test_decisions_that_do_not_fit_each_other_are_refused(traces, says):
+    one = DecisionTrace(jnp.ones((2, 4), int), -jnp.ones((2, 4)), jnp.ones((2, 4)))
+    objective = AgentObjective()
+    with pytest.raises(UserError, match=says):
+        objective.loss(objective.schedule(1).at(0), jnp.ones(2), traces(one))
 
 
 def test_a_temperature_is_that_of_relaxed_epochs():
     """Attention takes it, too, and evaluation has none."""
     objective = AgentObjective(relaxation="soft", relaxed_epochs=2, temperature=0.5)
-    assert [objective.stage(epoch, 4).policy.temperature for epoch in range(4)] == [0.5, 0.5, 1.0, 1.0]
+    assert [objective.schedule(4).at(epoch).policy.temperature for epoch in range(4)] == [0.5, 0.5, 1.0, 1.0]

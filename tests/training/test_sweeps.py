@@ -1,7 +1,7 @@
-"""What changes between epochs, and what models trained together differ in: against models trained alone."""
+"""Scheduled values, and what models trained together differ in: against models trained alone."""
 
 import dataclasses
-import functools
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +15,22 @@ from learners import (
     language_modelling,
     letters,
     one_seed,
-    stage_of,
+    scheduled_of,
     symbols,
 )
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.devices.parallel import make_parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import Dynamic
 from dynskip_jax.models import SequenceClassifier
+from dynskip_jax.rl import AgentObjective, ScheduledValues
+from dynskip_jax.rl.objective import geometric, linear
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
-from dynskip_jax.training.objective import AgentObjective, AgentStage
 from dynskip_jax.training.optimizer import make_optimizer
-from dynskip_jax.training.schedule import geometric, linear
-from dynskip_jax.training.stage import Sweep
+from dynskip_jax.training.sweep import Sweep
 
 EXACT = AgentObjective(baseline="rollouts", rollouts=2, entropy="exact", entropy_coef=0.1)
 SPLITS = symbols(40, 20)
@@ -66,22 +67,22 @@ def test_numbers_of_a_schedule():
     objective = AgentObjective(
         entropy_coef=0.4, entropy_coef_final=0.0, relaxation="soft", relaxed_epochs=2, temperature_final=0.25
     )
-    assert [objective.stage(epoch, 5).policy.mode for epoch in range(4)] == [
+    assert [objective.schedule(5).at(epoch).policy.mode for epoch in range(4)] == [
         "soft",
         "soft",
         "sample",
         "sample",
     ]
     np.testing.assert_allclose(
-        [objective.stage(epoch, 5).entropy_coef for epoch in range(5)], [0.4, 0.3, 0.2, 0.1, 0]
+        [objective.schedule(5).at(epoch).entropy_coef for epoch in range(5)], [0.4, 0.3, 0.2, 0.1, 0]
     )
-    assert [objective.stage(epoch, 5).policy.temperature for epoch in range(3)] == [1.0, 0.25, 1.0]
+    assert [objective.schedule(5).at(epoch).policy.temperature for epoch in range(3)] == [1.0, 0.25, 1.0]
     closing = dataclasses.replace(objective, relaxed_entropy_coef=0.2, relaxed_entropy_coef_final=-0.1)
-    coefs = [closing.stage(epoch, 5).entropy_coef for epoch in range(5)]
+    coefs = [closing.schedule(5).at(epoch).entropy_coef for epoch in range(5)]
     np.testing.assert_allclose(coefs, [0.2, -0.1, 0.2, 0.1, 0], atol=1e-12)
     constant = AgentObjective(entropy_coef=0.4)
-    assert {constant.stage(epoch, 5).entropy_coef for epoch in range(5)} == {0.4}
-    assert {constant.stage(epoch, 5).policy.mode for epoch in range(5)} == {"sample"}
+    assert {constant.schedule(5).at(epoch).entropy_coef for epoch in range(5)} == {0.4}
+    assert {constant.schedule(5).at(epoch).policy.mode for epoch in range(5)} == {"sample"}
 
 
 @pytest.mark.slow
@@ -120,15 +121,15 @@ def test_what_models_are_told_that_differ_in_their_objective():
     )
     skips = (F.Previous(), Dynamic(4))
     sweep = Sweep(entropy_coef=(0.2, 0.8), temperature=(1.0, 4.0))
-    stages = [sweep.stage(objective, epoch, 3, 2, skips) for epoch in range(3)]
-    for epoch, stage in enumerate(stages):
+    values = [sweep.scheduled(objective, epoch, 3, 2, skips) for epoch in range(3)]
+    for epoch, ours in enumerate(values):
         for number, (coef, temperature) in enumerate(((0.2, 1.0), (0.8, 4.0))):
             own = dataclasses.replace(objective, entropy_coef=coef, temperature=temperature)
-            alone = own.stage(epoch, 3)
-            assert stage.policy.mode == alone.policy.mode
-            np.testing.assert_allclose(stage.entropy_coef[number], alone.entropy_coef, rtol=1e-6)
-            np.testing.assert_allclose(stage.policy.temperature[number], alone.policy.temperature, rtol=1e-6)
-    assert [stage.policy.mode for stage in stages] == ["soft", "soft", "sample"]
+            alone = own.schedule(3).at(epoch)
+            assert ours.policy.mode == alone.policy.mode
+            np.testing.assert_allclose(ours.entropy_coef[number], alone.entropy_coef, rtol=1e-6)
+            np.testing.assert_allclose(ours.policy.temperature[number], alone.policy.temperature, rtol=1e-6)
+    assert [scheduled.policy.mode for scheduled in values] == ["soft", "soft", "sample"]
     # In evaluation nothing is relaxed, and attention is as sharp in all of them.
     np.testing.assert_array_equal(sweep.policy("greedy", 2, skips).temperature, [1, 1])
 
@@ -178,7 +179,7 @@ def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(t
     assert not all(np.allclose(a, b) for a, b in leaves)
 
 
-@functools.cache
+@cache
 def free_agent(objective):
     """A learner whose choices matter, and its loss with gradients, compiled."""
     task = classifiers(objective=objective, mix=1.0)
@@ -190,7 +191,7 @@ def loss_and_gradient(objective, carry=None):
     params = drawn_params(task, 1)
     carry = task.initial_carry(params, jax.random.key(0)) if carry is None else carry
     keys = jax.random.split(jax.random.key(2), 8)
-    return value(params, carry, first_batch(task), keys, stage_of(task))
+    return value(params, carry, first_batch(task), keys, scheduled_of(task))
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +216,7 @@ def test_a_moving_average_is_that_of_the_rewards_so_far(plain):
     objective = AgentObjective(baseline="moving_average", entropy_coef=0.0, baseline_decay=0.8)
     (_, (carry, sums)), first = loss_and_gradient(objective)
     nll = sums["nll"].total / sums["nll"].count
-    np.testing.assert_allclose(F.moving_average_value(carry[1]), np.full(8, -nll), rtol=1e-5)
+    np.testing.assert_allclose(rl.moving_average_value(carry[1]), np.full(8, -nll), rtol=1e-5)
     # The first batch has no past: nothing is subtracted from it. The next one is compared with the first.
     np.testing.assert_allclose(agent_gradient(first), agent_gradient(plain), rtol=1e-4, atol=1e-6)
     (_, (later, _)), second = loss_and_gradient(objective, carry)
@@ -240,7 +241,9 @@ def test_vimco_trains_the_averaged_prediction():
     expected = -np.log(np.exp(-np.array(nll)).reshape(2, 3).mean(axis=1)).mean()
 
     def network_loss(objective, mode):
-        return jax.jit(lambda nll: objective.loss(AgentStage(F.Policy(mode), 0.0), nll, (), valid=None))(nll)
+        zeros = jnp.zeros((6, 1))
+        trace = F.DecisionTrace(zeros.astype(int), zeros, zeros, is_stochastic=False)
+        return jax.jit(lambda nll: objective.loss(ScheduledValues(F.Policy(mode), 0.0), nll, trace))(nll)
 
     np.testing.assert_allclose(network_loss(vimco, "sample"), expected, rtol=1e-6)
     for objective, mode in ((vimco, "soft"), (alone, "sample")):
@@ -260,10 +263,10 @@ def test_vimco_counts_single_samples_and_trains_agents():
 
 @pytest.mark.parametrize("entropy", ["sampled", "exact"])
 def test_of_a_relaxed_agents_objective_the_exact_entropy_is_left(entropy):
-    decision = F.Decision(jnp.ones((2, 3), int), jnp.full((2, 3), -5.0), jnp.arange(6.0).reshape(2, 3))
+    trace = F.DecisionTrace(jnp.ones((2, 3), int), jnp.full((2, 3), -5.0), jnp.arange(6.0).reshape(2, 3))
     objective = AgentObjective(entropy=entropy, relaxation="soft", relaxed_epochs=1)
-    stage, nll = AgentStage(F.Policy("soft"), -0.5), jnp.array([1.0, 2.0])
-    loss = jax.jit(lambda *traced: objective.loss(stage, *traced, valid=None))(nll, decision) - 1.5
+    scheduled, nll = ScheduledValues(F.Policy("soft"), -0.5), jnp.array([1.0, 2.0])
+    loss = jax.jit(partial(objective.loss, scheduled))(nll, trace) - 1.5
     np.testing.assert_allclose(loss, 0.5 * (0 + 1 + 2 + 3 + 4 + 5) / 2)
 
 
@@ -326,7 +329,7 @@ def test_positions_stand_beside_the_symbols():
             "^relaxation is 'hard': choose none, soft, gumbel_softmax, straight_through or reinmax$",
         ),
         (dict(baseline="batches"), "^baseline is 'batches': choose none, batch, rollouts, "),
-        (dict(entropy_coef=(0.1, 0.2)), "several are for `Sweep`"),
+        (dict(entropy_coef=(0.1, 0.2)), "^expected a number for entropy_coef, got"),
     ],
     ids=str,
 )

@@ -1,0 +1,504 @@
+"""Training a model whose layers choose: a preset over the losses of this package.
+
+The defaults of `AgentObjective` are Gui et al. (2019), Eq. 3 to 6, as printed.
+"""
+
+import dataclasses
+import functools
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.rl import baselines, policy_gradient
+from dynskip_jax.rl.returns import noncausal_return, reward_to_go
+
+# Which values the numbers of an objective may have: fields, a test, and its words.
+_REQUIREMENTS = (
+    (
+        ("rl_coef", "entropy_coef", "entropy_coef_final", "update_cost"),
+        lambda value: value >= 0,
+        "must not be negative",
+    ),
+    (("temperature", "temperature_final"), lambda value: value > 0, "must be positive and finite"),
+    (("discount",), lambda value: 0 <= value <= 1, "must lie between 0 and 1"),
+    (("baseline_decay",), lambda value: 0 <= value < 1, "must lie in [0, 1)"),
+    (("rollouts",), lambda value: value >= 1, "must be at least 1"),
+    (("relaxed_epochs",), lambda value: value >= 0, "must not be negative"),
+    (("relaxed_entropy_coef", "relaxed_entropy_coef_final"), math.isfinite, "must be finite"),
+)
+
+
+@F.register_for_export
+class ScheduledValues(NamedTuple):
+    """The values of one epoch. A pytree whose only static part is the policy's mode.
+
+    Pass it to the jitted step as an argument: the step is compiled again only when the mode changes.
+
+    Attributes:
+        policy: how choices are made.
+        entropy_coef: β, the weight of the entropy.
+        update_cost: cost of each token that is read; see `AgentObjective`.
+    """
+
+    policy: F.Policy
+    entropy_coef: float | Float[Array, "..."]
+    update_cost: float | Float[Array, "..."] = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentObjective:
+    """How agents are trained.
+
+    An example is a row of the batch before rollouts. An epoch is whatever the caller counts.
+
+    Example, a training step of a model that returns logits and the output of its layers::
+
+        agents = AgentObjective(rollouts=4, baseline="rollouts", entropy="exact", entropy_coef=0.02)
+        schedule = agents.schedule(epochs=15)
+
+        @nnx.jit
+        def train_step(model, optimizer, x, y, key, scheduled):
+            x, y = agents.repeat((x, y), scheduled)
+
+            def loss_fn(model):
+                logits, out = model(x, policy=scheduled.policy, rngs=key)
+                nll = optax.softmax_cross_entropy_with_integer_labels(logits, y)
+                return agents.loss(scheduled, nll, out)
+
+            optimizer.update(model, nnx.grad(loss_fn)(model))
+
+        for epoch in range(15):
+            for x, y in batches(epoch):
+                train_step(model, optimizer, x, y, next_key(), schedule.at(epoch))
+
+    Attributes:
+        reward: `log_likelihood` (the paper) or `probability` of the truth, or `correct`: 1 for a correct
+            prediction and -1 for a wrong one (the released code).
+        rl_coef: weight of the agents' loss J_2.
+        entropy_coef: β, the weight of the entropy in J_2 (1 in the paper).
+        entropy: `sampled`: -log π of the actions taken, inside the return (Eq. 5). `exact`: the entropy of
+            each step's distribution, differentiated directly; it has no sampling noise, and leaves out how an
+            action changes later entropies.
+        discount: of the rewards that follow an action, one for each step (1 in the paper).
+        entropy_coef_final: β of the last epoch, reached linearly; None keeps β.
+        baseline: subtracted from the return. `none` is the paper's. `batch`, the mean return of the other
+            examples, needs no second sample. `rollouts`, the mean return of the other rollouts of the same
+            example (Kool et al. 2019), compares equal inputs. `moving_average`, over earlier batches
+            (Williams 1992), works for a batch of one example. `learned`, a critic's V(s(t)), works where
+            expected returns differ between steps.
+        rollouts: M, the number of times the actions of each training example are sampled.
+        estimator: `reinforce`, for the mean reward of a sample (the paper), or `vimco`, for the likelihood of
+            the averaged prediction of M samples (Mnih & Rezende 2016), which has its own baseline.
+        baseline_decay: weight of the past in the baseline `moving_average`, for each batch.
+        relaxation: how choices are relaxed in the first epochs, in place of the estimator: `soft` (no noise),
+            `gumbel_softmax` (noise, small variance), `straight_through` (hard choices forward) or `reinmax`
+            (hard choices, the smallest bias of the four); see `functional.relaxed_weights`.
+        relaxed_epochs: number of relaxed epochs.
+        relaxed_entropy_coef: β in relaxed epochs, of the exact entropy; None keeps β. Values below 0 make the
+            policy certain, so that little changes when choices are sampled.
+        relaxed_entropy_coef_final: β of the last relaxed epoch, reached linearly.
+        temperature: τ of relaxed choices.
+        temperature_final: τ of the last relaxed epoch, reached geometrically; None keeps τ.
+        update_cost: cost of each token read, where a skip learns by gradient which tokens to read: λ of Skip
+            RNN (Campos et al. 2018, Eq. 6).
+
+    Raises:
+        UserError: a value has no meaning, or does not fit the others.
+    """
+
+    reward: Literal["log_likelihood", "probability", "correct"] = "log_likelihood"
+    rl_coef: float = 1.0
+    entropy_coef: float = 1.0
+    entropy: Literal["sampled", "exact"] = "sampled"
+    discount: float = 1.0
+    entropy_coef_final: float | None = None
+    baseline: Literal["none", "batch", "rollouts", "moving_average", "learned"] = "none"
+    rollouts: int = 1
+    estimator: Literal["reinforce", "vimco"] = "reinforce"
+    baseline_decay: float = 0.99
+    relaxation: Literal["none", "soft", "gumbel_softmax", "straight_through", "reinmax"] = "none"
+    relaxed_epochs: int = 0
+    relaxed_entropy_coef: float | None = None
+    relaxed_entropy_coef_final: float | None = None
+    temperature: float = 1.0
+    temperature_final: float | None = None
+    update_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check each value, and the values together."""
+        for name, kind in get_type_hints(type(self)).items():
+            _check_word(name, getattr(self, name), get_args(kind))
+        for names, holds, words in _REQUIREMENTS:
+            for name in names:
+                _check_number(name, getattr(self, name), holds, words)
+        if self.baseline == "rollouts" and self.rollouts == 1:
+            raise UserError("a baseline from the other rollouts needs at least 2 rollouts, got 1")
+        if self.estimator == "vimco":
+            self._check_vimco()
+        if self.relaxed_entropy_coef_final is not None and self.relaxed_entropy_coef is None:
+            raise UserError("relaxed_entropy_coef_final needs an initial value: give both")
+        if self.relaxation == "none" and self.relaxed_epochs > 0:
+            raise UserError(
+                f"{self.relaxed_epochs} relaxed epochs need a relaxation: choose {', '.join(F.RELAXATIONS)}"
+            )
+
+    def _check_vimco(self) -> None:
+        if self.rollouts == 1:
+            raise UserError("the estimator vimco averages several rollouts: it needs at least 2, got 1")
+        if self.baseline not in ("none", "rollouts"):
+            raise UserError(f"the estimator vimco has a baseline of its own: leave out {self.baseline!r}")
+        if self.reward != "log_likelihood":
+            raise UserError(f"the estimator vimco is rewarded with log_likelihood, not {self.reward!r}")
+        if self.entropy == "sampled" and self.entropy_coef > 0:
+            raise UserError("the estimator vimco needs the exact entropy, or an entropy_coef of 0")
+
+    def schedule(self, epochs: int) -> "AgentSchedule":
+        """Return the schedule of a training of `epochs` epochs."""
+        return AgentSchedule(self, epochs)
+
+    def num_rollouts(self, scheduled: ScheduledValues) -> int:
+        """Return how often each example is read in a step: once while choices are relaxed."""
+        return self.rollouts if scheduled.policy.mode == "sample" else 1
+
+    def repeat(self, batch: Any, scheduled: ScheduledValues) -> Any:
+        """Return the batch with each row repeated for its rollouts, side by side."""
+        return jax.tree.map(lambda leaf: jnp.repeat(leaf, self.num_rollouts(scheduled), axis=0), batch)
+
+    def rewards(
+        self, log_likelihood: Float[Array, "*shape"], correct: Float[Array, "*shape"] | None = None
+    ) -> Float[Array, "*shape"]:
+        """Return the reward of each prediction.
+
+        Args:
+            log_likelihood: of the truth, in nats.
+            correct: 1 for a correct prediction, 0 for a wrong one; for the reward `correct`.
+        """
+        if self.reward == "log_likelihood":
+            return log_likelihood
+        if self.reward == "probability":
+            return jnp.exp(log_likelihood)
+        if correct is None:
+            raise UserError("the reward `correct` needs to know which predictions are correct: pass correct=")
+        return 2.0 * correct - 1.0
+
+    def loss(
+        self,
+        scheduled: ScheduledValues,
+        nll: Float[Array, " rows"] | Float[Array, "rows time"],
+        out: Any,
+        *,
+        rewards: Float[Array, " rows"] | Float[Array, "rows time"] | None = None,
+        correct: Float[Array, "..."] | None = None,
+        weights: Float[Array, " rows"] | None = None,
+        average: baselines.MovingAverage | None = None,
+        values: Sequence[Float[Array, "rows time"] | None] | None = None,
+        axis_name: str | None = None,
+    ) -> Float[Array, ""]:
+        """Return J_1 - rl_coef · J_2, Eq. 3 to 6, the mean over the rows of a batch.
+
+        J_1 is the cross-entropy, summed over valid steps if there is one for each step; with VIMCO, that of
+        the averaged prediction. -J_2 is summed over all layers and directions that sample. While choices are
+        relaxed, J_1 trains them and only the exact entropy is left of J_2. Skips that learn by gradient what
+        to read add the budget loss of Campos et al. (2018), Eq. 6.
+
+        Args:
+            scheduled: the values of this epoch; call the model with its policy.
+            nll: the negative log-likelihood of the truth in nats, one for each row or one for each step. With
+                layers that are `time_major`, it and other arrays of steps are (time, rows).
+            out: the output of a layer or model of this library, or its `decisions`. The rollouts of an
+                example are side by side (`repeat`). Restrict steps further with `DecisionTrace.where`.
+            rewards: in place of those made of the log-likelihood, one for each row or each step; gradients
+                are stopped.
+            correct: for the reward `correct`: 1 for a correct prediction, 0 for a wrong one.
+            weights: of the rows in both sums, which are divided by the number of rows; 1 by default. Rows of
+                weight 0 are in no baseline.
+            average: of earlier returns, for the baseline `moving_average`.
+            values: for each layer and direction a critic's V(s(t)), or None, for the baseline `learned`. The
+                critics' own loss is added.
+            axis_name: the mapped axis over which the batch is divided; the mean is that of the part.
+
+        Raises:
+            UserError: `out` has no decisions, or shapes do not fit.
+        """
+        traces = F.traces_of(out)
+        if traces[0].time_major:
+            swap = functools.partial(jax.tree.map, _swap_axes)
+            traces, values = swap(traces), swap(values)
+            nll, rewards, correct = swap(nll), swap(rewards), swap(correct)
+        traces = _with_common_mask(traces)
+        rewards = self.rewards(-nll, correct) if rewards is None else rewards
+        self._check_shapes(scheduled, traces, values, weights=weights, nll=nll, rewards=rewards)
+        compared = _Compared(jax.lax.stop_gradient(rewards), weights, average, axis_name)
+        total = self._network_loss(scheduled, nll, traces[0].valid, weights)
+        for trace, value in zip(traces, values or (None,) * len(traces), strict=True):
+            total = total + self._layer_loss(scheduled, trace, value, compared)
+        return total
+
+    def _check_shapes(
+        self,
+        scheduled: ScheduledValues,
+        traces: Sequence[F.DecisionTrace],
+        values: Sequence[Any] | None,
+        **arrays: Array | None,
+    ) -> None:
+        """Check that arrays have a number for each row or for each step of the decisions."""
+        rows, time = traces[0].action.shape
+        for name, array in arrays.items():
+            shapes = ((rows,),) if name == "weights" else ((rows,), (rows, time))
+            if array is not None and jnp.shape(array) not in shapes:
+                wanted = " or ".join(map(str, shapes))
+                raise UserError(
+                    f"expected {name} of shape {wanted}, as the decisions, got {jnp.shape(array)}"
+                )
+        is_of_steps = any(jnp.ndim(arrays[name]) > 1 for name in ("nll", "rewards"))
+        if is_of_steps and self._averages_rollouts(scheduled):
+            raise UserError("the estimator vimco averages predictions of rows, not of steps")
+        if values is not None and len(values) != len(traces):
+            raise UserError(f"{len(traces)} decisions need as many values, got {len(values)}")
+        if rows % self.num_rollouts(scheduled):
+            raise UserError(
+                f"{rows} rows are no multiple of {self.num_rollouts(scheduled)} rollouts: `repeat` the batch"
+            )
+
+    def _averages_rollouts(self, scheduled: ScheduledValues) -> bool:
+        return scheduled.policy.mode == "sample" and self.estimator == "vimco"
+
+    def _network_loss(
+        self,
+        scheduled: ScheduledValues,
+        nll: Float[Array, "rows ..."],
+        valid: Bool[Array, "rows time"] | None,
+        weights: Float[Array, " rows"] | None,
+    ) -> Float[Array, ""]:
+        """Return J_1."""
+        if self._averages_rollouts(scheduled):
+            averaged = -policy_gradient.averaged_log_likelihood(-nll.reshape(-1, self.rollouts))
+            return _weighted_mean(averaged, None if weights is None else weights[:: self.rollouts])
+        if nll.ndim > 1:
+            nll = (nll if valid is None else jnp.where(valid, nll, 0)).sum(axis=1)
+        return _weighted_mean(nll, weights)
+
+    def _layer_loss(
+        self,
+        scheduled: ScheduledValues,
+        trace: F.DecisionTrace,
+        values: Float[Array, "rows time"] | None,
+        compared: "_Compared",
+    ) -> Float[Array, ""] | float:
+        """Return what one layer and direction add to J_1: -rl_coef · J_2 if it samples, and its budget."""
+        total: Float[Array, ""] | float = 0.0
+        if trace.is_stochastic:
+            losses = self._policy_loss(scheduled, trace, values, compared)
+            total = self.rl_coef * _weighted_mean(losses, compared.weights)
+        if trace.update_is_differentiable:
+            total = total + self._budget_loss(scheduled, trace, compared.weights)
+        return total
+
+    def _budget_loss(
+        self, scheduled: ScheduledValues, trace: F.DecisionTrace, weights: Float[Array, " rows"] | None
+    ) -> Float[Array, ""]:
+        """Return the cost of the tokens that one layer and direction read."""
+        update = trace.update if trace.valid is None else jnp.where(trace.valid, trace.update, 0)
+        return scheduled.update_cost * _weighted_mean(update.sum(axis=1), weights)
+
+    def _policy_loss(
+        self,
+        scheduled: ScheduledValues,
+        trace: F.DecisionTrace,
+        values: Float[Array, "rows time"] | None,
+        compared: "_Compared",
+    ) -> Float[Array, " rows"]:
+        """Return -J_2 of one layer and direction, for each row."""
+        losses = jnp.zeros(len(compared.rewards), compared.rewards.dtype)
+        is_sampled = scheduled.policy.mode == "sample"
+        is_exact = self.entropy == "exact" or not is_sampled
+        if self._averages_rollouts(scheduled):
+            losses = self._vimco_losses(trace, compared.rewards)
+        elif is_sampled:
+            entropy_coef = 0.0 if is_exact else scheduled.entropy_coef
+            losses = self._reinforce_losses(entropy_coef, trace, values, compared)
+        if is_exact:
+            entropies = jax.vmap(policy_gradient.entropy_loss)(trace.entropy, trace.valid)
+            losses = losses + scheduled.entropy_coef * entropies
+        return losses
+
+    def _vimco_losses(
+        self, trace: F.DecisionTrace, log_likelihood: Float[Array, " rows"]
+    ) -> Float[Array, " rows"]:
+        """Return the agents' part of `vimco_loss`, whose sum over rollouts is a mean over rows here."""
+        signals = jax.vmap(policy_gradient.vimco_signal)(log_likelihood.reshape(-1, self.rollouts))
+        losses = jax.vmap(policy_gradient.policy_gradient_loss)
+        return self.rollouts * losses(trace.log_prob, signals.reshape(-1), trace.valid)
+
+    def _reinforce_losses(
+        self,
+        entropy_coef: float | Float[Array, "..."],
+        trace: F.DecisionTrace,
+        values: Float[Array, "rows time"] | None,
+        compared: "_Compared",
+    ) -> Float[Array, " rows"]:
+        """Return the score-function loss of each row, and its critic's loss."""
+        rewards = compared.rewards
+        if trace.reverse:
+            # Steps in the order in which the layer read them. Padding then leads.
+            trace, values, rewards = jax.tree.map(_reversed_steps, (trace, values, rewards))
+        returns, counted = rewards, None if compared.weights is None else compared.weights > 0
+        if rewards.ndim > 1:
+            masked = rewards if trace.valid is None else jnp.where(trace.valid, rewards, 0)
+            returns = (noncausal_return if trace.noncausal else reward_to_go)(masked, self.discount)
+            if trace.valid is not None:  # a sequence that has ended is in no step's mean
+                counted = trace.valid if counted is None else trace.valid & counted[:, None]
+        baseline = self._baseline(returns, values, counted, compared)
+
+        def of_row(log_probs, rewards, valid, baseline):
+            return policy_gradient.reinforce_loss(
+                log_probs,
+                rewards,
+                valid=valid,
+                discount=self.discount,
+                entropy_coef=entropy_coef,
+                baseline=baseline,
+                noncausal=trace.noncausal,
+            )
+
+        losses = jax.vmap(of_row)(trace.log_prob, rewards, trace.valid, baseline)
+        if values is not None:
+            losses = losses + jax.vmap(baselines.critic_loss)(values, returns, trace.valid)
+        return losses
+
+    def _baseline(
+        self,
+        returns: Float[Array, "rows ..."],
+        values: Float[Array, "rows time"] | None,
+        counted: Bool[Array, "rows ..."] | None,
+        compared: "_Compared",
+    ) -> Float[Array, "rows ..."]:
+        """Return what is subtracted from the returns."""
+        if self.baseline == "none":
+            return jnp.zeros_like(returns)
+        if self.baseline == "batch":
+            return baselines.leave_one_out_mean(returns, compared.axis_name, counted)
+        if self.baseline == "rollouts":
+            grouped = returns.reshape(-1, self.rollouts, *returns.shape[1:])
+            return jax.vmap(baselines.leave_one_out_mean)(grouped).reshape(returns.shape)
+        if self.baseline == "moving_average":
+            if compared.average is None:
+                raise UserError("the baseline 'moving_average' needs earlier returns: pass average=")
+            return jnp.broadcast_to(baselines.moving_average_value(compared.average), returns.shape)
+        if values is None:
+            raise UserError("the baseline 'learned' needs a critic's values: pass values=")
+        return values
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentSchedule:
+    """What an objective's numbers are in each epoch of a training.
+
+    Attributes:
+        objective: how agents are trained.
+        epochs: number of epochs.
+    """
+
+    objective: AgentObjective
+    epochs: int
+
+    def at(self, epoch: int) -> ScheduledValues:
+        """Return the values of an epoch, counted from 0."""
+        objective = self.objective
+        is_relaxed = epoch < objective.relaxed_epochs
+        mode = objective.relaxation if is_relaxed else "sample"
+        temperature = self._temperature(epoch) if is_relaxed else 1.0  # as in evaluation, for attention
+        return ScheduledValues(
+            F.Policy(mode, temperature=temperature), self._entropy_coef(epoch), objective.update_cost
+        )
+
+    def _entropy_coef(self, epoch: int) -> float:
+        objective, epochs = self.objective, self.epochs
+        initial, final = objective.entropy_coef, objective.entropy_coef_final
+        if epoch < objective.relaxed_epochs and objective.relaxed_entropy_coef is not None:
+            initial, final = objective.relaxed_entropy_coef, objective.relaxed_entropy_coef_final
+            epochs = objective.relaxed_epochs
+        return initial if final is None else linear(initial, final, epoch, epochs)
+
+    def _temperature(self, epoch: int) -> float:
+        initial, final = self.objective.temperature, self.objective.temperature_final
+        return initial if final is None else geometric(initial, final, epoch, self.objective.relaxed_epochs)
+
+
+def linear(initial: float, final: float, epoch: int, epochs: int) -> float:
+    """Return the value of an epoch (from 0) on a straight line from the first of `epochs` to the last."""
+    return initial + (final - initial) * _progress(epoch, epochs)
+
+
+def geometric(initial: float, final: float, epoch: int, epochs: int) -> float:
+    """Return the value of an epoch when each epoch multiplies by the same factor; both ends are positive."""
+    return initial * (final / initial) ** _progress(epoch, epochs)
+
+
+def _progress(epoch: int, epochs: int) -> float:
+    """Return 0 in the first epoch and 1 in the last one and after it."""
+    return min(epoch / max(epochs - 1, 1), 1.0)
+
+
+class _Compared(NamedTuple):
+    """What the returns of all layers are made of and compared with."""
+
+    rewards: Float[Array, "rows ..."]
+    weights: Float[Array, " rows"] | None
+    average: baselines.MovingAverage | None
+    axis_name: str | None
+
+
+def _with_common_mask(traces: Sequence[F.DecisionTrace]) -> tuple[F.DecisionTrace, ...]:
+    """Return traces of the same steps, all with the same mask."""
+    shapes = sorted({jnp.shape(trace.action) for trace in traces})
+    if len(shapes) > 1 or len(shapes[0]) != 2:
+        found = ", ".join(map(str, shapes))
+        raise UserError(f"expected decisions of one shape (rows, time), got {found}")
+    masks = [trace.valid for trace in traces if trace.valid is not None]
+    if not masks:
+        return tuple(traces)
+    if len(masks) < len(traces):
+        raise UserError(
+            f"{len(masks)} of {len(traces)} decisions say which steps are valid: give all layers the same "
+            "seq_lengths"
+        )
+    valid = functools.reduce(lambda a, b: a if a is b else a & b, masks)
+    return tuple(dataclasses.replace(trace, valid=valid) for trace in traces)
+
+
+def _check_word(name: str, value: Any, words: tuple[Any, ...]) -> None:
+    """Check a field whose type is a `Literal`."""
+    if words and isinstance(words[0], str) and value not in words:
+        choices = f"{', '.join(words[:-1])} or {words[-1]}"
+        raise UserError(f"{name} is {value!r}: choose {choices}")
+
+
+def _check_number(name: str, value: Any, holds: Any, words: str) -> None:
+    """Check a field whose type is a number; None where that is its default."""
+    if value is None and getattr(AgentObjective, name) is None:
+        return
+    if not isinstance(value, numbers.Real):
+        raise UserError(f"expected a number for {name}, got {value!r}")
+    if not math.isfinite(value) or not holds(value):
+        raise UserError(f"{name} {words}, got {value}")
+
+
+def _swap_axes(leaf: Array) -> Array:
+    """Return (rows, time) for (time, rows); rows stay as they are."""
+    return jnp.swapaxes(leaf, 0, 1) if jnp.ndim(leaf) == 2 else leaf
+
+
+def _reversed_steps(leaf: Array) -> Array:
+    return leaf if leaf.ndim == 1 else leaf[:, ::-1]
+
+
+def _weighted_mean(losses: Float[Array, " rows"], weights: Float[Array, " rows"] | None) -> Float[Array, ""]:
+    return losses.mean() if weights is None else (losses * weights).mean()

@@ -1,0 +1,41 @@
+"""Returns: the rewards that an action is credited with."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+def reward_to_go(rewards: Float[Array, "*batch time"], discount: float = 1.0) -> Float[Array, "*batch time"]:
+    """Return G(t) = Σ_{u ≥ t} discount^(u - t) r(u), the reward that the action at t can still change."""
+
+    def back(following, reward):
+        total = reward + discount * following
+        return total, total
+
+    time_major = jnp.moveaxis(rewards, -1, 0)
+    _, totals = jax.lax.scan(back, jnp.zeros_like(time_major[0]), time_major, reverse=True)
+    return jnp.moveaxis(totals, 0, -1)
+
+
+def reward_before(rewards: Float[Array, "*batch time"], discount: float = 1.0) -> Float[Array, "*batch time"]:
+    """Return Σ_{u < t} discount^(t - u) r(u), the reward of the steps before t."""
+    return jnp.flip(reward_to_go(jnp.flip(rewards, -1), discount), -1) - rewards
+
+
+def noncausal_return(
+    rewards: Float[Array, "*batch time"], discount: float = 1.0
+) -> Float[Array, "*batch time"]:
+    """Return G(t) = Σ_u discount^|u - t| r(u), the return of an action that also changes earlier rewards.
+
+    Actions of a layer do so where a layer above reads in the other direction.
+    """
+    return reward_to_go(rewards, discount) + reward_before(rewards, discount)
+
+
+def at_last_step(
+    reward: Float[Array, ""], valid: Bool[Array, " time"] | None, time: int
+) -> Float[Array, " time"]:
+    """Return a terminal reward as the reward of the last valid step; zeros if no step is valid."""
+    steps = jnp.arange(time)
+    last = time - 1 if valid is None else jnp.max(jnp.where(valid, steps, -1))
+    return jnp.where(steps == last, reward, 0)
