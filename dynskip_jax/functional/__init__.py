@@ -83,7 +83,7 @@ from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.skim import SkimOutput, skim
-from dynskip_jax.functional.stored import History, Slots, Stored, observed_in, oldest_first
+from dynskip_jax.functional.stored import Slots, Stored, observed_in, oldest_first
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
     Attention,
@@ -155,7 +155,6 @@ __all__ = [
     "GradientScale",
     "Highway",
     "HighwayParams",
-    "History",
     "Initializers",
     "JumpParams",
     "LSTMJump",
