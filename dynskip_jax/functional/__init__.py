@@ -64,7 +64,7 @@ from dynskip_jax.functional.layers import (
 from dynskip_jax.functional.neural_cache import NO_WORD, CacheCarry, cached_log_likelihood, empty_cache
 from dynskip_jax.functional.policy import MODES, Policy
 from dynskip_jax.functional.pooling import pool_states
-from dynskip_jax.functional.product import activate, product, row
+from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.recurrence import (
     LayerParams,
     Recurrence,
@@ -80,10 +80,10 @@ from dynskip_jax.functional.recurrence import (
     zero_state,
 )
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
-from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, segment_starts
+from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.skim import SkimOutput, skim
-from dynskip_jax.functional.stored import History, Slots, Stored, observed_in, oldest_first
+from dynskip_jax.functional.stored import Slots, Stored, observed_in, oldest_first
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
     Attention,
@@ -155,7 +155,6 @@ __all__ = [
     "GradientScale",
     "Highway",
     "HighwayParams",
-    "History",
     "Initializers",
     "JumpParams",
     "LSTMJump",
@@ -188,7 +187,6 @@ __all__ = [
     "Transition",
     "UpdateParams",
     "WindowGates",
-    "activate",
     "activation_regularisation",
     "adapt",
     "agent_logits",
@@ -240,7 +238,6 @@ __all__ = [
     "restart_carry",
     "row",
     "run_layers",
-    "segment_starts",
     "shared_key",
     "skim",
     "temporal_activation_regularisation",

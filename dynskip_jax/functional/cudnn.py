@@ -16,7 +16,13 @@ from dynskip_jax.functional.transitions import LSTM, LSTMParams, LSTMState
 
 
 def fits(params: LayerParams, carry: SkipCarry, x: Any, recurrence: Recurrence, **options: Any) -> bool:
-    """Return whether cuDNN can run this call here. Never raise; the arguments are those of `misfit`."""
+    """Return whether `auto` takes cuDNN: where it can run the call, on a machine with one device.
+
+    XLA does not divide a call of cuDNN among devices. Several devices would all compute the whole batch, so
+    they need implementation='cudnn'. The function never raises; see `misfit` for the arguments.
+    """
+    if jax.device_count() > 1 or not jax.sharding.get_abstract_mesh().empty:
+        return False
     return misfit(params, carry, x, recurrence, **options) is None
 
 

@@ -69,9 +69,9 @@ def unroll(
         policy: how choices are made, where no actions are given.
         return_cell_state: put the internal state of each step into the outputs (`SkipOutput.cell_state`).
         scan_unroll: steps per iteration of the reference's compiled loop.
-        implementation: `auto` is `cudnn` where it fits, otherwise `fused`, which has a derivative of its own
-            (see `fused.py`). `reference` scans `recurrent_step`, the definition, and can also be
-            differentiated in forward mode. `cudnn` is for the plain LSTM on NVIDIA GPUs.
+        implementation: `auto` is `cudnn` where it fits (see `cudnn.fits`), otherwise `fused`, which has a
+            derivative of its own (see `fused.py`). `reference` scans `recurrent_step`, the definition, and
+            can also be differentiated in forward mode. `cudnn` is for the plain LSTM on NVIDIA GPUs.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).

@@ -28,6 +28,7 @@ def problem(skip=None):
 def nvidia(monkeypatch):
     """Stand for a machine with an NVIDIA GPU; programs compiled for the CPU take JAX's reference LSTM."""
     monkeypatch.setattr(cudnn.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(cudnn.jax, "device_count", lambda: 1)
     monkeypatch.setattr(
         rnn.gpu_rnn, "compute_rnn_workspace_reserve_space_sizes", lambda *sizes: (0, 7), raising=False
     )
@@ -116,6 +117,11 @@ def test_auto_takes_cudnn_where_it_fits_and_never_raises(nvidia, monkeypatch):
     assert not which(params, carry, x, F.Recurrence(transition=F.LSTM(activation_fn=jax.nn.relu)))
     fixed = F.Recurrence(F.Fixed(3))
     assert not which(params, problem(F.Fixed(3))[1], x, fixed)
+    with monkeypatch.context() as patch:
+        patch.setattr(cudnn.jax, "device_count", lambda: 2)
+        assert not which(params, carry, x)
+    with jax.set_mesh(jax.make_mesh((1,), ("data",))):
+        assert not cudnn.fits(params, carry, x, F.Recurrence())
     monkeypatch.setattr(cudnn.jax, "default_backend", lambda: "cpu")
     assert not which(params, carry, x) and not cudnn.fits(params, carry, x, F.Recurrence())
 
