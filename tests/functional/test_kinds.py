@@ -325,15 +325,6 @@ CASES = {
         lambda keys, x: F.variational_dropout(keys, 0.5, x),
         lambda b, t: (keys(b), cells(b, t)),
     ),
-    "entropy_loss": (
-        lambda *arrays: jax.vmap(rl.entropy_loss)(*arrays),
-        lambda b, t: (positive(b, t), flags(b, t)),
-    ),
-    "noncausal_return": (rl.noncausal_return, lambda b, t: (floats(b, t),)),
-    "policy_gradient_loss": (
-        lambda *arrays: jax.vmap(rl.policy_gradient_loss)(*arrays),
-        lambda b, t: (log_probs(b, t), floats(b, t), flags(b, t)),
-    ),
     "vimco_loss": (
         lambda *arrays: jax.vmap(rl.vimco_loss)(*arrays),
         lambda b, t: (log_probs(b, K, t), log_probs(b, K), flags(b, t)),
