@@ -13,7 +13,10 @@ def reward_to_go(rewards: Float[Array, "*batch time"], discount: float = 1.0) ->
         return total, total
 
     time_major = jnp.moveaxis(rewards, -1, 0)
-    _, totals = jax.lax.scan(back, jnp.zeros_like(time_major[0]), time_major, reverse=True)
+    nothing = jnp.zeros_like(time_major, shape=time_major.shape[1:])
+    if time_major.shape[0]:  # the first step says how the batch is divided among devices
+        nothing = jnp.zeros_like(time_major[0])
+    _, totals = jax.lax.scan(back, nothing, time_major, reverse=True)
     return jnp.moveaxis(totals, 0, -1)
 
 

@@ -398,7 +398,10 @@ def test_no_steps_at_all_change_nothing(double_precision):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(implementation="quick"), "unknown implementation 'quick': choose auto or fused or"),
+        (
+            dict(implementation="quick"),
+            "unknown implementation .quick.: choose auto or fused or",
+        ),
         (dict(policy=F.Policy(mix=1.5)), "mix .* between 0 and 1, got 1.5"),
         (dict(policy=F.Policy(mix=-0.1)), "mix .* between 0 and 1"),
         (dict(seq_lengths=np.array([7, 8, 1])), "seq_lengths lie between 0 and 7, got 1 to 8"),
