@@ -95,6 +95,6 @@ def zoneout(
             kept.append(jnp.full(shape, rate, dtype))
         else:
             # Time skips and packed sequences fold in the number of a step. No step has so high a number.
-            own = fold_in_each(keys, jnp.full(step.shape, _ZONEOUT - number))
+            own = fold_in_each(keys, _ZONEOUT - number)
             kept.append(draw(fold_in_each(own, step), rate).astype(dtype))
     return tuple(kept)

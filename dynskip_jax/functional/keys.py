@@ -40,9 +40,9 @@ def split_each(keys: Key[Array, "..."], num: int) -> tuple[Key[Array, "..."], ..
     return split(keys)
 
 
-def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."]) -> Key[Array, "..."]:
-    """Apply `jax.random.fold_in` to each key and its number, in arrays of the same shape."""
-    fold_in = jax.random.fold_in
+def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."] | int) -> Key[Array, "..."]:
+    """Apply `jax.random.fold_in` to each key and its number, in arrays of the same shape, or one number."""
+    fold_in, axes = jax.random.fold_in, (0, None if isinstance(numbers, int) else 0)
     for _ in keys.shape:
-        fold_in = jax.vmap(fold_in)
+        fold_in = jax.vmap(fold_in, axes)
     return fold_in(keys, numbers)

@@ -308,7 +308,7 @@ def _with_keys(carries: tuple[SkipCarry, ...], key: Key[Array, "..."] | None) ->
     if key is None or all(carry.key is not None for carry in carries):
         return carries
     batch = carries[0].step.shape
-    own_keys = split_each(example_keys(fold_in_each(key, jnp.full(key.shape, _REKEY)), batch), len(carries))
+    own_keys = split_each(example_keys(fold_in_each(key, _REKEY), batch), len(carries))
     return tuple(
         carry._replace(key=own) if carry.key is None else carry
         for carry, own in zip(carries, own_keys, strict=True)

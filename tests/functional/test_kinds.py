@@ -208,10 +208,6 @@ CASES = {
     ),
     "empty_cache": (lambda x: F.empty_cache(x.shape[0], K, HIDDEN), lambda b, t: (whole(0, 1, b),)),
     "entropy": (F.entropy, lambda b, t: (log_probs(b, t, K),)),
-    "entropy_loss": (
-        lambda *arrays: jax.vmap(rl.entropy_loss)(*arrays),
-        lambda b, t: (positive(b, t), flags(b, t)),
-    ),
     "flip_sequences": (F.flip_sequences, lambda b, t: (cells(b, t), whole(0, t, b))),
     "followers": (F.followers, lambda b, t: (whole(0, WORDS, b, t), whole(-1, WORDS, b, K - 1))),
     "gated_window": (
@@ -246,16 +242,11 @@ CASES = {
     "moving_average_start": (moved_on, lambda b, t: (floats(b, t),)),
     "moving_average_update": (moved_on, lambda b, t: (floats(b, t),)),
     "moving_average_value": (moved_on, lambda b, t: (floats(b, t),)),
-    "noncausal_return": (rl.noncausal_return, lambda b, t: (floats(b, t),)),
     "observed_in": (
         lambda rows, x: F.observed_in(rows, "slots", K, x.shape[1]),
         lambda b, t: (floats(b, t + K, HIDDEN), floats(b, t)),
     ),
     "oldest_first": (F.oldest_first, lambda b, t: (floats(b, K, HIDDEN), flags(b))),
-    "policy_gradient_loss": (
-        rl.policy_gradient_loss,
-        lambda b, t: (log_probs(b, t), floats(b, t), flags(b, t)),
-    ),
     **{
         f"pool_states: {pooling}": (
             lambda x, where, pooling=pooling: F.pool_states(x, where, pooling, backward=1),
@@ -325,11 +316,23 @@ CASES = {
         lambda keys, x: F.variational_dropout(keys, 0.5, x),
         lambda b, t: (keys(b), cells(b, t)),
     ),
+    "entropy_loss": (
+        lambda *arrays: jax.vmap(rl.entropy_loss)(*arrays),
+        lambda b, t: (positive(b, t), flags(b, t)),
+    ),
+    "noncausal_return": (rl.noncausal_return, lambda b, t: (floats(b, t),)),
+    "policy_gradient_loss": (
+        lambda *arrays: jax.vmap(rl.policy_gradient_loss)(*arrays),
+        lambda b, t: (log_probs(b, t), floats(b, t), flags(b, t)),
+    ),
     "vimco_loss": (
         lambda *arrays: jax.vmap(rl.vimco_loss)(*arrays),
         lambda b, t: (log_probs(b, K, t), log_probs(b, K), flags(b, t)),
     ),
-    "vimco_signal": (lambda x: jax.vmap(rl.vimco_signal)(x), lambda b, t: (log_probs(b, K),)),
+    "vimco_signal": (
+        lambda log_likelihood: jax.vmap(rl.vimco_signal)(log_likelihood),
+        lambda b, t: (log_probs(b, K),),
+    ),
     "weight_dropout": (lambda key, w: F.weight_dropout(key, 0.5, w), lambda b, t: (keys(), floats(2, 3))),
     "zero_state": (lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype), lambda b, t: (floats(b, HIDDEN),)),
     "zoneout": (

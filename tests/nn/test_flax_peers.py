@@ -1,7 +1,9 @@
 """The cells beside Flax's own: equal where they should be, at home in `nnx.RNN` and `nnx.Bidirectional`."""
 
+import copy
 import doctest
 import itertools
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -143,6 +145,9 @@ def test_default_activations_keep_the_products_that_are_fused():
     assert F.LSTM(gate_fn=nnx.sigmoid, activation_fn=nnx.tanh) == F.LSTM()
     assert hash(F.GRU(gate_fn=jax.nn.sigmoid)) == hash(F.GRU())
     assert F.LSTM(gate_fn=nnx.hard_sigmoid) != F.LSTM()
+    for transition in (F.LSTM(output_gate=False), F.GRU("before"), F.LSTM(activation_fn=hard_tanh)):
+        assert pickle.loads(pickle.dumps(transition)) == copy.deepcopy(transition) == transition
+    assert str(F.LSTM(activation_fn=hard_tanh)) == "LSTM(activation_fn=hard_tanh)"
     names = []
 
     def record(w, x, *addends, activations):

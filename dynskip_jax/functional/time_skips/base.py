@@ -236,7 +236,7 @@ class TimeSkip:
         """Return the trace of `choice`, which `choose` returned for the other arguments."""
         zeros = jnp.zeros(inputs.step.shape, observation.dtype)
         slot = 0 if self.fixed_slot is None else self.fixed_slot
-        return Decision(jnp.full(inputs.step.shape, slot + 1, jnp.int32), zeros, zeros)
+        return Decision(jnp.full_like(inputs.step, slot + 1, jnp.int32), zeros, zeros)
 
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
@@ -302,7 +302,7 @@ class BufferSkip(TimeSkip):
     def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
         """See `TimeSkip`; the action is K."""
         zeros = jnp.zeros(inputs.step.shape, observation.dtype)
-        k = jnp.full(inputs.step.shape, self.max_skip, jnp.int32)
+        k = jnp.full_like(inputs.step, self.max_skip, jnp.int32)
         return self.without_credit(inputs, Decision(k, zeros, zeros))
 
     def without_credit(self, inputs: SkipInputs, decision: Decision) -> Decision:

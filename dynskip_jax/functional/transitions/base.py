@@ -177,11 +177,19 @@ class Transition:
         """
         raise NotImplementedError
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the options that differ from the default: `jax.nn.sigmoid` cannot be pickled."""
+        options = {f: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {f.name: value for f, value in options.items() if value != f.default}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Set all options; see `__getstate__`."""
+        for f in dataclasses.fields(self):
+            object.__setattr__(self, f.name, state.get(f.name, f.default))
+
     def __repr__(self) -> str:
-        """Name the options that differ from the default; functions by their names, not their addresses."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        changed = {f.name: values[f.name] for f in dataclasses.fields(self) if values[f.name] != f.default}
-        options = (f"{name}={getattr(value, '__name__', repr(value))}" for name, value in changed.items())
+        """Name the options that differ from the default, and functions without their addresses."""
+        options = (f"{name}={getattr(v, '__name__', repr(v))}" for name, v in self.__getstate__().items())
         return f"{type(self).__qualname__}({', '.join(options)})"
 
     def output_gates(self, gates: int) -> int:
