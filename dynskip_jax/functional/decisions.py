@@ -93,6 +93,25 @@ class DecisionTrace:
         return dataclasses.replace(self, valid=valid)
 
 
+@jax.tree_util.register_pytree_with_keys_class
+class DecisionTraces(tuple):
+    """The traces of all layers and directions: a tuple whose entries have names as a pytree.
+
+    `nnx.tabulate` cannot show a tuple of structures without them.
+    """
+
+    __slots__ = ()
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, DecisionTrace], ...], None]:
+        """Return the entries with their names."""
+        return tuple((jax.tree_util.DictKey(f"layer_{i}"), trace) for i, trace in enumerate(self)), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, traces: Sequence[DecisionTrace]) -> "DecisionTraces":
+        """Return the traces again."""
+        return cls(traces)
+
+
 def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
     """Return the decision traces of what a layer or a model returned.
 

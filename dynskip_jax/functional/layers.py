@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from dynskip_jax.functional.awd import variational_dropout, weight_dropout
-from dynskip_jax.functional.decisions import DecisionTrace
+from dynskip_jax.functional.decisions import DecisionTrace, DecisionTraces
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.outputs import holds_array
@@ -140,7 +140,7 @@ class LayersOutput(NamedTuple):
 
     h: Float[Array, "*batch time features"]
     states: Float[Array, "*batch time features"]
-    decisions: tuple[DecisionTrace, ...]
+    decisions: DecisionTraces
     observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
 
 
@@ -181,7 +181,7 @@ def run_layers(
     if spec.time_major:
         output = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, batch_axes, 0), output)
         traces = (dataclasses.replace(trace, time_major=True) for trace in output.decisions)
-        output = output._replace(decisions=tuple(traces))
+        output = output._replace(decisions=DecisionTraces(traces))
     return carry, output
 
 
@@ -252,7 +252,7 @@ def _run_batch(
             sides = [output.h for output in outputs[-spec.num_directions :]]
             x = jnp.concatenate(sides, axis=-1) if len(sides) > 1 else sides[0]
     h = drop(noise.dropout[-1], spec.dropout[-1], x)
-    return tuple(ends), LayersOutput(h, x, tuple(traces), tuple(observations))
+    return tuple(ends), LayersOutput(h, x, DecisionTraces(traces), tuple(observations))
 
 
 # Where a call starts.

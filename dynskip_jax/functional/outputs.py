@@ -20,6 +20,8 @@ def holds_array(field: str) -> Any:
             raise UserError(message)
 
         def item(self: Any, index: Any) -> Any:
+            if isinstance(index, str) and index in self._fields:  # as nnx.tabulate reads outputs
+                return getattr(self, index)
             return tuple.__getitem__(self, index) if isinstance(index, int | slice) else refuse(self)
 
         def attribute(self: Any, name: str) -> Any:

@@ -60,6 +60,12 @@ _modules = (
 )
 for _kind in sorted(set().union(*map(_named_tuples, _modules)), key=lambda kind: kind.__qualname__):
     register_for_export(_kind)
+_register(
+    export.register_pytree_node_serialization,
+    decisions.DecisionTraces,
+    serialize_auxdata=lambda _: b"",
+    deserialize_auxdata=lambda _: None,
+)
 for _kind in (policy.Policy, decisions.DecisionTrace):
     _register(
         export.register_pytree_node_serialization,

@@ -15,7 +15,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry, no_words
 from dynskip_jax.nn.calls import Rngs, policy_or_default, require_key
 from dynskip_jax.nn.cells import Initializer
-from dynskip_jax.nn.layers import SkipLSTM, count_layers
+from dynskip_jax.nn.layers import SkipLSTM, count_layers, needs_key
 from dynskip_jax.nn.linear import Linear
 
 
@@ -259,7 +259,7 @@ class LanguageModel(nnx.Module):
                 initial_carry = self.initialize_carry(len(tokens))
             layers, earlier = initial_carry
         arguments = dict(initial_carry=layers, actions=actions, weight_key=weight_key)
-        if not self.stack.needs_key(policy, **arguments, deterministic=deterministic):
+        if not needs_key(self.stack, policy, **arguments, deterministic=deterministic):
             rngs = None  # choices continue with the keys of the carry
         carry, outputs = self.stack(
             self._embed(tokens, words_key),

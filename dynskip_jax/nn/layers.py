@@ -195,9 +195,9 @@ class SkipLayers(HasModes):
         self._check_values(inputs, initial_carry, seq_lengths, segment_ids, actions, policies)
         key = None
         arguments = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
-        if self.needs_key(policy, **arguments, deterministic=deterministic):
+        if needs_key(self, policy, **arguments, deterministic=deterministic):
             key = require_key(self.call_rngs if rngs is None else rngs, "this layer")
-        elif rngs is not None and self._samples(policies, actions, deterministic):
+        elif rngs is not None and _samples(self, policies, actions, deterministic):
             raise UserError(
                 "rngs= has no effect: choices continue with the keys of initial_carry, and nothing else is "
                 "drawn. Leave it out, or drop the keys: carry._replace(key=None)"
@@ -210,41 +210,6 @@ class SkipLayers(HasModes):
             deterministic=deterministic,
         )
         return (carry, output) if return_carry else output
-
-    def needs_key(
-        self,
-        policy: F.Policy | None = None,
-        *,
-        initial_carry: Sequence[F.SkipCarry] | None = None,
-        actions: Sequence[Any] | None = None,
-        weight_key: Key[Array, ""] | None = None,
-        deterministic: bool | None = None,
-    ) -> bool:
-        """Return whether a call with these arguments draws anything with `rngs=`.
-
-        The arguments are those of a call. Choices and zoneout draw with the keys of the carry where it has
-        some, dropout always with `rngs=`.
-        """
-        deterministic = self.deterministic if deterministic is None else deterministic
-        policies = _policies(policy_or_default(policy, deterministic), self.skips)
-        if not deterministic:
-            drops_h = any(cell.recurrent_dropout for cell in self.cells) and not _all_have(
-                "recurrent_mask", initial_carry
-            )
-            drops_weights = weight_key is None and any(cell.weight_dropout for cell in self.cells)
-            if any(self.dropout) or drops_h or drops_weights:
-                return True
-        return self._samples(policies, actions, deterministic) and not _all_have("key", initial_carry)
-
-    def _samples(
-        self, policies: Sequence[F.Policy], actions: Sequence[Any] | None, deterministic: bool
-    ) -> bool:
-        """Return whether choices or zoneout are drawn."""
-        actions = (None,) * len(self.cells) if actions is None else actions
-        return any(
-            cell.skip.draws(policy.mode, action is not None) or (any(cell.zoneout) and not deterministic)
-            for cell, policy, action in zip(self.cells, policies, actions, strict=True)
-        )
 
     def _check_per_layer(self, **given: Any) -> None:
         """Check that arguments have an entry for each layer and direction."""
@@ -292,6 +257,49 @@ class SkipLayers(HasModes):
             F.check_carry(cell.recurrence, each, batch, cell.hidden_features)
         for cell, policy in zip(self.cells, policies, strict=True):
             F.check_policy(policy, cell.skip.max_skip, batch)
+
+
+def needs_key(
+    layers: SkipLayers,
+    policy: F.Policy | None = None,
+    *,
+    initial_carry: Sequence[F.SkipCarry] | None = None,
+    actions: Sequence[Any] | None = None,
+    weight_key: Key[Array, ""] | None = None,
+    deterministic: bool | None = None,
+) -> bool:
+    """Return whether a call of layers with these arguments draws anything with `rngs=`.
+
+    Choices and zoneout draw with the keys of the carry where it has some, dropout always with `rngs=`.
+
+    Args:
+        layers: the layers.
+        policy: an argument of the call, as those that follow.
+        initial_carry: see `SkipLayers`.
+        actions: see `SkipLayers`.
+        weight_key: see `SkipLayers`.
+        deterministic: see `SkipLayers`.
+    """
+    deterministic = layers.deterministic if deterministic is None else deterministic
+    policies = _policies(policy_or_default(policy, deterministic), layers.skips)
+    if not deterministic:
+        has_masks = _all_have("recurrent_mask", initial_carry)
+        drops_h = any(cell.recurrent_dropout for cell in layers.cells) and not has_masks
+        drops_weights = weight_key is None and any(cell.weight_dropout for cell in layers.cells)
+        if any(layers.dropout) or drops_h or drops_weights:
+            return True
+    return _samples(layers, policies, actions, deterministic) and not _all_have("key", initial_carry)
+
+
+def _samples(
+    layers: SkipLayers, policies: Sequence[F.Policy], actions: Sequence[Any] | None, deterministic: bool
+) -> bool:
+    """Return whether choices or zoneout are drawn."""
+    actions = (None,) * len(layers.cells) if actions is None else actions
+    return any(
+        cell.skip.draws(policy.mode, action is not None) or (any(cell.zoneout) and not deterministic)
+        for cell, policy, action in zip(layers.cells, policies, actions, strict=True)
+    )
 
 
 def _all_have(name: str, carry: Sequence[F.SkipCarry] | None) -> bool:
