@@ -92,7 +92,7 @@ from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, segment_starts
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.skipping import Reading, read_skipping
-from dynskip_jax.functional.stored import History, Slots, Stored, observed_in, oldest_first
+from dynskip_jax.functional.stored import Window, observed_in, oldest_first
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
     Attention,
@@ -165,7 +165,6 @@ __all__ = [
     "GradientScale",
     "Highway",
     "HighwayParams",
-    "History",
     "Initializers",
     "JumpParams",
     "LSTMJump",
@@ -189,15 +188,14 @@ __all__ = [
     "SkipInputs",
     "SkipOutput",
     "SkipRNN",
-    "Slots",
     "StepInputs",
-    "Stored",
     "TimeSkip",
     "ToGates",
     "ToInternal",
     "ToOutput",
     "Transition",
     "UpdateParams",
+    "Window",
     "WindowGates",
     "activate",
     "activation_regularisation",

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.relaxation import Relaxation
-from dynskip_jax.functional.stored import Stored
+from dynskip_jax.functional.stored import Window
 
 # How the next state is chosen: one is drawn, or the most probable one is taken; or none is chosen, and a
 # relaxation weighs all of them (see `relaxation.py`).
@@ -76,7 +76,7 @@ def agent_logits(
 def content_logits(
     params: AgentParams,
     units_x: Float[Array, "*batch units"],
-    stored: Stored,
+    stored: Window,
     allowed: Bool[Array, "*batch_or_1 K"] | None = None,
 ) -> Float[Array, "*batch K"]:
     """Logits by content: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).

@@ -19,7 +19,8 @@ from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
 from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.stored import Slots
+from dynskip_jax.functional.sharding import match_batch, zeros_like_batch
+from dynskip_jax.functional.stored import Window
 from dynskip_jax.functional.time_skips import (
     Choice,
     Decision,
@@ -173,13 +174,27 @@ def initial_carry(key: Key[Array, "*batch"] | None, recurrence: Recurrence, stat
     key = None if key is None else example_keys(key, batch)
     K = recurrence.time_skip.max_skip
     slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
-    skip_state = recurrence.time_skip.init_skip_state(batch, state[0].dtype)
-    return SkipCarry(slots, jnp.zeros(batch, jnp.int32), key, skip_state)
+    skip_state = match_batch(recurrence.time_skip.init_skip_state(batch, state[0].dtype), state[0])
+    return SkipCarry(slots, zeros_like_batch(state[0], batch, jnp.int32), key, skip_state)
 
 
-def zero_state(transition: Transition, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Any:
-    """A state of zeros, each array of the shape (*batch, hidden)."""
-    return transition.state(*(jnp.zeros(shape, dtype) for _ in transition.state._fields))
+def zero_state(
+    transition: Transition,
+    shape: tuple[int, ...],
+    dtype: Any = jnp.float32,
+    like: Float[Array, "*batch features"] | None = None,
+) -> Any:
+    """Return a state of zeros.
+
+    Args:
+        transition: whose state it is.
+        shape: of each array, (*batch, hidden).
+        dtype: of each array.
+        like: an array that leads with the batch; the state is sharded, and varies in `jax.shard_map`, as it
+            does.
+    """
+    like = jnp.zeros(()) if like is None else like
+    return transition.state(*(zeros_like_batch(like, shape, dtype) for _ in transition.state._fields))
 
 
 def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
@@ -200,7 +215,9 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
         slots=jax.tree.map(forget, carry.slots, initial),
         step=jnp.zeros_like(carry.step),
         key=None if carry.key is None else fold_in_each(carry.key, carry.step),
-        skip_state=recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype),
+        skip_state=match_batch(
+            recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype), carry.step
+        ),
     )
 
 
@@ -344,23 +361,17 @@ def select_state(
     skip = recurrence.time_skip
     dtype = carry.slots[0].dtype
     seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
-    slots = getattr(carry.slots, skip.observed_array(recurrence.transition))
-    observation = {
-        "previous": lambda: slots[..., 0, :],
-        "mean": lambda: slots.mean(axis=-2),
-        "slots": lambda: slots,
-        "stored": lambda: Slots(slots),
-    }[skip.observed]()
+    transition = recurrence.transition
+    observation = Window.of_slots(getattr(carry.slots, skip.observed_array(transition))).observe(
+        skip.observed
+    )
     choice, skip_state = skip.choose(params.skip, seen, observation, carry.skip_state, policy.mode)
     decision = skip.decide(params.skip, seen, observation, carry.skip_state, choice, policy.mode)
     mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
-
-    def enter(slots):
-        if skip.fixed_slot == 0:
-            return slots[..., 0, :]
-        return mixed(mix, _read(slots, choice, skip.fixed_slot), slots[..., 0, :])
-
-    return jax.tree.map(enter, carry.slots), choice, decision, skip_state
+    entering = carry.state
+    if skip.fixed_slot != 0:
+        entering = mixed(transition, mix, _read(transition, carry.slots, choice, skip.fixed_slot), entering)
+    return entering, choice, decision, skip_state
 
 
 def cell_step(
@@ -426,15 +437,11 @@ def dropped(
     return entering._replace(h=entering.h * recurrent_mask)
 
 
-def mixed(
-    mix: float | Float[Array, ""],
-    selected: Float[Array, "*batch hidden"],
-    previous: Float[Array, "*batch hidden"],
-) -> Float[Array, "*batch hidden"]:
-    """λ selected + (1 - λ) previous, without the arithmetic where λ is known to be 1."""
+def mixed(transition: Transition, mix: float | Float[Array, ""], selected: Any, previous: Any) -> Any:
+    """Return the mix of two states, without the arithmetic where λ is known to be 1."""
     if isinstance(mix, int | float) and mix == 1:
         return selected
-    return mix * selected + (1 - mix) * previous
+    return transition.mix_states(mix, selected, previous)
 
 
 def check_call(
@@ -554,15 +561,14 @@ def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
     return masked
 
 
-def _read(
-    slots: Float[Array, "*batch K hidden"], choice: Choice, fixed_slot: int | None
-) -> Float[Array, "*batch hidden"]:
-    """What was chosen of the buffer."""
+def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | None) -> Any:
+    """Return the state that was chosen of the buffer, each array (*batch, hidden)."""
     if fixed_slot is not None:
-        return slots[..., fixed_slot, :]
+        return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
     if choice.weights is not None:
-        return jnp.einsum("...k,...kh->...h", choice.weights, slots)
-    return jnp.take_along_axis(slots, choice.slot[..., None, None], axis=-2)[..., 0, :]
+        return transition.average_states(choice.weights, slots)
+    row = choice.slot[..., None, None]
+    return jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots)
 
 
 def _push(

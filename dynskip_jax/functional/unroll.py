@@ -104,7 +104,9 @@ def unroll(
         inputs = inputs._replace(restart=segment_starts(segment_ids))
     options = dict(policy=policy, return_cell_state=return_cell_state)
     if implementation == "fused" and time > 0 and segment_ids is None:
-        carry, outputs = fused_unroll(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
+        carry, outputs = fused_unroll(
+            params, carry, inputs, recurrence, seq_lengths=seq_lengths, scan_unroll=scan_unroll, **options
+        )
     else:
         time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
         step = partial(recurrent_step, params, recurrence=recurrence, initial=initial, **options)

@@ -26,8 +26,8 @@ from recurrences import (
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import fused_loop
-from dynskip_jax.functional.stored import History
+from dynskip_jax.functional.product import times_transposed
+from dynskip_jax.functional.stored import Window
 
 OPTIONS = {
     "lstm-mixed": F.Fixed(1, 0.3),
@@ -180,7 +180,7 @@ def test_queries_meet_the_states_before_them_in_blocks_too(double_precision):
     rng = np.random.default_rng(0)
     for K, time in ((5, 129), (70, 300)):
         query, rows = rng.normal(size=(2, time, 4)), rng.normal(size=(2, K + time - 1, 4))
-        found = jax.jit(lambda rows, query, K=K: History(rows, K).compare(query))(rows, query)
+        found = jax.jit(lambda rows, query, K=K: Window(rows, K, has_time=True).compare(query))(rows, query)
         expected = [
             [[query[b, t] @ rows[b, t + K - k] for k in range(1, K + 1)] for t in range(time)] for b in (0, 1)
         ]
@@ -189,7 +189,7 @@ def test_queries_meet_the_states_before_them_in_blocks_too(double_precision):
 
 def test_memory_of_choices_by_content_grows_as_time():
     def needed(time):
-        compare = jax.jit(lambda rows, query: History(rows, 5).compare(query))
+        compare = jax.jit(lambda rows, query: Window(rows, 5, has_time=True).compare(query))
         program = compare.lower(np.zeros((2, time + 4, 8)), np.zeros((2, time, 8))).compile()
         return program.memory_analysis().temp_size_in_bytes
 
@@ -352,11 +352,11 @@ def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
 
 
 def test_the_ways_to_multiply_by_the_transpose_are_one():
-    """Sizes on each side of the limits between them; see `_times_transposed`."""
+    """Sizes on each side of the limits between them; see `times_transposed`."""
     rng = np.random.default_rng(0)
     for rows, hidden in ((3, 8), (40, 128), (40, 256)):
         w, d = (rng.normal(size=(n, 4 * hidden)).astype(np.float32) for n in (hidden, rows))
-        found = jax.jit(lambda w, d, rows=rows: fused_loop._times_transposed(w, rows)(d))(w, d)
+        found = jax.jit(lambda w, d, rows=rows: times_transposed(w, rows)(d))(w, d)
         np.testing.assert_allclose(found, d @ w.T, rtol=1e-4, atol=1e-3)
 
 
