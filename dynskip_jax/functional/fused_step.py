@@ -169,22 +169,22 @@ def plan_step(
 
         def dense(w, x, *addends, activations=("linear",)):
             calls.append(_call(w, x, addends, activations, matrices, vectors, inputs, entering[0]))
-            # Zeros in place of the product, so that what else the step reads shows in its program.
-            results.append(jnp.zeros((*x.shape[:-1], calls[-1].width), x.dtype))
+            # In place of the product, so that what else the step reads shows in its program.
+            results.append(jnp.broadcast_to(x[..., :1], (*x.shape[:-1], calls[-1].width)))
             return activate(results[-1], activations)
 
         new = plan.cell_step(vectors, inputs, entering, entering, update, recurrent_mask, dense)
-        return new, results
+        return *new, *results
 
     at_a_step = tuple(jax.ShapeDtypeStruct((x.shape[0], x.shape[2]), dtype) for x in projected)
     update = jax.ShapeDtypeStruct(entering[0].shape[:1], dtype) if reads_update else None
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (vectors, entering, recurrent_mask)
     )
-    try:
-        program = jax.make_jaxpr(record)(shapes[0], at_a_step, shapes[1], update, shapes[2]).jaxpr
-    except jax.errors.UnexpectedTracerError as error:
-        raise ProductsOutOfReach from error
+    program = jax.make_jaxpr(record)(shapes[0], at_a_step, shapes[1], update, shapes[2]).jaxpr
+    own = {id(var) for equation in program.eqns for var in equation.outvars}
+    if any(id(var) not in own for var in program.outvars[len(entering) :]):  # it belongs to another program
+        raise ProductsOutOfReach
     read = {id(var) for equation in program.eqns for var in equation.invars}
     read |= {id(var) for var in program.outvars}
     read_vectors = tuple(i for i in range(len(vectors)) if id(program.invars[i]) in read)

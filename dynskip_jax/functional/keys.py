@@ -6,6 +6,7 @@ import jax
 from jaxtyping import Array, Int, Key
 
 from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.sharding import match_batch
 
 
 def check_keys(key: Any) -> None:
@@ -45,4 +46,4 @@ def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."]) -> Key[Arr
     fold_in = jax.random.fold_in
     for _ in keys.shape:
         fold_in = jax.vmap(fold_in)
-    return fold_in(keys, numbers)
+    return fold_in(keys, match_batch(numbers, keys) if keys.ndim else numbers)

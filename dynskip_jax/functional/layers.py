@@ -25,6 +25,7 @@ from dynskip_jax.functional.recurrence import (
     zero_state,
 )
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.unroll import unroll
 
 # Folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, and no split goes so far.
@@ -267,7 +268,7 @@ def initial_state(
         like: an array whose first axes are the batch; the state is sharded as it is.
     """
     shape = (*batch, layer.hidden)
-    zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype)
+    zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
     if learned is None:
         return zeros
     leading = (1,) * len(batch) + (-1,)
@@ -280,7 +281,7 @@ def _carries(
     """Return the carries to start from, with the keys of this call, and the key for everything else."""
     key = call.key
     if call.carry is not None:
-        return _with_keys(call.carry, key), key
+        return _with_keys(match_batch(call.carry, call.x), key), key
     keys = (None,) * len(spec.layers)
     if key is not None:
         carry_key, key = split_each(key, 2)
@@ -300,7 +301,7 @@ def _with_keys(carries: tuple[SkipCarry, ...], key: Key[Array, "..."] | None) ->
     batch = carries[0].step.shape
     own_keys = split_each(example_keys(fold_in_each(key, jnp.full(key.shape, _REKEY)), batch), len(carries))
     return tuple(
-        carry._replace(key=own) if carry.key is None else carry
+        carry._replace(key=match_batch(own, carry.step)) if carry.key is None else carry
         for carry, own in zip(carries, own_keys, strict=True)
     )
 

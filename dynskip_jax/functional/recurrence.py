@@ -171,7 +171,7 @@ def initial_carry(key: Key[Array, "*batch"] | None, recurrence: Recurrence, stat
         state: the transition's state, each array (*batch, hidden).
     """
     batch = state[0].shape[:-1]
-    key = None if key is None else example_keys(key, batch)
+    key = None if key is None else match_batch(example_keys(key, batch), state[0])
     K = recurrence.time_skip.max_skip
     slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
     skip_state = match_batch(recurrence.time_skip.init_skip_state(batch, state[0].dtype), state[0])
@@ -489,6 +489,23 @@ def check_call(
             low,
             high,
         )
+
+
+def check_dtypes(params: LayerParams, carry: SkipCarry) -> None:
+    """Check that a step writes states of the dtype that it reads.
+
+    Narrower parameters are allowed: their products are multiplied in their dtype, and summed in the state's.
+
+    Raises:
+        UserError: parameters are wider than the state.
+    """
+    state = carry.slots[0].dtype
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and jnp.promote_types(leaf.dtype, state) != state:
+            raise UserError(
+                f"expected parameters no wider than the state, which is {state}, got {leaf.dtype} in "
+                f"params{jax.tree_util.keystr(path)}: make the carry in {leaf.dtype}, or cast the parameters"
+            )
 
 
 def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
