@@ -67,7 +67,12 @@ def distribution(
     params, steps = cell.params().skip, jnp.arange(x.shape[0])
     # State(t-1-j) is what was newest j steps ago; before the sequence all K states are the initial one.
     slots = before[jnp.maximum(steps[:, None] - jnp.arange(skip.max_skip)[None], 0)]
-    seen = {"previous": before, "mean": slots.mean(axis=1), "slots": slots, "stored": F.Slots(slots)}
+    seen = {
+        "previous": before,
+        "mean": slots.mean(axis=1),
+        "slots": slots,
+        "stored": F.Window.of_slots(slots),
+    }
     mask = None if policy.mask is None else jnp.asarray(policy.mask)
     weights = jnp.exp(skip.log_distribution(params, x, steps, seen[skip.observed], mask))
     if skip.forgets_carried:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.relaxation import Relaxation
-from dynskip_jax.functional.stored import Stored
+from dynskip_jax.functional.stored import Window
 
 # Sample a state, take the most probable one, or weigh all of them (a relaxation, see `relaxation.py`).
 ActionMode = Literal["sample", "greedy", Relaxation]
@@ -67,7 +67,7 @@ def agent_logits(
 def content_logits(
     params: AgentParams,
     units_x: Float[Array, "*batch units"],
-    stored: Stored,
+    stored: Window,
     allowed: Bool[Array, "*batch_or_1 K"] | None = None,
 ) -> Float[Array, "*batch K"]:
     """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).

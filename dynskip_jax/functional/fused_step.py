@@ -106,11 +106,22 @@ class StepPlan:
         )
 
 
+class ProductsOutOfReach(Exception):
+    """A step multiplies inside `jax.checkpoint`, `lax.scan` or `jax.jit`, whose results cannot be kept."""
+
+
+@jax.tree_util.register_static
 class _Matrix:
-    """Stands for a matrix inside a step: only `dense` knows what to do with it."""
+    """Stands for a matrix inside a step: only `dense` can use it."""
 
     def __init__(self, index: int):
         self.index = index
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Matrix) and other.index == self.index
+
+    def __hash__(self) -> int:
+        return hash(self.index)
 
     def _refuse(self, *_: Any):
         raise UserError(
@@ -130,83 +141,83 @@ def plan_step(
     params: LayerParams,
     inputs: StepInputs,
     entering: Any,
-    update: Float[Array, " batch"] | None,
+    reads_update: bool,
     recurrent_mask: Float[Array, "batch hidden"] | None,
 ) -> StepPlan:
-    """Finds out how a step multiplies, by tracing it.
+    """Find out how a step multiplies, by tracing it.
 
     Args:
         recurrence: what the layer computes.
         params: the layer's weights.
         inputs: of all steps, (batch, time, ...).
         entering: the state that enters a step.
-        update: share of the new state that is written.
+        reads_update: whether only a share of the new state is written.
         recurrent_mask: see `SkipCarry`.
+
+    Raises:
+        ProductsOutOfReach: the step calls `dense` inside a transformation of its own.
     """
     leaves, structure = jax.tree.flatten((params.transition, params.depth))
     projected, input_structure = jax.tree.flatten((inputs.transition, inputs.depth, inputs.zoneout_mask))
     plan = StepPlan(recurrence, structure, tuple(leaf.ndim > 1 for leaf in leaves), input_structure)
     matrices, vectors = plan.split(params)
     dtype = entering[0].dtype
-
-    at_a_step = tuple(jax.ShapeDtypeStruct((x.shape[0], x.shape[2]), dtype) for x in projected)
-    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), entering)
-    rest = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (update, recurrent_mask))
     calls: list[Call] = []
 
     def record(vectors, inputs, entering, update, recurrent_mask):
-        def dense(w, x, *addends, activations=("linear",)):
-            if not isinstance(w, _Matrix):
-                raise UserError("`dense` multiplies by a matrix out of the params, as it is there")
-            rows, width = matrices[w.index].shape
-            added = [i for a in addends for i, leaf in enumerate(inputs) if a is leaf]
-            if len(added) > 1:
-                raise UserError("`dense` adds one projected input: add them up in `project`")
-            biases = [i for a in addends for i, leaf in enumerate(vectors) if a is leaf]
-            call = Call(
-                w.index,
-                added[0] if added else None,
-                tuple(biases),
-                tuple(activations),
-                rows,
-                width,
-                x is entering[0],
-            )
-            calls.append(call)
-            return activate(jnp.zeros((*x.shape[:-1], width), x.dtype), activations)
-
-        return plan.cell_step(vectors, inputs, entering, entering, update, recurrent_mask, dense)
-
-    jax.eval_shape(record, vectors, at_a_step, state, *rest)
-    batch = entering[0].shape[0]
-    results = [jax.ShapeDtypeStruct((batch, call.width), dtype) for call in calls]
-
-    def without_products(vectors, inputs, results, entering, update, recurrent_mask):
-        remaining = iter(zip(results, calls, strict=True))
+        results = []
 
         def dense(w, x, *addends, activations=("linear",)):
-            kept, call = next(remaining)
-            return _blocks(kept, call.activations)
+            calls.append(_call(w, x, addends, activations, matrices, vectors, inputs, entering[0]))
+            # In place of the product, so that what else the step reads shows in its program.
+            results.append(jnp.broadcast_to(x[..., :1], (*x.shape[:-1], calls[-1].width)))
+            return activate(results[-1], activations)
 
-        return plan.cell_step(vectors, inputs, entering, entering, update, recurrent_mask, dense)
+        new = plan.cell_step(vectors, inputs, entering, entering, update, recurrent_mask, dense)
+        return *new, *results
 
-    program = jax.make_jaxpr(without_products)(vectors, at_a_step, results, state, *rest).jaxpr
+    at_a_step = tuple(jax.ShapeDtypeStruct((x.shape[0], x.shape[2]), dtype) for x in projected)
+    update = jax.ShapeDtypeStruct(entering[0].shape[:1], dtype) if reads_update else None
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (vectors, entering, recurrent_mask)
+    )
+    program = jax.make_jaxpr(record)(shapes[0], at_a_step, shapes[1], update, shapes[2]).jaxpr
+    own = {id(var) for equation in program.eqns for var in equation.outvars}
+    if any(id(var) not in own for var in program.outvars[len(entering) :]):  # it belongs to another program
+        raise ProductsOutOfReach
     read = {id(var) for equation in program.eqns for var in equation.invars}
     read |= {id(var) for var in program.outvars}
-    arguments = program.invars
-    read_vectors = tuple(i for i in range(len(vectors)) if id(arguments[i]) in read)
-    read_inputs = tuple(i for i in range(len(projected)) if id(arguments[len(vectors) + i]) in read)
+    read_vectors = tuple(i for i in range(len(vectors)) if id(program.invars[i]) in read)
+    read_inputs = tuple(i for i in range(len(projected)) if id(program.invars[len(vectors) + i]) in read)
     added = [call.input for call in calls]
     calls = [
         dataclasses.replace(
-            call,
-            in_place=call.input is not None
-            and call.input not in read_inputs
-            and added.count(call.input) == 1,
+            call, in_place=call.input not in (None, *read_inputs) and added.count(call.input) == 1
         )
         for call in calls
     ]
     return dataclasses.replace(plan, calls=tuple(calls), read_inputs=read_inputs, read_vectors=read_vectors)
+
+
+def _call(
+    w: Any,
+    x: Array,
+    addends: Sequence[Array],
+    activations: Sequence[str],
+    matrices: Sequence[Array],
+    vectors: Sequence[Array],
+    inputs: Sequence[Array],
+    h: Array,
+) -> Call:
+    """Return what a call of `dense` does, or refuse it."""
+    if not isinstance(w, _Matrix):
+        raise UserError("`dense` multiplies by a matrix out of the params, as it is there")
+    added = [i for a in addends for i, leaf in enumerate(inputs) if a is leaf]
+    if len(added) > 1:
+        raise UserError("`dense` adds one projected input: add them up in `project`")
+    biases = tuple(i for a in addends for i, leaf in enumerate(vectors) if a is leaf)
+    rows, width = matrices[w.index].shape
+    return Call(w.index, added[0] if added else None, biases, tuple(activations), rows, width, x is h)
 
 
 def forward(
@@ -355,8 +366,11 @@ def _blocks(y: Float[Array, "batch width"], activations: Sequence[str]) -> Any:
 
 
 def _scale(width: int, activations: Sequence[str], dtype: Any) -> Float[Array, "1 width"] | float | None:
-    """s such that the activation is s tanh(s z) + 1 - s: 1 for a tanh, ½ for a sigmoid; None for neither."""
-    if "linear" in activations:
+    """Return s such that the activation is s tanh(s z) + 1 - s: 1 for a tanh, ½ for a sigmoid; or None.
+
+    In less than float32 that sum would round a small sigmoid to 0.
+    """
+    if "linear" in activations or jnp.finfo(dtype).bits < 32:
         return None
     scales = [1.0 if name == "tanh" else 0.5 for name in activations]
     if len(set(scales)) == 1:
@@ -366,20 +380,21 @@ def _scale(width: int, activations: Sequence[str], dtype: Any) -> Float[Array, "
 
 def _activated(y: Float[Array, "batch width"], activations: Sequence[str]) -> Float[Array, "batch width"]:
     scale = _scale(y.shape[-1], activations, y.dtype)
-    if scale is None:
-        if set(activations) == {"linear"}:
-            return y
-        return jnp.concatenate(activate(y, activations), axis=-1)
-    return jnp.tanh(y * scale) * scale + (1 - scale)
+    if scale is not None:
+        return jnp.tanh(y * scale) * scale + (1 - scale)
+    if set(activations) == {"linear"}:
+        return y
+    blocks = activate(y, activations)
+    return blocks if len(activations) == 1 else jnp.concatenate(blocks, axis=-1)
 
 
 def _slope(y: Float[Array, "batch width"], activations: Sequence[str]) -> Float[Array, "batch width"] | float:
-    """The derivative of the activation, from its value: 1 - y² of a tanh, y (1 - y) of a sigmoid."""
+    """Return the derivative of the activation, from its value: 1 - y² of a tanh, y (1 - y) of a sigmoid."""
     scale = _scale(y.shape[-1], activations, y.dtype)
-    if scale is None:
-        if set(activations) == {"linear"}:
-            return 1.0
-        slopes = {"linear": jnp.ones_like, "tanh": lambda y: 1 - y * y, "sigmoid": lambda y: y * (1 - y)}
-        blocks = zip(activations, jnp.split(y, len(activations), axis=-1), strict=True)
-        return jnp.concatenate([slopes[name](block) for name, block in blocks], axis=-1)
-    return (1 - y) * (y + (2 * scale - 1))
+    if scale is not None:
+        return (1 - y) * (y + (2 * scale - 1))
+    if set(activations) == {"linear"}:
+        return 1.0
+    slopes = {"linear": jnp.ones_like, "tanh": lambda y: 1 - y * y, "sigmoid": lambda y: y * (1 - y)}
+    blocks = zip(activations, jnp.split(y, len(activations), axis=-1), strict=True)
+    return jnp.concatenate([slopes[name](block) for name, block in blocks], axis=-1)

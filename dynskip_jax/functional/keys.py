@@ -6,6 +6,7 @@ import jax
 from jaxtyping import Array, Int, Key
 
 from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.sharding import match_batch
 
 
 def check_keys(key: Any) -> None:
@@ -45,4 +46,6 @@ def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."] | int) -> K
     fold_in, axes = jax.random.fold_in, (0, None if isinstance(numbers, int) else 0)
     for _ in keys.shape:
         fold_in = jax.vmap(fold_in, axes)
+    if keys.ndim and not isinstance(numbers, int):
+        numbers = match_batch(numbers, keys)
     return fold_in(keys, numbers)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.awd import variational_dropout, weight_dropout
 from dynskip_jax.functional.decisions import DecisionTrace, DecisionTraces
@@ -25,6 +25,7 @@ from dynskip_jax.functional.recurrence import (
     zero_state,
 )
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.unroll import unroll
 
 # Folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, and no split goes so far.
@@ -213,9 +214,8 @@ def _run_batch(
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
     """Run all layers on inputs with one batch axis."""
     x, batch = call.x, call.x.shape[0]
-    like = _batch_of(x)
     starts = [
-        initial_state(layer, state, (batch,), like) for layer, state in zip(spec.layers, initial, strict=True)
+        initial_state(layer, state, (batch,), x) for layer, state in zip(spec.layers, initial, strict=True)
     ]
     carries, key = _carries(spec, starts, call)
     noise = _draw_noise(spec, key, call.weight_key, batch, deterministic)
@@ -258,15 +258,8 @@ def _run_batch(
 # Where a call starts.
 
 
-def _batch_of(x: Float[Array, "batch time in"]) -> Int[Array, " batch"]:
-    """Return zeros that are divided among devices as the batch."""
-    if 0 in x.shape[1:]:
-        return jnp.zeros(x.shape[0], jnp.int32)
-    return jnp.zeros_like(x[:, 0, 0], jnp.int32)
-
-
 def initial_state(
-    layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Shaped[Array, "*batch"] | None = None
+    layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
 ) -> Any:
     """Return the state every sequence starts from, each array (*batch, hidden).
 
@@ -274,7 +267,7 @@ def initial_state(
         layer: the layer.
         learned: its learned state, each array (hidden,); None for zeros.
         batch: sizes of the batch axes.
-        like: an array of the batch axes alone; the state is divided among devices as it is.
+        like: an array that leads with the batch; the state is divided among devices as it is.
     """
     shape = (*batch, layer.hidden)
     zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
@@ -290,7 +283,7 @@ def _carries(
     """Return the carries to start from, with the keys of this call, and the key for everything else."""
     key = call.key
     if call.carry is not None:
-        return _with_keys(call.carry, key), key
+        return _with_keys(match_batch(call.carry, call.x), key), key
     keys = (None,) * len(spec.layers)
     if key is not None:
         carry_key, key = split_each(key, 2)
@@ -310,7 +303,7 @@ def _with_keys(carries: tuple[SkipCarry, ...], key: Key[Array, "..."] | None) ->
     batch = carries[0].step.shape
     own_keys = split_each(example_keys(fold_in_each(key, _REKEY), batch), len(carries))
     return tuple(
-        carry._replace(key=own) if carry.key is None else carry
+        carry._replace(key=match_batch(own, carry.step)) if carry.key is None else carry
         for carry, own in zip(carries, own_keys, strict=True)
     )
 

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values
 from dynskip_jax.functional.depth_skips import DepthSkip
 from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
-from dynskip_jax.functional.layout import as_batch, batch_zeros
 from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.stored import Slots
+from dynskip_jax.functional.sharding import match_batch, zeros_like_batch
+from dynskip_jax.functional.stored import Window
 from dynskip_jax.functional.time_skips import (
     Choice,
     Decision,
@@ -170,34 +170,31 @@ def initial_carry(key: Key[Array, "*batch"] | None, recurrence: Recurrence, stat
         recurrence: what the layer computes.
         state: the transition's state, each array (*batch, hidden).
     """
-    batch, K = state[0].shape[:-1], recurrence.time_skip.max_skip
-    step = jnp.zeros_like(state[0][..., 0], jnp.int32)
-    key = None if key is None else as_batch(example_keys(key, batch), step)
-    slots = jax.tree.map(
-        lambda array: jnp.broadcast_to(array[..., None, :], (*batch, K, array.shape[-1])), state
-    )
-    skip_state = recurrence.time_skip.init_skip_state(batch, state[0].dtype)
-    return SkipCarry(slots, step, key, jax.tree.map(lambda leaf: as_batch(leaf, step), skip_state))
+    batch = state[0].shape[:-1]
+    key = None if key is None else match_batch(example_keys(key, batch), state[0])
+    K = recurrence.time_skip.max_skip
+    slots = jax.tree.map(lambda array: jnp.repeat(array[..., None, :], K, axis=-2), state)
+    skip_state = match_batch(recurrence.time_skip.init_skip_state(batch, state[0].dtype), state[0])
+    return SkipCarry(slots, zeros_like_batch(state[0], batch, jnp.int32), key, skip_state)
 
 
 def zero_state(
     transition: Transition,
     shape: tuple[int, ...],
     dtype: Any = jnp.float32,
-    *,
-    like: Shaped[Array, "*batch"] | None = None,
+    like: Float[Array, "*batch features"] | None = None,
 ) -> Any:
     """Return a state of zeros.
 
     Args:
-        transition: whose state.
+        transition: whose state it is.
         shape: of each array, (*batch, hidden).
         dtype: of each array.
-        like: an array of the batch axes alone; the state is divided among devices as it is. None for zeros
-            on one device.
+        like: an array that leads with the batch; the state is sharded, and varies in `jax.shard_map`, as it
+            does.
     """
-    zeros = jnp.zeros(shape, dtype) if like is None else batch_zeros(like, shape, dtype)
-    return transition.state(*(zeros for _ in transition.state._fields))
+    like = jnp.zeros(()) if like is None else like
+    return transition.state(*(zeros_like_batch(like, shape, dtype) for _ in transition.state._fields))
 
 
 def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
@@ -218,9 +215,8 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
         slots=jax.tree.map(forget, carry.slots, initial),
         step=jnp.zeros_like(carry.step),
         key=None if carry.key is None else fold_in_each(carry.key, carry.step),
-        skip_state=jax.tree.map(
-            lambda leaf: as_batch(leaf, carry.step),
-            recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype),
+        skip_state=match_batch(
+            recurrence.time_skip.init_skip_state(carry.step.shape, carry.slots[0].dtype), carry.step
         ),
     )
 
@@ -365,23 +361,17 @@ def select_state(
     skip = recurrence.time_skip
     dtype = carry.slots[0].dtype
     seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
-    slots = getattr(carry.slots, skip.observed_array(recurrence.transition))
-    observation = {
-        "previous": lambda: slots[..., 0, :],
-        "mean": lambda: slots.mean(axis=-2),
-        "slots": lambda: slots,
-        "stored": lambda: Slots(slots),
-    }[skip.observed]()
+    transition = recurrence.transition
+    observation = Window.of_slots(getattr(carry.slots, skip.observed_array(transition))).observe(
+        skip.observed
+    )
     choice, skip_state = skip.choose(params.skip, seen, observation, carry.skip_state, policy.mode)
     decision = skip.decide(params.skip, seen, observation, carry.skip_state, choice, policy.mode)
     mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)
-
-    def enter(slots):
-        if skip.fixed_slot == 0:
-            return slots[..., 0, :]
-        return mixed(mix, _read(slots, choice, skip.fixed_slot), slots[..., 0, :])
-
-    return jax.tree.map(enter, carry.slots), choice, decision, skip_state
+    entering = carry.state
+    if skip.fixed_slot != 0:
+        entering = mixed(transition, mix, _read(transition, carry.slots, choice, skip.fixed_slot), entering)
+    return entering, choice, decision, skip_state
 
 
 def cell_step(
@@ -447,15 +437,11 @@ def dropped(
     return entering._replace(h=entering.h * recurrent_mask)
 
 
-def mixed(
-    mix: float | Float[Array, ""],
-    selected: Float[Array, "*batch hidden"],
-    previous: Float[Array, "*batch hidden"],
-) -> Float[Array, "*batch hidden"]:
-    """λ selected + (1 - λ) previous, without the arithmetic where λ is known to be 1."""
+def mixed(transition: Transition, mix: float | Float[Array, ""], selected: Any, previous: Any) -> Any:
+    """Return the mix of two states, without the arithmetic where λ is known to be 1."""
     if isinstance(mix, int | float) and mix == 1:
         return selected
-    return mix * selected + (1 - mix) * previous
+    return transition.mix_states(mix, selected, previous)
 
 
 def check_call(
@@ -503,6 +489,23 @@ def check_call(
             low,
             high,
         )
+
+
+def check_dtypes(params: LayerParams, carry: SkipCarry) -> None:
+    """Check that a step writes states of the dtype that it reads.
+
+    Narrower parameters are allowed: their products are multiplied in their dtype, and summed in the state's.
+
+    Raises:
+        UserError: parameters are wider than the state.
+    """
+    state = carry.slots[0].dtype
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and jnp.promote_types(leaf.dtype, state) != state:
+            raise UserError(
+                f"expected parameters no wider than the state, which is {state}, got {leaf.dtype} in "
+                f"params{jax.tree_util.keystr(path)}: make the carry in {leaf.dtype}, or cast the parameters"
+            )
 
 
 def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
@@ -575,15 +578,14 @@ def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
     return masked
 
 
-def _read(
-    slots: Float[Array, "*batch K hidden"], choice: Choice, fixed_slot: int | None
-) -> Float[Array, "*batch hidden"]:
-    """What was chosen of the buffer."""
+def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | None) -> Any:
+    """Return the state that was chosen of the buffer, each array (*batch, hidden)."""
     if fixed_slot is not None:
-        return slots[..., fixed_slot, :]
+        return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
     if choice.weights is not None:
-        return jnp.einsum("...k,...kh->...h", choice.weights, slots)
-    return jnp.take_along_axis(slots, choice.slot[..., None, None], axis=-2)[..., 0, :]
+        return transition.average_states(choice.weights, slots)
+    row = choice.slot[..., None, None]
+    return jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots)
 
 
 def _push(

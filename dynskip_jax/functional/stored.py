@@ -1,12 +1,12 @@
-"""The stored states as an agent by content sees them: compared with a query, and never copied for it.
+"""The last K stored states as choices observe them, before one step or before each of many.
 
-They are those of one step, or those of all steps at once, which overlap: one product of matrices compares
-them all.
+States of neighbouring steps overlap, so the states before all steps are one array, and nothing of size
+(batch, time, K, hidden) is made to compare them or to take their mean.
 """
 
 import dataclasses
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,81 +15,55 @@ from jaxtyping import Array, Bool, Float
 _BLOCK = 64  # steps compared at once, or K
 
 
-class Slots(NamedTuple):
-    """The K states of a buffer.
-
-    Attributes:
-        slots: h(t-1), h(t-2), … h(t-K), (*batch, K, hidden).
-    """
-
-    slots: Float[Array, "*batch K hidden"]
-
-    @property
-    def dtype(self) -> Any:
-        """Of the states."""
-        return self.slots.dtype
-
-    @property
-    def newest(self) -> Float[Array, "*batch hidden"]:
-        """h(t-1)."""
-        return self.slots[..., 0, :]
-
-    def compare(self, query: Float[Array, "*batch hidden"]) -> Float[Array, "*batch K"]:
-        """Returns q · h(t-k) for each k."""
-        return jnp.sum(query[..., None, :] * self.slots, axis=-1)
-
-
-class Rows(NamedTuple):
-    """The K states before a step as rows of a history.
-
-    Attributes:
-        rows: h(t-K), … h(t-1), (batch, K, hidden).
-    """
-
-    rows: Float[Array, "batch K hidden"]
-
-    @property
-    def dtype(self) -> Any:
-        """Of the states."""
-        return self.rows.dtype
-
-    @property
-    def newest(self) -> Float[Array, "batch hidden"]:
-        """h(t-1)."""
-        return self.rows[:, -1]
-
-    def compare(self, query: Float[Array, "batch hidden"]) -> Float[Array, "batch K"]:
-        """Returns q · h(t-k) for each k."""
-        products = jnp.einsum("bh,bkh->bk", query, self.rows, precision=jax.lax.Precision.HIGHEST)
-        return jnp.flip(products, axis=1)
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("max_skip",))
+@partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("max_skip", "has_time"))
 @dataclasses.dataclass(frozen=True)
-class History:
-    """The K states before each of several steps.
+class Window:
+    """The last K states before one step, or before each of several steps.
 
     Attributes:
-        rows: the K states before the first step and those of all steps but the last, the oldest first,
+        rows: the states, oldest first. Of one step: h(t-K), … h(t-1), (*batch, K, hidden). Of several steps:
+            the K states before the first one and those of all steps except the last,
             (batch, K + time - 1, hidden).
         max_skip: K.
+        has_time: whether there are several steps; results then have a time axis after the batch.
     """
 
-    rows: Float[Array, "batch rows hidden"]
+    rows: Float[Array, "*batch rows hidden"]
     max_skip: int
+    has_time: bool = False
+
+    @classmethod
+    def of_slots(cls, slots: Float[Array, "*batch K hidden"]) -> "Window":
+        """Return the window of the slots of a carry, which are newest first."""
+        return cls(jnp.flip(slots, axis=-2), slots.shape[-2])
 
     @property
     def dtype(self) -> Any:
-        """Of the states."""
+        """Dtype of the states."""
         return self.rows.dtype
 
     @property
-    def newest(self) -> Float[Array, "batch time hidden"]:
+    def newest(self) -> Float[Array, "*steps hidden"]:
         """h(t-1)."""
-        return self.rows[:, self.max_skip - 1 :]
+        return self.rows[:, self.max_skip - 1 :] if self.has_time else self.rows[..., -1, :]
 
-    def compare(self, query: Float[Array, "batch time hidden"]) -> Float[Array, "batch time K"]:
-        """Returns q(t) · h(t-k) for each step and k."""
+    @property
+    def slots(self) -> Float[Array, "*steps K hidden"]:
+        """All K states, newest first."""
+        if not self.has_time:
+            return jnp.flip(self.rows, axis=-2)
+        time = self.rows.shape[1] - self.max_skip + 1
+        return self.rows[:, jnp.arange(time)[:, None] + jnp.arange(self.max_skip)[None, ::-1]]
+
+    @property
+    def mean(self) -> Float[Array, "*steps hidden"]:
+        """The mean of the K states."""
+        return _window_sums(self.rows, self.max_skip) / self.max_skip if self.has_time else self.rows.mean(-2)
+
+    def compare(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
+        """Return q · h(t-k) for each k, the newest state first."""
+        if not self.has_time:
+            return jnp.flip(jnp.einsum("...h,...kh->...k", query, self.rows), axis=-1)
         (batch, time, hidden), K = query.shape, self.max_skip
         block = max(K, _BLOCK)
         if time <= 2 * block:
@@ -104,39 +78,65 @@ class History:
         products = _band(query.reshape(of_blocks), rows.reshape(of_blocks), K)
         return products.reshape(batch, count * block, K)[:, :time]
 
+    def observe(self, kind: str) -> Any:
+        """Return what a time skip sees of the states.
+
+        Args:
+            kind: `TimeSkip.observed`.
+
+        Returns:
+            (*steps, hidden); (*steps, K, hidden) for `slots`; or the window itself for `stored`.
+        """
+        return {
+            "previous": lambda: self.newest,
+            "mean": lambda: self.mean,
+            "slots": lambda: self.slots,
+            "stored": lambda: self,
+        }[kind]()
+
+
+def _window_sums(rows: Float[Array, "batch rows hidden"], K: int) -> Float[Array, "batch time hidden"]:
+    """Return the sums of K neighbouring rows, adding sums of 1, 2, 4, … rows: exact as a pairwise sum."""
+    time, start, total, size = rows.shape[1] - K + 1, 0, None, 1
+    while True:
+        if K & size:
+            part = rows[:, start : start + time]
+            total, start = part if total is None else total + part, start + size
+        if 2 * size > K:
+            return total
+        rows, size = rows[:, :-size] + rows[:, size:], 2 * size
+
 
 def _band(
     query: Float[Array, "batch time hidden"], rows: Float[Array, "batch rows hidden"], K: int
 ) -> Float[Array, "batch time K"]:
-    """Of each query and the K rows before its step the products, the newest first."""
+    """Return the products of each query with the K rows before its step, newest first."""
     batch, time = query.shape[:2]
     # Every query meets every row; of these the K rows before its step are kept, a band that begins one
     # further at each step: rows that are one longer put it into columns, and nothing is gathered.
-    products = jnp.einsum("bth,brh->btr", query, rows, precision=jax.lax.Precision.HIGHEST)
+    products = jnp.einsum("bth,brh->btr", query, rows)
     flat = jnp.pad(products.reshape(batch, -1), ((0, 0), (0, time)))
     return jnp.flip(flat.reshape(batch, time, -1)[..., :K], axis=-1)
-
-
-Stored = Slots | Rows | History
 
 
 def oldest_first(
     slots: Float[Array, "batch K hidden"], first: Bool[Array, " batch"] | None
 ) -> Float[Array, "batch K hidden"]:
-    """Returns the buffer turned round, (batch, K, hidden), as it stands behind the first step.
+    """Return the slots of a carry oldest first, (batch, K, hidden), as they are after the first step.
 
     Args:
         slots: the buffer of a carry, the newest state first.
         first: where the state that enters the first step is forgotten after it (`TimeSkip.forgets_carried`),
-            (batch,): the oldest one has its place. None for nowhere.
+            (batch,): the oldest one takes its place. None for nowhere.
     """
     if first is not None and slots.shape[1] > 1:
-        slots = slots.at[:, 0].set(jnp.where(first[:, None], slots[:, -1], slots[:, 0]))
+        newest = jnp.where(first[:, None, None], slots[:, -1:], slots[:, :1])
+        slots = jnp.concatenate([newest, slots[:, 1:]], axis=1)
     return jnp.flip(slots, axis=1)
 
 
 def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip: int, time: int) -> Any:
-    """Returns what the choices of several steps observe.
+    """Return what the choices of several steps observe.
 
     Args:
         history: the K states before the first step, then those of the steps, the oldest first; at least
@@ -146,13 +146,6 @@ def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip:
         time: how many steps.
 
     Returns:
-        (batch, time, hidden); (batch, time, K, hidden), the newest first; or `History`.
+        See `Window.observe`; the time axis follows the batch.
     """
-    K = max_skip
-    if kind == "stored":
-        return History(history[:, : K - 1 + time], K)
-    if kind == "previous":
-        return history[:, K - 1 : K - 1 + time]
-    rows = jnp.arange(time)[:, None] + jnp.arange(K)[None, ::-1]
-    windows = history[:, rows]
-    return windows.mean(axis=2) if kind == "mean" else windows
+    return Window(history[:, : max_skip - 1 + time], max_skip, has_time=True).observe(kind)

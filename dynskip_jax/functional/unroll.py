@@ -1,5 +1,6 @@
 """The unroll of a recurrent layer over time: projections outside the loop, `jax.lax.scan` inside."""
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -11,17 +12,21 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import valid_lengths
 from dynskip_jax.functional.cudnn import cudnn_unroll, fits
 from dynskip_jax.functional.fused import fused_unroll
+from dynskip_jax.functional.fused_step import ProductsOutOfReach
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
     Recurrence,
     SkipCarry,
     SkipOutput,
+    StepInputs,
     check_call,
+    check_dtypes,
     project_inputs,
     recurrent_step,
 )
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.sharding import match_batch, vary_along, varying_axes
 
 IMPLEMENTATIONS = ("auto", "fused", "reference", "cudnn")
 
@@ -68,10 +73,11 @@ def unroll(
             padding.
         policy: how choices are made, where no actions are given.
         return_cell_state: put the internal state of each step into the outputs (`SkipOutput.cell_state`).
-        scan_unroll: steps per iteration of the reference's compiled loop.
-        implementation: `auto` is `cudnn` where it fits (see `cudnn.fits`), otherwise `fused`, which has a
-            derivative of its own (see `fused.py`). `reference` scans `recurrent_step`, the definition, and
-            can also be differentiated in forward mode. `cudnn` is for the plain LSTM on NVIDIA GPUs.
+        scan_unroll: steps per iteration of the compiled loops.
+        implementation: `auto` is `cudnn` where it fits (see `cudnn.fits`), otherwise `fused`. `fused` has
+            reverse-mode derivatives of its own (see `fused_unroll`), to which forward mode can be applied
+            (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and has derivatives in any
+            mode. `cudnn` is for the plain LSTM on NVIDIA GPUs.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
@@ -85,28 +91,67 @@ def unroll(
     time = x.shape[1]
     given = dict(seq_lengths=seq_lengths, segment_ids=segment_ids, actions=actions)
     check_call(recurrence, carry, x, policy=policy, below=below, **given)
+    check_dtypes(params, carry)
     if seq_lengths is not None:
         seq_lengths = valid_lengths(seq_lengths, time)
-    flip = partial(flip_sequences, seq_lengths=seq_lengths)
-    if reverse:
-        x, below, actions, segment_ids = jax.tree.map(flip, (x, below, actions, segment_ids))
     refused = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids, return_cell_state=return_cell_state)
     if implementation == "auto":
         implementation = "cudnn" if fits(params, carry, x, recurrence, **refused) else "fused"
+    flip = partial(flip_sequences, seq_lengths=seq_lengths) if reverse else lambda array: array
+    flip_back = flip if keep_order else lambda array: array
+    # All arrays of the loop are typed as the inputs are: sharded alike, varying along the same axes.
+    rows = (carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask)
+    rows = match_batch(rows, x)
+    axes = varying_axes((params, rows, policy))
+    params, rows, policy = vary_along((params, rows, policy), axes)
+    carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask = rows
+    x, below, actions, segment_ids = jax.tree.map(flip, (x, below, actions, segment_ids))
     if implementation == "cudnn":
         carry, outputs = cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths, **refused)
-        return carry, jax.tree.map(flip, outputs) if reverse and keep_order else outputs
+        return carry, jax.tree.map(flip_back, outputs)
     valid = None if seq_lengths is None else length_mask(seq_lengths, time)
     inputs = project_inputs(params, x, recurrence, below=below, action=actions, valid=valid)
     inputs = inputs._replace(zoneout_mask=zoneout_mask)
-    if segment_ids is not None:
-        inputs = inputs._replace(restart=segment_starts(segment_ids))
-    options = dict(policy=policy, return_cell_state=return_cell_state)
+    options = dict(policy=policy, return_cell_state=return_cell_state, scan_unroll=scan_unroll)
+    result = None
     if implementation == "fused" and time > 0 and segment_ids is None:
-        carry, outputs = fused_unroll(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
-    else:
-        time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
-        step = partial(recurrent_step, params, recurrence=recurrence, initial=initial, **options)
-        carry, outputs = jax.lax.scan(step, carry, time_major, unroll=scan_unroll)
-        outputs = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
-    return carry, jax.tree.map(flip, outputs) if reverse and keep_order else outputs
+        result = _try_fused(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
+    if result is None:
+        if segment_ids is not None:
+            inputs = inputs._replace(restart=segment_starts(segment_ids))
+        result = reference_unroll(params, carry, inputs, recurrence, initial=initial, **options)
+    carry, outputs = result
+    return carry, jax.tree.map(flip_back, outputs)
+
+
+def reference_unroll(
+    params: LayerParams,
+    carry: SkipCarry,
+    inputs: StepInputs,
+    recurrence: Recurrence,
+    *,
+    initial: Any = None,
+    policy: Policy = Policy(),  # noqa: B008 (immutable)
+    return_cell_state: bool = False,
+    scan_unroll: int = 1,
+) -> tuple[SkipCarry, SkipOutput]:
+    """Scan `recurrent_step` over the steps of `inputs`, (batch, time, ...)."""
+    options = dict(policy=policy, initial=initial, return_cell_state=return_cell_state)
+    step = partial(recurrent_step, params, recurrence=recurrence, **options)
+    time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
+    carry, outputs = jax.lax.scan(step, carry, time_major, unroll=scan_unroll)
+    return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
+
+
+def _try_fused(*args: Any, **options: Any) -> tuple[SkipCarry, SkipOutput] | None:
+    """Return what the fused unroll returns; None, with a warning, for a transition that it cannot run."""
+    try:
+        return fused_unroll(*args, **options)
+    except ProductsOutOfReach:
+        recurrence = args[3]
+        warnings.warn(
+            f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "
+            "jax.jit, where the fused unroll cannot keep its results: using implementation='reference'",
+            stacklevel=3,
+        )
+        return None

@@ -26,8 +26,8 @@ from recurrences import (
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional import fused_loop
-from dynskip_jax.functional.stored import History
+from dynskip_jax.functional.product import times_transposed
+from dynskip_jax.functional.stored import Window
 
 OPTIONS = {
     "lstm-mixed": F.Fixed(1, 0.3),
@@ -180,7 +180,7 @@ def test_queries_meet_the_states_before_them_in_blocks_too(double_precision):
     rng = np.random.default_rng(0)
     for K, time in ((5, 129), (70, 300)):
         query, rows = rng.normal(size=(2, time, 4)), rng.normal(size=(2, K + time - 1, 4))
-        found = jax.jit(lambda rows, query, K=K: History(rows, K).compare(query))(rows, query)
+        found = jax.jit(lambda rows, query, K=K: Window(rows, K, has_time=True).compare(query))(rows, query)
         expected = [
             [[query[b, t] @ rows[b, t + K - k] for k in range(1, K + 1)] for t in range(time)] for b in (0, 1)
         ]
@@ -189,11 +189,93 @@ def test_queries_meet_the_states_before_them_in_blocks_too(double_precision):
 
 def test_memory_of_choices_by_content_grows_as_time():
     def needed(time):
-        compare = jax.jit(lambda rows, query: History(rows, 5).compare(query))
+        compare = jax.jit(lambda rows, query: Window(rows, 5, has_time=True).compare(query))
         program = compare.lower(np.zeros((2, time + 4, 8)), np.zeros((2, time, 8))).compile()
         return program.memory_analysis().temp_size_in_bytes
 
     assert needed(8000) < 3 * needed(4000)
+
+
+def test_means_of_the_states_before_each_step(double_precision):
+    rng = np.random.default_rng(0)
+    for K in (1, 2, 5, 200):
+        rows = rng.normal(size=(2, K + 29, 4))
+        expected = np.stack([rows[:, t : t + K].mean(axis=1) for t in range(30)], axis=1)
+        found = jax.jit(lambda rows, K=K: Window(rows, K, has_time=True).mean)(rows)
+        np.testing.assert_allclose(found, expected, atol=1e-14)
+        narrow = jax.jit(lambda rows, K=K: Window(rows, K, has_time=True).mean)(rows.astype(np.float32))
+        np.testing.assert_allclose(narrow, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("skip", [F.Dynamic, F.Attention], ids=["dynamic", "attention"])
+def test_an_agent_that_sees_the_mean_keeps_nothing_for_each_of_k(skip):
+    """All K states of all steps were there at once, 70 MiB in place of 10."""
+
+    def needed(K):
+        recurrence = F.Recurrence(skip(K, 0.5, agent_input="mean"))
+        params, carry, _, _ = problem(recurrence, jnp.float32)
+        x = np.zeros((BATCH, 400, 2), np.float32)
+
+        def loss(params, x):
+            out = F.unroll(params, carry, x, recurrence)[1]
+            return jnp.sum(out.h) + jnp.sum(out.decision.log_prob)
+
+        program = jax.jit(jax.grad(loss)).lower(params, x).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    of_states = BATCH * 400 * 64 * HIDDEN * 4
+    of_distributions = BATCH * 400 * 64 * 4
+    assert needed(64) - needed(1) < 12 * of_distributions + of_states / 8
+
+
+@pytest.mark.parametrize("name", ["dynamic", "skip-rnn"])
+def test_both_loops_take_several_steps_at_a_time(double_precision, name):
+    recurrence = F.Recurrence(TIME_SKIPS[name])
+    params, carry, x, _ = problem(recurrence)
+
+    def loss(params, x, scan_unroll):
+        return jnp.sum(jnp.sin(F.unroll(params, carry, x, recurrence, scan_unroll=scan_unroll)[1].h))
+
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2)
+    for a, b in zip(*(jax.tree.leaves(gradient(params, x, n)) for n in (1, 3)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    tanhs = [
+        str(jax.make_jaxpr(jax.grad(loss), static_argnums=2)(params, x, n)).count(" tanh ") for n in (1, 7)
+    ]
+    assert tanhs[1] > 2 * tanhs[0]
+
+
+@pytest.mark.parametrize(
+    "name", and_slow(list(TIME_SKIPS), {"dynamic", "attention", "skip-rnn"}.__contains__)
+)
+def test_forward_mode_over_reverse_mode(double_precision, name):
+    """Products of the Hessian with a vector."""
+    recurrence = F.Recurrence(TIME_SKIPS[name], F.GRU())
+    params, carry, x, _ = problem(recurrence)
+    direction = np.random.default_rng(1).normal(size=x.shape)
+
+    def product(x, direction, implementation):
+        def loss(x):
+            out = F.unroll(params, carry, x, recurrence, implementation=implementation)[1]
+            return jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob)
+
+        return jax.jvp(jax.grad(loss), (x,), (direction,))[1]
+
+    found = [jax.jit(product, static_argnums=2)(x, direction, name) for name in ("fused", "reference")]
+    np.testing.assert_allclose(*found, rtol=1e-8, atol=1e-10)
+
+
+def test_hessian(double_precision):
+    recurrence = F.Recurrence(F.Attention(3, 0.5))
+    params, carry, x, _ = problem(recurrence)
+
+    def loss(b, implementation):
+        changed = params._replace(transition=params.transition._replace(b=b))
+        return jnp.sum(jnp.sin(F.unroll(changed, carry, x, recurrence, implementation=implementation)[1].h))
+
+    hessian = jax.jit(jax.hessian(loss), static_argnums=1)
+    found = [hessian(params.transition.b, name) for name in ("fused", "reference")]
+    np.testing.assert_allclose(*found, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -352,11 +434,11 @@ def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
 
 
 def test_the_ways_to_multiply_by_the_transpose_are_one():
-    """Sizes on each side of the limits between them; see `_times_transposed`."""
+    """Sizes on each side of the limits between them; see `times_transposed`."""
     rng = np.random.default_rng(0)
     for rows, hidden in ((3, 8), (40, 128), (40, 256)):
         w, d = (rng.normal(size=(n, 4 * hidden)).astype(np.float32) for n in (hidden, rows))
-        found = jax.jit(lambda w, d, rows=rows: fused_loop._times_transposed(w, rows)(d))(w, d)
+        found = jax.jit(lambda w, d, rows=rows: times_transposed(w, rows)(d))(w, d)
         np.testing.assert_allclose(found, d @ w.T, rtol=1e-4, atol=1e-3)
 
 

@@ -168,7 +168,7 @@ CASES = {
         F.content_logits,
         lambda b, t: (
             *(agent(HIDDEN), floats(b, t, UNITS)),
-            *(F.Slots(floats(b, t, K, HIDDEN)), flags(b, t, K)),
+            *(F.Window(floats(b, K + t - 1, HIDDEN), K, True), flags(b, t, K)),
         ),
     ),
     "copied_log_likelihood": (

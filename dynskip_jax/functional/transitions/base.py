@@ -177,6 +177,33 @@ class Transition:
         """
         raise NotImplementedError
 
+    def mix_states(self, mix: float | Float[Array, ""], selected: Any, previous: Any) -> Any:
+        """Return λ selected + (1 - λ) previous, the state that enters a step (Eq. 2).
+
+        Override this for arrays that have no linear meaning, such as the logarithm of a scale. Where λ is a
+        number and 1, it is not called: `selected` enters.
+
+        Args:
+            mix: the skip weight λ.
+            selected: State(t-k), or an average of states; each array (*batch, hidden).
+            previous: State(t-1).
+        """
+        return jax.tree.map(lambda new, old: mix * new + (1 - mix) * old, selected, previous)
+
+    @property
+    def mixes_linearly(self) -> bool:
+        """Whether `mix_states` is the default, whose derivative needs no states."""
+        return type(self).mix_states is Transition.mix_states
+
+    def average_states(self, weights: Float[Array, "*batch K"], states: Any) -> Any:
+        """Return the average of K states under weights that sum to one.
+
+        Args:
+            weights: one for each state, (*batch, K).
+            states: the last K states, newest first, each array (*batch, K, hidden).
+        """
+        return jax.tree.map(lambda slots: jnp.einsum("...k,...kh->...h", weights, slots), states)
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the options that differ from the default: `jax.nn.sigmoid` cannot be pickled."""
         options = {f: getattr(self, f.name) for f in dataclasses.fields(self)}

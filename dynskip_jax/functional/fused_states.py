@@ -1,0 +1,168 @@
+"""How the fused unroll reads earlier states from its histories, and the transposes of that.
+
+A history lists one array of the state, oldest first along the time axis, (batch, K + time, hidden): the K
+states before the first step, then one per step. State(t-k) is row t + K - k, and the K states before step t
+are the rows from t on.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax.functional.time_skips import Choice
+from dynskip_jax.functional.transitions import Transition
+
+Histories = tuple[Float[Array, "batch rows hidden"], ...]
+Step = Int[Array, ""]
+
+
+@dataclasses.dataclass(frozen=True)
+class StateReader:
+    """Reads State(t-k), or a mean of the last K states.
+
+    Attributes:
+        transition: whose states they are.
+        max_skip: K.
+        fixed_slot: see `TimeSkip.fixed_slot`.
+    """
+
+    transition: Transition
+    max_skip: int
+    fixed_slot: int | None
+
+    def row(self, t: Step | int, slot: Int[Array, "*batch"] | int) -> Int[Array, "*batch"] | int:
+        """Return the row of State(t-1-slot)."""
+        return t + self.max_skip - 1 - slot
+
+    def window(self, history: Float[Array, "batch rows hidden"], t: Step) -> Float[Array, "batch K hidden"]:
+        """Return the K states before step t."""
+        return lax.dynamic_slice_in_dim(history, t, self.max_skip, axis=1)
+
+    def fetch(self, histories: Histories, t: Step, choice: Choice) -> Any:
+        """Return the state that was chosen for step t, each array (batch, hidden)."""
+        if choice.weights is not None:
+            return self._fetch_average(choice.weights, histories, t)
+        return self.transition.state(*(self._fetch_row(history, t, choice) for history in histories))
+
+    def fetch_all(self, histories: Histories, choices: Choice, time: int) -> Any:
+        """Return the states that were chosen for all steps, (batch, time, hidden) each; not for weights."""
+
+        def fetch(history):
+            if self.fixed_slot is not None:
+                return lax.slice_in_dim(
+                    history, self.row(0, self.fixed_slot), self.row(time, self.fixed_slot), axis=1
+                )
+            rows = self.row(jnp.arange(time)[None, :], choices.slot)
+            return jnp.take_along_axis(history, rows[..., None], axis=1, mode="promise_in_bounds")
+
+        return self.transition.state(*map(fetch, histories))
+
+    def send_back(
+        self, adjoints: Histories, histories: Histories, t: Step, choice: Choice, d_fetched: Any
+    ) -> tuple[Histories, Float[Array, "batch K"] | None]:
+        """The transpose of `fetch`: add to the adjoints of the rows; return these and that of the weights."""
+        if choice.weights is None:
+            pairs = zip(adjoints, d_fetched, strict=True)
+            return tuple(self._add_row(adjoint, t, choice, d) for adjoint, d in pairs), None
+        windows = self.transition.state(*(self.window(history, t) for history in histories))
+        _, undo = jax.vjp(self._average, choice.weights, windows)
+        d_weights, d_windows = undo(d_fetched)
+        return tuple(add(adjoint, t, d) for adjoint, d in zip(adjoints, d_windows, strict=True)), d_weights
+
+    def _fetch_row(self, history, t: Step, choice: Choice) -> Float[Array, "batch hidden"]:
+        if self.fixed_slot is not None:
+            return at(history, self.row(t, self.fixed_slot))
+        # By `vmap`, so that a batch divided among devices stays where it is.
+        read = jax.vmap(lambda rows, row: rows.at[row].get(mode="promise_in_bounds"))
+        return read(history, self.row(t, choice.slot))
+
+    def _add_row(self, adjoint, t: Step, choice: Choice, d: Float[Array, "batch hidden"]):
+        if self.fixed_slot is not None:
+            return add(adjoint, self.row(t, self.fixed_slot), d[:, None])
+        add_one = jax.vmap(
+            lambda rows, row, d: rows.at[row].add(d, mode="promise_in_bounds", unique_indices=True)
+        )
+        return add_one(adjoint, self.row(t, choice.slot), d)
+
+    def _average(self, weights: Float[Array, "batch K"], windows: Any) -> Any:
+        """Return the average of K states that stand oldest first."""
+        if not self._is_linear:
+            slots = jax.tree.map(lambda rows: jnp.flip(rows, axis=1), windows)
+            return self.transition.average_states(weights, slots)
+        share = jnp.flip(weights, axis=1)[..., None]
+        return jax.tree.map(lambda rows: jnp.sum(share * rows, axis=1), windows)
+
+    def _fetch_average(self, weights: Float[Array, "batch K"], histories: Histories, t: Step) -> Any:
+        def whole(weights, histories, t):
+            windows = self.transition.state(*(self.window(history, t) for history in histories))
+            return self._average(weights, windows)
+
+        if not self._is_linear:
+            return whole(weights, histories, t)
+        return lax.platform_dependent(weights, histories, t, cpu=self._average_in_a_loop, default=whole)
+
+    def _average_in_a_loop(self, weights: Float[Array, "batch K"], histories: Histories, t: Step) -> Any:
+        """Average row by row, because XLA's CPU backend does not vectorize a sum over a middle axis.
+
+        The loop keeps the program from growing with K.
+        """
+        weights = jnp.flip(weights, axis=1)
+
+        def add_row(i, totals):
+            share = lax.dynamic_index_in_dim(weights, i, axis=1)
+            return tuple(
+                total + share * at(history, t + i) for total, history in zip(totals, histories, strict=True)
+            )
+
+        start = tuple(weights[:, :1] * at(history, t) for history in histories)
+        return self.transition.state(*lax.fori_loop(1, self.max_skip, add_row, start))
+
+    @property
+    def _is_linear(self) -> bool:
+        return type(self.transition).average_states is Transition.average_states
+
+
+def at(array: Array, t: Step | int, axis: int = 1) -> Array:
+    """Return row t of the time axis, which is the second one in most arrays."""
+    return lax.dynamic_index_in_dim(array, t, axis=axis, keepdims=False)
+
+
+def put(array: Array, t: Step | int, row: Array, axis: int = 1) -> Array:
+    """Return the array with another row t."""
+    return lax.dynamic_update_index_in_dim(array, row, t, axis=axis)
+
+
+def add(array: Array, t: Step, rows: Float[Array, "batch n hidden"]) -> Array:
+    """Return the array with something added to the rows from t on."""
+    old = lax.dynamic_slice_in_dim(array, t, rows.shape[1], axis=1)
+    return lax.dynamic_update_slice_in_dim(array, old + rows, t, axis=1)
+
+
+def last_rows(
+    history: Float[Array, "batch rows hidden"], seq_lengths: Int[Array, " batch"] | None, K: int
+) -> Float[Array, "batch K hidden"]:
+    """Return the last K rows of each sequence."""
+    if seq_lengths is None:
+        return history[:, history.shape[1] - K :]
+    rows = seq_lengths[:, None] + jnp.arange(K)[None, :]
+    return jnp.take_along_axis(history, rows.reshape(*rows.shape, *(1,) * (history.ndim - 2)), axis=1)
+
+
+def last_rows_adjoint(
+    history: Float[Array, "batch rows hidden"],
+    seq_lengths: Int[Array, " batch"] | None,
+    d_last: Float[Array, "batch K hidden"],
+) -> Float[Array, "batch rows hidden"]:
+    """The transpose of `last_rows`."""
+    K = d_last.shape[1]
+    zeros = jnp.zeros_like(history)
+    if seq_lengths is None:
+        return lax.dynamic_update_slice_in_dim(zeros, d_last, history.shape[1] - K, axis=1)
+    rows = seq_lengths[:, None] + jnp.arange(K)[None, :]
+    return jax.vmap(lambda adjoint, rows, d: adjoint.at[rows].add(d, unique_indices=True))(
+        zeros, rows, d_last
+    )

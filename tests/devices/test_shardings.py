@@ -1,0 +1,138 @@
+"""Both unrolls on batches that are sharded explicitly or automatically, or mapped, against one device."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from dynskip_jax import functional as F
+from dynskip_jax.nn import SkipLSTM
+
+BATCH, TIME, INPUT, HIDDEN, DEVICES = 8, 5, 3, 4, 4
+CASES = {
+    "lstm": F.Recurrence(),
+    "dynamic": F.Recurrence(F.Dynamic(3, 0.5)),
+    "dynamic carried": F.Recurrence(F.Dynamic(3, 0.5, first_step="carried", empty_slots="masked")),
+    "attention": F.Recurrence(F.Attention(3, 0.5, agent_input="mean"), F.GRU()),
+    "content": F.Recurrence(F.ContentAttention(3, 0.5)),
+    "mean": F.Recurrence(F.Mean(3, 0.5), F.RecurrentHighway(2)),
+    "skip-rnn": F.Recurrence(F.SkipRNN(update_bias=0.0)),
+    "lstm-jump": F.Recurrence(F.LSTMJump(max_jump=2, read_steps=1, max_jumps=3)),
+}
+
+
+def problem(recurrence):
+    key = jax.random.key(0)
+    params = recurrence.init(key, INPUT, HIDDEN, agent_features=5)
+    params = jax.tree.map(lambda leaf: leaf + 0.3, params)
+    x = jax.random.normal(key, (BATCH, TIME, INPUT))
+    return params, x, jax.random.split(key, BATCH), np.arange(BATCH, dtype=np.int32) % (TIME + 1)
+
+
+def gradient(recurrence, implementation, params, x, keys, lengths):
+    """Return outputs and gradients; the state is made as layers make it, but without a hint at the batch."""
+
+    def loss(params, x):
+        state = F.zero_state(recurrence.transition, (x.shape[0], HIDDEN))
+        carry = F.initial_carry(keys, recurrence, state)
+        end, out = F.unroll(params, carry, x, recurrence, seq_lengths=lengths, implementation=implementation)
+        total = jnp.sum(jnp.sin(out.h)) + jnp.sum(out.decision.log_prob) + jnp.sum(end.slots[0] ** 2)
+        return total, (out.h, out.decision.action, end.step)
+
+    (_, outputs), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, x)
+    return outputs, gradients
+
+
+@functools.cache
+def on_one_device(name, implementation):
+    recurrence = CASES[name]
+    return jax.jit(functools.partial(gradient, recurrence, implementation))(*problem(recurrence))
+
+
+def assert_close(found, expected):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-6, atol=1e-6)
+
+
+def mesh(axis_type):
+    return jax.make_mesh((DEVICES,), ("data",), axis_types=(axis_type,), devices=jax.devices()[:DEVICES])
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("axis_type", [AxisType.Explicit, AxisType.Auto], ids=["explicit", "auto"])
+def test_sharded_batch_equals_one_device(axis_type, name, implementation):
+    recurrence = CASES[name]
+    with jax.set_mesh(mesh(axis_type)):
+        params, *rows = problem(recurrence)
+        rows = jax.device_put(rows, NamedSharding(mesh(axis_type), PartitionSpec("data")))
+        params = jax.device_put(params, NamedSharding(mesh(axis_type), PartitionSpec()))
+        found = jax.jit(functools.partial(gradient, recurrence, implementation))(params, *rows)
+        assert found[1][1].sharding.spec[0] == "data"
+        found = jax.device_get(found)
+    assert_close(found, on_one_device(name, implementation))
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("name", CASES)
+def test_shard_map_equals_one_device(name, implementation):
+    recurrence = CASES[name]
+    batch, whole = PartitionSpec("data"), PartitionSpec()
+    function = jax.shard_map(
+        functools.partial(gradient, recurrence, implementation),
+        mesh=mesh(AxisType.Auto),
+        in_specs=(whole, batch, batch, batch),
+        out_specs=((batch, batch, batch), (whole, batch)),
+    )
+    assert_close(jax.jit(function)(*problem(recurrence)), on_one_device(name, implementation))
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("mapping", ["pmap", "vmap"])
+def test_mapped_batch_equals_one_device(mapping, implementation):
+    recurrence = CASES["dynamic"]
+    params, *rows = problem(recurrence)
+    parts = jax.tree.map(lambda leaf: leaf.reshape(DEVICES, BATCH // DEVICES, *leaf.shape[1:]), rows)
+    options = dict(devices=jax.devices()[:DEVICES]) if mapping == "pmap" else {}
+    function = functools.partial(gradient, recurrence, implementation)
+    found = getattr(jax, mapping)(function, in_axes=(None, 0, 0, 0), **options)(params, *parts)
+    outputs, (of_params, of_x) = jax.device_get(found)
+    outputs, of_x = jax.tree.map(lambda leaf: leaf.reshape(BATCH, *leaf.shape[2:]), (outputs, of_x))
+    summed = jax.tree.map(lambda leaf: leaf.sum(0), of_params)
+    assert_close((outputs, (summed, of_x)), on_one_device("dynamic", implementation))
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+@pytest.mark.parametrize("carried", [False, True], ids=["initial", "carried"])
+def test_layers_on_a_sharded_batch_equal_one_device(carried, implementation):
+    layers = SkipLSTM(
+        INPUT,
+        HIDDEN,
+        skip=F.Dynamic(3, 0.5),
+        num_layers=2,
+        dropout=0.3,
+        recurrent_dropout=0.3,
+        zoneout=0.2,
+        implementation=implementation,
+        rngs=nnx.Rngs(0),
+    )
+    x = jax.random.normal(jax.random.key(1), (BATCH, TIME, INPUT))
+    carry = layers.initialize_carry(BATCH) if carried else None
+    definition, state = nnx.split(layers)
+
+    def loss(state, x):
+        out = nnx.merge(definition, state)(
+            x, initial_carry=carry, rngs=jax.random.key(2), deterministic=False
+        )
+        return jnp.sum(out.h**2) + sum(jnp.sum(decision.log_prob) for decision in out.decisions)
+
+    expected = jax.jit(jax.grad(loss, argnums=(0, 1)))(state, x)
+    with jax.set_mesh(mesh(AxisType.Explicit)):
+        sharded = jax.device_put(x, PartitionSpec("data"))
+        whole = jax.device_put(state, NamedSharding(mesh(AxisType.Explicit), PartitionSpec()))
+        found = jax.device_get(jax.jit(jax.grad(loss, argnums=(0, 1)))(whole, sharded))
+    assert_close(found, expected)

@@ -1,0 +1,77 @@
+"""Dtypes of weights and states in both unrolls: narrow ones, and those that do not fit together."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import unroll
+from recurrences import BATCH, HIDDEN, TRANSITIONS, problem
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.fused_step import _activated
+
+IMPLEMENTATIONS = ("fused", "reference")
+
+
+def test_small_sigmoids_are_not_rounded_to_zero_in_bfloat16():
+    x = jnp.linspace(-12, 12, 49, dtype=jnp.bfloat16).reshape(1, -1)
+    for activations in (("sigmoid",), ("tanh", "sigmoid")[:1]):
+        found = _activated(x, activations).astype(np.float32)
+        expected = F.activate(x.astype(jnp.float32), activations)
+        np.testing.assert_allclose(found, expected, rtol=0.01)
+    both = jnp.concatenate([x, x], axis=1)
+    found = _activated(both, ("tanh", "sigmoid")).astype(np.float32)[:, x.shape[1] :]
+    np.testing.assert_allclose(found, jax.nn.sigmoid(x.astype(jnp.float32)), rtol=0.01)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_gates_that_are_almost_closed_have_a_slope_in_bfloat16(implementation):
+    """The input gate's bias is -8: it is 3e-4, and so is its slope."""
+    recurrence = F.Recurrence()
+    params, carry, x, _ = problem(recurrence, jnp.bfloat16)
+    b = params.transition.b.at[HIDDEN : 2 * HIDDEN].set(-8)
+    params = params._replace(transition=params.transition._replace(b=b))
+
+    def loss(params):
+        out = F.unroll(params, carry, x, recurrence, implementation=implementation)[1]
+        return jnp.sum(out.h.astype(jnp.float32) ** 2)
+
+    slopes = jax.jit(jax.grad(loss))(params).transition.b[HIDDEN : 2 * HIDDEN]
+    assert (np.abs(slopes.astype(np.float32)) > 1e-6).all()
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("skip", [F.Previous(), F.Dynamic(3, 0.5)], ids=["lstm", "dynamic"])
+def test_parameters_wider_than_the_state_are_refused_in_one_line(implementation, skip):
+    with jax.enable_x64(True):
+        recurrence = F.Recurrence(skip)
+        params, _, x, _ = problem(recurrence, jnp.float64)
+        _, carry, _, _ = problem(recurrence, jnp.float32)
+        message = (
+            "no wider than the state, which is float32, got float64 in params.*make the carry in float64"
+        )
+        with pytest.raises(UserError, match=message) as error:
+            F.unroll(params, carry, x, recurrence, implementation=implementation)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("transition", ["lstm", "gru", "rhn", "peephole"])
+def test_parameters_narrower_than_the_state_are_the_same_in_both(transition):
+    with jax.enable_x64(True):
+        recurrence = F.Recurrence(F.Dynamic(3, 0.5), TRANSITIONS[transition])
+        params, _, _, _ = problem(recurrence, jnp.float32)
+        _, carry, x, _ = problem(recurrence, jnp.float64)
+        found = []
+        for implementation in IMPLEMENTATIONS:
+
+            def loss(params, x, implementation=implementation):
+                end, out = unroll(params, carry, x, recurrence, implementation=implementation)
+                return jnp.sum(out.h**2), (end.slots, out)
+
+            found.append(jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(params, x))
+        assert {leaf.dtype for leaf in found[0][0][1][0]} == {jnp.dtype(jnp.float64)}
+        for a, b in zip(*map(jax.tree.leaves, found), strict=True):
+            assert a.dtype == b.dtype and len(a) == len(b) if a.ndim else True
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-5)
+        assert found[0][0][1][1].h.shape[0] == BATCH

@@ -1,0 +1,151 @@
+"""Transitions of a user's own in both unrolls: products inside transformations, states that mix otherwise."""
+
+import dataclasses
+import warnings
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from marks import and_slow
+from recurrences import BATCH, TIME, assert_same, problem
+
+from dynskip_jax import functional as F
+from dynskip_jax.functional.product import product
+
+
+@pytest.fixture
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+class Checkpointed(F.LSTM):
+    """An LSTM whose products are made again in the backward pass."""
+
+    def step(self, params, inputs, state, dense, cell_hook=None):
+        def whole(params, inputs, state):
+            return F.LSTM.step(self, params, inputs, state, dense)
+
+        return jax.checkpoint(whole)(params, inputs, state)
+
+
+class Scanned(F.LSTM):
+    """An LSTM that takes two steps at each input, in a loop of its own."""
+
+    def step(self, params, inputs, state, dense, cell_hook=None):
+        def once(state, _):
+            return F.LSTM.step(self, params, inputs, state, dense), None
+
+        return jax.lax.scan(once, state, None, length=2)[0]
+
+
+class Compiled(F.LSTM):
+    """An LSTM whose step is compiled on its own."""
+
+    def step(self, params, inputs, state, dense, cell_hook=None):
+        return jax.jit(lambda state: F.LSTM.step(self, params, inputs, state, dense))(state)
+
+
+@pytest.mark.parametrize(
+    "transition", [Checkpointed(), Scanned(), Compiled()], ids=lambda t: type(t).__name__
+)
+def test_products_inside_transformations_take_the_reference_with_a_warning(double_precision, transition):
+    recurrence = F.Recurrence(F.Dynamic(3, 0.5), transition)
+    with pytest.warns(UserWarning, match=f"{type(transition).__name__}.step calls dense inside") as caught:
+        assert_same(recurrence, *problem(recurrence))
+    assert len(caught) == 1 and "\n" not in str(caught[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        params, carry, x, _ = problem(recurrence)
+        F.unroll(params, carry, x, recurrence, implementation="reference")
+
+
+class ScaledState(NamedTuple):
+    """h, and a positive scale as its logarithm."""
+
+    h: jax.Array
+    log_scale: jax.Array
+
+
+class ScaledParams(NamedTuple):
+    w_x: jax.Array
+    w_h: jax.Array
+    decay: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(F.Transition):
+    """A cell with a scale in the log domain: states are mixed and averaged by scale, not by logarithm."""
+
+    state: ClassVar = ScaledState
+
+    def init(self, key, in_features, hidden, init):
+        x_key, h_key = jax.random.split(key)
+        w_x = init.draw(init.kernel, x_key, (in_features, 2 * hidden))
+        w_h = init.draw(init.kernel, h_key, (hidden, 2 * hidden))
+        return ScaledParams(w_x, w_h, init.draw(init.bias, h_key, (hidden,)))
+
+    def project(self, params, x):
+        return product(x, params.w_x)
+
+    def step(self, params, inputs, state, dense, cell_hook=lambda h: h):
+        new, gate = dense(params.w_h, state.h, inputs, activations=("tanh", "linear"))
+        log_scale = jnp.logaddexp(state.log_scale + params.decay[None], gate)
+        return ScaledState(cell_hook(new / (1 + jnp.exp(-log_scale))), log_scale)
+
+    def mix_states(self, mix, selected, previous):
+        h = mix * selected.h + (1 - mix) * previous.h
+        weighted = jnp.log(mix) + selected.log_scale, jnp.log1p(-mix) + previous.log_scale
+        return ScaledState(h, jnp.logaddexp(*weighted))
+
+    def average_states(self, weights, states):
+        h = jnp.einsum("...k,...kh->...h", weights, states.h)
+        return ScaledState(h, jax.nn.logsumexp(states.log_scale, axis=-2, b=weights[..., None]))
+
+
+def numpy_loop(params, carry, x, K, mix, weigh):
+    """Return h of all steps; `weigh` gives the weights of the K states."""
+    h = [np.asarray(carry.slots.h)[:, k] for k in reversed(range(K))]
+    log_scale = [np.asarray(carry.slots.log_scale)[:, k] for k in reversed(range(K))]
+    for t in range(TIME):
+        weights = weigh(t)  # (batch, K), newest first
+        old_h = sum(weights[:, k, None] * h[-1 - k] for k in range(K))
+        old_scale = sum(weights[:, k, None] * np.exp(log_scale[-1 - k]) for k in range(K))
+        entering = mix * old_h + (1 - mix) * h[-1]
+        scale = mix * old_scale + (1 - mix) * np.exp(log_scale[-1])
+        sums = x[:, t] @ params.w_x + entering @ params.w_h
+        new, gate = np.split(np.asarray(sums), 2, axis=1)
+        scale = scale * np.exp(params.decay) + np.exp(gate)
+        h.append(np.tanh(new) / (1 + 1 / scale))
+        log_scale.append(np.log(scale))
+    return np.stack(h[K:], axis=1)
+
+
+SKIPS = {
+    "fixed": F.Fixed(3, 0.3),
+    "dynamic": F.Dynamic(3, 0.3),
+    "dynamic carried": F.Dynamic(3, 0.3, first_step="carried"),
+    "mean": F.Mean(3, 0.3),
+    "attention": F.Attention(3, 0.3),
+}
+
+
+@pytest.mark.parametrize("name", ["fixed", "dynamic", "mean"])
+def test_states_mix_as_the_transition_says(double_precision, name):
+    recurrence = F.Recurrence(SKIPS[name], Scaled())
+    params, carry, x, _ = problem(recurrence)
+    _, out = F.unroll(params, carry, x, recurrence)
+    action = np.asarray(out.decision.action)
+    weigh = {"mean": lambda t: np.full((BATCH, 3), 1 / 3)}.get(name, lambda t: np.eye(3)[action[:, t] - 1])
+    expected = numpy_loop(params.transition, carry, np.asarray(x), 3, 0.3, weigh)
+    np.testing.assert_allclose(out.h, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", and_slow(list(SKIPS), {"dynamic", "attention"}.__contains__))
+@pytest.mark.parametrize("traced", [False, True], ids=["number", "traced"])
+def test_gradients_of_mixed_states_equal_those_of_the_reference(double_precision, name, traced):
+    recurrence = F.Recurrence(SKIPS[name], Scaled())
+    policy = F.Policy(mix=jax.device_put(0.4)) if traced else None
+    assert_same(recurrence, *problem(recurrence), policy=policy, seq_lengths=np.array((7, 2, 5)))
