@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynskip_jax.functional.sharding import explicit_spec, vary_along, varying_axes
+from dynskip_jax.functional.sharding import explicit_spec, sharding_of_gradient, vary_along, varying_axes
 
 
 def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
@@ -105,7 +105,7 @@ def outer_products(
         x, d = (array.reshape(-1, array.shape[-1]) for array in (x, d))
         axes = (0,)
     else:
-        out_sharding = jax.typeof(w).sharding
+        out_sharding = sharding_of_gradient(w, x)
     total = jax.lax.dot_general(
         x.astype(w.dtype),
         d.astype(w.dtype),

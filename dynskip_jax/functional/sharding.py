@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
 
@@ -15,7 +15,9 @@ def varying_axes(tree: Any) -> frozenset[str]:
     """Return the mesh axes of `jax.shard_map` along which any array of a tree varies."""
     axes: frozenset[str] = frozenset()
     for leaf in jax.tree.leaves(tree):
-        axes |= jax.typeof(leaf).manual_axis_type.varying
+        kind = jax.typeof(leaf)
+        manual = getattr(kind, "manual_axis_type", None)  # the set has stood in two places
+        axes |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying
     return axes
 
 
@@ -33,6 +35,13 @@ def explicit_spec(array: Array) -> PartitionSpec | None:
     """Return the partition of an array whose type says how it is sharded; None for all others."""
     spec = jax.typeof(array).sharding.spec
     return spec if any(axis is not None for axis in spec) else None
+
+
+def sharding_of_gradient(parameter: Array, like: Array) -> NamedSharding:
+    """Return how the gradient of a parameter is sharded: as the parameter, on the mesh of `like`."""
+    sharding = jax.typeof(parameter).sharding
+    spec = PartitionSpec() if sharding.mesh.empty else sharding.spec
+    return NamedSharding(jax.typeof(like).sharding.mesh, spec)
 
 
 def match_batch(tree: Any, like: Array) -> Any:

@@ -66,7 +66,7 @@ class Window:
             return jnp.flip(jnp.einsum("...h,...kh->...k", query, self.rows), axis=-1)
         (batch, time, hidden), K = query.shape, self.max_skip
         block = max(K, _BLOCK)
-        if time <= 2 * block:
+        if not isinstance(time, int) or time <= 2 * block:
             return _band(query, self.rows, K)
         # In blocks of steps, each with its rows and the next one's, memory grows as time, not as its square.
         count = -(-time // block)
@@ -112,6 +112,8 @@ def _band(
 ) -> Float[Array, "batch time K"]:
     """Return the products of each query with the K rows before its step, newest first."""
     batch, time = query.shape[:2]
+    if batch == 0 or time == 0:
+        return jnp.zeros((batch, time, K), query.dtype)
     # Every query meets every row; of these the K rows before its step are kept, a band that begins one
     # further at each step: rows that are one longer put it into columns, and nothing is gathered.
     products = jnp.einsum("bth,brh->btr", query, rows)

@@ -239,10 +239,8 @@ def test_both_loops_take_several_steps_at_a_time(double_precision, name):
     gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2)
     for a, b in zip(*(jax.tree.leaves(gradient(params, x, n)) for n in (1, 3)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-    tanhs = [
-        str(jax.make_jaxpr(jax.grad(loss), static_argnums=2)(params, x, n)).count(" tanh ") for n in (1, 7)
-    ]
-    assert tanhs[1] > 2 * tanhs[0]
+    program = str(jax.make_jaxpr(jax.grad(loss), static_argnums=2)(params, x, 3))
+    assert program.count("unroll=3") == 2  # forward and backward
 
 
 @pytest.mark.parametrize(
