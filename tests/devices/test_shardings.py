@@ -67,7 +67,7 @@ def mesh(axis_type):
 @pytest.mark.parametrize("axis_type", [AxisType.Explicit, AxisType.Auto], ids=["explicit", "auto"])
 def test_sharded_batch_equals_one_device(axis_type, name, implementation):
     recurrence = CASES[name]
-    with jax.set_mesh(mesh(axis_type)) as devices:
+    with jax.set_mesh(mesh(axis_type)):
         params, *rows = problem(recurrence)
         rows = jax.device_put(rows, NamedSharding(mesh(axis_type), PartitionSpec("data")))
         params = jax.device_put(params, NamedSharding(mesh(axis_type), PartitionSpec()))
