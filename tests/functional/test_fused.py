@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -216,14 +217,15 @@ def test_an_agent_that_sees_the_mean_keeps_nothing_for_each_of_k(skip):
     def needed(K):
         recurrence = F.Recurrence(skip(K, 0.5, agent_input="mean"))
 
-        def loss(key, x):
-            params = recurrence.init(key, INPUT, hidden)
-            carry = F.initial_carry(key, recurrence, F.zero_state(recurrence.transition, (batch, hidden)))
+        def loss(params, x):
+            zeros = F.zero_state(recurrence.transition, (batch, hidden))
+            carry = F.initial_carry(jax.random.key(0), recurrence, zeros)
             out = F.unroll(params, carry, x, recurrence)[1]
             return jnp.sum(out.h) + jnp.sum(out.decision.log_prob)
 
         x = jax.ShapeDtypeStruct((batch, time, INPUT), jnp.float32)
-        program = jax.jit(jax.grad(loss, argnums=1)).lower(jax.random.key(0), x).compile()
+        params = jax.eval_shape(partial(recurrence.init, in_features=INPUT, hidden=hidden), jax.random.key(0))
+        program = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(params, x).compile()
         return program.memory_analysis().temp_size_in_bytes
 
     of_all = batch * time * 64 * hidden * 4
