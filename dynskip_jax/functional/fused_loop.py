@@ -156,12 +156,16 @@ class _Residuals(NamedTuple):
 class _Forward(NamedTuple):
     """What one step of the forward loop hands to the next.
 
+    A step writes to an array first and then reads the rows that the next one needs, as far as it knows them:
+    XLA copies a whole array where a loop writes to it and still reads what was there before.
+
     Attributes:
         inputs: projected inputs, and results in place of those that were used.
         rows: the inputs of this step.
         results: of the other products.
         histories: rows that are still to come are zeros.
         newest: State(t-1).
+        read_ahead: see `_read_ahead`.
         skip_state: the time skip's state.
     """
 
@@ -170,6 +174,7 @@ class _Forward(NamedTuple):
     results: tuple[Array, ...]
     histories: Histories
     newest: Any
+    read_ahead: Any
     skip_state: Any
 
 
@@ -184,8 +189,7 @@ class _Sums(NamedTuple):
 class _Backward(NamedTuple):
     """What step t + 1 of the backward loop hands to step t.
 
-    Each step writes to an array first and then reads the rows that the next one needs: XLA copies a whole
-    array where a loop writes to it and still reads what was there before.
+    It reads ahead as `_Forward` does.
 
     Attributes:
         inputs: results, and gradients in place of those that were used.
@@ -245,7 +249,7 @@ def _run(plan: Plan, loop: Loop, keep: bool) -> tuple[Result, _Residuals]:
 
     def step(state: _Forward, t: Step):
         choice, skip_state = _choose(plan, loop, state.histories, t, state.newest, state.skip_state)
-        entering = _enter(plan, loop, state.histories, t, choice, state.newest)
+        entering = _enter(plan, loop, state.histories, t, choice, state.newest, state.read_ahead)
         new, kept = forward(
             plan.step,
             loop.matrices,
@@ -264,18 +268,21 @@ def _run(plan: Plan, loop: Loop, keep: bool) -> tuple[Result, _Residuals]:
             put(history, plan.K + t, row) for history, row in zip(state.histories, new, strict=True)
         )
         kept_state = entering if keeps_input_states and choice.weights is not None else None
-        after = _Forward(inputs, rows, results, histories, new, skip_state)
+        ahead = _read_ahead(plan, histories, t + 1)
+        after = _Forward(inputs, rows, results, histories, new, ahead, skip_state)
         return after, (choice, state.skip_state, kept_state)
 
     def zeros(call: Call) -> Array:
         return _zeros(call, loop.inputs[0], call.width, loop.newest[0].dtype)
 
+    histories = tuple(jnp.pad(slots, ((0, 0), (0, time), (0, 0))) for slots in loop.slots)
     start = _Forward(
         loop.inputs,
         rows=tuple(at(array, 0) for array in loop.inputs),
         results=tuple(zeros(call) for call in plan.step.own_arrays if keep),
-        histories=tuple(jnp.pad(slots, ((0, 0), (0, time), (0, 0))) for slots in loop.slots),
+        histories=histories,
         newest=loop.newest,
+        read_ahead=_read_ahead(plan, histories, 0),
         skip_state=loop.skip_state,
     )
     end, collected = lax.scan(step, start, jnp.arange(time), unroll=plan.scan_unroll)
@@ -613,11 +620,20 @@ def _mixed(plan: Plan, mix: Array | None, fetched: Any, previous: Any) -> Any:
     return mixed(plan.transition, plan.mix if mix is None else mix, fetched, previous)
 
 
-def _enter(plan: Plan, loop: Loop, histories: Histories, t: Step, choice: Choice, newest: Any) -> Any:
+def _read_ahead(plan: Plan, histories: Histories, t: Step | int) -> Any:
+    """Return State(t-k) where k is always the same; None where it is chosen, or is 1."""
+    reads = plan.reaches_back and plan.skip.fixed_slot is not None
+    return plan.reader.fetch(histories, t, Choice()) if reads else None
+
+
+def _enter(
+    plan: Plan, loop: Loop, histories: Histories, t: Step, choice: Choice, newest: Any, read_ahead: Any
+) -> Any:
     """Return what enters step t: λ State(t-k) + (1 - λ) State(t-1)."""
     if not plan.reaches_back:
         return newest
-    entering = _mixed(plan, loop.mix, plan.reader.fetch(histories, t, choice), newest)
+    fetched = plan.reader.fetch(histories, t, choice) if read_ahead is None else read_ahead
+    entering = _mixed(plan, loop.mix, fetched, newest)
     return entering if loop.first is None else where_each(loop.first & (t == 0), newest, entering)
 
 

@@ -1,4 +1,4 @@
-"""A step as the fused unroll takes it: which products it has, and its derivative with their results kept."""
+"""One step of the fused unroll: its products, and its derivative with their results kept."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -39,8 +39,8 @@ class Call:
 
     @property
     def time_axis(self) -> int:
-        """Of an array of this call's results: first, so that steps are written in one piece, where neither
-        the result nor what was multiplied stands in an array of the unroll's own, which has the batch first.
+        """Time axis of this call's result buffer. 0 gives contiguous writes; 1 is for a buffer that takes an
+        input's place or is multiplied with the entering h, which have the batch first.
         """
         return 1 if self.in_place or self.of_h else 0
 
@@ -69,11 +69,11 @@ class StepPlan:
 
     @property
     def own_arrays(self) -> tuple[Call, ...]:
-        """The calls whose results do not take an input's place."""
+        """Return the calls whose results do not take an input's place."""
         return tuple(call for call in self.calls if not call.in_place)
 
     def split(self, params: LayerParams) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """The matrices and the vectors of the params."""
+        """Return the matrices and the vectors of the params."""
         leaves = jax.tree.leaves((params.transition, params.depth))
         pairs = list(zip(leaves, self.is_matrix, strict=True))
         return tuple(x for x, matrix in pairs if matrix), tuple(x for x, matrix in pairs if not matrix)
@@ -88,7 +88,7 @@ class StepPlan:
         recurrent_mask: Float[Array, "batch hidden"] | None,
         dense: Callable[..., Any],
     ) -> Any:
-        """`recurrence.cell_step`, a handle in place of each matrix."""
+        """Call `recurrence.cell_step` with a handle in place of each matrix."""
         handles, vectors = iter(range(sum(self.is_matrix))), iter(vectors)
         leaves = [_Matrix(next(handles)) if matrix else next(vectors) for matrix in self.is_matrix]
         transition, depth = jax.tree.unflatten(self.params, leaves)
@@ -155,13 +155,12 @@ def plan_step(
         recurrent_mask: see `SkipCarry`.
 
     Raises:
-        ProductsOutOfReach: the step calls `dense` inside a transformation of its own.
+        ProductsOutOfReach: the step calls `dense` inside a transformation.
     """
     leaves, structure = jax.tree.flatten((params.transition, params.depth))
     projected, input_structure = jax.tree.flatten((inputs.transition, inputs.depth, inputs.zoneout_mask))
     plan = StepPlan(recurrence, structure, tuple(leaf.ndim > 1 for leaf in leaves), input_structure)
-    matrices, vectors = plan.split(params)
-    dtype = entering[0].dtype
+    (matrices, vectors), dtype = plan.split(params), entering[0].dtype
     calls: list[Call] = []
 
     def record(vectors, inputs, entering, update, recurrent_mask):
@@ -230,7 +229,7 @@ def forward(
     update: Float[Array, " batch"] | None,
     recurrent_mask: Float[Array, "batch hidden"] | None,
 ) -> tuple[Any, list[Float[Array, "batch _"]]]:
-    """Takes a step; returns the new state and the results of all products."""
+    """Take a step; return the new state and the results of all products."""
     kept: list[Array] = []
 
     def dense(w, x, *addends, activations=("linear",)):
@@ -278,7 +277,7 @@ def backward(
     recurrent_mask: Float[Array, "batch hidden"] | None,
     d_state: Any,
 ) -> Adjoints:
-    """Undoes a step whose products are kept.
+    """Return the adjoints of a step whose products are kept.
 
     Args:
         plan: how the step multiplies.
@@ -336,7 +335,7 @@ def _replayed(
     activations: tuple[str, ...],
     transpose: Callable[[Array], Array],
 ) -> Float[Array, "batch width"]:
-    """The kept result y, with the derivative of the product that made it.
+    """Return the kept result y, with the derivative of the product that made it.
 
     `probe` stands for something that was added before the activation: its gradient is the result's.
     """
