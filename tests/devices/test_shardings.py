@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.nn import SkipLSTM
@@ -63,7 +64,7 @@ def mesh(axis_type):
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", and_slow(list(CASES), {"dynamic"}.__contains__))
 @pytest.mark.parametrize("axis_type", [AxisType.Explicit, AxisType.Auto], ids=["explicit", "auto"])
 def test_sharded_batch_equals_one_device(axis_type, name, implementation):
     recurrence = CASES[name]
@@ -78,7 +79,7 @@ def test_sharded_batch_equals_one_device(axis_type, name, implementation):
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", and_slow(list(CASES), {"dynamic"}.__contains__))
 def test_shard_map_equals_one_device(name, implementation):
     recurrence = CASES[name]
     batch, whole = PartitionSpec("data"), PartitionSpec()
@@ -108,6 +109,7 @@ def test_mapped_batch_equals_one_device(mapping, implementation):
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
 @pytest.mark.parametrize("carried", [False, True], ids=["initial", "carried"])
+@pytest.mark.slow
 def test_layers_on_a_sharded_batch_equal_one_device(carried, implementation):
     layers = SkipLSTM(
         INPUT,
