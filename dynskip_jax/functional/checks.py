@@ -36,7 +36,7 @@ def known_values(array: Any) -> np.ndarray | None:
     return np.asarray(array)
 
 
-def check_range(name: str, values: np.ndarray, low: int, high: int) -> None:
+def check_range(name: str, values: np.ndarray, low: int, high: Any) -> None:
     """Raise a `UserError` for values below `low` or above `high`."""
     if values.size and (values.min() < low or values.max() > high):
         raise UserError(f"{name} lie between {low} and {high}, got {values.min()} to {values.max()}")

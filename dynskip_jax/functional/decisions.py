@@ -39,11 +39,12 @@ class DecisionTrace:
         time_major: whether the arrays are (time, *batch).
     """
 
-    action: Int[Array, "*batch time"]
-    log_prob: Float[Array, "*batch time"]
-    entropy: Float[Array, "*batch time"]
-    update: Float[Array, "*batch time"] | None = None
-    valid: Bool[Array, "*batch time"] | None = None
+    # Leaves of a pytree: JAX may put anything in their place.
+    action: Int[Array, "*batch time"] | Any
+    log_prob: Float[Array, "*batch time"] | Any
+    entropy: Float[Array, "*batch time"] | Any
+    update: Float[Array, "*batch time"] | Any = None
+    valid: Bool[Array, "*batch time"] | Any = None
     is_stochastic: bool = True
     update_is_differentiable: bool = False
     reverse: bool = False

@@ -11,13 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from dynskip_jax.functional.time_skips import Choice
 from dynskip_jax.functional.transitions import Transition
 
 Histories = tuple[Float[Array, "batch rows hidden"], ...]
-Step = Int[Array, ""]
+Step = Int[Array, "..."] | int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class StateReader:
     max_skip: int
     fixed_slot: int | None
 
-    def row(self, t: Step | int, slot: Int[Array, "*batch"] | int) -> Int[Array, "*batch"] | int:
+    def row(self, t: Step, slot: Int[Array, "*batch"] | int) -> Int[Array, "*batch"] | int:
         """Return the row of State(t-1-slot)."""
         return t + self.max_skip - 1 - slot
 
@@ -126,12 +126,12 @@ class StateReader:
         return type(self.transition).average_states is Transition.average_states
 
 
-def at(array: Array, t: Step | int, axis: int = 1) -> Array:
+def at(array: Array, t: Step, axis: int = 1) -> Array:
     """Return row t of the time axis, which is the second one in most arrays."""
     return lax.dynamic_index_in_dim(array, t, axis=axis, keepdims=False)
 
 
-def put(array: Array, t: Step | int, row: Array, axis: int = 1) -> Array:
+def put(array: Array, t: Step, row: Array, axis: int = 1) -> Array:
     """Return the array with another row t."""
     return lax.dynamic_update_index_in_dim(array, row, t, axis=axis)
 
@@ -143,8 +143,8 @@ def add(array: Array, t: Step, rows: Float[Array, "batch n hidden"]) -> Array:
 
 
 def last_rows(
-    history: Float[Array, "batch rows hidden"], seq_lengths: Int[Array, " batch"] | None, K: int
-) -> Float[Array, "batch K hidden"]:
+    history: Shaped[Array, "batch rows *rest"], seq_lengths: Int[Array, " batch"] | None, K: int
+) -> Shaped[Array, "batch K *rest"]:
     """Return the last K rows of each sequence."""
     if seq_lengths is None:
         return history[:, history.shape[1] - K :]

@@ -117,7 +117,7 @@ class LayersCall(NamedTuple):
     """
 
     x: Float[Array, "..."]
-    carry: tuple[SkipCarry, ...] | None
+    carry: Sequence[SkipCarry] | None
     seq_lengths: Int[Array, "..."] | None
     segment_ids: Int[Array, "..."] | None
     actions: tuple[Int[Array, "..."] | None, ...]
@@ -296,7 +296,7 @@ def _carries(
     return tuple(carries), key
 
 
-def _with_keys(carries: tuple[SkipCarry, ...], key: Key[Array, "..."] | None) -> tuple[SkipCarry, ...]:
+def _with_keys(carries: Sequence[SkipCarry], key: Key[Array, "..."] | None) -> tuple[SkipCarry, ...]:
     """Return carries with keys of this call where they have none, as a carry made in evaluation."""
     if key is None or all(carry.key is not None for carry in carries):
         return carries

@@ -1,5 +1,6 @@
 """Register the named tuples and dataclasses of this package for programs that `jax.export` writes."""
 
+import importlib
 import json
 from collections.abc import Callable
 from types import ModuleType
@@ -16,7 +17,6 @@ from dynskip_jax.functional import (
     neural_cache,
     policy,
     recurrence,
-    skim,
     time_skips,
     transitions,
 )
@@ -56,7 +56,8 @@ def _named_tuples(module: ModuleType) -> set[type]:
 
 _modules = (
     *(agent, copying, depth_skips, layers, neural_cache),
-    *(recurrence, skim, time_skips, transitions),
+    *(recurrence, time_skips, transitions),
+    importlib.import_module("dynskip_jax.functional.skim"),  # the package has a function of that name
 )
 for _kind in sorted(set().union(*map(_named_tuples, _modules)), key=lambda kind: kind.__qualname__):
     register_for_export(_kind)

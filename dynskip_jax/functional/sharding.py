@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Shaped
 
 
 def varying_axes(tree: Any) -> frozenset[str]:
@@ -62,6 +62,6 @@ def match_batch(tree: Any, like: Array) -> Any:
     return vary_along(tree if spec is None else jax.tree.map(match, tree), varying_axes(like))
 
 
-def zeros_like_batch(like: Array, shape: tuple[int, ...], dtype: Any) -> Float[Array, "..."]:
+def zeros_like_batch(like: Array, shape: tuple[int, ...], dtype: Any) -> Shaped[Array, "..."]:
     """Return zeros whose leading axis is sharded and varies as that of `like`."""
     return match_batch(jnp.zeros(shape, dtype), like)

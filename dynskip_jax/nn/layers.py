@@ -149,7 +149,7 @@ class SkipLayers(HasModes):
         self,
         inputs: Float[Array, "..."],
         *,
-        initial_carry: tuple[F.SkipCarry, ...] | None = None,
+        initial_carry: Sequence[F.SkipCarry] | None = None,
         seq_lengths: Int[Array, "*batch"] | None = None,
         segment_ids: Int[Array, "..."] | None = None,
         actions: Sequence[Int[Array, "..."] | None] | None = None,
@@ -192,6 +192,7 @@ class SkipLayers(HasModes):
         check_inputs(inputs, self.cells[0].in_features, layout, 2)
         self._check_per_layer(initial_carry=initial_carry, actions=actions)
         actions = (None,) * len(self.cells) if actions is None else tuple(actions)
+        initial_carry = None if initial_carry is None else tuple(initial_carry)
         self._check_values(inputs, initial_carry, seq_lengths, segment_ids, actions, policies)
         key = None
         arguments = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)

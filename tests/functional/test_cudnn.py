@@ -65,7 +65,9 @@ def test_padding_has_no_effect_not_even_in_empty_sequences(nvidia):
     spoilt = jnp.where((np.arange(TIME) < lengths[:, None])[..., None], x, jnp.nan)
 
     def loss(params, x):
-        end, out = F.unroll(params, carry, x, F.Recurrence(), seq_lengths=lengths, implementation="cudnn")
+        end, out = F.unroll(
+            params, carry, x, F.Recurrence(), seq_lengths=jnp.asarray(lengths), implementation="cudnn"
+        )
         return jnp.sum(out.h**2) + jnp.sum(end.slots.c)
 
     gradient = jax.jit(jax.value_and_grad(loss))
@@ -73,7 +75,9 @@ def test_padding_has_no_effect_not_even_in_empty_sequences(nvidia):
         jax.tree.leaves(gradient(params, x)), jax.tree.leaves(gradient(params, spoilt)), strict=True
     ):
         np.testing.assert_array_equal(a, b)
-    end, out = F.unroll(params, carry, x, F.Recurrence(), seq_lengths=lengths, implementation="cudnn")
+    end, out = F.unroll(
+        params, carry, x, F.Recurrence(), seq_lengths=jnp.asarray(lengths), implementation="cudnn"
+    )
     np.testing.assert_array_equal(end.slots.c[1], carry.slots.c[1])
     np.testing.assert_array_equal(end.step, lengths)
     assert not np.asarray(out.h[1]).any() and not np.asarray(out.decision.action[1]).any()

@@ -57,9 +57,9 @@ def dense(
 
 def activated_gates(
     dense: Dense,
-    w: Float[Array, "in gates"],
+    w: Any,
     x: Float[Array, "*batch in"],
-    *addends: Float[Array, "..."],
+    *addends: Any,
     functions: Sequence[Activation],
 ) -> list[Float[Array, "*batch hidden"]]:
     """Return the gates f_i(x w + addends), one array for each function.
