@@ -2,11 +2,10 @@
 
     python -m benchmarks.reading --run-dir DIR --data DIR
 
-Of a finished run of `experiments.imdb` or `experiments.sst`: its models say the class of test texts twice,
-once by the unroll that all training uses, which takes a step for every word, and once by
-`functional.skim`, which takes one for every word that is read. Both say the same but for rounding,
-as the share of equal answers shows. A text is a batch of its own, as where they come one by one. A model that
-reads every word has the first figure alone.
+The models of a finished run of `experiments.imdb` or `experiments.sst` classify test texts twice. The unroll
+that training uses takes a step for every word. `functional.skim` takes a step only for every word that is
+read. Both give the same classes up to rounding, and the share of equal classes is reported. Each text is a
+batch of its own, as when texts arrive one by one. A model that reads every word has only the first figure.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """The fused unroll: a scan of `recurrent_step` with a derivative of its own and fewer passes over memory.
 
-It takes any transition, skip over time and skip over depth, whose equations it calls. What it adds is where
-products are taken and what is kept:
+It runs any transition, skip over time and skip over depth by calling their equations. This module decides
+where matrices are multiplied and which results are stored for the backward pass:
 
 * A step multiplies through `dense` alone. The forward loop keeps each result, after its activation; the
   backward loop differentiates the step with `jax.vjp`, a kept result standing for each product, and sends d

@@ -220,6 +220,7 @@ def _run_batch(
     carries, key = _carries(spec, starts, call)
     noise = _draw_noise(spec, key, call.weight_key, batch, deterministic)
     drop = variational_dropout if spec.variational else dropout
+    valid = None if call.seq_lengths is None else length_mask(call.seq_lengths, x.shape[1])
     ends, outputs, observations, traces = [], [], [], []
     for i, layer in enumerate(spec.layers):
         place, direction = divmod(i, spec.num_directions)
@@ -237,7 +238,7 @@ def _run_batch(
             keep_order=True,
             segment_ids=call.segment_ids,
             initial=starts[i],
-            zoneout_mask=_zoneout(layer, carry, x.shape[1], deterministic),
+            zoneout_mask=zoneout_mask(layer, carry, x.shape[1], deterministic=deterministic),
             actions=call.actions[i],
             policy=call.policies[i],
             return_cell_state=spec.needs_cell_state(i),
@@ -247,7 +248,7 @@ def _run_batch(
         ends.append(end._replace(recurrent_mask=carries[i].recurrent_mask))
         outputs.append(output)
         observations.append((x, _h_before(layer, carry, starts[i], output, call)))
-        traces.append(_trace(spec, i, output, call))
+        traces.append(_trace(spec, i, output, call, valid))
         if direction == spec.num_directions - 1:
             sides = [output.h for output in outputs[-spec.num_directions :]]
             x = jnp.concatenate(sides, axis=-1) if len(sides) > 1 else sides[0]
@@ -284,16 +285,28 @@ def _carries(
     key = call.key
     if call.carry is not None:
         return _with_keys(match_batch(call.carry, call.x), key), key
-    keys = (None,) * len(spec.layers)
+    carry_key, key = (None, None) if key is None else split_each(key, 2)
+    return initial_carries(spec.layers, starts, carry_key), key
+
+
+def initial_carries(
+    layers: Sequence[LayerSpec], starts: Sequence[Any], key: Key[Array, "..."] | None
+) -> tuple[SkipCarry, ...]:
+    """Return the initial carry of each layer.
+
+    Args:
+        layers: the layers.
+        starts: the initial state of each.
+        key: one PRNG key, or one for each example; None for carries without keys.
+    """
+    keys = (None,) * len(layers)
     if key is not None:
-        carry_key, key = split_each(key, 2)
-        # Each layer's key was once split in three; the first part is for choices.
-        keys = [split_each(each, 3)[0] for each in split_each(carry_key, len(spec.layers))]
-    carries = (
+        # Each layer's key is split in three as a cell's is; the first part is for choices.
+        keys = [split_each(each, 3)[0] for each in split_each(key, len(layers))]
+    return tuple(
         initial_carry(each, layer.recurrence, start)
-        for each, layer, start in zip(keys, spec.layers, starts, strict=True)
+        for each, layer, start in zip(keys, layers, starts, strict=True)
     )
-    return tuple(carries), key
 
 
 def _with_keys(carries: Sequence[SkipCarry], key: Key[Array, "..."] | None) -> tuple[SkipCarry, ...]:
@@ -357,16 +370,35 @@ def _with_mask(
         return carry._replace(recurrent_mask=None)
     if carry.recurrent_mask is not None:
         return carry
+    return draw_recurrent_mask(layer, carry, key)
+
+
+def draw_recurrent_mask(layer: LayerSpec, carry: SkipCarry, keys: Key[Array, "*batch"]) -> SkipCarry:
+    """Return the carry with a new mask of recurrent dropout, drawn with one key for each example."""
     shape = (*carry.step.shape, layer.hidden)
-    return carry._replace(recurrent_mask=dropout_mask(key, layer.recurrent_dropout, shape, layer.state_dtype))
+    return carry._replace(
+        recurrent_mask=dropout_mask(keys, layer.recurrent_dropout, shape, layer.state_dtype)
+    )
 
 
-def _zoneout(layer: LayerSpec, carry: SkipCarry, steps: int, deterministic: bool) -> Any:
-    """Return what zoneout keeps at each step, (batch, time, hidden) for each array; None without zoneout."""
+def zoneout_mask(layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *, deterministic: bool) -> Any:
+    """Return what zoneout keeps of the steps that follow a carry, one array for each of the state's.
+
+    Args:
+        layer: the layer; without zoneout the mask is None.
+        carry: the carry.
+        steps: number of steps, which become the axis after the batch; None for one step without that axis.
+        deterministic: take expected values, which need no keys.
+    """
     if not any(layer.zoneout):
         return None
-    keys = jax.random.key(0) if carry.key is None else carry.key[:, None]  # None in evaluation only
-    step = carry.step[:, None] + jnp.arange(steps)[None]
+    keys, step = carry.key, carry.step
+    if keys is None:  # in evaluation only
+        keys = jax.random.key(0)
+    elif steps is not None:
+        keys = keys[:, None]
+    if steps is not None:
+        step = step[:, None] + jnp.arange(steps)[None]
     return zoneout(keys, step, layer.zoneout, layer.hidden, layer.state_dtype, deterministic=deterministic)
 
 
@@ -409,10 +441,13 @@ def _below(
     return outputs[source].h if is_output else outputs[source].cell_state
 
 
-def _trace(spec: LayersSpec, i: int, output: SkipOutput, call: LayersCall) -> DecisionTrace:
-    valid = None
-    if call.seq_lengths is not None:
-        valid = length_mask(call.seq_lengths, call.x.shape[1])
+def _trace(
+    spec: LayersSpec,
+    i: int,
+    output: SkipOutput,
+    call: LayersCall,
+    valid: Bool[Array, "batch time"] | None,
+) -> DecisionTrace:
     layer = spec.layers[i]
     return DecisionTrace.of(
         output.decision,

@@ -27,7 +27,10 @@ def gated_window(
     x: Float[Array, "batch time features"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Float[Array, "batch time window"]:
-    """Return [r_1 x(t - ⌊d/2⌋); …; r_d x(t + ⌊d/2⌋)] with r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b).
+    """Return the tokens around each step, concatenated and each multiplied by its gate.
+
+    At step t that is [r_1 x(t - ⌊d/2⌋); …; r_d x(t + ⌊d/2⌋)] with the gates
+    r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b).
 
     The paper calls r a logistic gate of size d, and does not say what it sees. Here it sees the window.
 

@@ -192,7 +192,7 @@ class Tagger(nnx.Module):
         if rngs is not None:
             keys = split_each(example_keys(require_key(rngs, "this tagger"), batch), num_own + 1)
         elif not deterministic and (self.unknown_rate or any(m.dropout for m in self.characters)):
-            require_key(None, "this tagger")  # says what to do
+            require_key(None, "this tagger")  # raises
         words = tokens.words
         if self.unknown_rate and not deterministic:
             words = self._forget_rare(words, keys[0])

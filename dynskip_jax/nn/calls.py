@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
@@ -75,8 +74,3 @@ def require_key(rngs: Rngs, what: str) -> Array:
             "after which only random skips and a policy that samples draw"
         )
     return as_key(rngs)
-
-
-def is_array(value: Any) -> bool:
-    """Return whether a value is an array of JAX."""
-    return isinstance(value, jax.Array)

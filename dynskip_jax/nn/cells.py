@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.functional.layers import draw_recurrent_mask, zoneout_mask
 from dynskip_jax.nn.calls import Rngs, as_key, check_inputs, policy_or_default, require_key
 from dynskip_jax.nn.modes import HasModes
 from dynskip_jax.nn.weights import Weights
@@ -215,7 +216,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         batch, key = tuple(input_shape[:-1]), as_key(rngs)
         drops = self.recurrent_dropout > 0.0 and not self.deterministic
         if key is None and (drops or carry_init is not None):
-            require_key(None, "this cell")  # says what to do
+            require_key(None, "this cell")  # raises
         if key is None:
             return F.initial_carry(None, self.recurrence, self.initial_state(batch))
         noise_key, mask_key, init_key = split_each(key, 3)
@@ -228,9 +229,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         carry = F.initial_carry(noise_key, self.recurrence, state)
         if not drops:
             return carry
-        shape = (*batch, self.hidden_features)
-        mask = F.dropout_mask(example_keys(mask_key, batch), self.recurrent_dropout, shape, self.state_dtype)
-        return carry._replace(recurrent_mask=mask)
+        return draw_recurrent_mask(self.spec, carry, example_keys(mask_key, batch))
 
     def initial_state(self, batch: tuple[int, ...]) -> Any:
         """Return the state every sequence starts from, zeros or learned, each array (*batch, hidden)."""
@@ -304,12 +303,7 @@ def _step(
     """Take one step as a compiled program, also where it is called outside of `jit`."""
     params = F.cast_matrices(params, spec.dtype)
     inputs = F.project_inputs(params, x, spec.recurrence, below=below, action=action)
-    if any(spec.zoneout):
-        rates = spec.zoneout, spec.hidden, spec.state_dtype
-        keys = jax.random.key(0) if carry.key is None else carry.key  # None in evaluation only
-        inputs = inputs._replace(
-            zoneout_mask=F.zoneout(keys, carry.step, *rates, deterministic=deterministic)
-        )
+    inputs = inputs._replace(zoneout_mask=zoneout_mask(spec, carry, deterministic=deterministic))
     mask = carry.recurrent_mask
     if deterministic:  # a carry made in training has a mask
         carry = carry._replace(recurrent_mask=None)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values
-from dynskip_jax.functional.keys import split_each
+from dynskip_jax.functional.layers import initial_carries
 from dynskip_jax.nn.calls import Rngs, as_key, check_inputs, policy_or_default, require_key
 from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.modes import HasModes
@@ -132,14 +132,8 @@ class SkipLayers(HasModes):
                 no keys, and a later call that draws needs its own `rngs=`.
         """
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
-        key = as_key(rngs)
-        keys = (None,) * len(self.cells) if key is None else split_each(key, len(self.cells))
-        return tuple(
-            F.initial_carry(
-                None if each is None else split_each(each, 3)[0], cell.recurrence, cell.initial_state(batch)
-            )
-            for cell, each in zip(self.cells, keys, strict=True)
-        )
+        starts = [cell.initial_state(batch) for cell in self.cells]
+        return initial_carries(self.spec.layers, starts, as_key(rngs))
 
     def restart_carry(self, carry: tuple[F.SkipCarry, ...]) -> tuple[F.SkipCarry, ...]:
         """Return each layer's carry with its newest state kept and the initial one in place of the others."""
@@ -319,18 +313,21 @@ def _policies(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Policy, 
     )
 
 
-def _with_options_of(cls: type) -> Callable[[Callable], Callable]:
-    """Return a decorator for an `__init__` that hands **options on to a class: its signature names them."""
+def _keyword_options(cls: type) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only parameters of a class's constructor."""
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def _with_options_of(*classes: type) -> Callable[[Callable], Callable]:
+    """Return a decorator for an `__init__` that hands **options on to classes: its signature names them."""
 
     def decorate(function: Callable) -> Callable:
-        signature, options = inspect.signature(function), inspect.signature(cls.__init__).parameters
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        more = [
-            p
-            for p in options.values()
-            if p.kind is p.KEYWORD_ONLY and p.name not in {*signature.parameters, *_DECIDED_ELSEWHERE}
-        ]
-        function.__signature__ = signature.replace(parameters=[*own, *more])
+        signature = inspect.signature(function)
+        own = {name: p for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
+        options = {name: p for cls in classes for name, p in _keyword_options(cls).items()}
+        more = [p for name, p in options.items() if name not in {*own, *_DECIDED_ELSEWHERE}]
+        function.__signature__ = signature.replace(parameters=[*own.values(), *more])
         return function
 
     return decorate
@@ -350,17 +347,11 @@ class SkipLSTM(SkipLayers):
         depth_skip: what each layer receives from further below, within its direction (Wu et al. 2016); it
             starts at the first layer that has such a layer below it.
         bidirectional: see `SkipLayers`.
-        reverse: see `SkipLayers`.
-        dropout: see `SkipLayers`.
-        variational: see `SkipLayers`.
-        time_major: see `SkipLayers`.
-        implementation: see `SkipLayers`.
-        scan_unroll: see `SkipLayers`.
-        call_rngs: see `SkipLayers`.
         layer_options: options of `SkipCell` that differ between layers, one mapping for each layer.
         rngs: source of the initial parameters.
-        **cell_options: options of `SkipCell` for all layers, such as `agent_features`, `forget_bias`,
-            `recurrent_dropout`, `zoneout`, `learnable_carry` and `dtype`.
+        **options: options of `SkipLayers`, such as `dropout`, `reverse` and `time_major`, and options of
+            `SkipCell` for all layers, such as `agent_features`, `forget_bias`, `recurrent_dropout`, `zoneout`,
+            `learnable_carry` and `dtype`.
 
     Example::
 
@@ -373,7 +364,7 @@ class SkipLSTM(SkipLayers):
         ((2, 7, 16), 4, (2, 7))
     """
 
-    @_with_options_of(SkipCell)
+    @_with_options_of(SkipLayers, SkipCell)
     def __init__(
         self,
         in_features: int,
@@ -384,47 +375,33 @@ class SkipLSTM(SkipLayers):
         transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
         depth_skip: F.DepthSkip | None = None,
         bidirectional: bool = False,
-        reverse: bool = False,
-        dropout: float | Sequence[float] = 0.0,
-        variational: bool = False,
-        time_major: bool = False,
-        implementation: str = "auto",
-        scan_unroll: int = 1,
-        call_rngs: nnx.Rngs | nnx.RngStream | None = None,
         layer_options: Sequence[Mapping[str, Any]] | None = None,
         rngs: nnx.Rngs,
-        **cell_options: Any,
+        **options: Any,
     ):
+        of_layers = _keyword_options(SkipLayers)
+        run_options = {name: value for name, value in options.items() if name in of_layers}
+        cell_options = {name: value for name, value in options.items() if name not in of_layers}
         depth = count_layers(num_layers, skip=skip, hidden_features=hidden_features)
         sizes = _each("hidden_features", hidden_features, depth)
         skips, transitions = _each("skip", skip, depth), _each("transition", transition, depth)
-        options = [
+        of_cells = [
             {**cell_options, **of_layer} for of_layer in _each("layer_options", layer_options or {}, depth)
         ]
-        _check_options(options)
+        _check_options(of_cells)
         ways = 2 if bidirectional else 1
         in_sizes = (in_features, *(size * ways for size in sizes[:-1]))
         cells = []
         for i in range(depth):
             below = -1 if depth_skip is None else i - depth_skip.layers_below
             if below >= 0:
-                options[i] |= {"depth_skip": depth_skip, "below_features": sizes[below]}
+                of_cells[i] |= {"depth_skip": depth_skip, "below_features": sizes[below]}
             for _ in range(ways):
                 cell = SkipCell(
-                    in_sizes[i], sizes[i], skips[i], transition=transitions[i], rngs=rngs, **options[i]
+                    in_sizes[i], sizes[i], skips[i], transition=transitions[i], rngs=rngs, **of_cells[i]
                 )
                 cells.append(cell)
-        super().__init__(
-            cells,
-            bidirectional=bidirectional,
-            reverse=reverse,
-            dropout=dropout,
-            variational=variational,
-            time_major=time_major,
-            implementation=implementation,
-            scan_unroll=scan_unroll,
-            call_rngs=call_rngs,
-        )
+        super().__init__(cells, bidirectional=bidirectional, **run_options)
 
 
 def count_layers(num_layers: int | None, **per_layer: Any) -> int:
