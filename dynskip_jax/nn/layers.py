@@ -350,8 +350,8 @@ class SkipLSTM(SkipLayers):
         layer_options: options of `SkipCell` that differ between layers, one mapping for each layer.
         rngs: source of the initial parameters.
         **options: options of `SkipLayers`, such as `dropout`, `reverse` and `time_major`, and options of
-            `SkipCell` for all layers, such as `agent_features`, `forget_bias`, `recurrent_dropout`, `zoneout`,
-            `learnable_carry` and `dtype`.
+            `SkipCell` for all layers, such as `agent_features`, `forget_bias`, `recurrent_dropout`,
+            `zoneout`, `learnable_carry` and `dtype`.
 
     Example::
 
