@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.runs.run_dir import RunDir, file_name
 from dynskip_jax.settings import path_setting, setting
-from experiments.cli import run_main
-from experiments.command_line import read_flags
 
 INTERRUPTED = 130  # the exit status of a run that was stopped and goes on later
 GRACE = 60.0  # seconds that a run is given to save; they are part of the minutes

@@ -27,10 +27,10 @@ from benchmarks.results import write
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax import rl
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import path_setting, setting
-from experiments.cli import run_main
-from experiments.command_line import read_flags
 
 # Of the first eight seeds of this length the one in which the choices move the reward most.
 TIME, PROBLEM_SEED = 4, 2

@@ -25,12 +25,12 @@ from benchmarks.results import write
 from dynskip_jax import functional as F
 from dynskip_jax.data import Batch, Examples
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.command_line import read_flags
+from dynskip_jax.experiments.loaded import LoadedModel, data_of, finished_models, one_of
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import path_setting, setting
-from experiments.cli import run_main
-from experiments.command_line import read_flags
-from experiments.trained import Trained, data_of, finished_models, one_of
 
 _SEED = 0  # of which texts are read
 
@@ -90,7 +90,7 @@ def one_by_one(examples: Examples, count: int) -> list[Batch]:
 
 
 def measure(
-    trained: Trained, texts: Sequence[Batch], rounds: int, advance: Callable[[float], None]
+    trained: LoadedModel, texts: Sequence[Batch], rounds: int, advance: Callable[[float], None]
 ) -> Result:
     """Measures a model on these texts.
 

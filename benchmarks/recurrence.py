@@ -32,11 +32,11 @@ from benchmarks.jax_layers import seed_contestants
 from benchmarks.shapes import FULL, TINY, Shape, Sizes
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.command_line import read_flags
+from dynskip_jax.experiments.settings import get
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import listed, path_setting, setting
-from experiments.cli import run_main
-from experiments.command_line import read_flags
-from experiments.settings import get
 
 Part = Literal["shapes", "transitions", "growth", "compile", "memory", "seeds", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)

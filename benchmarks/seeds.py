@@ -21,9 +21,9 @@ from rich.table import Table
 
 from benchmarks.machine import describe, headline
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.settings import path_setting, setting
-from experiments.cli import run_main
-from experiments.command_line import read_flags
 
 
 @dataclasses.dataclass(frozen=True)

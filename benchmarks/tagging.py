@@ -28,14 +28,15 @@ from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary
 from dynskip_jax.data.tagging import TaggedSentence
 from dynskip_jax.devices.host_memory import keep_freed_memory
+from dynskip_jax.experiments.build import make_fit_settings, make_learner
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.command_line import read_flags
+from dynskip_jax.experiments.commands.tag import tag
+from dynskip_jax.experiments.conll2003 import CoNLL2003
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.settings import resolve
+from dynskip_jax.experiments.tagging import ReadCorpus
 from dynskip_jax.settings import path_setting, setting
-from experiments.cli import run_main
-from experiments.command_line import read_flags
-from experiments.conll2003 import COMMAND
-from experiments.conll2003_experiment import CoNLL2003
-from experiments.settings import resolve
-from experiments.tagger import ReadCorpus
-from experiments.tagger_predict import tag
 
 PEER = "PyTorch"
 
@@ -83,8 +84,9 @@ def contestants(
 
 
 def _ours(experiment: CoNLL2003, model: str, data: ReadCorpus) -> tuple[Contestant, Contestant]:
-    learner = experiment.learner(model, data, data.vocabulary)
-    fit = experiment.fit_settings(model, learner)
+    spec = make_spec(model, experiment.settings)
+    learner = make_learner(experiment, spec, data, data.vocabulary)
+    fit = make_fit_settings(experiment, spec, learner)
 
     def train() -> Ready:
         state, update = trainer(learner, fit)
@@ -113,7 +115,7 @@ def _ours(experiment: CoNLL2003, model: str, data: ReadCorpus) -> tuple[Contesta
 def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Contestant, Contestant]:
     """PyTorch's; what is missing is said where they are made ready."""
     chosen = experiment.settings
-    learner = experiment.learner("lstm", data, data.vocabulary)
+    learner = make_learner(experiment, make_spec("lstm", chosen), data, data.vocabulary)
 
     def train() -> Ready:
         from benchmarks import torch_tagger
@@ -146,7 +148,7 @@ def main() -> None:
     keep_freed_memory()
     models = flags.models.split(",")
     given = {"dataset": flags.dataset} | ({} if flags.data is None else {"data": flags.data})
-    experiment = _Few(resolve(COMMAND.settings, COMMAND.presets, flags.preset, given).settings)
+    experiment = _Few(resolve(CoNLL2003.settings_type, CoNLL2003.presets, flags.preset, given).settings)
     experiment.sentences = flags.sentences
     data = experiment.load_data()
     read = sum(len(sentence.words) for sentence in data.corpus.splits["train"])

@@ -10,7 +10,7 @@ from torchcrf import CRF
 
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.tagger_vocabulary import CAPITALS, TaggerVocabulary
-from experiments.tagger_settings import TaggerSettings
+from dynskip_jax.experiments.tagging import TaggerSettings
 
 
 class BiLSTMCRF(nn.Module):

@@ -13,12 +13,13 @@ from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import OneDevice
+from dynskip_jax.experiments.build import make_fit_settings, make_learner
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.ptb import PTB, LanguageSettings
+from dynskip_jax.experiments.settings import replace, resolve
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.step import TrainState, make_step, seed_keys, start_state
-from experiments.ptb import COMMAND, LanguageSettings
-from experiments.ptb_experiment import PTB
-from experiments.settings import replace, resolve
 
 # Models by name, and the settings in which they differ from the preset.
 MODELS: Mapping[str, tuple[str, Mapping[str, str | float]]] = {
@@ -36,7 +37,7 @@ _SEGMENTS = 4  # as many different batches are read in turn
 
 def settings(preset: str, flags: Mapping[str, int]) -> LanguageSettings:
     """Returns a preset of `experiments.ptb`, with flags given beside it."""
-    return resolve(COMMAND.settings, COMMAND.presets, preset, flags).settings
+    return resolve(PTB.settings_type, PTB.presets, preset, flags).settings
 
 
 def tokens_per_step(chosen: LanguageSettings) -> int:
@@ -80,10 +81,11 @@ def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
 def _contestant(name: str, model: str, chosen: LanguageSettings, vocabulary: int) -> Contestant:
     corpus = synthetic_corpus(tokens_per_step(chosen) * _SEGMENTS + 1, vocabulary)
     experiment = PTB(chosen)
-    learner = experiment.learner(model, corpus, corpus.vocabulary)
+    spec = make_spec(model, chosen)
+    learner = make_learner(experiment, spec, corpus, corpus.vocabulary)
 
     def prepare() -> Ready:
-        state, update = trainer(learner, experiment.fit_settings(model, learner))
+        state, update = trainer(learner, make_fit_settings(experiment, spec, learner))
         batches = cycle(enumerate(learner.train_batches(0)))
 
         def step() -> TrainState:

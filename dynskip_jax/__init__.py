@@ -2,7 +2,7 @@
 
 The names that README uses are imported from here: `from dynskip_jax import SkipLSTM, AgentObjective`.
 The others are in the packages `functional`, `rl`, `nn`, `models`, `tasks`, `training`, `runs`, `devices`,
-`data` and `analysis`.
+`data`, `analysis` and `experiments`.
 """
 
 import importlib
@@ -15,6 +15,7 @@ _FROM = {
     "dynskip_jax.functional": ("Policy",),
     "dynskip_jax.nn": ("SkipCell", "SkipLSTM", "SkipLayers"),
     "dynskip_jax.rl": ("AgentObjective",),
+    "dynskip_jax.experiments.loaded": ("load_run",),
 }
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 

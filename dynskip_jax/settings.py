@@ -66,6 +66,7 @@ def setting(
     at_most: Number | None = None,
     below: Number | None = None,
     sweep: bool = False,
+    several: bool = False,
     positional: str | None = None,
     path: bool = False,
 ) -> Any:
@@ -79,11 +80,13 @@ def setting(
         at_most: likewise.
         below: likewise.
         sweep: several values, a tuple, may be tried in one program.
+        several: several values, a tuple, mean something else than one value.
         positional: given without a flag, once or several times; what help calls it.
         path: of a file or a folder: `~` is the user's home wherever it is typed.
     """
     bounds = Bounds(at_least, above, at_most, below)
-    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "positional": positional, "path": path}
+    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "path": path}
+    metadata |= {"several": sweep or several, "positional": positional}
     return dataclasses.field(default=default, metadata=metadata)
 
 

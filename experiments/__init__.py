@@ -1,14 +1,1 @@
-"""Experiments: `python -m experiments` lists them; `load` reads a finished run of any of them back."""
-
-from typing import Any
-
-__all__ = ["load"]
-
-
-def __getattr__(name: str) -> Any:
-    """Imports JAX only where a run is read."""
-    if name != "load":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from experiments.trained import load
-
-    return load
+"""The experiments as commands of a checkout; their code is `dynskip_jax/experiments/`."""

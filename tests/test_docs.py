@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from commands import experiment_in
 from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
-from experiments.command_line import read_flags, read_training
-from experiments.settings import resolve
+from dynskip_jax.experiments.command_line import read_flags, read_training
+from dynskip_jax.experiments.settings import resolve
 
 ROOT = Path(__file__).parents[1]
 PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
@@ -225,12 +226,12 @@ def read_command(line):
     if hasattr(module, "Flags"):
         read_flags(line, "", module.Flags, arguments)
         return
-    command = module.COMMAND
-    if arguments and arguments[0] in command.subcommands:
-        read_flags(line, "", command.subcommands[arguments[0]].flags, arguments[1:])
+    command = experiment_in(module)
+    if arguments and arguments[0] in command.commands:
+        read_flags(line, "", command.commands[arguments[0]].flags, arguments[1:])
     else:
         given, _ = read_training(command, arguments)
-        resolve(command.settings, command.presets, command.default_preset(given), given)
+        resolve(command.settings_type, command.presets, command.default_preset(given), given)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])

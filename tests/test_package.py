@@ -119,8 +119,8 @@ for name in ("analysis.plots", "analysis.arcs", "runs.run_dir", "data.ptb_builde
     except ImportError as error:
         print(error)
 
-from experiments import cli, ptb
-cli.run_main(lambda: cli.main(ptb.COMMAND, ["--epochs", "1"]))
+from dynskip_jax.experiments import cli, ptb
+cli.run_main(lambda: cli.main(ptb.PTB, ["--epochs", "1"]))
 """
 
 

@@ -15,6 +15,7 @@ from dynskip_jax.errors import UserError
 _FITTED = 0.7  # share of the steps on which constants and probes are fitted; figures are those of the rest
 _HELD_OUT = 0.15  # of those, the share on which the probe's epoch is chosen
 _UPDATES, _BATCH, _RATE = 2000, 256, 1e-3
+_BLOCK, _LEAST_BLOCKS, _RESAMPLES = 50, 10, 1000  # of the bootstrap
 _LEAST = 40  # steps below which nothing can be said
 
 
@@ -23,7 +24,7 @@ class Gain(NamedTuple):
 
     Attributes:
         mean: how much less the loss is.
-        margin: 1.96 standard errors of that.
+        margin: 1.96 standard errors of that, by a block bootstrap.
     """
 
     mean: float
@@ -39,9 +40,19 @@ class Gain(NamedTuple):
 
 
 def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray, " steps"]) -> Gain:
-    """Returns how much less the other one loses, nats at each of the same steps; there are at least two."""
-    less = of_one - of_other
-    return Gain(float(less.mean()), float(1.96 * less.std(ddof=1) / np.sqrt(len(less))))
+    """Return how much less the other one loses, nats at each of the same steps; there are at least two.
+
+    Neighbouring steps are not independent: the standard error is that of a circular block bootstrap
+    (Politis and Romano 1992) with blocks of 50 steps, or of fewer where there are few steps.
+    """
+    less = np.asarray(of_one - of_other, np.float64)
+    steps = len(less)
+    size = max(1, min(_BLOCK, steps // _LEAST_BLOCKS))
+    sums = np.concatenate([[0.0], np.cumsum(np.concatenate([less, less[: size - 1]]))])
+    of_blocks = sums[size:] - sums[:-size]  # one that begins at each step
+    starts = np.random.default_rng(0).integers(steps, size=(_RESAMPLES, -(-steps // size)))
+    means = of_blocks[starts].mean(axis=1) / size
+    return Gain(float(less.mean()), float(1.96 * means.std(ddof=1)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +68,8 @@ class Ceiling:
         hindsight: the best k at each step.
         averaged: the K predictions averaged, as probabilities.
         probes: by what it sees, that of an MLP trained on the first 70 % of the steps to give the best k.
-        gain: by what it sees, how far a probe is below the better one of `fixed` and random.
+        gain: by what it sees, how far a probe is below the one of `fixed` and random that is better on the first
+            70 %.
         own: how far the agent is below that one.
     """
 
@@ -101,8 +113,9 @@ def ceiling(
     fitted = int(_FITTED * steps)
     rest = losses[fitted:]
     fixed = int(losses[:fitted].mean(axis=0).argmin())
-    of_fixed, of_random = rest[:, fixed], rest.mean(axis=1)
-    bar = of_fixed if of_fixed.mean() <= of_random.mean() else of_random
+    of_random = rest.mean(axis=1)
+    # Which of the two is the better choice without looking is decided where the constant was chosen.
+    bar = rest[:, fixed] if losses[:fitted, fixed].mean() <= losses[:fitted].mean() else of_random
 
     probes, gain = {}, {}
     for name, features in seen.items():

@@ -8,11 +8,11 @@ from pathlib import Path
 from dynskip_jax.errors import UserError
 
 
-def check_new(path: Path) -> None:
-    """Raises a `UserError` where a file is there already, or the folder that it is to be in is not."""
+def check_new(path: Path, remedy: str = "remove it, or name another file") -> None:
+    """Raise a `UserError` where a file exists already, or its folder does not."""
     for there in (path, _unfinished(path)):
         if there.exists():
-            raise UserError(f"{there} exists: remove it, or name another file")
+            raise UserError(f"{there} exists: {remedy}")
     if not path.absolute().parent.is_dir():
         raise UserError(f"the folder {path.parent} does not exist: make it, or name another")
 

@@ -56,6 +56,7 @@ class RunDir:
         about: Mapping[str, Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
         may_grow: Sequence[str] = (),
+        ignored: Sequence[str] = (),
         within: "RunDir | None" = None,
     ) -> "RunDir":
         """Starts a run in a new or empty folder, or resumes the run in a folder with the same configuration.
@@ -68,6 +69,7 @@ class RunDir:
                 than the run.
             may_grow: settings, as in `training.epochs`, that may be larger than those of the run there,
                 or lists that may have more entries; the folder keeps the new ones from `go_on` on.
+            ignored: settings that are not compared, such as paths that older versions wrote.
             within: the run of several models that this one is a part of.
 
         Returns:
@@ -85,7 +87,7 @@ class RunDir:
             if resumed:
                 old = _read_config(path / "config.json")
                 kept = old.pop("about", []) + kept
-                grown = _check_config(path, old, written, _to_json(defaults or {}), may_grow)
+                grown = _check_config(path, old, written, _to_json(defaults or {}), may_grow, ignored)
             path.mkdir(parents=True, exist_ok=True)
             lock = _lock(path)
             if about is not None:
@@ -94,7 +96,8 @@ class RunDir:
             if not resumed:
                 write_atomically(path / "config.json", text)
             run = cls(path, resumed=resumed)
-            run._lock, run._within, run._grown = lock, within, text if grown else None
+            run._lock, run._within = lock, within
+            run._grown = text if grown or (resumed and about is not None) else None
             run.checkpoints.mkdir(exist_ok=True)
             run.plots.mkdir(exist_ok=True)
         except UserError:
@@ -177,13 +180,15 @@ class RunDir:
             write_atomically(self._metrics, text)
 
     def keep(self, name: str, text: str) -> None:
-        """Writes a file into the folder, all of it or nothing; one of that name is replaced.
+        """Write a file into the folder, all of it or nothing; another file of that name is replaced.
 
         Arguments:
             name: of the file.
             text: its content.
         """
-        write_atomically(self.path / name, text)
+        path = self.path / name
+        if not path.exists() or path.read_bytes() != text.encode():  # a finished run may be read-only
+            write_atomically(path, text)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes `result.json`, all of it or nothing. It is the last thing a run does.
@@ -314,7 +319,9 @@ def _read_config(path: Path) -> dict:
     return config
 
 
-def _check_config(path: Path, old: dict, new: dict, defaults: dict, may_grow: Sequence[str]) -> bool:
+def _check_config(
+    path: Path, old: dict, new: dict, defaults: dict, may_grow: Sequence[str], ignored: Sequence[str]
+) -> bool:
     """Return whether the new configuration has grown where it may; raise where it differs elsewhere.
 
     A setting that is newer than the run, so that the old configuration lacks it, has its default there.
@@ -330,7 +337,7 @@ def _check_config(path: Path, old: dict, new: dict, defaults: dict, may_grow: Se
     if old.get("experiment") == new.get("experiment"):
         old = _completed(old, defaults)
     before, now = _flatten(old), _flatten(new)
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name) and name not in ignored]
     grown = [name for name in names if name in may_grow and _is_more(before.get(name), now.get(name))]
     names = [name for name in names if name not in grown]
     if not names:

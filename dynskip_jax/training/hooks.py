@@ -1,6 +1,7 @@
 """What stands beside the loop: records, checkpoints, interruptions, the end of a run that goes nowhere."""
 
 import contextlib
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from dynskip_jax.runs.checkpoint import Checkpoints
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.training.position import Position
 from dynskip_jax.training.step import LAYOUT, Metrics, PyTree, Trainable, TrainState
+
+logger = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -69,16 +72,16 @@ class Saver:
             self._checkpoints.__exit__(*exception)
 
     def restore(
-        self, state: TrainState, best: PyTree, where: Position, announce: Callable[[str], None]
+        self, state: TrainState, best: PyTree, where: Position
     ) -> tuple[TrainState, PyTree, Position]:
         """Returns what the newest intact checkpoint holds, or what was given; the state on its devices."""
         restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
         if restored is not None:
             state, best = restored.state["state"], restored.state["best"]
             for line in restored.skipped:
-                announce(f"warning: {line}")
+                logger.warning("%s", line)
             where = Position.from_meta(restored.meta)
-            announce(f"resuming after step {where.step:,} (epoch {where.epoch + 1})")
+            logger.info("resuming after step %s (epoch %d)", f"{where.step:,}", where.epoch + 1)
         if self._run_dir is not None:
             self._run_dir.rewind(where.step)
             self._run_dir.go_on()

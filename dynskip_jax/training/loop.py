@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,6 +31,8 @@ from dynskip_jax.training.step import (
     seed_keys,
     start_state,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +92,6 @@ def fit(
     run_dir: RunDir | None,
     *,
     parallel: Parallel | None = None,
-    announce: Callable[[str], None] = print,
     should_stop: Callable[[int], bool] = lambda step: False,
 ) -> FitResult:
     """Trains, keeps the parameters of the best epoch on dev, and resumes what the run folder holds.
@@ -103,7 +105,6 @@ def fit(
         run_dir: receives metrics and checkpoints, the same ones on one device and on many: a run may go on
             with another number of devices than it began with. Of several processes only the first has one.
         parallel: on which devices, and how; by default one.
-        announce: says what the user should know.
         should_stop: asked where it could stop, with the number of steps taken.
 
     Returns:
@@ -115,12 +116,12 @@ def fit(
     parallel = parallel or OneDevice()
     processes = parallel.processes
     keys = seed_keys(settings.seeds)
-    epoch = Epoch(task, settings, keys, parallel, announce)
+    epoch = Epoch(task, settings, keys, parallel)
     state = epoch.start_state()
     best, where = jax.tree.map(jnp.copy, state.params), Position.start(len(settings.seeds))
 
     with Saver(run_dir, parallel, settings.checkpoint_minutes) as saver, interruptions() as interrupted:
-        state, best, where = saver.restore(state, best, where, announce)
+        state, best, where = saver.restore(state, best, where)
         recorder = Recorder(task, run_dir, where)
         total = settings.epochs * task.num_batches
 
@@ -171,7 +172,6 @@ class Epoch:
         settings: how.
         keys: of the seeds.
         parallel: on which devices.
-        announce: says how much memory a step needs, once.
     """
 
     def __init__(
@@ -180,10 +180,9 @@ class Epoch:
         settings: FitSettings,
         keys: SeedKeys,
         parallel: Parallel,
-        announce: Callable[[str], None],
     ):
         self._task, self._settings, self._keys, self._parallel = task, settings, keys, parallel
-        self._announce: Callable[[str], None] | None = announce
+        self._has_said_memory = False
         self._step = make_step(task, settings.optimizer, parallel)
         self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
         self._select = jax.jit(where_each)
@@ -241,11 +240,11 @@ class Epoch:
         return state._replace(carry=parallel.place(carry, PER_EXAMPLE), sums=parallel.place(sums, PER_SEED))
 
     def _say_memory(self, *arguments: Any) -> None:
-        if self._announce is not None:
+        if not self._has_said_memory:
             memory = program_memory(self._step, *arguments)
             if memory is not None:
-                self._announce(memory_line(memory))
-            self._announce = None
+                logger.info("%s", memory_line(memory))
+            self._has_said_memory = True
 
     def metrics(self, state: TrainState) -> Metrics:
         """Returns the training metrics of the epoch so far."""

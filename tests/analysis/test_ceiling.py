@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dynskip_jax.analysis.ceiling import ceiling
+from dynskip_jax.analysis.ceiling import ceiling, paired_gain
 from dynskip_jax.errors import UserError
-from experiments.ceiling import verdict
+from dynskip_jax.experiments.commands.oracle import verdict
 
 STEPS, K = 3000, 4
 
@@ -19,6 +19,13 @@ def table(seed=0):
     losses[np.arange(STEPS), right] = 0.1
     taken = rng.integers(1, K + 1, STEPS)
     return losses, taken, seen, rng
+
+
+def bar(found, losses):
+    """The loss of the better way to choose without looking, as the first 70 % of the steps have it."""
+    fitted = losses[: int(0.7 * STEPS)]
+    is_fixed = fitted[:, found.fixed - 1].mean() <= fitted.mean()
+    return found.constant[found.fixed - 1] if is_fixed else found.random
 
 
 def test_means_are_those_of_a_loop():
@@ -43,8 +50,7 @@ def test_a_probe_finds_what_there_is_to_learn_and_nothing_else():
     # Most of what hindsight has; and from noise nothing beyond chance.
     whole = min(found.random, *found.constant) - found.hindsight
     assert found.gain["all"].mean > 0.75 * whole and not found.gain["all"].is_chance
-    assert found.probes["all"] == pytest.approx(min(found.random, found.constant[found.fixed - 1])
-                                                - found.gain["all"].mean)  # fmt: skip
+    assert found.probes["all"] == pytest.approx(bar(found, losses) - found.gain["all"].mean)
     assert abs(found.gain["nothing"].mean) < 2 * found.gain["nothing"].margin
 
 
@@ -61,8 +67,7 @@ def test_what_the_agent_gains_is_told_from_what_a_probe_does():
     }
     assert found["neither"].own.is_chance and not found["agent"].own.is_chance
     of_right = found["agent"]
-    bar = min(of_right.random, of_right.constant[of_right.fixed - 1])
-    assert of_right.own.mean == pytest.approx(bar - of_right.hindsight)
+    assert of_right.own.mean == pytest.approx(bar(of_right, losses) - of_right.hindsight)
     assert of_right.taken == pytest.approx(of_right.hindsight)
     said = {name: verdict(result) for name, result in found.items()}
     assert said["neither"].startswith("Nothing to learn was found")
@@ -81,3 +86,24 @@ def test_the_same_seed_gives_the_same_probe():
 def test_too_few_steps_are_refused():
     with pytest.raises(UserError, match="12 choices are too few"):
         ceiling(np.ones((12, 2)), np.ones(12, int), {"all": np.ones((12, 1))})
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_the_margin_knows_that_neighbouring_steps_are_alike(rho):
+    """Of an AR(1) series the variance of the mean is (1 + ρ) / (1 - ρ) times that of independent steps."""
+    rng, steps = np.random.default_rng(1), 20_000
+    noise, series = rng.normal(size=steps), np.zeros(steps)
+    for t in range(steps):
+        series[t] = noise[t] + (rho * series[t - 1] if t else 0.0)
+    margin = paired_gain(series, np.zeros(steps)).margin
+    expected = 1.96 * np.sqrt((1 + rho) / (1 - rho) / (1 - rho**2) / steps)
+    # Blocks of 50 steps miss a part of it: 20 % at most here.
+    assert 0.8 * expected < margin < 1.2 * expected
+
+
+def test_the_bar_is_chosen_where_probes_are_fitted():
+    """Constant 1 is best in the first 70 %, and worst after: the agent is compared with it all the same."""
+    losses = np.full((1000, 2), 1.0)
+    losses[:700, 0], losses[700:, 0] = 0.0, 3.0
+    found = ceiling(losses, np.full(1000, 2), {"nothing": np.zeros((1000, 1))})
+    assert found.fixed == 1 and found.own.mean == pytest.approx(2.0)

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks import accelerator
 from dynskip_jax.errors import UserError
-from experiments import number_prediction, ptb
-from experiments.command_line import read_flags, read_training
-from experiments.settings import resolve
+from dynskip_jax.experiments import number_prediction, ptb
+from dynskip_jax.experiments.command_line import read_flags, read_training
+from dynskip_jax.experiments.settings import resolve
 
 
 def flags(tmp_path, **options):
@@ -20,13 +20,13 @@ def test_every_run_has_a_name_of_its_own_and_a_command_that_parses(tmp_path):
     names = [run.name for run in accelerator.PLAN]
     assert len(set(names)) == len(names)
     full = flags(tmp_path, size="full", data="DIR")
-    commands = {module.COMMAND.name: module.COMMAND for module in (ptb, number_prediction)}
+    commands = {kind.name: kind for kind in (ptb.PTB, number_prediction.NumberPrediction)}
     for run in accelerator.PLAN:
         line = accelerator.command(run, full)
         given, _ = read_training(commands[run.experiment], line[3:])
         assert given["run_dir"] == str(accelerator.folder(run, full))
         this = commands[run.experiment]
-        settings = resolve(this.settings, this.presets, this.default_preset(given), given).settings
+        settings = resolve(this.settings_type, this.presets, this.default_preset(given), given).settings
         assert settings.run.models("none") == (given["model"],)
         assert line[:2] == [sys.executable, "-m"]
         assert ("--data" in line) == (run.experiment == "ptb")

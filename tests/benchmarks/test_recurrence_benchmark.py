@@ -14,7 +14,7 @@ from benchmarks.contestant import Contestant, Ready
 from benchmarks.contestants import GROWING, layers, why_no_torch
 from benchmarks.shapes import FULL, TINY, Shape
 from dynskip_jax.errors import UserError
-from experiments.command_line import read_flags
+from dynskip_jax.experiments.command_line import read_flags
 
 # As little to compile as shows the form of each table.
 SMALLEST = dataclasses.replace(TINY, growth={"time": TINY.growth["time"]}, num_seeds=(2,))

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks import tagging
-from experiments.conll2003 import COMMAND
-from experiments.settings import resolve
+from dynskip_jax.experiments.build import make_learner
+from dynskip_jax.experiments.conll2003 import CoNLL2003
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.settings import resolve
 
 SENTENCES = ["EU/I-ORG rejects/O", "Peter/I-PER left/O London/I-LOC", "it/O rained/O", "Rome/I-LOC won/O"]
 SMALL = dict(features=4, word_features=4, char_features=3, char_outputs=4, batch_size=2)
@@ -26,7 +28,7 @@ def folder(tmp_path_factory):
 
 def experiment_of(folder, sentences):
     given = {"data": str(folder), **SMALL}
-    experiment = tagging._Few(resolve(COMMAND.settings, COMMAND.presets, "small", given).settings)
+    experiment = tagging._Few(resolve(CoNLL2003.settings_type, CoNLL2003.presets, "small", given).settings)
     experiment.sentences = sentences
     return experiment
 
@@ -60,7 +62,7 @@ def test_the_peer_learns(folder):
 
     experiment = experiment_of(folder, 4)
     data = experiment.load_data()
-    learner = experiment.learner("lstm", data, data.vocabulary)
+    learner = make_learner(experiment, make_spec("lstm", experiment.settings), data, data.vocabulary)
     torch.manual_seed(0)
     network = torch_tagger.BiLSTMCRF(experiment.settings, data.vocabulary)
     update = torch_tagger.trainer(network, experiment.settings)

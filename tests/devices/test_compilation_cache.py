@@ -9,14 +9,14 @@ import jax
 import matplotlib
 import pytest
 
-import experiments
+import dynskip_jax.experiments as experiments
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 
 PROGRAM = """
 import jax
-from experiments.cli import run_main
-from experiments.settings import Devices
-from experiments.train import join
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.settings import Devices
+from dynskip_jax.experiments.train import join
 
 events = []
 jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rpartition("/")[2]))

@@ -142,7 +142,6 @@ def train(kind, folder, *, num_seeds=1, devices=1, way="jit", epochs=2, stop_aft
         settings,
         RunDir.open(folder, {}),
         parallel=make_parallel(devices, way, num_seeds=num_seeds, batch_size=BATCH),
-        announce=lambda line: None,
         should_stop=lambda step: step == stop_after,
     )
 

@@ -9,16 +9,22 @@ from typing import NamedTuple
 
 import pytest
 
-from experiments import cli, number_prediction, ptb
-from experiments.command_line import Command
+from dynskip_jax.experiments import cli, number_prediction, ptb
+from dynskip_jax.experiments.experiment import Experiment
+from dynskip_jax.experiments.registry import find_experiment
 
-COMMANDS = {"ptb": ptb.COMMAND, "number_prediction": number_prediction.COMMAND}
+COMMANDS = {"ptb": ptb.PTB, "number_prediction": number_prediction.NumberPrediction}
 # The smallest networks: nearly all of the time goes into compiling.
 SMALL_PTB = (
     *("--preset", "small", "--features", 4, "--agent-features", 2, "--num-layers", 1),
     *("--num-steps", 5, "--batch-size", 4, "--devices", 1),
 )
 SMALL_NUMBERS = ("--features", 4, "--agent-features", 2, "--batch-size", 20, "--devices", 1)
+
+
+def experiment_in(module) -> type[Experiment]:
+    """The experiment of a module, such as `dynskip_jax.experiments.ptb`."""
+    return find_experiment(module.__name__.rsplit(".", 1)[-1])
 
 
 class Outcome(NamedTuple):
@@ -36,11 +42,13 @@ class Finished(NamedTuple):
 
 
 def execute(
-    main: Command | Callable[[], None], *arguments: object, standard_input: str | io.TextIOBase | None = None
+    main: type[Experiment] | Callable[[], None],
+    *arguments: object,
+    standard_input: str | io.TextIOBase | None = None,
 ) -> Outcome:
     """What a command line does, as the shell would see it; `main`: a function or an experiment's command."""
     out, err, status = io.StringIO(), io.StringIO(), 0
-    run = (lambda: cli.main(main)) if isinstance(main, Command) else main
+    run = (lambda: cli.main(main)) if isinstance(main, type) else main
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["experiment", *map(str, arguments)])
         if standard_input is not None:
@@ -54,7 +62,7 @@ def execute(
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
-def finished_run(main: Command, folder: object, *arguments: object) -> Finished:
+def finished_run(main: type[Experiment], folder: object, *arguments: object) -> Finished:
     outcome = execute(main, *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return Finished(folder, arguments, outcome)

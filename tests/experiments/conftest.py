@@ -9,7 +9,7 @@ from commands import COMMANDS, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
 
 from dynskip_jax.data import NumberPredictionData, ptb
 from dynskip_jax.data.number_prediction import check_length, generate_splits
-from experiments import trained
+from dynskip_jax.experiments import loaded
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def small_number_prediction():
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.number_prediction_experiment.load_number_prediction", load)
+        patch.setattr("dynskip_jax.data.load_number_prediction", load)
         yield
 
 
@@ -54,7 +54,7 @@ def read_once():
 
     A run is known by the bytes of its files, so a copy that a test changes is read anew.
     """
-    read, kept = trained._finished, {}
+    read, kept = loaded._finished, {}
 
     def finished(run, name):
         files = sorted(path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "plots")
@@ -65,7 +65,7 @@ def read_once():
         return kept[key]._replace(run=run)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trained, "_finished", finished)
+        patch.setattr(loaded, "_finished", finished)
         yield
 
 
@@ -123,7 +123,7 @@ def swept_numbers(small_number_prediction, tmp_path_factory):
 def finished_quick(tmp_path_factory):
     """One model whose programs take milliseconds to compile, two seeds, two epochs."""
     folder = tmp_path_factory.mktemp("quick") / "run"
-    return finished_run(quick.COMMAND, folder, "--seeds", 2, "--epochs", 2, "--devices", 1)
+    return finished_run(quick.Quick, folder, "--seeds", 2, "--epochs", 2, "--devices", 1)
 
 
 @pytest.fixture(scope="session")
@@ -131,4 +131,4 @@ def swept_quick(tmp_path_factory):
     """Two such models, of each two learning rates trained together, two seeds, one epoch."""
     folder = tmp_path_factory.mktemp("quick") / "swept"
     arguments = ("--compare", "lstm,fixed:2", "--learning-rate", "0.001,0.01", "--seeds", 2, "--devices", 1)
-    return finished_run(quick.COMMAND, folder, *arguments)
+    return finished_run(quick.Quick, folder, *arguments)

@@ -12,12 +12,11 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
+from dynskip_jax.experiments.commands import TEXT_COMMANDS
+from dynskip_jax.experiments.experiment import Experiment
+from dynskip_jax.experiments.settings import Data, Settings
 from dynskip_jax.settings import setting
 from dynskip_jax.tasks import ExampleTask, Forward
-from experiments.command_line import Command
-from experiments.experiment import Experiment
-from experiments.settings import Data, Settings
-from experiments.text import EXPLAIN, PREDICT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +66,8 @@ class ClassOfDigits(ExampleTask):
 
 
 class Quick(Experiment):
+    name, settings_type, presets = "quick", QuickSettings, {"small": {}}
+    default_model, commands = "lstm", TEXT_COMMANDS
     columns = {"test_accuracy": ("test accuracy", ".2%")}  # noqa: RUF012
     curves = ("dev_accuracy",)
 
@@ -77,16 +78,10 @@ class Quick(Experiment):
             splits[split] = Examples(digits, digits[:, 0] % 3)
         return Digits(splits, {name: len(split) for name, split in splits.items()})
 
-    def task(self, model, data, vocabulary):
+    def task(self, spec, data, vocabulary):
         splits = {} if data is None else data.splits
         length, batch_size = self.settings.data.length, self.settings.training.batch_size
         return ClassOfDigits(splits, lambda rngs: Linear(length), batch_size=batch_size)
 
     def encode(self, vocabulary, text):
         return np.array([int(word) for word in text.split()], np.int32), text.split()
-
-
-COMMAND = Quick.command = Command(
-    *("quick", __doc__, QuickSettings, {"small": {}}, "lstm", "quick:Quick", lambda given: "small"),
-    {"predict": PREDICT, "explain": EXPLAIN},
-)

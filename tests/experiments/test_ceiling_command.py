@@ -1,4 +1,4 @@
-"""The command `ceiling` on finished runs of every kind."""
+"""The command `oracle` on finished runs of every kind."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, reques
         beside = ("--beside", finished_run(COMMANDS["ptb"], other, *given).folder)
     # The folder of its data is that of the run.
     flags = ("--run-dir", folder, "--split", "train", "--rows", 4, "--steps", 100)
-    outcome = command(COMMANDS[task], "ceiling", *flags, "--beam", 1, "--of-seed", 1, *beside)
+    outcome = command(COMMANDS[task], "oracle", *flags, "--beam", 1, "--of-seed", 1, *beside)
     assert outcome.status == 0, outcome.err
     for line in ("by the agent", "at random", "always 1", "in hindsight", "a probe that sees s(t)"):
         assert line in outcome.out
@@ -42,7 +42,7 @@ def test_only_what_the_agent_may_choose_is_tried(command, corpus_folder, tmp_pat
     """A stride leaves k = 1, 3 and 5; and a run of another λ is not another seed."""
     data, run = ("--data", corpus_folder), tmp_path / "run"
     finished_run(COMMANDS["ptb"], run, *data, "--model", "dynamic:6", "--stride", 2, *SMALL_PTB)
-    ceiling = (COMMANDS["ptb"], "ceiling", "--run-dir", run, *data, "--rows", 4, "--split", "train")
+    ceiling = (COMMANDS["ptb"], "oracle", "--run-dir", run, *data, "--rows", 4, "--split", "train")
     outcome = command(*ceiling, "--steps", 100)
     assert outcome.status == 0, outcome.err
     for k in range(1, 7):
@@ -57,7 +57,7 @@ def test_only_what_the_agent_may_choose_is_tried(command, corpus_folder, tmp_pat
 
 def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbers, corpus_folder, tmp_path):
     folder = compared_ptb.folder
-    ptb = (COMMANDS["ptb"], "ceiling", "--run-dir", folder, "--data", corpus_folder)
+    ptb = (COMMANDS["ptb"], "oracle", "--run-dir", folder, "--data", corpus_folder)
     assert_user_error(command(*ptb, "--model", "lstm"), "samples no choices: train one such as dynamic:5")
     assert_user_error(command(*ptb, "--model", "fixed:9"), "'fixed:9'")
     assert_user_error(command(*ptb, "--layer", 2), "layer 2 samples no choices")
@@ -71,6 +71,6 @@ def test_what_is_wrong_is_said_in_one_line(command, compared_ptb, finished_numbe
 
 
 def test_a_probe_needs_more_than_a_few_choices(command, finished_numbers):
-    numbers = (COMMANDS["number_prediction"], "ceiling", "--run-dir", finished_numbers.folder)
+    numbers = (COMMANDS["number_prediction"], "oracle", "--run-dir", finished_numbers.folder)
     outcome = command(*numbers)
     assert outcome.status == 2 and outcome.err.splitlines()[-1].startswith("error: 20 choices are too few")

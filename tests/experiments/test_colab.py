@@ -15,19 +15,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import quick
+from commands import experiment_in
 from packaging.requirements import Requirement
 
 from dynskip_jax import functional as F
-from experiments import number_prediction, ptb
-from experiments.command_line import read_training
-from experiments.settings import get, resolve
+from dynskip_jax.experiments import number_prediction, ptb
+from dynskip_jax.experiments.command_line import read_training
+from dynskip_jax.experiments.settings import get, resolve
 
-ROOT = Path(ptb.__file__).parents[1]
+ROOT = Path(ptb.__file__).parents[2]
 NOTEBOOK = json.loads((ROOT / "experiments" / "colab.ipynb").read_text(encoding="utf-8"))
 CELLS = {cell["id"]: cell for cell in NOTEBOOK["cells"]}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COLAB = "https://colab.research.google.com/"
-COMMANDS = {f"experiments.{module.COMMAND.name}": module.COMMAND for module in (number_prediction, ptb)}
+COMMANDS = {
+    f"experiments.{experiment_in(module).name}": experiment_in(module) for module in (number_prediction, ptb)
+}
 NEEDS = [Requirement(need) for need in PROJECT["dependencies"]]
 PINS = next(str(need.specifier) for need in NEEDS if need.name == "jax")
 JAX_PINS = f"jax{PINS}"
@@ -145,7 +148,7 @@ def test_flags_leave_the_presets_alone(length, preset, mix, quick, monkeypatch):
     """Quick settings change size and epochs at length 11 alone; λ is the preset's unless it is asked for."""
     for settings in ("quick", "full"):
         given = flags_of("numbers", monkeypatch, LENGTH=length, QUICK=settings == "quick")
-        chosen, flags = resolved(number_prediction.COMMAND, given)
+        chosen, flags = resolved(number_prediction.NumberPrediction, given)
         assert chosen == preset and flags["mix"] == mix
         of_preset = number_prediction.PRESETS[preset]
         small = quick and settings == "quick"
@@ -153,8 +156,8 @@ def test_flags_leave_the_presets_alone(length, preset, mix, quick, monkeypatch):
             (4, 50) if small else (of_preset["epochs"], of_preset.get("features", 200))
         )
     given = flags_of("numbers", monkeypatch, LENGTH=length, QUICK=True, MIX="0.25", EPOCHS=2)
-    assert resolved(number_prediction.COMMAND, given)[1]["mix"] == 0.25
-    assert resolved(number_prediction.COMMAND, given)[1]["epochs"] == 2
+    assert resolved(number_prediction.NumberPrediction, given)[1]["mix"] == 0.25
+    assert resolved(number_prediction.NumberPrediction, given)[1]["epochs"] == 2
 
 
 @pytest.mark.parametrize(
@@ -169,7 +172,7 @@ def test_flags_leave_the_presets_alone(length, preset, mix, quick, monkeypatch):
 def test_quick_settings_take_the_embedded_corpus(quick, parameters, dataset, monkeypatch):
     given = flags_of("language", monkeypatch, QUICK=quick, **parameters)
     assert (given[given.index("--dataset") + 1] if "--dataset" in given else None) == dataset
-    read_training(ptb.COMMAND, given)
+    read_training(ptb.PTB, given)
 
 
 def flags_of(cell, monkeypatch, **changes):
@@ -184,7 +187,7 @@ def resolved(command, given):
     """The preset and the settings that flags lead to."""
     flags, _ = read_training(command, given)
     preset = command.default_preset(flags)
-    settings = resolve(command.settings, command.presets, preset, flags).settings
+    settings = resolve(command.settings_type, command.presets, preset, flags).settings
     return preset, {name: get(settings, name) for name in ("mix", "epochs", "features")}
 
 
@@ -553,7 +556,7 @@ def test_own_model_cells(here, capsys):
 
 def test_one_model_has_no_folders_within(in_this_process, monkeypatch, capsys):
     """Of an experiment whose programs take milliseconds to compile, in the place of number prediction."""
-    monkeypatch.setitem(COMMANDS, "experiments.number_prediction", quick.COMMAND)
+    monkeypatch.setitem(COMMANDS, "experiments.number_prediction", quick.Quick)
     namespace = namespace_of("install-functions", "helpers", **TINY | dict(BASELINE="", MODEL="fixed:3"))
     for name in ("numbers", "numbers-rows", "curve", "positions", "truth", "numbers-explain"):
         run_cell(name, namespace)

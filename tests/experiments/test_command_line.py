@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import sys
-import types
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -26,11 +25,11 @@ from commands import (
     snapshot,
 )
 
+from dynskip_jax.experiments import loaded, number_prediction, ptb, run
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Learner
-from experiments import number_prediction, ptb, run, trained
 
-PTB, NUMBERS = ptb.COMMAND, number_prediction.COMMAND
+PTB, NUMBERS = ptb.PTB, number_prediction.NumberPrediction
 RESULT_KEYS = {"experiment", "dataset", "rows"}
 ROW_KEYS = {
     *("model", "parameters", "seeds", "metrics", "epochs", "epochs_asked"),
@@ -71,7 +70,7 @@ def test_run_folder_has_what_the_design_says(finished_ptb):
     assert {path.name for path in (folder / "plots").iterdir()} == {"learning_curve.png"}
 
     config = load(folder / "config.json")
-    assert list(config) == ["format", "experiment", "code", "model", "dataset", "settings", "about"]
+    assert list(config) == ["format", "experiment", "model", "dataset", "settings", "about"]
     assert (config["format"], config["experiment"], config["model"]) == (2, "ptb", "lstm")
     assert config["dataset"] == {
         name: load(folder / "result.json")["dataset"][name] for name in ("name", "fingerprint")
@@ -91,7 +90,7 @@ def test_run_folder_has_what_the_design_says(finished_ptb):
 def test_config_says_how_the_run_was_begun(finished_ptb):
     """The command as it was typed, here that of the tests, when, from which commit, and with which data."""
     (about,) = load(finished_ptb.folder / "config.json")["about"]
-    assert about.keys() == {"command", "commit", "date", "source", "data"}
+    assert about.keys() == {"command", "commit", "jax", "date", "source", "data", "paths"}
     assert about["command"] == shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]])
     date = datetime.datetime.fromisoformat(about["date"])
     assert datetime.timedelta() <= datetime.datetime.now().astimezone() - date < datetime.timedelta(hours=12)
@@ -104,15 +103,16 @@ def test_config_says_how_the_run_was_begun(finished_ptb):
 @pytest.mark.parametrize("answer", ["1f3a5b7c9d0e-dirty\n", None])
 def test_the_commit_is_null_where_nobody_knows_it(answer, monkeypatch):
     def git(command, **options):
-        assert command[:2] == ["git", "describe"] and (options["cwd"] / "run.py").is_file()
+        assert (options["cwd"] / "pyproject.toml").is_file()
+        if command[1] == "ls-files":
+            return run.subprocess.CompletedProcess(command, 0, "", "")
+        assert command[:2] == ["git", "describe"]
         if answer is None:
             raise FileNotFoundError(errno.ENOENT, "git")
         return run.subprocess.CompletedProcess(command, 0, answer, "")
 
-    data = types.SimpleNamespace(source="here")
-    begun = types.SimpleNamespace(settings=types.SimpleNamespace(data=types.SimpleNamespace(data=None)))
     monkeypatch.setattr(run.subprocess, "run", git)
-    assert run._about(begun, data)["commit"] == (answer and answer.strip())
+    assert run._commit() == (answer and answer.strip())
 
 
 def test_result_has_what_the_design_says(compared_ptb, finished_ptb):
@@ -176,14 +176,14 @@ def test_terminated_run_says_how_to_go_on_and_ends_as_if_nothing_had_happened(
     finished_quick, command, terminate, tmp_path
 ):
     folder, arguments, _ = finished_quick
-    stopped = terminate(command, quick.COMMAND, *arguments, "--run-dir", tmp_path / "run")
+    stopped = terminate(command, quick.Quick, *arguments, "--run-dir", tmp_path / "run")
     assert stopped.status == 130
     last = stopped.err.splitlines()[-1]
     assert "progress is saved" in last and f"--run-dir {tmp_path / 'run'}" in last
     assert "Traceback" not in stopped.err
     assert not (tmp_path / "run" / "result.json").exists()
 
-    resumed = command(quick.COMMAND, *arguments, "--run-dir", tmp_path / "run")
+    resumed = command(quick.Quick, *arguments, "--run-dir", tmp_path / "run")
     assert resumed.status == 0
     assert "resuming after step 3" in resumed.out
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
@@ -223,7 +223,9 @@ def test_released_preset_runs(command, corpus_folder, tmp_path):
 
 def test_without_data_the_embedded_corpus_is_used(command, here, monkeypatch):
     trained_on = []
-    monkeypatch.setattr("experiments.train.run", lambda _, models, data, *__, **___: trained_on.append(data))
+    monkeypatch.setattr(
+        "dynskip_jax.experiments.train.run", lambda _, models, data, *__, **___: trained_on.append(data)
+    )
     outcome = command(PTB, "--model", "lstm")
     assert outcome.status == 0, outcome.err
     assert [data.name for data in trained_on] == ["pydoc-topics"]
@@ -253,7 +255,7 @@ def test_without_data_the_embedded_corpus_is_named_everywhere(command, here, mon
     assert load(folder / "config.json")["dataset"]["name"] == name
     (here / "data" / "ptb").mkdir(parents=True)
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(here / "data"))
-    assert trained.load(folder).data().name == name
+    assert loaded.load_run(folder).data().name == name
 
 
 @pytest.mark.parametrize("name", ["ptb", "number_prediction"])
@@ -378,9 +380,9 @@ def test_learning_rates_swept_over_are_one_run_and_each_a_row(swept_quick, comma
         assert_picture(folder / "fixed-2" / "plots" / name)
     (dev,) = (record for record in records(folder / "fixed-2") if record["split"] == "dev")
     assert len(dev["dev_accuracy"]) == 4
-    again = command(quick.COMMAND, *arguments, "--run-dir", folder)
+    again = command(quick.Quick, *arguments, "--run-dir", folder)
     assert again.status == 0 and again.out.count("finished already") == 2
-    other = command(quick.COMMAND, *arguments, "--learning-rate", "0.001,0.1", "--run-dir", folder)
+    other = command(quick.Quick, *arguments, "--learning-rate", "0.001,0.1", "--run-dir", folder)
     assert_user_error(other, "learning_rate was [0.001, 0.01] and is now [0.001, 0.1]")
 
 
@@ -439,7 +441,7 @@ def test_a_run_whose_dev_metric_is_never_a_number_has_no_result(command, tmp_pat
         lambda *args, **how: {name: value * np.nan for name, value in evaluate(*args, **how).items()},
     )
     folder = tmp_path / "run"
-    outcome = command(quick.COMMAND, "--devices", 1, "--run-dir", folder)
+    outcome = command(quick.Quick, "--devices", 1, "--run-dir", folder)
     assert outcome.status == 2 and "Traceback" not in outcome.err
     assert outcome.err.splitlines()[-1].startswith("error: the dev loss or metric of seed 0 is not a finite")
     assert not (folder / "result.json").exists()
@@ -449,7 +451,7 @@ def test_ctrl_c_outside_training_is_one_line(command, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("experiments.number_prediction_experiment.load_number_prediction", interrupt)
+    monkeypatch.setattr("dynskip_jax.data.load_number_prediction", interrupt)
     outcome = command(NUMBERS)
     assert outcome.status == 130 and outcome.err == "interrupted\n"
 
@@ -458,7 +460,7 @@ def test_a_place_that_is_not_ones_own_is_one_line(command, monkeypatch):
     def forbidden(*_, **__):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "plots")
 
-    monkeypatch.setattr("experiments.number_prediction_experiment.load_number_prediction", forbidden)
+    monkeypatch.setattr("dynskip_jax.data.load_number_prediction", forbidden)
     outcome = command(NUMBERS)
     assert outcome.status == 2
     assert outcome.err == "error: Permission denied (plots): name a place that you may read and write\n"
@@ -482,7 +484,7 @@ def test_a_full_disk_is_one_line(command, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "metrics.jsonl")
 
     monkeypatch.setattr(RunDir, "log", full)
-    outcome = command(quick.COMMAND, "--devices", 1, "--run-dir", tmp_path / "run")
+    outcome = command(quick.Quick, "--devices", 1, "--run-dir", tmp_path / "run")
     assert outcome.status == 2 and "Traceback" not in outcome.err
     said = "error: No space left on device (metrics.jsonl): make room, then the same command goes on"
     assert outcome.err.splitlines()[-1] == said

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from commands import SMALL_PTB, assert_user_error, load, row_of, settings_of
 
+from dynskip_jax.experiments import loaded, ptb
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.ptb import PTB as PTBExperiment
+from dynskip_jax.experiments.settings import resolve
 from dynskip_jax.training.step import seed_keys
-from experiments import ptb, trained
-from experiments.ptb_experiment import PTB as PTBExperiment
-from experiments.settings import resolve
 
-PTB = ptb.COMMAND
+PTB = ptb.PTB
 FAR = ("--model", "dynamic:4", "--agent", "content", "--copy", "expected")
 
 
@@ -48,7 +49,7 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(
     assert outcome.status == 0, outcome.err
     assert "control: untrained" in " ".join(outcome.out.split())
     for folder, learns in ((copying[0], True), (tmp_path / "untrained", False)):
-        (found,) = trained.load_all(folder, 0).values()
+        (found,) = loaded.load_all(folder, 0).values()
         drawn = found.learner.init(seed_keys((0,)).init[0])
         agents = [params["stack"]["layers"][0]["cell"]["agent"] for params in (found.params, drawn)]
         moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *agents)
@@ -62,7 +63,7 @@ def test_there_is_nothing_to_exchange_where_no_choice_enters(command, corpus_fol
     config = load(folder / "config.json")
     config["settings"]["agent"]["mix"] = 0.0
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    outcome = command(PTB, "ceiling", "--run-dir", tmp_path / "run", "--data", corpus_folder)
+    outcome = command(PTB, "oracle", "--run-dir", tmp_path / "run", "--data", corpus_folder)
     assert outcome.status == 0, outcome.err
     text = " ".join(outcome.out.split())
     assert "the agent goes back to the same word at " in text and "by a probe" not in text
@@ -73,7 +74,7 @@ def test_there_is_nothing_to_exchange_where_no_choice_enters(command, corpus_fol
 def test_probabilities_by_which_words_are_copied_are_exchanged(command, corpus_folder, copying):
     folder, _ = copying
     flags = ("--run-dir", folder, "--data", corpus_folder, "--rows", 4, "--steps", 60, "--split", "train")
-    outcome = command(PTB, "ceiling", *flags, "--beside", folder)
+    outcome = command(PTB, "oracle", *flags, "--beside", folder)
     assert outcome.status == 0, outcome.err
     text = " ".join(outcome.out.split())
     for line in (
@@ -125,11 +126,11 @@ def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(command, corpus_
 def test_the_rates_of_a_histogram_are_the_shares_of_an_agent_on_dev(compared_ptb):
     folder = compared_ptb.folder / "dynamic-3"
     given = {"control": "histogram", "control_of": str(folder), "num_layers": 1}
-    found = PTBExperiment(resolve(PTB.settings, ptb.PRESETS, "small", given).settings)
+    found = PTBExperiment(resolve(PTB.settings_type, ptb.PRESETS, "small", given).settings)
     shares = row_of(folder)["metrics"]["dev_agent_share_1"]["mean"]
     assert len(set(shares)) > 1
     np.testing.assert_allclose(found.settings.agent.rates, shares, atol=1e-6)
-    np.testing.assert_allclose(found.skip("dynamic:3").rates, shares, atol=1e-6)
+    np.testing.assert_allclose(make_spec("dynamic:3", found.settings).skip.rates, shares, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -155,16 +156,24 @@ def test_the_mean_and_random_choices_are_models_too(command, corpus_folder, tmp_
     ],
 )
 def test_what_is_sampled_is_evaluated_where_it_changes_something(given, model, matter):
-    found = PTBExperiment(resolve(PTB.settings, ptb.PRESETS, "sketch", given).settings)
-    assert found.choices_matter(model) == matter
+    found = PTBExperiment(resolve(PTB.settings_type, ptb.PRESETS, "sketch", given).settings)
+    assert make_spec(model, found.settings).choices_matter() == matter
 
 
 def test_a_row_says_of_a_model_only_what_is_its_own():
     given = {"copy": "expected", "agent": "content", "control": "untrained"}
-    found = PTBExperiment(resolve(PTB.settings, ptb.PRESETS, "sketch", given).settings)
-    assert found.beyond_name("dynamic:3") == given
-    assert found.beyond_name("attention:3") == found.beyond_name("mean:3") == {"copy": "expected"}
-    assert found.beyond_name("fixed:3") == found.beyond_name("lstm") == {}
+    found = PTBExperiment(resolve(PTB.settings_type, ptb.PRESETS, "sketch", given).settings)
+    assert dict(make_spec("dynamic:3", found.settings).variant) == given
+    assert (
+        dict(make_spec("attention:3", found.settings).variant)
+        == dict(make_spec("mean:3", found.settings).variant)
+        == {"copy": "expected"}
+    )
+    assert (
+        dict(make_spec("fixed:3", found.settings).variant)
+        == dict(make_spec("lstm", found.settings).variant)
+        == {}
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import numpy as np
 import quick
 from commands import assert_user_error, load, records, row_of, settings_of, snapshot
 
+from dynskip_jax.experiments import loaded
 from dynskip_jax.runs.run_dir import RunDir
-from experiments import trained
 
 
 def with_epochs(arguments, epochs):
@@ -22,11 +22,11 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, co
     """Bit for bit; and until they are trained, the folder has no result."""
     whole, arguments, _ = finished_quick
     folder = tmp_path / "run"
-    assert command(quick.COMMAND, *with_epochs(arguments, 1), "--run-dir", folder).status == 0
+    assert command(quick.Quick, *with_epochs(arguments, 1), "--run-dir", folder).status == 0
     short = row_of(folder)
     assert (short["epochs"], short["epochs_asked"]) == (1, 1)
 
-    grown = command(quick.COMMAND, *arguments, "--run-dir", folder)
+    grown = command(quick.Quick, *arguments, "--run-dir", folder)
     assert grown.status == 0, grown.err
     assert "resuming after step 3 (epoch 2)" in grown.out and "finished already" not in grown.out
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
@@ -34,7 +34,7 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, co
     assert (ours["epochs"], ours["epochs_asked"]) == (2, 2)
     for name in ("metrics", "best_epoch", "epochs", "epochs_asked", "seeds", "parameters"):
         assert ours[name] == theirs[name]
-    one, other = (trained.load(path).params for path in (folder, whole))
+    one, other = (loaded.load_run(path).params for path in (folder, whole))
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
     # The folder is now one of two epochs, begun twice.
@@ -44,7 +44,7 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, co
     assert len(expected.pop("about")) == 1
     assert config == expected
     before = snapshot(folder)
-    fewer = command(quick.COMMAND, *with_epochs(arguments, 1), "--run-dir", folder)
+    fewer = command(quick.Quick, *with_epochs(arguments, 1), "--run-dir", folder)
     assert_user_error(fewer, "settings.training.epochs was 2 and is now 1")
     assert snapshot(folder) == before
 
@@ -62,10 +62,10 @@ def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, command, 
 
     monkeypatch.setattr(RunDir, "log", log_and_terminate)
     arguments = with_epochs(finished_quick.arguments, 4)
-    assert command(quick.COMMAND, *arguments, "--run-dir", folder).status == 130
-    explained = command(quick.COMMAND, "explain", "--run-dir", folder, "--text", "1 2 3 4")
+    assert command(quick.Quick, *arguments, "--run-dir", folder).status == 130
+    explained = command(quick.Quick, "explain", "--run-dir", folder, "--text", "1 2 3 4")
     assert_user_error(explained, "has not finished")
-    resumed = command(quick.COMMAND, *arguments, "--run-dir", folder)
+    resumed = command(quick.Quick, *arguments, "--run-dir", folder)
     assert resumed.status == 0 and "resuming after step 9" in resumed.out
     assert row_of(folder)["epochs"] == 4
     assert [r["epoch"] for r in records(folder) if r["split"] == "dev"] == [1, 2, 3, 4]
@@ -77,7 +77,7 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, command, 
     first = load(folder / "result.json")["rows"]
     before = {name: snapshot(folder / name) for name in ("lstm", "fixed-2")}
     more = (*given, "--compare", "fixed:3,lstm,fixed:2")
-    grown = command(quick.COMMAND, *more, "--run-dir", folder)
+    grown = command(quick.Quick, *more, "--run-dir", folder)
     assert grown.status == 0, grown.err
     assert grown.out.count("finished already") == 2
     assert {name: snapshot(folder / name) for name in before} == before
@@ -86,13 +86,13 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, command, 
     rows = load(folder / "result.json")["rows"]
     assert [row["model"] for row in rows] == config["models"]
     assert rows[1:] == first
-    assert list(trained.load_all(folder)) == config["models"]
+    assert list(loaded.load_all(folder)) == config["models"]
 
     kept = snapshot(folder)
-    outcome = command(quick.COMMAND, *given, "--compare", "lstm,fixed:3", "--run-dir", folder)
+    outcome = command(quick.Quick, *given, "--compare", "lstm,fixed:3", "--run-dir", folder)
     assert_user_error(outcome, 'models was ["fixed:3", "lstm", "fixed:2"]', json.dumps(["lstm", "fixed:3"]))
     both = (*given, "--compare", "fixed:4,fixed:3,lstm,fixed:2", "--clip", 0.25)
-    outcome = command(quick.COMMAND, *both, "--run-dir", folder)
+    outcome = command(quick.Quick, *both, "--run-dir", folder)
     assert_user_error(outcome, "settings.training.clip was null and is now 0.25")
     assert snapshot(folder) == kept
     assert settings_of(folder)["clip"] is None
@@ -106,9 +106,9 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, command, tmp_pa
     (folder / "metrics.jsonl").write_text("garbage\n" + metrics)
     before = snapshot(folder)
     arguments = with_epochs(finished_quick.arguments, 2)
-    damaged = command(quick.COMMAND, *arguments, "--run-dir", folder)
+    damaged = command(quick.Quick, *arguments, "--run-dir", folder)
     assert_user_error(damaged, "line 1 of", "is not a JSON object")
     assert snapshot(folder) == before
     (folder / "metrics.jsonl").write_text(metrics)
-    again = command(quick.COMMAND, *finished_quick.arguments, "--run-dir", folder)
+    again = command(quick.Quick, *finished_quick.arguments, "--run-dir", folder)
     assert again.status == 0 and "finished already" in again.out

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from commands import COMMANDS, assert_user_error, snapshot
 
-import experiments
+import dynskip_jax.experiments as experiments
+from dynskip_jax.experiments.command_line import config_table, read_training
+from dynskip_jax.experiments.registry import EXPERIMENTS
+from dynskip_jax.experiments.settings import flag, get, resolve
 from dynskip_jax.settings import field_types
-from experiments.command_line import config_table, read_training
-from experiments.settings import flag, get, resolve
 
-ROOT = Path(experiments.__file__).parents[1]
+ROOT = Path(experiments.__file__).parents[2]
 
 
 @pytest.fixture(params=COMMANDS)
@@ -25,7 +26,7 @@ def name(request):
 
 def flags_of(command):
     """Group to its flags."""
-    groups = field_types(command.settings).items()
+    groups = field_types(command.settings_type).items()
     return {group: [flag(field.name) for field in dataclasses.fields(kind)] for group, kind in groups}
 
 
@@ -55,7 +56,7 @@ def test_help_has_every_flag_in_its_group(name, command, monkeypatch):
     assert outcome.status == 0 and outcome.err == ""
     found = in_groups(outcome.out)
     options = found.pop("options")
-    assert options == ["--print-config"]
+    assert options == ["--print-config", "--debug", "--log-file"]
     expected = flags_of(COMMANDS[name])
     assert list(found) == list(expected)
     for group, flags in expected.items():
@@ -67,9 +68,9 @@ def test_help_has_every_flag_in_its_group(name, command, monkeypatch):
 
 def test_help_has_commands_and_what_each_flag_means(name, command):
     text = " ".join(command(COMMANDS[name], "--help").out.split())
-    for sub, about in COMMANDS[name].subcommands.items():
+    for sub, about in COMMANDS[name].commands.items():
         assert f"{sub}: {about.about}" in text
-    for kind in field_types(COMMANDS[name].settings).values():
+    for kind in field_types(COMMANDS[name].settings_type).values():
         for field in dataclasses.fields(kind):
             assert field.metadata["help"], field.name
             assert " ".join(field.metadata["help"].split()) in text, field.name
@@ -88,7 +89,7 @@ def test_presets_in_help_are_command_lines_that_set_the_same(name, command):
 
 
 def test_subcommands_have_help_of_their_own(name, command):
-    for sub, about in COMMANDS[name].subcommands.items():
+    for sub, about in COMMANDS[name].commands.items():
         outcome = command(COMMANDS[name], sub, "--help")
         assert outcome.status == 0
         text = " ".join(outcome.out.split())
@@ -125,9 +126,8 @@ def test_the_list_of_experiments_imports_no_jax():
     assert (done.returncode, done.stderr) == (0, "False\n")
     for command in COMMANDS.values():
         line = next(line for line in done.stdout.splitlines() if f"experiments.{command.name} " in line)
-        assert line.endswith(command.about.strip().splitlines()[0])
-    written = list(Path(experiments.__file__).parent.glob("*_experiment.py"))
-    assert len(done.stdout.splitlines()) == len(written) + 3  # report, word_vectors, and what --help does
+        assert line.endswith(command.about().strip().splitlines()[0])
+    assert len(done.stdout.splitlines()) == len(EXPERIMENTS) + 3  # report, word_vectors, and what --help does
 
 
 # --- --print-config ---
@@ -189,9 +189,9 @@ def test_what_print_config_shows_is_what_would_be_trained(name):
     for preset in this.presets:
         given, only = read_training(this, ["--preset", preset, "--print-config"])
         assert only
-        resolved = resolve(this.settings, this.presets, "nope", given)
+        resolved = resolve(this.settings_type, this.presets, "nope", given)
         found = table(config_table(this, resolved))
-        for group, kind in field_types(this.settings).items():
+        for group, kind in field_types(this.settings_type).items():
             for field in dataclasses.fields(kind):
                 value, shown = get(resolved.settings, field.name), found[f"{group}.{field.name}"][0]
                 value = this.default_model if field.name == "model" and value is None else value
@@ -214,7 +214,7 @@ def test_every_setting_is_a_flag_and_its_shown_value_can_be_given_again(name):
     """What `--print-config` shows is a command line that gives the same settings."""
     this = COMMANDS[name]
     for preset in this.presets:
-        resolved = resolve(this.settings, this.presets, preset, {})
+        resolved = resolve(this.settings_type, this.presets, preset, {})
         line = []
         for setting, (value, _) in table(config_table(this, resolved)).items():
             key = setting.partition(".")[2]
@@ -223,8 +223,8 @@ def test_every_setting_is_a_flag_and_its_shown_value_can_be_given_again(name):
             else:
                 line += [flag(key), value]
         given, _ = read_training(this, line)
-        again = resolve(this.settings, this.presets, preset, given)
-        for kind in field_types(this.settings).values():
+        again = resolve(this.settings_type, this.presets, preset, given)
+        for kind in field_types(this.settings_type).values():
             for field in dataclasses.fields(kind):
                 one, other = (get(r.settings, field.name) for r in (resolved, again))
                 one = this.default_model if field.name == "model" and one is None else one

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import ptb
+from dynskip_jax.experiments import ptb
 
 SMALL = (
     *("--model", "dynamic:3", "--preset", "small", "--features", "8", "--agent-features", "4"),
@@ -95,7 +95,7 @@ def one_process(command, corpus_folder, tmp_path_factory):
     """The same run in one process: (arguments, folder)."""
     folder = tmp_path_factory.mktemp("one") / "run"
     arguments = ("--data", corpus_folder, *SMALL)
-    outcome = command(ptb.COMMAND, *arguments, "--run-dir", folder)
+    outcome = command(ptb.PTB, *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return arguments, folder
 
@@ -119,7 +119,7 @@ def test_processes_with_seeds_of_their_own_and_several_models(options, command, 
     arguments = [a for a in ("--data", corpus_folder, *SMALL) if a not in ("--model", "dynamic:3")]
     if options[0] == "--seeds":
         arguments += ["--model", "dynamic:3"]
-    assert command(ptb.COMMAND, *arguments, *options, "--run-dir", tmp_path / "one").status == 0
+    assert command(ptb.PTB, *arguments, *options, "--run-dir", tmp_path / "one").status == 0
     first, second = Processes(*arguments, *options, "--run-dir", tmp_path / "two").outcomes()
     assert (first[0], second[0]) == (0, 0), (first[2], second[2])
     for folder in ("",) if options[0] == "--seeds" else ("lstm", "dynamic-3"):
@@ -215,7 +215,7 @@ def test_data_that_one_process_does_not_have_ends_both(one_process, tmp_path):
 )
 def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    outcome = command(ptb.COMMAND, "--data", corpus_folder, *SMALL, *arguments)
+    outcome = command(ptb.PTB, "--data", corpus_folder, *SMALL, *arguments)
     assert outcome.status == 2
     assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
     assert all(part in outcome.err for part in parts)
@@ -226,4 +226,4 @@ def test_flags_that_do_not_go_together(arguments, parts, command, corpus_folder,
 def test_one_process_of_one_needs_no_others(command, corpus_folder, tmp_path):
     one = ("--coordinator", "127.0.0.1:9", "--process-id", 0, "--process-count", 1)
     arguments = ("--data", corpus_folder, *SMALL, "--epochs", 1, *one, "--run-dir", tmp_path / "run")
-    assert command(ptb.COMMAND, *arguments).status == 0
+    assert command(ptb.PTB, *arguments).status == 0

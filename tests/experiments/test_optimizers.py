@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
+from commands import experiment_in
 
 from dynskip_jax.errors import UserError
-from experiments import agreement, conll2003, imdb, number_prediction, ptb, sst
-from experiments.cli import imported
-from experiments.settings import resolve
+from dynskip_jax.experiments import agreement, conll2003, imdb, number_prediction, ptb, sst
+from dynskip_jax.experiments.build import direction_of_descent
+from dynskip_jax.experiments.model_spec import check_specs, make_spec
+from dynskip_jax.experiments.settings import resolve
 
 COMMANDS = [
-    pytest.param(module.COMMAND, id=module.__name__.split(".")[-1])
+    pytest.param(experiment_in(module), id=module.__name__.split(".")[-1])
     for module in (agreement, conll2003, imdb, number_prediction, ptb, sst)
 ]
 
@@ -18,13 +20,17 @@ def made(command, **flags):
     """An experiment whose gradients are clipped at a norm of 1."""
     given = dict(clip=1.0, agent_learning_rate=None, relaxation="none", relaxed_epochs=0, baseline="none")
     given |= flags
-    chosen = resolve(command.settings, command.presets, command.default_preset({}), given)
-    return imported(command.experiment)(chosen.settings)
+    chosen = resolve(command.settings_type, command.presets, command.default_preset({}), given)
+    return command(chosen.settings)
+
+
+def checked(experiment, *models):
+    check_specs([make_spec(model, experiment.settings) for model in models], experiment.settings)
 
 
 def last_directions(experiment, scales, model="dynamic:3"):
     """Directions of a network and its agent after steps in which the agent's gradient has these scales."""
-    optimizer, state = experiment.make_optimizer(model), None
+    optimizer, state = direction_of_descent(experiment, make_spec(model, experiment.settings)), None
     for step, scale in enumerate(scales):
         agent, network = np.float32([0.6, -0.8]) * np.float32(scale), np.float32([3.0, -4.0 + step])
         grads = {"recurrence": {"agent": {"kernel": agent}}, "softmax": {"kernel": network}}
@@ -55,7 +61,7 @@ def test_sweep_over_learning_rates(command):
     """Agents with a rate of their own stand against it; models without agents do not."""
     sweep = dict(learning_rate=(0.1, 0.2), agent_learning_rate=0.01)
     with pytest.raises(UserError, match="--agent-learning-rate none"):
-        made(command, **sweep).check_models(["lstm", "dynamic:3"])
+        checked(made(command, **sweep), "lstm", "dynamic:3")
     plain = made(command, **sweep)
-    plain.check_models(["lstm"])
-    plain.make_optimizer("lstm")
+    checked(plain, "lstm")
+    direction_of_descent(plain, make_spec("lstm", plain.settings))

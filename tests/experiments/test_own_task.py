@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import toy
 from commands import assert_user_error
-from toy import COMMAND
+from toy import Toy
 
+from dynskip_jax import load_run
+from dynskip_jax.experiments.build import make_learner
+from dynskip_jax.experiments.model_spec import make_spec
 from dynskip_jax.training.step import seed_keys
-from experiments import load
 
 SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
 
@@ -22,7 +24,7 @@ SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
 @pytest.fixture(scope="module")
 def compared(command, tmp_path_factory):
     folder = tmp_path_factory.mktemp("toy") / "run"
-    outcome = command(COMMAND, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder)
+    outcome = command(Toy, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return folder, outcome
 
@@ -50,7 +52,7 @@ def test_it_trains_and_compares(compared):
 @pytest.mark.slow
 def test_its_score_is_that_of_all_predictions(compared):
     folder, _ = compared
-    trained = load(folder, "lstm", seed=1)
+    trained = load_run(folder, "lstm", seed=1)
     data = trained.experiment.load_data()
     examples, truth = data.splits["test"]
     said = []
@@ -62,7 +64,9 @@ def test_its_score_is_that_of_all_predictions(compared):
     (result,) = json.loads((folder / "lstm" / "result.json").read_text())["rows"]
     np.testing.assert_allclose(result["metrics"]["test_f1"]["per_seed"][1], f1, rtol=1e-6)
     # And of any number of rows at once.
-    learner = trained.experiment.learner("lstm", data, trained.vocabulary)
+    learner = make_learner(
+        trained.experiment, make_spec("lstm", trained.experiment.settings), data, trained.vocabulary
+    )
     both = jax.tree.map(lambda leaf: leaf[None].repeat(2, axis=0), trained.params)
     for rows in (3, 20):
         found = learner.evaluate(both, "test", seed_keys((0, 1)).evaluate, batch_size=rows)
@@ -75,13 +79,13 @@ def test_it_resumes_bit_for_bit(compared, command, tmp_path, monkeypatch):
     from dynskip_jax.training import loop
 
     fit = loop.fit
-    monkeypatch.setattr("experiments.run.fit", partial(fit, should_stop=lambda step: step == 9))
+    monkeypatch.setattr("dynskip_jax.experiments.run.fit", partial(fit, should_stop=lambda step: step == 9))
     arguments = ("--model", "dynamic:3", "--seeds", 2, *SMALL, "--run-dir", tmp_path / "run")
-    outcome = command(COMMAND, *arguments)
+    outcome = command(Toy, *arguments)
     assert outcome.status == 130 and "goes on" in outcome.err
-    monkeypatch.setattr("experiments.run.fit", fit)
-    assert command(COMMAND, *arguments).status == 0
-    whole, resumed = (load(where, "dynamic:3", seed=1) for where in (folder, tmp_path / "run"))
+    monkeypatch.setattr("dynskip_jax.experiments.run.fit", fit)
+    assert command(Toy, *arguments).status == 0
+    whole, resumed = (load_run(where, "dynamic:3", seed=1) for where in (folder, tmp_path / "run"))
     for a, b in zip(*(jax.tree.leaves(each.params) for each in (whole, resumed)), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -90,21 +94,21 @@ def test_it_resumes_bit_for_bit(compared, command, tmp_path, monkeypatch):
 def test_it_predicts_and_explains(compared, command):
     folder, _ = compared
     lines = "a b a\n\nf f f f f f f f f\n"
-    outcome = command(COMMAND, "predict", "--run-dir", folder, standard_input=lines)
+    outcome = command(Toy, "predict", "--run-dir", folder, standard_input=lines)
     assert outcome.status == 0, outcome.err
     lines = outcome.out.splitlines()
     assert [len(line.split("(")[0].split()) for line in lines] == [3, 0, 9]
     assert set(lines[0].split("(")[0].split()) <= {"0", "1"}
-    outcome = command(COMMAND, "explain", "--run-dir", folder, "--text", "a b c a")
+    outcome = command(Toy, "explain", "--run-dir", folder, "--text", "a b c a")
     assert outcome.status == 0, outcome.err
     (picture,) = (folder / "plots").glob("explain-dynamic-3-seed-0-*.png")
     assert picture.stat().st_size > 1000 and str(picture) in outcome.out
-    assert_user_error(command(COMMAND, "explain", "--run-dir", folder, "--text", "a z"), "'z'")
+    assert_user_error(command(Toy, "explain", "--run-dir", folder, "--text", "a z"), "'z'")
 
 
 @pytest.mark.slow
 def test_rollouts_are_a_preset_of_it(command, tmp_path):
-    outcome = command(COMMAND, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
+    outcome = command(Toy, "--preset", "rollouts", *SMALL, "--run-dir", tmp_path / "run")
     assert outcome.status == 0, outcome.err
 
 
@@ -144,5 +148,5 @@ def test_what_it_has_not_is_said_in_one_line(command):
         (("--estimator", "vimco", "--rollouts", 2, "--entropy", "exact"), "whole rows"),
         (("generate", "--run-dir", "anywhere"), "no command 'generate'"),
     ):
-        assert_user_error(command(COMMAND, *arguments), words)
+        assert_user_error(command(Toy, *arguments), words)
     assert signal.getsignal(signal.SIGINT) is before

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.data.word_vectors import read_word_vectors
-from experiments import word_vectors
+from dynskip_jax.experiments import word_vectors
 
 pytest.importorskip("gensim", reason="word vectors are made by gensim, which is not installed")
 

@@ -1,16 +1,14 @@
 """A path may begin with `~` in every flag that takes one, in whatever form it is typed."""
 
 import dataclasses
-import importlib
-import pkgutil
 import shutil
 
 import pytest
 from commands import COMMANDS, load
 
-import experiments
-from experiments import report
-from experiments.command_line import Command, read_flags, read_training
+from dynskip_jax.experiments import report
+from dynskip_jax.experiments.command_line import read_flags, read_training
+from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 
 
 @pytest.fixture
@@ -38,16 +36,12 @@ def test_a_run_begins_in_the_home_folder(home):
 
 def flags_of_all_commands():
     """Every flag of every command, by its name."""
-    for module in pkgutil.iter_modules(experiments.__path__):
-        if module.name.endswith("_experiment"):
-            command = importlib.import_module(
-                f"experiments.{module.name.removesuffix('_experiment')}"
-            ).COMMAND
-            assert isinstance(command, Command)
-            for group in dataclasses.fields(command.settings):
-                yield from dataclasses.fields(group.default_factory)
-            for sub in command.subcommands.values():
-                yield from dataclasses.fields(sub.flags)
+    for name in EXPERIMENTS:
+        experiment = find_experiment(name)
+        for group in dataclasses.fields(experiment.settings_type):
+            yield from dataclasses.fields(group.default_factory)
+        for command in experiment.commands.values():
+            yield from dataclasses.fields(command.flags)
     yield from dataclasses.fields(report.Flags)
 
 
@@ -59,5 +53,5 @@ def test_every_flag_that_takes_a_path_is_declared_as_one():
 
 
 def test_a_tilde_in_a_text_stays_as_it_is():
-    flags = COMMANDS["ptb"].subcommands["explain"].flags
+    flags = COMMANDS["ptb"].commands["explain"].flags
     assert read_flags("explain", "", flags, ["--run-dir", "x", "--text", "~/a b"]).text == "~/a b"

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import experiment_in
 from flax import nnx
 from marks import and_slow
 
@@ -14,27 +15,30 @@ from dynskip_jax.data import NumberPredictionData, make_corpus
 from dynskip_jax.data.number_prediction import generate_splits
 from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments import conll2003, imdb, number_prediction, ptb, settings, sst, train
+from dynskip_jax.experiments.build import direction_of_descent, make_fit_settings, make_learner
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.number_prediction import NumberPrediction
+from dynskip_jax.experiments.ptb import PTB
 from dynskip_jax.rl import AgentObjective
 from dynskip_jax.training.sweep import Sweep
-from experiments import conll2003, imdb, number_prediction, ptb, settings, sst, train
-from experiments.cli import imported
-from experiments.number_prediction_experiment import NumberPrediction
-from experiments.ptb_experiment import PTB
 
 LINES = [" ".join("abcdefghij")] * 70
 
 
 def resolved(command, preset, **flags):
     """The settings of a preset, with flags given beside it."""
-    return settings.resolve(command.settings, command.presets, "none", flags | {"preset": preset}).settings
+    return settings.resolve(
+        command.settings_type, command.presets, "none", flags | {"preset": preset}
+    ).settings
 
 
 def ptb_settings(preset, **flags):
-    return Flat(resolved(ptb.COMMAND, preset, **flags))
+    return Flat(resolved(ptb.PTB, preset, **flags))
 
 
 def number_settings(preset, **flags):
-    return Flat(resolved(number_prediction.COMMAND, preset, **flags))
+    return Flat(resolved(number_prediction.NumberPrediction, preset, **flags))
 
 
 class Flat:
@@ -53,14 +57,16 @@ def letters(name="letters"):
 
 def build(experiment, data, model):
     """What is trained, and how."""
-    learner = experiment.learner(model, data, experiment.vocabulary(data))
-    return learner, experiment.fit_settings(model, learner)
+    learner = make_learner(
+        experiment, make_spec(model, experiment.settings), data, experiment.vocabulary(data)
+    )
+    return learner, make_fit_settings(experiment, make_spec(model, experiment.settings), learner)
 
 
 @functools.cache
 def build_ptb(preset, model="dynamic:5", **flags):
     """Learner and fit settings of a preset, small enough to be initialised here."""
-    return build(PTB(resolved(ptb.COMMAND, preset, **dict(features=40) | flags)), letters(), model)
+    return build(PTB(resolved(ptb.PTB, preset, **dict(features=40) | flags)), letters(), model)
 
 
 @functools.cache
@@ -71,7 +77,7 @@ def build_numbers(preset, model="dynamic:10", **flags):
         "here",
     )
     flags = dict(features=40) | flags
-    return build(NumberPrediction(resolved(number_prediction.COMMAND, preset, **flags)), data, model)
+    return build(NumberPrediction(resolved(number_prediction.NumberPrediction, preset, **flags)), data, model)
 
 
 BUILDERS = {"ptb": build_ptb, "number_prediction": build_numbers}
@@ -94,7 +100,7 @@ def cells_of(learner):
     [("small", "2 x 200"), ("paper", None), ("charlm", None), ("awd_small", "2 x 200"), ("awd", None)],
 )
 def test_tables_say_where_models_have_other_sizes_than_published_ones(preset, size):
-    experiment, corpus = PTB(resolved(ptb.COMMAND, preset)), letters("ptb")
+    experiment, corpus = PTB(resolved(ptb.PTB, preset)), letters("ptb")
     assert len(experiment.published(["lstm"], corpus)) == 1
     note = experiment.note(["lstm"], corpus)
     assert (size in note and "not comparable" in note) if size else not note
@@ -295,8 +301,8 @@ def networks_move(module, preset, model, agents_gradient, **flags):
     """By what the network is moved, given the agent's gradient."""
     params = {"w": jnp.ones(2), "agent": {"w": jnp.ones(2)}}
     gradient = {"w": jnp.array([30.0, 40.0]), "agent": {"w": jnp.full(2, agents_gradient)}}
-    experiment = imported(module.COMMAND.experiment)(resolved(module.COMMAND, preset, **flags))
-    optimizer = experiment.make_optimizer(model)
+    experiment = experiment_in(module)(resolved(experiment_in(module), preset, **flags))
+    optimizer = direction_of_descent(experiment, make_spec(model, experiment.settings))
     return np.asarray(optimizer.update(gradient, optimizer.init(params), params)[0]["w"])
 
 
@@ -339,8 +345,8 @@ def test_paper_is_the_language_model_of_gui_et_al():
         entropy_coef=1.0,
     )
     assert {name: getattr(found, name) for name in published} == published
-    assert ptb.COMMAND.default_model == "dynamic:5"
-    learner, _ = build_ptb("paper", ptb.COMMAND.default_model)
+    assert ptb.PTB.default_model == "dynamic:5"
+    learner, _ = build_ptb("paper", ptb.PTB.default_model)
     assert [(skip.name, skip.max_skip, skip.mix) for skip in learner.skips] == [
         ("lstm", 1, 1.0),
         ("dynamic", 5, 1.0),
@@ -371,7 +377,7 @@ def test_number_prediction_of_gui_et_al():
     found = number_settings("paper")
     published = dict(features=200, learning_rate=0.001, mix=0.5, agent_features=50)
     assert {name: getattr(found, name) for name in published} == published
-    assert number_prediction.COMMAND.default_model == "dynamic:10"
+    assert number_prediction.NumberPrediction.default_model == "dynamic:10"
 
 
 def test_flags_win_over_the_preset():
@@ -406,10 +412,10 @@ def test_every_ptb_preset_builds_every_model(preset, model):
 
 
 def test_each_length_has_a_preset_that_solves_it():
-    preset = number_prediction.COMMAND.default_preset
+    preset = number_prediction.NumberPrediction.default_preset
     assert preset({}) == "relaxed"
     assert [preset({"length": length}) for length in (11, 21, 51)] == ["relaxed", "two_hops", "far"]
-    assert {ptb.COMMAND.default_preset(given) for given in ({}, {"features": 8})} == {"small"}
+    assert {ptb.PTB.default_preset(given) for given in ({}, {"features": 8})} == {"small"}
     task, fit = build_numbers("relaxed", mix=0.5)
     modes = [task.scheduled(epoch).policy.mode for epoch in range(fit.epochs)]
     relaxed = modes.index("sample")
@@ -427,7 +433,7 @@ def test_each_length_has_a_preset_that_solves_it():
 
 def test_the_objective_of_the_paper_is_the_default_of_nothing_else():
     def objective(preset):
-        return NumberPrediction(resolved(number_prediction.COMMAND, preset)).objective("dynamic:10")
+        return make_spec("dynamic:10", resolved(number_prediction.NumberPrediction, preset)).objective
 
     assert objective("paper") == AgentObjective()
     for preset in ("rollouts", "relaxed", "two_hops", "released"):
@@ -435,18 +441,20 @@ def test_the_objective_of_the_paper_is_the_default_of_nothing_else():
 
 
 def numbers(**flags):
-    return NumberPrediction(resolved(number_prediction.COMMAND, "rollouts", **flags))
+    return NumberPrediction(resolved(number_prediction.NumberPrediction, "rollouts", **flags))
 
 
 def test_sweeps_make_models_of_agents_alone():
     swept = numbers(mix=(0.1, 0.5), max_skip=(2, 4), seeds=3, seed=5)
-    assert swept.all_seeds("dynamic:4") == (5, 6, 7) * 4
-    assert swept.sweep("dynamic:4") == Sweep(mix=(0.1,) * 6 + (0.5,) * 6, max_skip=((2,) * 3 + (4,) * 3) * 2)
-    assert swept.all_seeds("lstm") == (5, 6, 7)
-    assert swept.sweep("fixed:3") == Sweep()
+    assert make_spec("dynamic:4", swept.settings).all_seeds == (5, 6, 7) * 4
+    assert make_spec("dynamic:4", swept.settings).sweep == Sweep(
+        mix=(0.1,) * 6 + (0.5,) * 6, max_skip=((2,) * 3 + (4,) * 3) * 2
+    )
+    assert make_spec("lstm", swept.settings).all_seeds == (5, 6, 7)
+    assert make_spec("fixed:3", swept.settings).sweep == Sweep()
     alone = numbers(mix=0.25)
-    assert (alone.settings.agent.mix, alone.sweep("dynamic:4")) == (0.25, Sweep())
-    assert alone.skip("dynamic:4").mix == 0.25
+    assert (alone.settings.agent.mix, make_spec("dynamic:4", alone.settings).sweep) == (0.25, Sweep())
+    assert make_spec("dynamic:4", alone.settings).skip.mix == 0.25
 
 
 @pytest.mark.parametrize(
@@ -457,11 +465,11 @@ def test_a_sweep_is_over_what_a_model_has(name, attention, dynamic):
     """Attention chooses and samples nothing; every model has a learning rate."""
     found = numbers(**{name: (0.25, 0.5)}, seeds=2)
     for model, count in (("attention:5", attention), ("dynamic:5", dynamic)):
-        swept = {f: v for f, v in found.sweep(model)._asdict().items() if v is not None}
+        swept = {f: v for f, v in make_spec(model, found.settings).sweep._asdict().items() if v is not None}
         expected = {name: (0.25, 0.25, 0.5, 0.5)} if count == 2 and name != "learning_rate" else {}
         assert swept == expected
-        assert found.all_seeds(model) == (0, 1) * count
-    assert len(found.values("lstm")) == (2 if name == "learning_rate" else 1)
+        assert make_spec(model, found.settings).all_seeds == (0, 1) * count
+    assert len(make_spec("lstm", found.settings).values) == (2 if name == "learning_rate" else 1)
 
 
 def test_swept_learning_rates_entropies_and_temperatures_reach_each_model():
@@ -480,10 +488,10 @@ def test_swept_learning_rates_entropies_and_temperatures_reach_each_model():
 
 def test_a_single_k_masks_the_policy_of_a_larger_one():
     found = numbers(max_skip=3)
-    assert found.sweep("dynamic:5") == Sweep(max_skip=(3,))
-    assert found.all_seeds("dynamic:5") == (0,)
+    assert make_spec("dynamic:5", found.settings).sweep == Sweep(max_skip=(3,))
+    assert make_spec("dynamic:5", found.settings).all_seeds == (0,)
     with pytest.raises(UserError, match="--max-skip 3 is beyond dynamic:2: name a larger k"):
-        found.sweep("dynamic:2")
+        make_spec("dynamic:2", found.settings)
 
 
 @pytest.mark.parametrize(
@@ -492,7 +500,8 @@ def test_a_single_k_masks_the_policy_of_a_larger_one():
 def test_seeds_take_turns_on_the_cores_of_a_cpu(seeds, devices, monkeypatch):
     # Of the divisors of the number of seeds, the one that is nearest to four for each of two cores.
     monkeypatch.setattr(train, "_num_cores", lambda: 2)
-    found = train.choose_devices(numbers(seeds=seeds), ("dynamic:10",), Processes())
+    given = numbers(seeds=seeds)
+    found = train.choose_devices(given, [make_spec("dynamic:10", given.settings)], Processes())
     assert jax.device_count() == 8
     assert len(found.devices) == devices
 

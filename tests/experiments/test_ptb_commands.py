@@ -15,12 +15,12 @@ from compiled import compiled
 from dynskip_jax.analysis import reading
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabulary import EOS
-from experiments import ptb, ptb_text, trained
-from experiments import reading as reading_commands
-from experiments.ptb_experiment import PTB as PTBExperiment
-from experiments.run import VOCABULARY
+from dynskip_jax.experiments import loaded, ptb
+from dynskip_jax.experiments.commands import explain as explain_command
+from dynskip_jax.experiments.ptb import PTB as PTBExperiment
+from dynskip_jax.experiments.run import VOCABULARY
 
-PTB = ptb.COMMAND
+PTB = ptb.PTB
 TEXT = "a b b c h"  # other texts are as long: a length is compiled once
 
 
@@ -45,7 +45,7 @@ def explained(command, compared_ptb, tmp_path_factory):
 
 def test_explain_prints_what_the_models_say(explained):
     compared, _, outcome = explained
-    models = trained.load_all(compared, 1)
+    models = loaded.load_all(compared, 1)
     first = models["lstm"]
     tokens, words = first.experiment.encode(first.vocabulary, TEXT)
     assert words == ["<eos>", *TEXT.split()]
@@ -92,7 +92,7 @@ def test_a_page_of_html_has_what_the_pictures_have(command, explained):
     compared, arguments, _ = explained
     page = compared / "page.html"
     (data,) = re.findall(r'<script type="application/json">(.*)</script>', page.read_text())
-    rows, found = json.loads(data)["rows"], trained.load(compared, "dynamic:3", 1)
+    rows, found = json.loads(data)["rows"], loaded.load_run(compared, "dynamic:3", 1)
     tokens, words = found.experiment.encode(found.vocabulary, TEXT)
     output = compiled(found.model)(jnp.asarray(tokens)[None], policy=found.policy, deterministic=True)
     assert [row["reached"] for row in rows] == output.decisions[-1].action[0].tolist()
@@ -106,7 +106,7 @@ def test_a_page_of_html_has_what_the_pictures_have(command, explained):
 
 
 def test_text_as_typed_is_read_as_the_corpus_writes_it(command, compared):
-    outcome = command(PTB, "explain", "--run-dir", compared, "--as-typed", "--text", "A b, B (c) H!")
+    outcome = command(PTB, "explain", "--run-dir", compared, "--raw-text", "--text", "A b, B (c) H!")
     assert outcome.status == 0, outcome.err
     assert outcome.out.startswith("read as the data writes it: a b b c h\n")
 
@@ -121,7 +121,7 @@ def test_text_as_typed_is_read_as_the_corpus_writes_it(command, compared):
 )
 def test_words_are_split_as_the_vocabulary_has_them(words, text, wanted):
     vocabulary = Vocabulary((EOS, *words.split()))
-    assert PTBExperiment.words_of_typed(None, vocabulary, text) == wanted.split()
+    assert PTBExperiment.tokenize(None, vocabulary, text) == wanted
 
 
 def test_models_that_are_not_finished_are_named_and_unknown_words_once(command, compared, tmp_path):
@@ -130,7 +130,7 @@ def test_models_that_are_not_finished_are_named_and_unknown_words_once(command, 
     outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a zebra b zebra c")
     assert outcome.status == 0, outcome.err
     assert outcome.out.count("not know") == 1
-    assert "lstm, dynamic:3 do not know zebra: read as <unk> (--as-typed" in outcome.out
+    assert "lstm, dynamic:3 do not know zebra: read as <unk> (--raw-text" in outcome.out
     (compared / "dynamic-3" / "result.json").unlink()
     outcome = command(PTB, "explain", "--run-dir", compared, "--text", TEXT)
     assert outcome.status == 0, outcome.err
@@ -138,7 +138,7 @@ def test_models_that_are_not_finished_are_named_and_unknown_words_once(command, 
 
 
 def test_texts_in_other_scripts_have_pictures_of_their_own(compared):
-    names = {reading_commands._picture("m", seed, text, "") for text in ("一 二", "三 四") for seed in (0, 1)}
+    names = {explain_command._picture("m", seed, text, "") for text in ("一 二", "三 四") for seed in (0, 1)}
     assert len(names) == 4
 
 
@@ -154,9 +154,9 @@ def test_generate_writes_words_of_the_vocabulary(model, command, compared_ptb):
 
 
 def test_generated_text_does_not_begin_with_the_end_of_a_line(command, compared, monkeypatch):
-    eos = trained.load(compared, "lstm").vocabulary.index["<eos>"]
+    eos = loaded.load_run(compared, "lstm").vocabulary.index["<eos>"]
     written = iter([[eos, 0 if eos else 1], [eos]])
-    monkeypatch.setattr(ptb_text, "sample_words", lambda *_, **__: (np.array(next(written)), None))
+    monkeypatch.setattr(reading, "generate", lambda *_, **__: (np.array(next(written)), None))
     first = command(PTB, "generate", "--run-dir", compared, "--model", "lstm")
     assert first.status == 0 and first.out.strip() in set("abcdefgh")
     assert command(PTB, "generate", "--run-dir", compared).out == "\n"
@@ -164,7 +164,7 @@ def test_generated_text_does_not_begin_with_the_end_of_a_line(command, compared,
 
 def test_generated_words_are_drawn_from_the_models_distribution(compared):
     # The chance of each second word is a sum over the first; 4,000 texts of two words come close to it.
-    found = trained.load(compared, "lstm")
+    found = loaded.load_run(compared, "lstm")
     prompt = jnp.array([0])
 
     @jax.jit
@@ -192,7 +192,7 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
     assert outcome.status == 0, outcome.err
     (result,) = json.loads((folder / "result.json").read_text())["rows"]
     assert len(result["sweep"]) == 8
-    found, selected = trained.load(folder), result["selected"]
+    found, selected = loaded.load_run(folder), result["selected"]
     assert float(found.policy.mix) == pytest.approx(selected["mix"])
     assert int(found.policy.mask.sum()) == selected["max_skip"]
     assert command(PTB, "explain", "--run-dir", folder, "--text", "a b c").status == 0

@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from dynskip_jax.errors import UserError
-from experiments import number_prediction
-from experiments.cli import imported
-from experiments.reading import input_lines
-from experiments.settings import resolve
-from experiments.sick_experiment import SICK
+from dynskip_jax.experiments import number_prediction
+from dynskip_jax.experiments.commands.predict import input_lines
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.settings import resolve
+from dynskip_jax.experiments.sick import SICK
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -28,7 +28,7 @@ def test_standard_input_that_is_closed(monkeypatch):
 
 
 def test_two_sentences_as_typed_stay_two():
-    typed = SICK.typed(object(), None, "A dog runs.\tIt's a cat.")
+    typed = SICK.tokenize(object(), None, "A dog runs.\tIt's a cat.")
     assert typed == "a dog runs .\tit 's a cat ."
 
 
@@ -43,8 +43,8 @@ def test_two_sentences_as_typed_stay_two():
     ],
 )
 def test_a_smaller_reach_is_part_of_the_name(model, max_skip, reach, named):
-    command = number_prediction.COMMAND
-    settings = resolve(command.settings, command.presets, "relaxed", {"max_skip": max_skip}).settings
-    experiment = imported(command.experiment)(settings)
-    assert experiment.reach(model) == reach
-    assert experiment.beyond_name(model) == named
+    command = number_prediction.NumberPrediction
+    settings = resolve(command.settings_type, command.presets, "relaxed", {"max_skip": max_skip}).settings
+    experiment = command(settings)
+    assert make_spec(model, experiment.settings).reach == reach
+    assert dict(make_spec(model, experiment.settings).variant) == named

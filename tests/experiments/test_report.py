@@ -15,9 +15,9 @@ from scipy import stats
 
 from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.intervals import paired_difference, t_interval
-from experiments import report
-from experiments.report_files import latex_escaped, latex_text
-from experiments.report_table import Line, Row, tables
+from dynskip_jax.experiments import report
+from dynskip_jax.experiments.report_files import latex_escaped, latex_text
+from dynskip_jax.experiments.report_table import Line, Row, tables
 
 
 def numbers_of(folder, metric):

@@ -9,16 +9,20 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from commands import row_of
+from commands import experiment_in, row_of
 
 from benchmarks import reading
+from dynskip_jax import load_run
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data import imdb as reviews
 from dynskip_jax.errors import UserError
-from experiments import imdb, load, sick, sst
-from experiments.cli import imported, main
-from experiments.settings import resolve
-from experiments.sst_experiment import SST
+from dynskip_jax.experiments import imdb, sick, sst
+from dynskip_jax.experiments.build import make_fit_settings, make_learner
+from dynskip_jax.experiments.cli import main
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.settings import resolve
+from dynskip_jax.experiments.sick import SICK
+from dynskip_jax.experiments.sst import SST
 
 GOOD, BAD = ["fine", "great", "lovely"], ["awful", "bad", "dull"]
 REST = ["a", "film", "the", "it", "was", "with"]
@@ -34,7 +38,7 @@ def text_of(rng, label, length=5):
 
 
 def run(command, experiment, *arguments):
-    outcome = command(partial(main, experiment.COMMAND), *arguments)
+    outcome = command(partial(main, experiment_in(experiment)), *arguments)
     assert outcome.status == 0, outcome.err
     return outcome
 
@@ -86,7 +90,7 @@ def test_a_skipper_is_scored_by_what_it_reads_too(skipper):
     metrics = row_of(folder)["metrics"]
     assert 0 < metrics["test_share_read"]["mean"] < 1
     assert 0 <= metrics["test_accuracy"]["mean"] <= 1
-    learner = load(folder).learner
+    learner = load_run(folder).learner
     assert (learner.objective.update_cost, learner.skips[0].update_bias) == (0.01, -1)
 
 
@@ -96,7 +100,7 @@ def test_skippers_are_compared_by_what_they_read(skippers):
     for row in json.loads((folder / "result.json").read_text())["rows"]:
         assert 0 < row["metrics"]["test_share_read"]["mean"] < 1
         assert 0 <= row["metrics"]["test_accuracy"]["mean"] <= 1
-    jump = load(folder, "lstm_jump").learner
+    jump = load_run(folder, "lstm_jump").learner
     assert (jump.skips[0].max_jump, jump.skips[0].read_steps) == (3, 2)
 
 
@@ -140,7 +144,7 @@ def test_input_that_is_not_text_is_one_line(command, skipper, tmp_path):
     folder, _ = skipper
     (tmp_path / "texts").write_bytes(b"a film\ncaf\xe9\n")
     arguments = ("predict", "--run-dir", folder, "--input", tmp_path / "texts")
-    outcome = command(partial(main, imdb.COMMAND), *arguments)
+    outcome = command(partial(main, imdb.IMDB), *arguments)
     assert outcome.status == 2 and outcome.err.count("\n") == 1
     assert "line 2: not UTF-8" in outcome.err
     assert outcome.out.count("\n") == 1  # the line before it
@@ -149,7 +153,7 @@ def test_input_that_is_not_text_is_one_line(command, skipper, tmp_path):
 def test_data_that_is_not_there_is_one_line(command, tmp_path, monkeypatch):
     monkeypatch.setattr(reviews, "is_reachable", lambda url: False)
     for experiment in (imdb, sst, sick):
-        outcome = command(partial(main, experiment.COMMAND), "--run-dir", tmp_path / "run")
+        outcome = command(partial(main, experiment_in(experiment)), "--run-dir", tmp_path / "run")
         assert outcome.status == 2 and outcome.err.count("\n") == 1, outcome.err
         assert "--data DIR" in outcome.err
         assert not (tmp_path / "run").exists()
@@ -198,7 +202,7 @@ def test_the_papers_way_on_phrases_from_given_vectors(command, sst_folder, tmp_p
     outcome = run(command, sst, *arguments, *more, "--dropout-weights", 0.5)
     assert "(train 84, dev 10, test 10" in outcome.out
     (tmp_path / "vectors.txt").unlink()  # a finished run is all that is needed
-    trained = load(tmp_path / "run")
+    trained = load_run(tmp_path / "run")
     table = np.asarray(trained.model.embedding.embedding[...])
     np.testing.assert_array_equal(table[trained.vocabulary.index["bad"]], [1, 2, 3])
     assert trained.learner.skips[0].max_skip == 2
@@ -208,7 +212,7 @@ def test_the_papers_way_on_phrases_from_given_vectors(command, sst_folder, tmp_p
 
 def test_vectors_are_trained_unless_they_are_given(command, sst_folder):
     arguments = ("--data", sst_folder, "--no-train-embeddings")
-    outcome = command(partial(main, sst.COMMAND), *arguments)
+    outcome = command(partial(main, sst.SST), *arguments)
     assert outcome.status == 2 and "--embeddings FILE" in outcome.err
 
 
@@ -232,13 +236,13 @@ def test_pairs_are_rated_and_explained(command, tmp_path):
     assert {"test_pearson", "test_spearman", "test_mse", "test_pearson_averaged"} <= metrics.keys()
     lines = predict(command, sick, folder, "a great film\tthe film was fine\n\na\tb\n")
     assert lines[1] == "" and all(1 <= float(line) <= 5 for line in (lines[0], lines[2]))
-    trained = load(folder)
+    trained = load_run(folder)
     found = trained.experiment.read(trained, "it was a film with\tit was a film with")
     # What the second sentence reaches lies in it, or before the text.
     for t in range(5, 10):
         assert found.skips[t] <= t - 5 or found.skips[t] == t + 1
     run(command, sick, "explain", "--run-dir", folder)
-    outcome = command(partial(main, sick.COMMAND), "explain", "--run-dir", folder, "--text", "one alone")
+    outcome = command(partial(main, sick.SICK), "explain", "--run-dir", folder, "--text", "one alone")
     assert outcome.status == 2 and "apart by a tab" in outcome.err
 
 
@@ -248,34 +252,37 @@ def test_pairs_are_rated_and_explained(command, tmp_path):
 def test_output_gates_may_be_fixed_at_1():
     def made(transition, **given):
         values = {"transition": transition, **given}
-        return imported("experiments.sick_experiment:SICK")(
-            resolve(sick.COMMAND.settings, sick.COMMAND.presets, "small", values).settings
-        )
+        return SICK(resolve(sick.SICK.settings_type, sick.SICK.presets, "small", values).settings)
 
-    vocabulary = Vocabulary(("<unk>", "a"))
+    def learner_of(experiment):
+        vocabulary = Vocabulary(("<unk>", "a"))
+        return make_learner(experiment, make_spec("lstm", experiment.settings), None, vocabulary)
+
     sizes = [
-        sum(leaf.size for leaf in jax.tree.leaves(made("plstm", **given).learner("lstm", None, vocabulary)
-            .abstract_params()["stack"]))
-        for given in ({}, {"output_gate": False})
-    ]  # fmt: skip
+        sum(leaf.size for leaf in jax.tree.leaves(learner.abstract_params()["stack"]))
+        for learner in (learner_of(made("plstm", **given)) for given in ({}, {"output_gate": False}))
+    ]
     assert sizes[0] - sizes[1] == (100 + 150 + 1) * 150
     with pytest.raises(UserError, match="no output gate"):
-        made("gru", output_gate=False)
+        learner_of(made("gru", output_gate=False))
 
 
-@pytest.mark.parametrize("experiment", [imdb, sst, sick], ids=lambda module: module.COMMAND.name)
+@pytest.mark.parametrize("experiment", [imdb, sst, sick], ids=lambda module: experiment_in(module).name)
 def test_presets_name_settings_and_build_what_they_say(experiment):
-    command, vocabulary = experiment.COMMAND, Vocabulary(("<unk>", "a"))
+    command, vocabulary = experiment_in(experiment), Vocabulary(("<unk>", "a"))
     for preset, values in command.presets.items():
         given = {"preset": preset, "max_skip": None}
         if values.get("train_embeddings") is False:
             given["embeddings"] = "vectors.txt"
-        settings = resolve(command.settings, command.presets, preset, given).settings
-        made = imported(command.experiment)(settings)
+        settings = resolve(command.settings_type, command.presets, preset, given).settings
+        made = command(settings)
         models = ("lstm", "dynamic:3", "skip_rnn", "lstm_jump", "attention:3")
         for model in models if preset == command.default_preset({}) else models[1:2]:
-            learner = made.learner(model, None, vocabulary)
-            assert made.fit_settings(model, learner).epochs == settings.training.epochs
+            learner = make_learner(made, make_spec(model, made.settings), None, vocabulary)
+            assert (
+                make_fit_settings(made, make_spec(model, made.settings), learner).epochs
+                == settings.training.epochs
+            )
             assert len(learner.skips) == settings.model.num_layers * (1 + settings.model.bidirectional)
     shapes = jax.tree.leaves(learner.abstract_params()["embedding"])
     assert shapes[0].shape == (2, settings.model.embedding_features)

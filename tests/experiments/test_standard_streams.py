@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from commands import SMALL_PTB, row_of
 
-import experiments
-from experiments.run import VOCABULARY
+import dynskip_jax.experiments as experiments
+from dynskip_jax.experiments.run import VOCABULARY
 
-ROOT = Path(experiments.__file__).parents[1]
+ROOT = Path(experiments.__file__).parents[2]
 
 PROGRAM = """
 import json, os, sys
-from experiments.cli import run_main
+from dynskip_jax.experiments.cli import run_main
 
 def main():
     print("to nobody")

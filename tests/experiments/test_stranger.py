@@ -7,14 +7,14 @@ import sys
 import pytest
 from commands import COMMANDS, assert_user_error, load
 
-import experiments
+from dynskip_jax import load_run
 from dynskip_jax.errors import UserError
-from experiments import report
+from dynskip_jax.experiments import report
 
 PAYLOAD = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass X: columns = {}\n"
 READERS = {
     "explain": ("--text", "a b"),
-    "ceiling": (),
+    "oracle": (),
     "generate": (),
     "evaluate": (),
 }
@@ -31,8 +31,8 @@ def stranger(finished_ptb, tmp_path, monkeypatch):
 
     def with_code(code):
         config = load(folder / "config.json")
-        config.pop("code")
-        config |= {} if code is None else {"code": code}
+        config["code"] = code  # older versions wrote the class of the experiment
+        config["experiment"] = code
         (folder / "config.json").write_text(json.dumps(config))
         return folder
 
@@ -40,13 +40,15 @@ def stranger(finished_ptb, tmp_path, monkeypatch):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("code", ["payload:X", "os:system", "experiments.cli:main", "payload", None])
+@pytest.mark.parametrize(
+    "code", ["payload:X", "os:system", "dynskip_jax.experiments.cli:main", "payload", None]
+)
 def test_no_command_runs_code_that_a_folder_names(stranger, command, code):
     folder = stranger(code)
     for name, flags in READERS.items():
         assert_user_error(command(COMMANDS["ptb"], name, "--run-dir", folder, *flags), "experiment")
     with pytest.raises(UserError, match="experiment"):
-        experiments.load(folder)
+        load_run(folder)
 
 
 @pytest.mark.parametrize("code", ["payload:X", None])

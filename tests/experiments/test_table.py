@@ -6,8 +6,10 @@ from typing import ClassVar
 import pytest
 from rich.console import Console
 
-from experiments import table
-from experiments.conll2003_experiment import CoNLL2003
+from dynskip_jax.experiments import table
+from dynskip_jax.experiments.conll2003 import CoNLL2003
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.settings import Settings
 
 
 def summary(*seeds):
@@ -42,7 +44,7 @@ def test_numbers_stay_whole(width, monkeypatch):
     data = type("Data", (), {"name": "fixture"})()
     metrics = {"dev_f1": summary(91.25, 90.75, 91.5), "test_f1": summary(84.5, 85.25, 84.75)}
     result = {"model": "dynamic:5", "wall_seconds": 4000, "parameters": 1_971_075, "metrics": metrics}
-    table.print_table(ShortOfRoom(), ["dynamic:5"], data, [result])
+    table.print_table(ShortOfRoom(), [make_spec("dynamic:5", Settings())], data, [result])
     printed = console.file.getvalue()
     for whole in ("dynamic:5", "91.17 ± 0.10", "84.83 ± 0.10", "84.26", "1,971,075", "1:06:40"):
         assert whole in printed

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from commands import assert_user_error, row_of
 
+from dynskip_jax import load_run
 from dynskip_jax.data.tag_schemes import first_problem
+from dynskip_jax.experiments import conll2003, pos
+from dynskip_jax.experiments.cli import main
 from dynskip_jax.tasks.entity_score import entity_score
-from experiments import conll2003, load, pos
-from experiments.cli import main
 
-NER = partial(main, conll2003.COMMAND)
-POS = partial(main, pos.COMMAND)
+NER = partial(main, conll2003.CoNLL2003)
+POS = partial(main, pos.PartOfSpeech)
 SMALL = (
     *("--features", 4, "--word-features", 4, "--char-features", 3, "--char-outputs", 4),
     *("--agent-features", 3, "--batch-size", 10, "--epochs", 2, "--devices", 1),
@@ -97,7 +98,7 @@ def test_it_trains_and_scores(tagged, corpus):
     assert metrics.keys() >= {"test_f1", "test_f1_LOC", "test_f1_PER", "test_accuracy", "dev_f1"}
     assert (folder / "plots" / "learning_curve.png").stat().st_size > 1000
     # The F1 of the table is that of the sentences read one by one.
-    trained = load(folder)
+    trained = load_run(folder)
     gold = [[pair.rpartition("/")[2] for pair in line.split()] for line in SENTENCES[7:13]]
     found = []
     for line in SENTENCES[7:13]:
@@ -320,7 +321,7 @@ def test_vectors_are_where_words_begin(command, corpus, tmp_path):
     )  # fmt: skip
     assert outcome.status == 0, outcome.err
     assert f"{path} has 2 of " in outcome.out
-    trained = load(tmp_path / "run")
+    trained = load_run(tmp_path / "run")
     table = np.asarray(trained.model.words.embedding[...])
     ids = trained.vocabulary.encode(["Peter", "Bonn"]).words
     np.testing.assert_allclose(table[ids], [[1, 2, 3, 4], [5, 6, 7, 8]], rtol=1e-5)

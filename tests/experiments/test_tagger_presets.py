@@ -4,14 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from commands import experiment_in
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.tagger_vocabulary import tagger_vocabulary
+from dynskip_jax.experiments import conll2003, pos
+from dynskip_jax.experiments.build import make_learner
+from dynskip_jax.experiments.conll2003 import CoNLL2003
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.pos import PartOfSpeech
+from dynskip_jax.experiments.settings import resolve
 from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM
-from experiments import conll2003, pos
-from experiments.conll2003_experiment import CoNLL2003
-from experiments.pos_experiment import PartOfSpeech
-from experiments.settings import resolve
 
 TAGS = ("O", "B-X", "I-X", "E-X", "S-X")
 VOCABULARY = tagger_vocabulary([["a", "b", "ab"]], TAGS, lowercase=True, digits="nine")
@@ -21,13 +24,15 @@ KINDS = {"conll2003": (conll2003, CoNLL2003), "pos": (pos, PartOfSpeech)}
 def experiment_of(name, preset="small", **flags):
     module, kind = KINDS[name]
     return kind(
-        resolve(module.COMMAND.settings, module.PRESETS, "small", dict(preset=preset, **flags)).settings
+        resolve(
+            experiment_in(module).settings_type, module.PRESETS, "small", dict(preset=preset, **flags)
+        ).settings
     )
 
 
 def model_of(experiment, model="dynamic:5"):
     """The model as it is trained, shapes in the place of numbers."""
-    learner = experiment.learner(model, None, VOCABULARY)
+    learner = make_learner(experiment, make_spec(model, experiment.settings), None, VOCABULARY)
     return learner, learner.model(learner.abstract_params())
 
 
@@ -96,6 +101,6 @@ def test_flags_reach_the_model():
 
 def test_settings_of_a_run_are_read_back():
     settings = experiment_of("pos", "deep").settings
-    kept = settings.kept()
+    kept = settings.to_config()
     assert kept["data"]["dataset"] == "ud" and "data" not in kept["data"]
     assert dataclasses.asdict(settings)["model"] == kept["model"]

@@ -11,9 +11,9 @@ import pytest
 from commands import COMMANDS, assert_picture, assert_user_error, load, row_of, snapshot
 from compiled import compiled
 
-import experiments
+from dynskip_jax import data, load_run
 from dynskip_jax.errors import UserError
-from experiments import conll2003, number_prediction_experiment, trained
+from dynskip_jax.experiments import conll2003, loaded
 
 NUMBERS, PTB = COMMANDS["number_prediction"], COMMANDS["ptb"]
 LINE = "3 1 4 1 5 9 2 6 5 3 4"  # the last digit says that the answer stands at position 4: 5
@@ -31,7 +31,7 @@ def metric_of(folder, name):
 @pytest.fixture(scope="module")
 def numbers(small_number_prediction):
     """The examples that these runs were trained and tested on."""
-    return number_prediction_experiment.load_number_prediction(11)
+    return data.load_number_prediction(11)
 
 
 # --- load ---
@@ -42,18 +42,18 @@ def test_a_loaded_model_has_the_score_of_result_json(finished_numbers, numbers):
     folder = finished_numbers.folder
     digits, answers = numbers.splits["test"]
     for seed in (0, 1):
-        found = experiments.load(folder, seed=seed)
+        found = load_run(folder, seed=seed)
         logits = called(found, digits).logits
         accuracy = float(np.mean(np.asarray(logits).argmax(axis=1) == answers))
         assert accuracy == pytest.approx(metric_of(folder, "test_accuracy")[seed])
         assert (found.seed, found.name, found.vocabulary) == (seed, "dynamic:10", None)
-    assert experiments.load(folder).seed == 0
+    assert load_run(folder).seed == 0
 
 
 def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb, corpus_folder):
     """Its vocabulary reads the text, and the chain rule over it gives the score."""
     for model in ("lstm", "dynamic:3"):
-        found = trained.load(compared_ptb.folder, model, 1)
+        found = loaded.load_run(compared_ptb.folder, model, 1)
         words = (corpus_folder / "test.txt").read_text().replace("\n", " <eos> ").split()
         tokens = found.vocabulary.encode(["<eos>", *words])
         out = called(found, np.asarray(tokens)[None, :-1])
@@ -65,20 +65,20 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
 
 
 def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
-    found = trained.load(compared_ptb.folder)
+    found = loaded.load_run(compared_ptb.folder)
     assert found.name == "dynamic:3"  # the last one, if none is named
     assert found.vocabulary.tokens == tuple(load(compared_ptb.folder / "dynamic-3" / "vocabulary.json"))
     assert set(found.vocabulary.tokens) == {*"abcdefgh", "<eos>"}
-    kept = json.loads(json.dumps(found.settings.kept()))
+    kept = json.loads(json.dumps(found.settings.to_config()))
     assert kept == load(compared_ptb.folder / "config.json")["settings"]
     embedding = found.params["embedding"]["embedding"][...]
     np.testing.assert_array_equal(embedding, found.model.embedding.embedding[...])
     assert embedding.shape == (9, 4)
-    default = trained.load(compared_ptb.folder, seed=0).params["embedding"]["embedding"][...]
+    default = loaded.load_run(compared_ptb.folder, seed=0).params["embedding"]["embedding"][...]
     np.testing.assert_array_equal(embedding, default)
-    other = trained.load(compared_ptb.folder, seed=1)
+    other = loaded.load_run(compared_ptb.folder, seed=1)
     assert not np.array_equal(embedding, other.params["embedding"]["embedding"][...])
-    assert trained.load(compared_ptb.folder, "lstm").shows_choices is False and found.shows_choices
+    assert loaded.load_run(compared_ptb.folder, "lstm").shows_choices is False and found.shows_choices
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, number
     """Also where the selected value is not the first: λ and K are the policy's."""
     folder = swept_numbers.folder / "dynamic-10"
     result, digits = row_of(folder), numbers.splits["test"][0]
-    found = trained.load(swept_numbers.folder, "dynamic:10", 1)
+    found = loaded.load_run(swept_numbers.folder, "dynamic:10", 1)
     selected = result["selected"]
     assert float(found.policy.mix) == pytest.approx(selected["mix"])
     assert np.asarray(found.policy.mask).tolist() == [k <= selected["max_skip"] for k in range(1, 11)]
@@ -106,8 +106,8 @@ def test_each_value_of_a_sweep_can_be_the_selected_one(value, swept_numbers, tmp
     row = result["rows"][0]["sweep"][value]
     result["rows"][0]["selected"] = row["value"]
     (folder / "result.json").write_text(json.dumps(result))
-    found = trained.load(folder, seed=1)
-    everything = trained.finished_models(folder)["dynamic:10"].params
+    found = loaded.load_run(folder, seed=1)
+    everything = loaded.finished_models(folder)["dynamic:10"].params
     jax.tree.map(
         lambda own, of_all: np.testing.assert_array_equal(own, of_all[2 * value + 1]),
         found.params,
@@ -127,13 +127,8 @@ def test_each_value_of_a_sweep_can_be_the_selected_one(value, swept_numbers, tmp
 )
 def test_what_is_not_there_is_said_in_one_line(change, message, compared_ptb):
     with pytest.raises(UserError) as error:
-        experiments.load(**dict(run_dir=compared_ptb.folder) | change)
+        load_run(**dict(run_dir=compared_ptb.folder) | change)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_name_that_experiments_do_not_have():
-    with pytest.raises(AttributeError, match="'experiments' has no attribute 'lode'"):
-        experiments.lode  # noqa: B018
 
 
 # --- predict ---
@@ -141,7 +136,7 @@ def test_a_name_that_experiments_do_not_have():
 
 def expected_lines(finished, lines, seed=0):
     """What `predict` should print, from one call of the model."""
-    found = trained.load(finished.folder, seed=seed)
+    found = loaded.load_run(finished.folder, seed=seed)
     digits = np.array([[int(word) for word in line.split()] for line in lines])
     logits = np.asarray(called(found, digits).logits, float)
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -210,7 +205,7 @@ def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbe
     assert f"picture: {path}\n" in outcome.out
     assert_picture(path)
 
-    found = trained.load(folder, seed=1)
+    found = loaded.load_run(folder, seed=1)
     reading = found.experiment.read(found, LINE)
     out = called(found, np.array([[int(word) for word in LINE.split()]]))
     assert reading.skips == np.asarray(out.decisions[0].action[0]).tolist()
@@ -229,17 +224,17 @@ def test_without_a_text_a_sample_is_explained(command, finished_numbers):
 def test_a_run_of_another_experiment_is_named(command, finished_ptb, finished_numbers):
     numbers, words = finished_numbers.folder, finished_ptb.folder
     of_numbers = ("holds a run of number_prediction, not of", "python -m experiments.number_prediction")
-    for name in ("explain", "ceiling", "generate", "evaluate"):
+    for name in ("explain", "oracle", "generate", "evaluate"):
         assert_user_error(command(PTB, name, "--run-dir", numbers), *of_numbers)
-    for name in ("explain", "predict", "compare", "gradients", "ceiling"):
-        outcome = command(conll2003.COMMAND, name, "--run-dir", words, standard_input="a b\n")
+    for name in ("explain", "predict", "compare", "gradients", "oracle"):
+        outcome = command(conll2003.CoNLL2003, name, "--run-dir", words, standard_input="a b\n")
         assert_user_error(outcome, "holds a run of ptb, not of conll2003")
     control = ("--model", "dynamic:10", "--control", "histogram", "--control-of", numbers)
     assert_user_error(command(PTB, *control), *of_numbers)
 
 
 def test_the_data_of_a_run_is_found_again_and_checked(finished_ptb, corpus_folder, tmp_path):
-    found = trained.load(finished_ptb.folder)
+    found = loaded.load_run(finished_ptb.folder)
     data = found.data()  # where the run was told
     assert data.fingerprint == found.run.config()["dataset"]["fingerprint"]
     for split in ("train", "valid", "test"):

@@ -3,26 +3,27 @@
 import pytest
 from commands import COMMANDS
 
-from experiments.cli import imported
-from experiments.settings import Settings, resolve
-from experiments.table import edges_of_sweep
+from dynskip_jax.experiments.build import make_learner
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.settings import Settings, resolve
+from dynskip_jax.experiments.table import edges_of_sweep
 
 NUMBERS = COMMANDS["number_prediction"]
 
 
 def warnings_of(model, **given):
-    resolved = resolve(NUMBERS.settings, NUMBERS.presets, "relaxed", {"batch_size": 20, **given})
-    experiment = imported(NUMBERS.experiment)(resolved.settings)
-    learner = experiment.learner(model, experiment.load_data(), None)
-    return experiment.warnings(model, learner)
+    resolved = resolve(NUMBERS.settings_type, NUMBERS.presets, "relaxed", {"batch_size": 20, **given})
+    experiment = NUMBERS(resolved.settings)
+    spec = make_spec(model, experiment.settings)
+    return experiment.warnings(spec, make_learner(experiment, spec, experiment.load_data(), None))
 
 
 @pytest.mark.parametrize(
     ("model", "given", "parts"),
     [
         ("dynamic:10", {}, []),
-        ("dynamic:10", dict(epochs=3, relaxed_epochs=3), ["relaxed in all 3 epochs"]),
-        ("dynamic:10", dict(relaxed_epochs=0), ["--relaxation soft changes nothing", "--relaxed-epochs"]),
+        ("dynamic:10", dict(epochs=3, relaxed_epochs=3), ["all 3 epochs use relaxed choices"]),
+        ("dynamic:10", dict(relaxed_epochs=0), ["--relaxation soft has no effect", "--relaxed-epochs"]),
         ("attention:10", dict(epochs=3, relaxed_epochs=3), []),  # takes no relaxed epochs
         ("dynamic:5", {}, ["10 steps back, and K = 5", "dynamic:10 reaches all"]),
         ("dynamic:5", dict(length=21), []),  # two hops: several choices in a row

@@ -7,14 +7,13 @@ import numpy as np
 from flax import nnx
 
 from dynskip_jax.data import Examples, Vocabulary, length_buckets, pad_sequences
+from dynskip_jax.experiments.commands import TEXT_COMMANDS
+from dynskip_jax.experiments.experiment import Experiment
+from dynskip_jax.experiments.settings import Model, Settings
 from dynskip_jax.models import ClassifierOutput
 from dynskip_jax.nn import SkipLSTM
 from dynskip_jax.settings import setting
 from dynskip_jax.tasks import ExampleTask, Forward
-from experiments.command_line import Command
-from experiments.experiment import Experiment
-from experiments.settings import Model, Settings
-from experiments.text import EXPLAIN, PREDICT
 
 LETTERS = "abcdef"
 
@@ -64,6 +63,11 @@ class SeenBefore(ExampleTask):
 
 
 class Toy(Experiment):
+    name, settings_type, default_model, commands = "toy", ToySettings, "dynamic:3", TEXT_COMMANDS
+    presets = {  # noqa: RUF012
+        "small": dict(epochs=2, learning_rate=0.03),
+        "rollouts": dict(rollouts=2, baseline="rollouts"),
+    }
     columns = {"dev_f1": ("dev F1", ".2f"), "test_f1": ("test F1", ".2f")}  # noqa: RUF012
     curves = ("dev_f1",)
 
@@ -80,19 +84,12 @@ class Toy(Experiment):
     def vocabulary(self, data):
         return Vocabulary(tuple(LETTERS))
 
-    def task(self, model, data, vocabulary):
+    def task(self, spec, data, vocabulary):
         def make(rngs):
-            return Tagger(self.settings.model.features, self.skip(model), self.cell_options(), rngs)
+            return Tagger(self.settings.model.features, spec.skip, spec.cell_options, rngs)
 
         found = {} if data is None else data.splits
         splits = {name: examples for name, (examples, _) in found.items()}
         task = SeenBefore(splits, make, batch_size=self.settings.training.batch_size)
         task.truth = {name: truth for name, (_, truth) in found.items()}
         return task
-
-
-PRESETS = {"small": dict(epochs=2, learning_rate=0.03), "rollouts": dict(rollouts=2, baseline="rollouts")}
-COMMAND = Toy.command = Command(
-    "toy", __doc__, ToySettings, PRESETS, "dynamic:3", "toy:Toy", lambda given: "small",
-    {"predict": PREDICT, "explain": EXPLAIN},
-)  # fmt: skip

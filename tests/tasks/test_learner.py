@@ -346,7 +346,7 @@ def test_models_trained_over_buckets_are_those_trained_alone(tmp_path):
             learning_rate=lambda epoch, history: np.full(len(seeds), 0.02),
         )
         folder = RunDir.open(tmp_path / str(len(seeds)), {})
-        return fit(learner, settings, folder, announce=lambda line: None), folder.records()
+        return fit(learner, settings, folder), folder.records()
 
     (both, records), (alone, own) = train((3, 4)), train((4,))
     for found, wanted in zip(jax.tree.leaves(both.params), jax.tree.leaves(alone.params), strict=True):

@@ -1,7 +1,9 @@
 """The training loop: seeds, resuming bit for bit, selection on dev, interruptions, and that it learns."""
 
+import contextlib
 import functools
 import json
+import logging
 import os
 import re
 import signal
@@ -153,9 +155,26 @@ SGD = make_optimizer("sgd")
 CLIPPED = make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01)
 
 
-def listen(said):
-    """Keeps what is announced in a list, but for the memory that a step needs: that is another test's."""
-    return lambda line: None if line.startswith("memory: ") else said.append(line)
+@contextlib.contextmanager
+def listening(without="memory: "):
+    """A list of what is logged, except for the memory that a step needs: that is another test's."""
+    said, handler = [], logging.Handler()
+
+    def emit(record):
+        line = f"{'warning: ' if record.levelno == logging.WARNING else ''}{record.getMessage()}"
+        if not (without and line.startswith(without)):
+            said.append(line)
+
+    handler.emit = emit
+    logger = logging.getLogger("dynskip_jax")
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def run(
@@ -164,7 +183,6 @@ def run(
     *,
     seeds,
     epochs,
-    announce=lambda line: None,
     should_stop=None,
     optimizer=None,
     **options,
@@ -174,7 +192,6 @@ def run(
         task,
         FitSettings(seeds=seeds, epochs=epochs, optimizer=optimizer or SGD, **options),
         folder and RunDir.open(folder, {"task": type(task).__name__}),
-        announce=announce,
         should_stop=should_stop or (lambda step: False),
     )
 
@@ -463,16 +480,16 @@ def crash_at(step):
 def test_crashed_run_goes_on_from_its_last_checkpoint(step, tmp_path, uninterrupted):
     with pytest.raises(RuntimeError, match="went down"):
         scripted(tmp_path, should_stop=crash_at(step))
-    said = []
-    assert_as_uninterrupted(scripted(tmp_path, announce=listen(said)), tmp_path, uninterrupted)
+    with listening() as said:
+        assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
     assert said == ([] if step == 1 else [f"resuming after step {2 * NUM_BATCHES} (epoch 3)"])
 
 
 def test_long_epochs_are_saved_on_the_way(tmp_path, uninterrupted):
     with pytest.raises(RuntimeError, match="went down"):
         scripted(tmp_path, should_stop=crash_at(NUM_BATCHES + 2), checkpoint_minutes=0.0)
-    said = []
-    assert_as_uninterrupted(scripted(tmp_path, announce=listen(said)), tmp_path, uninterrupted)
+    with listening() as said:
+        assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
     assert said == [f"resuming after step {NUM_BATCHES + 1} (epoch 2)"]
 
 
@@ -501,8 +518,8 @@ def test_corrupt_newest_checkpoint_is_announced_and_the_one_before_used(tmp_path
     assert newest.is_dir()
     for file in [path for path in newest.rglob("*") if path.is_file()]:
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    said = []
-    result = scripted(tmp_path, announce=listen(said))
+    with listening() as said:
+        result = scripted(tmp_path)
     assert len(said) == 2
     assert said[0].startswith(f"warning: checkpoint {newest.name} in ") and "unreadable" in said[0]
     assert said[1] == f"resuming after step {2 * NUM_BATCHES} (epoch 3)"
@@ -524,8 +541,8 @@ def test_signal_saves_and_stops_and_the_handlers_come_back(number, tmp_path, uni
     with pytest.raises(Stopped, match=r"stopped after step 5 of 12; progress is saved"):
         scripted(tmp_path, should_stop=send)
     assert [signal.getsignal(handled) for handled in HANDLED] == before
-    said = []
-    assert_as_uninterrupted(scripted(tmp_path, announce=listen(said)), tmp_path, uninterrupted)
+    with listening() as said:
+        assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
     assert said == ["resuming after step 5 (epoch 2)"]
     assert [signal.getsignal(handled) for handled in HANDLED] == before
 
@@ -648,14 +665,14 @@ def test_training_starts_from_given_parameters():
 
 
 def test_the_memory_a_step_needs_is_said_once_and_in_time():
-    said, known = [], []
+    known = []
 
     def stop(step):
         known.append(len(said))
         return step == 2
 
-    with pytest.raises(Stopped):
-        run(Scripted([1.0]), seeds=(0,), epochs=1, announce=said.append, should_stop=stop)
+    with listening(without="") as said, pytest.raises(Stopped):
+        run(Scripted([1.0]), seeds=(0,), epochs=1, should_stop=stop)
     assert known == [1, 1]
     (line,) = said
     total, state, work = map(float, re.findall(r"[0-9]+\.[0-9]+", line))

@@ -52,7 +52,7 @@ def train(task, folder, epochs=2, **options):
         optimizer=make_optimizer("adam"),
         learning_rate=lambda epoch, history: np.full(len(task.seeds), 0.02),
     )
-    return fit(task, settings, RunDir.open(folder, {}), announce=lambda line: None, **options)
+    return fit(task, settings, RunDir.open(folder, {}), **options)
 
 
 def assert_same_models(together, number, alone):

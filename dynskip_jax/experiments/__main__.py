@@ -1,0 +1,48 @@
+"""The command `dynskip`: lists the experiments, and runs one."""
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+from dynskip_jax.experiments.cli import main as run_experiment
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.command_line import program, unknown
+from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
+
+_TOOLS = ("report", "word_vectors")  # commands that are no experiments
+
+
+def main() -> None:
+    """Run `dynskip NAME …`; without a name, list what there is."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        run_main(list_experiments)
+    else:
+        run_main(lambda: run_by_name(arguments[0], arguments[1:]))
+
+
+def run_by_name(name: str, arguments: list[str] | None = None) -> None:
+    """Run the command line of an experiment or a tool.
+
+    Raises:
+        UserError: there is no such command, or the user can put it right.
+    """
+    if name in _TOOLS:
+        importlib.import_module(f"dynskip_jax.experiments.{name}").main(arguments)
+    elif name in EXPERIMENTS:
+        run_experiment(find_experiment(name), arguments)
+    else:
+        raise unknown(name, [*EXPERIMENTS, *_TOOLS])
+
+
+def list_experiments() -> None:
+    """Print a line for each command: its name, and the first line of its help."""
+    for name in (*EXPERIMENTS, *_TOOLS):
+        text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+        print(f"{program(name)}  {ast.get_docstring(ast.parse(text)).splitlines()[0]}")
+    print("--help after any of these lists its flags, presets and commands")
+
+
+if __name__ == "__main__":
+    main()

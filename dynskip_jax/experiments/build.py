@@ -1,0 +1,78 @@
+"""From a model's specification to what trains it: the learner, the optimizer and the schedule."""
+
+from typing import Any
+
+import numpy as np
+import optax
+
+from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
+from dynskip_jax.experiments.model_spec import ModelSpec, of_each
+from dynskip_jax.tasks import Learner
+from dynskip_jax.training.loop import FitSettings
+from dynskip_jax.training.optimizer import make_optimizer
+
+FORMAT = 2  # of run folders
+
+
+def make_learner(
+    experiment: Experiment, spec: ModelSpec, data: Data | None, vocabulary: StoredVocabulary | None
+) -> Learner:
+    """Return what is trained together for a model; without data it is only used."""
+    return Learner(
+        experiment.task(spec, data, vocabulary),
+        spec.all_seeds,
+        objective=spec.objective,
+        sweep=spec.sweep,
+        epochs=experiment.settings.training.epochs,
+        evaluation_mode=spec.evaluation_mode,
+    )
+
+
+def make_fit_settings(experiment: Experiment, spec: ModelSpec, learner: Learner) -> FitSettings:
+    """Return how a model is trained."""
+    training = experiment.settings.training
+    rate: Any = training.learning_rate
+    if "learning_rate" in spec.values[0]:
+        rate = np.array(of_each(spec.values, "learning_rate", len(spec.seeds)))
+    return FitSettings(
+        seeds=spec.all_seeds,
+        epochs=training.epochs,
+        optimizer=direction_of_descent(experiment, spec),
+        learning_rate=experiment.schedule(spec, rate),
+        patience=training.patience,
+        max_skipped=training.max_skipped,
+        **experiment.fit_options(spec, learner),
+    )
+
+
+def direction_of_descent(experiment: Experiment, spec: ModelSpec) -> optax.GradientTransformation:
+    """Return the optimizer of a model.
+
+    Agents that only a score function trains are clipped by a norm of their own. While choices are relaxed,
+    the agents' gradient is a part of the network's, like that of attention and of Skip RNN's gate.
+    """
+    settings, rate = experiment.settings, spec.agent_learning_rate
+    return make_optimizer(
+        **experiment.optimizer_options(spec),
+        clip=settings.training.clip,
+        agents_apart=spec.skip.is_stochastic and settings.agent.relaxation == "none",
+        agent_learning_rate=rate,
+        learning_rate=1.0 if rate is None else settings.training.learning_rate,
+    )
+
+
+def run_config(experiment: Experiment, models: str | list[str], data: Data) -> dict[str, Any]:
+    """Return what a run folder has to agree with, to be resumed.
+
+    Args:
+        experiment: with its settings.
+        models: the name of the model, or the names of several that are compared.
+        data: what is trained on.
+    """
+    return {
+        "format": FORMAT,
+        "experiment": experiment.name,
+        ("model" if isinstance(models, str) else "models"): models,
+        "dataset": {"name": data.name, "fingerprint": data.fingerprint},
+        "settings": experiment.settings.to_config(),
+    }

@@ -1,0 +1,232 @@
+"""Reads a command line into a dataclass of settings, and prints what they are; nothing of JAX is imported."""
+
+import argparse
+import dataclasses
+import difflib
+import os
+import shutil
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.settings import Resolved, fields_of, flag, get
+from dynskip_jax.settings import check, field_types, listed, without_none, words_of
+
+if TYPE_CHECKING:
+    from dynskip_jax.experiments.experiment import Experiment
+
+_GLUE = "\0"  # between a flag and its value, which stay in one line
+
+
+@dataclasses.dataclass(frozen=True)
+class Subcommand:
+    """A command beside training.
+
+    Attributes:
+        about: what it does, in one line.
+        flags: a dataclass of settings.
+        run: is given the experiment's class and the flags.
+    """
+
+    about: str
+    flags: type
+    run: Callable[[Any, Any], None]
+
+
+def program(name: str) -> str:
+    """Return how this process was asked for a command: `dynskip NAME`, or `python -m experiments.NAME`."""
+    return f"dynskip {name}" if Path(sys.argv[0]).stem == "dynskip" else f"python -m experiments.{name}"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        """Raise a `UserError` of one line in place of printing the usage."""
+        raise UserError(f"{message} (--help lists the flags)")
+
+    def parse_args(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Read the arguments; for a flag that is not known, say which one is alike."""
+        found, unknown = self.parse_known_args(arguments)
+        if unknown:
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            alike = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+            meant = f": did you mean {alike[0]}?" if alike else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        return found
+
+
+def read_training(
+    experiment: "type[Experiment]", arguments: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, bool]]:
+    """Return the settings that the command line gives, by name, and the flags that are no settings.
+
+    Raises:
+        UserError: it cannot be read.
+        SystemExit: `--help` was asked for.
+    """
+    name = program(experiment.name)
+    width = min(shutil.get_terminal_size().columns, 110)
+    parser = _Parser(
+        prog=name,
+        usage=f"{name} [{'|'.join(['train', *experiment.commands])}] [--flag value …]",
+        description=experiment.about(),
+        epilog=_epilog(experiment, width),
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=width),
+        allow_abbrev=False,
+    )
+    plain = {"model": experiment.default_model, **experiment.presets[experiment.default_preset({})]}
+    for group, group_type in field_types(experiment.settings_type).items():
+        _add(parser.add_argument_group(group, group_type.__doc__.strip()), group_type, plain)
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="Print every setting and where it comes from, and train nothing.",
+    )
+    parser.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
+    parser.add_argument("--log-file", metavar="TEXT", help="Write what is printed to this file, too.")
+    given = vars(parser.parse_args(arguments))
+    return given, {name: given.pop(name) for name in ("print_config", "debug", "log_file")}
+
+
+def read_flags(prog: str, about: str, kind: type, arguments: Sequence[str]) -> Any:
+    """Returns a flat dataclass of settings read from a command line.
+
+    Raises:
+        UserError: it cannot be read, or a value makes no sense.
+        SystemExit: `--help` was asked for.
+    """
+    parser = _Parser(
+        prog=prog,
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add(parser, kind)
+    given = vars(parser.parse_args(arguments))
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING and field.name not in given:
+            raise UserError(f"{flag(field.name)} is needed (--help lists the flags)")
+    flags = kind(**given)
+    check(flags, flag)
+    return flags
+
+
+def config_table(experiment: "type[Experiment]", resolved: Resolved) -> str:
+    """Returns every setting with its value and where it comes from."""
+    rows = []
+    for group, field, _ in fields_of(type(resolved.settings)):
+        value = _shown(get(resolved.settings, field.name))
+        if field.name == "model" and resolved.settings.run.compare is None:
+            (value,) = resolved.settings.run.models(experiment.default_model)
+        rows.append((f"{group}.{field.name}", value, resolved.sources[field.name]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _epilog(experiment: "type[Experiment]", width: int) -> str:
+    commands = {"train (the default)": "everything above"}
+    commands |= {name: sub.about for name, sub in experiment.commands.items()}
+    presets = {
+        name: " ".join(_typed(key, value) for key, value in values.items()) or "the defaults"
+        for name, values in experiment.presets.items()
+    }
+    lines = ["commands (each has --help):", *_listed(commands, width)]
+    return "\n".join([*lines, "", "presets, and what they set:", *_listed(presets, width)])
+
+
+def _listed(entries: Mapping[str, str], width: int) -> list[str]:
+    """Lines of an indented list."""
+    how = dict(
+        initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+    )
+    wrapped = [textwrap.wrap(f"{name}: {text}", width, **how) for name, text in entries.items()]
+    return [line.replace(_GLUE, " ") for lines in wrapped for line in lines]
+
+
+def _typed(name: str, value: Any) -> str:
+    """A setting as it is typed."""
+    if isinstance(value, bool):
+        return flag(name) if value else flag(f"no_{name}")
+    return f"{flag(name)}{_GLUE}{_shown(value)}"
+
+
+def _add(parser: Any, kind: type, plain: Mapping[str, Any] | None = None) -> None:
+    """Adds a flag for each field; those that are not given are absent from what is read.
+
+    In brackets stands what a command line without flags takes: `plain` of it where it has it.
+    """
+    for field in dataclasses.fields(kind):
+        hint = field_types(kind)[field.name]
+        help = field.metadata["help"].replace("%", "%%")
+        if field.metadata["sweep"]:
+            help += " One number, or several separated by commas, which are trained together."
+        default = (plain or {}).get(field.name, field.default)
+        if default not in (None, dataclasses.MISSING):
+            help += f" [{_shown(default)}]"
+        if field.metadata["positional"]:
+            parser.add_argument(field.name, nargs="+", metavar=field.metadata["positional"], help=help)
+            continue
+        options: dict[str, Any] = dict(default=argparse.SUPPRESS, help=help)
+        if without_none(hint) is bool:
+            options |= dict(action=argparse.BooleanOptionalAction)
+        else:
+            options |= dict(type=_reader(field, hint), metavar=_metavar(field, hint))
+        parser.add_argument(flag(field.name), **options)
+
+
+def _metavar(field: dataclasses.Field, hint: Any) -> str:
+    if words := words_of(hint):
+        return "|".join(words)
+    one = {int: "INT", float: "FLOAT", str: "TEXT"}[_number_of(hint)]
+    return f"{one},…" if field.metadata["several"] or _is_tuple(hint) else one
+
+
+def _is_tuple(hint: Any) -> bool:
+    return "tuple" in str(without_none(hint))
+
+
+def _number_of(hint: Any) -> type:
+    """int, float or str: of what a field's value, or each of its values, is made."""
+    text = str(hint)
+    return int if "int" in text else float if "float" in text else str
+
+
+def _reader(field: dataclasses.Field, hint: Any) -> Callable[[str], Any]:
+    kind = str if words_of(hint) else _number_of(hint)
+    kind = os.path.expanduser if field.metadata["path"] else kind
+    several = field.metadata["several"] or _is_tuple(hint)
+    optional = type(None) in typing.get_args(hint)
+
+    def read(text: str) -> Any:
+        if optional and text == "none":
+            return None
+        try:
+            values = tuple(kind(part) for part in text.split(",")) if several else (kind(text),)
+        except ValueError:
+            what = "whole numbers" if kind is int else "numbers"
+            more = f"{what}, several separated by commas" if several else f"a {what[:-1]}"
+            raise argparse.ArgumentTypeError(f"takes {more}; got {text!r}") from None
+        if len(set(values)) < len(values) and field.metadata["several"]:
+            raise argparse.ArgumentTypeError(f"names a value twice: {text}")
+        always_several = _is_tuple(hint) and not field.metadata["several"]
+        return values if always_several or len(values) > 1 else values[0]
+
+    return read
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_shown, value))
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def unknown(name: str, known: Sequence[str]) -> UserError:
+    """Returns the error for a word that is none of those known."""
+    return UserError(f"there is no {name!r}: choose {listed(list(known))}")

@@ -1,0 +1,104 @@
+"""Whether finished taggers differ on test: the command `compare`, a paired bootstrap over sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.command_line import Subcommand
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting, setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.experiments import tagging
+    from dynskip_jax.experiments.experiment import Experiment
+    from dynskip_jax.experiments.loaded import FinishedModel
+
+bootstrap = LazyModule("dynskip_jax.analysis.bootstrap")
+compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
+consoles = LazyModule("dynskip_jax.experiments.console")
+entity_score = LazyModule("dynskip_jax.tasks.entity_score")
+jax = LazyModule("jax")
+loading = LazyModule("dynskip_jax.experiments.loaded")
+rich_table = LazyModule("rich.table")
+step = LazyModule("dynskip_jax.training.step")
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareFlags:
+    """Flags of `compare`."""
+
+    run_dir: tuple[str, ...] = path_setting(
+        help="Finished run folders, separated by commas: of several models compared, or of one model each."
+    )
+    data: str | None = path_setting(None, "Folder of the data that the run was trained on.")
+    samples: int = setting(10_000, "Resamples of the bootstrap.", at_least=1)
+
+
+def compare(experiment: type[Experiment], flags: CompareFlags) -> None:
+    """Tags test with each model of a run, over its seeds, and says of the others how they differ from the
+    first; nothing is written into the run folder."""
+    compilation_cache.keep_compiled_programs()
+    models = _models(experiment, flags.run_dir)
+    if len(models) < 2:
+        raise UserError(
+            f"{', '.join(flags.run_dir)} holds one model: name several run folders, separated by commas, or "
+            "train several models with --compare a,b"
+        )
+    data = loading.data_of(next(iter(models.values())), flags.data)
+    for model in models.values():
+        loading.check_data(model, data)
+    counts = {name: _counts(model, data) for name, model in models.items()}
+    score = bootstrap.accuracy if data.corpus.scheme is None else bootstrap.f1
+    first = next(iter(models))
+    table = rich_table.Table(title=f"{data.name}, test, beside {first}", title_justify="left")
+    for heading in ("model", "score", "difference", "95 % of resamples", "p", ""):
+        table.add_column(heading, no_wrap=True, justify="left" if heading == "model" else "right")
+    table.add_row(first, f"{_mean(score, counts[first]):.2%}")
+    for name in list(models)[1:]:
+        found = bootstrap.paired_bootstrap(counts[first], counts[name], score, seed=0, samples=flags.samples)
+        inside = found.low <= 0 <= found.high
+        table.add_row(
+            name,
+            f"{_mean(score, counts[name]):.2%}",
+            f"{100 * found.difference:+.2f}",
+            f"{100 * found.low:+.2f} to {100 * found.high:+.2f}",
+            f"{found.p:.3f}",
+            "may be chance" if inside else "differs",
+        )
+    consoles.wide_console().print(table)
+
+
+def _models(experiment: type[Experiment], folders: Sequence[str]) -> dict[str, FinishedModel]:
+    """Return the models of all folders by name; of several folders each name says which."""
+    found = {}
+    for folder in dict.fromkeys(folders):
+        for name, model in loading.finished_models(folder, experiment.name).items():
+            found[name if len(folders) == 1 else f"{folder}: {name}"] = model
+    return found
+
+
+def _counts(model: FinishedModel, data: tagging.ReadCorpus) -> np.ndarray:
+    """What the score of each sentence of test is made of, (seeds, sentences, counts)."""
+    learner = model.learner_with(data)
+    keys = step.evaluation_keys(learner.seeds)
+    found = learner.predictions(model.params, "test", keys)[model.members]
+    gold = [sentence.tags for sentence in data.corpus.splits["test"]]
+    count = entity_score.tag_counts if data.corpus.scheme is None else entity_score.entity_counts
+    tags = model.vocabulary.tags
+    return np.stack([count(gold, [[tags[k] for k in row] for row in of_seed]) for of_seed in found])
+
+
+def _mean(score, counts: np.ndarray) -> float:
+    return float(np.mean(score(jax.tree.map(np.asarray, counts).sum(axis=1))))
+
+
+COMPARE = Subcommand(
+    "Says of each model whether it differs from the first on test: a paired bootstrap over sentences.",
+    CompareFlags,
+    compare,
+)

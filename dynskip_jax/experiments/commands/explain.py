@@ -1,0 +1,144 @@
+"""The command `explain`: which earlier word an agent connects each word of a text to."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.command_line import Subcommand
+from dynskip_jax.experiments.commands.flags import RunFlags
+from dynskip_jax.experiments.text_reading import TextReading
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting, setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.experiments.experiment import Experiment
+
+arcs = LazyModule("dynskip_jax.analysis.arcs")
+files = LazyModule("dynskip_jax.runs.files")
+loading = LazyModule("dynskip_jax.experiments.loaded")
+html_page = LazyModule("dynskip_jax.analysis.page")
+rich_console = LazyModule("rich.console")
+run_dir = LazyModule("dynskip_jax.runs.run_dir")
+run_results = LazyModule("dynskip_jax.runs.results")
+vocabularies = LazyModule("dynskip_jax.data.vocabulary")
+
+
+@dataclasses.dataclass(frozen=True)
+class ExplainFlags(RunFlags):
+    """Flags of `explain`."""
+
+    text: str | None = setting(
+        None, "Words separated by spaces, as the data writes them; or see --raw-text. By default a sample."
+    )
+    raw_text: bool = setting(
+        False,
+        "The text is as people type it: it is tokenized, and put into lower case, as the data is.",
+    )
+    html: str | None = path_setting(
+        None, "A page to write beside the pictures: a word shows where it reaches while the mouse is on it."
+    )
+
+
+def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:
+    """Prints and draws where each model of a run reaches from each word of a text."""
+    if flags.html is not None:
+        files.check_new(Path(flags.html))
+    models = loading.load_all(flags.run_dir, flags.of_seed, experiment.name)
+    for name, run in run_results.runs_of_models(flags.run_dir).items():
+        if name not in models:
+            print(f"{name}: {run_results.progress_of(run)}, left out")
+    first = next(iter(models.values()))
+    text = first.experiment.sample_text if flags.text is None else flags.text
+    if text is not None and flags.raw_text:
+        text = first.experiment.tokenize(first.vocabulary, text)
+        print(f"read as the data writes it: {text}")
+    if text is None or not first.experiment.split(text):
+        raise UserError("there is nothing to read: give --text some words, separated by spaces")
+    readings = {name: trained.experiment.read(trained, text) for name, trained in models.items()}
+    probabilities = {name: reading.probabilities for name, reading in readings.items()}
+    console = rich_console.Console(highlight=False)
+    unknown = {name: tuple(dict.fromkeys(found.unknown)) for name, found in readings.items()}
+    for words, names in _alike(unknown).items():
+        if words:
+            who = f"{names[0]} does" if len(names) == 1 else f"{', '.join(names)} do"
+            typed = "" if flags.raw_text else " (--raw-text reads a text as people type it)"
+            console.print(
+                f"{who} not know {', '.join(words)}: read as {vocabularies.UNK}{typed}", markup=False
+            )
+    panels, warned = {}, {}
+    for name, trained in models.items():
+        found = readings[name]
+        note = "" if all(found.skips) else "words without an arc are not read"
+        for direction, reading in _directions(found, probabilities, trained.is_attention).items():
+            panels[", ".join(filter(None, (name, direction)))] = reading
+            if direction:
+                print(f"{name}, {direction}:")
+            if trained.shows_choices or not any(other.shows_choices for other in models.values()):
+                print(arcs.arcs_text(reading, console.width))
+            if trained.shows_choices:
+                path = Path(flags.run_dir) / "plots" / _picture(name, trained.seed, text, direction)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                which = f"{direction}, " if direction else ""
+                title = f"{name}: {which}which earlier word each word is connected to"
+                if trained.is_attention:
+                    title = f"{name}: {which}how much attention each word pays to earlier ones"
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    pages = arcs.draw_arcs(reading, path, title, note)
+                warned |= {str(warning.message): None for warning in caught}
+                for page in pages:
+                    print(f"picture: {page}")
+    for line in warned:  # the same of every picture
+        print(f"warning: {line}")
+    for name, found in readings.items():
+        print(f"{name}: {found.prediction}")
+    if flags.html is not None:
+        says = {name: found.prediction for name, found in readings.items()}
+        panels = {name: reading for name, reading in panels.items() if any(reading.skips)} or panels
+        title = f"{first.experiment.name}, seed {first.seed}"
+        files.write_atomically(Path(flags.html), html_page.page_html(title, panels, says))
+        print(f"page: {flags.html}")
+
+
+def _alike(given: Mapping[str, Hashable]) -> dict[Any, list[str]]:
+    """The names of each value."""
+    names: dict[Any, list[str]] = {}
+    for name, value in given.items():
+        names.setdefault(value, []).append(name)
+    return names
+
+
+def _directions(
+    found: TextReading, probabilities: Mapping[str, Sequence[float]], is_attention: bool
+) -> dict[str, arcs.Reading]:
+    """What is drawn of each direction; read from the end, a text is written from its end."""
+    forward = arcs.Reading(found.words, found.skips, probabilities, found.weights(), is_attention)
+    if found.backward is None:
+        return {"": forward}
+    turned = {name: given[::-1] for name, given in probabilities.items()}
+    weights = found.backward_weights()
+    weights = None if weights is None else weights[::-1]
+    backward = arcs.Reading(found.words[::-1], found.backward[::-1], turned, weights, is_attention)
+    return {"forward": forward, "backward": backward}
+
+
+def _picture(model: str, seed: int, text: str, direction: str) -> str:
+    """A file name of its own for each model, seed and text, in any script."""
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:60]
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
+    which = f"-{direction}" if direction else ""
+    return f"explain-{run_dir.file_name(model)}-seed-{seed}{which}-{slug}-{digest}.png"
+
+
+EXPLAIN = Subcommand(
+    "Shows which earlier word the agent connects each word of a text to, and how probable predictions were.",
+    ExplainFlags,
+    explain,
+)

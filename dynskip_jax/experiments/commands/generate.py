@@ -1,0 +1,62 @@
+"""Writes text with a trained language model: the command `generate` of `experiments.ptb`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynskip_jax.experiments.command_line import Subcommand
+from dynskip_jax.experiments.commands.flags import ModelFlags
+from dynskip_jax.experiments.settings import MAX_SEED
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.experiments.experiment import Experiment
+
+jax = LazyModule("jax")
+jnp = LazyModule("jax.numpy")
+loading = LazyModule("dynskip_jax.experiments.loaded")
+reading = LazyModule("dynskip_jax.analysis.reading")
+text_data = LazyModule("dynskip_jax.data.text")
+vocabularies = LazyModule("dynskip_jax.data.vocabulary")
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateFlags(ModelFlags):
+    """Flags of `generate`."""
+
+    text: str = setting("", "The beginning, to be continued.")
+    words: int = setting(60, "How many words to write.", at_least=1)
+    temperature: float = setting(0.8, "Below 1 likely words become likelier.", above=0)
+    key: int = setting(
+        0, "The seed of the words: another one writes another text.", at_least=0, at_most=MAX_SEED
+    )
+
+
+def generate(experiment: type[Experiment], flags: GenerateFlags) -> None:
+    """Prints a text that goes on from `--text`."""
+    trained = loading.load_run(flags.run_dir, flags.model, flags.of_seed, experiment.name)
+    tokens, words = trained.experiment.encode(trained.vocabulary, flags.text)
+    known = trained.vocabulary.index
+    if unknown := [word for word in dict.fromkeys(trained.experiment.split(flags.text)) if word not in known]:
+        print(f"not known, and read as {vocabularies.UNK}: {', '.join(unknown)}", file=sys.stderr)
+    written, _ = reading.generate(
+        trained.model,
+        jnp.asarray(tokens),
+        flags.words,
+        jax.random.key(flags.key),
+        temperature=flags.temperature,
+        policy=dataclasses.replace(trained.policy, mode="sample"),
+    )
+    print(text_data.join_tokens([*words[1:], *trained.vocabulary.decode(np.asarray(written))]))
+
+
+GENERATE = Subcommand(
+    "Writes text with a trained language model.",
+    GenerateFlags,
+    generate,
+)

@@ -1,0 +1,137 @@
+"""How far back a tagger's gradient reaches: the command `gradients`, Figure 4 of Gui et al. (2019)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.command_line import Subcommand
+from dynskip_jax.experiments.commands.flags import RunFlags
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting, setting
+
+if TYPE_CHECKING:
+    from jaxtyping import Array
+
+    from dynskip_jax.data.tagger_vocabulary import TokenIds
+    from dynskip_jax.experiments.experiment import Experiment
+    from dynskip_jax.experiments.loaded import LoadedModel
+
+analysis = LazyModule("dynskip_jax.analysis")
+gradient_flow = LazyModule("dynskip_jax.analysis.gradient_flow")
+jax = LazyModule("jax")
+jnp = LazyModule("jax.numpy")
+loading = LazyModule("dynskip_jax.experiments.loaded")
+rich_console = LazyModule("rich.console")
+rich_table = LazyModule("rich.table")
+tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientFlags(RunFlags):
+    """Flags of `gradients`."""
+
+    data: str | None = path_setting(None, "Folder of the data that the run was trained on.")
+    steps: int = setting(20, "T: the loss is that of the T-th word.", at_least=2)
+
+
+_AT_ONCE = 100  # sentences
+
+
+def gradients(experiment: type[Experiment], flags: GradientFlags) -> None:
+    """Prints and draws ‖∂L_T/∂h_t‖ over t of the top forward layer of each model of a run.
+
+    L_T is the cross entropy of the tag's score at the T-th word of each sentence of test so long, if the tag
+    there is one of train: of a CRF the words' own scores alone.
+
+    Raises:
+        UserError: there is no such sentence, or the data is not that of the run.
+    """
+    models = loading.finished_models(flags.run_dir, experiment.name)
+    first = next(iter(models.values()))
+    last, known = flags.steps - 1, {tag: index for index, tag in enumerate(first.vocabulary.tags)}
+    sentences = [
+        sentence
+        for sentence in loading.data_of(first, flags.data).corpus.splits["test"]
+        if len(sentence.words) > last and sentence.tags[last] in known
+    ]
+    if not sentences:
+        raise UserError(
+            f"no sentence of test has {flags.steps} words, with a tag of train at the last of them: "
+            "choose other --steps"
+        )
+    # All models of a run folder have the same data, and so the same vocabulary.
+    tokens = [
+        first.vocabulary.encode(sentence.words[: flags.steps], sentence.columns[: flags.steps])
+        for sentence in sentences
+    ]
+    targets = np.array([known[sentence.tags[last]] for sentence in sentences], np.int32)
+    shares = {}
+    for name, found in models.items():
+        trained = loading.one_of(found, flags.of_seed)
+        shares[name] = gradient_flow.normalized(
+            np.concatenate(
+                [
+                    _norms(trained, tokens[start : start + _AT_ONCE], targets[start : start + _AT_ONCE])
+                    for start in range(0, len(tokens), _AT_ONCE)
+                ]
+            )
+        )
+    table = rich_table.Table(
+        title=f"‖∂L_T/∂h_t‖ as a share of its sum, T = {flags.steps}, {len(sentences):,} sentences of test",
+        title_justify="left",
+    )
+    table.add_column("t", justify="right")
+    for name in shares:
+        table.add_column(name, justify="right")
+    for step in range(flags.steps):
+        table.add_row(str(step + 1), *(f"{share[step]:.2e}" for share in shares.values()))
+    rich_console.Console().print(table)
+    path = Path(flags.run_dir) / "plots" / "gradients.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = {
+        name: [dict(step=step + 1, share_of_gradient=float(value)) for step, value in enumerate(share)]
+        for name, share in shares.items()
+    }
+    title = f"how much of the gradient at step {flags.steps} reaches each h(t)"
+    analysis.plots.learning_curves(records, "step", ["share_of_gradient"], path, title, log=True)
+    print(f"picture: {path}")
+
+
+def _norms(
+    trained: LoadedModel,
+    tokens: Sequence[TokenIds],
+    targets: Int[np.ndarray, " batch"],
+) -> Float[Array, "batch time"]:
+    """‖∂L_T/∂h_t‖ of sentences of the same length."""
+    model, count = trained.model, len(tokens)
+    cell = model.stack.cells[-model.stack.num_directions]
+    inputs = jax.tree.map(lambda *of_each: jnp.stack(of_each), *tokens)
+    keys = jax.random.split(jax.random.key(0), count)
+    output = model(inputs, policy=trained.policy, rngs=keys)
+    x, _ = output.observations[-model.stack.num_directions]
+    w = model.emissions.kernel[...][: cell.hidden_features]
+
+    def last_loss(h: Float[Array, "batch hidden"]) -> Float[Array, " batch"]:
+        # What the backward direction adds at step T is a constant: no earlier forward state enters there.
+        scores = output.emissions[:, -1] + (h - jax.lax.stop_gradient(h)) @ w
+        return -jnp.take_along_axis(jax.nn.log_softmax(scores), targets[:, None], axis=1)[:, 0]
+
+    policy = trained.policy if cell.skip.has_agent else trained.policy.without_agent()
+    carry = cell.initialize_carry((count, cell.in_features), rngs=keys)
+    return gradient_flow.state_gradient_norms(
+        cell.params(), carry, x, cell.recurrence, last_loss, policy=policy
+    )
+
+
+GRADIENTS = Subcommand(
+    "Shows how much of the gradient of the loss at a word reaches back to each earlier state.",
+    GradientFlags,
+    gradients,
+)

@@ -1,0 +1,361 @@
+"""Whether an agent has anything to learn: the command `oracle`, for finished models that sample choices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.command_line import Subcommand, unknown
+from dynskip_jax.experiments.commands.flags import ModelFlags
+from dynskip_jax.experiments.experiment import Data
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting, setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.analysis.ceiling import Ceiling
+    from dynskip_jax.experiments.experiment import Experiment
+    from dynskip_jax.experiments.loaded import FinishedModel, LoadedModel
+    from dynskip_jax.tasks import Learner
+    from dynskip_jax.tasks.copied_words import CopiedWords
+    from dynskip_jax.tasks.counterfactuals import Exchanged, Ways
+
+compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
+consoles = LazyModule("dynskip_jax.experiments.console")
+copied_words = LazyModule("dynskip_jax.tasks.copied_words")
+counterfactuals = LazyModule("dynskip_jax.tasks.counterfactuals")
+host_memory = LazyModule("dynskip_jax.devices.host_memory")
+jax = LazyModule("jax")
+jnp = LazyModule("jax.numpy")
+loading = LazyModule("dynskip_jax.experiments.loaded")
+oracle_analysis = LazyModule("dynskip_jax.analysis.ceiling")
+run_progress = LazyModule("dynskip_jax.runs.progress")
+rich_table = LazyModule("rich.table")
+same_word = LazyModule("dynskip_jax.analysis.same_word")
+seed_agreement = LazyModule("dynskip_jax.analysis.seed_agreement")
+tasks_lib = LazyModule("dynskip_jax.tasks")
+
+# What of an agent's settings, beside those of the model, a trained one cannot be read without.
+_OF_THE_MODEL = ("mix", "max_skip", "agent", "agent_input", "empty_slots", "stride", "first_step", "control")
+_SHOWN = 10  # of so many constants, and of so many states that a probe sees, is told
+
+
+@dataclasses.dataclass(frozen=True)
+class OracleFlags(ModelFlags):
+    """Flags of `oracle`."""
+
+    data: str | None = path_setting(None, "Folder of the data that the run was trained on.")
+    beside: tuple[str, ...] | None = path_setting(
+        None,
+        "Run folders of the same model with other seeds, separated by commas: their choices are compared as "
+        "those of seeds trained together are.",
+    )
+    split: Literal["train", "dev", "test"] = setting("dev", "Which split is read.")
+    steps: int = setting(60_000, "Choices that are examined, the first ones of the split.", at_least=1)
+    layer: int | None = setting(
+        None, "Whose choices, counted from 1 as in agent_entropy_1; by default the last.", at_least=1
+    )
+    rows: int = setting(
+        100,
+        "Sequences read side by side; of a language model into so many streams the text is cut.",
+        at_least=1,
+    )
+    window: int = setting(
+        1,
+        "Language models: the text is read in windows of so many words, and a choice judged by its window's "
+        "loss.",
+        at_least=1,
+    )
+    beam: int = setting(
+        0,
+        "Searches for the best choices of whole windows, or sequences, keeping so many paths; 0: does not.",
+        at_least=0,
+    )
+    probe_features: int = setting(50, "Hidden units of the probes.", at_least=1)
+
+
+class Examined(NamedTuple):
+    """What was found of all choices that were examined.
+
+    Attributes:
+        losses: of each choice, (steps, choices).
+        taken: k as the agent chose, (steps,).
+        seen: what probes see, by name, (steps, features).
+        paths: the losses of windows, or sequences: as taken, and the best found, (windows, 2).
+    """
+
+    losses: Float[np.ndarray, "steps choices"]
+    taken: Int[np.ndarray, " steps"]
+    seen: dict[str, Float[np.ndarray, "steps features"]]
+    paths: Float[np.ndarray, "windows 2"]
+
+
+def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
+    """Prints what it costs to choose in one way or another, and whether there is anything to learn.
+
+    Nothing is written into the run folder.
+
+    Raises:
+        UserError: the model makes no choices, or the data is not that of the run.
+    """
+    host_memory.keep_freed_memory()
+    compilation_cache.keep_compiled_programs()
+    models = loading.finished_models(flags.run_dir, experiment.name)
+    name = flags.model or list(models)[-1]
+    if name not in models:
+        raise unknown(name, list(models))
+    found = models[name]
+    data = loading.data_of(found, flags.data)
+    learner = found.learner_with(data)
+    trained = loading.one_of(found, flags.of_seed)
+    others = _others(found, trained, data, flags.beside or ())
+    several = [trained.params, *(other.params for other in others.values())]
+    of_words = isinstance(learner.task, tasks_lib.LanguageModelling)
+    if found.spec.copies_in_expectation:
+        how = dict(rows=max(2, flags.rows), others=several[1:])
+        pieces = copied_words.copied_words(learner, trained.params, trained.policy, flags.split, **how)
+        about = f"{found.experiment.name}, {name}, {flags.split}"
+        _print_copied(
+            about, pieces, counterfactuals.choices_of(learner.skips[-1], trained.policy), flags.steps, others
+        )
+        if not any(skip.is_stochastic for skip in learner.skips):
+            return
+    layer = _layer(learner, flags.layer)
+    choices = counterfactuals.choices_of(learner.skips[layer], trained.policy)
+    if others or of_words:
+        pieces = counterfactuals.chosen(
+            learner, several, trained.policy, flags.split, layer=layer, rows=max(2, flags.rows)
+        )
+        pieces = list(_until(pieces, flags.steps, "reading choices"))
+        if others:
+            actions = np.concatenate([piece.actions[piece.counts] for piece in pieces])[: flags.steps]
+            print(f"{len(several)} agents, two by two, agree on {seed_agreement.agreement(actions)}")
+        if of_words:  # windows that continue each other
+            counts, actions, words = (np.concatenate(each, axis=1) for each in zip(*pieces, strict=True))
+            back = same_word.same_word(words, actions[..., 0], counts, choices=choices)
+            print(f"the agent goes back to the same word at {back}")
+    if not found.spec.choices_matter(found.selected):
+        print(
+            f"No choice to exchange: whatever {name} chooses, it says the same. No state enters by choice "
+            "(λ = 0), and no word is copied by it alone."
+        )
+        return
+    pieces = counterfactuals.exchanged(
+        learner,
+        trained.params,
+        trained.policy,
+        flags.split,
+        layer=layer,
+        rows=flags.rows,
+        window=flags.window,
+        beam=flags.beam,
+        states=min(learner.skips[layer].max_skip, _SHOWN),
+    )
+    examined = _gather(pieces, flags.steps)
+    taken = np.searchsorted(choices, examined.taken) + 1  # the place of each among the choices there are
+    result = oracle_analysis.ceiling(examined.losses, taken, examined.seen, units=flags.probe_features)
+    about = f"{found.experiment.name}, {name}, layer {layer + 1}, {flags.split}"
+    title = f"{about}: nats, mean of the last {result.count:,} steps"
+    _print(title, _rows(result, choices), "beside random", result.random)
+    if flags.beam:
+        taken, best = examined.paths.mean(axis=0)
+        print(
+            f"all choices of a window at once: {taken:.4f} as taken, {best:.4f} at best (beam {flags.beam})"
+        )
+    print(verdict(result))
+    constants = choices if len(choices) <= _SHOWN else np.unique(choices[[0, result.fixed - 1]])
+    how = dict(
+        layer=layer,
+        rows=max(2, flags.rows),
+        constants=constants.tolist(),
+        others=[other.params for other in others.values()],
+    )
+    pieces = counterfactuals.replaced(learner, trained.params, trained.policy, flags.split, **how)
+    losses, count = _whole(pieces, flags.steps)
+    names = [
+        *("by the agent", "at random", "by the agent in another text"),
+        *(f"by {other}, reading the same text" for other in others),
+        *(f"always {k}" for k in constants),
+    ]
+    title = f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}"
+    _print(title, list(zip(names, losses.tolist(), strict=True)), "beside the agent", losses[0])
+
+
+def verdict(result: Ceiling) -> str:
+    """Says in a sentence or two whether the agent, or a probe, gains anything by looking."""
+    name, gain = max(result.gain.items(), key=lambda pair: pair[1].mean)
+    hindsight = min(*result.constant, result.random) - result.hindsight
+    probe, over = f"a probe that sees {name}", "nats (95 %) over choices that look at nothing"
+    if gain.is_chance and result.own.is_chance:
+        return f"Nothing to learn was found: {probe} gains {gain} {over}, the agent {result.own}."
+    if gain.is_chance:
+        return f"The agent has learnt something: it gains {result.own} {over}, {probe} {gain}."
+    share = f"{gain.mean / hindsight:.0%} of what hindsight gains"
+    return f"There is something to learn: {probe} gains {gain} {over}, {share}; the agent gains {result.own}."
+
+
+def _print_copied(
+    about: str,
+    pieces: Iterator[CopiedWords],
+    choices: Int[np.ndarray, " choices"],
+    limit: int,
+    others: Iterable[str],
+) -> None:
+    """Prints what copied words are worth with other probabilities in the place of the model's own."""
+    parts = [
+        [part[piece.counts] for part in piece[1:]] for piece in _until(pieces, limit, "copying otherwise")
+    ]
+    losses, of_each, likeliest = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
+    own, even, another, *theirs = losses.mean(axis=0)
+    constants = of_each.mean(axis=0)
+    best = int(constants.argmin())
+    rows = [
+        ("by the model's own probabilities", own),
+        ("by the likeliest k alone", likeliest.mean()),
+        ("by all of them alike", even),
+        ("by those in another text", another),
+        *(
+            (f"by those of {other}, reading the same text", loss)
+            for other, loss in zip(others, theirs, strict=True)
+        ),
+        *((f"always {choices[i]}", constants[i]) for i in sorted({0, best})),
+        ("in hindsight", of_each.min(axis=1).mean()),
+    ]
+    title = (
+        f"{about}, words copied by other probabilities, the gate held: nats, mean of {len(losses):,} words"
+    )
+    _print(title, rows, "beside its own", own, first="words are copied")
+    gain = oracle_analysis.paired_gain(losses[:, 2], losses[:, 0])
+    print(
+        f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text"
+        + (", which may be chance." if gain.is_chance else ".")
+    )
+
+
+def _layer(learner: Learner, number: int | None) -> int:
+    choosing = [i for i, skip in enumerate(learner.skips) if skip.is_stochastic]
+    if not choosing:
+        raise UserError("this model samples no choices: train one such as dynamic:5")
+    if number is None:
+        return choosing[-1]
+    if number - 1 not in choosing:
+        raise UserError(
+            f"layer {number} samples no choices: choose {' or '.join(str(i + 1) for i in choosing)}"
+        )
+    return number - 1
+
+
+def _others(
+    found: FinishedModel, own: LoadedModel, data: Data, beside: Sequence[str]
+) -> dict[str, loading.LoadedModel]:
+    """The same model of other seeds, by a name for each: those trained together, and those of other runs.
+
+    Raises:
+        UserError: a folder holds no such model, or one of another size or of other data.
+    """
+    others = {f"seed {seed}": loading.one_of(found, seed) for seed in found.seeds if seed != own.seed}
+    shapes = jax.tree.map(jnp.shape, own.params)
+    for folder in beside:
+        models = loading.finished_models(folder, found.experiment.name)
+        if found.name not in models:
+            raise UserError(f"{folder} has {', '.join(models)}: there is no {found.name} to set beside")
+        _check_alike(found, models[found.name], folder)
+        loading.check_data(models[found.name], data)
+        for seed in models[found.name].seeds:
+            other = loading.one_of(models[found.name], seed)
+            if jax.tree.map(jnp.shape, other.params) != shapes:
+                raise UserError(f"{folder} holds a {found.name} of another size, not to be compared")
+            others[f"seed {seed} of {folder}"] = other
+    return others
+
+
+def _check_alike(found: FinishedModel, other: FinishedModel, folder: str) -> None:
+    """Raises a `UserError` where another run trained another model, be its parameters of the same shapes."""
+
+    def said(finished: FinishedModel) -> dict[str, Any]:
+        settings = finished.experiment.settings
+        of_agent = vars(settings.agent) | finished.selected
+        return vars(settings.model) | {name: of_agent[name] for name in _OF_THE_MODEL}
+
+    theirs = said(other)
+    for name, value in said(found).items():
+        if theirs.get(name) != value:
+            raise UserError(
+                f"{folder} holds a {found.name} with {name} {theirs.get(name)}, here it is {value}: only "
+                "other seeds of the same model can be set beside it"
+            )
+
+
+def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
+    """Yields as many pieces as have so many losses or choices that count, or all, as NumPy's arrays."""
+    count = 0
+    with run_progress.Progress(limit, label) as progress:
+        for piece in pieces:
+            piece = jax.tree.map(np.asarray, piece)
+            new = int((piece.count if isinstance(piece, counterfactuals.Ways) else piece.counts).sum())
+            progress.advance(min(new, limit - count))
+            count += new
+            yield piece
+            if count >= limit:
+                break
+        progress.advance(max(0, limit - count))  # the split may have fewer
+
+
+def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:
+    """Reads until so many choices are examined."""
+    parts, paths = [], []
+    for piece in _until(pieces, limit, "examining"):
+        where = piece.counts
+        parts.append([part[where] for part in (piece.losses, piece.taken, piece.x, piece.before)])
+        paths.append(np.stack([piece.path, piece.best], axis=-1)[where.any(axis=1)])
+    losses, taken, x, before = (np.concatenate(each)[:limit] for each in zip(*parts, strict=True))
+    states = before.shape[1]
+    seen = {
+        "s(t)": np.concatenate([x, before[:, 0]], axis=-1),
+        f"x(t) and the last {states} states": np.concatenate([x, before.reshape(len(before), -1)], axis=-1),
+    }
+    return Examined(losses, taken, seen, np.concatenate(paths))
+
+
+def _whole(pieces: Iterator[Ways], limit: int) -> tuple[Float[np.ndarray, " ways"], float]:
+    """The mean loss of each way to choose, and of how many losses that is."""
+    total, count = 0.0, 0
+    for piece in _until(pieces, limit, "reading in other ways"):
+        total, count = total + piece.losses.astype(np.float64).sum(axis=0), count + float(piece.count.sum())
+    return total / count, count
+
+
+def _rows(result: Ceiling, choices: Int[np.ndarray, " choices"]) -> list[tuple[str, float]]:
+    """What is printed of the choices examined; of many constants the best."""
+    shown = sorted(np.argsort(result.constant)[:_SHOWN].tolist())
+    return [
+        ("by the agent", result.taken),
+        ("at random", result.random),
+        *((f"always {choices[i]}", result.constant[i]) for i in shown),
+        *((f"by a probe that sees {name}", loss) for name, loss in result.probes.items()),
+        ("in hindsight", result.hindsight),
+        ("all of them, probabilities averaged", result.averaged),
+    ]
+
+
+def _print(
+    title: str, rows: Sequence[tuple[str, float]], beside: str, reference: float, first: str = "k is chosen"
+) -> None:
+    """A table of losses, each beside its distance from the one of reference."""
+    table = rich_table.Table(title=title, title_justify="left")
+    for heading in (first, "loss", beside):
+        table.add_column(heading, justify="left" if heading == first else "right")
+    for name, loss in rows:
+        table.add_row(name, f"{loss:.4f}", f"{loss - reference:+.4f}")
+    consoles.wide_console().print(table)
+
+
+ORACLE = Subcommand(
+    "Says how much there is to win by choosing: what each choice costs, and what a probe learns of that.",
+    OracleFlags,
+    oracle,
+)

@@ -1,0 +1,68 @@
+"""The command `predict`: what a finished model makes of each line of a text."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.command_line import Subcommand
+from dynskip_jax.experiments.commands.flags import ModelFlags
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.experiments.experiment import Experiment
+
+loading = LazyModule("dynskip_jax.experiments.loaded")
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictFlags(ModelFlags):
+    """Flags of `predict`."""
+
+    input: str | None = path_setting(None, "A file with a text on each line; by default standard input.")
+
+
+def predict(experiment: type[Experiment], flags: PredictFlags) -> None:
+    """Writes a line for each line of text, as soon as it is read."""
+    trained = loading.load_run(flags.run_dir, flags.model, flags.of_seed, experiment.name)
+    for line in input_lines(flags.input):
+        words = trained.experiment.split(line)
+        print(trained.experiment.read(trained, line).prediction if words else "", flush=True)
+
+
+PREDICT = Subcommand("Reads a text on each line, and writes what a model makes of it.", PredictFlags, predict)
+
+
+def input_lines(path: str | None) -> Iterator[str]:
+    """Yields the lines of a file, or of standard input, as they come, without a mark of their order of bytes.
+
+    Raises:
+        UserError: it cannot be read, or a line is not UTF-8.
+    """
+    where = "standard input" if path is None else f"--input {path}"
+    try:
+        with contextlib.ExitStack() as opened:
+            source: Any = getattr(sys.stdin, "buffer", sys.stdin)
+            if path is not None:
+                source = opened.enter_context(open(path, "rb"))
+            if source is None:
+                raise UserError("standard input is closed: give --input FILE")
+            for number, line in enumerate(source, 1):
+                text = _decoded(line, where, number) if isinstance(line, bytes) else line
+                yield text.removeprefix("\ufeff") if number == 1 else text
+    except (OSError, ValueError) as error:  # among them a path with a NUL
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{where} cannot be read ({getattr(error, 'strerror', None) or error})") from None
+
+
+def _decoded(line: bytes, where: str, number: int) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}, line {number}: not UTF-8 text (byte {error.start}): convert it") from None

@@ -1,0 +1,246 @@
+"""Tags text or columns with a finished tagger, sentence by sentence: the command `predict` of taggers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.command_line import Subcommand
+from dynskip_jax.experiments.commands.flags import ModelFlags
+from dynskip_jax.experiments.commands.predict import input_lines
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting, setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.data.batching import Batch
+    from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
+    from dynskip_jax.data.tagging import TaggedSentence
+    from dynskip_jax.experiments.experiment import Experiment
+
+batching = LazyModule("dynskip_jax.data.batching")
+compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
+loading = LazyModule("dynskip_jax.experiments.loaded")
+tag_schemes = LazyModule("dynskip_jax.data.tag_schemes")
+tagged_examples = LazyModule("dynskip_jax.data.tagged_examples")
+tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
+tagging_data = LazyModule("dynskip_jax.data.tagging")
+
+
+@dataclasses.dataclass(frozen=True)
+class TagFlags(ModelFlags):
+    """Flags of `predict`."""
+
+    input: str | None = path_setting(None, "A file; by default standard input.")
+    format: Literal["text", "columns"] = setting(
+        "text",
+        "What is read: text, words apart by blanks, a sentence on each line; or columns, a word on each "
+        "line, sentences apart by empty lines: their lines are kept, and get one more column.",
+    )
+    word_column: int = setting(0, "Of columns, the one with the words, counted from 0.", at_least=0)
+    output: Literal["columns", "json"] = setting(
+        "columns", "What is written: a word and its tag on each line, or a JSON object for each sentence."
+    )
+    scheme: Literal["IOB1", "BIO2", "BIOES"] = setting("BIO2", "In which entities are written.")
+    at_once: int | None = setting(
+        None,
+        "Sentences that are read before the first is written; by default 256, and 1 at a terminal. 1 writes "
+        "each as soon as it is read.",
+        at_least=1,
+    )
+    max_words: int = setting(
+        400, "Of longer sentences so many words are read at a time, for memory's sake.", at_least=1
+    )
+
+
+_AT_ONCE, _ROWS = 256, 32  # sentences that are collected, and those of a batch
+
+
+class Sentence(NamedTuple):
+    """What stands between two empty lines, or on one line of text.
+
+    Attributes:
+        words: none, where only an empty line or the start of a document is to be kept.
+        lines: of columns, the line of each word, as it was read, or those to be kept.
+        columns: what stands beside each word in other columns, where the model reads them.
+    """
+
+    words: list[str]
+    lines: list[str]
+    columns: Sequence[tuple[str, ...]] = ()
+
+
+def predict(experiment: type[Experiment], flags: TagFlags) -> None:
+    """Writes the tags of each sentence, as many sentences at a time as are read at once."""
+    compilation_cache.keep_compiled_programs()
+    trained = loading.load_run(flags.run_dir, flags.model, flags.of_seed, experiment.name)
+    interactive = flags.input is None and sys.stdin.isatty()
+    at_once = flags.at_once or (1 if interactive else _AT_ONCE)
+    rows = min(_ROWS, 1 << (at_once - 1).bit_length())
+    has_entities = trained.experiment.scheme is not None
+    lines = input_lines(flags.input)
+    if flags.format == "columns":
+        sentences = read_columns(lines, flags, getattr(trained.settings.data, "columns", None) or ())
+    else:
+        sentences = read_text(lines)
+
+    def best(batch: Batch) -> np.ndarray:
+        return np.asarray(trained.learner.predict(trained.params, batch, trained.policy))
+
+    for group in _groups(sentences, at_once):
+        found = tag(best, trained.vocabulary, group, flags.max_words, rows)
+        for sentence, tags in zip(group, found, strict=True):
+            tags = trained.experiment.written(tags, flags.scheme)
+            if flags.output == "json":
+                sys.stdout.write(as_json(sentence, tags, has_entities=has_entities))
+            else:
+                sys.stdout.write(as_columns(sentence, tags))
+        sys.stdout.flush()
+
+
+def tag(
+    best: Callable[[Batch], Sequence[Sequence[int]]],
+    vocabulary: TaggerVocabulary,
+    sentences: Sequence[Sentence | TaggedSentence],
+    max_words: int = 400,
+    rows: int = _ROWS,
+) -> list[list[str]]:
+    """Returns a tag of the model's own scheme for each word.
+
+    Args:
+        best: finds the ids of tags of a batch of padded sentences, at least as many as each has words.
+        vocabulary: of words and tags.
+        sentences: their words, and other columns; a sentence may have none.
+        max_words: longer ones are read in pieces of so many words.
+        rows: sentences that are read side by side; another number is another program to compile.
+    """
+    pieces = [
+        (number, slice(start, start + max_words))
+        for number, sentence in enumerate(sentences)
+        for start in range(0, len(sentence.words), max_words)
+    ]
+    # Those of like lengths are read together; few lengths and one number of rows: few programs.
+    words = [sentences[number].words[part] for number, part in pieces]
+    order = sorted(range(len(pieces)), key=lambda i: len(words[i]))
+    found: dict[int, list[str]] = {}
+    for start in range(0, len(order), rows):
+        chosen = order[start : start + rows]
+        ids = [vocabulary.encode(words[i], sentences[pieces[i][0]].columns[pieces[i][1]]) for i in chosen]
+        for i, row in zip(chosen, best(_batch(ids, rows)), strict=False):
+            found[i] = [vocabulary.tags[k] for k in row[: len(words[i])]]
+    tags: list[list[str]] = [[] for _ in sentences]
+    for i, (number, _) in enumerate(pieces):
+        tags[number] += found[i]
+    return tags
+
+
+def read_text(lines: Iterable[str]) -> Iterator[Sentence]:
+    """Yields a sentence for each line of words; an empty line is none."""
+    for line in lines:
+        if words := line.split():
+            yield Sentence(words, [])
+
+
+def read_columns(lines: Iterable[str], flags: TagFlags, beside: Sequence[int] = ()) -> Iterator[Sentence]:
+    """Yields sentences of words on lines of their own; what stands between them is kept.
+
+    Args:
+        lines: of a file.
+        flags: in which column words are.
+        beside: other columns that are read.
+
+    Raises:
+        UserError: a line has no such column.
+    """
+    words: list[str] = []
+    kept: list[str] = []
+    columns: list[tuple[str, ...]] = []
+    for number, line in enumerate(lines, 1):
+        line = line.rstrip("\r\n")
+        fields = re.split(r"[ \t]+", line.strip(" \t"))
+        if fields[0] in ("", tagging_data.DOCUMENT_START):
+            if words:
+                yield Sentence(words, kept, columns)
+                words, kept, columns = [], [], []
+            yield Sentence([], [line.strip(" \t")])
+            continue
+        if missing := [column for column in (flags.word_column, *beside) if column >= len(fields)]:
+            raise UserError(
+                f"{flags.input or 'standard input'}, line {number}: no column {missing[0]} among "
+                f"{len(fields)}, counted from 0"
+            )
+        words.append(fields[flags.word_column])
+        kept.append(line.rstrip(" \t"))
+        columns.append(tuple(fields[column] for column in beside))
+    if words:
+        yield Sentence(words, kept, columns)
+
+
+def as_columns(sentence: Sentence, tags: Sequence[str]) -> str:
+    """Returns each word, or its line, with its tag; of text an empty line ends a sentence."""
+    if not sentence.words:
+        return "".join(f"{line}\n" for line in sentence.lines)
+    if sentence.lines:
+        joined = (f"{line}{_blank(line)}{tag}\n" for line, tag in zip(sentence.lines, tags, strict=True))
+        return "".join(joined)
+    return "".join(f"{word} {tag}\n" for word, tag in zip(sentence.words, tags, strict=True)) + "\n"
+
+
+def as_json(sentence: Sentence, tags: Sequence[str], *, has_entities: bool) -> str:
+    """Returns an object on a line: words, tags, and the entities where tags are those of entities."""
+    words = sentence.words
+    if not words:
+        return ""
+    record = {"words": words, "tags": list(tags)}
+    if has_entities:
+        record["entities"] = [
+            {"type": kind, "start": start, "end": end, "text": " ".join(words[start:end])}
+            for kind, start, end in tag_schemes.entities(tags)
+        ]
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _blank(line: str) -> str:
+    return "\t" if "\t" in line else " "
+
+
+def _groups(sentences: Iterable[Sentence], size: int) -> Iterator[list[Sentence]]:
+    """So many sentences with words each, and what stands between them."""
+    group: list[Sentence] = []
+    count = 0
+    for sentence in sentences:
+        group.append(sentence)
+        count += bool(sentence.words)
+        if count == size:
+            yield group
+            group, count = [], 0
+    if group:
+        yield group
+
+
+def _batch(ids: Sequence[TokenIds], rows: int) -> Batch:
+    """The sentences in as many rows, padded."""
+    lengths = [len(one.words) for one in ids] + [1] * (rows - len(ids))
+    time = tagged_examples.padded_length(max(lengths))
+
+    def padded(leaves: Sequence[np.ndarray]) -> np.ndarray:
+        whole = np.zeros((rows, time, *leaves[0].shape[1:]), np.int32)
+        for row, leaf in zip(whole, leaves, strict=False):
+            row[: len(leaf)] = leaf
+        return whole
+
+    inputs = tagger_vocabulary.TokenIds(*(padded(leaves) for leaves in zip(*ids, strict=True)))
+    return batching.Batch(inputs, None, seq_lengths=np.array(lengths, np.int32))
+
+
+TAG = Subcommand(
+    "Tags text, or the words of columns, and writes columns or JSON lines.",
+    TagFlags,
+    predict,
+)

@@ -1,0 +1,174 @@
+"""Named entities and chunks: Gui et al. (2019), Table 2.
+
+    python -m experiments.conll2003 --data DIR --compare lstm,dynamic:5 --seeds 3
+    python -m experiments.conll2003 --dataset conll2000 --data conll2000.zip
+    python -m experiments.conll2003 predict --run-dir DIR < text
+    python -m experiments.conll2003 compare --run-dir DIR --data DIR
+
+A BiLSTM-CRF over words and their characters, whose tags follow BIOES; F1 as conlleval counts it. Presets:
+`small` (the default, for two cores), `paper` (2 x 200 units, λ = 1, K = 5, dropout 0.5, the optimizer of Ma &
+Hovy 2016; with --embeddings glove.6B.100d.txt the paper's setting), `ncrfpp` (the recipe of NCRF++).
+
+Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/conll2003 (eng.train, eng.testa, eng.testb), the
+chunks of CoNLL-2000 in $DYNSKIP_DATA_DIR/conll2000 or in NLTK's archive in $DYNSKIP_DATA_DIR/nltk. A folder
+of your own, with one word on each line and its tag in the last column, is `--dataset columns --scheme BIO2`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from dynskip_jax.experiments.tagging import (
+    AGENT,
+    TAGGER_COMMANDS,
+    ReadCorpus,
+    TaggerData,
+    TaggerExperiment,
+    TaggerSettings,
+)
+from dynskip_jax.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from dynskip_jax.data.tagged_corpus import TaggedCorpus
+from dynskip_jax.settings import setting
+
+tagged_corpus = LazyModule("dynskip_jax.data.tagged_corpus")
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # For two cores: Adam needs a third of the epochs that gradient descent takes.
+    "small": dict(
+        **AGENT,
+        features=100,
+        capital_features=5,
+        learning_rate=0.002,
+        decay=0.05,
+        epochs=20,
+    ),
+    # Gui et al. (2019), Section Named Entity Recognition, where they say it; else Ma & Hovy (2016), whose
+    # loss is a mean over the sentences of a batch, as ours is. Eq. 5 as printed.
+    "paper": dict(
+        features=200,
+        mix=1.0,
+        dropout=0.5,
+        dropout_characters=0.5,
+        digits="zero",
+        unknown_rate=0.0,
+        optimizer="sgd",
+        momentum=0.9,
+        learning_rate=0.015,
+        decay=0.05,
+        clip=5.0,
+        batch_size=10,
+        epochs=100,
+        patience=20,
+    ),
+    # NCRF++ (Yang & Zhang 2018). Its loss is a sum over the 10 sentences of a batch, ours their mean: its
+    # learning rate of 0.015 is 0.15. Its 200 units are those of both directions.
+    "ncrfpp": dict(
+        **AGENT,
+        features=100,
+        char_outputs=50,
+        lowercase=False,
+        digits="zero",
+        unknown_rate=0.0,
+        optimizer="sgd",
+        learning_rate=0.15,
+        decay=0.05,
+        clip=None,
+        batch_size=10,
+        epochs=100,
+        patience=20,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EntityData(TaggerData):
+    """The tagged sentences, and word vectors."""
+
+    dataset: Literal["conll2003", "conll2000", "columns"] = setting(
+        "conll2003",
+        "conll2003 (entities), conll2000 (chunks; a tenth of train is dev), columns: a folder of your own.",
+    )
+    columns: tuple[int, ...] | None = setting(
+        None,
+        "Columns of the files, counted from 0, that are read beside the words: 1 is CoNLL's parts of speech.",
+        at_least=1,
+    )
+    scheme: Literal["IOB1", "BIO2", "BIOES"] | None = setting(
+        None, "That of the files' tags; by default IOB1 for conll2003, else BIO2."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EntitySettings(TaggerSettings):
+    """All settings of the taggers of entities."""
+
+    data: EntityData = dataclasses.field(default_factory=EntityData)
+
+
+# Test F1 of CoNLL-2003. Gui et al. (2019), Table 2; "91.21" is Ma and Hovy (2016), the plain BiLSTM of it.
+PUBLISHED = {
+    "lstm": ("paper: Ma and Hovy 2016", 0.9121),
+    "fixed:3": ("paper: fixed skip 3", 0.9114),
+    "fixed:5": ("paper: fixed skip 5", 0.9116),
+    "attention:5": ("paper: attention", 0.9123),
+    "dynamic:5": ("paper: dynamic skip, λ=1, K=5", 0.9156),
+}
+# Huang et al. (2015), without pretrained vectors: BiLSTM-CRF, with features of spelling, POS and chunks.
+PUBLISHED_RANDOM = {"conll2003": 0.8426, "conll2000": 0.9413}
+
+
+class CoNLL2003(TaggerExperiment):
+    """See `Experiment`."""
+
+    name = "conll2003"
+    settings_type = EntitySettings
+    presets = PRESETS
+    default_model = "dynamic:5"
+    commands = TAGGER_COMMANDS
+    columns = {  # noqa: RUF012 (read only)
+        "dev_f1": ("dev F1", ".2%"),
+        "test_f1": ("test F1", ".2%"),
+        "test_f1_sampled": ("test, sampled", ".2%"),
+        "test_f1_averaged": ("test, averaged", ".2%"),
+        "test_accuracy": ("test accuracy", ".2%"),
+    }
+    curves = ("dev_f1",)
+    sample_text = "Peter Blackburn of the European Commission flew from BRUSSELS to New York"
+    scheme = "BIOES"
+
+    def load_corpus(self) -> TaggedCorpus:
+        """See `TaggerExperiment`."""
+        data = self.settings.data
+        how = dict(scheme=data.scheme, seed=data.data_seed, beside=data.columns or ())
+        return tagged_corpus.find_entity_corpus(data.dataset, data.data, **how)
+
+    def tags(self, corpus: TaggedCorpus) -> tuple[str, ...]:
+        """See `TaggerExperiment`; all letters of BIOES with each type."""
+        return tagged_corpus.entity_tags(corpus)
+
+    def published(self, models: Sequence[str], data: ReadCorpus) -> Sequence[tuple[str, Mapping[str, float]]]:
+        """The paper's rows where there are vectors, else what others reach without."""
+        if self.settings.data.embeddings is None:
+            value = PUBLISHED_RANDOM.get(data.name)
+            name = "Huang et al. 2015, random vectors, BiLSTM-CRF and features"
+            return [] if value is None else [(name, {"test_f1": value})]
+        if data.name != "conll2003":
+            return []
+        return [(PUBLISHED[m][0], {"test_f1": PUBLISHED[m][1]}) for m in models if m in PUBLISHED]
+
+    def note(self, models: Sequence[str], data: ReadCorpus) -> str:
+        """What a table of this run must say."""
+        path = self.settings.data.embeddings
+        if path is None:
+            if data.name != "conll2003":
+                return ""
+            return (
+                "Word vectors begin at random: not comparable with F1 above 90, which takes pretrained ones."
+            )
+        if not self.published(models, data):
+            return ""
+        return f"Word vectors begin with those of {path}; the paper's are GloVe, 100 numbers."

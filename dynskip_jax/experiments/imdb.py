@@ -1,0 +1,148 @@
+"""Sentiment of movie reviews (IMDB): Gui et al. (2019), Table 4.
+
+    python -m experiments.imdb --data DIR --compare lstm,dynamic:3,skip_rnn,lstm_jump
+    python -m experiments.imdb bigrams --data DIR
+    python -m experiments.imdb predict --run-dir DIR < reviews.txt
+    python -m experiments.imdb explain --run-dir DIR --text "not as bad as they say"
+
+Presets: `small` (64 units, the default, for two cores), `paper` (128 units, the last state, one direction),
+`strong` (past the paper: 200 units in both directions, 1,000 words of a review, the maximum over states,
+words and their features dropped, averaged weights). `bigrams` is the linear model on pairs of words that any
+of them has to beat.
+
+Without --data the reviews are looked for in $DYNSKIP_DATA_DIR/imdb, in the TFDS cache and at their upstream
+address. 15 % of train are held out as dev.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dynskip_jax.experiments.commands import TEXT_COMMANDS
+from dynskip_jax.experiments.commands.bigrams import BIGRAMS
+from dynskip_jax.experiments.sentences import AGENT, ClassifierExperiment, ClassifierSettings, SentenceData
+from dynskip_jax.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from dynskip_jax.data.sentences import SentenceCorpus
+from dynskip_jax.settings import setting
+
+imdb_data = LazyModule("dynskip_jax.data.imdb")
+sentence_data = LazyModule("dynskip_jax.data.sentences")
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # Fewer words and half the units; means over states learn in fewer epochs than last states do.
+    "small": dict(
+        **AGENT,
+        max_words=20_000,
+        features=64,
+        embedding_features=64,
+        pooling="mean",
+        dropout=0.5,
+        dropout_inputs=0.5,
+        dropout_words=0.2,
+        locked=True,
+        learning_rate=0.002,
+        clip=1.0,
+        epochs=5,
+        patience=2,
+    ),
+    # Gui et al. (2019), Section Sentiment Analysis on IMDB, where they say it: optimizer, learning rate,
+    # epochs and the size of random vectors are not given there.
+    "paper": dict(features=128, dropout=0.2, dropout_inputs=0.0, epochs=10, patience=3, clip=5.0),
+    "strong": dict(
+        **AGENT,
+        max_words=40_000,
+        features=200,
+        bidirectional=True,
+        pooling="max",
+        embedding_features=128,
+        dropout=0.5,
+        dropout_inputs=0.4,
+        dropout_words=0.1,
+        locked=True,
+        clip=1.0,
+        max_length=1000,
+        epochs=6,
+        patience=3,
+        average="always",
+        average_after=2,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReviewData(SentenceData):
+    """The reviews."""
+
+    max_length: int = setting(400, "Longer reviews are cropped to so many words.", at_least=1)
+    dev_seed: int = setting(0, "Which 15 % of train are dev.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReviewSettings(ClassifierSettings):
+    """All settings of sentiment on IMDB."""
+
+    data: ReviewData = dataclasses.field(default_factory=ReviewData)
+
+
+# Test accuracies of Gui et al. (2019), Table 4.
+PUBLISHED = {
+    "lstm": ("paper: LSTM", 0.891),
+    "skip_rnn": ("paper: Skip LSTM", 0.866),
+    "lstm_jump": ("paper: Jump LSTM", 0.894),
+    "fixed:3": ("paper: fixed skip 3", 0.896),
+    "fixed:5": ("paper: fixed skip 5", 0.893),
+    "attention:3": ("paper: attention", 0.894),
+    "dynamic:3": ("paper: dynamic skip, λ=0.5, K=3", 0.901),
+}
+
+
+class IMDB(ClassifierExperiment):
+    """See `Experiment`."""
+
+    name = "imdb"
+    settings_type = ReviewSettings
+    presets = PRESETS
+    default_model = "dynamic:3"
+    commands = {**TEXT_COMMANDS, "bigrams": BIGRAMS}  # noqa: RUF012 (read only)
+    labels = imdb_data.LABELS
+    sample_text = "i expected very little , but in the end it was not as bad as they say"
+
+    def load_data(self) -> SentenceCorpus:
+        """See `Experiment`."""
+        data = self.settings.data
+        reviews, source = imdb_data.find_imdb(data.data)
+        return sentence_data.labelled_corpus(
+            imdb_data.NAME,
+            imdb_data.imdb_splits(reviews, data.dev_seed),
+            source,
+            min_count=data.min_count,
+            max_words=data.max_words,
+            max_length=data.max_length,
+            buckets=data.buckets,
+        )
+
+    def split(self, text: str) -> list[str]:
+        """See `Experiment`."""
+        return sentence_data.review_words(text)
+
+    @property
+    def max_length(self) -> int:
+        """See `ClassifierExperiment`."""
+        return self.settings.data.max_length
+
+    def published(
+        self, models: Sequence[str], data: SentenceCorpus
+    ) -> Sequence[tuple[str, Mapping[str, float]]]:
+        """The paper's rows."""
+        rows = [PUBLISHED[model] for model in models if model in PUBLISHED]
+        return [(name, {"test_accuracy": accuracy}) for name, accuracy in rows]
+
+    def note(self, models: Sequence[str], data: SentenceCorpus) -> str:
+        """Where published rows begin."""
+        if not self.published(models, data) or self.settings.data.embeddings:
+            return ""
+        return "Published rows begin with pretrained word vectors, those of this run with random ones."

@@ -1,0 +1,330 @@
+"""One model of a run: its name and the settings, resolved once into what everything downstream reads."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.settings import Settings, sweep_of
+from dynskip_jax.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from dynskip_jax import functional as F
+    from dynskip_jax.rl import AgentObjective
+    from dynskip_jax.training.sweep import Sweep
+
+F = LazyModule("dynskip_jax.functional")
+rl = LazyModule("dynskip_jax.rl")
+sweeps = LazyModule("dynskip_jax.training.sweep")
+jnp = LazyModule("jax.numpy")
+nnx = LazyModule("flax.nnx")
+np = LazyModule("numpy")
+
+# Settings that a sweep may vary: for models that choose, for those that sample, for those that learn by
+# gradient what to leave out.
+_OF_CHOICES = ("mix", "max_skip")
+_OF_SAMPLING = ("entropy_coef", "temperature")
+_OF_UPDATES = ("update_cost",)
+
+# Settings that time skips are made with; each kind of skip takes what it has.
+_SKIP_SETTINGS = (
+    *("agent", "agent_input", "empty_slots", "stride", "first_step", "rates"),
+    *("max_jump", "read_steps", "max_jumps", "update_bias"),
+)
+
+_SHARE = re.compile(r"dev_agent_share_\d+")  # the metric of a layer whose agent chooses on dev
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """One model of a run.
+
+    Attributes:
+        name: as on the command line, such as `dynamic:5`.
+        skip: the time skip of the top layer, after a control has replaced it.
+        transition: the transition of every layer.
+        depth_skip: the skip over depth of every layer, or None.
+        copy: how a language model copies words of the past: `none`, `chosen` or `expected`.
+        objective: how the agents are trained.
+        values: what a sweep sets, value by value; one empty mapping without a sweep.
+        sweep: the same for each model that is trained together.
+        seeds: the seeds of each value.
+        evaluation_mode: how the agents choose on dev and test.
+        is_untrained: whether the agents keep their initial parameters, as a control.
+        agent_learning_rate: the rate of the agents' own Adam; None where they share the network's optimizer.
+        dtype: in which matrices are multiplied.
+        cell_options: options of `SkipCell` in the layer with the time skip.
+        max_skip: the one limit on K that `--max-skip` sets, or None.
+        variant: settings that tell the model from others of its name, for result rows.
+    """
+
+    name: str
+    skip: F.TimeSkip
+    transition: F.Transition
+    depth_skip: F.DepthSkip | None
+    copy: str
+    objective: AgentObjective
+    values: tuple[dict[str, Any], ...]
+    sweep: Sweep
+    seeds: tuple[int, ...]
+    evaluation_mode: str
+    is_untrained: bool
+    agent_learning_rate: float | None
+    dtype: Any
+    cell_options: Mapping[str, Any]
+    max_skip: int | None
+    variant: Mapping[str, Any]
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seed of each model trained together: all seeds with the first value, then the second."""
+        return self.seeds * len(self.values)
+
+    @property
+    def recurrent_options(self) -> dict[str, Any]:
+        """The options of models that concern every layer."""
+        return dict(transition=self.transition, depth_skip=self.depth_skip)
+
+    @property
+    def reach(self) -> int:
+        """How far back the model may choose: K, or the smaller limit of `--max-skip`."""
+        K = self.skip.max_skip
+        return min(K, self.max_skip) if self.skip.has_agent and self.max_skip is not None else K
+
+    @property
+    def copies_in_expectation(self) -> bool:
+        """Whether words are copied by the probabilities of all choices."""
+        return self.copy == "expected"
+
+    @property
+    def mixes(self) -> tuple[float, ...]:
+        """Every λ that is trained."""
+        return tuple(value.get("mix", self.skip.mix) for value in self.values)
+
+    def choices_matter(self, value: Mapping[str, Any] | None = None) -> bool:
+        """Return whether sampled choices change what the model says: with λ = 0 no chosen state enters.
+
+        Args:
+            value: of a sweep the value that is asked for; by default any.
+        """
+        if not self.skip.is_stochastic:
+            return False
+        if self.copy == "chosen" or not self.skip.takes_max_skip:
+            return True
+        return any(self.mixes) if value is None else bool(value.get("mix", self.skip.mix))
+
+
+def make_spec(name: str, settings: Settings) -> ModelSpec:
+    """Return what a model's name means under these settings.
+
+    Raises:
+        UserError: there is no such model, or a value is beyond it.
+    """
+    agent, model = settings.agent, settings.model
+    named = _named_skip(name, settings)
+    skip = _controlled(named, agent.control, agent.rates)
+    is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
+    values = _swept_values(skip, settings)
+    K = agent.max_skip if isinstance(agent.max_skip, int) and skip.has_agent else None
+    limited = tuple({**({} if K is None else {"max_skip": K}), **value} for value in values)
+    largest = max(value.get("max_skip", 0) for value in limited)
+    if largest > skip.max_skip:
+        raise UserError(f"--max-skip {largest} is beyond {name}: name a larger k")
+    seeds = tuple(settings.run.all_seeds)
+    spec = ModelSpec(
+        name=name,
+        skip=skip,
+        transition=_transition(settings),
+        depth_skip=None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip),
+        copy=_copy(skip, settings),
+        objective=_objective(skip, settings, is_untrained=is_untrained),
+        values=values,
+        sweep=_sweep(limited, len(seeds)),
+        seeds=seeds,
+        evaluation_mode="sample" if is_untrained else agent.evaluation_mode,
+        is_untrained=is_untrained,
+        agent_learning_rate=agent.agent_learning_rate if skip.is_stochastic else None,
+        dtype={"f32": jnp.float32, "bf16": jnp.bfloat16}[model.precision],
+        cell_options=_cell_options(settings),
+        max_skip=agent.max_skip if isinstance(agent.max_skip, int) else None,
+        variant={},
+    )
+    return dataclasses.replace(spec, variant=_variant(spec, named, settings))
+
+
+def check_specs(specs: Sequence[ModelSpec], settings: Settings) -> None:
+    """Raise a `UserError` where a control, a sweep or another setting applies to none of the models."""
+    agent, names = settings.agent, ", ".join(spec.name for spec in specs)
+    named = [_named_skip(spec.name, settings) for spec in specs]
+    if agent.control != "none" and not any(isinstance(skip, F.Dynamic) for skip in named):
+        raise UserError(
+            f"--control {agent.control} takes the place of a dynamic skip, and {names} has none: name one "
+            "such as dynamic:5"
+        )
+    drawn = agent.control == "histogram" or any(isinstance(skip, F.Random) for skip in named)
+    if agent.rates is not None and not drawn:
+        raise UserError(f"--rates are of random:k or of --control histogram, and {names} is neither")
+    for spec, skip in zip(specs, named, strict=True):
+        if isinstance(skip, F.Dynamic) and skip.stride > 1 and skip.stride >= skip.max_skip:
+            raise UserError(
+                f"--stride {skip.stride} leaves {spec.name} nothing but k = 1: choose a smaller one"
+            )
+    if isinstance(settings.training.learning_rate, tuple) and any(spec.agent_learning_rate for spec in specs):
+        raise UserError(
+            "a sweep over --learning-rate needs agents that share the network's optimizer: give "
+            "--agent-learning-rate none"
+        )
+    depth_skip, layers = specs[0].depth_skip, getattr(settings.model, "num_layers", 1)
+    if depth_skip is not None and layers <= depth_skip.layers_below:
+        raise UserError(
+            f"--depth-skip {settings.model.depth_skip} joins a layer with the one {depth_skip.layers_below} "
+            f"below: it needs {depth_skip.layers_below + 1} layers or more, got {layers}"
+        )
+    copy = getattr(settings.model, "copy", "none")
+    if copy != "none" and all(spec.copy == "none" for spec in specs):
+        raise UserError(
+            f"--copy {copy} goes by a choice among several states, and {names} makes none: name a model such "
+            "as dynamic:200"
+        )
+    _check_sweep(specs, settings, names)
+
+
+def _check_sweep(specs: Sequence[ModelSpec], settings: Settings, names: str) -> None:
+    agent = settings.agent
+    known = (*_OF_CHOICES, *_OF_SAMPLING, *_OF_UPDATES)
+    swept = [name for name in known if isinstance(getattr(agent, name), tuple)]
+    if isinstance(agent.max_skip, int) and not any(spec.skip.has_agent for spec in specs):
+        swept.append("max_skip")
+    for name in swept:
+        if not any(name in value for spec in specs for value in spec.values):
+            example = "skip_rnn" if name in _OF_UPDATES else "dynamic:10"
+            raise UserError(
+                f"{names} has no {name} to be swept over: name a model that has, such as {example}"
+            )
+
+
+def learnt_rates(run_dir: str, experiment: str) -> tuple[float, ...]:
+    """Return how often the agents of a finished run chose each k on dev: a mean over seeds and layers.
+
+    Args:
+        run_dir: the folder of the run.
+        experiment: the name of the experiment that it has to be a run of.
+
+    Raises:
+        UserError: the run has not finished, or has no agent, or several models with one, or is of another
+            experiment.
+    """
+    from dynskip_jax.runs.results import rows_of
+    from dynskip_jax.runs.trained import finished_runs
+
+    found = {}
+    for model, run in finished_runs(run_dir, experiment).items():
+        metrics = rows_of(run.result())[0]["metrics"]
+        shares = [of["mean"] for name, of in metrics.items() if _SHARE.fullmatch(name)]
+        if shares:
+            found[model] = np.mean(shares, axis=0)
+    if len(found) != 1:
+        having = f"agents in {', '.join(found)}" if found else "no agent"
+        raise UserError(f"--control-of takes a run of one model with an agent; {run_dir} has {having}")
+    return tuple(round(float(rate), 6) for rate in next(iter(found.values())))
+
+
+def _named_skip(name: str, settings: Settings) -> F.TimeSkip:
+    """Return the time skip of a model's name, before any control."""
+    agent = settings.agent
+    options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
+    return F.parse_time_skip(name, mix=each(agent.mix)[0], **options)
+
+
+def _controlled(skip: F.TimeSkip, control: str, rates: tuple[float, ...] | None) -> F.TimeSkip:
+    """Return what a control puts in the place of a dynamic skip; other skips are returned as they are.
+
+    The control `untrained` changes how the agent is trained, and hence nothing here.
+    """
+    if not isinstance(skip, F.Dynamic):
+        return skip
+    alike = dict(max_skip=skip.max_skip, mix=skip.mix, first_step=skip.first_step)
+    if control == "histogram":
+        return F.Random(**alike, rates=rates)
+    return F.Mean(**alike) if control == "mean" else skip
+
+
+def _transition(settings: Settings) -> F.Transition:
+    transition = F.parse_transition(settings.model.transition)
+    if getattr(settings.model, "output_gate", True):
+        return transition
+    if not hasattr(transition, "output_gate"):
+        raise UserError(
+            f"--transition {settings.model.transition} has no output gate: leave out --no-output-gate"
+        )
+    return dataclasses.replace(transition, output_gate=False)
+
+
+def _copy(skip: F.TimeSkip, settings: Settings) -> str:
+    """Return how a model copies; it needs the probabilities of a choice among several states."""
+    chooses = skip.max_skip > 1 and type(skip).log_distribution is not F.TimeSkip.log_distribution
+    return getattr(settings.model, "copy", "none") if chooses else "none"
+
+
+def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> AgentObjective:
+    """Return a model's objective; rollouts are of use only with sampling, relaxation only where it exists."""
+    objective = settings.agent.objective()
+    if not skip.is_stochastic:
+        return rl.AgentObjective(reward=objective.reward, update_cost=objective.update_cost)
+    relaxes = not is_untrained and skip.differentiable(objective.relaxation, False)
+    if objective.relaxed_epochs and not relaxes:
+        objective = dataclasses.replace(
+            objective,
+            relaxation="none",
+            relaxed_epochs=0,
+            relaxed_entropy_coef=None,
+            relaxed_entropy_coef_final=None,
+        )
+    return dataclasses.replace(objective, rl_coef=0.0) if is_untrained else objective
+
+
+def _swept_values(skip: F.TimeSkip, settings: Settings) -> tuple[dict[str, Any], ...]:
+    names = ["learning_rate", *(_OF_CHOICES if skip.has_agent else ())]
+    names += _OF_SAMPLING if skip.is_stochastic else ()
+    pays_for_updates = not skip.writes_all and skip.differentiable("sample", False)
+    return sweep_of(settings, [*names, *(_OF_UPDATES if pays_for_updates else ())])
+
+
+def _sweep(values: Sequence[Mapping[str, Any]], num_seeds: int) -> Sweep:
+    names = [name for name in sweeps.Sweep._fields if name in values[0]]
+    return sweeps.Sweep(**{name: of_each(values, name, num_seeds) for name in names})
+
+
+def of_each(values: Sequence[Mapping[str, Any]], name: str, num_seeds: int) -> tuple:
+    """Return a swept setting of each model that is trained together."""
+    return tuple(value[name] for value in values for _ in range(num_seeds))
+
+
+def _cell_options(settings: Settings) -> dict[str, Any]:
+    agent = settings.agent
+    options = dict(agent_features=agent.agent_features, forget_bias=settings.model.forget_bias)
+    if agent.agent_init == "normal":
+        options["agent_kernel_init"] = nnx.initializers.normal(0.3)
+        options["agent_bias_init"] = nnx.initializers.constant(0.1)
+    return options
+
+
+def _variant(spec: ModelSpec, named: F.TimeSkip, settings: Settings) -> dict[str, Any]:
+    """Return what of a model its name leaves out: limits, transition, depth skip, agent, control, copying."""
+    groups = [(settings.model, {"transition": "lstm", "depth_skip": None})]
+    if isinstance(named, F.Dynamic):
+        groups.append((settings.agent, {"agent": "mlp", "stride": 1, "control": "none"}))
+    limited = spec.max_skip is not None and spec.reach == spec.max_skip
+    variant = {"max_skip": spec.max_skip} if limited else {}
+    for group, usual in groups:
+        given = {name: getattr(group, name) for name in usual}
+        variant |= {name: value for name, value in given.items() if value != usual[name]}
+    return variant | ({} if spec.copy == "none" else {"copy": spec.copy})
+
+
+def each(value: Any) -> tuple:
+    """Return the values of a setting that may be swept."""
+    return value if isinstance(value, tuple) else (value,)

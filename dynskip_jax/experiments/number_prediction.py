@@ -1,0 +1,351 @@
+"""Number prediction: Gui et al. (2019), Table 5.
+
+    python -m experiments.number_prediction --length 11 --model dynamic:10 --mix 0.5
+    python -m experiments.number_prediction explain --run-dir DIR --text "3 1 4 1 5 9 2 6 5 3 4"
+
+The last symbol of a sequence says where the answer stands (length 11, and any other but 21), or where the
+position of the answer stands (length 21). Presets: `relaxed` (the default: a few relaxed epochs, then four
+rollouts per example), `two_hops` (the default at length 21: the number of the step stands beside each digit),
+`far` (the default beyond: 64 units), `rollouts` (nothing relaxed), `paper` (Eq. 5 as printed), `released` (as
+the authors' code does it). RESULTS.md has what came out, and how long it took.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.commands import TEXT_COMMANDS
+from dynskip_jax.experiments.experiment import Experiment, decay_once_sampled
+from dynskip_jax.experiments.model_spec import ModelSpec
+from dynskip_jax.experiments.settings import Data, EvenAgent, Model, Settings, Training
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting, setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.data import NumberPredictionData
+    from dynskip_jax.models import SequenceClassifier
+    from dynskip_jax.tasks import Classification, Learner
+    from dynskip_jax.training.schedule import Schedule
+
+chains = LazyModule("dynskip_jax.analysis.chains")
+plots = LazyModule("dynskip_jax.analysis.plots")
+data_lib = LazyModule("dynskip_jax.data")
+models_lib = LazyModule("dynskip_jax.models")
+nnx = LazyModule("flax.nnx")
+number_prediction = LazyModule("dynskip_jax.data.number_prediction")
+schedules = LazyModule("dynskip_jax.training.schedule")
+tasks_lib = LazyModule("dynskip_jax.tasks")
+
+TWO_HOPS = 21  # the length at which it takes two
+
+# How agents are trained once their choices are sampled: leave-one-out over four rollouts of each example
+# (Kool et al. 2019), and the exact entropy.
+_ROLLOUTS = dict(rollouts=4, baseline="rollouts", entropy="exact")
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The paper's model, its agent trained on four rollouts per example with a leave-one-out baseline (Kool et
+    # al. 2019) and the exact entropy at a small weight. The plain LSTM learns slowly and for long: hence the
+    # many epochs, and early stopping on dev for those that need few.
+    "rollouts": dict(**_ROLLOUTS, entropy_coef=0.02, epochs=25, patience=5),
+    # As `rollouts`, after a few relaxed epochs, in which the gradient says which states would have helped.
+    # The entropy first keeps the policy open and then closes it, so that choosing one state changes little.
+    "relaxed": dict(
+        relaxation="soft",
+        relaxed_epochs=3,
+        relaxed_entropy_coef=0.02,
+        relaxed_entropy_coef_final=-0.04,
+        **_ROLLOUTS,
+        entropy_coef=0.005,
+        sampled_decay=0.5,
+        epochs=25,
+        patience=3,
+    ),
+    # Two hops take a chain of choices: the number of the step lets the agent tell its links apart, and the
+    # entropy keeps the policy open until rollouts choose. Closing it before (as in `relaxed`) ends at 95 %.
+    # Half as many units as the paper's.
+    "two_hops": dict(
+        positions="input",
+        agent_init="one_hot",
+        agent_features=100,
+        forget_bias=1.0,
+        mix=1.0,
+        features=100,
+        learning_rate=0.002,
+        sampled_decay=0.6,
+        clip=1.0,
+        relaxation="soft",
+        relaxed_epochs=5,
+        **_ROLLOUTS,
+        entropy_coef=0.02,
+        entropy_coef_final=0.0,
+        epochs=10,
+    ),
+    # One hop from far away, K = 50 to 200: as `relaxed`, without any entropy. Its bonus is a sum over all
+    # steps, of which only the last one matters, and closing the policy early fixes wrong choices: 80 % at
+    # length 51. The large learning rate makes the relaxed epochs, whose cost grows with K, few.
+    "far": dict(
+        features=64,
+        batch_size=64,
+        train_examples=50_000,
+        learning_rate=0.003,
+        relaxation="soft",
+        relaxed_epochs=2,
+        relaxed_entropy_coef=0.0,
+        **_ROLLOUTS,
+        entropy_coef=0.0,
+        sampled_decay=0.5,
+        epochs=4,
+    ),
+    # Gui et al. (2019), Section Number Prediction with Skips; batch size and epochs are not given there.
+    "paper": {},
+    # As `paper`, with the choices of the authors' released code.
+    "released": dict(
+        mix=1.0,
+        agent_features=10,
+        agent_input="mean",
+        agent_init="normal",
+        first_step="carried",
+        forget_bias=1.0,
+        reward="correct",
+        entropy_coef=0.0,
+        evaluation_mode="sample",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NumberData(Data):
+    """The examples."""
+
+    data: str | None = path_setting(
+        None, "A folder in which the examples are kept, and made if they are not there; by default in memory."
+    )
+    length: int = setting(
+        11,
+        "11: one hop, y = x[x[10]]. 21: two hops, y = x[x'] with x' = x[x[20]] < x[20]. Any other T up to "
+        "501: one hop, y = x[x[T-1]], to anywhere in the sequence.",
+    )
+    train_examples: int = setting(100_000, "Training examples; the paper's are 100,000.", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NumberModel(Model):
+    """What the network is made of."""
+
+    positions: Literal["none", "input"] = setting(
+        "none",
+        "input: the number of the step stands beside each symbol, for network and agent; none (the paper).",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NumberAgent(EvenAgent):
+    """Skips over time, the agents that choose them, and how these are loaded."""
+
+    agent_init: Literal["lecun", "normal", "one_hot"] = setting(
+        "lecun",
+        "lecun; normal: N(0, 0.3) and biases 0.1; one_hot: lecun, by how many features of the input are 1.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NumberTraining(Training):
+    """For how long and how fast."""
+
+    epochs: int = setting(20, "Passes over the training data; a run folder's may grow.", at_least=1)
+    batch_size: int = setting(128, "Sequences of a training step.", at_least=1)
+    sampled_decay: float = setting(
+        1.0,
+        "Factor on the learning rate, once an epoch after the relaxed epochs; without these the rate stays.",
+        above=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NumberSettings(Settings):
+    """All settings of number prediction; batch size and epochs are not given in the paper."""
+
+    data: NumberData = dataclasses.field(default_factory=NumberData)
+    model: NumberModel = dataclasses.field(default_factory=NumberModel)
+    agent: NumberAgent = dataclasses.field(default_factory=NumberAgent)
+    training: NumberTraining = dataclasses.field(default_factory=NumberTraining)
+
+
+# Accuracies in percent of Gui et al. (2019), Table 5; the LSTM's dev accuracy at length 11 is not given.
+PUBLISHED = {
+    11: [
+        ("paper: LSTM", {"test_accuracy": 0.704}),
+        ("paper: attention", {"dev_accuracy": 0.713, "test_accuracy": 0.725}),
+        ("paper: dynamic skip, λ=1, K=10", {"dev_accuracy": 0.796, "test_accuracy": 0.805}),
+        ("paper: dynamic skip, λ=0.5, K=10", {"dev_accuracy": 0.904, "test_accuracy": 0.905}),
+    ],
+    21: [
+        ("paper: LSTM", {"dev_accuracy": 0.262, "test_accuracy": 0.264}),
+        ("paper: attention", {"dev_accuracy": 0.267, "test_accuracy": 0.269}),
+        ("paper: dynamic skip, λ=1, K=10", {"dev_accuracy": 0.776, "test_accuracy": 0.777}),
+        ("paper: dynamic skip, λ=0.5, K=10", {"dev_accuracy": 0.877, "test_accuracy": 0.885}),
+    ],
+}
+
+
+class NumberPrediction(Experiment):
+    """See `Experiment`."""
+
+    name = "number_prediction"
+    settings_type = NumberSettings
+    presets = PRESETS
+    default_model = "dynamic:10"
+    commands = TEXT_COMMANDS
+    columns = {  # noqa: RUF012 (read only)
+        "dev_accuracy": ("dev accuracy", ".2%"),
+        "test_accuracy": ("test accuracy", ".2%"),
+        "test_accuracy_sampled": ("test, sampled", ".2%"),
+        "test_accuracy_averaged": ("test, averaged", ".2%"),
+        "test_exact_decisions": ("exact decisions", ".2%"),
+    }
+    curves = ("dev_accuracy",)
+
+    @classmethod
+    def default_preset(cls, given: Mapping[str, Any]) -> str:
+        """Return the preset that solves the task of a length."""
+        length = given.get("length", 11)
+        if length == TWO_HOPS:
+            return "two_hops"
+        return "relaxed" if length < TWO_HOPS else "far"
+
+    def load_data(self) -> NumberPredictionData:
+        """See `Experiment`."""
+        data = self.settings.data
+        return data_lib.load_number_prediction(data.length, data=data.data, num_train=data.train_examples)
+
+    def task(self, spec: ModelSpec, data: NumberPredictionData | None, vocabulary: None) -> Classification:
+        """See `Experiment`."""
+        s, length = self.settings, self.settings.data.length
+        options = dict(spec.cell_options)
+        if s.agent.agent_init == "one_hot":
+            ones = 2 if s.model.positions == "input" else 1
+            options["agent_input_kernel_init"] = nnx.initializers.normal(ones**-0.5)
+
+        def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
+            return models_lib.SequenceClassifier(
+                number_prediction.num_symbols(length),
+                s.model.features,
+                10,
+                (spec.skip,),
+                **spec.recurrent_options,
+                num_positions=length if s.model.positions == "input" else 0,
+                dropout=s.model.dropout,
+                dtype=spec.dtype,
+                **options,
+                rngs=rngs,
+            )
+
+        splits = (
+            {} if data is None else {name: data_lib.Examples(x, y) for name, (x, y) in data.splits.items()}
+        )
+        return tasks_lib.Classification(splits, make_model, batch_size=s.training.batch_size)
+
+    def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
+        """See `Experiment`; what takes no relaxed epochs, the baselines, keeps its learning rate."""
+        return decay_once_sampled(spec, rate, self.settings.training.sampled_decay)
+
+    def warnings(self, spec: ModelSpec, learner: Learner) -> list[str]:
+        """See `Experiment`; with one hop, an agent that cannot reach every answer."""
+        lines, K, back = super().warnings(spec, learner), spec.reach, self.settings.data.length - 1
+        if spec.skip.has_agent and self.settings.data.length != TWO_HOPS and back > K:
+            lines.append(
+                f"the answer may stand {back} steps back, and K = {K} reaches only those up to "
+                f"{K} in one choice: {spec.name.partition(':')[0]}:{back} reaches all"
+            )
+        return lines
+
+    def extra_metrics(
+        self, spec: ModelSpec, learner: Learner, params: Any, keys: Any
+    ) -> dict[str, np.ndarray]:
+        """How often the agent's choices are the right ones."""
+        if not self._truth_is_known(spec):
+            return {}
+        chosen = _choices(learner, params, "test", keys)
+        return {"test_exact_decisions": self._exact(chosen, learner.task.splits["test"].inputs).mean(axis=1)}
+
+    def _truth_is_known(self, spec: ModelSpec) -> bool:
+        """One hop takes one choice, the last one, if it reaches so far; two hops take a chain of choices."""
+        length = self.settings.data.length
+        reaches_all = length == TWO_HOPS or spec.reach >= length - 1
+        return spec.skip.is_stochastic and reaches_all
+
+    def _exact(self, chosen: np.ndarray, digits: np.ndarray) -> np.ndarray:
+        """Where the choices, (seeds, examples, time), are right, (seeds, examples).
+
+        With one hop the last choice is to reach the answer; with two, the chain of choices that leads to the
+        last state is to visit both positions that the digits point to.
+        """
+        hops = number_prediction.hops_of(digits)
+        if hops.shape[1] == 1:
+            return self.settings.data.length - 1 - chosen[:, :, -1] == hops[:, 0]
+        rows = np.arange(len(hops))[:, None]
+        return np.stack([chains.visited(of_seed)[rows, hops].all(axis=1) for of_seed in chosen])
+
+    def draw(
+        self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
+    ) -> None:
+        """Where the agent reaches at each position, and at the end against the truth."""
+        super().draw(spec, learner, params, keys, folder, member)
+        if not self._truth_is_known(spec):
+            return
+        skip, length = spec.skip, self.settings.data.length
+        chosen = _choices(learner, params, "dev", keys)[member]
+        hops = number_prediction.hops_of(learner.task.splits["dev"].inputs)
+        if hops.shape[1] == 1:
+            plots.action_against_truth(
+                chosen[:, -1] - 1,
+                length - 1 - hops[:, 0] - 1,
+                skip.max_skip,
+                folder / "last_skip_against_truth.png",
+                f"{spec.name}: the last choice against the right one",
+            )
+            return
+        visited = chains.visited(chosen)
+        for number, position in enumerate(hops.T, 1):
+            plots.visited_positions(
+                visited,
+                position,
+                folder / f"chain_visits_hop_{number}.png",
+                f"{spec.name}: chain to the last state",
+                note=f"hop {number} of {hops.shape[1]}; dev, greedy, seed {learner.seeds[member]}",
+            )
+
+    def published(
+        self, models: Sequence[str], data: NumberPredictionData
+    ) -> Sequence[tuple[str, dict[str, float]]]:
+        """The paper's rows for this length."""
+        return PUBLISHED.get(self.settings.data.length, [])
+
+    @property
+    def sample_text(self) -> str:
+        """Numbers of the length trained on, always the same ones."""
+        length = self.settings.data.length
+        return " ".join(
+            map(str, np.random.default_rng(0).integers(number_prediction.num_symbols(length), size=length))
+        )
+
+    def encode(self, vocabulary: None, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
+        """See `Experiment`; digits, and at length 21 and beyond numbers, separated by spaces."""
+        length = self.settings.data.length
+        symbols, words = number_prediction.num_symbols(length), text.split()
+        if len(words) != length or not all(w.isdecimal() and int(w) < symbols for w in words):
+            raise UserError(f"a text has {length} numbers below {symbols}, separated by spaces; got {text!r}")
+        return np.array([int(word) for word in words], np.int32), words
+
+
+def _choices(learner: Learner, params: Any, split: str, keys: Any) -> Int[np.ndarray, "seeds examples time"]:
+    """k at each step of each example of a split, chosen greedily."""
+    read = learner.choices(params, split, keys, layer=0)
+    return np.concatenate([chosen[:, batch.mask] for batch, chosen in read], axis=1)

@@ -1,0 +1,593 @@
+"""Penn Treebank language models: Gui et al. (2019), Table 3.
+
+    python -m experiments.ptb --data DIR --preset small --compare lstm,dynamic:5
+    python -m experiments.ptb explain --run-dir DIR --text "the company said it will buy"
+    python -m experiments.ptb generate --run-dir DIR --words 100
+    python -m experiments.ptb evaluate --run-dir DIR --data DIR --cache 500
+
+Presets: `small` (2 x 200, the default; less than an hour on two cores for these two models), `sketch` (the
+same in half the time, for sweeps), `far` (as `sketch`, for dynamic:200, which copies words of the past),
+`paper` (2 x 650: for a GPU or TPU), `medium` (the same, its agent trained as in `small`), `released` (as the
+authors' code does it); words read by their characters: `charlm` (Kim et al. 2016, large), `charlm_small`; the
+recipe of Merity et al. (2018): `awd`, `awd_small`.
+
+Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
+address; with none of them the model trains on an embedded corpus, a matter of minutes. RESULTS.md has what
+came out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.commands.evaluate import EVALUATE
+from dynskip_jax.experiments.commands.explain import EXPLAIN
+from dynskip_jax.experiments.commands.generate import GENERATE
+from dynskip_jax.experiments.commands.oracle import ORACLE
+from dynskip_jax.experiments.experiment import Experiment
+from dynskip_jax.experiments.model_spec import ModelSpec
+from dynskip_jax.experiments.settings import CLIP, Agent, Data, Model, Numbers, Settings, Training
+from dynskip_jax.experiments.text_reading import TextReading
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting, setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.data import LanguageCorpus, Vocabulary
+    from dynskip_jax.experiments.loaded import LoadedModel
+    from dynskip_jax.models import LanguageModel
+    from dynskip_jax.tasks import LanguageModelling, Learner
+    from dynskip_jax.training.schedule import Schedule
+
+plots = LazyModule("dynskip_jax.analysis.plots")
+asgd = LazyModule("dynskip_jax.training.asgd")
+characters_data = LazyModule("dynskip_jax.data.characters")
+copying_model = LazyModule("dynskip_jax.models.copying")
+data_lib = LazyModule("dynskip_jax.data")
+embedded = LazyModule("dynskip_jax.data.embedded")
+loading = LazyModule("dynskip_jax.experiments.loaded")
+finished = LazyModule("dynskip_jax.runs.trained")
+functional = LazyModule("dynskip_jax.functional")
+initializers = LazyModule("dynskip_jax.nn.initializers")
+jax = LazyModule("jax")
+jnp = LazyModule("jax.numpy")
+loop = LazyModule("dynskip_jax.training.loop")
+models_lib = LazyModule("dynskip_jax.models")
+nn_lib = LazyModule("dynskip_jax.nn")
+nnx = LazyModule("flax.nnx")
+reading = LazyModule("dynskip_jax.analysis.reading")
+schedules = LazyModule("dynskip_jax.training.schedule")
+sentence_data = LazyModule("dynskip_jax.data.sentences")
+tasks_lib = LazyModule("dynskip_jax.tasks")
+vocabularies = LazyModule("dynskip_jax.data.vocabulary")
+
+# What the agents of presets that fit a CPU are trained with: an Adam of their own, since gradient descent
+# with the network's rate moves them by a whole clipping norm in each step.
+_AGENT = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch", mix=0.5)
+
+# What the medium models of Zaremba et al. (2014) and of those who follow them share.
+_LARGE = dict(
+    features=650,
+    num_layers=2,
+    num_steps=35,
+    batch_size=20,
+    dropout=0.5,
+    init_scale=0.05,
+    learning_rate=1.0,
+    clip=5.0,
+)
+
+# Zaremba et al. (2014), the medium model.
+_MEDIUM = dict(**_LARGE, epochs=39, decay=1.2, decay_after=6)
+
+# Kim et al. (2016), the large model; no dropout on what the characters make of a word.
+_CHARACTERS = dict(**_LARGE, embedding="characters", dropout_inputs=0.0, epochs=25, decay=2.0, plateau=1.0)
+
+# Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70 steps:
+# their learning rate of 30 and clipping norm of 0.25 are 30 / 70 and 0.25 x 70.
+_AWD = dict(
+    features=1150,
+    embedding_features=400,
+    num_layers=3,
+    tied=True,
+    num_steps=70,
+    random_lengths=True,
+    batch_size=20,
+    dropout=0.25,
+    dropout_words=0.1,
+    dropout_inputs=0.4,
+    dropout_outputs=0.4,
+    dropout_weights=0.5,
+    locked=True,
+    activation_coef=2.0,
+    temporal_coef=1.0,
+    weight_decay=1.2e-6,
+    init_scale=0.1,
+    recurrent_init="by_size",
+    epochs=500,
+    learning_rate=30 / 70,
+    clip=0.25 * 70,
+    average="non_monotone",
+)
+
+# Zaremba et al. (2014), the small model.
+_SMALL = dict(
+    **_AGENT,
+    features=200,
+    num_layers=2,
+    num_steps=20,
+    batch_size=20,
+    dropout=0.0,
+    init_scale=0.1,
+    learning_rate=1.0,
+    decay=2.0,
+    clip=5.0,
+)
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # Their schedule, stopped when dev no longer improves: half way through 13 epochs. λ = 0.5 was ahead of
+    # the paper's 1 on dev after one epoch (176.7 against 180.8).
+    "small": dict(**_SMALL, epochs=13, decay_after=4, patience=2),
+    # A schedule of half that time, for sweeps.
+    "sketch": dict(**_SMALL, epochs=4, decay_after=2),
+    # Words of the last K are copied by the choice of an agent by content, which learns from the exact
+    # gradient of what is copied alone: with λ = 0 only the previous state enters, and nothing is reinforced.
+    "far": {
+        **_SMALL,
+        "model": "dynamic:200",
+        "mix": 0.0,
+        "agent": "content",
+        "copy": "expected",
+        "agent_features": 200,
+        "agent_learning_rate": 0.003,
+        "rl_coef": 0.0,
+        "epochs": 4,
+        "decay_after": 2,
+    },
+    # Gui et al. (2019), Section Language Modeling, where they say it; Zaremba et al.'s medium elsewhere.
+    "paper": _MEDIUM,
+    # As `paper`, its agents trained as those of `small`, except for λ.
+    "medium": {**_MEDIUM, **_AGENT, "mix": 1.0},
+    # Kim et al. (2016), the large and the small model.
+    "charlm": _CHARACTERS,
+    "charlm_small": {
+        **_CHARACTERS,
+        **_AGENT,
+        "char_maps": (25, 50, 75, 100, 125, 150),
+        "num_highway": 1,
+        "features": 300,
+    },
+    # Merity et al. (2018), and the same parts at a size, and with rates, that fit a CPU.
+    "awd": _AWD,
+    "awd_small": {
+        **_AWD,
+        **_AGENT,
+        "features": 200,
+        "embedding_features": 200,
+        "num_layers": 2,
+        "num_steps": 35,
+        "dropout": 0.1,
+        "dropout_words": 0.05,
+        "dropout_inputs": 0.2,
+        "dropout_outputs": 0.2,
+        "dropout_weights": 0.2,
+        "epochs": 40,
+        "learning_rate": 30 / 35,
+        "clip": 0.25 * 35,
+    },
+    # As `paper`, with the choices of the authors' released code.
+    "released": dict(
+        features=650,
+        num_layers=3,
+        num_steps=35,
+        batch_size=20,
+        dropout=0.5,
+        init_scale=0.05,
+        epochs=100,
+        learning_rate=1.0,
+        decay=1.2,
+        plateau=1.0,
+        clip=5.0,
+        agent_features=200,
+        agent_input="mean",
+        agent_init="normal",
+        first_step="carried",
+        forget_bias=1.0,
+        recurrent_init="orthogonal",
+        restart_buffer=True,
+        reward="probability",
+        rl_coef=0.3,
+        entropy_coef=0.0,
+        evaluation_mode="sample",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextData(Data):
+    """The text; any folder with train, valid and test files will do."""
+
+    dataset: str | None = setting(
+        None, "Insist on a corpus by name: ptb, or pydoc-topics (the embedded one)."
+    )
+    min_count: int | None = setting(
+        None,
+        "Words seen less often in train are <unk>; by default none, or those seen once where dev or test "
+        "have words that train has not.",
+        at_least=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelSettings(Model):
+    """What the network is made of."""
+
+    num_layers: int = setting(2, "Layers; the last one has the time skip.", at_least=1)
+    init_scale: float = setting(0.1, "Weights are drawn from U(-scale, scale).", above=0)
+    recurrent_init: Literal["uniform", "by_size", "orthogonal"] = setting(
+        "uniform",
+        "uniform (as all weights); by_size: every weight of a layer from U(±1/√hidden), as PyTorch does; "
+        "orthogonal: the top layer's W_h.",
+    )
+    embedding: Literal["words", "characters"] = setting(
+        "words", "A table, or a CNN over each word's characters."
+    )
+    embedding_features: int | None = setting(
+        None, "Size of the embedding, where it is not that of the first layer.", at_least=1
+    )
+    char_features: int = setting(15, "Size of a character's embedding.", at_least=1)
+    char_maps: tuple[int, ...] = setting(
+        (50, 100, 150, 200, 200, 200, 200), "Filters of each width, from 1.", at_least=1
+    )
+    num_highway: int = setting(2, "Highway layers above the CNN.", at_least=0)
+    copy: Literal["none", "chosen", "expected"] = setting(
+        "none",
+        "Words of the recent past are likelier, by a gate, in models that choose among the last k states: "
+        "the word that followed the state chosen (in training the loss is the mean over all choices); or, "
+        "expected, those that followed all k, by the probability of each.",
+    )
+    tied: bool = setting(False, "The softmax's weights are the embedding's; the last layer has its size.")
+    dropout_inputs: float | None = setting(
+        None, "Rate on the first layer's input, if not that of dropout.", at_least=0, below=1
+    )
+    dropout_outputs: float | None = setting(
+        None, "Rate before the softmax, if not that of dropout.", at_least=0, below=1
+    )
+    dropout_words: float = setting(
+        0.0, "Rate at which whole words are dropped from a segment.", at_least=0, below=1
+    )
+    dropout_weights: float = setting(
+        0.0, "Rate at which recurrent weights are dropped for a segment.", at_least=0, below=1
+    )
+    zoneout: tuple[float, ...] = setting(
+        (0.0,),
+        "Rate at which units of a state stay as they are (Krueger et al. 2017), in every layer: one rate, or "
+        "that of h and that of c.",
+        at_least=0,
+        below=1,
+    )
+    locked: bool = setting(False, "The same features are dropped at all steps of a segment.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelAgent(Agent):
+    """Skips over time, the agents that choose them, and how these are loaded."""
+
+    agent_init: Literal["uniform", "normal"] = setting(
+        "uniform", "uniform (as all weights), or normal: N(0, 0.3) and biases 0.1."
+    )
+    restart_buffer: bool = setting(
+        False, "Forget all but the newest state at each segment, as the released code does."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelTraining(Training):
+    """For how long and how fast."""
+
+    learning_rate: Numbers = setting(1.0, "Initial learning rate.", above=0, sweep=True)
+    clip: float | None = setting(5.0, CLIP, above=0)
+    num_steps: int = setting(35, "Steps of truncated back-propagation.", at_least=1)
+    random_lengths: bool = setting(False, "Segments have random lengths around that.")
+    decay: float = setting(
+        1.0,
+        "Divides the learning rate, once an epoch or as --plateau says.",
+        above=0,
+    )
+    decay_after: int = setting(0, "Epochs before --decay begins.", at_least=0)
+    plateau: float | None = setting(
+        None, "--decay follows each epoch in which dev perplexity fell by less than this, and no other."
+    )
+    weight_decay: float = setting(0.0, "This times the weights is added to the gradient.", at_least=0)
+    activation_coef: float = setting(0.0, "α of AR (Merity et al. 2018, Section 4.5).", at_least=0)
+    temporal_coef: float = setting(0.0, "β of TAR.", at_least=0)
+    average: Literal["none", "non_monotone", "always"] = setting(
+        "none", "Averaging of the iterates: non_monotone (once dev no longer falls, NT-ASGD) or always."
+    )
+    average_interval: int = setting(5, "n of NT-ASGD.", at_least=1)
+    start_from: str | None = path_setting(
+        None, "A finished run folder of the same model, whose parameters are trained on (fine-tuning)."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageSettings(Settings):
+    """All settings of the language models."""
+
+    data: TextData = dataclasses.field(default_factory=TextData)
+    model: LanguageModelSettings = dataclasses.field(default_factory=LanguageModelSettings)
+    agent: LanguageModelAgent = dataclasses.field(default_factory=LanguageModelAgent)
+    training: LanguageModelTraining = dataclasses.field(default_factory=LanguageModelTraining)
+
+
+# Dev and test perplexities of Gui et al. (2019), Table 3, averages of ten runs; and what Merity et al. (2018)
+# report for their recipe.
+PUBLISHED = {
+    "words": {
+        "lstm": ("paper: Regularized LSTM", 86.2, 82.7),
+        "fixed:3": ("paper: fixed skip 3", 85.3, 81.5),
+        "fixed:5": ("paper: fixed skip 5", 86.2, 82.0),
+        "attention:5": ("paper: attention", 85.1, 81.4),
+        "dynamic:5": ("paper: dynamic skip, λ=1, K=5", 82.5, 78.5),
+    },
+    "characters": {
+        "lstm": ("paper: CharLM", 82.0, 78.9),
+        "fixed:3": ("paper: CharLM, fixed skip 3", 83.6, 80.2),
+        "fixed:5": ("paper: CharLM, fixed skip 5", 84.9, 80.9),
+        "attention:5": ("paper: CharLM with attention", 82.2, 79.0),
+        "dynamic:5": ("paper: CharLM, dynamic skip, λ=1, K=5", 79.9, 76.5),
+    },
+    "awd": {"lstm": ("Merity et al. (2018): AWD-LSTM", 60.0, 57.3)},
+}
+PUBLISHED_SIZES = {"words": (2, 650), "characters": (2, 650), "awd": (3, 1150)}  # layers and their units
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_NEXT_WORDS = 5  # the most probable words after a text that are shown
+
+
+class PTB(Experiment):
+    """See `Experiment`."""
+
+    name = "ptb"
+    settings_type = LanguageSettings
+    presets = PRESETS
+    default_model = "dynamic:5"
+    commands = {  # noqa: RUF012 (read only)
+        "explain": EXPLAIN,
+        "oracle": ORACLE,
+        "generate": GENERATE,
+        "evaluate": EVALUATE,
+    }
+    columns = {  # noqa: RUF012 (read only)
+        "dev_perplexity": ("dev perplexity", ".2f"),
+        "test_perplexity": ("test perplexity", ".2f"),
+        "test_perplexity_sampled": ("test, sampled", ".2f"),
+        "test_perplexity_averaged": ("test, averaged", ".2f"),
+    }
+    curves = ("dev_perplexity",)
+    samples = 10
+    sample_text = "the company said it will buy a N N stake in the bank"
+    final_rows = 1  # one stream for each split: no token without its past
+
+    def load_data(self) -> LanguageCorpus:
+        """See `Experiment`."""
+        data = self.settings.data
+        return data_lib.find_language_corpus(data.data, data.dataset, min_count=data.min_count)
+
+    def describe_data(self, data: LanguageCorpus) -> Sequence[str]:
+        """See `Experiment`; which words are unknown, and how many."""
+        return [data.about_unknown] if data.about_unknown else []
+
+    def vocabulary(self, data: LanguageCorpus) -> Vocabulary:
+        """See `Experiment`."""
+        return data.vocabulary
+
+    def task(
+        self, spec: ModelSpec, data: LanguageCorpus | None, vocabulary: Vocabulary, kind: type | None = None
+    ) -> LanguageModelling:
+        """See `Experiment`; `kind` may be another task that reads the same model."""
+        training = self.settings.training
+        return (kind or tasks_lib.LanguageModelling)(
+            data,
+            partial(self._make_model, spec, vocabulary.tokens),
+            batch_size=training.batch_size,
+            num_steps=training.num_steps,
+            random_lengths=training.random_lengths,
+            restart_buffer=self.settings.agent.restart_buffer,
+            activation_coef=training.activation_coef,
+            temporal_coef=training.temporal_coef,
+        )
+
+    def _make_model(self, spec: ModelSpec, words: Sequence[str], rngs: nnx.Rngs) -> LanguageModel:
+        m = self.settings.model
+        embedding, weight_init = None, initializers.uniform(m.init_scale)
+        if m.embedding == "characters":
+            embedding = nn_lib.CharEmbedding(
+                characters_data.character_table(words)[0],
+                char_features=m.char_features,
+                widths=tuple(range(1, len(m.char_maps) + 1)),
+                maps=m.char_maps,
+                num_highway=m.num_highway,
+                weight_init=weight_init,
+                dtype=spec.dtype,
+                rngs=rngs,
+            )
+        return models_lib.LanguageModel(
+            len(words),
+            self.sizes(),
+            (functional.Previous(),) * (m.num_layers - 1) + (spec.skip,),
+            **spec.recurrent_options,
+            embedding=embedding,
+            embedding_features=m.embedding_features,
+            tied=m.tied,
+            copy=spec.copy,
+            dropout=self.all_dropout(),
+            dtype=spec.dtype,
+            weight_init=weight_init,
+            layer_options=self.cell_options_of_layers(spec),
+            rngs=rngs,
+        )
+
+    def sizes(self) -> tuple[int, ...]:
+        """Returns the size of each layer's state, bottom first; tied, the last is as large as a word."""
+        m = self.settings.model
+        last = m.embedding_features if m.tied and m.embedding_features else m.features
+        return (m.features,) * (m.num_layers - 1) + (last,)
+
+    def all_dropout(self) -> models_lib.LanguageModelDropout:
+        """Returns what is dropped, and where."""
+        m = self.settings.model
+        return models_lib.LanguageModelDropout(
+            words=m.dropout_words,
+            inputs=m.dropout if m.dropout_inputs is None else m.dropout_inputs,
+            hidden=m.dropout,
+            outputs=m.dropout if m.dropout_outputs is None else m.dropout_outputs,
+            weights=m.dropout_weights,
+            variational=m.locked,
+        )
+
+    def cell_options_of_layers(self, spec: ModelSpec) -> tuple[dict[str, Any], ...]:
+        """Returns the options of each layer's cell, bottom first.
+
+        Zaremba et al. draw every weight from one uniform distribution; the top layer may differ.
+        """
+        m, layers = self.settings.model, []
+        zoneout = m.zoneout if len(m.zoneout) > 1 else m.zoneout[0]
+        for size in self.sizes():
+            weights = initializers.uniform(size**-0.5 if m.recurrent_init == "by_size" else m.init_scale)
+            init = dict(kernel_init=weights, recurrent_kernel_init=weights, bias_init=weights)
+            layers.append(dict(zoneout=zoneout, **init))
+        weights = layers[-1]["kernel_init"]
+        layers[-1] |= dict(agent_kernel_init=weights, agent_bias_init=weights) | dict(spec.cell_options)
+        if m.recurrent_init == "orthogonal":
+            layers[-1]["recurrent_kernel_init"] = nnx.initializers.orthogonal()
+        return tuple(layers)
+
+    def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
+        """See `Experiment`."""
+        training = self.settings.training
+        if training.plateau is not None:
+            return schedules.decay_on_plateau(
+                rate, 1 / training.decay, threshold=training.plateau, floor=0.005
+            )
+        return schedules.decay_after(rate, 1 / training.decay, training.decay_after)
+
+    def optimizer_options(self, spec: ModelSpec) -> dict[str, Any]:
+        """See `Experiment`."""
+        return {
+            "kind": "sgd",
+            "weight_decay": self.settings.training.weight_decay,
+            # Where words are copied, an agent has a gradient beside its rewards.
+            "frozen": ("agent",) if spec.is_untrained else (),
+        }
+
+    def fit_options(self, spec: ModelSpec, learner: Learner) -> dict[str, Any]:
+        """See `Experiment`."""
+        training = self.settings.training
+        return {
+            "average": asgd.averaging_rule(training.average, training.average_interval),
+            "start": None if training.start_from is None else self._start(spec, learner, training.start_from),
+        }
+
+    def _start(self, spec: ModelSpec, learner: Learner, run_dir: str) -> Any:
+        """Return the parameters of an earlier run of a model, of the same seeds."""
+        runs = finished.finished_runs(run_dir)
+        if spec.name not in runs:
+            raise UserError(f"--start-from {run_dir} holds no finished run of {spec.name}")
+        run = runs[spec.name]
+        if loading.stored_vocabulary(run, self.vocabulary_type()) != learner.task.corpus.vocabulary:
+            raise UserError(f"--start-from {run_dir} was trained on other words than those of this data")
+        return finished.selected_params(run, learner.abstract_params(), len(learner.seeds))
+
+    def draw(
+        self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
+    ) -> None:
+        """Which k the agent chooses at the corpus's most frequent words."""
+        skip, corpus = spec.skip, learner.task.corpus
+        if not skip.has_agent:
+            return
+        read = learner.choices(params, "dev", keys, layer=-1)
+        parts = [(batch.inputs[batch.mask], chosen[member][batch.mask]) for batch, chosen in read]
+        tokens, chosen = (np.concatenate(part) for part in zip(*parts, strict=True))
+        frequent = np.argsort(-np.bincount(tokens), kind="stable")[:20]
+        counts = np.zeros((len(frequent), skip.max_skip), np.int64)
+        for row, word in enumerate(frequent):
+            np.add.at(counts[row], chosen[tokens == word] - 1, 1)
+        plots.action_distribution(
+            counts,
+            folder / "skips_by_word.png",
+            f"{spec.name}: how far back the agent reaches after each word",
+            note=f"{corpus.name}, dev, greedy, the 20 most frequent words, seed {learner.seeds[member]}",
+            rows=[corpus.vocabulary.tokens[word] for word in frequent],
+        )
+
+    def note(self, models: Sequence[str], data: LanguageCorpus) -> str:
+        """What a table of this run must say."""
+        if data.name != "ptb":
+            return f"Perplexities on {data.name}: not comparable with any published on PTB."
+        own = (self.settings.model.num_layers, self.settings.model.features)
+        theirs = PUBLISHED_SIZES[self._kind]
+        if own == theirs or not self.published(models, data):
+            return ""
+        sizes = ["{} x {}".format(*size) for size in (own, theirs)]
+        return f"The models of this run have {sizes[0]} units, published ones {sizes[1]}: not comparable."
+
+    @property
+    def _kind(self) -> str:
+        return "awd" if self.settings.training.average != "none" else self.settings.model.embedding
+
+    def published(
+        self, models: Sequence[str], data: LanguageCorpus
+    ) -> Sequence[tuple[str, Mapping[str, float]]]:
+        """The paper's rows, for its corpus alone."""
+        if data.name != "ptb":
+            return []
+        rows = [PUBLISHED[self._kind][model] for model in models if model in PUBLISHED[self._kind]]
+        return [(name, {"dev_perplexity": dev, "test_perplexity": test}) for name, dev, test in rows]
+
+    def tokenize(self, vocabulary: Vocabulary, text: str) -> str:
+        """See `Experiment`; without capitals, without marks, and with N for numbers, where the vocabulary has
+        it so. Contractions are split (is n't), or not, in the way that leaves fewer words unknown."""
+        known = vocabulary.index
+        if all(token == token.lower() for token in known if token != "N"):
+            text = text.lower()
+        ways = []
+        for words in (embedded.TOKEN.findall(text), sentence_data.treebank_words(text, lowercase=False)):
+            if "N" in known:
+                words = ["N" if _NUMBER.fullmatch(word) and word not in known else word for word in words]
+            # A mark that the corpus lacks is no word of it.
+            ways.append([word for word in words if word in known or any(map(str.isalnum, word))])
+        return " ".join(min(ways, key=lambda words: sum(word not in known for word in words)))
+
+    def encode(self, vocabulary: Vocabulary, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
+        """See `Experiment`; the words are led by `<eos>`, and `<unk>` stands for those not known."""
+        tokens = vocabulary.encode([vocabularies.EOS, *text.split()])
+        return tokens, vocabulary.decode(tokens)
+
+    def read(self, loaded: LoadedModel, text: str) -> TextReading:
+        """See `Experiment`; probabilities are of each word after those before it."""
+        tokens, words = self.encode(loaded.vocabulary, text)
+        found = reading.read_tokens(
+            loaded.model, jnp.asarray(tokens), jax.random.key(0), policy=loaded.policy
+        )
+        log_probs = np.asarray(found.log_probs)
+        before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
+        best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
+        listed = ", ".join(f"{loaded.vocabulary.tokens[i]} {np.exp(log_probs[-1, i]):.3f}" for i in best)
+        return TextReading(
+            words,
+            [word for word, kept in zip(text.split(), words[1:], strict=True) if word != kept],
+            np.asarray(found.skips).tolist() if loaded.shows_choices else [0] * len(words),
+            [math.nan, *np.exp(before).tolist()],
+            f"next word {listed}",
+            weights=lambda: None if found.weights is None else np.asarray(found.weights),
+        )

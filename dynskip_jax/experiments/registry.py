@@ -1,0 +1,64 @@
+"""All experiments by name. Reading a run folder never imports the code that the folder names."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.runs.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from dynskip_jax.experiments.experiment import Experiment
+
+# From the name of each experiment of this package to its class.
+EXPERIMENTS = {
+    "agreement": "Agreement",
+    "conll2003": "CoNLL2003",
+    "imdb": "IMDB",
+    "number_prediction": "NumberPrediction",
+    "pos": "PartOfSpeech",
+    "ptb": "PTB",
+    "sick": "SICK",
+    "sst": "SST",
+}
+
+
+def find_experiment(name: str) -> "type[Experiment]":
+    """Return the class of an experiment: one of this package, or one that the program has imported itself.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    from dynskip_jax.experiments.experiment import Experiment
+
+    if name in EXPERIMENTS:
+        module = importlib.import_module(f"dynskip_jax.experiments.{name}")
+        return getattr(module, EXPERIMENTS[name])
+    for kind in _subclasses(Experiment):
+        if getattr(kind, "name", None) == name:
+            return kind
+    raise UserError(
+        f"there is no experiment {name[:100]!r} in this package, and reading a run imports no code that it "
+        "names: import yours first (report: --code MODULE)"
+    )
+
+
+def experiment_of(run: RunDir) -> "type[Experiment]":
+    """Return the class of the experiment that a run folder belongs to.
+
+    Raises:
+        UserError: its `config.json` names no experiment, or one that is not known.
+    """
+    name = run.config().get("experiment")
+    if not isinstance(name, str):
+        raise UserError(
+            f"{run.path / 'config.json'} does not say which experiment wrote it: restore it, or train again"
+        )
+    try:
+        return find_experiment(name)
+    except UserError as error:
+        raise UserError(f"{run.path}: {error}") from None
+
+
+def _subclasses(kind: type) -> list[type]:
+    found = kind.__subclasses__()
+    return [*found, *(further for each in found for further in _subclasses(each))]

@@ -1,0 +1,160 @@
+"""What a report writes: CSV, a LaTeX tabular, TensorBoard event files."""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.report_table import Line, tables
+from dynskip_jax.runs.progress import Progress
+from dynskip_jax.runs.run_dir import RunDir, file_name
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "±": r"$\pm$",
+    "λ": r"$\lambda$",
+    "β": r"$\beta$",
+    "τ": r"$\tau$",
+    "–": "--",
+}
+# A number's sign, which is a minus there and a hyphen elsewhere.
+_MINUS = re.compile(r"(?<![\w-])-(?=\d)")
+_NO_METRICS = {"step", "epoch", "examples", "tokens", "split"}  # of a record
+_BOUNDS = ("mean", "sd", "low", "high")
+_LATEX_HEADINGS = ("model", "seeds", "mean ± sd", "± 95 %", "difference", "± 95 %", "pairs")
+_SEEDS, _PAIRS = 1, 6  # columns
+_STRUT = r"\rule{0pt}{2.6ex}"  # room below a line
+
+
+def csv_text(lines: Sequence[Line]) -> str:
+    """Returns a table with a line for each row and metric; empty where there is no number.
+
+    `low` and `high` bound the 95 % confidence interval of the mean (Student's t over seeds), `difference_…`
+    are of the differences to the baseline, seed by seed.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    both = [*_BOUNDS, "seeds", *(f"difference_{name}" for name in _BOUNDS), "difference_pairs"]
+    writer.writerow(["model", "dataset", "parameters", "metric", *both])
+    for line in lines:
+        numbers: list[object] = []
+        for interval in (line.own, line.difference):
+            kept = interval if interval is not None and interval.count else ("",) * 5
+            numbers += ["" if isinstance(n, float) and np.isnan(n) else n for n in kept]
+        writer.writerow([line.row.name, line.row.data[0], line.row.parameters, line.metric, *numbers])
+    return text.getvalue()
+
+
+def latex_text(lines: Sequence[Line]) -> str:
+    """Returns a tabular that needs no package, with a block of rows for each metric and corpus.
+
+    Percentages are without their sign, which stands in the block's title, and intervals are written as half
+    their width: so a row has room between the margins. Columns in which nothing stands are left out, and so
+    are the pairs where they are as many as the seeds.
+    """
+    blocks = {
+        title + (", %" if own[0].form.endswith("%") else ""): [_latex_cells(line) for line in own]
+        for title, own in tables(lines).items()
+    }
+    rows = [row for block in blocks.values() for row in block]
+    kept = [n for n in range(len(_LATEX_HEADINGS)) if any(row[n] for row in rows)]
+    if all(row[_PAIRS] in ("", row[_SEEDS]) for row in rows):
+        kept = [n for n in kept if n != _PAIRS]
+    text = [
+        "% mean, standard deviation (sd) and half of the 95 % confidence interval (Student's t) over seeds;",
+        "% differences to the first row or the baseline, seed by seed",
+        r"{\footnotesize\setlength{\tabcolsep}{4pt}%",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(kept) - 1)}@{{}}}}",
+        r"\hline",
+        _STRUT + _latex_row([_LATEX_HEADINGS[n] for n in kept]),
+    ]
+    for title, block in blocks.items():
+        heading = rf"{_STRUT}\textit{{{latex_escaped(title)}}}"
+        text += [r"\hline", rf"\multicolumn{{{len(kept)}}}{{@{{}}l@{{}}}}{{{heading}}} \\"]
+        text += [_latex_row([row[n] for n in kept]) for row in block]
+    return "\n".join([*text, r"\hline", r"\end{tabular}}"]) + "\n"
+
+
+def _latex_cells(line: Line) -> list[str]:
+    """Name, seeds, mean ± sd, half of its interval, the difference, half of its interval, its pairs."""
+    percent, form = line.form.endswith("%"), line.form.replace("%", "f")
+
+    def number(value: float, sign: str = "") -> str:
+        return f"{100 * value if percent else value:{sign}{form}}"
+
+    texts = []
+    for interval, sign in ((line.own, ""), (line.difference, "+")):
+        if interval is None or interval.count == 0:
+            texts += ["", "", ""]
+            continue
+        several = interval.count > 1
+        spread = f" ± {number(interval.sd)}" if several and not sign else ""
+        half = f"±{number((interval.high - interval.low) / 2)}" if several else ""
+        texts += [number(interval.mean, sign) + spread, half, str(interval.count)]
+    mean, half, seeds, *difference = texts
+    return [line.row.name, seeds, mean, half, *difference]
+
+
+def latex_escaped(text: str) -> str:
+    """Returns the text as LaTeX prints it; letters that plain LaTeX has no glyphs for become "?"."""
+    safe = "".join(c if c in _LATEX or c.encode("latin-1", "ignore") else "?" for c in text)
+    return "".join(_LATEX.get(c, c) for c in safe)
+
+
+def _latex_row(texts: Sequence[str]) -> str:
+    return " & ".join(_MINUS.sub("$-$", latex_escaped(text)) for text in texts) + r" \\"
+
+
+def write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:
+    """Writes what runs have logged as event files, a folder for each run and seed below `folder`.
+
+    Raises:
+        UserError: tensorboardX is missing, or the folder is not empty.
+    """
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise UserError(
+            "event files need tensorboardX: pip install 'dynskip_jax[tensorboard]', or leave out "
+            "--tensorboard"
+        ) from None
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not empty: name another folder with --tensorboard")
+    with Progress(len(runs), "event files") as progress:
+        for name, run in runs.items():
+            writers: dict[int, SummaryWriter] = {}  # by the number of the seed's entry
+            for record in run.records():
+                for metric in record.keys() - _NO_METRICS:
+                    # A list has an entry for each seed, itself a list where that is of each k; folders
+                    # written before have a number where there is one seed.
+                    values = record[metric]
+                    for member, value in enumerate(values if isinstance(values, list) else [values]):
+                        if member not in writers:
+                            writers[member] = SummaryWriter(str(folder / _member_name(name, run, member)))
+                        for k, number in enumerate(value if isinstance(value, list) else [value], 1):
+                            tag = f"{metric}/k{k}" if isinstance(value, list) else metric
+                            writers[member].add_scalar(tag, number, record["step"])
+            for writer in writers.values():
+                writer.close()
+            progress.advance()
+
+
+def _member_name(name: str, run: RunDir, member: int) -> str:
+    """The folder of one of the models that were trained together: its seed, of a sweep also which value."""
+    asked = run.config()["settings"]["run"]
+    seeds = asked["seeds"]
+    if not isinstance(seeds, list):
+        seeds = range(asked["seed"], asked["seed"] + seeds)
+    value, seed = divmod(member, len(seeds))
+    which = f"-value-{value + 1}" if value else ""
+    return file_name(f"{name}{which}-seed-{seeds[seed]}")

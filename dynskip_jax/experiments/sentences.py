@@ -1,0 +1,294 @@
+"""Settings that all experiments on sentences share; nothing of JAX is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.experiment import Experiment
+from dynskip_jax.experiments.model_spec import ModelSpec
+from dynskip_jax.experiments.settings import Data, EvenAgent, Model, Settings, Training
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting, setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.data import Vocabulary
+    from dynskip_jax.data.sentences import SentenceCorpus
+    from dynskip_jax.data.word_vectors import WordVectors
+    from dynskip_jax.models import SequenceClassifier
+    from dynskip_jax.tasks import Classification, Learner
+    from dynskip_jax.training.schedule import Schedule
+
+F = LazyModule("dynskip_jax.functional")
+asgd = LazyModule("dynskip_jax.training.asgd")
+data_lib = LazyModule("dynskip_jax.data")
+initializers = LazyModule("dynskip_jax.nn.initializers")
+jnp = LazyModule("jax.numpy")
+loop = LazyModule("dynskip_jax.training.loop")
+models_lib = LazyModule("dynskip_jax.models")
+nnx = LazyModule("flax.nnx")
+schedules = LazyModule("dynskip_jax.training.schedule")
+sentence_data = LazyModule("dynskip_jax.data.sentences")
+tasks_lib = LazyModule("dynskip_jax.tasks")
+word_vectors = LazyModule("dynskip_jax.data.word_vectors")
+
+# What agents are trained with where the paper is left: an Adam with a rate of their own, and an entropy that
+# does not outweigh the one reward of a long text.
+AGENT = dict(agent_learning_rate=0.001, baseline="batch", entropy="exact", entropy_coef=0.001)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceData(Data):
+    """The texts."""
+
+    min_count: int = setting(1, "Words seen less often in train are <unk>.", at_least=1)
+    max_words: int | None = setting(
+        None, "Only so many words of train, the most frequent ones, are not <unk>.", at_least=1
+    )
+    buckets: int = setting(8, "To how many lengths batches are padded.", at_least=1)
+    embeddings: str | None = path_setting(
+        None,
+        "A text file of word vectors (GloVe, word2vec) to start from; --embedding-features is their width.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceModel(Model):
+    """What the network is made of."""
+
+    num_layers: int = setting(1, "Layers; the last one has the time skip.", at_least=1)
+    bidirectional: bool = setting(False, "Two directions in every layer.")
+    output_gate: bool = setting(True, "Without it the transition's output gate is fixed at 1.")
+    pooling: Literal["last", "mean", "max"] = setting(
+        "last", "What of the states is classified: that after the last word (the papers), mean or maximum."
+    )
+    embedding_features: int = setting(300, "Size of a word's vector.", at_least=1)
+    embedding_scale: float = setting(0.25, "Words without a vector begin with U(-scale, scale).", above=0)
+    train_embeddings: bool = setting(True, "Words' vectors are trained on.")
+    dropout_inputs: float | None = setting(
+        None, "Rate on words' vectors, if not that of dropout.", at_least=0, below=1
+    )
+    dropout_hidden: float | None = setting(
+        None, "Rate between layers, if not that of dropout.", at_least=0, below=1
+    )
+    dropout_weights: float = setting(
+        0.0, "Rate at which recurrent weights are dropped for a batch.", at_least=0, below=1
+    )
+    locked: bool = setting(False, "The same features are dropped at all words of a text.")
+    zoneout: float = setting(0.0, "Rate at which units of a state stay as they are.", at_least=0, below=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceAgent(EvenAgent):
+    """Skips over time, the agents that choose them, and how these are loaded."""
+
+    max_jump: int = setting(5, "LSTM-Jump: K, how far it jumps at most.", at_least=1)
+    read_steps: int = setting(20, "LSTM-Jump: R, words read between jumps.", at_least=1)
+    max_jumps: int = setting(10, "LSTM-Jump: N, jumps in a text.", at_least=1)
+    update_bias: float = setting(1.0, "Skip RNN: initial bias of its gate; the smaller, the less is read.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceTraining(Training):
+    """For how long and how fast."""
+
+    batch_size: int = setting(50, "Texts of a training step.", at_least=1)
+    optimizer: Literal["adam", "adagrad", "sgd"] = setting("adam", "How gradients become steps.")
+    weight_decay: float = setting(0.0, "This times the weights is added to the gradient.", at_least=0)
+    decay: float = setting(1.0, "Divides the learning rate, once an epoch.", above=0)
+    decay_after: int = setting(0, "Epochs before --decay begins.", at_least=0)
+    average: Literal["none", "non_monotone", "always"] = setting(
+        "none",
+        "Averaging of the iterates: non_monotone (once dev no longer improves, NT-ASGD) or always; of either "
+        "kind after the epochs of --average-after.",
+    )
+    average_interval: int = setting(5, "n of NT-ASGD.", at_least=1)
+    average_after: int = setting(0, "Epochs that are never averaged.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceSettings(Settings):
+    """All settings of experiments on sentences."""
+
+    data: SentenceData = dataclasses.field(default_factory=SentenceData)
+    model: SentenceModel = dataclasses.field(default_factory=SentenceModel)
+    agent: SentenceAgent = dataclasses.field(default_factory=SentenceAgent)
+    training: SentenceTraining = dataclasses.field(default_factory=SentenceTraining)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierModel(SentenceModel):
+    """What the network is made of."""
+
+    dropout_words: float = setting(0.0, "Rate at which words are dropped.", at_least=0, below=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierTraining(SentenceTraining):
+    """For how long and how fast."""
+
+    activation_coef: float = setting(0.0, "α of AR (Merity et al. 2018, Section 4.6).", at_least=0)
+    temporal_coef: float = setting(0.0, "β of TAR.", at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierSettings(SentenceSettings):
+    """All settings of experiments that classify sentences."""
+
+    model: ClassifierModel = dataclasses.field(default_factory=ClassifierModel)
+    training: ClassifierTraining = dataclasses.field(default_factory=ClassifierTraining)
+
+
+_ROWS = 200  # side by side in evaluation: what is projected of long texts takes memory
+
+
+class SentenceExperiment(Experiment):
+    """See `Experiment`; an experiment on sentences says its data, its task and how a text is split."""
+
+    settings: SentenceSettings
+
+    def check(self) -> None:
+        """See `Experiment`."""
+        super().check()
+        if not self.settings.model.train_embeddings and self.settings.data.embeddings is None:
+            raise UserError(
+                "words' vectors that are not trained are of no use unless they are read: give "
+                "--embeddings FILE, or --train-embeddings"
+            )
+
+    def describe_data(self, data: SentenceCorpus) -> Sequence[str]:
+        """See `Experiment`; which words are unknown, and how many."""
+        return [data.about]
+
+    def vocabulary(self, data: SentenceCorpus) -> Vocabulary:
+        """See `Experiment`."""
+        return data.vocabulary
+
+    def layers(self, spec: ModelSpec) -> dict[str, Any]:
+        """Returns what models are given of their layers, but for their sizes."""
+        m = self.settings.model
+        hidden = m.dropout if m.dropout_hidden is None else m.dropout_hidden
+        dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
+        below = m.num_layers - 1
+        return dict(
+            skip=(F.Previous(),) * below + (spec.skip,),
+            **spec.recurrent_options,
+            bidirectional=m.bidirectional,
+            pooling=m.pooling,
+            dropout=(
+                m.dropout if m.dropout_inputs is None else m.dropout_inputs,
+                *(hidden,) * below,
+                m.dropout,
+            ),
+            variational=m.locked,
+            dtype=spec.dtype,
+            layer_options=[dropped] * below + [dropped | dict(spec.cell_options)],
+        )
+
+    def embedding(
+        self, data: SentenceCorpus | None, vocabulary: Vocabulary
+    ) -> Callable[[nnx.Rngs], nnx.Embed]:
+        """Returns what makes the table of words; vectors are read where there is something to train on."""
+        m, init = self.settings.model, initializers.uniform(self.settings.model.embedding_scale)
+        found = self._vectors(vocabulary) if self.settings.data.embeddings and data is not None else None
+
+        def start(
+            key: Any, shape: tuple[int, ...], dtype: Any = jnp.float32, out_sharding: Any = None
+        ) -> Any:
+            drawn = init(key, shape, dtype)
+            if found is None:
+                return drawn
+            return jnp.where(found.found[:, None], found.table.astype(dtype), drawn)
+
+        return lambda rngs: nnx.Embed(len(vocabulary), m.embedding_features, embedding_init=start, rngs=rngs)
+
+    def _vectors(self, vocabulary: Vocabulary) -> WordVectors:
+        path, width = self.settings.data.embeddings, self.settings.model.embedding_features
+        wanted = {form for word in vocabulary.tokens for form in (word, word.lower())}
+        return word_vectors.vectors_of(
+            vocabulary.tokens, word_vectors.read_word_vectors(path, wanted, width), width
+        )
+
+    def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
+        """See `Experiment`."""
+        training = self.settings.training
+        return schedules.decay_after(rate, 1 / training.decay, training.decay_after)
+
+    def optimizer_options(self, spec: ModelSpec) -> dict[str, Any]:
+        """See `Experiment`."""
+        training = self.settings.training
+        return {
+            "kind": training.optimizer,
+            "weight_decay": training.weight_decay,
+            "frozen": () if self.settings.model.train_embeddings else ("embedding",),
+        }
+
+    def fit_options(self, spec: ModelSpec, learner: Learner) -> dict[str, Any]:
+        """See `Experiment`."""
+        training = self.settings.training
+        rule = asgd.averaging_rule(training.average, training.average_interval, training.average_after)
+        return {"average": rule}
+
+
+class ClassifierExperiment(SentenceExperiment):
+    """Sentences with a class each.
+
+    Attributes:
+        labels: names of the classes.
+    """
+
+    settings: ClassifierSettings
+    labels: ClassVar[tuple[str, ...]]
+    columns = {  # noqa: RUF012 (read only)
+        "dev_accuracy": ("dev accuracy", ".2%"),
+        "test_accuracy": ("test accuracy", ".2%"),
+        "test_accuracy_sampled": ("test, sampled", ".2%"),
+        "test_accuracy_averaged": ("test, averaged", ".2%"),
+        "test_share_read": ("words read", ".1%"),
+    }
+    curves = ("dev_accuracy",)
+    samples = 4
+
+    def task(self, spec: ModelSpec, data: SentenceCorpus | None, vocabulary: Vocabulary) -> Classification:
+        """See `Experiment`."""
+        m, training = self.settings.model, self.settings.training
+        embedding = self.embedding(data, vocabulary)
+
+        def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
+            return models_lib.SequenceClassifier(
+                len(vocabulary),
+                m.features,
+                len(self.labels),
+                embedding=embedding(rngs),
+                word_dropout=m.dropout_words,
+                **self.layers(spec),
+                rngs=rngs,
+            )
+
+        return tasks_lib.Classification(
+            {} if data is None else data.splits,
+            make_model,
+            batch_size=training.batch_size,
+            evaluation_rows=_ROWS,
+            activation_coef=training.activation_coef,
+            temporal_coef=training.temporal_coef,
+        )
+
+    @property
+    def max_length(self) -> int | None:
+        """How many words of a text are read; None for all."""
+        return None
+
+    def encode(self, vocabulary: Vocabulary, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
+        """See `Experiment`; `<unk>` stands for words that are not known."""
+        tokens = vocabulary.encode(self.split(text)[: self.max_length])
+        return tokens, vocabulary.decode(tokens)
+
+    def format_prediction(self, vocabulary: Vocabulary, predicted: Any, probability: float) -> str:
+        """See `Experiment`."""
+        return f"{self.labels[int(predicted)]}  ({probability:.3f})"

@@ -1,0 +1,187 @@
+"""How alike two sentences are (SICK), with LSTMs, peephole and untied LSTMs.
+
+    python -m experiments.sick --data DIR --model lstm --transition ulstm
+    python -m experiments.sick predict --run-dir DIR < pairs.txt
+    python -m experiments.sick explain --run-dir DIR --text $'a dog runs\ta cat runs'
+
+`predict` and `explain` read two sentences apart by a tab, and say a rating from 1 to 5. Presets: `small` (the
+default, random vectors), `paper` (that of the paper on untied LSTMs; it needs GloVe's vectors, --embeddings;
+its sizes were 150 to 245).
+
+Without --data the pairs are looked for in $DYNSKIP_DATA_DIR/sick.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.commands import TEXT_COMMANDS
+from dynskip_jax.experiments.model_spec import ModelSpec
+from dynskip_jax.experiments.sentences import (
+    AGENT,
+    SentenceExperiment,
+    SentenceModel,
+    SentenceSettings,
+    SentenceTraining,
+)
+from dynskip_jax.experiments.text_reading import TextReading
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.data import Vocabulary
+    from dynskip_jax.data.sentences import SentenceCorpus
+    from dynskip_jax.experiments.loaded import LoadedModel
+    from dynskip_jax.models import SentencePairModel
+    from dynskip_jax.tasks import SentencePairs
+
+data_lib = LazyModule("dynskip_jax.data")
+models_lib = LazyModule("dynskip_jax.models")
+nnx = LazyModule("flax.nnx")
+sentence_data = LazyModule("dynskip_jax.data.sentences")
+sick_data = LazyModule("dynskip_jax.data.sick")
+tasks_lib = LazyModule("dynskip_jax.tasks")
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": dict(
+        **AGENT,
+        features=150,
+        embedding_features=100,
+        dropout=0.3,
+        locked=True,
+        clip=1.0,
+        epochs=12,
+        patience=4,
+        average="always",
+        average_after=2,
+    ),
+    # Section Semantic Relatedness, and Tai et al. (2015), whose vectors are not loaded.
+    "paper": dict(
+        features=150,
+        train_embeddings=False,
+        optimizer="adagrad",
+        learning_rate=0.03,
+        weight_decay=1e-4,
+        epochs=10,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairModel(SentenceModel):
+    """What the network is made of."""
+
+    similarity_features: int = setting(50, "Size of the layer that compares.", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairTraining(SentenceTraining):
+    """For how long and how fast."""
+
+    batch_size: int = setting(25, "Pairs of a training step.", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairSettings(SentenceSettings):
+    """All settings of relatedness on SICK."""
+
+    model: PairModel = dataclasses.field(default_factory=PairModel)
+    training: PairTraining = dataclasses.field(default_factory=PairTraining)
+
+
+class SICK(SentenceExperiment):
+    """See `Experiment`."""
+
+    name = "sick"
+    settings_type = PairSettings
+    presets = PRESETS
+    default_model = "dynamic:3"
+    commands = TEXT_COMMANDS
+    columns = {  # noqa: RUF012 (read only)
+        "dev_pearson": ("dev r", ".4f"),
+        "test_pearson": ("test r", ".4f"),
+        "test_spearman": ("test ρ", ".4f"),
+        "test_mse": ("test MSE", ".4f"),
+        "test_pearson_averaged": ("test r, averaged", ".4f"),
+        "test_share_read": ("words read", ".1%"),
+    }
+    curves = ("dev_pearson",)
+    sample_text = "a man is playing a guitar\ta man is not playing a guitar"
+
+    def load_data(self) -> SentenceCorpus:
+        """See `Experiment`."""
+        data = self.settings.data
+        pairs, source = sick_data.find_sick(data.data)
+        return sentence_data.pair_corpus(
+            sick_data.NAME,
+            pairs,
+            source,
+            min_count=data.min_count,
+            max_words=data.max_words,
+            buckets=data.buckets,
+        )
+
+    def task(self, spec: ModelSpec, data: SentenceCorpus | None, vocabulary: Vocabulary) -> SentencePairs:
+        """See `Experiment`."""
+        m, embedding = self.settings.model, self.embedding(data, vocabulary)
+
+        def make_model(rngs: nnx.Rngs) -> SentencePairModel:
+            return models_lib.SentencePairModel(
+                embedding(rngs),
+                m.features,
+                sick_data.NUM_RATINGS,
+                similarity_features=m.similarity_features,
+                **self.layers(spec),
+                rngs=rngs,
+            )
+
+        splits = {} if data is None else data.splits
+        return tasks_lib.SentencePairs(splits, make_model, batch_size=self.settings.training.batch_size)
+
+    def split(self, text: str) -> list[str]:
+        """See `Experiment`; the words of both sentences."""
+        return sentence_data.treebank_words(text)
+
+    def tokenize(self, vocabulary: Vocabulary, text: str) -> str:
+        """See `Experiment`; each of the two sentences by itself."""
+        return "\t".join(" ".join(sentence_data.treebank_words(part)) for part in text.split("\t"))
+
+    def encode(self, vocabulary: Vocabulary, text: str) -> tuple[dict[str, np.ndarray], list[str]]:
+        """See `Experiment`.
+
+        Raises:
+            UserError: there are not two sentences.
+        """
+        sentences = [sentence_data.treebank_words(part) for part in text.split("\t")]
+        if len(sentences) != 2 or not all(sentences):
+            shown = text.strip() if len(text) < 80 else f"{text[:80]}…"
+            raise UserError(f"a line has two sentences apart by a tab; got {shown!r}")
+        inputs = sentence_data.pair_inputs(*map(vocabulary.encode, sentences))
+        return inputs, vocabulary.decode(inputs["tokens"])
+
+    def format_prediction(self, vocabulary: Vocabulary, predicted: Any, probability: float) -> str:
+        """See `Experiment`; the rating."""
+        return f"{float(predicted):.2f}"
+
+    def read(self, loaded: LoadedModel, text: str) -> TextReading:
+        """See `Experiment`; a choice that reaches into the other sentence is shown as one before the text."""
+        reading = super().read(loaded, text)
+        first = int((self.encode(loaded.vocabulary, text)[0]["sentences"] == 0).sum())
+        before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
+        skips = [before_text.get(t, k) for t, k in enumerate(reading.skips)]
+
+        def weights() -> np.ndarray | None:
+            """The weight of each choice stands under the k that is shown, which may be larger than K."""
+            of_k = reading.weights()
+            if of_k is None:
+                return None
+            shown = np.pad(of_k, ((0, 0), (0, max(0, max(skips) - of_k.shape[1]))))
+            for t, k in before_text.items():
+                shown[t, k - 1] = of_k[t, reading.skips[t] - 1]
+            return shown
+
+        return reading._replace(skips=skips, weights=weights)

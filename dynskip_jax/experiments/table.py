@@ -1,0 +1,178 @@
+"""Tables and curves of a run: rows with mean and spread over seeds, the values of a sweep."""
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from dynskip_jax.analysis import plots
+from dynskip_jax.experiments.console import wide_console
+from dynskip_jax.experiments.experiment import Data, Experiment
+from dynskip_jax.experiments.model_spec import ModelSpec
+from dynskip_jax.experiments.settings import Settings, fields_of
+
+# How a swept setting is called in tables and plots.
+_SIGNS = {
+    "mix": "λ",
+    "max_skip": "K",
+    "entropy_coef": "β",
+    "temperature": "τ",
+    "learning_rate": "rate",
+    "update_cost": "cost",
+}
+
+# What of a model its name does not say (`ModelSpec.variant`), as a row says it.
+_VARIANT = {
+    "max_skip": "K = {}",
+    "transition": "{}",
+    "depth_skip": "{}",
+    "agent": "by {}",
+    "stride": "stride {}",
+    "copy": "copies: {}",
+    "control": "control: {}",
+}
+
+
+def print_table(
+    experiment: Experiment, specs: Sequence[ModelSpec], data: Data, results: Sequence[dict[str, Any]]
+) -> None:
+    """Prints the rows of a run, and published ones below them."""
+    table = Table(title=f"{experiment.name} on {data.name}", title_justify="left")
+    models = [spec.name for spec in specs]
+    published = experiment.published(models, data)
+    # Where room is short names are folded, and numbers stay whole.
+    table.add_column("model", overflow="fold", min_width=12)
+    columns = {
+        metric: column
+        for metric, column in experiment.columns.items()
+        if any(
+            metric in row for row in [*(result["metrics"] for result in results), *dict(published).values()]
+        )
+    }
+    for heading, _ in columns.values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    for result in results:
+        time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))
+        rows = result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]
+        for number, row in enumerate(rows):
+            cells = [cell(row["metrics"].get(metric), form) for metric, (_, form) in columns.items()]
+            # All values of a sweep have taken this time together.
+            shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
+            table.add_row(label_of(row_name(result), row["value"]), *cells, *shared)
+    if published:
+        table.add_section()
+    for name, values in published:
+        cells = [f"{values[m]:{form}}" if m in values else "" for m, (_, form) in columns.items()]
+        table.add_row(name, *cells, "", "", style="dim")
+    console = wide_console()
+    console.print(table)
+    if note := experiment.note(models, data):
+        console.print(note, style="dim", highlight=False)
+
+
+def cell(values: Mapping[str, Any] | None, form: str) -> str:
+    """A metric of one row, with its spread over seeds where there are several; empty where there is none."""
+    if values is None:
+        return ""
+    if len(values["per_seed"]) == 1:
+        return f"{values['mean']:{form}}"
+    return f"{values['mean']:{form}} ± {values['std']:{form}}"
+
+
+def summary(values: np.ndarray) -> dict[str, Any]:
+    """Mean, standard deviation (n - 1; 0 for one seed) and the values themselves.
+
+    Args:
+        values: (seeds, ...).
+    """
+    values = np.asarray(values, np.float64)
+    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
+    return {"mean": values.mean(axis=0).tolist(), "std": spread.tolist(), "per_seed": values.tolist()}
+
+
+def best_value(dev: np.ndarray, num_values: int, *, higher_is_better: bool) -> int:
+    """Returns the value of a sweep whose models are best on dev, on average; 0 without a sweep."""
+    if num_values == 1:
+        return 0
+    means = np.asarray(dev, float).reshape(num_values, -1).mean(axis=1)
+    if np.isnan(means).all():
+        return 0
+    return int(np.nanargmax(means) if higher_is_better else np.nanargmin(means))
+
+
+def label_of(model: str, value: Mapping[str, Any]) -> str:
+    """Names a row or a curve, as in `dynamic:10, λ=0.5`."""
+    return ", ".join([model, *(f"{_SIGNS[name]}={setting}" for name, setting in value.items())])
+
+
+def curves_of(
+    model: str, records: Sequence[Mapping[str, Any]], values: Sequence[Mapping[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """The records of each value of a sweep, under its name."""
+
+    def part(number: int, entry: Any) -> Any:
+        if not isinstance(entry, list):
+            return entry
+        size = len(entry) // len(values)
+        return entry[number * size : (number + 1) * size]
+
+    return {
+        label_of(model, value): [{name: part(i, entry) for name, entry in r.items()} for r in records]
+        for i, value in enumerate(values)
+    }
+
+
+def by_epoch(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The records of whole epochs: those inside of one are means over a part of it."""
+    return [dict(r) for r in records if float(r.get("epoch", 0.5)).is_integer()]
+
+
+def edges_of_sweep(kind: type[Settings], values: Sequence[Mapping[str, Any]], selected: int) -> Iterator[str]:
+    """Yields a line for each setting whose best value lies at an end of those tried, of three or more, and
+    beyond which there could be others."""
+    bounds = {field.name: field.metadata["bounds"] for _, field, _ in fields_of(kind)}
+    for name, best in values[selected].items():
+        tried, allowed = sorted({value[name] for value in values}), bounds[name]
+        if len(tried) < 3 or best in (allowed.at_least, allowed.at_most) or best not in (tried[0], tried[-1]):
+            continue
+        end, other = ("largest", "larger") if best == tried[-1] else ("smallest", "smaller")
+        yield f"{_SIGNS[name]} = {best:g} is best on dev, and the {end} that was tried: try {other} ones"
+
+
+def draw_sweep(
+    experiment: Experiment,
+    data: Data,
+    spec: ModelSpec,
+    by_value: Sequence[Mapping[str, Any]],
+    folder: Path,
+) -> None:
+    """Draws the first column of the table over each swept setting; the other setting makes the curves."""
+    metric, (heading, _) = next(iter(experiment.columns.items()))
+    for axis in spec.values[0]:
+        points = sorted({value[axis] for value in spec.values})
+        if len(points) < 2:
+            continue
+        curves: dict[str, list] = {}
+        for value, metrics in zip(spec.values, by_value, strict=True):
+            label = label_of(spec.name, {name: other for name, other in value.items() if name != axis})
+            of_point = curves.setdefault(label, [[] for _ in points])
+            of_point[points.index(value[axis])] = metrics[metric]["per_seed"]
+        plots.metric_over_values(
+            curves,
+            points,
+            folder / f"{metric}_over_{axis}.png",
+            f"{data.name}: {heading} over {_SIGNS[axis]}",
+            x_label=_SIGNS[axis],
+            y_label=heading,
+        )
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """Returns a model's name in a table, with what its own name does not say."""
+    more = [text.format(row[name]) for name, text in _VARIANT.items() if name in row]
+    return ", ".join([row["model"], *more])

@@ -1,0 +1,483 @@
+"""Settings that the taggers of all corpora share, and their commands; nothing of JAX is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dynskip_jax.experiments.commands.compare import COMPARE
+from dynskip_jax.experiments.commands.explain import EXPLAIN
+from dynskip_jax.experiments.commands.gradients import GRADIENTS
+from dynskip_jax.experiments.commands.oracle import ORACLE
+from dynskip_jax.experiments.commands.tag import TAG
+from dynskip_jax.experiments.experiment import Experiment, choice_weights
+from dynskip_jax.experiments.model_spec import ModelSpec
+from dynskip_jax.experiments.settings import CLIP, Agent, Data, Model, Settings, Training
+from dynskip_jax.experiments.text_reading import TextReading
+from dynskip_jax.lazy import LazyModule
+from dynskip_jax.settings import path_setting, setting
+
+if TYPE_CHECKING:
+    from dynskip_jax.data.tagged_corpus import TaggedCorpus
+    from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary
+    from dynskip_jax.data.word_vectors import WordVectors
+    from dynskip_jax.experiments.loaded import LoadedModel
+    from dynskip_jax.models import Tagger
+    from dynskip_jax.nn.char_features import CharFeatures
+    from dynskip_jax.tasks import Learner, Tagging
+    from dynskip_jax.training.schedule import Schedule
+
+plots = LazyModule("dynskip_jax.analysis.plots")
+analysis = LazyModule("dynskip_jax.analysis")
+char_features = LazyModule("dynskip_jax.nn.char_features")
+functional = LazyModule("dynskip_jax.functional")
+jnp = LazyModule("jax.numpy")
+loading = LazyModule("dynskip_jax.experiments.loaded")
+models_lib = LazyModule("dynskip_jax.models")
+nn_lib = LazyModule("dynskip_jax.nn")
+nnx = LazyModule("flax.nnx")
+oracle_flags = LazyModule("dynskip_jax.experiments.commands.oracle_flags")
+schedules = LazyModule("dynskip_jax.training.schedule")
+sentence_data = LazyModule("dynskip_jax.data.sentences")
+tag_schemes = LazyModule("dynskip_jax.data.tag_schemes")
+tagged_corpus = LazyModule("dynskip_jax.data.tagged_corpus")
+tagged_examples = LazyModule("dynskip_jax.data.tagged_examples")
+tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
+tasks_lib = LazyModule("dynskip_jax.tasks")
+text = LazyModule("dynskip_jax.experiments.text")
+vocabularies = LazyModule("dynskip_jax.data.vocabulary")
+word_vectors = LazyModule("dynskip_jax.data.word_vectors")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggerData(Data):
+    """The tagged sentences, and word vectors."""
+
+    data_seed: int = setting(0, "Draws the sentences of splits that a corpus has not.", at_least=0)
+    embeddings: str | None = path_setting(
+        None,
+        "A text file of GloVe's or word2vec's, with vectors of word_features numbers: where words begin. "
+        "Words of dev and test that it has are known then. By default U(±√(3/d)), and words of train alone.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggerModel(Model):
+    """What the network is made of; sizes of layers are those of each direction."""
+
+    num_layers: int = setting(
+        1, "Layers in both directions; the last one has the skip over time.", at_least=1
+    )
+    dropout: float = setting(
+        0.5, "Rate on each layer's input and before the tags' scores.", at_least=0, below=1
+    )
+    dropout_inputs: float | None = setting(
+        None, "Rate on the first layer's input, if not that of dropout.", at_least=0, below=1
+    )
+    dropout_hidden: Literal["all", "ends"] = setting(
+        "all", "all: between all layers; ends: behind the first and the last one alone (Wu et al. 2016)."
+    )
+    dropout_characters: float = setting(
+        0.0, "Rate on the embeddings of characters, before a CNN or LSTM reads them.", at_least=0, below=1
+    )
+    init_scale: float = setting(
+        1.0, "Times 1/√fan-in, the deviation of weights on inputs; those on states are orthogonal.", above=0
+    )
+    output: Literal["crf", "softmax"] = setting(
+        "crf", "A CRF over the sentence, or a softmax at each word: for many tags."
+    )
+    word_features: int = setting(100, "d, size of a word's embedding.", at_least=1)
+    lowercase: bool = setting(True, "Words are known in lower case; characters stay as they are.")
+    digits: Literal["keep", "nine", "zero"] = setting(
+        "nine", "Digits of words become 9, or 0; characters stay as they are."
+    )
+    min_count: int = setting(1, "Words that train has fewer times are unknown.", at_least=1)
+    unknown_rate: float = setting(
+        0.5,
+        "How often a word seen once in train is read as the unknown one in training.",
+        at_least=0,
+        below=1,
+    )
+    characters: Literal["none", "cnn", "lstm"] = setting(
+        "cnn", "What reads a word's characters: nothing, a CNN, or an LSTM in both directions."
+    )
+    char_features: int = setting(30, "Size of a character's embedding.", at_least=1)
+    char_outputs: int = setting(
+        30, "Filters of the CNN, or size of both states of the LSTM together.", at_least=1
+    )
+    char_width: int = setting(3, "Characters that a filter covers.", at_least=1)
+    affixes: int = setting(
+        0,
+        "How many of a word's first and last characters stand beside it, embedded (Wu et al.: 5).",
+        at_least=0,
+    )
+    affix_features: int = setting(5, "Size of their embeddings.", at_least=1)
+    capital_features: int = setting(
+        0, "Size of the embedding of which letters are capitals; 0: none.", at_least=0
+    )
+    column_features: int = setting(
+        20, "Size of the embedding of each other column that is read (--columns of conll2003).", at_least=1
+    )
+    window: int = setting(
+        1, "Words that stand side by side, each with a logistic gate (Wu et al.: 3); 1: none.", at_least=1
+    )
+    word_length: int = setting(
+        20, "Characters of a word that are read: of longer ones the first and the last half.", at_least=2
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggerAgent(Agent):
+    """Skips over time, the agents that choose them, and how these are loaded."""
+
+    reward_of: Literal["sentence", "words"] = setting(
+        "sentence",
+        "Agents are rewarded for the whole sequence of tags (Gui et al.), or at each word for its tag: with "
+        "a CRF its marginal.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggerTraining(Training):
+    """For how long and how fast."""
+
+    epochs: int = setting(20, "Passes over the training data; a run folder's may grow.", at_least=1)
+    batch_size: int = setting(20, "Sentences of a training step, of like lengths.", at_least=1)
+    clip: float | None = setting(5.0, CLIP, above=0)
+    patience: int = setting(
+        5, "Stop after this many epochs without a better dev result; 0 never stops.", at_least=0
+    )
+    optimizer: Literal["adam", "sgd"] = setting("adam", "Adam, or gradient descent.")
+    momentum: float = setting(0.0, "Of gradient descent.", at_least=0, below=1)
+    decay: float = setting(
+        0.0, "ρ: the learning rate is divided by 1 + ρ times the epochs before.", at_least=0
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggerSettings(Settings):
+    """All settings of a tagger."""
+
+    data: TaggerData = dataclasses.field(default_factory=TaggerData)
+    model: TaggerModel = dataclasses.field(default_factory=TaggerModel)
+    agent: TaggerAgent = dataclasses.field(default_factory=TaggerAgent)
+    training: TaggerTraining = dataclasses.field(default_factory=TaggerTraining)
+
+
+TAGGER_COMMANDS = {
+    "predict": TAG,
+    "explain": EXPLAIN,
+    "oracle": ORACLE,
+    "compare": COMPARE,
+    "gradients": GRADIENTS,
+}
+
+# As the presets of language models that fit a CPU: an Adam of their own; a reward at each word, compared with
+# that of the other sentences.
+AGENT = dict(
+    agent_learning_rate=0.001,
+    reward_of="words",
+    entropy="exact",
+    entropy_coef=0.01,
+    discount=0.5,
+    baseline="batch",
+    mix=0.5,
+)
+
+
+_LEAST_BATCHES = 5  # that a padded length of their own is worth
+_MOST_ROWS = 20  # tags of a picture
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadCorpus:
+    """A corpus, what of it is known to a model, and vectors.
+
+    Attributes:
+        corpus: the sentences.
+        vocabulary: made of train.
+        vectors: of its words; None where they begin at random.
+    """
+
+    corpus: TaggedCorpus
+    vocabulary: TaggerVocabulary
+    vectors: WordVectors | None
+
+    @property
+    def name(self) -> str:
+        """That of the corpus."""
+        return self.corpus.name
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Sentences of each split, and words that are known."""
+        return {**self.corpus.sizes, "words": len(self.vocabulary.words)}
+
+    @property
+    def source(self) -> str:
+        """Where the corpus was found."""
+        return self.corpus.source
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over the corpus and the vectors."""
+        if self.vectors is None:
+            return self.corpus.fingerprint
+        digest = hashlib.sha256(self.corpus.fingerprint.encode())
+        digest.update(self.vectors.table.astype("<f4").tobytes())
+        return digest.hexdigest()
+
+
+class TaggerExperiment(Experiment):
+    """See `Experiment`; another corpus needs `load_corpus`, and its tags.
+
+    Attributes:
+        unknown_tags: whether tags of dev and test that train lacks count as wrong, rather than as an error.
+    """
+
+    curves = ("dev_accuracy",)
+    unknown_tags = False
+
+    # --- What is read ---
+
+    def load_corpus(self) -> TaggedCorpus:
+        """Returns the corpus."""
+        raise NotImplementedError
+
+    def tags(self, corpus: TaggedCorpus) -> tuple[str, ...]:
+        """Returns the tags that may be predicted."""
+        return corpus.train_tags
+
+    @property
+    def scheme(self) -> str | None:
+        """That of the tags; None where they spell out no entities."""
+        return None
+
+    def load_data(self) -> ReadCorpus:
+        """See `Experiment`."""
+        corpus, m = self.load_corpus(), self.settings.model
+        how = dict(lowercase=m.lowercase, digits=m.digits)
+        path, read = self.settings.data.embeddings, {}
+        more: set[str] = set()
+        if path is not None:
+            words = {
+                tagger_vocabulary.normal_form(word, **how)
+                for split in tagged_corpus.SPLIT_NAMES
+                for sentence in corpus.splits[split]
+                for word in sentence.words
+            }
+            read = word_vectors.read_word_vectors(
+                path, words | {word.lower() for word in words}, m.word_features
+            )
+            more = {word for word in words if word in read or word.lower() in read}
+        tags = self.tags(corpus)
+        vocabulary = tagger_vocabulary.tagger_vocabulary(
+            (sentence.words for sentence in corpus.splits["train"]),
+            (*tags, vocabularies.UNK) if self.unknown_tags else tags,
+            **how,
+            min_count=m.min_count,
+            word_length=m.word_length,
+            more_words=more,
+            columns=(sentence.columns for sentence in corpus.splits["train"]),
+        )
+        vectors = None if path is None else word_vectors.vectors_of(vocabulary.words, read, m.word_features)
+        return ReadCorpus(corpus, vocabulary, vectors)
+
+    def describe_data(self, data: ReadCorpus) -> Sequence[str]:
+        """See `Experiment`; how much of each split is known, and has vectors."""
+        shares = []
+        for split in tagged_corpus.SPLIT_NAMES:
+            words = [word for sentence in data.corpus.splits[split] for word in sentence.words]
+            unknown = sum(not data.vocabulary.knows(word) for word in words) / len(words)
+            shares.append(f"{100 * unknown:.2g} % of {split}")
+        lines = [data.corpus.note] if data.corpus.note else []
+        lines.append(f"words that are not known: {', '.join(shares)}")
+        if data.vectors is not None:
+            found, all_words = int(data.vectors.found.sum()), len(data.vocabulary.words)
+            share = 100 * found / all_words
+            path = self.settings.data.embeddings
+            lines.append(f"vectors: {path} has {found:,} of {all_words:,} words ({share:.1f} %)")
+        return lines
+
+    def vocabulary_type(self) -> type[TaggerVocabulary]:
+        """See `Experiment`."""
+        return tagger_vocabulary.TaggerVocabulary
+
+    def vocabulary(self, data: ReadCorpus) -> TaggerVocabulary:
+        """See `Experiment`."""
+        return data.vocabulary
+
+    # --- What is trained ---
+
+    def task(self, spec: ModelSpec, data: ReadCorpus | None, vocabulary: TaggerVocabulary) -> Tagging:
+        """See `Experiment`."""
+        training, splits, gold = self.settings.training, {}, {}
+        if data is not None:
+            index = {tag: i for i, tag in enumerate(vocabulary.tags)}
+            unknown = index.get(vocabularies.UNK)
+            for split in tagged_corpus.SPLIT_NAMES:
+                sentences = data.corpus.splits[split]
+                splits[split] = tagged_examples.tagged_examples(
+                    [sentence.words for sentence in sentences],
+                    [[index.get(tag, unknown) for tag in sentence.tags] for sentence in sentences],
+                    vocabulary,
+                    columns=[sentence.columns for sentence in sentences],
+                    # A program takes as long to compile as hundreds of steps.
+                    least=_LEAST_BATCHES * training.batch_size,
+                )
+                gold[split] = [sentence.tags for sentence in sentences]
+        vectors = None if data is None else data.vectors
+        return tasks_lib.Tagging(
+            splits,
+            functools.partial(self._make_model, spec, vocabulary, vectors),
+            tags=vocabulary.tags,
+            scheme=self.scheme,
+            gold=gold,
+            reward_of=self.settings.agent.reward_of,
+            unknown_tag=vocabulary.tags.index(vocabularies.UNK)
+            if vocabularies.UNK in vocabulary.tags
+            else None,
+            batch_size=training.batch_size,
+        )
+
+    def _make_model(
+        self,
+        spec: ModelSpec,
+        vocabulary: TaggerVocabulary,
+        vectors: WordVectors | None,
+        rngs: nnx.Rngs,
+    ) -> Tagger:
+        m = self.settings.model
+        return models_lib.Tagger(
+            len(vocabulary.words),
+            len(vocabulary.tags),
+            m.features,
+            (functional.Previous(),) * (m.num_layers - 1) + (spec.skip,),
+            **spec.recurrent_options,
+            word_features=m.word_features,
+            word_init=None if vectors is None else functools.partial(_beginning, vectors),
+            characters=self._characters(spec, vocabulary, rngs),
+            num_capitals=len(tagger_vocabulary.CAPITALS),
+            capital_features=m.capital_features,
+            column_sizes=vocabulary.column_sizes,
+            column_features=m.column_features,
+            window=m.window,
+            output=m.output,
+            allowed=self._allowed(vocabulary.tags),
+            dropout=self.dropout(),
+            unknown_rate=m.unknown_rate,
+            num_frequent=vocabulary.num_frequent,
+            dtype=spec.dtype,
+            **self._cell_options(spec),
+            rngs=rngs,
+        )
+
+    def _allowed(self, tags: Sequence[str]) -> tag_schemes.AllowedTransitions | None:
+        """Returns which tags may follow each other, where a CRF keeps to the rules of the scheme."""
+        if self.scheme is None or self.settings.model.output != "crf":
+            return None
+        return tag_schemes.allowed_transitions(tags, self.scheme)
+
+    def _characters(
+        self, spec: ModelSpec, vocabulary: TaggerVocabulary, rngs: nnx.Rngs
+    ) -> list[CharFeatures]:
+        m, count = self.settings.model, vocabulary.num_characters
+        how = dict(char_features=m.char_features, dropout=m.dropout_characters, dtype=spec.dtype, rngs=rngs)
+        modules: list[CharFeatures] = []
+        if m.characters == "cnn":
+            modules.append(nn_lib.CharCNN(count, filters=m.char_outputs, width=m.char_width, **how))
+        elif m.characters == "lstm":
+            modules.append(nn_lib.CharLSTM(count, features=m.char_outputs, **how))
+        if m.affixes:
+            modules.append(
+                nn_lib.CharAffixes(count, char_features=m.affix_features, count=m.affixes, rngs=rngs)
+            )
+        return modules
+
+    def dropout(self) -> tuple[float, ...]:
+        """Returns the rate at each place, bottom first; see `SkipLayers`."""
+        m = self.settings.model
+        behind = [m.dropout] * m.num_layers
+        if m.dropout_hidden == "ends":
+            behind[1:-1] = [0.0] * len(behind[1:-1])
+        return (m.dropout if m.dropout_inputs is None else m.dropout_inputs, *behind)
+
+    def _cell_options(self, spec: ModelSpec) -> dict[str, Any]:
+        """Return the options of every layer's cell; weights on inputs may have another scale."""
+        options, scale = dict(spec.cell_options), self.settings.model.init_scale
+        if scale != 1.0:
+            init = nnx.initializers.variance_scaling(scale**2, "fan_in", "normal")
+            options = {"kernel_init": init} | options
+        return options
+
+    def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
+        """See `Experiment`."""
+        return schedules.inverse_time(rate, self.settings.training.decay)
+
+    def optimizer_options(self, spec: ModelSpec) -> dict[str, Any]:
+        """See `Experiment`."""
+        training = self.settings.training
+        return {"kind": training.optimizer, "momentum": training.momentum}
+
+    # --- What is shown ---
+
+    def draw(
+        self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
+    ) -> None:
+        """How far each direction of the top layer reaches at words with each of the frequent tags."""
+        skip, tags = spec.skip, learner.task.tags
+        if not skip.has_agent:
+            return
+        for layer, direction in ((-2, "forward"), (-1, "backward")):
+            counts = np.zeros((len(tags), skip.max_skip), np.int64)
+            for batch, chosen in learner.choices(params, "dev", keys, layer=layer):
+                inside = np.arange(batch.targets.shape[1]) < batch.seq_lengths[:, None]
+                where = inside & batch.mask[:, None]
+                np.add.at(counts, (batch.targets[where], chosen[member][where] - 1), 1)
+            rows = np.argsort(-counts.sum(axis=1), kind="stable")[:_MOST_ROWS]
+            plots.action_distribution(
+                counts[rows],
+                folder / f"skips_by_tag_{direction}.png",
+                f"{spec.name}: how far the {direction} layer reaches at words with each tag",
+                note=f"dev, greedy, the most frequent tags, seed {learner.seeds[member]}",
+                rows=[tags[row] for row in rows],
+            )
+
+    def tokenize(self, vocabulary: TaggerVocabulary, text: str) -> str:
+        """See `Experiment`; the case stays, because characters are read as they stand."""
+        return " ".join(sentence_data.treebank_words(text, lowercase=False))
+
+    def read(self, loaded: LoadedModel, text: str) -> TextReading:
+        """See `Experiment`; probabilities are those of each word's tag, whatever the others are."""
+        words, vocabulary = text.split(), loaded.vocabulary
+        policy = loaded.policy
+        read, best = loaded.learner.read(loaded.params, vocabulary.encode(words), len(words), policy)
+        best, marginals = np.asarray(best), np.asarray(read.log_probs.marginals)
+        tags = self.written([vocabulary.tags[tag] for tag in best])
+        probabilities = np.exp(np.take_along_axis(marginals, best[:, None], axis=1)[:, 0])
+        steps = [np.asarray(decision.action).tolist() for decision in read.decisions[-2:]]
+        forward, backward = steps if loaded.shows_choices else ([0] * len(words), None)
+        top = len(read.decisions) - 2
+        weights = [functools.partial(choice_weights, loaded, read, layer) for layer in (top, top + 1)]
+        pairs = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
+        prediction = f"{' '.join(pairs)}  ({probabilities.min():.3f})"
+        unknown = [word for word in dict.fromkeys(words) if not vocabulary.knows(word)]
+        return TextReading(pairs, unknown, forward, probabilities.tolist(), prediction, backward, *weights)
+
+    def written(self, tags: Sequence[str], scheme: str = "BIO2") -> list[str]:
+        """Returns tags as users see them: entities in a scheme, others as they are."""
+        if self.scheme is None:
+            return list(tags)
+        return tag_schemes.convert_tags(tags, "BIOES", scheme, repair=True)
+
+
+def _beginning(vectors: WordVectors, key: Any, shape: tuple[int, int], dtype: Any = "float32", *_: Any):
+    """The vectors, and U(±√(3/d)) for words that have none."""
+    drawn = char_features.by_size(shape[1])(key, shape, dtype)
+    return jnp.where(jnp.asarray(vectors.found)[:, None], jnp.asarray(vectors.table, dtype), drawn)

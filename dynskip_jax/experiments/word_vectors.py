@@ -1,0 +1,188 @@
+"""Word vectors of one's own: a skip-gram model of texts at hand, as a file for `--embeddings`.
+
+    pip install -e ".[vectors]"
+    python -m experiments.word_vectors --output vectors.txt
+    python -m experiments.word_vectors --output vectors.txt --text one.txt.gz,two.txt --epochs 10
+
+Without --text it reads the training texts found below $DYNSKIP_DATA_DIR: wikitext2, imdb, conll2003, ud_ewt.
+Texts of dev and test are not read. One thread does the work, so that the same texts give the same vectors.
+"""
+
+import dataclasses
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
+from dynskip_jax.data.imdb import find_imdb
+from dynskip_jax.data.sentences import LINE_BREAK, treebank_words
+from dynskip_jax.data.tagged_corpus import find_entity_corpus, find_part_of_speech_corpus
+from dynskip_jax.data.tagger_vocabulary import normal_form
+from dynskip_jax.data.text import read_lines
+from dynskip_jax.data.vocabulary import UNK
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.command_line import program, read_flags
+from dynskip_jax.experiments.settings import MAX_SEED
+from dynskip_jax.extras import needs
+from dynskip_jax.runs.files import check_new, write_atomically
+from dynskip_jax.runs.progress import Progress
+from dynskip_jax.settings import path_setting, setting
+
+Sentences = Sequence[Sequence[str]]
+
+# WikiText writes the marks inside of words and numbers apart: `state @-@ of`, `1 @,@ 000`.
+_JOINED = {" @-@ ": "-", " @,@ ": ",", " @.@ ": "."}
+_MOST_WORDS = 10_000  # of a sentence that gensim reads
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Flags of this command."""
+
+    output: str = path_setting(help="The file to write.")
+    text: tuple[str, ...] | None = setting(
+        None, "Text files, plain or .gz, separated by commas, instead of the known ones."
+    )
+    width: int = setting(100, "Numbers of a vector.", at_least=1)
+    epochs: int = setting(5, "Passes over the texts.", at_least=1)
+    window: int = setting(5, "Words to each side that are predicted.", at_least=1)
+    min_count: int = setting(3, "Rarer words get no vector.", at_least=1)
+    digits: Literal["keep", "nine", "zero"] = setting("nine", "As of taggers.")
+    lowercase: bool = setting(True, "As of taggers.")
+    seed: int = setting(0, "Of the initial vectors and of sampling.", at_least=0, at_most=MAX_SEED - 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line.
+
+    Raises:
+        UserError: gensim is missing, no text is found, or the file exists.
+    """
+    given = sys.argv[1:] if arguments is None else arguments
+    flags = read_flags(program("word_vectors"), __doc__, Flags, given)
+    output = Path(flags.output)
+    check_new(output)
+    texts = {name: _plain(Path(name)) for name in flags.text} if flags.text else known_texts()
+    if not texts:
+        raise UserError(f"no text found: name files with --text, or a folder with ${DATA_VARIABLE}")
+    sentences = [
+        [normal_form(word, lowercase=flags.lowercase, digits=flags.digits) for word in words]
+        for words in itertools.chain(*texts.values())
+    ]
+    for name, own in texts.items():
+        print(f"{name}: {sum(map(len, own)):,} words")
+    words, vectors = skip_gram(
+        sentences,
+        width=flags.width,
+        epochs=flags.epochs,
+        window=flags.window,
+        min_count=flags.min_count,
+        seed=flags.seed,
+    )
+    write_word_vectors(output, words, vectors)
+    print(f"{len(words):,} vectors of {flags.width} numbers in {output}")
+
+
+def known_texts(environ: Mapping[str, str] = os.environ) -> dict[str, Sentences]:
+    """Training texts of the corpora found below `$DYNSKIP_DATA_DIR`, by the corpus's name."""
+    found: dict[str, Sentences] = {}
+    for name, read in _READERS.items():
+        folder = named_folder(name, environ)
+        if folder is not None:
+            found[name] = read(folder)
+    return found
+
+
+def skip_gram(
+    sentences: Iterable[Sequence[str]], *, width: int, epochs: int, window: int, min_count: int, seed: int
+) -> tuple[list[str], np.ndarray]:
+    """Trains a skip-gram model with ten negative samples (Mikolov et al. 2013).
+
+    Args:
+        sentences: words in their normal form; no pair of words reaches over a sentence's end.
+        width: numbers of a vector.
+        epochs: passes over the sentences.
+        window: the most words to each side that are predicted.
+        min_count: rarer words get no vector.
+        seed: of the initial vectors and of sampling.
+
+    Returns:
+        The words, the most frequent first, and their vectors, (words, width), float32.
+
+    Raises:
+        UserError: gensim is not installed, or no word is frequent enough.
+    """
+    logging.getLogger("gensim").setLevel(logging.ERROR)
+    with needs("vectors"):
+        from gensim.models import Word2Vec
+    # gensim reads no more than so many words of a sentence, and drops the rest without a word.
+    pieces = [
+        words[start : start + _MOST_WORDS]
+        for words in sentences
+        for start in range(0, len(words), _MOST_WORDS)
+    ]
+    model = Word2Vec(
+        vector_size=width, window=window, min_count=min_count, sg=1, negative=10, seed=seed + 1, workers=1
+    )
+    model.build_vocab(pieces)
+    if not model.wv.index_to_key:
+        raise UserError(f"no word occurs {min_count} times: give more text, or a smaller --min-count")
+    with Progress(epochs * len(pieces), "skip-gram") as progress:
+
+        class Pieces:
+            """Begins anew in every epoch, as gensim asks for it, and moves the bar."""
+
+            def __iter__(self) -> Iterator[Sequence[str]]:
+                for words in pieces:
+                    progress.advance()
+                    yield words
+
+        model.train(Pieces(), total_examples=len(pieces), epochs=epochs)
+    order = sorted(model.wv.index_to_key, key=lambda word: (-model.wv.get_vecattr(word, "count"), word))
+    return order, np.stack([model.wv[word] for word in order])
+
+
+def write_word_vectors(path: Path, words: Sequence[str], vectors: np.ndarray) -> None:
+    """Writes vectors as word2vec's text files have them: whole, or not at all."""
+    lines = [f"{len(words)} {vectors.shape[1]}"]
+    for word, vector in zip(words, vectors, strict=True):
+        lines.append(" ".join([word, *(f"{number:.5g}" for number in vector)]))
+    write_atomically(path, "\n".join(lines) + "\n")
+
+
+def _plain(path: Path) -> Sentences:
+    return [treebank_words(line) for line in read_lines(path, blank_lines=False)]
+
+
+def _wikitext(folder: Path) -> Sentences:
+    files = sorted(folder.glob("wiki.train.tokens*"))
+    if not files:
+        raise UserError(f"{folder} has no wiki.train.tokens or wiki.train.tokens.gz")
+    sentences = []
+    for line in read_lines(files[0], blank_lines=False):
+        for mark, joined in _JOINED.items():
+            line = line.replace(mark, joined)
+        sentences.append([word for word in line.split() if word != UNK])
+    return sentences
+
+
+def _reviews(folder: Path) -> Sentences:
+    reviews, _ = find_imdb(folder)
+    return [treebank_words(LINE_BREAK.sub(" ", review.text)) for review in reviews["train"]]
+
+
+def _entities(folder: Path) -> Sentences:
+    return [sentence.words for sentence in find_entity_corpus("conll2003", folder).splits["train"]]
+
+
+def _treebank(folder: Path) -> Sentences:
+    return [sentence.words for sentence in find_part_of_speech_corpus("ud", folder).splits["train"]]
+
+
+_READERS = {"wikitext2": _wikitext, "imdb": _reviews, "conll2003": _entities, "ud_ewt": _treebank}
