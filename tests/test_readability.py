@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from textstat import textstat
+import textstat
 
 ROOT = Path(__file__).parents[1]
 PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
