@@ -1,5 +1,6 @@
 """The documentation: its code runs and trains, its commands can be read, its links lead somewhere."""
 
+import doctest
 import importlib
 import itertools
 import re
@@ -50,10 +51,17 @@ def names_of(page, *codes):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_code_is_of_a_kind_that_is_tested(page):
-    """Python runs, `sh` is read as commands, and what has no language is no code."""
+    """Python runs, sessions too, `sh` is read as commands, and what has no language is no code."""
     fences = re.findall(r"^ *```(.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     assert len(fences) % 2 == 0 and set(fences[1::2]) <= {""}
-    assert set(fences[::2]) <= {"", "python", "sh"}
+    assert set(fences[::2]) <= {"", "python", "pycon", "sh"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_sessions_print_what_they_show(page):
+    for session in re.findall(r"```pycon\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL):
+        example = doctest.DocTestParser().get_doctest(session, {}, page, page, 0)
+        assert not doctest.DocTestRunner().run(example).failed
 
 
 def test_pages_tested_apart_are_named_in_their_tests():
@@ -85,17 +93,6 @@ def training_of_readme():
     assert len([line for line in code.splitlines() if line.strip()]) <= 30
     start = code.index("model = Model(")
     return code[:start], code[start:]
-
-
-def test_the_readmes_layers_run():
-    _, stack = code_of("README.md")
-    imports = (
-        "import jax\nimport jax.numpy as jnp\nfrom flax import nnx\n"
-        "from dynskip_jax import SkipLSTM, functional as F\n"
-    )
-    # Traced as a whole: run op by op, each operation is a program of its own.
-    out = jax.eval_shape(lambda: names_of("README.md", imports + stack)["out"])
-    assert out.h.shape == (8, 20, 128) and len(out.decisions) == 6
 
 
 @pytest.mark.parametrize("epoch", [0, 5], ids=["relaxed", "sampled"])

@@ -1,0 +1,83 @@
+"""Draw the figures of docs/choice.md from the tables in docs/results: `python docs/choice_figures.py`."""
+
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+DOCS = Path(__file__).parent
+# Test perplexity of the plain LSTM, the control and the learned choice: mean, standard deviation over seeds.
+GAINS = {
+    "last 5\nno dropout": ((115.11, 0.45), (109.57, 0.48), (111.59, 0.54)),
+    "last 5\ndropout": ((102.64, 0.40), (102.88, 0.53), (101.68, 0.20)),
+    "last 200\nno dropout": ((114.91, 0.64), (115.78, 1.26), (102.76, 2.46)),
+    "last 200\ndropout": ((102.64, 0.40), (102.99, 0.36), (89.03, 0.29)),
+    "last 200\n2 × 650": ((83.91, 0), (83.91, 0), (73.98, 0)),
+    "last 200\nWikiText-2": ((158.31, 0), (162.78, 0), (119.33, 0)),
+}
+# Loss in nats: the model's own choices, those of another text, random ones, the best constant k.
+REPLACED = {
+    "number prediction, K = 10": (0.0155, 6.79, 6.23, 3.36),
+    "copying one word, K = 200": tuple(np.log([99.36, 104.45, 104.45, 104.39])),
+    "movie reviews, K = 3": (0.3270, 0.3525, 0.3716, 0.3176),
+    "Penn Treebank, K = 5": (4.6142, 4.6256, 4.6267, 4.6150),
+    "named entities, K = 5": (0.6779, 0.6719, 0.6811, 0.6710),
+    "SST-5, K = 3": (1.2115, 1.2063, 1.1992, 1.1877),
+}
+
+
+def draw_gains():
+    """Draw bars: the learned choice beside its control and the plain LSTM."""
+    figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
+    names = ("plain LSTM", "untrained agent (control)", "learned choice")
+    for number, (name, color) in enumerate(zip(names, ("0.6", "C1", "C0"), strict=True)):
+        means, deviations = np.transpose([values[number] for values in GAINS.values()])
+        places = np.arange(len(GAINS)) + 0.27 * (number - 1)
+        bars = axes.bar(
+            places, means, 0.25, yerr=np.where(deviations > 0, deviations, np.nan), color=color, label=name
+        )
+        axes.bar_label(bars, [f"{mean:.0f}" for mean in means], fontsize=8, padding=2)
+    axes.set_xticks(range(len(GAINS)), GAINS)
+    axes.set(
+        ylabel="test perplexity",
+        ylim=(0, 180),
+        title="A choice among 200 states has to be learned; among 5, chance does as well",
+    )
+    axes.legend(loc="upper left", ncols=3)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(DOCS / "choice_gains.png", dpi=150)
+
+
+def draw_replaced():
+    """Draw what a trained model loses when its choices are replaced."""
+    figure, (near, far) = plt.subplots(
+        1, 2, figsize=(9, 4), width_ratios=(3, 1), sharey=True, layout="constrained"
+    )
+    kinds = (
+        ("choices of another text", "o", "C3"),
+        ("random choices", "s", "C1"),
+        ("best constant k", "^", "C2"),
+    )
+    for row, losses in enumerate(reversed(REPLACED.values())):
+        for number, (kind, marker, color) in enumerate(kinds, 1):
+            loss = losses[number] - losses[0]
+            axes = far if loss > 1 else near
+            axes.plot(loss, row + 0.15 * (2 - number), marker, color=color, label=kind if row == 1 else None)
+    for axes in (near, far):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="0.9")
+    near.axvline(0, color="0.5")
+    near.set_yticks(range(len(REPLACED)), reversed(REPLACED))
+    near.set(xlim=(-0.03, 0.06), xlabel="loss added, in nats (0: the model's own choices)")
+    far.set(xlim=(0, 8), xlabel="nats")
+    near.legend(loc="lower right")
+    figure.suptitle("Only two trained agents clearly lose when their choices are replaced by a constant")
+    figure.savefig(DOCS / "choice_replaced.png", dpi=150)
+
+
+if __name__ == "__main__":
+    draw_gains()
+    draw_replaced()
