@@ -424,8 +424,7 @@ def cell_step(
         )
     if update is None:
         return new
-    share = update[..., None]
-    return jax.tree.map(lambda new, old: share * new + (1 - share) * old, new, previous)
+    return transition.mix_states(update[..., None], new, previous)
 
 
 def dropped(

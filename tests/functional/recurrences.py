@@ -26,6 +26,8 @@ TRANSITIONS = {
     "gru": F.GRU(),
     "gru-before": F.GRU("before"),
     "rhn": F.RecurrentHighway(3),
+    "slstm": F.SLSTM(),
+    "slstm-exp": F.SLSTM("exp"),
 }
 TIME_SKIPS = {
     "previous": F.Previous(),

@@ -73,6 +73,7 @@ SOME = [
     ("gru-before", "mean", "gated-output", False),
     ("rhn", "random", "gated-output-sigmoid", True),
     ("peephole-no-output-gate", "skip-rnn", "highway", False),
+    ("slstm", "attention", "internal", True),
 ]
 MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name]
 REST = [
