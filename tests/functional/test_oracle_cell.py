@@ -51,6 +51,16 @@ def as_params(w, has_agent):
     return F.LayerParams(lstm, agent if has_agent else None)
 
 
+def candidates(skip, t):
+    """Slots among which an agent chooses at step t; None for all that its stride leaves."""
+    if skip.name.startswith("log"):
+        return np.array([2**j - 1 for j in range(10) if 2**j <= skip.max_skip])
+    if skip.name.startswith("segment"):  # t - slot steps were taken when the state was the newest
+        ends = [slot for slot in range(1, skip.max_skip) if (t - slot) % skip.stride == 0]
+        return np.array([0, *ends[: (skip.max_skip - 1) // skip.stride]])
+    return None
+
+
 def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent_mask=None, first_call=True):
     """One sequence, step by step.
 
@@ -78,11 +88,14 @@ def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent
             choosable = np.ones(K, bool) if allowed is None else allowed.copy()
             if skip.empty_slots == "masked" and first_call:
                 choosable &= np.arange(K) < len(past) - num_initial + 1
-            choosable &= np.arange(K) % skip.stride == 0
+            slots = candidates(skip, t)
+            if slots is None:
+                slots = np.arange(K)
+                choosable &= slots % skip.stride == 0
             p = np.zeros(K)
-            p[choosable] = softmax(logits[choosable])
+            p[slots[choosable[slots]]] = softmax(logits[choosable[slots]])
             ent = -sum(q * np.log(q) for q in p if q > 0)
-            if skip.name == "attention":
+            if skip.name.endswith("attention"):
                 weights, k = p, int(np.argmax(p)) + 1
             else:
                 k = int(actions[t]) if actions is not None else int(np.argmax(p)) + 1
@@ -218,6 +231,64 @@ def test_every_option_equals_the_loop_when_greedy(
     )
     check(outputs, rows, lengths)
     check_carry(last, pasts, K)
+
+
+CANDIDATES = {
+    "log": F.LogDynamic(5, 0.5),
+    "log masked": F.LogDynamic(4, 1.0, empty_slots="masked"),
+    "log attention": F.LogAttention(5, 0.5, agent_input="mean"),
+    "log carried": F.LogAttention(5, 0.5, first_step="carried"),
+    "far": F.LogDynamic(512, 1.0),
+    "segments": F.SegmentDynamic(5, 0.5, stride=2),
+    "segments masked": F.SegmentDynamic(4, 0.5, stride=3, empty_slots="masked"),
+    "segments attention": F.SegmentAttention(4, 0.5, stride=2, agent="mlp"),
+    "segments carried": F.SegmentAttention(4, 0.5, stride=2, agent="mlp", first_step="carried"),
+}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
+def test_candidates_equal_the_loop_when_greedy(name, implementation):
+    skip, rng = CANDIDATES[name], np.random.default_rng(6)
+    w = draw_weights(rng, skip.num_candidates)
+    x, lengths = rng.normal(size=(BATCH, TIME, INPUT)), np.array([TIME, 1, 4])
+    carry, pasts = start(rng, skip)
+    rows = [oracle_sequence(w, skip, skip.mix, x[n, : lengths[n]], pasts[n]) for n in range(BATCH)]
+    settings = dict(seq_lengths=lengths, policy=F.Policy("greedy"), implementation=implementation)
+    last, outputs = unroll(as_params(w, True), carry, jax.device_put(x), F.Recurrence(skip), **settings)
+    check(outputs, rows, lengths)
+    check_carry(last, pasts, skip.max_skip)
+
+
+def test_ten_candidates_reach_512_steps_back():
+    assert (F.LogDynamic(512).candidates(None) + 1).tolist() == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    params = jax.eval_shape(lambda: F.LogDynamic(512).init(jax.random.key(0), 2, 4, 5, F.Initializers()))
+    assert params.w_out.shape == (5, 10)
+
+
+def test_a_dilated_layer_is_as_many_plain_ones_as_its_distance():
+    """Chang et al. (2017), Section 2.1: step t reads the state of step t - s."""
+    rng = np.random.default_rng(7)
+    params, x = as_params(draw_weights(rng, 1), False), rng.normal(size=(BATCH, 8, INPUT))
+    assert [skip.max_skip for skip in F.dilated(10)] == [2**layer for layer in range(10)]
+    skip = F.dilated(3)[2]
+    dilated = unroll(params, start(rng, skip, *np.zeros((2, BATCH, HIDDEN)))[0], x, F.Recurrence(skip))[1].h
+    plain, _ = start(rng, F.Previous(), *np.zeros((2, BATCH, HIDDEN)))
+    for first in range(4):
+        wanted = unroll(params, plain, x[:, first::4], F.Recurrence())[1].h
+        np.testing.assert_allclose(np.asarray(dilated)[:, first::4], wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["log", "log attention", "segments", "segments carried"])
+def test_a_distribution_over_candidates_is_0_elsewhere(name):
+    skip, rng = CANDIDATES[name], np.random.default_rng(8)
+    params, h = as_params(draw_weights(rng, skip.num_candidates), True), rng.normal(size=(BATCH, HIDDEN))
+    steps = np.array([0, 3, 4], np.int32)
+    x = rng.normal(size=(BATCH, INPUT))
+    weights = np.exp(compiled(skip.log_distribution)(params.skip, x, steps, h))
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-12)
+    for row, step in zip(weights, steps, strict=True):
+        assert set(np.flatnonzero(row)) == set(candidates(skip, step))
 
 
 @pytest.mark.parametrize("keep_order", and_slow([True, False], bool))

@@ -115,9 +115,9 @@ def start_of(carry, n):
 
 
 @pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
-@pytest.mark.parametrize("name", TRANSITIONS)
+@pytest.mark.parametrize("name", [*TRANSITIONS, "slstm-exp"])
 def test_a_transition_is_its_papers_equations(name, implementation):
-    transition = TRANSITIONS[name]
+    transition = F.SLSTM("exp") if name == "slstm-exp" else TRANSITIONS[name]
     recurrence = F.Recurrence(transition=transition)
     params, carry, x, _ = problem(recurrence)
     lengths = np.array(LENGTHS)

@@ -14,11 +14,19 @@ from dynskip_jax.functional.time_skips.base import (
     check_mix,
     check_temperature,
 )
+from dynskip_jax.functional.time_skips.candidates import (
+    LogAttention,
+    LogDynamic,
+    SegmentAttention,
+    SegmentDynamic,
+    dilated,
+)
 from dynskip_jax.functional.time_skips.dynamic import Attention, ContentAttention, Dynamic
 from dynskip_jax.functional.time_skips.lstm_jump import JumpCounts, JumpParams, LSTMJump
 from dynskip_jax.functional.time_skips.skip_rnn import SkipRNN, UpdateParams
 
 _KINDS = (Previous, Fixed, Attention, ContentAttention, Dynamic, Mean, Random, SkipRNN, LSTMJump)
+_KINDS += (LogAttention, LogDynamic, SegmentAttention, SegmentDynamic)
 TIME_SKIPS: dict[str, type[TimeSkip]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
@@ -32,15 +40,20 @@ __all__ = [
     "JumpCounts",
     "JumpParams",
     "LSTMJump",
+    "LogAttention",
+    "LogDynamic",
     "Mean",
     "Previous",
     "Random",
+    "SegmentAttention",
+    "SegmentDynamic",
     "SkipInputs",
     "SkipRNN",
     "TimeSkip",
     "UpdateParams",
     "check_mix",
     "check_temperature",
+    "dilated",
     "parse_time_skip",
 ]
 

@@ -1,6 +1,7 @@
 """The sLSTM of xLSTM (Beck et al. 2024, Eq. 8-17): an LSTM with exponential gates and a normaliser."""
 
 import dataclasses
+import math
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -81,11 +82,14 @@ class SLSTM(Transition):
 
     def average_states(self, weights, states: SLSTMState) -> SLSTMState:
         """Return the average of K states; see `Transition`."""
+        # The stabiliser of the average makes the largest of its terms 1: no division is by a small number.
         weights = weights[..., None]
-        n = weights * jnp.maximum(states.n, 0)
-        lowest = jnp.finfo(n.dtype).min / 2
-        m = jax.lax.stop_gradient(jnp.max(jnp.where(n > 0, states.m, lowest), axis=-2, keepdims=True))
-        n = n * jnp.exp(jnp.minimum(states.m - m, 0))
-        total = jnp.sum(n, axis=-2)
-        c = jnp.sum(n * states.c, axis=-2) / jnp.where(total > 0, total, 1)
+        n = jnp.maximum(states.n, 0)
+        dtype = jnp.finfo(n.dtype)
+        is_in = weights * n > 0
+        log_terms = jnp.where(is_in, states.m + jnp.log(jnp.where(is_in, weights * n, 1)), dtype.min / 2)
+        m = jax.lax.stop_gradient(jnp.max(log_terms, axis=-2, keepdims=True))
+        terms = weights * n * jnp.exp(jnp.minimum(jnp.where(n > 0, states.m - m, 0), math.log(dtype.max) / 2))
+        total = jnp.sum(terms, axis=-2)
+        c = jnp.sum(terms * states.c, axis=-2) / jnp.where(total > 0, total, 1)
         return SLSTMState(jnp.sum(weights * states.h, axis=-2), c, total, m[..., 0, :])
