@@ -42,6 +42,7 @@ TIME_SKIPS = {
     "log-dynamic": F.LogDynamic(5, 0.5),
     "segment-attention": F.SegmentAttention(5, 0.5, stride=2),
     "segment-dynamic": F.SegmentDynamic(5, 0.5, stride=2, agent="content"),
+    "sparse": F.SparseAttention(5, 0.5, top=2),
     "lstm-jump": F.LSTMJump(max_jump=2, read_steps=1, max_jumps=3),
 }
 DEPTH_SKIPS = {

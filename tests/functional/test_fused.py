@@ -54,6 +54,8 @@ OPTIONS = {
     "log carried": F.LogAttention(7, 0.5, first_step="carried", agent_input="mean"),
     "segments masked": F.SegmentAttention(7, 0.5, stride=3, empty_slots="masked"),
     "segments carried": F.SegmentDynamic(7, 0.5, stride=2, first_step="carried"),
+    "sparse masked": F.SparseAttention(6, 0.5, top=2, stride=2, empty_slots="masked"),
+    "sparse, all": F.SparseAttention(3, 0.5, top=4, first_step="carried"),
     "released": F.Dynamic(4, 1.0, agent_input="mean", first_step="carried"),
 }
 
@@ -82,6 +84,7 @@ SOME = [
     ("gru", "log-dynamic", "none", True),
     ("lstm", "segment-attention", "none", True),
     ("slstm", "segment-dynamic", "none", False),
+    ("lstm", "sparse", "none", True),
 ]
 MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name]
 REST = [

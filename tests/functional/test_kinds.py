@@ -321,6 +321,10 @@ CASES = {
     "unroll: segment attention": unrolled(
         F.Recurrence(F.SegmentAttention(K, 0.5, stride=2)), F.LayerParams(LSTM, agent(HIDDEN, 2))
     ),
+    "unroll: sparse": unrolled(
+        F.Recurrence(F.SparseAttention(K, 0.5, top=2, empty_slots="masked")),
+        F.LayerParams(LSTM, agent(HIDDEN)),
+    ),
     "unroll: slstm": unrolled(
         F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), LAYER, state=F.SLSTMState, mode="greedy"
     ),

@@ -3,12 +3,14 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled, unroll
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import and_slow
+from recurrences import problem
 
 from dynskip_jax import functional as F
 
@@ -55,7 +57,8 @@ def candidates(skip, t):
     """Slots among which an agent chooses at step t; None for all that its stride leaves."""
     if skip.name.startswith("log"):
         return np.array([2**j - 1 for j in range(10) if 2**j <= skip.max_skip])
-    if skip.name.startswith("segment"):  # t - slot steps were taken when the state was the newest
+    if skip.name.startswith("segment") or (skip.name == "sparse" and skip.stride > 1):
+        # t - slot steps were taken when the state was the newest
         ends = [slot for slot in range(1, skip.max_skip) if (t - slot) % skip.stride == 0]
         return np.array([0, *ends[: (skip.max_skip - 1) // skip.stride]])
     return None
@@ -95,7 +98,14 @@ def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent
             p = np.zeros(K)
             p[slots[choosable[slots]]] = softmax(logits[choosable[slots]])
             ent = -sum(q * np.log(q) for q in p if q > 0)
-            if skip.name.endswith("attention"):
+            if skip.name == "sparse":
+                powers = np.exp(logits) * (p[slots] > 0)
+                rest = np.sort(powers)[::-1][skip.top] if skip.top < len(powers) else 0
+                weights = np.zeros(K)
+                weights[slots] = np.maximum(powers - rest, 0) / np.maximum(powers - rest, 0).sum()
+                k = int(np.argmax(weights)) + 1
+                ent = -sum(q * np.log(q) for q in weights if q > 0)
+            elif skip.name.endswith("attention"):
                 weights, k = p, int(np.argmax(p)) + 1
             else:
                 k = int(actions[t]) if actions is not None else int(np.argmax(p)) + 1
@@ -242,6 +252,9 @@ CANDIDATES = {
     "segments": F.SegmentDynamic(5, 0.5, stride=2),
     "segments masked": F.SegmentDynamic(4, 0.5, stride=3, empty_slots="masked"),
     "segments attention": F.SegmentAttention(4, 0.5, stride=2, agent="mlp"),
+    "sparse": F.SparseAttention(5, 0.5, top=2, agent="mlp"),
+    "sparse segments": F.SparseAttention(5, 1.0, top=2, stride=2, agent="mlp"),
+    "sparse carried": F.SparseAttention(4, 0.5, top=9, agent="mlp", first_step="carried"),
     "segments carried": F.SegmentAttention(4, 0.5, stride=2, agent="mlp", first_step="carried"),
 }
 
@@ -258,6 +271,25 @@ def test_candidates_equal_the_loop_when_greedy(name, implementation):
     last, outputs = unroll(as_params(w, True), carry, jax.device_put(x), F.Recurrence(skip), **settings)
     check(outputs, rows, lengths)
     check_carry(last, pasts, skip.max_skip)
+
+
+def test_a_gradient_reaches_only_the_states_that_sparse_attention_chose():
+    recurrence = F.Recurrence(F.SparseAttention(6, 1.0, top=2))
+    params, carry, x, _ = problem(recurrence)
+    x = x[:, :1]
+
+    def total(slots):
+        return jnp.sum(F.unroll(params, carry._replace(slots=slots), x, recurrence)[1].h)
+
+    gradient = jax.jit(jax.grad(total))(carry.slots)
+    log_weights = compiled(recurrence.time_skip.log_distribution)(
+        params.skip, x[:, 0], carry.step, F.Window.of_slots(carry.slots.h)
+    )
+    chosen = np.exp(log_weights) > 1e-9
+    assert (chosen.sum(axis=1) == 2).all()
+    np.testing.assert_array_equal(np.abs(gradient.c).max(axis=-1) > 0, chosen)
+    chosen[:, 0] = True  # the query is made of h(t-1)
+    np.testing.assert_array_equal(np.abs(gradient.h).max(axis=-1) > 0, chosen)
 
 
 def test_ten_candidates_reach_512_steps_back():

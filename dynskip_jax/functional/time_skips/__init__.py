@@ -24,9 +24,10 @@ from dynskip_jax.functional.time_skips.candidates import (
 from dynskip_jax.functional.time_skips.dynamic import Attention, ContentAttention, Dynamic
 from dynskip_jax.functional.time_skips.lstm_jump import JumpCounts, JumpParams, LSTMJump
 from dynskip_jax.functional.time_skips.skip_rnn import SkipRNN, UpdateParams
+from dynskip_jax.functional.time_skips.sparse import SparseAttention
 
 _KINDS = (Previous, Fixed, Attention, ContentAttention, Dynamic, Mean, Random, SkipRNN, LSTMJump)
-_KINDS += (LogAttention, LogDynamic, SegmentAttention, SegmentDynamic)
+_KINDS += (LogAttention, LogDynamic, SegmentAttention, SegmentDynamic, SparseAttention)
 TIME_SKIPS: dict[str, type[TimeSkip]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "SegmentDynamic",
     "SkipInputs",
     "SkipRNN",
+    "SparseAttention",
     "TimeSkip",
     "UpdateParams",
     "check_mix",

@@ -118,7 +118,11 @@ class PolicySkip(BufferSkip):
         """See `TimeSkip`."""
         allowed = self.allowed(step, policy_mask)
         inputs = SkipInputs(project_agent_input(params, x), step, allowed=allowed)
-        return self.spread(step, log_softmax(self.logits(params, inputs, observation)))
+        return self.spread(step, self.log_weights(self.logits(params, inputs, observation)))
+
+    def log_weights(self, logits: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+        """Return the logarithms of the candidates' probabilities, or weights, from their logits."""
+        return log_softmax(logits)
 
     def spread(self, step: Int[Array, "*batch"], log_probs: Float[Array, "*batch n"]):
         """Return log-probabilities of all K states, very negative where a state is no candidate."""
@@ -129,10 +133,10 @@ class PolicySkip(BufferSkip):
         found = jnp.sum(jnp.where(is_slot, log_probs[..., None], 0), axis=-2)
         return jnp.where(jnp.any(is_slot, axis=-2), found, jnp.finfo(found.dtype).min / 8)
 
-    def slot_of_candidate(self, step: Int[Array, "*batch"], index: Int[Array, "*batch"]):
-        """Return the slot of the candidate that was chosen, by its place among the candidates."""
+    def slots_of(self, step: Int[Array, "*batch"], index: Int[Array, "*batch n"]) -> Int[Array, "*batch n"]:
+        """Return the slots of candidates, given by their places among the candidates."""
         slots = self.candidates(step)
-        return index if slots is None else _taken(slots, index[..., None])[..., 0].astype(jnp.int32)
+        return index if slots is None else _taken(slots, index).astype(jnp.int32)
 
     def candidate_of_slot(self, step: Int[Array, "*batch"], slot: Int[Array, "*batch"]):
         """Return the place of a slot among the candidates; 0 where it is none of them."""
@@ -262,7 +266,8 @@ class Dynamic(PolicySkip):
             weights = relaxed_weights(log_softmax(logits), inputs.noise, mode, inputs.temperature)
             choice = self.weigh(inputs.step, weights.astype(logits.dtype))
         else:
-            choice = Choice(self.slot_of_candidate(inputs.step, choose(logits, inputs.noise)))
+            index = choose(logits, inputs.noise)
+            choice = Choice(self.slots_of(inputs.step, index[..., None])[..., 0])
         return self.carried_first(inputs, choice), skip_state
 
     def decide(self, params, inputs: SkipInputs, observation, skip_state, choice: Choice, mode) -> Decision:
