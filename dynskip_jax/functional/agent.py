@@ -69,6 +69,7 @@ def content_logits(
     units_x: Float[Array, "*batch units"],
     stored: Window,
     allowed: Bool[Array, "*batch_or_1 K"] | None = None,
+    slots: Any = None,
 ) -> Float[Array, "*batch K"]:
     """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).
 
@@ -77,10 +78,12 @@ def content_logits(
         units_x: `project_agent_input(params, x)`, (*batch, units).
         stored: the last K stored h.
         allowed: see `agent_logits`.
+        slots: the slots to compare with, in place of all K; see `Window.compare_at`.
     """
     h = stored.newest
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
-    logits = stored.compare(query) / math.sqrt(h.shape[-1])
+    products = stored.compare(query) if slots is None else stored.compare_at(query, slots)
+    logits = products / math.sqrt(h.shape[-1])
     return _where_allowed(logits + row(params.b_out, logits), allowed)
 
 

@@ -44,9 +44,10 @@ class StateReader:
 
     def fetch(self, histories: Histories, t: Step, choice: Choice) -> Any:
         """Return the state that was chosen for step t, each array (batch, hidden)."""
-        if choice.weights is not None:
+        if choice.weights is not None and choice.slot is None:
             return self._fetch_average(choice.weights, histories, t)
-        return self.transition.state(*(self._fetch_row(history, t, choice) for history in histories))
+        rows = self.transition.state(*(self._fetch_row(history, t, choice) for history in histories))
+        return rows if choice.weights is None else self.transition.average_states(choice.weights, rows)
 
     def fetch_all(self, histories: Histories, choices: Choice, time: int) -> Any:
         """Return the states that were chosen for all steps, (batch, time, hidden) each; not for weights."""
@@ -68,23 +69,30 @@ class StateReader:
         if choice.weights is None:
             pairs = zip(adjoints, d_fetched, strict=True)
             return tuple(self._add_row(adjoint, t, choice, d) for adjoint, d in pairs), None
+        if choice.slot is not None:
+            rows = self.transition.state(*(self._fetch_row(history, t, choice) for history in histories))
+            _, undo = jax.vjp(self.transition.average_states, choice.weights, rows)
+            d_weights, d_rows = undo(d_fetched)
+            pairs = zip(adjoints, d_rows, strict=True)
+            return tuple(self._add_row(adjoint, t, choice, d) for adjoint, d in pairs), d_weights
         windows = self.transition.state(*(self.window(history, t) for history in histories))
         _, undo = jax.vjp(self._average, choice.weights, windows)
         d_weights, d_windows = undo(d_fetched)
         return tuple(add(adjoint, t, d) for adjoint, d in zip(adjoints, d_windows, strict=True)), d_weights
 
-    def _fetch_row(self, history, t: Step, choice: Choice) -> Float[Array, "batch hidden"]:
+    def _fetch_row(self, history, t: Step, choice: Choice) -> Float[Array, "batch *n hidden"]:
         if self.fixed_slot is not None:
             return at(history, self.row(t, self.fixed_slot))
         # By `vmap`, so that a batch divided among devices stays where it is.
         read = jax.vmap(lambda rows, row: rows.at[row].get(mode="promise_in_bounds"))
         return read(history, self.row(t, choice.slot))
 
-    def _add_row(self, adjoint, t: Step, choice: Choice, d: Float[Array, "batch hidden"]):
+    def _add_row(self, adjoint, t: Step, choice: Choice, d: Float[Array, "batch *n hidden"]):
         if self.fixed_slot is not None:
             return add(adjoint, self.row(t, self.fixed_slot), d[:, None])
+        is_one = choice.weights is None  # several slots may be the same
         add_one = jax.vmap(
-            lambda rows, row, d: rows.at[row].add(d, mode="promise_in_bounds", unique_indices=True)
+            lambda rows, row, d: rows.at[row].add(d, mode="promise_in_bounds", unique_indices=is_one)
         )
         return add_one(adjoint, self.row(t, choice.slot), d)
 

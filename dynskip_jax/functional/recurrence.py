@@ -424,8 +424,7 @@ def cell_step(
         )
     if update is None:
         return new
-    share = update[..., None]
-    return jax.tree.map(lambda new, old: share * new + (1 - share) * old, new, previous)
+    return transition.mix_states(update[..., None], new, previous)
 
 
 def dropped(
@@ -579,13 +578,16 @@ def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
 
 
 def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | None) -> Any:
-    """Return the state that was chosen of the buffer, each array (*batch, hidden)."""
+    """Return the state that was chosen of the buffer, or the average of some, each array (*batch, hidden)."""
     if fixed_slot is not None:
         return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
-    if choice.weights is not None:
-        return transition.average_states(choice.weights, slots)
-    row = choice.slot[..., None, None]
-    return jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots)
+    if choice.weights is None:
+        row = choice.slot[..., None, None]
+        return jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=-2)[..., 0, :], slots)
+    if choice.slot is not None:
+        rows = choice.slot[..., None]
+        slots = jax.tree.map(lambda array: jnp.take_along_axis(array, rows, axis=-2), slots)
+    return transition.average_states(choice.weights, slots)
 
 
 def _push(

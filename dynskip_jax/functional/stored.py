@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 _BLOCK = 64  # steps compared at once, or K
 
@@ -77,6 +78,25 @@ class Window:
         of_blocks = (batch * count, -1, hidden)
         products = _band(query.reshape(of_blocks), rows.reshape(of_blocks), K)
         return products.reshape(batch, count * block, K)[:, :time]
+
+    def compare_at(
+        self, query: Float[Array, "*steps hidden"], slots: np.ndarray | Int[Array, "*steps n"]
+    ) -> Float[Array, "*steps n"]:
+        """Return q · State(t-1-slot) for some of the K slots.
+
+        Args:
+            query: q of each step.
+            slots: the same slots at all steps, a NumPy array (n,); or those of each step, (*steps, n).
+        """
+        newest = self.max_skip - 1
+        if not self.has_time:
+            rows = jnp.broadcast_to(newest - slots, (*query.shape[:-1], slots.shape[-1]))
+            return jnp.einsum("...h,...nh->...n", query, jnp.take_along_axis(self.rows, rows[..., None], -2))
+        if slots.ndim > 1:
+            return jnp.take_along_axis(self.compare(query), slots, axis=-1)
+        starts = [newest - int(slot) for slot in slots]
+        compared = (self.rows[:, start : start + query.shape[1]] for start in starts)
+        return jnp.stack([jnp.sum(query * rows, axis=-1) for rows in compared], axis=-1)
 
     def observe(self, kind: str) -> Any:
         """Return what a time skip sees of the states.

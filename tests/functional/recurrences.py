@@ -26,6 +26,7 @@ TRANSITIONS = {
     "gru": F.GRU(),
     "gru-before": F.GRU("before"),
     "rhn": F.RecurrentHighway(3),
+    "slstm": F.SLSTM(),
 }
 TIME_SKIPS = {
     "previous": F.Previous(),
@@ -37,6 +38,11 @@ TIME_SKIPS = {
     "mean": F.Mean(3, 0.5),
     "random": F.Random(3, 0.5, rates=(1.0, 0.0, 3.0)),
     "skip-rnn": F.SkipRNN(update_bias=0.0),
+    "log-attention": F.LogAttention(5, 0.5, agent="content"),
+    "log-dynamic": F.LogDynamic(5, 0.5),
+    "segment-attention": F.SegmentAttention(5, 0.5, stride=2),
+    "segment-dynamic": F.SegmentDynamic(5, 0.5, stride=2, agent="content"),
+    "sparse": F.SparseAttention(5, 0.5, top=2),
     "lstm-jump": F.LSTMJump(max_jump=2, read_steps=1, max_jumps=3),
 }
 DEPTH_SKIPS = {

@@ -305,6 +305,11 @@ def test_a_skip_that_makes_no_sense_is_refused(options):
     assert "\n" not in str(error.value)
 
 
+def test_log_spaced_skips_have_no_stride():
+    with pytest.raises(UserError, match="leave out stride"):
+        F.LogDynamic(8, stride=2)
+
+
 @pytest.mark.parametrize("rate", [1.0, -0.1, float("nan")])
 def test_a_dropout_rate_outside_its_range_is_refused(rate):
     with pytest.raises(UserError, match="dropout"):
@@ -317,6 +322,8 @@ def test_known_models_are_read():
     assert F.parse_time_skip("attention:4") == F.Attention(4)
     assert F.parse_time_skip("content:4", agent_input="mean") == F.ContentAttention(4, agent_input="mean")
     assert F.parse_time_skip("dynamic:10", agent="content") == F.Dynamic(10, agent="content")
+    assert F.parse_time_skip("log_dynamic:512", mix=0.5) == F.LogDynamic(512, 0.5)
+    assert F.parse_time_skip("segment_attention:40", stride=4) == F.SegmentAttention(40, stride=4)
     assert F.parse_time_skip("skip_rnn", mix=0.5) == F.SkipRNN()
     assert F.parse_time_skip("lstm_jump", max_jump=3) == F.LSTMJump(max_jump=3)
 

@@ -50,6 +50,12 @@ OPTIONS = {
     "fixed carried": F.Fixed(3, 0.5, first_step="carried"),
     "longer than the sequence": F.Dynamic(12, 0.5),
     "fixed, longer": F.Fixed(12, 0.5),
+    "log masked": F.LogDynamic(7, 0.5, empty_slots="masked", agent="content"),
+    "log carried": F.LogAttention(7, 0.5, first_step="carried", agent_input="mean"),
+    "segments masked": F.SegmentAttention(7, 0.5, stride=3, empty_slots="masked"),
+    "segments carried": F.SegmentDynamic(7, 0.5, stride=2, first_step="carried"),
+    "sparse masked": F.SparseAttention(6, 0.5, top=2, stride=2, empty_slots="masked"),
+    "sparse, all": F.SparseAttention(3, 0.5, top=4, first_step="carried"),
     "released": F.Dynamic(4, 1.0, agent_input="mean", first_step="carried"),
 }
 
@@ -73,6 +79,12 @@ SOME = [
     ("gru-before", "mean", "gated-output", False),
     ("rhn", "random", "gated-output-sigmoid", True),
     ("peephole-no-output-gate", "skip-rnn", "highway", False),
+    ("slstm", "attention", "internal", True),
+    ("lstm", "log-attention", "none", False),
+    ("gru", "log-dynamic", "none", True),
+    ("lstm", "segment-attention", "none", True),
+    ("slstm", "segment-dynamic", "none", False),
+    ("lstm", "sparse", "none", True),
 ]
 MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name]
 REST = [
@@ -286,13 +298,18 @@ def test_hessian(double_precision):
         [
             ("dynamic masked", "soft"),
             ("dynamic by content", "soft"),
+            ("log masked", "soft"),
+            ("segments carried", "straight_through"),
             ("nothing moved, by content", "soft"),
             ("nothing moved", "gumbel_softmax"),
             ("released", "gumbel_softmax"),
             ("dynamic masked", "straight_through"),
             ("dynamic mean", "reinmax"),
         ],
-        lambda name, mode: (name, mode) in (("dynamic by content", "soft"), ("released", "gumbel_softmax")),
+        lambda name, mode: (
+            (name, mode)
+            in (("dynamic by content", "soft"), ("released", "gumbel_softmax"), ("log masked", "soft"))
+        ),
     ),
 )
 def test_relaxed_choices_too(double_precision, name, mode):

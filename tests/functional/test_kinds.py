@@ -71,8 +71,8 @@ AGENT = agent()
 LAYER = F.LayerParams(LSTM, AGENT)
 
 
-def carry(batch, max_skip=K, skip_state=()):
-    slots = F.LSTMState(floats(batch, max_skip, HIDDEN), floats(batch, max_skip, HIDDEN))
+def carry(batch, max_skip=K, skip_state=(), state=F.LSTMState):
+    slots = state(*(floats(batch, max_skip, HIDDEN) for _ in state._fields))
     return F.SkipCarry(slots, whole(0, 4, batch), keys(batch), skip_state)
 
 
@@ -93,7 +93,7 @@ def inputs(batch, time):
     return floats(batch, time, INPUT)
 
 
-def unrolled(recurrence, params, max_skip=K, skip_state=False, mode="sample", **options):
+def unrolled(recurrence, params, max_skip=K, skip_state=False, mode="sample", state=F.LSTMState, **options):
     """A case of `unroll`."""
 
     def function(params, carry, x, lengths):
@@ -101,7 +101,7 @@ def unrolled(recurrence, params, max_skip=K, skip_state=False, mode="sample", **
         return F.unroll(params, carry, x, recurrence, seq_lengths=lengths, policy=policy, **options)
 
     def arguments(batch, time):
-        start = carry(batch, max_skip, floats(batch) if skip_state else ())
+        start = carry(batch, max_skip, floats(batch) if skip_state else (), state)
         return params, start, inputs(batch, time), whole(0, time, batch)
 
     return function, arguments
@@ -310,6 +310,24 @@ CASES = {
     "unroll: content": unrolled(
         F.Recurrence(F.Dynamic(K, 0.5, agent="content")), F.LayerParams(LSTM, agent(HIDDEN))
     ),
+    "unroll: log": unrolled(
+        F.Recurrence(F.LogAttention(K, 0.5, agent="content", empty_slots="masked")),
+        F.LayerParams(LSTM, agent(HIDDEN, 2)),
+    ),
+    "unroll: segments": unrolled(
+        F.Recurrence(F.SegmentDynamic(K, 0.5, stride=2, empty_slots="masked")),
+        F.LayerParams(LSTM, agent(2, 2)),
+    ),
+    "unroll: segment attention": unrolled(
+        F.Recurrence(F.SegmentAttention(K, 0.5, stride=2)), F.LayerParams(LSTM, agent(HIDDEN, 2))
+    ),
+    "unroll: sparse": unrolled(
+        F.Recurrence(F.SparseAttention(K, 0.5, top=2, empty_slots="masked")),
+        F.LayerParams(LSTM, agent(HIDDEN)),
+    ),
+    "unroll: slstm": unrolled(
+        F.Recurrence(F.Attention(K, 0.5), F.SLSTM()), LAYER, state=F.SLSTMState, mode="greedy"
+    ),
     "unroll: fixed": unrolled(F.Recurrence(F.Fixed(K)), F.LayerParams(LSTM)),
     "unroll: skip_rnn": unrolled(SKIP_RNN, F.LayerParams(LSTM, UPDATE), 1, skip_state=True),
     "variational_dropout": (
@@ -344,7 +362,7 @@ CASES = {
 # Functions whose arguments are no arrays.
 EXEMPT = {
     *("check_carry", "check_policy", "parse_depth_skip", "parse_time_skip", "parse_transition"),
-    *("register_for_export", "traces_of"),
+    *("dilated", "register_for_export", "traces_of"),
 }
 
 # Floats that are wider than half precision, by intention.

@@ -3,12 +3,14 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled, unroll
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import and_slow
+from recurrences import problem
 
 from dynskip_jax import functional as F
 
@@ -51,6 +53,17 @@ def as_params(w, has_agent):
     return F.LayerParams(lstm, agent if has_agent else None)
 
 
+def candidates(skip, t):
+    """Slots among which an agent chooses at step t; None for all that its stride leaves."""
+    if skip.name.startswith("log"):
+        return np.array([2**j - 1 for j in range(10) if 2**j <= skip.max_skip])
+    if skip.name.startswith("segment") or (skip.name == "sparse" and skip.stride > 1):
+        # t - slot steps were taken when the state was the newest
+        ends = [slot for slot in range(1, skip.max_skip) if (t - slot) % skip.stride == 0]
+        return np.array([0, *ends[: (skip.max_skip - 1) // skip.stride]])
+    return None
+
+
 def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent_mask=None, first_call=True):
     """One sequence, step by step.
 
@@ -78,11 +91,21 @@ def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent
             choosable = np.ones(K, bool) if allowed is None else allowed.copy()
             if skip.empty_slots == "masked" and first_call:
                 choosable &= np.arange(K) < len(past) - num_initial + 1
-            choosable &= np.arange(K) % skip.stride == 0
+            slots = candidates(skip, t)
+            if slots is None:
+                slots = np.arange(K)
+                choosable &= slots % skip.stride == 0
             p = np.zeros(K)
-            p[choosable] = softmax(logits[choosable])
+            p[slots[choosable[slots]]] = softmax(logits[choosable[slots]])
             ent = -sum(q * np.log(q) for q in p if q > 0)
-            if skip.name == "attention":
+            if skip.name == "sparse":
+                powers = np.exp(logits) * (p[slots] > 0)
+                rest = np.sort(powers)[::-1][skip.top] if skip.top < len(powers) else 0
+                weights = np.zeros(K)
+                weights[slots] = np.maximum(powers - rest, 0) / np.maximum(powers - rest, 0).sum()
+                k = int(np.argmax(weights)) + 1
+                ent = -sum(q * np.log(q) for q in weights if q > 0)
+            elif skip.name.endswith("attention"):
                 weights, k = p, int(np.argmax(p)) + 1
             else:
                 k = int(actions[t]) if actions is not None else int(np.argmax(p)) + 1
@@ -218,6 +241,86 @@ def test_every_option_equals_the_loop_when_greedy(
     )
     check(outputs, rows, lengths)
     check_carry(last, pasts, K)
+
+
+CANDIDATES = {
+    "log": F.LogDynamic(5, 0.5),
+    "log masked": F.LogDynamic(4, 1.0, empty_slots="masked"),
+    "log attention": F.LogAttention(5, 0.5, agent_input="mean"),
+    "log carried": F.LogAttention(5, 0.5, first_step="carried"),
+    "far": F.LogDynamic(512, 1.0),
+    "segments": F.SegmentDynamic(5, 0.5, stride=2),
+    "segments masked": F.SegmentDynamic(4, 0.5, stride=3, empty_slots="masked"),
+    "segments attention": F.SegmentAttention(4, 0.5, stride=2, agent="mlp"),
+    "sparse": F.SparseAttention(5, 0.5, top=2, agent="mlp"),
+    "sparse segments": F.SparseAttention(5, 1.0, top=2, stride=2, agent="mlp"),
+    "sparse carried": F.SparseAttention(4, 0.5, top=9, agent="mlp", first_step="carried"),
+    "segments carried": F.SegmentAttention(4, 0.5, stride=2, agent="mlp", first_step="carried"),
+}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
+def test_candidates_equal_the_loop_when_greedy(name, implementation):
+    skip, rng = CANDIDATES[name], np.random.default_rng(6)
+    w = draw_weights(rng, skip.num_candidates)
+    x, lengths = rng.normal(size=(BATCH, TIME, INPUT)), np.array([TIME, 1, 4])
+    carry, pasts = start(rng, skip)
+    rows = [oracle_sequence(w, skip, skip.mix, x[n, : lengths[n]], pasts[n]) for n in range(BATCH)]
+    settings = dict(seq_lengths=lengths, policy=F.Policy("greedy"), implementation=implementation)
+    last, outputs = unroll(as_params(w, True), carry, jax.device_put(x), F.Recurrence(skip), **settings)
+    check(outputs, rows, lengths)
+    check_carry(last, pasts, skip.max_skip)
+
+
+def test_a_gradient_reaches_only_the_states_that_sparse_attention_chose():
+    recurrence = F.Recurrence(F.SparseAttention(6, 1.0, top=2))
+    params, carry, x, _ = problem(recurrence)
+    x = x[:, :1]
+
+    def total(slots):
+        return jnp.sum(F.unroll(params, carry._replace(slots=slots), x, recurrence)[1].h)
+
+    gradient = jax.jit(jax.grad(total))(carry.slots)
+    log_weights = compiled(recurrence.time_skip.log_distribution)(
+        params.skip, x[:, 0], carry.step, F.Window.of_slots(carry.slots.h)
+    )
+    chosen = np.exp(log_weights) > 1e-9
+    assert (chosen.sum(axis=1) == 2).all()
+    np.testing.assert_array_equal(np.abs(gradient.c).max(axis=-1) > 0, chosen)
+    chosen[:, 0] = True  # the query is made of h(t-1)
+    np.testing.assert_array_equal(np.abs(gradient.h).max(axis=-1) > 0, chosen)
+
+
+def test_ten_candidates_reach_512_steps_back():
+    assert (F.LogDynamic(512).candidates(None) + 1).tolist() == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    params = jax.eval_shape(lambda: F.LogDynamic(512).init(jax.random.key(0), 2, 4, 5, F.Initializers()))
+    assert params.w_out.shape == (5, 10)
+
+
+def test_a_dilated_layer_is_as_many_plain_ones_as_its_distance():
+    """Chang et al. (2017), Section 2.1: step t reads the state of step t - s."""
+    rng = np.random.default_rng(7)
+    params, x = as_params(draw_weights(rng, 1), False), rng.normal(size=(BATCH, 8, INPUT))
+    assert [skip.max_skip for skip in F.dilated(10)] == [2**layer for layer in range(10)]
+    skip = F.dilated(3)[2]
+    dilated = unroll(params, start(rng, skip, *np.zeros((2, BATCH, HIDDEN)))[0], x, F.Recurrence(skip))[1].h
+    plain, _ = start(rng, F.Previous(), *np.zeros((2, BATCH, HIDDEN)))
+    for first in range(4):
+        wanted = unroll(params, plain, x[:, first::4], F.Recurrence())[1].h
+        np.testing.assert_allclose(np.asarray(dilated)[:, first::4], wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["log", "log attention", "segments", "segments carried"])
+def test_a_distribution_over_candidates_is_0_elsewhere(name):
+    skip, rng = CANDIDATES[name], np.random.default_rng(8)
+    params, h = as_params(draw_weights(rng, skip.num_candidates), True), rng.normal(size=(BATCH, HIDDEN))
+    steps = np.array([0, 3, 4], np.int32)
+    x = rng.normal(size=(BATCH, INPUT))
+    weights = np.exp(compiled(skip.log_distribution)(params.skip, x, steps, h))
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-12)
+    for row, step in zip(weights, steps, strict=True):
+        assert set(np.flatnonzero(row)) == set(candidates(skip, step))
 
 
 @pytest.mark.parametrize("keep_order", and_slow([True, False], bool))

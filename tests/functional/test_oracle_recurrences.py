@@ -93,7 +93,21 @@ def rhn(t, p, x, state):
     return (s,)
 
 
-STEPS = dict(lstm=lstm, peephole=peephole, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn)
+def slstm(t, p, x, state):
+    """Eq. 8-14 of xLSTM without a stabiliser; only what is returned is divided by exp(m)."""
+    h, c, n, m = state
+    n = np.maximum(n, 0) * np.exp(m)
+    g, i, f, o = np.split(x @ p.w_x + h @ p.w_h + p.b, 4)
+    log_f = np.log(sigmoid(f)) if t.forget_gate == "sigmoid" else f
+    m = np.where(n > 0, np.maximum(log_f + m, i), i)
+    c = np.exp(log_f) * (c * n) + np.exp(i) * np.tanh(g)
+    n = np.exp(log_f) * n + np.exp(i)
+    return sigmoid(o) * c / n, c / n, n * np.exp(-m), m
+
+
+STEPS = dict(
+    lstm=lstm, peephole=peephole, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn, slstm=slstm
+)
 
 
 def start_of(carry, n):
@@ -101,9 +115,9 @@ def start_of(carry, n):
 
 
 @pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
-@pytest.mark.parametrize("name", TRANSITIONS)
+@pytest.mark.parametrize("name", [*TRANSITIONS, "slstm-exp"])
 def test_a_transition_is_its_papers_equations(name, implementation):
-    transition = TRANSITIONS[name]
+    transition = F.SLSTM("exp") if name == "slstm-exp" else TRANSITIONS[name]
     recurrence = F.Recurrence(transition=transition)
     params, carry, x, _ = problem(recurrence)
     lengths = np.array(LENGTHS)
@@ -118,6 +132,39 @@ def test_a_transition_is_its_papers_equations(name, implementation):
             np.testing.assert_allclose(out.h[n, t], expected, rtol=1e-11, atol=1e-13)
         for slots, array in zip(end.slots, state, strict=True):
             np.testing.assert_allclose(slots[n, 0], array, rtol=1e-11, atol=1e-13)
+
+
+def test_states_of_an_slstm_mix_without_their_stabilisers():
+    rng = np.random.default_rng(0)
+    h, c, n, m = rng.normal(size=(4, BATCH, 3, HIDDEN))
+    n = np.maximum(n, 0)
+    states, weights = F.SLSTM.state(h, c, n, m), np.array([[0.2, 0.5, 0.3], [0, 1, 0], [0.4, 0, 0.6]])
+    mixed = compiled(F.SLSTM().average_states)(weights, states)
+    share = weights[..., None] * n * np.exp(m)
+    total = share.sum(axis=1)
+    np.testing.assert_allclose(mixed.h, (weights[..., None] * h).sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(mixed.n * np.exp(mixed.m), total, rtol=1e-12)
+    np.testing.assert_allclose(mixed.c * total, (share * c).sum(axis=1), rtol=1e-10, atol=1e-12)
+    first, second = (jax.tree.map(lambda array, k=k: array[:, k], states) for k in (0, 1))
+    both = compiled(F.SLSTM().mix_states)(0.3, first, second)
+    pair = jax.tree.map(lambda array: array[:, :2], states)
+    wanted = compiled(F.SLSTM().average_states)(np.full((BATCH, 2), (0.3, 0.7)), pair)
+    for a, b in zip(both, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_gates_of_an_slstm_may_be_huge():
+    """In float32, with exponents of thousands, on an empty state and on mixed ones."""
+    recurrence = F.Recurrence(F.Attention(3, 0.5), F.SLSTM("exp"))
+    params, carry, x, _ = problem(recurrence, jnp.float32)
+    carry = carry._replace(slots=jax.tree.map(jnp.zeros_like, carry.slots))
+
+    def total(params, x):
+        return jnp.sum(F.unroll(params, carry, x, recurrence)[1].h)
+
+    gradient = jax.jit(jax.value_and_grad(total, argnums=(0, 1)))
+    for leaf in jax.tree.leaves(gradient(params, 3000 * x)):
+        assert np.isfinite(leaf).all()
 
 
 def skip_rnn_loop(skip, params, x, state, transition):
@@ -407,6 +454,7 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
     [
         (lambda: F.GRU("never"), "'before' or 'after'"),
         (lambda: F.RecurrentHighway(0), "depth of at least 1"),
+        (lambda: F.SLSTM("relu"), "'sigmoid' or 'exp'"),
         (lambda: F.SkipRNN(max_skip=3), "leave out max_skip"),
         (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
         (lambda: F.LSTMJump(mix=0.5), "leave out max_skip"),

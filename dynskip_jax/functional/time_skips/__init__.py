@@ -14,11 +14,20 @@ from dynskip_jax.functional.time_skips.base import (
     check_mix,
     check_temperature,
 )
+from dynskip_jax.functional.time_skips.candidates import (
+    LogAttention,
+    LogDynamic,
+    SegmentAttention,
+    SegmentDynamic,
+    dilated,
+)
 from dynskip_jax.functional.time_skips.dynamic import Attention, ContentAttention, Dynamic
 from dynskip_jax.functional.time_skips.lstm_jump import JumpCounts, JumpParams, LSTMJump
 from dynskip_jax.functional.time_skips.skip_rnn import SkipRNN, UpdateParams
+from dynskip_jax.functional.time_skips.sparse import SparseAttention
 
 _KINDS = (Previous, Fixed, Attention, ContentAttention, Dynamic, Mean, Random, SkipRNN, LSTMJump)
+_KINDS += (LogAttention, LogDynamic, SegmentAttention, SegmentDynamic, SparseAttention)
 TIME_SKIPS: dict[str, type[TimeSkip]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
@@ -32,15 +41,21 @@ __all__ = [
     "JumpCounts",
     "JumpParams",
     "LSTMJump",
+    "LogAttention",
+    "LogDynamic",
     "Mean",
     "Previous",
     "Random",
+    "SegmentAttention",
+    "SegmentDynamic",
     "SkipInputs",
     "SkipRNN",
+    "SparseAttention",
     "TimeSkip",
     "UpdateParams",
     "check_mix",
     "check_temperature",
+    "dilated",
     "parse_time_skip",
 ]
 

@@ -17,17 +17,19 @@ Observed = Literal["previous", "mean", "slots", "stored"]
 
 
 class Choice(NamedTuple):
-    """The decision of a time skip at a step. At most one of `slot` and `weights` is given.
+    """The decision of a time skip at a step.
 
     Attributes:
-        slot: the slot in 0..K-1 whose state State(t-1-slot) enters, (*batch,); None if it is fixed.
-        weights: weights of the K states whose mean enters, (*batch, K); None if one state enters.
+        slot: the slot in 0..K-1 whose state State(t-1-slot) enters, (*batch,); None if it is fixed. With
+            weights of some states only, their slots, (*batch, n).
+        weights: weights of the states whose mean enters, (*batch, K), or (*batch, n) with n slots; None if
+            one state enters.
         update: fraction of the new state that is written, (*batch,); the rest is State(t-1). None for 1.
         action: the sampled action where that is not a slot, (*batch,).
     """
 
-    slot: Int[Array, "*batch"] | None = None
-    weights: Float[Array, "*batch K"] | None = None
+    slot: Int[Array, "*batch_and_n"] | None = None
+    weights: Float[Array, "*batch n"] | None = None
     update: Float[Array, "*batch"] | None = None
     action: Int[Array, "*batch"] | None = None
 
@@ -291,9 +293,11 @@ class BufferSkip(TimeSkip):
         first = inputs.step == 0
         if choice.weights is None:
             return choice._replace(slot=jnp.where(first, 0, choice.slot))
-        newest = jax.nn.one_hot(0, self.max_skip, dtype=choice.weights.dtype)
+        newest = jax.nn.one_hot(0, choice.weights.shape[-1], dtype=choice.weights.dtype)
         newest = newest.reshape((1,) * (choice.weights.ndim - 1) + (-1,))
-        return choice._replace(weights=jnp.where(first[..., None], newest, choice.weights))
+        weights = jnp.where(first[..., None], newest, choice.weights)
+        slot = None if choice.slot is None else jnp.where(first[..., None], 0, choice.slot)
+        return choice._replace(slot=slot, weights=weights)
 
     def slot_of(self, action: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
         """Return the slot in 0..K-1 of each skip k in 1..K; 0 at padding, where k is 0."""

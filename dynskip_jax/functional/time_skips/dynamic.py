@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.nn import log_softmax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -52,6 +53,24 @@ class PolicySkip(BufferSkip):
 
     has_agent = True
 
+    @property
+    def num_candidates(self) -> int:
+        """The number of states among which the agent chooses."""
+        return self.max_skip
+
+    def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"] | None:
+        """Return the slots among which the agent chooses, the newest one first; None for all K.
+
+        The newest state is among them.
+
+        Args:
+            step: number of steps before this one.
+
+        Returns:
+            The slots at all steps, a NumPy array (n,); or those of each step.
+        """
+        return None
+
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
@@ -71,13 +90,13 @@ class PolicySkip(BufferSkip):
         w_x = first[hidden:]
         if init.agent_input is not None:
             w_x = init.draw(init.agent_input, jax.random.fold_in(first_key, 1), (in_features, units))
-        out = hidden if self.agent == "content" else self.max_skip
+        out = hidden if self.agent == "content" else self.num_candidates
         return AgentParams(
             first[:hidden],
             w_x,
             init.draw(init.bias, b_key, (units,)),
             init.draw(init.kernel, out_key, (units, out)),
-            init.draw(init.bias, b_out_key, (self.max_skip,)),
+            init.draw(init.bias, b_out_key, (self.num_candidates,)),
         )
 
     def project(self, params: AgentParams, x):
@@ -88,20 +107,55 @@ class PolicySkip(BufferSkip):
         """
         return project_agent_input(params, jax.lax.stop_gradient(x) if self.is_stochastic else x)
 
-    def logits(self, params: AgentParams, inputs: SkipInputs, observation: Any) -> Float[Array, "*batch K"]:
-        """Return unnormalised log-probabilities of the K states."""
-        score = content_logits if self.agent == "content" else agent_logits
-        return score(params, inputs.projected, observation, inputs.allowed)
+    def logits(self, params: AgentParams, inputs: SkipInputs, observation: Any) -> Float[Array, "*batch n"]:
+        """Return unnormalised log-probabilities of the candidates."""
+        if self.agent == "mlp":
+            return agent_logits(params, inputs.projected, observation, inputs.allowed)
+        slots = self.candidates(inputs.step)
+        return content_logits(params, inputs.projected, observation, inputs.allowed, slots)
 
     def log_distribution(self, params, x, step, observation, policy_mask=None):
         """See `TimeSkip`."""
         allowed = self.allowed(step, policy_mask)
         inputs = SkipInputs(project_agent_input(params, x), step, allowed=allowed)
-        return log_softmax(self.logits(params, inputs, observation))
+        return self.spread(step, self.log_weights(self.logits(params, inputs, observation)))
+
+    def log_weights(self, logits: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+        """Return the logarithms of the candidates' probabilities, or weights, from their logits."""
+        return log_softmax(logits)
+
+    def spread(self, step: Int[Array, "*batch"], log_probs: Float[Array, "*batch n"]):
+        """Return log-probabilities of all K states, very negative where a state is no candidate."""
+        slots = self.candidates(step)
+        if slots is None:
+            return log_probs
+        is_slot = jax.nn.one_hot(jnp.broadcast_to(slots, log_probs.shape), self.max_skip, dtype=bool)
+        found = jnp.sum(jnp.where(is_slot, log_probs[..., None], 0), axis=-2)
+        return jnp.where(jnp.any(is_slot, axis=-2), found, jnp.finfo(found.dtype).min / 8)
+
+    def slots_of(self, step: Int[Array, "*batch"], index: Int[Array, "*batch n"]) -> Int[Array, "*batch n"]:
+        """Return the slots of candidates, given by their places among the candidates."""
+        slots = self.candidates(step)
+        return index if slots is None else _taken(slots, index).astype(jnp.int32)
+
+    def candidate_of_slot(self, step: Int[Array, "*batch"], slot: Int[Array, "*batch"]):
+        """Return the place of a slot among the candidates; 0 where it is none of them."""
+        slots = self.candidates(step)
+        if slots is None:
+            return slot
+        is_slot = jnp.broadcast_to(slots, (*slot.shape, slots.shape[-1])) == slot[..., None]
+        return jnp.argmax(is_slot, axis=-1)
+
+    def weigh(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
+        """Return the choice that weighs all candidates."""
+        slots = self.candidates(step)
+        if slots is None:
+            return Choice(weights=weights)
+        return Choice(jnp.broadcast_to(slots, weights.shape).astype(jnp.int32), weights)
 
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
-    ) -> Bool[Array, "*batch_or_1 K"] | None:
+    ) -> Bool[Array, "*batch_or_1 n"] | None:
         """Combine `policy_mask` with the masks of empty slots and of the stride; return None for no mask.
 
         Where nothing is left, only State(t-1) may be chosen.
@@ -115,11 +169,16 @@ class PolicySkip(BufferSkip):
             masks.append(
                 policy_mask.reshape((1,) * step.ndim + (-1,)) if policy_mask.ndim == 1 else policy_mask
             )
-        slots = jnp.arange(self.max_skip).reshape((1,) * step.ndim + (-1,))
+        slots = self.candidates(step)
+        if slots is not None and policy_mask is not None:
+            masks = [_taken(masks[0], slots)]
+        is_strided = slots is None and self.stride > 1
+        slots = np.arange(self.max_skip) if slots is None else slots
+        slots = slots.reshape((1,) * step.ndim + (-1,)) if slots.ndim == 1 else slots
         if self.empty_slots == "masked":
             # Slot 0 holds the initial state before the first step, so there are step + 1 states.
             masks.append(slots <= step[..., None])
-        if self.stride > 1:
+        if is_strided:
             masks.append(slots % self.stride == 0)
         if not masks:
             return None
@@ -128,10 +187,19 @@ class PolicySkip(BufferSkip):
             allowed = allowed | ((slots == 0) & ~jnp.any(allowed, axis=-1, keepdims=True))
         return allowed
 
-    def weighted(self, weights: Float[Array, "*batch K"], log_probs: Float[Array, "*batch K"]) -> Decision:
-        """Return the trace of weights on all states: k of the largest, and log-probability 0."""
-        heaviest = jnp.argmax(weights, axis=-1).astype(jnp.int32) + 1
-        return Decision(heaviest, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs))
+    def weighted(self, choice: Choice, log_probs: Float[Array, "*batch n"]) -> Decision:
+        """Return the trace of weights on several states: k of the largest, and log-probability 0."""
+        heaviest = jnp.argmax(choice.weights, axis=-1).astype(jnp.int32)
+        if choice.slot is not None:
+            heaviest = _taken(choice.slot, heaviest[..., None])[..., 0]
+        return Decision(heaviest + 1, jnp.zeros(heaviest.shape, log_probs.dtype), entropy(log_probs))
+
+
+def _taken(values: Array | np.ndarray, places: Array | np.ndarray) -> Array:
+    """Return the values at places of the last axis, where either may lack the axes before it."""
+    lead = jnp.broadcast_shapes(values.shape[:-1], places.shape[:-1])
+    values, places = (jnp.broadcast_to(array, (*lead, array.shape[-1])) for array in (values, places))
+    return jnp.take_along_axis(values, places.astype(jnp.int32), axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,12 +216,12 @@ class Attention(PolicySkip):
         """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, observation))
         weights = relaxed_weights(log_probs, None, "soft", inputs.temperature)
-        return self.carried_first(inputs, Choice(weights=weights)), skip_state
+        return self.carried_first(inputs, self.weigh(inputs.step, weights)), skip_state
 
     def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
         """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, observation))
-        return self.without_credit(inputs, self.weighted(choice.weights, log_probs))
+        return self.without_credit(inputs, self.weighted(choice, log_probs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +253,7 @@ class Dynamic(PolicySkip):
         """See `TimeSkip`."""
         if replayed or not (mode == "sample" or (mode in RELAXATIONS and draws_noise(mode))):
             return None
-        return choice_noise(keys, step, self.max_skip, dtype)
+        return choice_noise(keys, step, self.num_candidates, dtype)
 
     def choose(self, params, inputs, observation, skip_state, mode):
         """See `TimeSkip`."""
@@ -196,15 +264,17 @@ class Dynamic(PolicySkip):
         logits = self.logits(params, inputs, observation)
         if mode in RELAXATIONS:
             weights = relaxed_weights(log_softmax(logits), inputs.noise, mode, inputs.temperature)
-            choice = Choice(weights=weights.astype(logits.dtype))
+            choice = self.weigh(inputs.step, weights.astype(logits.dtype))
         else:
-            choice = Choice(slot=choose(logits, inputs.noise))
+            index = choose(logits, inputs.noise)
+            choice = Choice(self.slots_of(inputs.step, index[..., None])[..., 0])
         return self.carried_first(inputs, choice), skip_state
 
     def decide(self, params, inputs: SkipInputs, observation, skip_state, choice: Choice, mode) -> Decision:
         """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, jax.lax.stop_gradient(observation)))
         if choice.weights is not None:
-            return self.without_credit(inputs, self.weighted(choice.weights, log_probs))
-        log_prob = jnp.take_along_axis(log_probs, choice.slot[..., None], axis=-1)[..., 0]
+            return self.without_credit(inputs, self.weighted(choice, log_probs))
+        index = self.candidate_of_slot(inputs.step, choice.slot)
+        log_prob = jnp.take_along_axis(log_probs, index[..., None], axis=-1)[..., 0]
         return self.without_credit(inputs, Decision(choice.slot + 1, log_prob, entropy(log_probs)))

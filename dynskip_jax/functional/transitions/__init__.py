@@ -15,15 +15,17 @@ from dynskip_jax.functional.transitions.lstm import LSTM, LSTMParams, LSTMState
 from dynskip_jax.functional.transitions.peephole import Peephole, PeepholeParams
 from dynskip_jax.functional.transitions.plstm import PLSTM, PLSTMParams
 from dynskip_jax.functional.transitions.rhn import RecurrentHighway, RHNParams
+from dynskip_jax.functional.transitions.slstm import SLSTM, SLSTMState
 from dynskip_jax.functional.transitions.ulstm import ULSTM, ULSTMInputs, ULSTMParams
 
-_KINDS = (LSTM, Peephole, FullGateRecurrence, PLSTM, ULSTM, GRU, RecurrentHighway)
+_KINDS = (LSTM, Peephole, FullGateRecurrence, PLSTM, ULSTM, GRU, RecurrentHighway, SLSTM)
 TRANSITIONS: dict[str, type[Transition]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
     "GRU",
     "LSTM",
     "PLSTM",
+    "SLSTM",
     "TRANSITIONS",
     "ULSTM",
     "Dense",
@@ -41,6 +43,7 @@ __all__ = [
     "PeepholeParams",
     "RHNParams",
     "RecurrentHighway",
+    "SLSTMState",
     "Transition",
     "ULSTMInputs",
     "ULSTMParams",

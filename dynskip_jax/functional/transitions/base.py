@@ -177,15 +177,17 @@ class Transition:
         """
         raise NotImplementedError
 
-    def mix_states(self, mix: float | Float[Array, ""], selected: Any, previous: Any) -> Any:
+    def mix_states(self, mix: float | Float[Array, "*batch_or_none"], selected: Any, previous: Any) -> Any:
         """Return λ selected + (1 - λ) previous, the state that enters a step (Eq. 2).
+
+        The state that a step writes is mixed in the same way where a time skip writes only a fraction of it.
 
         Override this for arrays that have no linear meaning, such as the logarithm of a scale. Where λ is a
         number and 1, it is not called: `selected` enters.
 
         Args:
-            mix: the skip weight λ.
-            selected: State(t-k), or an average of states; each array (*batch, hidden).
+            mix: the skip weight λ, a number; or the fraction of the new state that is written, (*batch, 1).
+            selected: State(t-k), an average of states, or the new state; each array (*batch, hidden).
             previous: State(t-1).
         """
         return jax.tree.map(lambda new, old: mix * new + (1 - mix) * old, selected, previous)

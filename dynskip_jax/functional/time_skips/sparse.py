@@ -1,0 +1,71 @@
+"""Sparse attentive backtracking (Ke et al. 2018): attention that only the best few states pass."""
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.time_skips.base import Choice, Decision
+from dynskip_jax.functional.time_skips.candidates import Segmented
+from dynskip_jax.functional.time_skips.dynamic import Attention
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseAttention(Segmented, Attention):
+    """The mean of the `top` best states enters, with weights w_i ∝ exp(a_i) - exp(a_(top+1)) of scores a.
+
+    The next best score is subtracted as a constant, so a gradient reaches only the states that enter, and
+    their scores (Ke et al. 2018, Section 3.1). Unlike in the paper, the mean is mixed with State(t-1) by
+    `mix` in place of added to it, and scores are dot products, or logits of the agent's MLP.
+
+    Attributes:
+        agent: see `PolicySkip`; `content` by default.
+        top: k_top, the number of states that enter.
+        stride: k_att: only State(t-1) and every `stride`-th state of the sequence can be chosen.
+    """
+
+    name: ClassVar[str] = "sparse"
+    agent: str = dataclasses.field(default="content", metadata={"choices": ("content", "mlp")})
+    top: int = 5
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if self.top < 1:
+            raise UserError(f"sparse attention needs a top of at least 1, got {self.top}")
+
+    def choose(self, params, inputs, observation, skip_state, mode):
+        """See `TimeSkip`."""
+        index, weights = self._best(self.logits(params, inputs, observation) / inputs.temperature)
+        choice = Choice(self.slots_of(inputs.step, index), weights)
+        return self.carried_first(inputs, choice), skip_state
+
+    def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
+        """See `TimeSkip`; the entropy is that of the weights."""
+        return self.without_credit(inputs, self.weighted(choice, _log(choice.weights)))
+
+    def log_weights(self, logits):
+        """See `PolicySkip`; very negative for states that do not enter."""
+        index, weights = self._best(logits)
+        is_best = jax.nn.one_hot(index, self.num_candidates, dtype=weights.dtype)
+        return _log(jnp.einsum("...k,...kn->...n", weights, is_best))
+
+    def _best(self, scores: Float[Array, "*batch n"]) -> tuple[Array, Float[Array, "*batch top"]]:
+        """Return the best candidates and their weights, equal ones where nothing is better than the rest."""
+        top = min(self.top, self.num_candidates)
+        best, index = jax.lax.top_k(scores, min(top + 1, self.num_candidates))
+        powers = jnp.exp(best - jax.lax.stop_gradient(best[..., :1]))
+        excess = powers[..., :top]
+        if top < self.num_candidates:
+            excess = excess - jax.lax.stop_gradient(powers[..., top:])
+        total = jnp.sum(excess, axis=-1, keepdims=True)
+        weights = jnp.where(total > 0, excess / jnp.where(total > 0, total, 1), 1 / top)
+        return index[..., :top].astype(jnp.int32), weights
+
+
+def _log(weights: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    """Return finite logarithms of weights that may be 0."""
+    return jnp.log(jnp.maximum(weights, jnp.finfo(weights.dtype).tiny))

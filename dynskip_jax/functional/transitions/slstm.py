@@ -1,0 +1,95 @@
+"""The sLSTM of xLSTM (Beck et al. 2024, Eq. 8-17): an LSTM with exponential gates and a normaliser."""
+
+import dataclasses
+import math
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.product import product
+from dynskip_jax.functional.transitions.base import Initializers, Transition, identity
+from dynskip_jax.functional.transitions.lstm import LSTMParams, lstm_params
+
+
+class SLSTMState(NamedTuple):
+    """State of an sLSTM. The paper's c(t) is c n exp(m), and its n(t) is n exp(m).
+
+    Attributes:
+        h: hidden state, (*batch, hidden).
+        c: cell state divided by the normaliser, (*batch, hidden).
+        n: normaliser divided by exp(m), (*batch, hidden); 0 before the first step, as are negative values.
+        m: stabiliser, (*batch, hidden). It changes no output, so it counts as a constant at each step.
+    """
+
+    h: Float[Array, "*batch hidden"]
+    c: Float[Array, "*batch hidden"]
+    n: Float[Array, "*batch hidden"]
+    m: Float[Array, "*batch hidden"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SLSTM(Transition):
+    """c = f ⊙ c + i ⊙ g, n = f ⊙ n + i, h = o ⊙ c / n, with i = exp and f = σ or exp of their sums, Eq. 8-14.
+
+    The gates are those of an LSTM with one head: the matrix of h(t-1) is not block-diagonal. A skip mixes
+    and averages the paper's c(t) and n(t), whatever their stabilisers. Zoneout keeps each array on its own:
+    give n and m a rate of 0.
+
+    Attributes:
+        forget_gate: the function of f, `sigmoid` or `exp`.
+    """
+
+    name: ClassVar[str] = "slstm"
+    state: ClassVar = SLSTMState
+    cell_state: ClassVar[str] = "c"
+    forget_gate: str = "sigmoid"
+
+    def __post_init__(self) -> None:
+        """Check the option."""
+        if self.forget_gate not in ("sigmoid", "exp"):
+            raise UserError(f"unknown forget_gate {self.forget_gate!r}: choose 'sigmoid' or 'exp'")
+
+    def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
+        """Draw the weights, with the gates in the order g, i, f, o; see `Transition`."""
+        return lstm_params(key, in_features, hidden, 4, init, forget_gate=2)
+
+    def project(self, params: LSTMParams, x):
+        """Return W x, (*batch, 4 * hidden)."""
+        return product(x, params.w_x)
+
+    def step(self, params: LSTMParams, inputs, state: SLSTMState, dense, cell_hook=identity) -> SLSTMState:
+        """Take one step of Eq. 8-17; see `Transition`."""
+        activations = ("tanh", "linear", "linear", "sigmoid")
+        g, log_i, f, o = dense(params.w_h, state.h, inputs, params.b, activations=activations)
+        log_f = jax.nn.log_sigmoid(f) if self.forget_gate == "sigmoid" else f
+        n = jnp.maximum(state.n, 0)
+        # Without a normaliser there is nothing to keep, and the input gate sets the scale.
+        log_kept = jnp.where(n > 0, log_f + state.m, log_i)
+        m = jax.lax.stop_gradient(jnp.maximum(log_kept, log_i))  # Eq. 15
+        i, kept = jnp.exp(log_i - m), jnp.exp(log_kept - m) * n  # Eq. 16, 17
+        n = kept + i
+        c = cell_hook((kept * state.c + i * g) / n)
+        return SLSTMState(o * c, c, n, m)
+
+    def mix_states(self, mix, selected: SLSTMState, previous: SLSTMState) -> SLSTMState:
+        """Return the mix of two states; see `Transition`."""
+        share = jnp.broadcast_to(jnp.asarray(mix, previous.h.dtype), (*previous.h.shape[:-1], 1))[..., 0]
+        both = jax.tree.map(lambda *arrays: jnp.stack(arrays, axis=-2), selected, previous)
+        return self.average_states(jnp.stack([share, 1 - share], axis=-1), both)
+
+    def average_states(self, weights, states: SLSTMState) -> SLSTMState:
+        """Return the average of K states; see `Transition`."""
+        # The stabiliser of the average makes the largest of its terms 1: no division is by a small number.
+        weights = weights[..., None]
+        n = jnp.maximum(states.n, 0)
+        dtype = jnp.finfo(n.dtype)
+        is_in = weights * n > 0
+        log_terms = jnp.where(is_in, states.m + jnp.log(jnp.where(is_in, weights * n, 1)), dtype.min / 2)
+        m = jax.lax.stop_gradient(jnp.max(log_terms, axis=-2, keepdims=True))
+        terms = weights * n * jnp.exp(jnp.minimum(jnp.where(n > 0, states.m - m, 0), math.log(dtype.max) / 2))
+        total = jnp.sum(terms, axis=-2)
+        c = jnp.sum(terms * states.c, axis=-2) / jnp.where(total > 0, total, 1)
+        return SLSTMState(jnp.sum(weights * states.h, axis=-2), c, total, m[..., 0, :])
