@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences
+from dynskip_jax.data.messages import bad_line
 from dynskip_jax.data.vocabulary import UNK, Vocabulary
 from dynskip_jax.errors import UserError
 
@@ -230,14 +232,12 @@ def held_out(
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def numbered_lines(lines: Iterable[str], where: object) -> Iterator[tuple[int, str, Callable]]:
-    """Yields the number and the text of each line, and what makes an error of a problem with it."""
+def numbered_lines(
+    lines: Iterable[str], where: str | os.PathLike[str]
+) -> Iterator[tuple[int, str, Callable[[str], UserError]]]:
+    """Yield the number and the text of each line, and a function that makes an error of a problem with it."""
     for number, line in enumerate(lines, 1):
-
-        def bad(problem: str, number: int = number) -> UserError:
-            return UserError(f"{where}, line {number}: {problem}")
-
-        yield number, line, bad
+        yield number, line, functools.partial(bad_line, where, number)
 
 
 def _vocabulary(

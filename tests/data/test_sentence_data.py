@@ -201,7 +201,9 @@ def test_trees_have_all_their_nodes(tmp_path):
     [
         ("(3 (2 It)", "not closed"),
         ("(7 It)", "'7' is no label"),
-        ("(3 It))", "outside"),
+        ("(3 It))", "closes that none has opened"),
+        ("(3 It) is", "unexpected 'is': every word stands in brackets"),
+        ("(3 (2 very good) (2 .))", "unexpected 'very'"),
         ("(3 It) (2 is)", "second tree"),
         ("(3 (2 ) It)", "no words"),
     ],

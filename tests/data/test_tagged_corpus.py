@@ -51,7 +51,7 @@ def test_conll2003_in_bioes(tmp_path):
             "eng.testb, line 2: 2 columns, but the first line has 4",
         ),
         (dict(train=TRAIN.replace("I-PER", "E-PER")), "eng.train, line 4: 'E-PER' is no tag of IOB1"),
-        (dict(train="\n"), "eng.train is empty"),
+        (dict(train="\n"), "eng.train holds no sentence"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, texts, message):
@@ -75,7 +75,7 @@ def test_what_is_not_there_is_asked_for(tmp_path):
         find_entity_corpus("conll2003", folder)
     with pytest.raises(UserError, match="is no folder"):
         find_entity_corpus("conll2003", tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"needs one file for train, such as train\.txt, and has none"):
+    with pytest.raises(UserError, match=r"has no file for the test split: put one there named test\.txt"):
         find_entity_corpus("columns", folder)
 
 

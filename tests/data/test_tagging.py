@@ -138,7 +138,7 @@ def test_conllu_has_syntactic_words(tmp_path):
 @pytest.mark.parametrize(
     "old, new, expected",
     [
-        ("3\tn't", "3 n't", "line 6: 9 columns apart by tabs, but CoNLL-U has 10"),
+        ("3\tn't", "3 n't", "line 6: 9 columns separated by tabs, but CoNLL-U has 10"),
         ("4\tbuy", "5\tbuy", "line 7: word 4 has the id '5'"),
         ("1\tThey", "a\tThey", "line 3: word 1 has the id 'a'"),
         ("\tCD", "\t_", "line 11: the word 'vingt et un' has no XPOS"),

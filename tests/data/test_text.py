@@ -234,10 +234,10 @@ def test_missing_split_is_named_with_the_accepted_names(tmp_path):
     (folder / "valid.txt").unlink()
     message = error_of(folder)
     assert "valid split" in message and str(folder) in message and "valid.txt" in message
-    assert "(validation or val or dev or development for valid will do)" in message
+    assert "validation or val or dev or development or testa for valid" in message
     (folder / "valid.txt").write_text("the\n")
     (folder / "test.txt").unlink()
-    assert "test split" in error_of(folder) and "will do" not in error_of(folder)
+    assert "test split" in error_of(folder) and "testb for test" in error_of(folder)
 
 
 def test_two_candidates_are_named(tmp_path):
