@@ -9,7 +9,7 @@ from dynskip_jax.data.messages import quoted
 from dynskip_jax.errors import UserError
 
 # Not \s: some words of treebanks hold a no-break space.
-_PIECE = re.compile(r"[()]|[^ \t\n\r\f\v()]+")
+_PIECE = re.compile(r"([ \t\n\r\f\v]*)([()]|[^ \t\n\r\f\v()]+)")
 _Problem = Callable[[int, str], UserError]
 
 
@@ -33,7 +33,7 @@ def tree_pieces(lines: Iterable[tuple[int, str]], problem: _Problem) -> Iterator
     """Yield the pieces of trees; every word is in one of them.
 
     A leaf is a label and a word in brackets. The word may be a bracket that was not escaped: `(-LRB- ()` and
-    `(-RRB- ))` are leaves.
+    `(-RRB- ))` are leaves, where the label is followed by a space.
 
     Args:
         lines: numbers and texts.
@@ -42,17 +42,21 @@ def tree_pieces(lines: Iterable[tuple[int, str]], problem: _Problem) -> Iterator
     Raises:
         UserError: brackets do not match, a bracket is empty or has two words, or a word is outside of them.
     """
-    pieces = ((number, found[0]) for number, line in lines for found in _PIECE.finditer(line))
-    ahead: list[tuple[int, str]] = []
+    pieces = (
+        (number, found[2], bool(found[1]) or not found.start())
+        for number, line in lines
+        for found in _PIECE.finditer(line)
+    )
+    ahead: list[tuple[int, str, bool]] = []  # line, text, and whether a space or a line's end is before it
     opened: list[int] = []
 
     def look(count: int) -> str:
         """The kinds of the next pieces: `(`, `)`, or `w` for anything else; shorter at the end."""
         ahead.extend(itertools.islice(pieces, count - len(ahead)))
-        return "".join(text if text in "()" else "w" for _, text in ahead[:count])
+        return "".join(text if text in "()" else "w" for _, text, _ in ahead[:count])
 
     while kinds := look(4):
-        number, text = ahead[0]
+        number, text, _ = ahead[0]
         if kinds[0] == ")":
             if not opened:
                 raise problem(number, "a bracket closes that none has opened")
@@ -63,7 +67,7 @@ def tree_pieces(lines: Iterable[tuple[int, str]], problem: _Problem) -> Iterator
             inside = "a bracket holds a label and one word, or other brackets"
             outside = "every word stands in brackets"
             raise problem(number, f"unexpected {quoted(text)}: {inside if opened else outside}")
-        elif kinds in ("(ww)", "(w()", "(w))"):
+        elif kinds == "(ww)" or (kinds in ("(w()", "(w))") and ahead[2][2]):
             yield Piece("leaf", number, ahead[1][1], ahead[2][1])
             del ahead[:4]
         elif kinds[1:2] == ")":

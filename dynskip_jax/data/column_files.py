@@ -18,8 +18,8 @@ CONLLU_WIDTH = 10
 CONLLU_FORM = 1
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _EMPTY_NODE = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
-# `# text = …` of CoNLL-U, `# id …` of MultiCoNER.
-_KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|id\s)")
+# `# text = …` and `# newdoc` of CoNLL-U, `# id …` of MultiCoNER.
+_KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s|$)|id\s)")
 
 
 class Row(NamedTuple):
@@ -66,8 +66,8 @@ def column_rows(lines: Iterable[str]) -> Iterator[Row]:
     """Yield a row for each line of a file of columns.
 
     Empty lines, lines that begin with `-DOCSTART-`, and comments before a sentence are no words. A line that
-    begins with `#` may also be a word. It is a comment where it looks like `# key = value`, has another
-    number of columns than the file's words, or has a tab and a first column such as `# id 7`.
+    begins with `#` may also be a word. It is a comment where it looks like `# key = value` or `# newdoc`, has
+    another number of columns than the file's words, or has a tab and a first column such as `# id 7`.
     """
     width, waiting, before = None, [], True
     for number, line in enumerate(lines, 1):
@@ -113,7 +113,7 @@ def conllu_rows(lines: Iterable[str], where: str) -> Iterator[Row]:
         name = fields[0]
         if not fields[CONLLU_FORM].strip():
             raise bad_line(
-                where, number, f"the form (column {CONLLU_FORM}) of the id {quoted(name)} is empty"
+                where, number, f"the form of the id {quoted(name)}, column {CONLLU_FORM}, is empty"
             )
         if _EMPTY_NODE.fullmatch(name):
             yield Row(number, line)

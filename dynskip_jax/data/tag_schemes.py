@@ -125,7 +125,7 @@ def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str
         if not last.end <= start < end <= length:
             raise ValueError(f"{entity} has no place among {length} words after {last}")
         tags[start:end] = [tag_of("I", kind)] * (end - start)
-        if scheme == "BIO2" or (scheme == "IOB1" and (last.kind, last.end) == (kind, start)):
+        if scheme == "BIO2" or (scheme == "IOB1" and last.start < last.end == start and last.kind == kind):
             tags[start] = tag_of("B", kind)
         elif scheme == "BIOES":
             tags[start], tags[end - 1] = tag_of("B", kind), tag_of("E", kind)
@@ -190,9 +190,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
     if not kinds:
         return DetectedScheme(None, False, "no scheme: there is no tag but O")
     if len(kinds) > 1 and "" in kinds:
-        return DetectedScheme(
-            None, False, "no scheme: some tags have a type, as in B-PER, and some have none"
-        )
+        return DetectedScheme(None, False, "no scheme: some tags have a type and some have none")
     if any(tag[0] in "ES" for tag in tags):
         scheme, shows = "BIOES", "entities end with E or S"
     elif _begin_with_i(sentences):

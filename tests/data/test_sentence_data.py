@@ -196,6 +196,12 @@ def test_trees_have_all_their_nodes(tmp_path):
     assert [len(part) for part in sst.sst_splits(trees, phrases=False).values()] == [2, 1, 1]
 
 
+def test_brackets_that_are_words(tmp_path):
+    (tmp_path / "train.txt").write_text("(3 (2 () (3 (2 -LRB-) (3 (2 )) (2 -RRB-))))\n(2 8\u00a01\\/2)\n")
+    trees = sst.read_trees(tmp_path / "train.txt")
+    assert [tree[0].words for tree in trees] == [["(", "(", ")", ")"], ["8", "1/2"]]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

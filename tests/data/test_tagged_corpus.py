@@ -157,3 +157,47 @@ def test_real_corpora(name):
     tags = corpus.train_tags if corpus.scheme is None else entity_tags(corpus)
     assert len(tags) == num_tags
     corpus.check_tags(tags, "")
+
+
+def columns(folder, template, texts, order):
+    for name, text in zip(("train", "testa", "testb"), texts, strict=True):
+        lines = [" ".join(line.split()[i] for i in order) if line else "" for line in text.split("\n")]
+        (folder / template.format(name)).write_text("\n".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize("template", ["{}.txt", "my_{}.conll", "eng.{}"])
+def test_columns_in_any_order(tmp_path, template):
+    texts = [text.replace("-DOCSTART- -X- O O\n", "") for text in (TRAIN, DEV, TEST)]
+    folder = columns(tmp_path, template, texts, (3, 1, 0, 2))
+    corpus = find_entity_corpus("columns", folder, word=2, tag=0, beside=(1,))
+    assert corpus.file_scheme == "IOB1" and corpus.scheme == "BIOES"
+    assert corpus.note.startswith("tags of train: IOB1: entities begin with I")
+    expected = find_entity_corpus("conll2003", conll2003(tmp_path / "expected"))
+    assert corpus.splits["train"][0].words == ["U.N.", "official"]
+    assert [s.tags for s in corpus.splits["train"]] == [s.tags for s in expected.splits["train"]]
+    assert corpus.splits["train"][0].columns == [("NNP",), ("NN",)]
+    with pytest.raises(UserError, match=r"train\S* has tags of IOB1 as words, in column 0: choose another"):
+        find_entity_corpus("columns", folder, tag=1)
+    with pytest.raises(UserError, match=r"no tags of entities in column 1 .*; columns with such tags: 0, 3"):
+        find_entity_corpus("columns", folder, word=2, tag=1)
+    tagged = find_part_of_speech_corpus("columns", folder, word_column=2, tag_column=1)
+    assert tagged.train_tags == ("NN", "NNP") and tagged.file_scheme is None
+
+
+def test_tags_without_types(tmp_path):
+    for name in ("train", "dev", "test"):
+        (tmp_path / f"{name}.tsv").write_text("New York\tB\nCity\tI\nis\tO\n")
+    corpus = find_entity_corpus("columns", tmp_path)
+    assert corpus.splits["test"][0][:2] == (["New York", "City", "is"], ["B", "E", "O"])
+    assert entity_tags(corpus) == ("O", "B", "I", "E", "S")
+    assert "tags have no types" in corpus.note
+
+
+def test_long_tags_in_messages(tmp_path):
+    for name, tag in (("train", "A"), ("dev", "A"), ("test", "Z" * 1_000_000)):
+        (tmp_path / f"{name}.txt").write_text(f"x {tag}\n")
+    corpus = find_part_of_speech_corpus("columns", tmp_path)
+    with pytest.raises(UserError) as caught:
+        corpus.check_tags(corpus.train_tags, ": help")
+    assert len(str(caught.value)) < 300

@@ -187,6 +187,33 @@ def test_parses(tmp_path):
     ]
 
 
+def test_brackets_that_are_words(tmp_path):
+    text = "( (S (-LRB- () (NN a\u00a0b) (-RRB- )) (NP\n(DT\nthe) (SYM ))) ))\n((NN x))\n"
+    assert read_parses(write(tmp_path / "x.mrg", text)) == [
+        TaggedSentence(
+            ["(", "a\u00a0b", ")", "the", ")"], ["-LRB-", "NN", "-RRB-", "DT", "SYM"], [1, 1, 1, 2, 3]
+        ),
+        TaggedSentence(["x"], ["NN"], [4]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("( (NP the dog))", "line 1: unexpected 'the': a bracket holds a label and one word"),
+        ("( (NP (DT the) dog))", "line 1: unexpected 'dog'"),
+        ("( (S (NN yes) (NP) ))", "line 1: (NP) has no words"),
+        ("( (S () (NN yes)))", "line 1: a bracket closes that none has opened"),
+        ("( (NN yes)) no", "line 1: unexpected 'no': every word stands in brackets"),
+        ("( (NN yes) ())", "line 1: an empty bracket"),
+        ("( (NP " + "x" * 1_000_000 + " y))", "line 1: unexpected 'xxxx"),
+    ],
+)
+def test_no_word_of_a_tree_is_lost(tmp_path, text, problem):
+    message = error_of(read_parses, write(tmp_path / "x.mrg", text))
+    assert problem in message and len(message) < 300
+
+
 def test_unmatched_brackets_are_located(tmp_path):
     path = write(tmp_path / "x.mrg", MRG + "\n( (S (NN yes))\n")
     assert error_of(read_parses, path) == f"{path}, line 10: the bracket that opens here is not closed"
