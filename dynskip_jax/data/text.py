@@ -20,6 +20,7 @@ from dynskip_jax.errors import UserError
 # A perplexity flatters where this much more of a split than of train is `<unk>`, as shares of all tokens.
 _MANY_UNKNOWN = 0.1
 _CHUNK = 1 << 20
+_CUTS = (0.8, 0.9)  # where a single file is cut into train, valid and test
 
 
 @dataclasses.dataclass(frozen=True)
@@ -291,22 +292,45 @@ def read_corpus(
     blank_lines: bool | None = None,
     min_count: int | None = None,
 ) -> LanguageCorpus:
-    """Read a folder with one text file for each of train, valid and test.
+    """Read a folder with one text file for each of train, valid and test, or cut one file into the three.
 
-    Files are streamed: memory holds 4 bytes for each token, and each distinct token once.
+    A single file is cut at ends of lines: about 80 % of its tokens are train, the next 10 % valid, the last
+    10 % test. Files are streamed: memory holds 4 bytes for each token, and each distinct token once.
 
     Args:
-      folder: the folder.
-      name: the corpus' name; None takes the folder's.
+      folder: the folder, or the file.
+      name: the corpus' name; None takes that of the folder or file.
       prefix: see `find_split_files`.
       source: a phrase for where it was found; None says the folder.
       blank_lines: whether each is an `<eos>`; None says yes for WikiText's file names alone (`read_lines`).
       min_count: words that train has fewer times are `<unk>`; None as `make_corpus` says.
 
     Raises:
-      UserError: see `find_split_files`, `read_lines` and `make_corpus`.
+      UserError: see `find_split_files`, `text_lines` and `make_corpus`; or a single file has too few lines.
     """
     folder = Path(folder)
+    if folder.is_file():
+        return _read_single_file(folder, name, source, blank_lines, min_count)
     paths = find_split_files(folder, prefix=prefix)
     lines = {split: text_lines(path, blank_lines) for split, path in paths.items()}
     return make_corpus(name or folder.resolve().name, lines, source or f"the folder {folder}", min_count)
+
+
+def _read_single_file(
+    path: Path, name: str | None, source: str | None, blank_lines: bool | None, min_count: int | None
+) -> LanguageCorpus:
+    """Read one text and cut it into train, valid and test."""
+    _check_min_count(min_count)
+    stream = TokenStream()
+    ids = stream.read(text_lines(path, blank_lines))
+    ends = np.flatnonzero(ids == stream.tokens.index(EOS)) + 1
+    if len(ends) < len(SPLITS):
+        raise bad_file(path, f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}")
+    # Each split has a line at least.
+    first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
+    second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
+    parts = np.split(ids, [ends[first], ends[second]])
+    if source is None:
+        source = f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
+    name = name or path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    return _numbered_corpus(name, stream.tokens, dict(zip(SPLITS, parts, strict=True)), source, min_count)
