@@ -7,17 +7,28 @@ from dynskip_jax.data.batching import (
     num_segments,
     segments,
 )
+from dynskip_jax.data.column_files import LinesToTag, lines_to_tag, tagged_lines
 from dynskip_jax.data.embedded import embedded_corpus
 from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences
+from dynskip_jax.data.labelled_text import (
+    LabelledText,
+    LabelledTextCorpus,
+    find_labelled_text,
+    read_labelled_file,
+    stratified_split,
+)
 from dynskip_jax.data.language_corpus import find_language_corpus
 from dynskip_jax.data.number_prediction import NumberPredictionData, load_number_prediction
 from dynskip_jax.data.ptb import read_ptb
+from dynskip_jax.data.splits import find_splits
 from dynskip_jax.data.tag_schemes import (
     SCHEMES,
     AllowedTransitions,
+    DetectedScheme,
     Entity,
     allowed_transitions,
     convert_tags,
+    detect_scheme,
     entities,
     read_entities,
     write_tags,
@@ -52,9 +63,13 @@ __all__ = [
     "UNK",
     "AllowedTransitions",
     "Batch",
+    "DetectedScheme",
     "Entity",
     "Examples",
+    "LabelledText",
+    "LabelledTextCorpus",
     "LanguageCorpus",
+    "LinesToTag",
     "NumberPredictionData",
     "TaggedCorpus",
     "TaggedExamples",
@@ -67,14 +82,18 @@ __all__ = [
     "build_vocabulary",
     "convert_sentences",
     "convert_tags",
+    "detect_scheme",
     "embedded_corpus",
     "entities",
     "entity_tags",
     "epoch_order",
     "find_entity_corpus",
+    "find_labelled_text",
     "find_language_corpus",
     "find_part_of_speech_corpus",
+    "find_splits",
     "length_buckets",
+    "lines_to_tag",
     "load_number_prediction",
     "make_corpus",
     "minibatches",
@@ -86,6 +105,7 @@ __all__ = [
     "read_conllu",
     "read_corpus",
     "read_entities",
+    "read_labelled_file",
     "read_parses",
     "read_ptb",
     "read_ud",
@@ -93,7 +113,9 @@ __all__ = [
     "read_word_vectors",
     "read_wsj_sample",
     "segments",
+    "stratified_split",
     "tagged_examples",
+    "tagged_lines",
     "tagger_vocabulary",
     "vectors_of",
     "write_tags",

@@ -6,14 +6,17 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 
+import regex
+
 from dynskip_jax.data.text import SPLITS, LanguageCorpus, make_corpus
 from dynskip_jax.errors import UserError
 
 NAME = "pydoc-topics"
 SHARES = {"train": 0.8, "valid": 0.1, "test": 0.1}
 
-# Words keep inner apostrophes, hyphens and dots ("doesn't", "built-in", "sys.maxsize").
-TOKEN = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d]\w*(?:['.-]\w+)*|[.,;:?!()]|--")
+# Words keep inner apostrophes, hyphens and dots ("doesn't", "built-in", "sys.maxsize"). `\w` of the package
+# regex has the marks that combine with letters.
+TOKEN = regex.compile(r"\d+(?:[.,]\d+)*|[^\W\d]\w*(?:['.-]\w+)*|[.,;:?!()]|--")
 SENTENCE_END = re.compile(r"(?<=[.?!])\)? +(?=[A-Z(])")
 FOOTNOTE_OR_BULLET = re.compile(r"^(?:[*-] |\[\d+\] |\d+\. )+|\[\d+\]")
 # The quotes and stars around names are the page's typography, not the sentence's.

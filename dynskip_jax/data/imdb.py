@@ -1,6 +1,5 @@
 """The Large Movie Review Dataset (Maas et al. 2011): find and read it, hold a part of train out as dev."""
 
-import json
 import os
 import re
 import tarfile
@@ -11,9 +10,11 @@ from typing import NamedTuple
 
 from dynskip_jax.data import tfds_tools
 from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
+from dynskip_jax.data.messages import bad_file, bad_line, quoted
 from dynskip_jax.data.ptb import is_reachable
 from dynskip_jax.data.sentences import Labelled, held_out, numbered_lines, review_words
 from dynskip_jax.data.text import read_lines
+from dynskip_jax.data.text_files import parse_json, read_text
 from dynskip_jax.errors import UserError
 
 NAME = "imdb"
@@ -54,14 +55,14 @@ def read_imdb(folder: str | os.PathLike[str]) -> dict[str, list[Review]]:
     for split in SPLITS:
         files = [path for end in ("", ".gz") if (path := folder / f"{split}.jsonl{end}").is_file()]
         if len(files) > 1:
-            raise UserError(f"{folder} has both {files[0].name} and {files[1].name}: keep one")
+            raise bad_file(folder, f"has both {files[0].name} and {files[1].name}: keep one")
         if files:
             found[split] = _read_json_lines(files[0])
     if len(found) == len(SPLITS):
         return found
     if found:
         missing = next(split for split in SPLITS if split not in found)
-        raise UserError(f"{folder} has no {missing}.jsonl or {missing}.jsonl.gz: put it there")
+        raise bad_file(folder, f"has no {missing}.jsonl or {missing}.jsonl.gz: put it there")
     archive = folder / ARCHIVE_FOLDER if (folder / ARCHIVE_FOLDER).is_dir() else folder
     return {split: _read_split_folder(archive / split) for split in SPLITS}
 
@@ -72,14 +73,14 @@ def _read_json_lines(path: Path) -> list[Review]:
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            found = parse_json(line)
         except ValueError as error:
             raise bad(f"no JSON ({error})") from None
         if not isinstance(found, dict) or not {"text", "label"} <= found.keys():
             raise bad("no object with text and label")
         text, label = found["text"], found["label"]
-        if label not in (0, 1) or isinstance(label, bool):
-            raise bad(f"the label {label!r} does not exist: 0 is negative, 1 positive")
+        if not isinstance(label, int) or isinstance(label, bool) or label not in (0, 1):
+            raise bad(f"the label {quoted(label)} does not exist: 0 is negative, 1 positive")
         if not isinstance(text, str) or not review_words(text):
             raise bad("the text has no words")
         reviews.append(Review(text, label))
@@ -98,26 +99,20 @@ def _read_split_folder(folder: Path) -> list[Review]:
 def _files(folder: Path) -> Iterator[tuple[Path, re.Match]]:
     try:
         paths = list(folder.iterdir())
-    except OSError as error:
-        raise UserError(
-            f"{folder} is not a readable folder ({error.strerror or error}): name a folder with train.jsonl "
-            f"and test.jsonl, or with {ARCHIVE_FOLDER} of {UPSTREAM_URL}"
-        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        problem = f"is not a readable folder ({reason}): name a folder with train.jsonl and "
+        raise bad_file(folder, f"{problem}test.jsonl, or with {ARCHIVE_FOLDER} of {UPSTREAM_URL}") from None
     found = [(path, named) for path in paths if (named := _FILE.fullmatch(path.name))]
     if not found:
-        raise UserError(f"{folder} has no reviews, files named like 0_9.txt: unpack {UPSTREAM_URL} again")
+        raise bad_file(folder, f"has no reviews, files named like 0_9.txt: unpack {UPSTREAM_URL} again")
     yield from found
 
 
 def _text(path: Path) -> str:
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte offset {error.start}): convert it") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}): check its permissions") from None
+    text = read_text(path)
     if not review_words(text):
-        raise UserError(f"{path}, line 1: the text has no words")
+        raise bad_line(path, 1, "the text has no words")
     return text
 
 

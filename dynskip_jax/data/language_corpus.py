@@ -8,6 +8,7 @@ from pathlib import Path
 from dynskip_jax.data import embedded, ptb, tfds_tools
 from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
 from dynskip_jax.data.embedded import embedded_corpus
+from dynskip_jax.data.messages import bad_file, quoted, shown
 from dynskip_jax.data.text import LanguageCorpus, read_corpus
 from dynskip_jax.errors import UserError
 
@@ -35,7 +36,8 @@ def find_language_corpus(
     A corpus called "ptb" is the published one, word for word, or an error.
 
     Args:
-      data: folder with the files of train, valid and test; None goes on to the next place.
+      data: folder with the files of train, valid and test, or one text file to cut into them; None goes on to
+        the next place.
       dataset: "ptb", "pydoc-topics" (the embedded corpus, straight away) or a sub-folder of
         `$DYNSKIP_DATA_DIR`; None takes PTB where it is found and else the embedded corpus.
       min_count: words that train has fewer times are `<unk>`; None keeps them where it can
@@ -75,7 +77,7 @@ def _find(
     kept = named_folder(dataset or ptb.NAME, environ)
     if dataset is not None and dataset not in KNOWN_NAMES and kept is None:
         raise UserError(
-            f"there is no dataset {dataset!r}: use one of {', '.join(KNOWN_NAMES)}, a sub-folder of "
+            f"there is no dataset {quoted(dataset)}: use one of {', '.join(KNOWN_NAMES)}, a sub-folder of "
             f"${DATA_VARIABLE}, or --data DIR alone"
         )
     if dataset == embedded.NAME:
@@ -108,10 +110,17 @@ def _read_folder(
     folder: Path, dataset: str | None, source: str, min_count: int | None, blank_lines: bool | None
 ) -> LanguageCorpus:
     """Read `folder`, holding it to PTB's text where it would be called PTB."""
+    if folder.is_file():
+        corpus = read_corpus(folder, name=dataset, blank_lines=blank_lines, min_count=min_count)
+        if corpus.name == ptb.NAME:
+            raise bad_file(
+                folder, "is one file, and PTB is three: name their folder, or call the file otherwise"
+            )
+        return corpus
     if not folder.is_dir():
         raise UserError(
-            f"the folder {folder} does not exist: put the text files train.txt, valid.txt and test.txt (or "
-            f"ptb.train.txt, ptb.valid.txt and ptb.test.txt) there, or name another with --data DIR"
+            f"the folder {shown(folder, 120)} does not exist: put train.txt, valid.txt and test.txt there, "
+            "or ptb.train.txt and so on, or name another folder, or a text file, with --data"
         )
     name = dataset or folder.resolve().name
     if name == ptb.NAME or (dataset is None and ptb.has_ptb_files(folder)):

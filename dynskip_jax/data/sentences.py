@@ -4,34 +4,43 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import regex
 from jaxtyping import Int
 
 from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences
+from dynskip_jax.data.messages import bad_line
 from dynskip_jax.data.vocabulary import UNK, Vocabulary
 from dynskip_jax.errors import UserError
 
 # A line break of HTML.
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+# A character of a word: `\w` of the package regex has letters of every script, the marks that combine with
+# them, and the joiners within words; numbers such as ² are added.
+_LETTER = r"[\w\p{N}]"
+# Any other character as readers see it, with all that combines with it, such as a joined emoji.
+_SYMBOL = r"(?![\s\x1c-\x1f])\X"
 # A word, with apostrophes inside it; or up to three of the same mark.
-_REVIEW_WORD = re.compile(r"\w+(?:['’]\w+)*|([^\w\s])\1{0,2}")
+_REVIEW_WORD = regex.compile(rf"{_LETTER}+(?:['’]{_LETTER}+)*|({_SYMBOL})\1{{0,2}}")
 # What the Penn Treebank writes apart: n't and 's; brackets by name; words with hyphens, dots or slashes.
-_TREEBANK_WORD = re.compile(
-    r"-[lr][rscb]b-|\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\w+(?:[-.,/:&]\w+)*|([^\w\s])\1*",
-    re.IGNORECASE,
+_TREEBANK_WORD = regex.compile(
+    rf"-[lr][rscb]b-|{_LETTER}+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b"
+    rf"|{_LETTER}+(?:[-.,/:&]{_LETTER}+)*|({_SYMBOL})\1*",
+    regex.IGNORECASE,
 )
 
 
 def review_words(text: str) -> list[str]:
-    """Returns the words of a text as people type it, lower-case.
+    """Return the words of a text as people type it, in lower case.
 
-    A word is letters and digits in any script, with apostrophes inside it; any other character that is no
-    blank stands for itself, up to three of the same together (`...`, `!!!`). HTML line breaks, of which
-    IMDB's reviews are full, are blanks.
+    A word is letters and digits in any script, with the marks that combine with them and with apostrophes
+    inside it. Any other visible character is a word of its own, up to three of the same together (`...`,
+    `!!!`). HTML line breaks, of which IMDB's reviews are full, separate words.
     """
     return [found[0] for found in _REVIEW_WORD.finditer(LINE_BREAK.sub(" ", text).lower())]
 
@@ -230,14 +239,12 @@ def held_out(
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def numbered_lines(lines: Iterable[str], where: object) -> Iterator[tuple[int, str, Callable]]:
-    """Yields the number and the text of each line, and what makes an error of a problem with it."""
+def numbered_lines(
+    lines: Iterable[str], where: str | os.PathLike[str]
+) -> Iterator[tuple[int, str, Callable[[str], UserError]]]:
+    """Yield the number and the text of each line, and a function that makes an error of a problem with it."""
     for number, line in enumerate(lines, 1):
-
-        def bad(problem: str, number: int = number) -> UserError:
-            return UserError(f"{where}, line {number}: {problem}")
-
-        yield number, line, bad
+        yield number, line, functools.partial(bad_line, where, number)
 
 
 def _vocabulary(

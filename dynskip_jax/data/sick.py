@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
+from dynskip_jax.data.messages import bad_file, quoted
 from dynskip_jax.data.sentences import Pair, numbered_lines, treebank_words
 from dynskip_jax.data.text import read_lines
 from dynskip_jax.errors import UserError
@@ -46,7 +47,7 @@ def read_pairs(path: str | os.PathLike[str]) -> list[Pair]:
         try:
             rating = float(of["relatedness_score"])
         except ValueError:
-            raise bad(f"the rating {of['relatedness_score']!r} is no number") from None
+            raise bad(f"the rating {quoted(of['relatedness_score'])} is no number") from None
         if not 1 <= rating <= NUM_RATINGS:
             raise bad(f"the rating {rating:g} does not lie between 1 and {NUM_RATINGS}")
         first, second = (treebank_words(of[name]) for name in COLUMNS[1:3])
@@ -54,7 +55,7 @@ def read_pairs(path: str | os.PathLike[str]) -> list[Pair]:
             raise bad("a sentence has no words")
         pairs.append(Pair(first, second, rating))
     if not pairs:
-        raise UserError(f"{path} holds no pair below its first line: fetch it again")
+        raise bad_file(path, "holds no pair below its first line: fetch it again")
     return pairs
 
 
@@ -78,5 +79,5 @@ def find_sick(
         )
     for name in FILES.values():
         if not (folder / name).is_file():
-            raise UserError(f"{folder} has no {name}: put {names} of {UPSTREAM_URL} there")
+            raise bad_file(folder, f"has no {name}: put {names} of {UPSTREAM_URL} there")
     return {split: read_pairs(folder / name) for split, name in FILES.items()}, f"the folder {folder}"

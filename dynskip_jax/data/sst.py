@@ -1,12 +1,14 @@
 """The Stanford Sentiment Treebank (Socher et al. 2013): trees whose every node has one of five labels."""
 
+import functools
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dynskip_jax.data.brackets import tree_pieces
 from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
-from dynskip_jax.data.sentences import Labelled, numbered_lines
+from dynskip_jax.data.messages import bad_file, bad_line, quoted
+from dynskip_jax.data.sentences import Labelled
 from dynskip_jax.data.text import read_lines
 from dynskip_jax.errors import UserError
 
@@ -14,14 +16,13 @@ NAME = "sst"
 LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 FILES: Mapping[str, str] = {"train": "train.txt", "dev": "dev.txt", "test": "test.txt"}
 UPSTREAM_URL = "https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip"
-_PIECE = re.compile(r"\(\s*([^\s()]*)|\)|[^\s()]+")
 _BRACKETS = {"-lrb-": "(", "-rrb-": ")"}
 
 
 def read_trees(path: str | os.PathLike[str]) -> list[list[Labelled]]:
     r"""Reads a file with a tree on each line, as in `(3 (2 It) (4 shines))`.
 
-    Words become lower-case, brackets are `(` and `)`, and `\/` is a slash.
+    Words become lower-case, brackets are `(` and `)`, escaped (`-LRB-`) or not, and `\/` is a slash.
 
     Args:
         path: the file, plain or .gz.
@@ -33,36 +34,38 @@ def read_trees(path: str | os.PathLike[str]) -> list[list[Labelled]]:
         UserError: the file cannot be read, or a line is no such tree; the message names the line.
     """
     trees = []
-    for _, line, bad in numbered_lines(read_lines(path, blank_lines=True), path):
-        if not line.strip():
-            continue
-        nodes: list[tuple[int, int]] = []  # label, and where its words begin
-        spans: dict[int, int] = {}  # where those of a node end
-        open_nodes: list[int] = []
-        words: list[str] = []
-        for found in _PIECE.finditer(line):
-            piece = found[0]
-            if piece.startswith("("):
-                if nodes and not open_nodes:
-                    raise bad("a second tree begins: each line has one")
-                if found[1] not in ("0", "1", "2", "3", "4"):
-                    raise bad(f"{found[1]!r} is no label: 0, 1, 2, 3 or 4 follows a bracket")
-                open_nodes.append(len(nodes))
-                nodes.append((int(found[1]), len(words)))
-            elif not open_nodes:
-                raise bad(f"{piece!r} stands outside of all brackets")
-            elif piece == ")":
-                node = open_nodes.pop()
-                if nodes[node][1] == len(words):
-                    raise bad("a node has no words")
-                spans[node] = len(words)
-            else:
-                word = piece.lower().replace("\\/", "/")
-                words.append(_BRACKETS.get(word, word))
-        if open_nodes:
-            raise bad(f"{len(open_nodes)} brackets are not closed")
-        trees.append([Labelled(words[start : spans[i]], label) for i, (label, start) in enumerate(nodes)])
+    for number, line in enumerate(read_lines(path, blank_lines=True), 1):
+        if line.strip():
+            trees.append(_tree(number, line, path))
     return trees
+
+
+def _tree(number: int, line: str, path: str | os.PathLike[str]) -> list[Labelled]:
+    """The nodes of the tree on a line."""
+    nodes: list[tuple[int, int]] = []  # label, and where its words begin
+    spans: dict[int, int] = {}  # where those of a node end
+    open_nodes: list[int] = []
+    words: list[str] = []
+    for piece in tree_pieces([(number, line)], functools.partial(bad_line, path)):
+        if piece.kind == "close":
+            spans[open_nodes.pop()] = len(words)
+            continue
+        if nodes and not open_nodes:
+            raise bad_line(path, number, "a second tree begins: each line has one")
+        if piece.label not in ("0", "1", "2", "3", "4"):
+            raise bad_line(
+                path, number, f"{quoted(piece.label)} is no label: 0, 1, 2, 3 or 4 follows a bracket"
+            )
+        nodes.append((int(piece.label), len(words)))
+        if piece.kind == "open":
+            open_nodes.append(len(nodes) - 1)
+        else:
+            leaf = piece.word.lower().replace("\\/", "/").split()  # a leaf may hold a no-break space
+            if not leaf:
+                raise bad_line(path, number, "a node has no words")
+            words += [_BRACKETS.get(word, word) for word in leaf]
+            spans[len(nodes) - 1] = len(words)
+    return [Labelled(words[start : spans[i]], label) for i, (label, start) in enumerate(nodes)]
 
 
 def read_sst(folder: str | os.PathLike[str]) -> dict[str, list[list[Labelled]]]:
@@ -76,7 +79,7 @@ def read_sst(folder: str | os.PathLike[str]) -> dict[str, list[list[Labelled]]]:
     for split, name in FILES.items():
         paths = [path for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
         if not paths:
-            raise UserError(f"{folder} has no {name}: put the trees of {UPSTREAM_URL} there")
+            raise bad_file(folder, f"has no {name}: put the trees of {UPSTREAM_URL} there")
         found[split] = read_trees(paths[0])
     return found
 

@@ -7,14 +7,19 @@ A tag is `O`, or a letter and a type such as `B-PER`. With X for the type:
   that any order of its tags can be read; it is written as `I-X`.
 * BIO2 (CoNLL-2000): `B-X` on the first word of each entity, `I-X` on the others.
 * BIOES: `S-X` on the only word of an entity; else `B-X` on the first, `E-X` on the last, `I-X` between them.
+
+Where there is one kind of entity, tags may be letters alone: `B`, `I`, `O`. Its type is then empty.
 """
 
-from collections.abc import Sequence
+import itertools
+import re
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Bool
 
+from dynskip_jax.data.messages import quoted, shown
 from dynskip_jax.errors import UserError
 
 Scheme = Literal["IOB1", "BIO2", "BIOES"]
@@ -23,6 +28,8 @@ SCHEMES: tuple[str, ...] = get_args(Scheme)
 _LETTERS = {"IOB1": "BI", "BIO2": "BI", "BIOES": "BIES"}
 _Tag = tuple[str, str]
 _OUTSIDE: _Tag = ("O", "")
+_BARE_TAGS = frozenset("BIESO")
+_TAG = re.compile(r"O|[BIES](?:-.+)?", re.DOTALL)
 
 # Letters of neighbours between which conlleval always lets an entity begin, or end.
 _BEGINS = {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")}
@@ -33,7 +40,7 @@ class Entity(NamedTuple):
     """An entity or chunk of a sentence.
 
     Attributes:
-        kind: its type.
+        kind: its type; empty where tags have none.
         start: its first word, counted from 0.
         end: the word after its last one.
     """
@@ -117,13 +124,13 @@ def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str
         kind, start, end = entity
         if not last.end <= start < end <= length:
             raise ValueError(f"{entity} has no place among {length} words after {last}")
-        tags[start:end] = [f"I-{kind}"] * (end - start)
-        if scheme == "BIO2" or (scheme == "IOB1" and (last.kind, last.end) == (kind, start)):
-            tags[start] = f"B-{kind}"
+        tags[start:end] = [tag_of("I", kind)] * (end - start)
+        if scheme == "BIO2" or (scheme == "IOB1" and last.start < last.end == start and last.kind == kind):
+            tags[start] = tag_of("B", kind)
         elif scheme == "BIOES":
-            tags[start], tags[end - 1] = f"B-{kind}", f"E-{kind}"
+            tags[start], tags[end - 1] = tag_of("B", kind), tag_of("E", kind)
             if end - start == 1:
-                tags[start] = f"S-{kind}"
+                tags[start] = tag_of("S", kind)
         last = entity
     return tags
 
@@ -137,14 +144,78 @@ def convert_tags(tags: Sequence[str], source: Scheme, target: Scheme, *, repair:
         tags: those of one sentence.
         source: their scheme.
         target: that of the answer.
-        repair: read tags that break the rules as `conlleval` does (`entities`), and leave out what has no
-            type; else they are an error.
+        repair: read tags that break the rules as `conlleval` does (`entities`); else they are an error.
+            Entities without a type are left out, unless the sentence has no others.
 
     Raises:
         UserError: the tags do not follow `source`, and are not to be repaired.
     """
-    found = [entity for entity in entities(tags) if entity.kind] if repair else read_entities(tags, source)
+    found = entities(tags) if repair else read_entities(tags, source)
+    if repair and not all(tag in _BARE_TAGS for tag in tags):
+        found = [entity for entity in found if entity.kind]
     return write_tags(found, len(tags), target)
+
+
+def tag_of(letter: str, kind: str) -> str:
+    """Return the tag of a letter and a type, or the letter where the type is empty."""
+    return f"{letter}-{kind}" if kind else letter
+
+
+class DetectedScheme(NamedTuple):
+    """What the tags of sentences look like.
+
+    Attributes:
+        scheme: the scheme; None where tags spell out no entities.
+        has_types: whether tags have a type, as in `B-PER`; False for `B`, `I` and `O`.
+        says: a line for people: the scheme and what shows it, or why there is none.
+    """
+
+    scheme: Scheme | None
+    has_types: bool
+    says: str
+
+
+def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
+    """Return the scheme of the tags of sentences.
+
+    BIOES has tags with E or S. Without them it is BIO2 where entities begin with B, and IOB1 where most begin
+    with I. Tags that are neither `O` nor one of these letters, alone or with a type, are of no scheme.
+    """
+    sentences = list(sentences)
+    tags = sorted(set(itertools.chain(*sentences)))
+    kinds = {tag.partition("-")[2] for tag in tags if tag != "O"}
+    other = next((tag for tag in tags if not _TAG.fullmatch(tag)), None)
+    if other is not None:
+        return DetectedScheme(None, False, f"no scheme: {quoted(other)} is no tag of {', '.join(SCHEMES)}")
+    if not kinds:
+        return DetectedScheme(None, False, "no scheme: there is no tag but O")
+    if len(kinds) > 1 and "" in kinds:
+        return DetectedScheme(None, False, "no scheme: some tags have a type and some have none")
+    if any(tag[0] in "ES" for tag in tags):
+        scheme, shows = "BIOES", "entities end with E or S"
+    elif _begin_with_i(sentences):
+        scheme, shows = "IOB1", "entities begin with I, and with B after one of the same type"
+    else:
+        scheme, shows = "BIO2", "entities begin with B"
+    says = f"{scheme}: {shows}" + ("" if kinds != {""} else "; tags have no types")
+    wrong = sum(first_problem(sentence, scheme) is not None for sentence in sentences)
+    if wrong:
+        says += f"; {wrong:,} of {len(sentences):,} sentences break its rules"
+    return DetectedScheme(scheme, kinds != {""}, says)
+
+
+def _begin_with_i(sentences: Iterable[Sequence[str]]) -> bool:
+    """Whether more entities begin with I than with a B that IOB1 does not need."""
+    with_i = with_b = 0
+    for sentence in sentences:
+        last_kind = None
+        for tag in sentence:
+            letter, _, kind = tag.partition("-")
+            kind = None if letter == "O" else kind
+            with_i += letter == "I" and kind != last_kind
+            with_b += letter == "B" and kind != last_kind
+            last_kind = kind
+    return with_i > with_b
 
 
 def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:
@@ -160,11 +231,11 @@ def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None
         if now is None:
             return place, _unknown(tag, scheme)
         if not _may_follow(before, now, scheme):
-            previous = f"after {tags[place - 1]}" if place else "at the start of a sentence"
-            return place, f"the tag {tag} cannot stand {previous} in {scheme}"
+            previous = f"after {shown(tags[place - 1])}" if place else "at the start of a sentence"
+            return place, f"the tag {shown(tag)} cannot stand {previous} in {scheme}"
         before = now
     if tags and not _may_follow(before, None, scheme):
-        return len(tags) - 1, f"the tag {tags[-1]} cannot end a sentence in {scheme}"
+        return len(tags) - 1, f"the tag {shown(tags[-1])} cannot end a sentence in {scheme}"
     return None
 
 
@@ -202,14 +273,17 @@ def _may_follow(before: _Tag | None, now: _Tag | None, scheme: Scheme) -> bool:
 def _parsed(tag: str, scheme: Scheme) -> _Tag | None:
     """Letter and type of a tag of the scheme, None for another."""
     letter, _, kind = tag.partition("-")
-    if tag == "O" or (letter in tuple(_LETTERS[scheme]) and kind):
+    if tag == "O" or (letter in tuple(_LETTERS[scheme]) and (kind or tag == letter)):
         return letter, kind
     return None
 
 
 def _unknown(tag: str, scheme: Scheme) -> str:
     letters = ", ".join(_LETTERS[scheme])
-    return f"{tag!r} is no tag of {scheme}, which has O, and the letters {letters} with a type, such as I-PER"
+    return (
+        f"{quoted(tag)} is no tag of {scheme}, which has O, and the letters {letters}, alone or with a type "
+        "such as I-PER"
+    )
 
 
 def _as_bio(tag: str) -> _Tag:

@@ -5,15 +5,17 @@ import functools
 import hashlib
 import itertools
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+from dynskip_jax.data.column_files import column_rows
 from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
-from dynskip_jax.data.tag_schemes import Scheme
+from dynskip_jax.data.messages import bad_file, bad_line, shown
+from dynskip_jax.data.splits import COLUMN_ENDINGS, find_splits
+from dynskip_jax.data.tag_schemes import Scheme, detect_scheme, tag_of
 from dynskip_jax.data.tagging import (
     CONLL2000_FILES,
     CONLL2003_FILES,
@@ -27,7 +29,7 @@ from dynskip_jax.data.tagging import (
     read_word_tag,
     read_wsj_sample,
 )
-from dynskip_jax.data.text import SPLIT_WORDS
+from dynskip_jax.data.text_files import iter_lines
 from dynskip_jax.errors import UserError
 
 PathLike = str | os.PathLike[str]
@@ -51,6 +53,7 @@ class TaggedCorpus:
         files: where those of each split stand, for messages.
         scheme: that of the tags; None where they spell out no entities.
         note: what else is to be said of it, or nothing.
+        file_scheme: the scheme in which the files have the tags; None where they spell out no entities.
     """
 
     name: str
@@ -59,6 +62,7 @@ class TaggedCorpus:
     files: Mapping[str, str]
     scheme: Scheme | None = None
     note: str = ""
+    file_scheme: Scheme | None = None
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -88,15 +92,14 @@ class TaggedCorpus:
             for sentence in self.splits[split]:
                 for tag, line in zip(sentence.tags, sentence.lines, strict=True):
                     if tag not in known:
-                        raise UserError(
-                            f"{self.files[split]}, line {line}: the tag {tag} is not in train{remedy}"
-                        )
+                        problem = f"the tag {shown(tag)} is not in train{remedy}"
+                        raise bad_line(self.files[split], line, problem)
 
 
 def entity_tags(corpus: TaggedCorpus) -> tuple[str, ...]:
-    """`O`, and every letter of BIOES with every type that train has: what a type needs may be rare."""
-    kinds = sorted({tag.partition("-")[2] for tag in corpus.train_tags} - {""})
-    return ("O", *(f"{letter}-{kind}" for kind in kinds for letter in "BIES"))
+    """Return `O`, and every letter of BIOES with every type that train has: what a type needs may be rare."""
+    kinds = sorted({tag.partition("-")[2] for tag in corpus.train_tags if tag != "O"})
+    return ("O", *(tag_of(letter, kind) for kind in kinds for letter in "BIES"))
 
 
 def find_entity_corpus(
@@ -105,35 +108,46 @@ def find_entity_corpus(
     *,
     scheme: Scheme | None = None,
     beside: Sequence[int] = (),
+    word: int = 0,
+    tag: int = -1,
     seed: int = 0,
     environ: Mapping[str, str] = os.environ,
 ) -> TaggedCorpus:
-    """Loads named entities or chunks, their tags turned into BIOES.
+    """Load named entities or chunks, their tags turned into BIOES.
 
     Args:
         dataset: `conll2003` (entities), `conll2000` (chunks; a tenth of train, at most 1,000 sentences drawn
             at random, is its dev), or `columns`: any folder with files for train, dev (or valid) and test
-            that have one word on each line, its tag in the last column.
+            that have one word on each line, and its tag in another column.
         data: the folder, of `conll2000` also NLTK's archive; by default looked for below
             `$DYNSKIP_DATA_DIR`.
-        scheme: that of the files' tags; by default IOB1 for `conll2003` and BIO2 otherwise.
+        scheme: that of the files' tags; by default IOB1 for `conll2003`, BIO2 for `conll2000`, and what the
+            tags of train look like for `columns`, which the corpus's note says.
         beside: other columns that are read, counted from 0.
+        word: of `columns` the column of words, counted from 0, or from the end when negative.
+        tag: of `columns` the column of tags.
         seed: with which sentences of dev are drawn.
         environ: the environment variables.
 
     Raises:
-        UserError: it is not found, or not as it should be.
+        UserError: it is not found, or not as it should be; or the tags of `columns` are of no scheme.
     """
-    reader = {"conll2003": _conll2003, "conll2000": _conll2000, "columns": _columns}[dataset]
-    scheme = scheme or ("IOB1" if dataset == "conll2003" else "BIO2")
-    corpus = reader(data, environ, beside)
+    if dataset == "columns":
+        corpus = _columns(data, word, tag, beside)
+        if scheme is None:
+            scheme, says = _detected(corpus, word, tag)
+            corpus = dataclasses.replace(corpus, note=f"tags of train: {says}")
+    else:
+        reader = {"conll2003": _conll2003, "conll2000": _conll2000}[dataset]
+        corpus = reader(data, environ, beside)
+        scheme = scheme or ("IOB1" if dataset == "conll2003" else "BIO2")
     if dataset == "conll2000":
         corpus = _with_dev(corpus, seed)
     splits = {
         split: convert_sentences(sentences, scheme, "BIOES", corpus.files[split])
         for split, sentences in corpus.splits.items()
     }
-    corpus = dataclasses.replace(corpus, splits=splits, scheme="BIOES")
+    corpus = dataclasses.replace(corpus, splits=splits, scheme="BIOES", file_scheme=scheme)
     corpus.check_tags(entity_tags(corpus), ", nor is another of its type")
     return corpus
 
@@ -143,18 +157,22 @@ def find_part_of_speech_corpus(
     data: PathLike | None = None,
     *,
     tag: Literal["upos", "xpos"] = "upos",
+    word_column: int = 0,
+    tag_column: int = -1,
     seed: int = 0,
     environ: Mapping[str, str] = os.environ,
 ) -> TaggedCorpus:
-    """Loads words with a tag each: parts of speech, or CCG categories.
+    """Load words with a tag each: parts of speech, or CCG categories.
 
     Args:
         dataset: `ud` (a treebank of Universal Dependencies, by default the English EWT); `wsj` (the Penn
             Treebank sample of NLTK: a tenth of it, drawn at random, is dev, and another one test); or any
             folder with files for train, dev (or valid) and test: `conllu`, `word_tag` (word/tag pairs, a
-            sentence on each line) or `columns` (a word on each line, its tag in the last column).
+            sentence on each line) or `columns` (a word on each line, its tag in another column).
         data: the folder, of `wsj` also NLTK's archive; by default looked for below `$DYNSKIP_DATA_DIR`.
         tag: of `ud` and `conllu`: universal tags, or those of the treebank.
+        word_column: of `columns` the column of words, counted from 0, or from the end when negative.
+        tag_column: of `columns` the column of tags.
         seed: with which sentences of `wsj` are drawn.
         environ: the environment variables.
 
@@ -166,10 +184,10 @@ def find_part_of_speech_corpus(
     if dataset == "wsj":
         return _wsj(data, seed, environ)
     if dataset == "conllu":
-        return _own(data, "conllu", r"conllu", lambda path: read_conllu(path, tag=tag))
+        return _own(data, "conllu", ("conllu",), lambda path: read_conllu(path, tag=tag))
     if dataset == "word_tag":
-        return _own(data, "word_tag", r"txt|pos|tagged", read_word_tag)
-    return _columns(data, environ, ())
+        return _own(data, "word_tag", ("txt", "pos", "tagged"), read_word_tag)
+    return _columns(data, word_column, tag_column, ())
 
 
 def cut(sentences: Sentences, sizes: Sequence[int], seed: int) -> list[list[TaggedSentence]]:
@@ -216,15 +234,43 @@ def _with_dev(corpus: TaggedCorpus, seed: int) -> TaggedCorpus:
     )
 
 
-def _columns(data: PathLike | None, environ: Mapping[str, str], beside: Sequence[int]) -> TaggedCorpus:
-    read = functools.partial(read_columns, beside=beside)
-    return _own(data, "columns", r"txt|conll|tsv|iob|bio|bioes|stagged", read)
+def _columns(data: PathLike | None, word: int, tag: int, beside: Sequence[int]) -> TaggedCorpus:
+    read = functools.partial(read_columns, word=word, tag=tag, beside=beside)
+    return _own(data, "columns", COLUMN_ENDINGS, read)
+
+
+def _detected(corpus: TaggedCorpus, word: int, tag: int) -> tuple[Scheme, str]:
+    """The scheme of train's tags, and a line that says it.
+
+    Raises:
+        UserError: the tags are of no scheme, or the words look like tags.
+    """
+    path, train = corpus.files["train"], corpus.splits["train"]
+    words = detect_scheme([sentence.words for sentence in train])
+    if words.scheme is not None:
+        problem = f"has tags of {words.scheme} as words, in column {word}: choose another column of words"
+        raise bad_file(path, problem)
+    found = detect_scheme([sentence.tags for sentence in train])
+    if found.scheme is None:
+        like_tags = ", ".join(map(str, _columns_of_tags(path))) or "none"
+        problem = (
+            f"has no tags of entities in column {tag} ({found.says}); columns with such tags: {like_tags}"
+        )
+        raise bad_file(path, problem)
+    return found.scheme, found.says
+
+
+def _columns_of_tags(path: str) -> list[int]:
+    """The columns of a file whose values are tags of a scheme."""
+    rows = [row.fields for row in column_rows(iter_lines(path)) if row.fields is not None]
+    values = zip(*rows, strict=True)  # all rows have as many columns: they were read before
+    return [column for column, own in enumerate(values) if detect_scheme([own]).scheme is not None]
 
 
 def _own(
     data: PathLike | None,
     dataset: str,
-    endings: str,
+    endings: Sequence[str],
     read: Callable[[Path], list[TaggedSentence]],
 ) -> TaggedCorpus:
     """A folder of the user's own, with a file for each split."""
@@ -234,19 +280,8 @@ def _own(
             "with --data DIR"
         )
     folder = Path(data).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: name one with files for train, dev and test")
-    names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    files = {}
-    for split in SPLIT_NAMES:
-        words = "|".join(SPLIT_WORDS[_DEV_WORD[split]])
-        pattern = re.compile(rf"(.+[._-])?({words})\.({endings})(\.gz)?", re.IGNORECASE)
-        found = [name for name in names if pattern.fullmatch(name)]
-        if len(found) != 1:
-            example = f"{split}.{endings.split('|')[0]}"
-            have = ", ".join(found) or "none"
-            raise UserError(f"{folder} needs one file for {split}, such as {example}, and has {have}")
-        files[split] = folder / found[0]
+    found = find_splits(folder, endings)
+    files = {split: found[_DEV_WORD[split]] for split in SPLIT_NAMES}
     splits = {split: read(path) for split, path in files.items()}
     return TaggedCorpus(
         folder.resolve().name, f"the folder {folder}", splits, {k: str(path) for k, path in files.items()}
@@ -268,7 +303,7 @@ def _wsj(data: PathLike | None, seed: int, environ: Mapping[str, str]) -> Tagged
     sentences = read_wsj_sample(path)
     size = len(sentences) // 10
     if not size:
-        raise UserError(f"{path} has too few sentences to take a tenth of them for dev and another for test")
+        raise bad_file(path, "has too few sentences to take a tenth of them for dev and another for test")
     dev, test, train = cut(sentences, [size, size], seed)
     note = f"dev and test: {size:,} sentences each, drawn with the seed {seed}; no published split"
     splits = {"train": train, "dev": dev, "test": test}
@@ -280,7 +315,7 @@ def _folder(data: PathLike | None, name: str, files: str, title: str, environ: M
     if data is not None:
         folder = Path(data).expanduser()
         if not folder.is_dir():
-            raise UserError(f"{folder} is no folder: name the one that holds {files}")
+            raise bad_file(folder, f"is no folder: name the one that holds {files}")
         return folder
     found = named_folder(name, environ)
     if found is None:
@@ -299,7 +334,7 @@ def _archive(
         path = Path(data).expanduser()
         path = path / archive if (path / archive).is_file() else path
         if not path.exists():
-            raise UserError(f"{path} does not exist: name {archive}, or a folder with {files}")
+            raise bad_file(path, f"does not exist: name {archive}, or a folder with {files}")
         return path
     if folder := named_folder(name, environ):
         return folder / archive if (folder / archive).is_file() else folder
@@ -315,4 +350,4 @@ def _archive(
 def _check_files(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         if not (folder / name).is_file():
-            raise UserError(f"{folder} has no {name}: put it there, or name another folder with --data DIR")
+            raise bad_file(folder, f"has no {name}: put it there, or name another folder with --data DIR")

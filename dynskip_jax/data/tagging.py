@@ -1,26 +1,47 @@
 """Tagged sentences from files: columns (CoNLL-2000, CoNLL-2003), CoNLL-U, word/tag text, bracketed parses."""
 
-import os
-import re
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from dynskip_jax.data.brackets import tree_pieces
+from dynskip_jax.data.column_files import (
+    CONLLU_COLUMNS,
+    CONLLU_FORM,
+    DOCUMENT_START,
+    check_tag,
+    check_word,
+    column_rows,
+    conllu_rows,
+    pick_columns,
+)
+from dynskip_jax.data.messages import bad_file, bad_line, quoted, shown
+from dynskip_jax.data.splits import SPLITS
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, first_problem
-from dynskip_jax.data.text import SPLITS, read_lines
-from dynskip_jax.errors import UserError
+from dynskip_jax.data.text_files import PathLike, iter_lines, open_archive, place
 
-PathLike = str | os.PathLike[str]
+__all__ = [
+    "CONLL2000_FILES",
+    "CONLL2003_FILES",
+    "CONLLU_COLUMNS",
+    "DOCUMENT_START",
+    "PathLike",
+    "TaggedSentence",
+    "convert_sentences",
+    "read_columns",
+    "read_conll2000",
+    "read_conll2003",
+    "read_conllu",
+    "read_parses",
+    "read_ud",
+    "read_word_tag",
+    "read_wsj_sample",
+]
 
-DOCUMENT_START = "-DOCSTART-"
 CONLL2003_FILES = {"train": "eng.train", "valid": "eng.testa", "test": "eng.testb"}
 CONLL2003_COLUMNS = {"pos": 1, "chunk": 2, "ner": 3}
 CONLL2000_FILES = {"train": "train.txt", "test": "test.txt"}
 CONLL2000_COLUMNS = {"pos": 1, "chunk": 2}
-CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
-_CONLLU_WIDTH = 10
 _UNSPECIFIED = "_"
 
 
@@ -48,10 +69,11 @@ def read_columns(
     tag: int | None = -1,
     beside: Sequence[int] = (),
 ) -> list[TaggedSentence]:
-    """Read a file with one word per line, its columns apart by blanks or tabs, sentences by empty lines.
+    """Read a file with one word per line, its columns separated by tabs or spaces, sentences by empty lines.
 
-    Lines that begin with `-DOCSTART-`, which CoNLL-2003 has where documents start, are no sentences, however
-    many columns they have.
+    A line with a tab is split at tabs only, so that words may hold spaces. Comments before a sentence, which
+    begin with `#`, and lines that begin with `-DOCSTART-`, which CoNLL-2003 has where documents start, are no
+    words; see `column_files.column_rows`.
 
     Args:
         path: a text file, plain or .gz, or a zip archive.
@@ -61,26 +83,27 @@ def read_columns(
         beside: other columns to be read, such as that of parts of speech.
 
     Raises:
-        UserError: the file cannot be read or holds no sentence, or a line has not as many columns as the
-            first one, or too few for those that are read.
+        UserError: the file cannot be read or holds no sentence; or a line has not as many columns as the
+            first one, too few for those that are read, or an empty word or tag.
     """
-    where, columns = _named(path, member), (word, *(() if tag is None else (tag,)), *beside)
+    where, columns = place(path, member), (word, *(() if tag is None else (tag,)), *beside)
     width = None
     builder = _Sentences(with_tags=tag is not None)
-    for number, line in enumerate(_lines(path, member), 1):
-        # Not split() of all white space: some words of corpora hold a no-break space.
-        fields = re.split(r"[ \t]+", line.strip(" \t"))
-        if fields[0] in ("", DOCUMENT_START):
+    for row in column_rows(iter_lines(path, member)):
+        if row.ends_sentence:
             builder.end()
+        if row.fields is None:
             continue
-        width = len(fields) if width is None else width
-        if len(fields) != width:
-            raise _bad_line(where, number, f"{len(fields)} columns, but the first line has {width}")
-        for column in columns:
-            if not -width <= column < width:
-                raise _bad_line(where, number, f"no column {column} among {width}, counted from 0")
-        others = tuple(fields[column] for column in beside)
-        builder.add(fields[word], None if tag is None else fields[tag], number, others)
+        width = len(row.fields) if width is None else width
+        if len(row.fields) != width:
+            problem = f"{len(row.fields)} columns, but the first line has {width}"
+            raise bad_line(where, row.number, problem)
+        text, *others = pick_columns(row, columns, where)
+        check_word(row, text, word, where)
+        chosen = None if tag is None else others.pop(0)
+        if chosen is not None:
+            check_tag(row.number, chosen, text, where)
+        builder.add(text, chosen, row.number, tuple(others))
     return builder.finished(where)
 
 
@@ -95,32 +118,25 @@ def read_conllu(
     Args:
         path: a text file, plain or .gz, or a zip archive.
         member: the file within the zip archive.
-        tag: `upos`, the universal tag (column 4), or `xpos`, that of the treebank's own set (column 5).
+        tag: `upos`, the universal tag (column 3, counted from 0), or `xpos`, that of the treebank's own set
+            (column 4).
 
     Raises:
         UserError: the file cannot be read or holds no sentence; or a line has not ten columns, an id that is
-            not the next one, or no tag.
+            not the next one, an empty form, or no tag.
     """
-    where = _named(path, member)
+    where = place(path, member)
     builder = _Sentences()
-    for number, line in enumerate(_lines(path, member), 1):
-        if not line.strip():
+    for row in conllu_rows(iter_lines(path, member), where):
+        if row.ends_sentence:
             builder.end()
+        if row.fields is None:
             continue
-        if line.startswith("#"):
-            continue
-        fields = line.split("\t")
-        if len(fields) != _CONLLU_WIDTH:
-            problem = f"{len(fields)} columns apart by tabs, but CoNLL-U has {_CONLLU_WIDTH}"
-            raise _bad_line(where, number, problem)
-        if re.fullmatch(r"\d+[-.]\d+", fields[0]):
-            continue
-        if fields[0] != str(len(builder.open.words) + 1):
-            raise _bad_line(where, number, f"word {len(builder.open.words) + 1} has the id {fields[0]!r}")
-        chosen = fields[CONLLU_COLUMNS[tag]]
+        word, chosen = row.fields[CONLLU_FORM], row.fields[CONLLU_COLUMNS[tag]]
         if chosen == _UNSPECIFIED:
-            raise _bad_line(where, number, f"the word {fields[1]!r} has no {tag.upper()}")
-        builder.add(fields[1], chosen, number)
+            raise bad_line(where, row.number, f"the word {quoted(word)} has no {tag.upper()}")
+        check_tag(row.number, chosen, word, where)
+        builder.add(word, chosen, row.number)
     return builder.finished(where)
 
 
@@ -141,9 +157,9 @@ def read_word_tag(
     Raises:
         UserError: the file cannot be read or holds no sentence, or something is no pair.
     """
-    where = _named(path, member)
+    where = place(path, member)
     builder = _Sentences()
-    for number, line in enumerate(_lines(path, member), 1):
+    for number, line in enumerate(iter_lines(path, member), 1):
         pairs = [pair for pair in line.split() if pair not in ("[", "]")]
         ruler = bool(pairs) and not pairs[0].strip("=")
         if not pairs or ruler:
@@ -152,7 +168,8 @@ def read_word_tag(
         for pair in pairs:
             word, _, tag = pair.rpartition("/")
             if not word or not tag:
-                raise _bad_line(where, number, f"{pair!r} is no word/tag pair")
+                raise bad_line(where, number, f"{quoted(pair)} is no word/tag pair")
+            check_tag(number, tag, word, where)
             builder.add(_unescaped(word), tag, number)
         if sentences == "lines":
             builder.end()
@@ -163,33 +180,27 @@ def read_parses(path: PathLike, *, member: str | None = None) -> list[TaggedSent
     r"""Read the words and part-of-speech tags of bracketed parses, as in the Penn Treebank's .mrg files.
 
     Each outermost bracket is a sentence, each `(TAG word)` a word; traces (`-NONE-`) are left out. `\/` and
-    `\*` in words stand for / and *; brackets in the text stay `-LRB-` and `-RRB-`.
+    `\*` in words stand for / and *; brackets in the text stay `-LRB-` and `-RRB-`, or are `(` and `)` where
+    the file does not escape them.
 
     Args:
         path: a text file, plain or .gz, or a zip archive.
         member: the file within the zip archive.
 
     Raises:
-        UserError: the file cannot be read or holds no sentence, or its brackets do not match.
+        UserError: the file cannot be read or holds no sentence, its brackets do not match, or a word is not
+            alone with its tag in a bracket.
     """
-    where = _named(path, member)
-    builder, depth, opened = _Sentences(), 0, 0
-    for number, line in enumerate(_lines(path, member), 1):
-        for found in re.finditer(r"\(\s*([^\s()]+)\s+([^\s()]+)\s*\)|[()]", line):
-            tag, word = found.groups()
-            if word and tag != "-NONE-":
-                builder.add(_unescaped(word), tag, number)
-            elif found[0] == "(":
-                opened = opened if depth else number
-                depth += 1
-            elif found[0] == ")":
-                depth -= 1
-            if depth < 0:
-                raise _bad_line(where, number, "a bracket closes that none has opened")
-            if not depth:
-                builder.end()
-    if depth:
-        raise _bad_line(where, opened, "the bracket that opens here is not closed")
+    where = place(path, member)
+    builder, depth = _Sentences(), 0
+    lines = enumerate(iter_lines(path, member), 1)
+    for piece in tree_pieces(lines, lambda number, problem: bad_line(where, number, problem)):
+        depth += {"open": 1, "close": -1, "leaf": 0}[piece.kind]
+        if piece.kind == "leaf" and piece.label != "-NONE-":
+            check_tag(piece.line, piece.label, piece.word, where)
+            builder.add(_unescaped(piece.word), piece.label, piece.line)
+        if not depth:
+            builder.end()
     return builder.finished(where)
 
 
@@ -259,8 +270,8 @@ def read_ud(folder: PathLike, tag: Literal["upos", "xpos"] = "upos") -> dict[str
         pattern = f"*-ud-{'dev' if split == 'valid' else split}.conllu"
         found = [path for ending in ("", ".gz") for path in sorted(Path(folder).glob(pattern + ending))]
         if len(found) != 1:
-            names = ", ".join(path.name for path in found) or "none"
-            raise UserError(f"{folder} needs one file named {pattern} (or .gz) for {split}, and has {names}")
+            names = ", ".join(shown(path.name) for path in found[:3]) or "none"
+            raise bad_file(folder, f"needs one file named {pattern} (or .gz) for {split}, and has {names}")
         corpus[split] = read_conllu(found[0], tag=tag)
     return corpus
 
@@ -280,13 +291,10 @@ def read_wsj_sample(path: PathLike) -> list[TaggedSentence]:
     if path.is_dir():
         places = [(file, None) for file in sorted(path.glob("*.mrg"))]
     else:
-        places = [
-            (path, name)
-            for name in sorted(_archived(path, zipfile.ZipFile.namelist))
-            if name.endswith(".mrg")
-        ]
+        with open_archive(path) as archive:
+            places = [(path, name) for name in sorted(archive.namelist()) if name.endswith(".mrg")]
     if not places:
-        raise UserError(f"{path} has no .mrg files: name NLTK's treebank.zip, or a folder with such files")
+        raise bad_file(path, "has no .mrg files: name NLTK's treebank.zip, or a folder with such files")
     return [sentence for file, member in places for sentence in read_parses(file, member=member)]
 
 
@@ -314,7 +322,7 @@ def convert_sentences(
     for sentence in sentences:
         problem = None if repair else first_problem(sentence.tags, source)
         if problem is not None:
-            raise _bad_line(str(path), sentence.lines[problem[0]], problem[1])
+            raise bad_line(path, sentence.lines[problem[0]], problem[1])
         # Checked above, where a problem is named with its line.
         tags = convert_tags(sentence.tags, source, target, repair=True)
         converted.append(sentence._replace(tags=tags))
@@ -345,44 +353,9 @@ class _Sentences:
     def finished(self, where: str) -> list[TaggedSentence]:
         self.end()
         if not self.closed:
-            raise UserError(f"{where} holds no sentence: is it the right file?")
+            raise bad_file(where, "holds no sentence: is it the right file?")
         return self.closed
-
-
-def _lines(path: PathLike, member: str | None) -> list[str]:
-    """The lines of a text file, or of one in a zip archive, without their ends."""
-    if member is None:
-        lines = read_lines(path, blank_lines=True)
-    else:
-        data = _archived(path, lambda archive: archive.read(member))
-        try:
-            lines = data.decode("utf-8").removesuffix("\n").split("\n")
-        except UnicodeDecodeError as error:
-            where = _named(path, member)
-            raise UserError(f"{where} is not UTF-8 text (byte offset {error.start}): convert it") from error
-    return [line.removesuffix("\r") for line in lines]
-
-
-def _archived(path: PathLike, read: Callable[[zipfile.ZipFile], Sequence]) -> Sequence:
-    """What `read` takes from a zip archive."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return read(archive)
-    except KeyError as error:
-        raise UserError(f"{path}: {error.args[0]}; is it the right archive?") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{path} is no zip archive, or a damaged one ({error}): fetch it again") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}): check its name") from error
-
-
-def _named(path: PathLike, member: str | None) -> str:
-    return str(path) if member is None else f"{path} ({member})"
 
 
 def _unescaped(word: str) -> str:
     return word.replace("\\/", "/").replace("\\*", "*")
-
-
-def _bad_line(where: str, number: int, problem: str) -> UserError:
-    return UserError(f"{where}, line {number}: {problem}")

@@ -1,30 +1,26 @@
-"""Word-level text corpora: read a folder of train/valid/test files, tokenise, number the tokens."""
+"""Word-level text corpora: read train, valid and test as streams of lines, and number their tokens."""
 
+import array
 import collections
 import dataclasses
-import gzip
 import hashlib
 import os
-import re
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.data.vocabulary import EOS, UNK, Vocabulary, build_vocabulary
+from dynskip_jax.data.messages import bad_file, quoted
+from dynskip_jax.data.splits import SPLITS, TEXT_ENDINGS, find_splits
+from dynskip_jax.data.text_files import iter_lines
+from dynskip_jax.data.vocabulary import EOS, UNK, Vocabulary, vocabulary_of_counts
 from dynskip_jax.errors import UserError
 
-SPLITS = ("train", "valid", "test")
-SPLIT_WORDS = {
-    "train": ("train",),
-    "valid": ("valid", "validation", "val", "dev", "development"),
-    "test": ("test",),
-}
-ACCEPTED_NAMES = (
-    "{0}.txt, ANYTHING.{0}.txt, ANYTHING-{0}.txt, ANYTHING_{0}.txt or the same with .tokens, each also .gz"
-)
+# A perplexity flatters where this much more of a split than of train is `<unk>`, as shares of all tokens.
+_MANY_UNKNOWN = 0.1
+_CHUNK = 1 << 20
+_CUTS = (0.8, 0.9)  # where a single file is cut into train, valid and test
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,13 +67,29 @@ class LanguageCorpus:
         return f"{of_train}: {shares}"
 
     @property
+    def unknown_warning(self) -> str:
+        """A line for people where `<unk>` makes a perplexity low; empty where it does not.
+
+        Predicting `<unk>` is easy where it is frequent, so a split with many has a low perplexity.
+        """
+        unknown = self.unknown
+        many = {split: share for split, share in unknown.items() if share > _MANY_UNKNOWN}
+        if not many:
+            return ""
+        shares = ", ".join(f"{100 * share:.2g} % of {split}" for split, share in many.items())
+        return (
+            f"{shares} is {UNK}, which is easy to predict: perplexities are lower than with all words known "
+            "and cannot be compared between splits; a larger train, or a smaller min_count, has fewer"
+        )
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) over the token ids of the splits and the vocabulary."""
         digest = hashlib.sha256("\n".join(self.vocabulary.tokens).encode())
         for split in SPLITS:
             ids = getattr(self, split)
             digest.update(f"\n{split} {ids.size}\n".encode())
-            digest.update(ids.astype("<i4").tobytes())
+            digest.update(np.ascontiguousarray(ids, "<i4").data)
         return digest.hexdigest()
 
 
@@ -101,8 +113,36 @@ def join_tokens(tokens: Sequence[str]) -> str:
     return "\n".join(" ".join(line) for line in lines).strip("\n")
 
 
+class TokenStream:
+    """Numbers tokens in the order in which they first occur, and keeps the numbers alone: 4 bytes a token."""
+
+    def __init__(self) -> None:
+        self._numbers = _Numbers({EOS: 0})
+
+    @property
+    def tokens(self) -> list[str]:
+        """The distinct tokens so far; the token with number i stands at place i."""
+        return list(self._numbers)
+
+    def read(self, lines: Iterable[str]) -> Int[np.ndarray, "tokens"]:
+        """Return the numbers (int32) of the tokens of all lines, with one `<eos>` after each line."""
+        ids, number = array.array("i"), self._numbers.__getitem__
+        for line in lines:
+            ids.extend(map(number, line.split()))
+            ids.append(0)
+        return np.frombuffer(ids, np.int32) if ids else np.zeros(0, np.int32)
+
+
+class _Numbers(dict):
+    """A number for each key, the next one for a new key."""
+
+    def __missing__(self, key: str) -> int:
+        number = self[key] = len(self)
+        return number
+
+
 def make_corpus(
-    name: str, lines: Mapping[str, Sequence[str]], source: str, min_count: int | None = None
+    name: str, lines: Mapping[str, Iterable[str]], source: str, min_count: int | None = None
 ) -> LanguageCorpus:
     """Number the tokens of a corpus.
 
@@ -115,7 +155,7 @@ def make_corpus(
 
     Args:
       name: the corpus' name.
-      lines: the lines of "train", "valid" and "test".
+      lines: the lines of "train", "valid" and "test", each read once; only their ids are kept in memory.
       source: where the corpus was found.
       min_count: words that the training text has fewer times become `<unk>`. None is 1, which keeps all,
         where training has an `<unk>` or nothing in valid and test needs one, and else 2: valid and test
@@ -129,37 +169,71 @@ def make_corpus(
       UserError: when `min_count` is less than 1, or leaves training without an `<unk>` that valid or test
         need.
     """
+    _check_min_count(min_count)
+    stream = TokenStream()
+    ids = {split: stream.read(lines[split]) for split in SPLITS}
+    return _numbered_corpus(name, stream.tokens, ids, source, min_count)
+
+
+def _check_min_count(min_count: int | None) -> None:
     if min_count is not None and min_count < 1:
         raise UserError(f"min_count must be at least 1, which keeps every word of train, not {min_count}")
-    tokens = {split: tokenize(lines[split]) for split in SPLITS}
-    vocabulary = build_vocabulary(tokens["train"], min_count=min_count or 1)
+
+
+def _numbered_corpus(
+    name: str,
+    tokens: Sequence[str],
+    ids: Mapping[str, Int[np.ndarray, "_"]],
+    source: str,
+    min_count: int | None,
+) -> LanguageCorpus:
+    """Turn a stream's numbers into ids of a vocabulary of train, in place."""
+    counted = np.zeros(len(tokens), np.int64)
+    for part in _parts(ids["train"]):
+        counted += np.bincount(part, minlength=len(tokens))
+    counts = collections.Counter({tokens[i]: int(counted[i]) for i in np.flatnonzero(counted)})
+    vocabulary = vocabulary_of_counts(counts, min_count=min_count or 1)
+    unseen = None if UNK in vocabulary.index else _unseen(vocabulary, tokens, ids)
     if min_count is None:
-        if UNK not in vocabulary.index and _unseen(vocabulary, tokens):
-            return make_corpus(name, lines, source, min_count=2)
         min_count = 1
-    if UNK not in vocabulary.index and (unseen := _unseen(vocabulary, tokens)):
+        if unseen is not None:
+            min_count = 2
+            vocabulary = vocabulary_of_counts(counts, min_count=min_count)
+    if unseen is not None and UNK not in vocabulary.index:
         split, word = unseen
-        counts = collections.Counter(tokens["train"])
         rarest = min((n for token, n in counts.items() if token != EOS), default=1)
         raise UserError(
-            f"the {split} split has a word that train lacks, {word!r}, and train has no {UNK} to read it as: "
-            f"use min_count {rarest + 1}, the least that makes rare words of train {UNK}, or change the text"
+            f"the {split} split has a word that train lacks, {quoted(word)}, and train has no {UNK} to read "
+            f"it as: use min_count {rarest + 1}, the least that makes rare words of train {UNK}, or change "
+            "the text"
         )
-    ids = {split: vocabulary.encode(tokens[split]) for split in SPLITS}
+    unknown = vocabulary.index.get(UNK, -1)
+    renumbered = np.array([vocabulary.index.get(token, unknown) for token in tokens], np.int32)
+    for split_ids in ids.values():
+        for part in _parts(split_ids):
+            part[:] = renumbered[part]
     return LanguageCorpus(name=name, **ids, vocabulary=vocabulary, source=source, min_count=min_count)
 
 
-def _unseen(vocabulary: Vocabulary, tokens: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
-    """The first split with a token that the vocabulary lacks, and that token."""
+def _parts(ids: Int[np.ndarray, "_"]) -> Iterator[Int[np.ndarray, "_"]]:
+    """Yield views of consecutive parts, so that temporary arrays stay small."""
+    return (ids[start : start + _CHUNK] for start in range(0, ids.size, _CHUNK))
+
+
+def _unseen(
+    vocabulary: Vocabulary, tokens: Sequence[str], ids: Mapping[str, Int[np.ndarray, "_"]]
+) -> tuple[str, str] | None:
+    """Return the first split with a token that the vocabulary lacks, and that token."""
+    known = np.array([token in vocabulary.index for token in tokens])
     for split in SPLITS:
-        for token in tokens[split]:
-            if token not in vocabulary.index:
-                return split, token
+        missing = np.flatnonzero(~known[ids[split]])
+        if missing.size:
+            return split, tokens[ids[split][missing[0]]]
     return None
 
 
 def find_split_files(folder: str | os.PathLike[str], *, prefix: str | None = None) -> dict[str, Path]:
-    """The text files of the three splits in `folder`.
+    """Return the text files of the three splits in `folder`; see `find_splits`.
 
     Args:
       folder: where to look, sub-folders excluded.
@@ -169,36 +243,20 @@ def find_split_files(folder: str | os.PathLike[str], *, prefix: str | None = Non
     Raises:
       UserError: when `folder` is not a readable folder, or a split is missing or ambiguous.
     """
-    folder = Path(folder)
-    try:
-        names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    except OSError as error:
-        raise UserError(
-            f"{folder} is not a readable folder ({error.strerror or error}): name a folder that holds the "
-            f"text files {', '.join(f'{split}.txt' for split in SPLITS)}"
-        ) from error
-    return {split: folder / _choose(names, split, folder, prefix) for split in SPLITS}
-
-
-def _choose(names: Sequence[str], split: str, folder: Path, prefix: str | None) -> str:
-    start = r"(.+[._-])?" if prefix is None else re.escape(prefix)
-    words = "|".join(SPLIT_WORDS[split])
-    pattern = re.compile(rf"{start}({words})\.(txt|tokens)(\.gz)?", re.IGNORECASE)
-    found = [name for name in names if pattern.fullmatch(name)]
-    if len(found) > 1:
-        raise UserError(
-            f"{folder} has more than one file for the {split} split ({', '.join(found)}): keep one"
-        )
-    if not found:
-        accepted = ACCEPTED_NAMES.format(split) if prefix is None else f"{prefix}{split}.txt, also .gz"
-        aliases = SPLIT_WORDS[split][1:] if prefix is None else ()
-        also = f" ({' or '.join(aliases)} for {split} will do)" if aliases else ""
-        raise UserError(f"{folder} has no file for the {split} split: put one there named {accepted}{also}")
-    return found[0]
+    return find_splits(folder, TEXT_ENDINGS, prefix=prefix)
 
 
 def read_lines(path: str | os.PathLike[str], blank_lines: bool | None = None) -> list[str]:
-    """Lines of a UTF-8 text file, plain or gzip, without their ends.
+    """Return the lines of a text file; see `text_lines`.
+
+    Raises:
+      UserError: see `text_lines`.
+    """
+    return list(text_lines(path, blank_lines))
+
+
+def text_lines(path: str | os.PathLike[str], blank_lines: bool | None = None) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file, plain or gzip, without their ends.
 
     A blank line stands between paragraphs, or at the end of a file, for the eye; kept, it would be an `<eos>`
     on its own, which is easy to predict and flatters a perplexity. WikiText is different: its published
@@ -213,31 +271,16 @@ def read_lines(path: str | os.PathLike[str], blank_lines: bool | None = None) ->
       UserError: when the file cannot be read, is a damaged gzip, is not UTF-8 or holds no word.
     """
     path = Path(path)
-    try:
-        data = path.read_bytes()
-        if path.suffix.lower() == ".gz":
-            data = gzip.decompress(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is a truncated or damaged gzip file ({error}): fetch it again") from error
-    except FileNotFoundError:
-        raise UserError(f"{path} is not there: name a file that is") from None
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror or error}): check its permissions"
-        ) from error
-    try:
-        text = data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 text (byte offset {error.start}): convert it, e.g. with iconv -t UTF-8"
-        ) from error
-    if not text.strip():
-        raise UserError(f"{path} is empty: fetch it again, each split needs some text")
-    # Not splitlines(), which also splits at form feeds and other characters that corpora use as tokens.
-    lines = text.removesuffix("\n").split("\n")
     if blank_lines is None:
         blank_lines = path.name.lower().removesuffix(".gz").endswith(".tokens")
-    return lines if blank_lines else [line for line in lines if line.strip()]
+    is_empty = True
+    for line in iter_lines(path):
+        has_words = bool(line) and not line.isspace()
+        is_empty &= not has_words
+        if has_words or blank_lines:
+            yield line
+    if is_empty:
+        raise bad_file(path, "is empty: fetch it again, each split needs some text")
 
 
 def read_corpus(
@@ -249,20 +292,45 @@ def read_corpus(
     blank_lines: bool | None = None,
     min_count: int | None = None,
 ) -> LanguageCorpus:
-    """Read a folder with one text file for each of train, valid and test.
+    """Read a folder with one text file for each of train, valid and test, or cut one file into the three.
+
+    A single file is cut at ends of lines: about 80 % of its tokens are train, the next 10 % valid, the last
+    10 % test. Files are streamed: memory holds 4 bytes for each token, and each distinct token once.
 
     Args:
-      folder: the folder.
-      name: the corpus' name; None takes the folder's.
+      folder: the folder, or the file.
+      name: the corpus' name; None takes that of the folder or file.
       prefix: see `find_split_files`.
       source: a phrase for where it was found; None says the folder.
       blank_lines: whether each is an `<eos>`; None says yes for WikiText's file names alone (`read_lines`).
       min_count: words that train has fewer times are `<unk>`; None as `make_corpus` says.
 
     Raises:
-      UserError: see `find_split_files`, `read_lines` and `make_corpus`.
+      UserError: see `find_split_files`, `text_lines` and `make_corpus`; or a single file has too few lines.
     """
     folder = Path(folder)
+    if folder.is_file():
+        return _read_single_file(folder, name, source, blank_lines, min_count)
     paths = find_split_files(folder, prefix=prefix)
-    lines = {split: read_lines(path, blank_lines) for split, path in paths.items()}
+    lines = {split: text_lines(path, blank_lines) for split, path in paths.items()}
     return make_corpus(name or folder.resolve().name, lines, source or f"the folder {folder}", min_count)
+
+
+def _read_single_file(
+    path: Path, name: str | None, source: str | None, blank_lines: bool | None, min_count: int | None
+) -> LanguageCorpus:
+    """Read one text and cut it into train, valid and test."""
+    _check_min_count(min_count)
+    stream = TokenStream()
+    ids = stream.read(text_lines(path, blank_lines))
+    ends = np.flatnonzero(ids == stream.tokens.index(EOS)) + 1
+    if len(ends) < len(SPLITS):
+        raise bad_file(path, f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}")
+    # Each split has a line at least.
+    first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
+    second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
+    parts = np.split(ids, [ends[first], ends[second]])
+    if source is None:
+        source = f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
+    name = name or path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    return _numbered_corpus(name, stream.tokens, dict(zip(SPLITS, parts, strict=True)), source, min_count)

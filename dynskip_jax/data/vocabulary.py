@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from dynskip_jax.data.messages import quoted
 from dynskip_jax.errors import UserError
 
 EOS = "<eos>"
@@ -67,8 +68,8 @@ class Vocabulary:
             missing = next((token for token in tokens if token not in index), None)
             if missing is not None:
                 raise UserError(
-                    f"the token {missing!r} is not among the {len(self):,} of the vocabulary, which has no "
-                    f"{UNK}: replace the token, or add {UNK} to the vocabulary"
+                    f"the token {quoted(missing)} is not among the {len(self):,} of the vocabulary, which "
+                    f"has no {UNK}: replace the token, or add {UNK} to the vocabulary"
                 )
         ids = (index.get(token, unknown) for token in tokens)
         return np.fromiter(ids, dtype=np.int32, count=len(tokens))
@@ -98,9 +99,20 @@ def build_vocabulary(tokens: Iterable[str], max_size: int | None = None, min_cou
     Raises:
       ValueError: when `max_size` leaves no room for `<eos>` and `<unk>`.
     """
+    return vocabulary_of_counts(collections.Counter(tokens), max_size, min_count)
+
+
+def vocabulary_of_counts(
+    counts: Mapping[str, int], max_size: int | None = None, min_count: int = 1
+) -> Vocabulary:
+    """Return the vocabulary of a text whose tokens are counted; see `build_vocabulary`.
+
+    Raises:
+      ValueError: when `max_size` leaves no room for `<eos>` and `<unk>`.
+    """
     if max_size is not None and max_size < 2:
         raise ValueError(f"max_size must be at least 2, for {EOS} and {UNK}, not {max_size}")
-    counts = collections.Counter(tokens)
+    counts = collections.Counter(counts)
 
     def rank(token: str) -> tuple[int, str]:
         return -counts[token], token

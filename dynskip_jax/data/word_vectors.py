@@ -1,18 +1,18 @@
 """Word vectors from a text file, as GloVe and word2vec write them; only those that are asked for are kept."""
 
-import gzip
-import os
-import zlib
+import itertools
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.data.messages import bad_file, bad_line, quoted
+from dynskip_jax.data.text_files import PathLike, iter_lines
 
-PathLike = str | os.PathLike[str]
+_SIZES = re.compile(r"[0-9]{1,12} [0-9]{1,12}")
+_LOOKED_AT = 100  # lines that are looked at for the width of the vectors
 
 
 class WordVectors(NamedTuple):
@@ -30,11 +30,11 @@ class WordVectors(NamedTuple):
 def read_word_vectors(
     path: PathLike, words: Collection[str], width: int
 ) -> dict[str, Float[np.ndarray, " width"]]:
-    """Reads the vectors of some words: a word and its numbers on each line, apart by blanks.
+    """Read the vectors of some words: a word and its numbers on each line, separated by spaces or tabs.
 
-    A first line of two whole numbers, as word2vec writes it, says how many words there are and how wide their
-    vectors. Words may hold blanks, as some of GloVe's do. Of a word that comes twice the first vector counts.
-    The number of columns is checked on every line, numbers only where they are kept.
+    A first line of two whole numbers, as word2vec writes it, holds the number of words and the width of their
+    vectors. Words may hold spaces: the last `width` columns are the vector. Of a word that occurs twice the
+    first vector counts. A vector's numbers are checked only where they are kept.
 
     Args:
         path: a text file in UTF-8, plain or .gz.
@@ -42,35 +42,37 @@ def read_word_vectors(
         width: how many numbers a vector has to have.
 
     Raises:
-        UserError: the file cannot be read, or a line is not as it should be; the message names the line.
+        UserError: the file cannot be read, holds fewer vectors than its first line says, or has a line that
+            is no vector of this width; the message names the line.
     """
     found: dict[str, np.ndarray] = {}
-    seen = False
-    for number, line in _numbered_lines(path):
-        fields = line.rstrip(" \t\r\n").replace("\t", " ").split(" ")
-        if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
-            if int(fields[1]) != width:
-                raise _bad_line(path, 1, f"vectors of {fields[1]} numbers, but {width} are wanted")
-            continue
-        if fields == [""]:
-            continue
-        seen = True
+    lines = ((number, fields) for number, fields in _rows(path) if fields)
+    announced = None
+    looked_at = list(itertools.islice(lines, _LOOKED_AT))
+    if looked_at and _SIZES.fullmatch(" ".join(looked_at[0][1])):
+        count, given = map(int, looked_at[0][1])
+        if given == width or width > 1:  # else the line is a word and its one number
+            number, _ = looked_at.pop(0)
+            announced = count
+            if given != width:
+                raise bad_line(path, number, f"vectors of {given} numbers, but {width} are wanted")
+    if announced is None:
+        _check_width(path, looked_at, width)
+    seen = 0
+    for number, fields in itertools.chain(looked_at, lines):
+        seen += 1
         given = len(fields) - 1
-        if given < width or (given > width and _are_numbers(fields[1:])):
-            wanted = "are wanted" if number == 1 else "are wanted on each line"
-            raise _bad_line(path, number, f"{given} numbers after the word, but {width} {wanted}")
+        if given < width:
+            problem = f"{given} numbers after the word, but {width} are wanted on each line"
+            raise bad_line(path, number, problem)
         word = " ".join(fields[:-width])
-        if word not in words or word in found:
-            continue
-        try:
-            vector = np.array(fields[-width:], np.float32)
-        except ValueError as error:
-            raise _bad_line(path, number, f"the vector of {word!r} is no list of numbers ({error})") from None
-        if not np.isfinite(vector).all():
-            raise _bad_line(path, number, f"the vector of {word!r} is not finite")
-        found[word] = vector
+        if word in words and word not in found:
+            found[word] = _vector(path, number, word, fields[-width:])
     if not seen:
-        raise UserError(f"{path} holds no word vector: is it the right file?")
+        raise bad_file(path, "holds no word vector: is it the right file?")
+    if announced is not None and seen < announced:
+        problem = f"holds {seen:,} vectors, but its first line says {announced:,}: it is cut, fetch it again"
+        raise bad_file(path, problem)
     return found
 
 
@@ -90,28 +92,54 @@ def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int)
     return WordVectors(table, found)
 
 
-def _numbered_lines(path: PathLike) -> Iterator[tuple[int, str]]:
-    """The lines of a text file, one at a time: files of vectors are large."""
-    path, number = Path(path), 0
-    try:
-        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                yield number, line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _bad_line(path, number, "no UTF-8 text: is it a binary file? Convert it to text") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _bad_line(path, number + 1, f"a damaged gzip file ({error}): fetch it again") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror or error}): check its name") from error
+def _rows(path: PathLike) -> Iterator[tuple[int, list[str]]]:
+    """Number and columns of each line; columns may have several spaces or tabs between them."""
+    for number, line in enumerate(iter_lines(path), 1):
+        line = line.replace("\t", " ")
+        fields = line.split(" ")
+        if "" in fields:
+            fields = [field for field in fields if field]
+        yield number, fields
 
 
-def _are_numbers(fields: Sequence[str]) -> bool:
+def _check_width(path: PathLike, rows: Sequence[tuple[int, list[str]]], width: int) -> None:
+    """Raise a `UserError` if no row has exactly `width` numbers after a word.
+
+    A row with more columns may be a word with spaces, such as `10 000`, but not all rows are.
+    """
+    if any(_count_numbers(fields, width + 1) == width for _, fields in rows):
+        return
+    for number, fields in rows:
+        given = len(fields) - 1
+        raise bad_line(path, number, f"{given} numbers after the word, but {width} are wanted")
+
+
+def _count_numbers(fields: Sequence[str], most: int) -> int:
+    """How many columns at the end are numbers, the first column excluded, counted up to `most`."""
+    count = 0
+    for field in fields[:0:-1]:
+        if count == most or not _is_number(field):
+            break
+        count += 1
+    return count
+
+
+def _is_number(field: str) -> bool:
     try:
-        [float(field) for field in fields]
+        float(field)
     except ValueError:
         return False
     return True
 
 
-def _bad_line(path: PathLike, number: int, problem: str) -> UserError:
-    return UserError(f"{path}, line {number}: {problem}")
+def _vector(path: PathLike, number: int, word: str, fields: Sequence[str]) -> Float[np.ndarray, " width"]:
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.array(fields, np.float32)
+    except ValueError:
+        wrong = next((field for field in fields if not _is_number(field)), fields[0])
+        problem = f"the vector of {quoted(word)} is no list of numbers: {quoted(wrong)} is none"
+        raise bad_line(path, number, problem) from None
+    if not np.isfinite(vector).all():
+        raise bad_line(path, number, f"the vector of {quoted(word)} is not finite in 32 bits")
+    return vector

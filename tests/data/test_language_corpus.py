@@ -228,3 +228,12 @@ def test_import_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_one_file_is_not_called_ptb(find, tmp_path):
+    for name in ("ptb.txt", "novel.txt"):
+        (tmp_path / name).write_text("the cat\n" * 9)
+    assert find(tmp_path / "novel.txt").name == "novel"
+    for arguments in ((tmp_path / "ptb.txt",), (tmp_path / "novel.txt", "ptb")):
+        with pytest.raises(UserError, match="is one file, and PTB is three"):
+            find(*arguments)

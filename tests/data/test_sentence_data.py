@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.data import imdb, sick, sst
+from dynskip_jax.data.embedded import TOKEN
 from dynskip_jax.data.sentences import (
     Labelled,
     held_out,
@@ -34,6 +35,32 @@ def test_words_of_treebanks():
     )
     for tokens in ("a film that 's `` both '' funny , n't it ?", "-lrb- so-so -rrb- ... --"):
         assert treebank_words(tokens) == tokens.split()
+
+
+SCRIPTS = [
+    "आधुनिक मानक हिन्दी",
+    "తెలుగు భాష",
+    "বাংলা ভাষা",
+    "اَلْعَرَبِيَّةُ لُغَةٌ",
+    "עִבְרִית שָׂפָה",
+    "cafe\u0301 nai\u0308ve",
+    "می\u200cخواهم",
+    "ภาษาไทย",
+    "Ελληνικά 10² ½",
+]
+
+
+@pytest.mark.parametrize("text", SCRIPTS)
+def test_words_keep_the_marks_that_combine_with_their_letters(text):
+    assert review_words(text) == treebank_words(text) == text.lower().split()
+    assert TOKEN.findall(text.partition("10")[0]) == text.partition("10")[0].split()
+
+
+def test_joined_emoji_are_one_word():
+    family, thumb, flag = "👨\u200d👩\u200d👧", "👍🏽", "🇨🇭"
+    for words in (review_words, treebank_words):
+        assert words(f"so{family}good {thumb}{flag}!") == ["so", family, "good", thumb, flag, "!"]
+        assert words(f"{thumb}{thumb} a\x1cb \x1d") == [thumb * 2, "a", "b"]
 
 
 def test_the_most_frequent_words_are_kept():
@@ -196,12 +223,20 @@ def test_trees_have_all_their_nodes(tmp_path):
     assert [len(part) for part in sst.sst_splits(trees, phrases=False).values()] == [2, 1, 1]
 
 
+def test_brackets_that_are_words(tmp_path):
+    (tmp_path / "train.txt").write_text("(3 (2 () (3 (2 -LRB-) (3 (2 )) (2 -RRB-))))\n(2 8\u00a01\\/2)\n")
+    trees = sst.read_trees(tmp_path / "train.txt")
+    assert [tree[0].words for tree in trees] == [["(", "(", ")", ")"], ["8", "1/2"]]
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("(3 (2 It)", "not closed"),
         ("(7 It)", "'7' is no label"),
-        ("(3 It))", "outside"),
+        ("(3 It))", "closes that none has opened"),
+        ("(3 It) is", "unexpected 'is': every word stands in brackets"),
+        ("(3 (2 very good) (2 .))", "unexpected 'very'"),
         ("(3 It) (2 is)", "second tree"),
         ("(3 (2 ) It)", "no words"),
     ],
@@ -270,3 +305,23 @@ def test_splits_without_an_example(tmp_path):
         imdb.imdb_splits(reviews)
     with pytest.raises(UserError, match="no example to read"):
         labelled_corpus("nothing", {"train": []}, "here")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"text": "a", "label": ' + "[" * 200_000, "nested too deeply"),
+        ('{"text": "\\ud800", "label": 1}', "half of a character"),
+        ('{"text": "a", "label": "' + "x" * 5_000_000 + '"}', "the label 'xxx"),
+        ('{"text": "a", "label": [[[["\\u001b"]]]]}', "the label"),
+        ('{"text": "a", "label": 1.0}', "the label 1.0 does not exist"),
+        ('{"text": {}, "label": 1}', "the text has no words"),
+    ],
+)
+def test_reviews_that_are_not_as_they_should_be_are_named(tmp_path, line, problem):
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_text(f"{line}\n")
+    with pytest.raises(UserError, match="line 1: ") as caught:
+        imdb.read_imdb(tmp_path)
+    message = str(caught.value)
+    assert problem in message and len(message) < 300 and message.isprintable()

@@ -10,6 +10,7 @@ from dynskip_jax.data.tag_schemes import (
     Entity,
     allowed_transitions,
     convert_tags,
+    detect_scheme,
     entities,
     first_problem,
     read_entities,
@@ -191,3 +192,55 @@ def test_entities_that_cannot_be_written():
 def test_unknown_tags_have_no_transitions():
     with pytest.raises(UserError, match="'S-X' is no tag of BIO2"):
         allowed_transitions(["O", "S-X"], "BIO2")
+
+
+BARE = {"IOB1": "I I B O I", "BIO2": "B I B O B", "BIOES": "B E S O S"}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_tags_without_types(scheme):
+    tags = BARE[scheme].split()
+    found = [Entity("", 0, 2), Entity("", 2, 3), Entity("", 4, 5)]
+    assert read_entities(tags, scheme) == found and write_tags(found, 5, scheme) == tags
+    for other in SCHEMES:
+        for repair in (False, True):
+            assert convert_tags(tags, scheme, other, repair=repair) == BARE[other].split()
+    allowed = allowed_transitions(["O", *LETTERS[scheme]], scheme)
+    assert allowed.start.tolist() == [
+        True,
+        *(letter in "BS" or scheme == "IOB1" for letter in LETTERS[scheme]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "says"),
+    [
+        (SAME["IOB1"], "IOB1", "IOB1: entities begin with I, and with B after one of the same type"),
+        (SAME["BIO2"], "BIO2", "BIO2: entities begin with B"),
+        (SAME["BIOES"], "BIOES", "BIOES: entities end with E or S"),
+        (BARE["IOB1"], "IOB1", "tags have no types"),
+        (BARE["BIO2"], "BIO2", "tags have no types"),
+        (BARE["BIOES"], "BIOES", "tags have no types"),
+        ("I-X I-X O I-X", "IOB1", "IOB1"),
+        ("B-X|O B-Y I-Y|O I-X", "BIO2", "1 of 3 sentences break its rules"),
+        ("I-X O I-X|O B-X", "IOB1", "IOB1"),  # as CoNLL-2003's train has two
+        ("O O O", None, "there is no tag but O"),
+        ("NN VB O", None, "'NN' is no tag of IOB1, BIO2, BIOES"),
+        ("B-X L-X", None, "'L-X' is no tag"),
+        ("B-X I", None, "some tags have a type and some have none"),
+        ("B- O", None, "'B-' is no tag"),
+        ("", None, "no scheme"),
+    ],
+)
+def test_schemes_are_detected(text, scheme, says):
+    found = detect_scheme([sentence.split() for sentence in text.split("|")])
+    assert found.scheme == scheme and says in found.says
+    assert found.has_types == (scheme is not None and "-" in text)
+
+
+def test_long_and_unprintable_tags_in_messages():
+    for tag in ("x" * 5_000_000, "Z-\x1b[31m" * 100):
+        _, message = first_problem(["O", tag], "BIO2")
+        assert len(message) < 200 and "\x1b" not in message
+    _, message = first_problem(["O", "I-\x1b[31m" + "x" * 1000], "BIO2")
+    assert len(message) < 200 and "\x1b" not in message

@@ -51,7 +51,7 @@ def test_conll2003_in_bioes(tmp_path):
             "eng.testb, line 2: 2 columns, but the first line has 4",
         ),
         (dict(train=TRAIN.replace("I-PER", "E-PER")), "eng.train, line 4: 'E-PER' is no tag of IOB1"),
-        (dict(train="\n"), "eng.train is empty"),
+        (dict(train="\n"), "eng.train holds no sentence"),
     ],
 )
 def test_bad_lines_are_named(tmp_path, texts, message):
@@ -75,7 +75,7 @@ def test_what_is_not_there_is_asked_for(tmp_path):
         find_entity_corpus("conll2003", folder)
     with pytest.raises(UserError, match="is no folder"):
         find_entity_corpus("conll2003", tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"needs one file for train, such as train\.txt, and has none"):
+    with pytest.raises(UserError, match=r"has no file for the test split: put one there named test\.txt"):
         find_entity_corpus("columns", folder)
 
 
@@ -157,3 +157,47 @@ def test_real_corpora(name):
     tags = corpus.train_tags if corpus.scheme is None else entity_tags(corpus)
     assert len(tags) == num_tags
     corpus.check_tags(tags, "")
+
+
+def columns(folder, template, texts, order):
+    for name, text in zip(("train", "testa", "testb"), texts, strict=True):
+        lines = [" ".join(line.split()[i] for i in order) if line else "" for line in text.split("\n")]
+        (folder / template.format(name)).write_text("\n".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize("template", ["{}.txt", "my_{}.conll", "eng.{}"])
+def test_columns_in_any_order(tmp_path, template):
+    texts = [text.replace("-DOCSTART- -X- O O\n", "") for text in (TRAIN, DEV, TEST)]
+    folder = columns(tmp_path, template, texts, (3, 1, 0, 2))
+    corpus = find_entity_corpus("columns", folder, word=2, tag=0, beside=(1,))
+    assert corpus.file_scheme == "IOB1" and corpus.scheme == "BIOES"
+    assert corpus.note.startswith("tags of train: IOB1: entities begin with I")
+    expected = find_entity_corpus("conll2003", conll2003(tmp_path / "expected"))
+    assert corpus.splits["train"][0].words == ["U.N.", "official"]
+    assert [s.tags for s in corpus.splits["train"]] == [s.tags for s in expected.splits["train"]]
+    assert corpus.splits["train"][0].columns == [("NNP",), ("NN",)]
+    with pytest.raises(UserError, match=r"train\S* has tags of IOB1 as words, in column 0: choose another"):
+        find_entity_corpus("columns", folder, tag=1)
+    with pytest.raises(UserError, match=r"no tags of entities in column 1 .*; columns with such tags: 0, 3"):
+        find_entity_corpus("columns", folder, word=2, tag=1)
+    tagged = find_part_of_speech_corpus("columns", folder, word_column=2, tag_column=1)
+    assert tagged.train_tags == ("NN", "NNP") and tagged.file_scheme is None
+
+
+def test_tags_without_types(tmp_path):
+    for name in ("train", "dev", "test"):
+        (tmp_path / f"{name}.tsv").write_text("New York\tB\nCity\tI\nis\tO\n")
+    corpus = find_entity_corpus("columns", tmp_path)
+    assert corpus.splits["test"][0][:2] == (["New York", "City", "is"], ["B", "E", "O"])
+    assert entity_tags(corpus) == ("O", "B", "I", "E", "S")
+    assert "tags have no types" in corpus.note
+
+
+def test_long_tags_in_messages(tmp_path):
+    for name, tag in (("train", "A"), ("dev", "A"), ("test", "Z" * 1_000_000)):
+        (tmp_path / f"{name}.txt").write_text(f"x {tag}\n")
+    corpus = find_part_of_speech_corpus("columns", tmp_path)
+    with pytest.raises(UserError) as caught:
+        corpus.check_tags(corpus.train_tags, ": help")
+    assert len(str(caught.value)) < 300

@@ -138,7 +138,7 @@ def test_conllu_has_syntactic_words(tmp_path):
 @pytest.mark.parametrize(
     "old, new, expected",
     [
-        ("3\tn't", "3 n't", "line 6: 9 columns apart by tabs, but CoNLL-U has 10"),
+        ("3\tn't", "3 n't", "line 6: 9 columns separated by tabs, but CoNLL-U has 10"),
         ("4\tbuy", "5\tbuy", "line 7: word 4 has the id '5'"),
         ("1\tThey", "a\tThey", "line 3: word 1 has the id 'a'"),
         ("\tCD", "\t_", "line 11: the word 'vingt et un' has no XPOS"),
@@ -185,6 +185,33 @@ def test_parses(tmp_path):
         ),
         TaggedSentence(["yes", "?"], ["NN", "."], [8, 8]),
     ]
+
+
+def test_brackets_that_are_words(tmp_path):
+    text = "( (S (-LRB- () (NN a\u00a0b) (-RRB- )) (NP\n(DT\nthe) (SYM ))) ))\n((NN x))\n"
+    assert read_parses(write(tmp_path / "x.mrg", text)) == [
+        TaggedSentence(
+            ["(", "a\u00a0b", ")", "the", ")"], ["-LRB-", "NN", "-RRB-", "DT", "SYM"], [1, 1, 1, 2, 3]
+        ),
+        TaggedSentence(["x"], ["NN"], [4]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("( (NP the dog))", "line 1: unexpected 'the': a bracket holds a label and one word"),
+        ("( (NP (DT the) dog))", "line 1: unexpected 'dog'"),
+        ("( (S (NN yes) (NP) ))", "line 1: (NP) has no words"),
+        ("( (S () (NN yes)))", "line 1: a bracket closes that none has opened"),
+        ("( (NN yes)) no", "line 1: unexpected 'no': every word stands in brackets"),
+        ("( (NN yes) ())", "line 1: an empty bracket"),
+        ("( (NP " + "x" * 1_000_000 + " y))", "line 1: unexpected 'xxxx"),
+    ],
+)
+def test_no_word_of_a_tree_is_lost(tmp_path, text, problem):
+    message = error_of(read_parses, write(tmp_path / "x.mrg", text))
+    assert problem in message and len(message) < 300
 
 
 def test_unmatched_brackets_are_located(tmp_path):

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import gzip
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynskip_jax.data import EOS, UNK, build_vocabulary, make_corpus, read_corpus
+from dynskip_jax.data import EOS, UNK, build_vocabulary, find_language_corpus, make_corpus, read_corpus
 from dynskip_jax.data.text import join_tokens, read_lines, tokenize
 from dynskip_jax.errors import UserError
 
@@ -234,10 +235,10 @@ def test_missing_split_is_named_with_the_accepted_names(tmp_path):
     (folder / "valid.txt").unlink()
     message = error_of(folder)
     assert "valid split" in message and str(folder) in message and "valid.txt" in message
-    assert "(validation or val or dev or development for valid will do)" in message
+    assert "validation or val or dev or development or testa for valid" in message
     (folder / "valid.txt").write_text("the\n")
     (folder / "test.txt").unlink()
-    assert "test split" in error_of(folder) and "will do" not in error_of(folder)
+    assert "test split" in error_of(folder) and "testb for test" in error_of(folder)
 
 
 def test_two_candidates_are_named(tmp_path):
@@ -271,4 +272,69 @@ def test_damaged_gzip_is_named(tmp_path, damage):
 def test_not_a_folder(tmp_path):
     assert "not a readable folder" in error_of(tmp_path / "nowhere")
     (tmp_path / "file").write_text("x")
-    assert "not a readable folder" in error_of(tmp_path / "file")
+    assert "has 1 lines of text, too few" in error_of(tmp_path / "file")
+
+
+def test_texts_are_streamed(tmp_path):
+    """A token takes a few bytes: its id, and no string of its own."""
+    count = 200_000
+    write(tmp_path, train="the cat sat on a mat again\n" * (count // 8), valid="the", test="a")
+    tracemalloc.start()
+    corpus = read_corpus(tmp_path, min_count=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert corpus.train.size == count and corpus.train.dtype == np.int32
+    # 1 MiB of a file is read at once, and is there as bytes, as text and as lines.
+    assert peak < 12 * count + 5 * 2**20
+
+
+def test_a_generator_of_lines_is_read_once():
+    lines = {split: iter(["the cat", "the"]) for split in ("train", "valid", "test")}
+    assert make_corpus("x", lines, "here").sizes == {"train": 5, "valid": 5, "test": 5, "vocabulary": 3}
+
+
+@pytest.mark.parametrize("name", ["novel.txt", "novel.txt.gz"])
+def test_one_file_is_cut_into_three(tmp_path, name):
+    text = "".join(f"the {word} <unk>\n" for word in ("cat", "dog") * 10).encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    corpus = read_corpus(tmp_path / name)
+    assert corpus.name == "novel" and "80 %, 10 % and 10 %" in corpus.source
+    assert corpus.sizes == {"train": 64, "valid": 8, "test": 8, "vocabulary": 5}
+    assert corpus.vocabulary.decode(corpus.test) == [
+        "the",
+        "cat",
+        "<unk>",
+        "<eos>",
+        "the",
+        "dog",
+        "<unk>",
+        "<eos>",
+    ]
+    assert find_language_corpus(tmp_path / name).fingerprint == corpus.fingerprint
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 1, 50), (50, 1, 1), (1, 50, 1), (3, 1, 1, 1)])
+def test_each_part_of_one_file_has_a_line(tmp_path, sizes):
+    (tmp_path / "x.txt").write_text("".join("a " * size + "\n" for size in sizes))
+    corpus = read_corpus(tmp_path / "x.txt")
+    assert min(corpus.train.size, corpus.valid.size, corpus.test.size) > 0
+    assert corpus.train.size + corpus.valid.size + corpus.test.size == sum(sizes) + len(sizes)
+    (tmp_path / "x.txt").write_text("a\nb\n")
+    with pytest.raises(UserError, match="has 2 lines of text, too few"):
+        read_corpus(tmp_path / "x.txt")
+
+
+def test_many_unknown_words_are_warned_of():
+    few = make_corpus("x", splits("a b c d e f g <unk> h i j", "a b c d e f g h i j k", "a"), "here")
+    assert few.unknown_warning == ""
+    many = make_corpus("x", splits("a b c d e f g <unk> h i j", "x y z a b", "a"), "here")
+    assert many.unknown_warning.startswith("50 % of valid is <unk>, which is easy to predict")
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_line_ends_of_all_systems(tmp_path, end):
+    other = {split: text.replace("\n", end) for split, text in TEXTS.items()}
+    assert (
+        read_corpus(write(tmp_path / "a", **other)).fingerprint
+        == read_corpus(write(tmp_path / "b")).fingerprint
+    )

@@ -129,7 +129,7 @@ VIMCO = ("--estimator", "vimco", "--rollouts", "2", "--baseline", "none")
         (PTB, ("--baseline", "moving_average"), ("moving_average", "each step")),
         (PTB, ("--learning-rate", "1,2"), ("--learning-rate", "--agent-learning-rate none")),
         (PTB, ("--start-from", "nowhere", "--model", "lstm"), ("nowhere is not a run folder",)),
-        (PTB, ("--data", "a\0b"), ("the folder a\0b does not exist",)),
+        (PTB, ("--data", "a\0b"), ("the folder a\\x00b does not exist",)),
         (NUMBERS, ("--depth-skip", "gates"), ("--depth-skip gates", "3 layers or more, got 1")),
         (PTB, ("--depth-skip", "gated_output"), ("--depth-skip gated_output", "3 layers or more, got 1")),
         (PTB, ("--control-of", "nowhere"), ("--control-of", "--control histogram")),

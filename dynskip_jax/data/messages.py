@@ -1,0 +1,79 @@
+"""Text from users' files in messages: printable, short, and with the file and line it comes from."""
+
+import os
+import reprlib
+import unicodedata
+
+from dynskip_jax.errors import UserError
+
+MAX_MESSAGE = 299
+_MAX_WHERE = 130
+_MAX_QUOTED = 40
+# Control characters, halves of surrogate pairs, and separators that end a line.
+_CONTROL_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
+# Marks that make a terminal show the text after them in another order.
+_DIRECTIONAL_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = _MAX_QUOTED
+_REPR.maxlevel = 2
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
+
+
+def printable(text: object) -> str:
+    r"""Return `text` with control characters escaped, so that a terminal shows it and does not obey it.
+
+    Letters and marks of every script stay as they are. Control characters, line ends, marks of direction and
+    halves of surrogate pairs become escapes such as `\x1b`.
+    """
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(_escaped(symbol) if _is_control(symbol) else symbol for symbol in text)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return `text`, or its beginning and its end around an ellipsis, in at most `limit` characters."""
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 2
+    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def shown(text: object, limit: int = _MAX_QUOTED) -> str:
+    """Return `text` printable and in at most `limit` characters."""
+    # Shortened twice: the first cut keeps a text of megabytes from being escaped as a whole.
+    return shortened(printable(shortened(str(text), limit)), limit)
+
+
+def quoted(value: object, limit: int = _MAX_QUOTED) -> str:
+    """Return the `repr` of a value from a file, shortened to about `limit` characters."""
+    if isinstance(value, str):
+        return shortened(repr(shortened(value, limit)), 2 * limit)
+    return shortened(printable(_REPR.repr(value)), 2 * limit)
+
+
+def bad_file(where: str | os.PathLike[str], problem: str) -> UserError:
+    """Return the error for a file or folder: its name, a space and the problem, below 300 characters."""
+    return _error(f"{_place(where)} ", problem)
+
+
+def bad_line(where: str | os.PathLike[str], number: int, problem: str) -> UserError:
+    """Return the error for a line, counted from 1: the file, the line and the problem."""
+    return _error(f"{_place(where)}, line {number}: ", problem)
+
+
+def _error(start: str, problem: str) -> UserError:
+    return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
+
+
+def _place(where: str | os.PathLike[str]) -> str:
+    return shown(os.fspath(where), _MAX_WHERE)
+
+
+def _is_control(symbol: str) -> bool:
+    return unicodedata.category(symbol) in _CONTROL_CATEGORIES or symbol in _DIRECTIONAL_MARKS
+
+
+def _escaped(symbol: str) -> str:
+    return symbol.encode("unicode_escape").decode("ascii")
