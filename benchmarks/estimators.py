@@ -336,7 +336,7 @@ def main() -> None:
     terminal = Console(stderr=True)
     results = run(flags.samples, flags.seed, terminal if terminal.is_terminal else None)
     text = table(results)
-    print(f"{machine.headline(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
+    print(f"{machine.one_line(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
     if flags.out is not None:
         content = {"about": about, "samples": flags.samples, "rollouts": ROLLOUTS, "seed": flags.seed}
         content["results"] = [as_json(result) for result in results]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from benchmarks.contestant import Contestant, Ready
+from benchmarks.candidate import Candidate, Ready
 from benchmarks.shapes import Shape
 from dynskip_jax import functional as F
 from dynskip_jax.nn import SkipCell, SkipLayers
@@ -44,8 +44,8 @@ def torch_order(gates: Float[Array, "*rows four_hidden"]) -> Float[Array, "*rows
     return jnp.concatenate([i, f, g, o], axis=-1)
 
 
-def compiled(name: str, loss: Callable[..., Array], *arguments: Any) -> Contestant:
-    """A contestant that differentiates a JAX function by its first two arguments.
+def compiled(name: str, loss: Callable[..., Array], *arguments: Any) -> Candidate:
+    """A candidate that differentiates a JAX function by its first two arguments.
 
     Whatever the loss depends on is an argument: XLA would compute with constants while it compiles.
 
@@ -65,7 +65,7 @@ def compiled(name: str, loss: Callable[..., Array], *arguments: Any) -> Contesta
             peak_bytes=lambda: program_bytes(program),
         )
 
-    return Contestant(name, prepare)
+    return Candidate(name, prepare)
 
 
 def program_bytes(program: jax.stages.Compiled) -> int | None:
@@ -97,7 +97,7 @@ def ours(
     actions: Int[Array, "batch time"] | None = None,
     transition: F.Transition = F.LSTM(),  # noqa: B008
     **options: Any,
-) -> Contestant:
+) -> Candidate:
     """This project's layer."""
     layer = SkipLayers([cell(shape, skip, transition=transition)], **options)
     loss, state = skip_loss(layer, actions)
@@ -109,7 +109,7 @@ def start(layer: SkipLayers, shape: Shape, seed: int = 0) -> tuple[F.SkipCarry, 
     return (layer.cells[0].initialize_carry((shape.batch, shape.features), jax.random.key(seed)),)
 
 
-def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Contestant:
+def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Candidate:
     """Flax's own LSTM, `nnx.RNN(nnx.OptimizedLSTMCell)`."""
     lstm = weights(shape, F.Previous()).transition
     flax_cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
@@ -125,7 +125,7 @@ def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Conte
     return compiled(name, loss, state, x, (zeros, zeros))
 
 
-def seed_contestants(shape: Shape, num_seeds: int) -> list[Contestant]:
+def seed_contestants(shape: Shape, num_seeds: int) -> list[Candidate]:
     """The dynamic skip with several seeds: one program for all, and one program run once for each."""
     skip = F.Dynamic(shape.max_skip, shape.mix)
     runs = []
@@ -144,4 +144,4 @@ def seed_contestants(shape: Shape, num_seeds: int) -> list[Contestant]:
         program = jax.jit(jax.vmap(lambda *run: gradient(*run))).lower(*stacked).compile()
         return Ready(lambda: jax.block_until_ready(program(*stacked)), lambda: program_bytes(program))
 
-    return [Contestant("one by one", one_by_one), Contestant("vmap", together)]
+    return [Candidate("one by one", one_by_one), Candidate("vmap", together)]

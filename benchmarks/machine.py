@@ -48,7 +48,7 @@ def describe(precision: Precision, with_torch: bool) -> dict[str, Any]:
     return about
 
 
-def headline(about: dict[str, Any]) -> str:
+def one_line(about: dict[str, Any]) -> str:
     """One line of it."""
     versions = about["versions"]
     names = [f"{name} {versions[name]}" for name in ("jax", "flax", "torch") if name in versions]

@@ -1,4 +1,4 @@
-"""How contestants are measured: they take turns; ratios are taken turn by turn."""
+"""How candidates are measured: they take turns; ratios are taken turn by turn."""
 
 import dataclasses
 import math
@@ -9,10 +9,10 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from benchmarks.contestant import Contestant, Ready
+from benchmarks.candidate import Candidate, Ready
 
-Values = dict[str, Float[np.ndarray, " rounds"]]  # by contestant
-Tick = Callable[[], None]  # called when a contestant is ready, and after each turn
+Values = dict[str, Float[np.ndarray, " rounds"]]  # by candidate
+Tick = Callable[[], None]  # called when a candidate is ready, and after each turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Measured:
     """What came out.
 
     Attributes:
-        values: of each contestant that ran.
+        values: of each candidate that ran.
         failed: why, of each that did not. One that runs out of memory or lacks a library takes no other
             with it.
     """
@@ -56,8 +56,8 @@ def ratio(values: Float[np.ndarray, " rounds"], base: Float[np.ndarray, " rounds
     return Ratio(float(median), float(low), float(high))
 
 
-def milliseconds(entries: Sequence[Contestant], rounds: int, tick: Tick) -> Measured:
-    """Milliseconds of a step, each contestant once in each round."""
+def milliseconds(entries: Sequence[Candidate], rounds: int, tick: Tick) -> Measured:
+    """Milliseconds of a step, each candidate once in each round."""
     ready, failed = _prepare(entries, tick)
     return Measured(take_turns({name: one.step for name, one in ready.items()}, rounds, tick), failed)
 
@@ -82,7 +82,7 @@ def take_turns(
     return {name: np.array(values) for name, values in times.items()}
 
 
-def first_steps(entries: Sequence[Contestant], rounds: int, tick: Tick) -> Measured:
+def first_steps(entries: Sequence[Candidate], rounds: int, tick: Tick) -> Measured:
     """Seconds of the first step, with all that has to happen before it: tracing and compiling, if any."""
     ready, failed = _prepare(entries, tick)  # libraries load what they load once in a process
     times: dict[str, list[float]] = {name: [] for name in ready}
@@ -96,7 +96,7 @@ def first_steps(entries: Sequence[Contestant], rounds: int, tick: Tick) -> Measu
     return Measured({name: np.array(values) for name, values in times.items()}, failed)
 
 
-def megabytes(entries: Sequence[Contestant], rounds: int, tick: Tick) -> Measured:
+def megabytes(entries: Sequence[Candidate], rounds: int, tick: Tick) -> Measured:
     """Memory (MiB) that a step needs beyond its arguments; one value, for it does not vary."""
     values, failed = {}, {}
     for entry in entries:
@@ -109,7 +109,7 @@ def megabytes(entries: Sequence[Contestant], rounds: int, tick: Tick) -> Measure
     return Measured(values, failed)
 
 
-def _prepare(entries: Iterable[Contestant], tick: Tick) -> tuple[dict[str, Ready], dict[str, str]]:
+def _prepare(entries: Iterable[Candidate], tick: Tick) -> tuple[dict[str, Ready], dict[str, str]]:
     """Makes each ready and takes its first step, or notes why that was not possible."""
     ready, failed = {}, {}
     for entry in entries:

@@ -157,7 +157,7 @@ def main() -> None:
     with Progress(len(models), "reading") as progress:
         for found in models.values():
             results.append(measure(one_of(found, None), texts, flags.rounds, progress.advance))
-    written = f"{machine.headline(about)}; {len(texts):,} texts, one at a time\n\n{table(results)}"
+    written = f"{machine.one_line(about)}; {len(texts):,} texts, one at a time\n\n{table(results)}"
     print(written)
     if flags.out is not None:
         figures = [

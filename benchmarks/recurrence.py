@@ -3,7 +3,7 @@
     python -m benchmarks.recurrence
     python -m benchmarks.recurrence --parts shapes,memory --out bench/
 
-A contestant computes the loss and the gradient of its weights and inputs, float32. Contestants take turns,
+A candidate computes the loss and the gradient of its weights and inputs, float32. Candidates take turns,
 so that a machine that speeds up or slows down does so for all, and ratios are taken turn by turn. PyTorch
 takes part where it is installed (`pip install -e ".[bench]"`). On a GPU the same command compares the same on
 the GPU. All parts take about ten minutes on two cores:
@@ -26,8 +26,8 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import machine, measure, report, results, training_step
-from benchmarks.contestant import Contestant
-from benchmarks.contestants import GROWING, layers, pairs, why_no_torch
+from benchmarks.candidate import Candidate
+from benchmarks.candidates import GROWING, layers, pairs, why_no_torch
 from benchmarks.jax_layers import seed_contestants
 from benchmarks.shapes import FULL, TINY, Shape, Sizes
 from dynskip_jax import functional as F
@@ -54,7 +54,7 @@ class Flags:
     parts: tuple[str, ...] = setting(PARTS, "Which parts to run, separated by commas.")
     rounds: int = setting(
         15,
-        "Turns of each contestant in `shapes`; half as many in the other parts, a fifth in `compile`.",
+        "Turns of each candidate in `shapes`; half as many in the other parts, a fifth in `compile`.",
         at_least=1,
     )
     out: str | None = path_setting(None, "Folder for recurrence.json and growth.png.")
@@ -79,15 +79,15 @@ class Task:
 
     Attributes:
         case: what the report says of it.
-        contestants: makes them.
-        method: (contestants, rounds, tick) -> what came out.
-        rounds: turns of each contestant.
+        candidates: makes them.
+        method: (candidates, rounds, tick) -> what came out.
+        rounds: turns of each candidate.
         work: about how many milliseconds it takes on two cores.
     """
 
     case: report.Case
-    contestants: Callable[[], list[Contestant]]
-    method: Callable[[Sequence[Contestant], int, measure.Tick], measure.Measured]
+    candidates: Callable[[], list[Candidate]]
+    method: Callable[[Sequence[Candidate], int, measure.Tick], measure.Measured]
     rounds: int
     work: float
 
@@ -98,7 +98,7 @@ def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
     Args:
         part: which.
         sizes: of everything.
-        rounds: turns of each contestant in the part `shapes`.
+        rounds: turns of each candidate in the part `shapes`.
     """
     few, fewest = max(1, rounds // 2), max(1, rounds // 5)
     numbers = dataclasses.asdict
@@ -196,7 +196,7 @@ def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
                 made.append(
                     Task(
                         report.Case(part, f"training step, {preset}", label, facts, "ms", ("lstm",)),
-                        lambda chosen=chosen: training_step.contestants(chosen, sizes.vocabulary),
+                        lambda chosen=chosen: training_step.candidates(chosen, sizes.vocabulary),
                         measure.milliseconds,
                         few,
                         2 * (2 * compiling + few * training_step.work(chosen, sizes.vocabulary)),
@@ -224,7 +224,7 @@ def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
     """
     without_torch = why_no_torch()
     about = machine.describe(flags.precision, without_torch is None)
-    console.print(machine.headline(about), highlight=False)
+    console.print(machine.one_line(about), highlight=False)
     notes = [] if without_torch is None else [without_torch]
     for note in notes:
         console.print(note, highlight=False)
@@ -240,9 +240,9 @@ def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
         for group in tasks.values():
             fresh: list[report.Row] = []
             for task in group:
-                contestants = task.contestants()
-                tick = _ticker(progress, task, len(contestants) * (task.rounds + 1))
-                measured = task.method(contestants, task.rounds, tick)
+                candidates = task.candidates()
+                tick = _ticker(progress, task, len(candidates) * (task.rounds + 1))
+                measured = task.method(candidates, task.rounds, tick)
                 fresh += report.rows(task.case, measured)
                 for name, why in measured.failed.items():
                     notes.append(f"{name} did not run in {task.case.part}, {task.case.label}: {why}")
@@ -262,7 +262,7 @@ def write(folder: Path, about: dict, notes: Sequence[str], rows: Iterable[report
     results.write(folder, "recurrence", content)
     growth = [row for row in rows if row.case.part == "growth"]
     if growth:
-        report.draw_growth(growth, folder / "growth.png", machine.headline(about))
+        report.draw_growth(growth, folder / "growth.png", machine.one_line(about))
 
 
 def _ticker(progress: Progress, task: Task, ticks: int) -> measure.Tick:

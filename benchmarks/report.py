@@ -18,7 +18,7 @@ from benchmarks.measure import Measured, Ratio, number, ratio
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What the contestants met.
+    """What the candidates met.
 
     Attributes:
         part: of the benchmark.
@@ -26,7 +26,7 @@ class Case:
         label: its name among the cases of that table.
         sizes: as numbers, by name.
         unit: of the values.
-        baselines: contestants to which the others are compared.
+        baselines: candidates to which the others are compared.
     """
 
     part: str
@@ -39,10 +39,10 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One contestant in one case; `ratios` are by the baseline's name."""
+    """One candidate in one case; `ratios` are by the baseline's name."""
 
     case: Case
-    contestant: str
+    candidate: str
     values: Float[np.ndarray, " rounds"]
     ratios: Mapping[str, Ratio]
 
@@ -55,7 +55,7 @@ class Row:
         """Returns everything, the single values included."""
         return {
             **dataclasses.asdict(self.case),
-            "contestant": self.contestant,
+            "candidate": self.candidate,
             "values": self.values.tolist(),
             "median": self.median,
             "min": float(self.values.min()),
@@ -65,7 +65,7 @@ class Row:
 
 
 def rows(case: Case, measured: Measured) -> list[Row]:
-    """Returns a row for each contestant, compared with the baselines that ran."""
+    """Returns a row for each candidate, compared with the baselines that ran."""
     values = measured.values
     return [
         Row(case, name, own, {base: ratio(own, values[base]) for base in case.baselines if base in values})
@@ -84,10 +84,10 @@ def tables(all_rows: Iterable[Row]) -> list[Table]:
 
 
 def _detail(group: Sequence[Row]) -> Table:
-    """Rows are contestants: median, minimum, maximum, ratios, and tokens per second where it reads any."""
+    """Rows are candidates: median, minimum, maximum, ratios, and tokens per second where it reads any."""
     case = group[0].case
     table = Table(title=f"{case.table}: {case.label}", title_justify="left")
-    table.add_column("contestant", no_wrap=True)
+    table.add_column("candidate", no_wrap=True)
     tokens = case.sizes.get("tokens")
     headings = [f"median {case.unit}", "min", "max", *(f"/ {base}" for base in _baselines(group))]
     for heading in headings + ["tokens/s"] * (tokens is not None):
@@ -97,18 +97,18 @@ def _detail(group: Sequence[Row]) -> Table:
         cells += [str(row.ratios[base]) for base in _baselines(group)]
         if tokens is not None:
             cells.append(f"{1e3 * tokens / row.median:,.0f}")
-        table.add_row(row.contestant, *cells)
+        table.add_row(row.candidate, *cells)
     return table
 
 
 def _side_by_side(group: Sequence[Row]) -> Table:
-    """Columns are cases; rows are the contestants' medians, and below them their ratios."""
+    """Columns are cases; rows are the candidates' medians, and below them their ratios."""
     case = group[0].case
     table = Table(title=f"{case.table}: median {case.unit}, ratios (quartiles)", title_justify="left")
     labels = list(dict.fromkeys(row.case.label for row in group))
-    names = list(dict.fromkeys(row.contestant for row in group))
-    cells = {(row.contestant, row.case.label): row for row in group}
-    table.add_column("contestant")
+    names = list(dict.fromkeys(row.candidate for row in group))
+    cells = {(row.candidate, row.case.label): row for row in group}
+    table.add_column("candidate")
     for label in labels:
         table.add_column(label, justify="right")
 
@@ -142,14 +142,14 @@ def draw_growth(all_rows: Iterable[Row], path: Path, title: str) -> None:
     """
     group = list(all_rows)
     axes_names = list(dict.fromkeys(row.case.table for row in group))
-    names = list(dict.fromkeys(row.contestant for row in group))
+    names = list(dict.fromkeys(row.candidate for row in group))
     figure = Figure(figsize=(4.5 * len(axes_names), 4.5), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=11)
     panels = figure.subplots(1, len(axes_names), squeeze=False)[0]
     for panel, table in zip(panels, axes_names, strict=True):
         for index, name in enumerate(names):
-            line = [row for row in group if row.case.table == table and row.contestant == name]
+            line = [row for row in group if row.case.table == table and row.candidate == name]
             if not line:
                 continue
             at = [float(row.case.label) for row in line]

@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import describe, headline
+from benchmarks.machine import describe, one_line
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
@@ -77,7 +77,7 @@ def main() -> None:
         table.add_row(model, f"{one:.1f}", f"{together:.1f}", f"{found[model]['ratio']:.2f}")
     console = Console()
     console.print(table)
-    console.print(headline(about), highlight=False)
+    console.print(one_line(about), highlight=False)
     if flags.out is not None:
         record = {"machine": about, "flags": dataclasses.asdict(flags), "models": found}
         Path(flags.out).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

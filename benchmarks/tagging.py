@@ -3,7 +3,7 @@
     pip install -e ".[bench]"
     python -m benchmarks.tagging --data DIR
 
-One process, contestants in turns. A turn is a pass over the first sentences of train: in training every batch
+One process, candidates in turns. A turn is a pass over the first sentences of train: in training every batch
 of them, with forward, backward, clipping and update; in predict from words to tags. The data is that of
 `experiments.conll2003`, the network its preset.
 """
@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import measure
-from benchmarks.contestant import Contestant, Ready
-from benchmarks.machine import describe, headline
+from benchmarks.candidate import Candidate, Ready
+from benchmarks.machine import describe, one_line
 from benchmarks.training_step import trainer
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary
@@ -52,7 +52,7 @@ class Flags:
     models: str = setting("lstm,dynamic:5", "Models, separated by commas.")
     preset: str = setting("small", "Of experiments.conll2003.")
     sentences: int = setting(3000, "How many sentences of train are read in a turn.", at_least=1)
-    rounds: int = setting(7, "Turns of each contestant.", at_least=1)
+    rounds: int = setting(7, "Turns of each candidate.", at_least=1)
     out: str | None = path_setting(None, "A JSON file for the figures.")
 
 
@@ -69,11 +69,9 @@ class _Few(CoNLL2003):
         return dataclasses.replace(data, corpus=corpus)
 
 
-def contestants(
-    experiment: CoNLL2003, models: Sequence[str], data: ReadCorpus
-) -> dict[str, list[Contestant]]:
+def candidates(experiment: CoNLL2003, models: Sequence[str], data: ReadCorpus) -> dict[str, list[Candidate]]:
     """Returns who trains and who predicts; of PyTorch's only where it is installed."""
-    found: dict[str, list[Contestant]] = {"training": [], "predict": []}
+    found: dict[str, list[Candidate]] = {"training": [], "predict": []}
     for model in models:
         training, predicting = _ours(experiment, model, data)
         found["training"].append(training)
@@ -83,7 +81,7 @@ def contestants(
     return found
 
 
-def _ours(experiment: CoNLL2003, model: str, data: ReadCorpus) -> tuple[Contestant, Contestant]:
+def _ours(experiment: CoNLL2003, model: str, data: ReadCorpus) -> tuple[Candidate, Candidate]:
     spec = make_spec(model, experiment.settings)
     learner = make_learner(experiment, spec, data, data.vocabulary)
     fit = make_fit_settings(experiment, spec, learner)
@@ -109,10 +107,10 @@ def _ours(experiment: CoNLL2003, model: str, data: ReadCorpus) -> tuple[Contesta
 
         return Ready(lambda: tag(best, *_read(data)))
 
-    return Contestant(model, train), Contestant(model, predict)
+    return Candidate(model, train), Candidate(model, predict)
 
 
-def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Contestant, Contestant]:
+def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Candidate, Candidate]:
     """PyTorch's; what is missing is said where they are made ready."""
     chosen = experiment.settings
     learner = make_learner(experiment, make_spec("lstm", chosen), data, data.vocabulary)
@@ -134,7 +132,7 @@ def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Contestant, Contest
         network = torch_tagger.BiLSTMCRF(chosen, data.vocabulary)
         return Ready(lambda: tag(lambda batch: torch_tagger.predict(network, batch), *_read(data)))
 
-    return Contestant(PEER, train), Contestant(PEER, predict)
+    return Candidate(PEER, train), Candidate(PEER, predict)
 
 
 def _read(data: ReadCorpus) -> tuple[TaggerVocabulary, Sequence[TaggedSentence]]:
@@ -162,7 +160,7 @@ def main() -> None:
     for heading in ("model", "training", "", "predict", ""):
         table.add_column(heading, justify="left" if heading == "model" else "right")
     columns: dict[str, list[str]] = {name: [] for name in (*models, PEER)}
-    for part, entries in contestants(experiment, models, data).items():
+    for part, entries in candidates(experiment, models, data).items():
         with console.status(f"{part}: {', '.join(entry.name for entry in entries)}"):
             measured = measure.milliseconds(entries, flags.rounds, lambda: None)
         for name, why in measured.failed.items():
@@ -177,7 +175,7 @@ def main() -> None:
     for name, cells in columns.items():
         table.add_row(name, *cells)
     console.print(table)
-    console.print(headline(about))
+    console.print(one_line(about))
     if flags.out is not None:
         record = {"machine": about, "flags": dataclasses.asdict(flags), "words_per_second": found}
         Path(flags.out).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

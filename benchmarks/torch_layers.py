@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from benchmarks.contestant import Contestant, Ready
+from benchmarks.candidate import Candidate, Ready
 from benchmarks.jax_layers import torch_order
 from benchmarks.shapes import Shape
 from dynskip_jax import functional as F
@@ -108,8 +108,8 @@ def device() -> torch.device:
 
 def makers(
     params: F.LayerParams, shape: Shape, x: Any, actions: Any = None
-) -> dict[str, Callable[[str], Contestant]]:
-    """Returns what makes PyTorch's contestants, by their names.
+) -> dict[str, Callable[[str], Candidate]]:
+    """Returns what makes PyTorch's candidates, by their names.
 
     Args:
         params: weights of the dynamic skip; the plain LSTM has the same without the agent.
@@ -140,14 +140,14 @@ def makers(
 
         return layer, loss
 
-    def contestant(name: str, make: Callable[[], tuple[nn.Module, Loss]]) -> Contestant:
+    def candidate(name: str, make: Callable[[], tuple[nn.Module, Loss]]) -> Candidate:
         module, loss = make()
-        return Contestant(name, lambda: _ready(list(module.parameters()), x, loss, where))
+        return Candidate(name, lambda: _ready(list(module.parameters()), x, loss, where))
 
     return {
-        "torch.nn.LSTM": partial(contestant, make=plain),
-        "torch loop, LSTMCell, dynamic:k": partial(contestant, make=partial(loop, hoist=False)),
-        "torch loop, hoisted, dynamic:k": partial(contestant, make=partial(loop, hoist=True)),
+        "torch.nn.LSTM": partial(candidate, make=plain),
+        "torch loop, LSTMCell, dynamic:k": partial(candidate, make=partial(loop, hoist=False)),
+        "torch loop, hoisted, dynamic:k": partial(candidate, make=partial(loop, hoist=True)),
     }
 
 

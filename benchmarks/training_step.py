@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.contestant import Contestant, Ready
+from benchmarks.candidate import Candidate, Ready
 from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
@@ -52,14 +52,14 @@ def work(chosen: LanguageSettings, vocabulary: int) -> float:
     return 3 * 2 * tokens_per_step(chosen) * weights / 1e8
 
 
-def contestants(chosen: LanguageSettings, vocabulary: int) -> list[Contestant]:
+def candidates(chosen: LanguageSettings, vocabulary: int) -> list[Candidate]:
     """Returns a training step of each model; a step continues where the one before it stopped.
 
     From here on the process keeps the memory it frees, as experiments do.
     """
     keep_freed_memory()
     return [
-        _contestant(name, model, replace(chosen, **flags), vocabulary)
+        _candidate(name, model, replace(chosen, **flags), vocabulary)
         for name, (model, flags) in MODELS.items()
     ]
 
@@ -78,7 +78,7 @@ def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
     )
 
 
-def _contestant(name: str, model: str, chosen: LanguageSettings, vocabulary: int) -> Contestant:
+def _candidate(name: str, model: str, chosen: LanguageSettings, vocabulary: int) -> Candidate:
     corpus = synthetic_corpus(tokens_per_step(chosen) * _SEGMENTS + 1, vocabulary)
     experiment = PTB(chosen)
     spec = make_spec(model, chosen)
@@ -96,7 +96,7 @@ def _contestant(name: str, model: str, chosen: LanguageSettings, vocabulary: int
 
         return Ready(step)
 
-    return Contestant(name, prepare)
+    return Candidate(name, prepare)
 
 
 def trainer(

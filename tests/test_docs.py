@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from commands import experiment_in
 from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.experiments.command_line import read_flags, read_training
+from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 from dynskip_jax.experiments.settings import resolve
 
 ROOT = Path(__file__).parents[1]
@@ -219,11 +219,12 @@ def read_command(line):
     module, *arguments = words[words.index("-m") + 1 :]
     if module in ("pytest", "venv", "pip", "build", "experiments"):
         return
-    module = importlib.import_module(module)
-    if hasattr(module, "Flags"):
-        read_flags(line, "", module.Flags, arguments)
+    if module.startswith("experiments.") and module.rpartition(".")[2] not in EXPERIMENTS:
+        module = f"dynskip_jax.{module}"  # a tool, such as `report`
+    if not module.startswith("experiments."):
+        read_flags(line, "", importlib.import_module(module).Flags, arguments)
         return
-    command = experiment_in(module)
+    command = find_experiment(module.rpartition(".")[2])
     if arguments and arguments[0] in command.commands:
         read_flags(line, "", command.commands[arguments[0]].flags, arguments[1:])
     else:

@@ -300,18 +300,18 @@ def _table(reading: Reading) -> Float[np.ndarray, "models words"]:
 
 
 def _probability_columns(reading: Reading) -> list[list[str]]:
-    """For each model its name, its probabilities and, where all models judged a word, its perplexity.
+    """For each model its name, its probabilities and, where all models scored a word, its perplexity.
 
     The best of the models, unless all are equally good, has a star.
     """
     table = _table(reading)
-    judged = table[:, np.isfinite(table).all(axis=0)]
+    scored = table[:, np.isfinite(table).all(axis=0)]
     if not table.size:
         return []
-    if judged.size:
+    if scored.size:
         # The mean in logarithms is starred as if it were a word's: its inverse is the perplexity.
         with np.errstate(divide="ignore"):  # a probability of 0 makes the perplexity infinite
-            table = np.column_stack([table, np.exp(np.log(judged).mean(axis=1))])
+            table = np.column_stack([table, np.exp(np.log(scored).mean(axis=1))])
     best, worst = (
         np.where(np.isnan(table), -1, table).max(axis=0),
         np.where(np.isnan(table), 2, table).min(axis=0),
@@ -320,7 +320,7 @@ def _probability_columns(reading: Reading) -> list[list[str]]:
     columns = []
     for name, numbers, marks in zip(reading.probabilities, table.tolist(), stars.tolist(), strict=True):
         cells = ["-" if np.isnan(p) else _probability(p) for p in numbers]
-        if judged.size:
+        if scored.size:
             cells[-1] = f"{1 / numbers[-1]:.1f}" if numbers[-1] else "inf"
         columns.append(_justified([f"{name} ", *(c + mark for c, mark in zip(cells, marks, strict=True))]))
     return columns

@@ -304,9 +304,9 @@ def action_against_truth(
         path: the PNG file.
         title: the title.
     """
-    judged = (truth >= 0) & (truth < num_actions)
+    scored = (truth >= 0) & (truth < num_actions)
     counts = np.zeros((num_actions, num_actions), np.int64)
-    np.add.at(counts, (truth[judged], actions[judged]), 1)
+    np.add.at(counts, (truth[scored], actions[scored]), 1)
     shares = _shares(counts)
     exact = f"{np.trace(counts) / counts.sum():.1%} of decisions exact" if counts.sum() else "no decisions"
     figure, axes = _figure(f"{title} ({exact})")
@@ -343,8 +343,8 @@ def visited_positions(
         title: the title.
         note: a line below the title, such as the name of the dataset.
     """
-    judged = (truth >= 0) & (truth < visited.shape[1])
-    visited, truth = visited[judged], truth[judged]
+    scored = (truth >= 0) & (truth < visited.shape[1])
+    visited, truth = visited[scored], truth[scored]
     examples = np.bincount(truth, minlength=1)  # a row for each position up to the last that is ever right
     counts = np.zeros((len(examples), visited.shape[1]), np.int64)
     np.add.at(counts, truth, visited)

@@ -249,7 +249,7 @@ class ClassifierExperiment(SentenceExperiment):
         "test_accuracy": ("test accuracy", ".2%"),
         "test_accuracy_sampled": ("test, sampled", ".2%"),
         "test_accuracy_averaged": ("test, averaged", ".2%"),
-        "test_share_read": ("words read", ".1%"),
+        "test_read_fraction": ("words read", ".1%"),
     }
     curves = ("dev_accuracy",)
     samples = 4

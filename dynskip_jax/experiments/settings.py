@@ -148,7 +148,7 @@ class Agent(AgentSettings):
         "none",
         "What dynamic:k is put to the test with. untrained: its agent never learns, and samples on dev and "
         "test too; histogram: k is drawn with the rates of a trained agent (--control-of) or others "
-        "(--rates); mean: that of the last k states enters. Others, of trained models: see `ceiling`.",
+        "(--rates); mean: that of the last k states enters. Others, of trained models: see `oracle`.",
     )
     control_of: str | None = path_setting(
         None, "A finished run folder of one model with an agent, whose rates on dev are those of histogram."

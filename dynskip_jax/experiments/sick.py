@@ -107,7 +107,7 @@ class SICK(SentenceExperiment):
         "test_spearman": ("test ρ", ".4f"),
         "test_mse": ("test MSE", ".4f"),
         "test_pearson_averaged": ("test r, averaged", ".4f"),
-        "test_share_read": ("words read", ".1%"),
+        "test_read_fraction": ("words read", ".1%"),
     }
     curves = ("dev_pearson",)
     sample_text = "a man is playing a guitar\ta man is not playing a guitar"

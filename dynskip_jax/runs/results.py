@@ -12,7 +12,22 @@ def rows_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Folders written before there was a list of rows hold what is now the row of their one model.
     """
-    return list(result["rows"]) if "rows" in result else [dict(result)]
+    rows = result.get("rows", [result])
+    return [_with_new_names(row) for row in rows]
+
+
+def _with_new_names(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with the names that metrics have now: older versions wrote `share_read`."""
+
+    def renamed(metrics: Any) -> Any:
+        if not isinstance(metrics, Mapping):
+            return metrics
+        return {name.replace("share_read", "read_fraction"): value for name, value in metrics.items()}
+
+    changed = {"metrics": renamed(row["metrics"])} if "metrics" in row else {}
+    if isinstance(row.get("sweep"), list):
+        changed["sweep"] = [{**value, "metrics": renamed(value["metrics"])} for value in row["sweep"]]
+    return {**row, **changed}
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:

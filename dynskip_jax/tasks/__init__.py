@@ -5,15 +5,15 @@ from dynskip_jax.tasks.language_modelling import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.sentence_pairs import SentencePairs
 from dynskip_jax.tasks.tagging import Tagging
-from dynskip_jax.tasks.task import ExampleTask, Forward, Judged, Task
+from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, Task
 
 __all__ = [
     "Classification",
     "ExampleTask",
     "Forward",
-    "Judged",
     "LanguageModelling",
     "Learner",
+    "LossOutput",
     "SentencePairs",
     "Tagging",
     "Task",

@@ -22,7 +22,7 @@ from dynskip_jax.tasks.rows import of_another_row, repeat_rows, where_counted
 from dynskip_jax.tasks.task import Forward, Task
 
 
-class Exchanged(NamedTuple):
+class SingleInterventions(NamedTuple):
     """Of each step of a batch what every choice costs; nats, summed over the row or window.
 
     Attributes:
@@ -44,7 +44,7 @@ class Exchanged(NamedTuple):
     best: Float[Array, " rows"]
 
 
-def exchanged(
+def single_interventions(
     learner: Learner,
     params: nnx.State,
     policy: F.Policy,
@@ -55,7 +55,7 @@ def exchanged(
     window: int = 1,
     beam: int = 0,
     states: int = 1,
-) -> Iterator[Exchanged]:
+) -> Iterator[SingleInterventions]:
     """Yields, batch by batch, what every choice of a layer costs.
 
     A language model reads `rows` streams in windows of so many steps, each from the state that the path left;
@@ -143,7 +143,7 @@ def chosen(
         yield found
 
 
-class Ways(NamedTuple):
+class PolicyInterventions(NamedTuple):
     """What a batch costs where all choices of a layer are made in another way; nats, summed over the row.
 
     Attributes:
@@ -157,7 +157,7 @@ class Ways(NamedTuple):
     losses: Float[Array, "rows ways"]
 
 
-def replaced(
+def policy_interventions(
     learner: Learner,
     params: nnx.State,
     policy: F.Policy,
@@ -168,7 +168,7 @@ def replaced(
     constants: Sequence[int],
     others: Sequence[nnx.State] = (),
     window: int = 35,
-) -> Iterator[Ways]:
+) -> Iterator[PolicyInterventions]:
     """Yields, batch by batch, what a split costs where every choice of a layer is made in another way.
 
     Each way reads the text by itself, with the states that it leads to; other layers choose anew.
@@ -214,11 +214,11 @@ def replaced(
             *(jnp.full_like(taken, k) for k in constants),
         ]
         found = [one(carry, way) for carry, way in zip(rest[len(others) :], ways, strict=True)]
-        nlls = [task.judge(forward.log_probs, batch).nll for forward in (path, *found)]
+        nlls = [task.compute_loss(forward.log_probs, batch).nll for forward in (path, *found)]
         counted = in_rows if nlls[0].ndim == 1 else in_steps
         losses = jnp.stack([_row_sums(nll, counted) for nll in nlls], axis=-1)
         carries = [forward.carry for forward in (path, *theirs, *found)]
-        return carries, Ways(_row_sums(jnp.ones(counted.shape), counted), losses)
+        return carries, PolicyInterventions(_row_sums(jnp.ones(counted.shape), counted), losses)
 
     owners = [0, *range(1, 1 + len(others)), *[0] * (2 + len(others) + len(constants))]
     for _, found in read_split(learner, [params, *others], split, rows, window, read, owners):
@@ -258,7 +258,7 @@ def _examine(
     layer: int,
     reverse: bool,
     beam: int,
-) -> tuple[list, Exchanged]:
+) -> tuple[list, SingleInterventions]:
     """What is yielded of a batch, `before` being h(t-1) alone, and the carry behind it."""
     (model,), (carry,) = models, carries
     path = _forward(task, model, batch, carry, policy, key, None)
@@ -267,7 +267,7 @@ def _examine(
     in_rows, in_steps = where_counted(batch, shape[1])
 
     def total(log_probs, batch, ways=1) -> Float[Array, " rows"]:
-        nll = task.judge(log_probs, batch).nll
+        nll = task.compute_loss(log_probs, batch).nll
         return _row_sums(nll, repeat_rows(in_rows if nll.ndim == 1 else in_steps, ways))
 
     def losses(chosen: Int[Array, "rows ways time"]) -> Float[Array, "rows ways"]:
@@ -312,7 +312,7 @@ def _examine(
         _, bests = jax.lax.scan(widen, start, steps)
         best = jnp.minimum(as_taken, bests.min(axis=0))
     x, before = path.observations[layer]
-    return [path.carry], Exchanged(examined, taken[layer], of_each, x, before, as_taken, best)
+    return [path.carry], SingleInterventions(examined, taken[layer], of_each, x, before, as_taken, best)
 
 
 def _examine_at_once(
@@ -327,14 +327,14 @@ def _examine_at_once(
     key: Key[Array, ""],
     *,
     otherwise: Callable,
-) -> tuple[list, Exchanged]:
+) -> tuple[list, SingleInterventions]:
     """What `_examine` finds, from one reading, where choices enter no state and yet say something."""
     how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
     found = task.forward_of_each_choice(models[0], batch, carries[0], **how)
     if found is None:
         return otherwise(models, carries, batch, key)
     path, of_each = found[0], found[1][..., choices - 1]
-    nll = task.judge(path.log_probs, batch).nll
+    nll = task.compute_loss(path.log_probs, batch).nll
     _, in_steps = where_counted(batch, nll.shape[1])
     as_taken = _row_sums(nll, in_steps)
     losses = as_taken[:, None, None] - jnp.where(in_steps, nll, 0)[..., None]
@@ -342,7 +342,7 @@ def _examine_at_once(
     best = _row_sums(of_each.min(axis=-1), in_steps) if beam else as_taken
     x, before = path.observations[layer]
     taken = path.decisions[layer].action
-    return [path.carry], Exchanged(in_steps, taken, losses, x, before, as_taken, best)
+    return [path.carry], SingleInterventions(in_steps, taken, losses, x, before, as_taken, best)
 
 
 def _last_states(

@@ -12,7 +12,7 @@ from dynskip_jax.data import Batch, LanguageCorpus, num_segments, segments
 from dynskip_jax.data.bptt import bptt_lengths, segments_of_lengths
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
-from dynskip_jax.tasks.task import Forward, Judged, MakeModel, Task
+from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
 
 _LONG = 400  # steps of a segment where few streams are read
 
@@ -155,10 +155,10 @@ class LanguageModelling(Task):
         forward, output = self.read(model, batch, carry, **how)
         return forward, -output.log_likelihood_of_each(batch.targets)
 
-    def judge(self, log_probs: OfTargets, batch: Batch) -> Judged:
+    def compute_loss(self, log_probs: OfTargets, batch: Batch) -> LossOutput:
         """See `Task`."""
         correct = (log_probs.target >= log_probs.best).astype(log_probs.target.dtype)
-        return Judged(-log_probs.target, correct, {"nll": -log_probs.target})
+        return LossOutput(-log_probs.target, correct, {"nll": -log_probs.target})
 
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
         """See `Task`; of the words that could follow only the true one and the best one are kept."""

@@ -20,7 +20,7 @@ from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.nn import Weights
 from dynskip_jax.rl import AgentObjective, ScheduledValues
 from dynskip_jax.tasks.rows import num_rows, repeat_rows, valid_steps, where_counted
-from dynskip_jax.tasks.task import Forward, Judged, Task
+from dynskip_jax.tasks.task import Forward, LossOutput, Task
 from dynskip_jax.training.sweep import Sweep
 
 PyTree = Any
@@ -78,7 +78,7 @@ class Learner:
                 "choose none, batch, rollouts or learned"
             )
         self.monitor, self.higher_is_better = f"dev_{task.score}", task.higher_is_better
-        self.headline = task.headline or task.score
+        self.primary_metric = task.primary_metric or task.score
         self.num_batches, self.examples_per_batch = task.num_batches, task.examples_per_batch
         self.unit = task.unit
         self.batch_axis = None if task.shared_batches else 0
@@ -167,17 +167,17 @@ class Learner:
         read: Forward = self.task.forward(
             model, batch, carry, policy=scheduled.policy, deterministic=False, **drawn
         )
-        judged, weights = self.task.judge(read.log_probs, batch), _weights(batch)
-        log_likelihood = -judged.nll if judged.rewarded is None else judged.rewarded
-        rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, judged.correct))
+        scored, weights = self.task.compute_loss(read.log_probs, batch), _weights(batch)
+        log_likelihood = -scored.nll if scored.rewarded is None else scored.rewarded
+        rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, scored.correct))
         traces = F.traces_of(read.decisions)
         counted = valid_steps(batch, traces[0].action.shape[1])
         loss = objective.loss(
             scheduled,
-            judged.nll,
+            scored.nll,
             tuple(trace.where(counted) for trace in traces),
             rewards=rewards,
-            correct=judged.correct,
+            correct=scored.correct,
             weights=weights,
             average=jax.tree.map(lambda leaf: leaf[0], average) if average else None,
             values=_critic_values(model, read.observations),
@@ -186,7 +186,7 @@ class Learner:
         if average:
             average = self._updated_average(average, rewards, weights, axis_name)
         carry = repeat_rows(read.carry, objective.rollouts // objective.num_rollouts(scheduled))
-        return loss + read.penalty, ((carry, average), self._sums(judged, batch, traces))
+        return loss + read.penalty, ((carry, average), self._sums(scored, batch, traces))
 
     def _rollouts(
         self,
@@ -226,7 +226,7 @@ class Learner:
     # --- How it is scored ---
 
     def _sums(
-        self, judged: Judged, batch: Batch, decisions: Sequence[F.DecisionTrace], samples: int = 1
+        self, scored: LossOutput, batch: Batch, decisions: Sequence[F.DecisionTrace], samples: int = 1
     ) -> dict[str, Mean]:
         """What is counted; of each layer and direction with an agent or attention its entropy and k at each
         step, of agents also the share of each k, and of layers that may leave words out the share that they
@@ -240,7 +240,7 @@ class Learner:
             return Mean(total / samples, in_steps.sum(dtype=jnp.float32))
 
         sums = {}
-        for name, values in judged.counted.items():
+        for name, values in scored.counted.items():
             where = in_rows if values.ndim == 1 else in_steps
             weighed = jnp.where(where.reshape(where.shape + (1,) * (values.ndim - where.ndim)), values, 0)
             axes = tuple(range(where.ndim))
@@ -256,9 +256,9 @@ class Learner:
                     times = jnp.zeros(skip.max_skip).at[chosen].add(1 / samples, mode="drop")
                     sums[f"agent_share_{i}"] = Mean(times, in_steps.sum(dtype=jnp.float32))
             if decision.update is not None:
-                read = sums[f"share_read_{i}"] = mean_of(decision.update)
-                earlier = sums.get("share_read", Mean(*map(jnp.zeros_like, read)))
-                sums["share_read"] = Mean(earlier.total + read.total, earlier.count + read.count)
+                read = sums[f"read_fraction_{i}"] = mean_of(decision.update)
+                earlier = sums.get("read_fraction", Mean(*map(jnp.zeros_like, read)))
+                sums["read_fraction"] = Mean(earlier.total + read.total, earlier.count + read.count)
         return sums
 
     def summarise(self, sums: dict[str, Mean], task: Task | None = None) -> dict[str, np.ndarray]:
@@ -284,9 +284,9 @@ class Learner:
             model, repeated, carry, policy=policy, rngs=key, shared_key=None, deterministic=True
         )
         log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, batch, samples)
-        judged = task.judge(log_probs, batch)
+        scored = task.compute_loss(log_probs, batch)
         actions = tuple(decision.action[::samples] for decision in read.decisions)
-        sums = self._sums(judged, batch, read.decisions, samples)
+        sums = self._sums(scored, batch, read.decisions, samples)
         return read.carry, sums, (actions, task.predict(log_probs, batch))
 
     def _run(

@@ -11,7 +11,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.data import Batch
 from dynskip_jax.models import LanguageModel
 from dynskip_jax.tasks.language_modelling import LanguageModelling, OfTargets
-from dynskip_jax.tasks.task import Forward, Judged
+from dynskip_jax.tasks.task import Forward, LossOutput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +67,10 @@ class CachedLanguageModelling(LanguageModelling):
         log_probs = WithCaches(read.log_probs, jnp.moveaxis(cached, (0, 1), (2, 3)))
         return read._replace(log_probs=log_probs, carry=(read.carry, past))
 
-    def judge(self, log_probs: WithCaches, batch: Batch) -> Judged:
+    def compute_loss(self, log_probs: WithCaches, batch: Batch) -> LossOutput:
         """See `Task`."""
-        judged = super().judge(log_probs.model, batch)
-        return judged._replace(counted={**judged.counted, "cached_nll": -log_probs.cached})
+        scored = super().compute_loss(log_probs.model, batch)
+        return scored._replace(counted={**scored.counted, "cached_nll": -log_probs.cached})
 
 
 def _cached(

@@ -13,29 +13,29 @@ from jaxtyping import Array, Float
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.models.sentence_pair import rating_distribution
 from dynskip_jax.tasks.classification import Classification
-from dynskip_jax.tasks.task import Judged
+from dynskip_jax.tasks.task import LossOutput
 
 
 class SentencePairs(Classification):
     """A rating for each pair; trains a `SentencePairModel`.
 
     Inputs are `data.sentences.pair_inputs`, targets ratings from 1 on. The loss is the Kullback-Leibler
-    divergence KL(p || p̂) from the ratings' two-point distribution p; the prediction is p̂'s mean, judged by
+    divergence KL(p || p̂) from the ratings' two-point distribution p; the prediction is p̂'s mean, scored by
     Pearson's r, by Spearman's ρ and by the mean squared error.
     """
 
-    score, headline, has_host_metrics = "pearson", "kl", True
+    score, primary_metric, has_host_metrics = "pearson", "kl", True
 
     def call(self, model: nnx.Module, batch: Batch, **how: Any) -> Any:
         """See `Classification`."""
         inputs = batch.inputs
         return model(inputs["tokens"], inputs["sentences"], seq_lengths=batch.seq_lengths, **how)
 
-    def judge(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> Judged:
+    def compute_loss(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> LossOutput:
         """See `Task`."""
         p = rating_distribution(batch.targets, log_probs.shape[-1])
         divergence = (xlogy(p, p) - p * log_probs).sum(axis=-1)
-        return Judged(divergence, None, {"kl": divergence})
+        return LossOutput(divergence, None, {"kl": divergence})
 
     def predict(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> Float[Array, " rows"]:
         """See `Task`; the mean rating."""

@@ -14,7 +14,7 @@ from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import Tagger
 from dynskip_jax.tasks.entity_score import entity_score
-from dynskip_jax.tasks.task import ExampleTask, Forward, Judged, MakeModel
+from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel
 
 RewardOf = Literal["sentence", "words"]
 
@@ -81,7 +81,7 @@ class Tagging(ExampleTask):
         self.is_of_steps = reward_of == "words"
         self.has_host_metrics = scheme is not None
         self.score = "accuracy" if scheme is None else "f1"
-        self.headline = "accuracy"  # F1 is not counted while training
+        self.primary_metric = "accuracy"  # F1 is not counted while training
 
     def forward(self, model: Tagger, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
         """See `Task`."""
@@ -122,7 +122,7 @@ class Tagging(ExampleTask):
         expected_right = jnp.where(marginals > F.FORBIDDEN, jnp.exp(marginals), F.FORBIDDEN)
         return means._replace(best=F.crf_decode(rules, expected_right, batch.seq_lengths)[0])
 
-    def judge(self, log_probs: OfTags, batch: Batch) -> Judged:
+    def compute_loss(self, log_probs: OfTags, batch: Batch) -> LossOutput:
         """See `Task`; also the share of sentences without a wrong tag."""
         inside = F.length_mask(batch.seq_lengths, batch.targets.shape[1])
         right = (log_probs.best == batch.targets) & inside
@@ -132,9 +132,9 @@ class Tagging(ExampleTask):
         counted = {name: values.astype(target.dtype) for name, values in counted.items()}
         words = jnp.where(inside, _of_each(log_probs.marginals, batch.targets), 0)
         if self.reward_of == "words":
-            return Judged(-target, counted["accuracy"], counted, rewarded=words)
+            return LossOutput(-target, counted["accuracy"], counted, rewarded=words)
         sentence = target if target.ndim == 1 else words.sum(axis=1)
-        return Judged(-target, counted["sentence_accuracy"], counted, rewarded=sentence)
+        return LossOutput(-target, counted["sentence_accuracy"], counted, rewarded=sentence)
 
     def predict(self, log_probs: OfTags, batch: Batch) -> Int[Array, "rows time"]:
         """See `Task`."""

@@ -23,7 +23,7 @@ class Forward(NamedTuple):
 
     Attributes:
         log_probs: log-probabilities, each leaf (rows, ...); those of several samples of a row are averaged
-            (`Task.average`) before they are judged.
+            (`Task.average`) before they are scored.
         decisions: the trace of each layer and direction, as `SkipLSTM` returns them.
         carry: for the next batch of the same rows; each leaf leads with the rows.
         penalty: is added to the loss.
@@ -37,7 +37,7 @@ class Forward(NamedTuple):
     observations: tuple | None = None
 
 
-class Judged(NamedTuple):
+class LossOutput(NamedTuple):
     """A forward pass beside the truth.
 
     Attributes:
@@ -65,7 +65,7 @@ class Task:
     Attributes:
         score: the metric that selects the best epoch on dev.
         higher_is_better: whether more of it is better.
-        headline: the metric shown while training; by default the score.
+        primary_metric: the metric shown while training; by default the score.
         is_of_steps: whether agents are rewarded at each step, not once for each row, as is the loss.
         has_host_metrics: whether `host_metrics` says something.
         shared_batches: whether all seeds read the same batches; otherwise each has its own, stacked.
@@ -77,7 +77,7 @@ class Task:
 
     score = "accuracy"
     higher_is_better = True
-    headline: str | None = None
+    primary_metric: str | None = None
     is_of_steps = False
     has_host_metrics = False
     shared_batches = False
@@ -177,14 +177,14 @@ class Task:
 
         return jax.tree.map(mean, log_probs)
 
-    def judge(self, log_probs: PyTree, batch: Batch) -> Judged:
+    def compute_loss(self, log_probs: PyTree, batch: Batch) -> LossOutput:
         """Compares log-probabilities with the truth.
 
         By default those of classes, (rows, [time,] classes), with the class of each row or step.
         """
         nll = -jnp.take_along_axis(log_probs, batch.targets[..., None], axis=-1)[..., 0]
         correct = (self.predict(log_probs, batch) == batch.targets).astype(nll.dtype)
-        return Judged(nll, correct, {"accuracy": correct, "nll": nll})
+        return LossOutput(nll, correct, {"accuracy": correct, "nll": nll})
 
     def predict(self, log_probs: PyTree, batch: Batch) -> PyTree:
         """Returns what is predicted, each leaf (rows, [time, ...]); by default the best class.

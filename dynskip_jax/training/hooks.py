@@ -14,8 +14,8 @@ from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import UserError
 from dynskip_jax.runs.checkpoint import Checkpoints
 from dynskip_jax.runs.run_dir import RunDir
-from dynskip_jax.training.position import Position
 from dynskip_jax.training.step import LAYOUT, Metrics, PyTree, Trainable, TrainState
+from dynskip_jax.training.train_progress import TrainProgress
 
 logger = logging.getLogger(__name__)
 
@@ -26,22 +26,22 @@ class Recorder:
     Args:
         task: what is trained.
         run_dir: receives the records; None in processes that have none.
-        where: where training stands.
+        progress: how far training has come.
     """
 
-    def __init__(self, task: Trainable, run_dir: RunDir | None, where: Position):
-        self._task, self._run_dir, self._where = task, run_dir, where
+    def __init__(self, task: Trainable, run_dir: RunDir | None, progress: TrainProgress):
+        self._task, self._run_dir, self._progress = task, run_dir, progress
 
     def log(self, split: str, metrics: Metrics, rates: Array) -> None:
         """Adds a record of a split's metrics."""
         if self._run_dir is not None:
-            self._run_dir.log(_record(self._task, self._where, split, metrics, rates))
+            self._run_dir.log(_record(self._task, self._progress, split, metrics, rates))
 
     def end_epoch(self, console: Console, epochs: int, train: Metrics, dev: Metrics, rates: Array) -> None:
         """Adds the records of an epoch, and prints a line about it."""
         self.log("train", train, rates)
         self.log("dev", dev, rates)
-        line = _epoch_line(self._task, self._where, epochs, train, dev, rates)
+        line = _epoch_line(self._task, self._progress, epochs, train, dev, rates)
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -72,32 +72,32 @@ class Saver:
             self._checkpoints.__exit__(*exception)
 
     def restore(
-        self, state: TrainState, best: PyTree, where: Position
-    ) -> tuple[TrainState, PyTree, Position]:
+        self, state: TrainState, best: PyTree, progress: TrainProgress
+    ) -> tuple[TrainState, PyTree, TrainProgress]:
         """Returns what the newest intact checkpoint holds, or what was given; the state on its devices."""
         restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
         if restored is not None:
             state, best = restored.state["state"], restored.state["best"]
             for line in restored.skipped:
                 logger.warning("%s", line)
-            where = Position.from_meta(restored.meta)
-            logger.info("resuming after step %s (epoch %d)", f"{where.step:,}", where.epoch + 1)
+            progress = TrainProgress.from_meta(restored.meta)
+            logger.info("resuming after step %s (epoch %d)", f"{progress.step:,}", progress.epoch + 1)
         if self._run_dir is not None:
-            self._run_dir.rewind(where.step)
+            self._run_dir.rewind(progress.step)
             self._run_dir.go_on()
-        self._seconds_before = where.seconds
-        return self._each(self._parallel.place, state), best, where
+        self._seconds_before = progress.seconds
+        return self._each(self._parallel.place, state), best, progress
 
     def seconds(self) -> float:
         """Time spent, earlier parts of a resumed run included."""
         return self._seconds_before + time.monotonic() - self._started
 
-    def save(self, state: TrainState, best: PyTree, where: Position) -> None:
+    def save(self, state: TrainState, best: PyTree, progress: TrainProgress) -> None:
         """Writes a checkpoint."""
-        where.seconds = self.seconds()
+        progress.seconds = self.seconds()
         if self._checkpoints is not None:
             whole = {"state": self._each(self._parallel.whole, state), "best": best}
-            self._checkpoints.save(where.step, whole, where.to_meta())
+            self._checkpoints.save(progress.step, whole, progress.to_meta())
         self._last_save = time.monotonic()
 
     def is_due(self) -> bool:
@@ -115,7 +115,7 @@ class Saver:
 
 
 def check_finite(
-    skipped: Array, seeds: tuple[int, ...], max_skipped: int, where: Position, latest_step: int
+    skipped: Array, seeds: tuple[int, ...], max_skipped: int, progress: TrainProgress, latest_step: int
 ) -> None:
     """Ends a run of which a seed has taken no step for long.
 
@@ -123,7 +123,7 @@ def check_finite(
         skipped: `TrainState.skipped`, (seeds, 2).
         seeds: their numbers.
         max_skipped: how many steps in a row may be skipped.
-        where: where training stands.
+        progress: how far training has come.
         latest_step: of the last checkpoint.
 
     Raises:
@@ -133,27 +133,31 @@ def check_finite(
     stuck = np.flatnonzero(in_a_row > max_skipped)
     if stuck.size:
         raise UserError(
-            f"at step {where.step:,} loss or gradient of seed {', '.join(str(seeds[i]) for i in stuck)} was "
-            f"not finite for {in_a_row[stuck].max()} steps in a row; the last checkpoint is of step "
+            f"at step {progress.step:,} loss or gradient of seed {', '.join(str(seeds[i]) for i in stuck)} "
+            f"was not finite for {in_a_row[stuck].max()} steps in a row; the last checkpoint is of step "
             f"{latest_step:,}: lower --learning-rate or set --clip"
         )
 
 
-def _record(task: Trainable, where: Position, split: str, metrics: Metrics, rates: Array) -> dict:
+def _record(task: Trainable, progress: TrainProgress, split: str, metrics: Metrics, rates: Array) -> dict:
     """One line of metrics.jsonl: of each metric a list with an entry for each seed."""
     values = {f"{split}_{name.removeprefix(split + '_')}": value for name, value in metrics.items()}
     values["learning_rate"] = np.asarray(rates, float)
     each = {name: np.asarray(value, float).tolist() for name, value in values.items()}
     # Inside an epoch `epoch` is a fraction, at its end the number of epochs finished.
-    epoch = where.epoch + where.batch / task.num_batches
-    seen = where.step * task.examples_per_batch
-    return {"step": where.step, "epoch": round(epoch, 4), task.unit: seen, "split": split, **each}
+    epoch = progress.epoch + progress.batch / task.num_batches
+    seen = progress.step * task.examples_per_batch
+    return {"step": progress.step, "epoch": round(epoch, 4), task.unit: seen, "split": split, **each}
 
 
-def _epoch_line(task: Trainable, where: Position, epochs: int, train: Metrics, dev: Metrics, rates) -> str:
-    numbers = [f"train_{task.headline} {np.mean(train[task.headline]):.4g}"]
+def _epoch_line(
+    task: Trainable, progress: TrainProgress, epochs: int, train: Metrics, dev: Metrics, rates
+) -> str:
+    numbers = [f"train_{task.primary_metric} {np.mean(train[task.primary_metric]):.4g}"]
     numbers += [f"{name} {np.mean(value):.4g}" for name, value in dev.items() if np.ndim(value) == 1]
-    return f"epoch {where.epoch}/{epochs}  {'  '.join(numbers)}  lr {float(np.mean(np.asarray(rates))):.3g}"
+    return (
+        f"epoch {progress.epoch}/{epochs}  {'  '.join(numbers)}  lr {float(np.mean(np.asarray(rates))):.3g}"
+    )
 
 
 # SIGHUP and SIGUSR1 do not exist on Windows.

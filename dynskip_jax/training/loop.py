@@ -19,7 +19,6 @@ from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.training.hooks import Recorder, Saver, check_finite, interruptions
-from dynskip_jax.training.position import Position
 from dynskip_jax.training.step import (
     Metrics,
     PyTree,
@@ -31,6 +30,7 @@ from dynskip_jax.training.step import (
     seed_keys,
     start_state,
 )
+from dynskip_jax.training.train_progress import TrainProgress
 
 logger = logging.getLogger(__name__)
 
@@ -118,50 +118,50 @@ def fit(
     keys = seed_keys(settings.seeds)
     epoch = Epoch(task, settings, keys, parallel)
     state = epoch.start_state()
-    best, where = jax.tree.map(jnp.copy, state.params), Position.start(len(settings.seeds))
+    best, progress = jax.tree.map(jnp.copy, state.params), TrainProgress.start(len(settings.seeds))
 
     with Saver(run_dir, parallel, settings.checkpoint_minutes) as saver, interruptions() as interrupted:
-        state, best, where = saver.restore(state, best, where)
-        recorder = Recorder(task, run_dir, where)
+        state, best, progress = saver.restore(state, best, progress)
+        recorder = Recorder(task, run_dir, progress)
         total = settings.epochs * task.num_batches
 
         def asked(now: bool = False) -> tuple[bool, ...]:
             """Whether to stop, and whether to save."""
-            return processes.anyone(interrupted() or should_stop(where.step), saver.is_due(), now=now)
+            return processes.anyone(interrupted() or should_stop(progress.step), saver.is_due(), now=now)
 
         def stopped() -> Stopped:
-            return Stopped(f"stopped after step {where.step:,} of {total:,}; progress is saved")
+            return Stopped(f"stopped after step {progress.step:,} of {total:,}; progress is saved")
 
         console = None if processes.first else Console(quiet=True)
-        start = where.epoch * task.num_batches + where.batch
-        with Progress(total, "training", start=start, console=console) as progress:
-            while where.epoch < settings.epochs and not where.finished(settings.patience):
-                rates = epoch.rates(where)
-                for after in epoch.steps(state, where, rates):
+        start = progress.epoch * task.num_batches + progress.batch
+        with Progress(total, "training", start=start, console=console) as bar:
+            while progress.epoch < settings.epochs and not progress.finished(settings.patience):
+                rates = epoch.rates(progress)
+                for after in epoch.steps(state, progress, rates):
                     state = after
-                    progress.advance(1, **epoch.shown(state))
-                    if where.step % settings.log_every == 0:
+                    bar.advance(1, **epoch.shown(state))
+                    if progress.step % settings.log_every == 0:
                         recorder.log("train", epoch.metrics(state), rates)
-                        epoch.check(state, where, saver.latest_step)
+                        epoch.check(state, progress, saver.latest_step)
                     # The end of the epoch saves, after its records: one checkpoint per step.
-                    if where.batch < task.num_batches:
+                    if progress.batch < task.num_batches:
                         stopping, saving = asked()
                         if stopping or saving:
-                            saver.save(state, best, where)
+                            saver.save(state, best, progress)
                         if stopping:
                             raise stopped()
-                epoch.check(state, where, saver.latest_step)
+                epoch.check(state, progress, saver.latest_step)
                 train, dev, params = epoch.evaluate(state)
-                better = where.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
+                better = progress.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
                 best = epoch.keep_better(better, params, best)
-                recorder.end_epoch(progress.console, settings.epochs, train, dev, rates)
-                saver.save(state, best, where)
+                recorder.end_epoch(bar.console, settings.epochs, train, dev, rates)
+                saver.save(state, best, progress)
                 stopping, _ = asked(now=True)
                 if stopping:
                     raise stopped()
-        where.seconds = saver.seconds()
+        progress.seconds = saver.seconds()
     skipped = np.asarray(parallel.gather(state.skipped))[:, 1]
-    return FitResult(best, where.best_epoch, where.epoch, where.seconds, skipped)
+    return FitResult(best, progress.best_epoch, progress.epoch, progress.seconds, skipped)
 
 
 class Epoch:
@@ -194,48 +194,48 @@ class Epoch:
         options = dict(averaged=averaged, initial_carry=self._initial_carry)
         return start_state(self._task, s.optimizer, self._keys, s.start, **options)
 
-    def _losses(self, where: Position) -> np.ndarray:
+    def _losses(self, progress: TrainProgress) -> np.ndarray:
         """The dev history, lower being better."""
-        return -where.history if self._task.higher_is_better else where.history
+        return -progress.history if self._task.higher_is_better else progress.history
 
-    def rates(self, where: Position) -> Any:
+    def rates(self, progress: TrainProgress) -> Any:
         """Returns the learning rate of each seed, (seeds,)."""
-        return jnp.asarray(self._settings.learning_rate(where.epoch, self._losses(where)), jnp.float32)
+        return jnp.asarray(self._settings.learning_rate(progress.epoch, self._losses(progress)), jnp.float32)
 
-    def steps(self, state: TrainState, where: Position, rates: Any) -> Iterator[TrainState]:
-        """Takes the steps that are left of the epoch; yields the state after each, `where` being moved on.
+    def steps(self, state: TrainState, progress: TrainProgress, rates: Any) -> Iterator[TrainState]:
+        """Takes the steps that are left of the epoch; yields the state after each, `progress` being moved on.
 
         Raises:
             UserError: the task yields fewer batches than it said.
         """
         task, parallel = self._task, self._parallel
         rates = parallel.place(rates, PER_SEED)
-        scheduled = parallel.place(task.scheduled(where.epoch), PER_SEED)
+        scheduled = parallel.place(task.scheduled(progress.epoch), PER_SEED)
         averaged = np.zeros(len(self._settings.seeds), bool)
         if self._settings.average is not None:
-            averaged = self._settings.average(self._losses(where))
+            averaged = self._settings.average(self._losses(progress))
         averaged = parallel.place(jnp.asarray(averaged), PER_SEED)
-        if where.batch == 0:
-            state = self._begin(state, where)
-        batches = itertools.islice(task.train_batches(where.epoch), where.batch, task.num_batches)
+        if progress.batch == 0:
+            state = self._begin(state, progress)
+        batches = itertools.islice(task.train_batches(progress.epoch), progress.batch, task.num_batches)
         for batch in batches:
             batch = parallel.place(batch, batch_spec(task.batch_axis))
-            arguments = state, batch, self._train_keys, where.step, rates, scheduled, averaged
+            arguments = state, batch, self._train_keys, progress.step, rates, scheduled, averaged
             self._say_memory(*arguments)
             state = self._step(*arguments)
-            where.step += 1
-            where.batch += 1
+            progress.step += 1
+            progress.batch += 1
             yield state
-        if where.batch < task.num_batches:
+        if progress.batch < task.num_batches:
             raise UserError(
-                f"the task yielded {where.batch} batches in epoch {where.epoch + 1} "
+                f"the task yielded {progress.batch} batches in epoch {progress.epoch + 1} "
                 f"and said that there would be {task.num_batches}"
             )
 
-    def _begin(self, state: TrainState, where: Position) -> TrainState:
+    def _begin(self, state: TrainState, progress: TrainProgress) -> TrainState:
         """A fresh carry, and sums of nothing."""
         parallel = self._parallel
-        carry = self._initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, where.epoch))
+        carry = self._initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
         return state._replace(carry=parallel.place(carry, PER_EXAMPLE), sums=parallel.place(sums, PER_SEED))
 
@@ -257,13 +257,13 @@ class Epoch:
         fetch, and nothing stands there."""
         if self._parallel.processes.count > 1:
             return {}
-        headline = self._task.headline
-        return {headline: lambda: float(np.mean(self.metrics(state)[headline]))}
+        primary_metric = self._task.primary_metric
+        return {primary_metric: lambda: float(np.mean(self.metrics(state)[primary_metric]))}
 
-    def check(self, state: TrainState, where: Position, latest_step: int) -> None:
+    def check(self, state: TrainState, progress: TrainProgress, latest_step: int) -> None:
         """See `check_finite`."""
         skipped = self._parallel.gather(state.skipped)
-        check_finite(skipped, self._settings.seeds, self._settings.max_skipped, where, latest_step)
+        check_finite(skipped, self._settings.seeds, self._settings.max_skipped, progress, latest_step)
 
     def evaluate(self, state: TrainState) -> tuple[Metrics, Metrics, PyTree]:
         """Returns the epoch's training metrics, dev metrics, and the parameters that were evaluated.

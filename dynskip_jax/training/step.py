@@ -35,7 +35,7 @@ class Trainable(Protocol):
     Attributes:
         monitor: the dev metric that selects the best epoch, as in `dev_perplexity`.
         higher_is_better: whether more of it is better.
-        headline: the training metric shown beside the progress bar.
+        primary_metric: the training metric shown beside the progress bar.
         num_batches: batches in an epoch.
         examples_per_batch: how many of its `unit` one model sees in a batch.
         unit: what is counted: `examples`, of a language model `tokens`.
@@ -45,7 +45,7 @@ class Trainable(Protocol):
 
     monitor: str
     higher_is_better: bool
-    headline: str
+    primary_metric: str
     num_batches: int
     examples_per_batch: int
     unit: str

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from benchmarks import measure, recurrence, report
-from benchmarks.contestant import Contestant, Ready
-from benchmarks.contestants import GROWING, layers, why_no_torch
+from benchmarks.candidate import Candidate, Ready
+from benchmarks.candidates import GROWING, layers, why_no_torch
 from benchmarks.shapes import FULL, TINY, Shape
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import read_flags
@@ -38,7 +38,7 @@ def test_shapes_and_memory_of_every_layer(measured):
     content, text, _ = measured("shapes", "memory")
     names = [entry.name for entry in layers(TINY.shapes["tiny"])]
     timed = [row for row in content["rows"] if row["part"] == "shapes"]
-    assert [row["contestant"] for row in timed] == names
+    assert [row["candidate"] for row in timed] == names
     for row in timed:
         assert row["unit"] == "ms"
         assert len(row["values"]) == 2
@@ -47,7 +47,7 @@ def test_shapes_and_memory_of_every_layer(measured):
         assert row["sizes"] == dataclasses.asdict(TINY.shapes["tiny"])
     in_jax = [name for name in names if not name.startswith("torch")]
     held = [row for row in content["rows"] if row["part"] == "memory"]
-    assert [row["contestant"] for row in held] == in_jax  # on a CPU nobody tells PyTorch's
+    assert [row["candidate"] for row in held] == in_jax  # on a CPU nobody tells PyTorch's
     assert all(row["unit"] == "MiB" and row["median"] > 0 for row in held)
     assert all(name in text for name in names)
     assert "tiny: T=3 B=2 in=4 H=5 K=2 λ=0.5" in text
@@ -59,15 +59,15 @@ def test_growth_seeds_and_training(measured):
     content, text, folder = measured("growth", "seeds", "training")
     rows = content["rows"]
     growth = [row for row in rows if row["part"] == "growth"]
-    assert {row["contestant"] for row in growth} <= set(GROWING)
-    assert [row["label"] for row in growth if row["contestant"] == "lstm"] == ["2", "3"]
+    assert {row["candidate"] for row in growth} <= set(GROWING)
+    assert [row["label"] for row in growth if row["candidate"] == "lstm"] == ["2", "3"]
     assert (folder / "growth.png").read_bytes().startswith(b"\x89PNG")
     seeds = [row for row in rows if row["part"] == "seeds"]
-    assert [(row["label"], row["contestant"]) for row in seeds] == [
+    assert [(row["label"], row["candidate"]) for row in seeds] == [
         ("2 seeds", name) for name in ("one by one", "vmap")
     ]
     training = [row for row in rows if row["part"] == "training"]
-    assert [row["contestant"] for row in training] == ["lstm", "dynamic:5"]
+    assert [row["candidate"] for row in training] == ["lstm", "dynamic:5"]
     assert all(row["sizes"]["tokens"] == 6 for row in training)
     assert "tokens/s" in text
     assert not any("did not run" in note for note in content["notes"])
@@ -87,7 +87,7 @@ def test_about_says_where_it_ran(measured):
 def test_without_pytorch_the_output_says_so(measured, monkeypatch):
     why = "PyTorch is not installed"
     monkeypatch.setattr(recurrence, "why_no_torch", lambda: why)
-    monkeypatch.setattr("benchmarks.contestants.why_no_torch", lambda: why)
+    monkeypatch.setattr("benchmarks.candidates.why_no_torch", lambda: why)
     monkeypatch.setattr(recurrence, "layers", partial(layers, names=("lstm",)))
     content, text, _ = measured("memory")
     assert content["notes"] == [why]
@@ -152,8 +152,8 @@ def test_growth_changes_one_axis_alone():
     assert {shape.max_skip for shape in FULL.growth["max_skip"]} >= {2, 10}
 
 
-def contestant(name, step):
-    return Contestant(name, lambda: Ready(step))
+def candidate(name, step):
+    return Candidate(name, lambda: Ready(step))
 
 
 def nothing():
@@ -176,7 +176,7 @@ def test_one_that_fails_is_named_and_the_others_go_on():
     def fail():
         raise MemoryError("too much\nof it")
 
-    entries = [contestant("good", nothing), contestant("bad", fail)]
+    entries = [candidate("good", nothing), candidate("bad", fail)]
     for method in (measure.milliseconds, measure.first_steps):
         result = method(entries, 2, nothing)
         assert list(result.values) == ["good"]
@@ -188,7 +188,7 @@ def test_an_error_without_a_message_is_named_too():
     def fail():
         raise MemoryError
 
-    assert measure.milliseconds([contestant("bad", fail)], 1, nothing).failed == {"bad": "MemoryError"}
+    assert measure.milliseconds([candidate("bad", fail)], 1, nothing).failed == {"bad": "MemoryError"}
 
 
 def test_ratio_is_taken_turn_by_turn():
@@ -206,7 +206,7 @@ def test_ratio_is_taken_turn_by_turn():
 def test_the_bar_advances_for_each_contestant_and_turn(method):
     ticks = []
     rounds = 1 if method is measure.megabytes else 3
-    method([contestant(name, nothing) for name in "ab"], rounds, lambda: ticks.append(1))
+    method([candidate(name, nothing) for name in "ab"], rounds, lambda: ticks.append(1))
     assert len(ticks) == 2 * (rounds + 1)
 
 

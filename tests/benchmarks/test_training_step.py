@@ -26,7 +26,7 @@ def test_words_reach_over_the_whole_vocabulary():
 @pytest.mark.parametrize("model", and_slow(training_step.MODELS, lambda model: model == "lstm"))
 def test_steps_train(model):
     chosen = training_step.settings("small", FLAGS)
-    by_name = {entry.name: entry for entry in training_step.contestants(chosen, 10)}
+    by_name = {entry.name: entry for entry in training_step.candidates(chosen, 10)}
     ready = by_name[model].prepare()
     before = jax.tree.map(np.array, ready.step().params)
     after = ready.step()

@@ -68,7 +68,7 @@ class Small:
 
     monitor = "dev_loss"
     higher_is_better = False
-    headline = "loss"
+    primary_metric = "loss"
     num_batches = 4
     examples_per_batch = BATCH
     unit = "examples"

@@ -88,7 +88,7 @@ def test_a_skipper_is_scored_by_what_it_reads_too(skipper):
     assert "words read" in outcome.out and "paper: Skip LSTM" in outcome.out
     assert "pretrained word vectors" in outcome.out and "texts cropped: " in outcome.out
     metrics = row_of(folder)["metrics"]
-    assert 0 < metrics["test_share_read"]["mean"] < 1
+    assert 0 < metrics["test_read_fraction"]["mean"] < 1
     assert 0 <= metrics["test_accuracy"]["mean"] <= 1
     learner = load_run(folder).learner
     assert (learner.objective.update_cost, learner.skips[0].update_bias) == (0.01, -1)
@@ -98,7 +98,7 @@ def test_a_skipper_is_scored_by_what_it_reads_too(skipper):
 def test_skippers_are_compared_by_what_they_read(skippers):
     folder, _ = skippers
     for row in json.loads((folder / "result.json").read_text())["rows"]:
-        assert 0 < row["metrics"]["test_share_read"]["mean"] < 1
+        assert 0 < row["metrics"]["test_read_fraction"]["mean"] < 1
         assert 0 <= row["metrics"]["test_accuracy"]["mean"] <= 1
     jump = load_run(folder, "lstm_jump").learner
     assert (jump.skips[0].max_jump, jump.skips[0].read_steps) == (3, 2)

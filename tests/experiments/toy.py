@@ -9,10 +9,8 @@ from flax import nnx
 from dynskip_jax.data import Examples, Vocabulary, length_buckets, pad_sequences
 from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.experiment import Experiment
-from dynskip_jax.experiments.settings import Model, Settings
 from dynskip_jax.models import ClassifierOutput
 from dynskip_jax.nn import SkipLSTM
-from dynskip_jax.settings import setting
 from dynskip_jax.tasks import ExampleTask, Forward
 
 LETTERS = "abcdef"
@@ -27,18 +25,6 @@ class Lines:
     source: str = "made up"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ToyModel(Model):
-    """What the network is made of."""
-
-    features: int = setting(8, "Size of the state.", at_least=1)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ToySettings(Settings):
-    model: ToyModel = dataclasses.field(default_factory=ToyModel)
-
-
 class Tagger(nnx.Module):
     def __init__(self, features, skip, cell_options, rngs):
         self.stack = SkipLSTM(len(LETTERS), features, skip=skip, **cell_options, rngs=rngs)
@@ -50,7 +36,7 @@ class Tagger(nnx.Module):
 
 
 class SeenBefore(ExampleTask):
-    score, headline, has_host_metrics, is_of_steps = "f1", "accuracy", True, True
+    score, primary_metric, has_host_metrics, is_of_steps = "f1", "accuracy", True, True
 
     def forward(self, model, batch, carry, *, shared_key, **how):
         output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
@@ -63,10 +49,10 @@ class SeenBefore(ExampleTask):
 
 
 class Toy(Experiment):
-    name, settings_type, default_model, commands = "toy", ToySettings, "dynamic:3", TEXT_COMMANDS
+    name, default_model, commands = "toy", "dynamic:3", TEXT_COMMANDS
     presets = {  # noqa: RUF012
-        "small": dict(epochs=2, learning_rate=0.03),
-        "rollouts": dict(rollouts=2, baseline="rollouts"),
+        "small": dict(features=8, epochs=2, learning_rate=0.03),
+        "rollouts": dict(features=8, rollouts=2, baseline="rollouts"),
     }
     columns = {"dev_f1": ("dev F1", ".2f"), "test_f1": ("test F1", ".2f")}  # noqa: RUF012
     curves = ("dev_f1",)

@@ -11,10 +11,10 @@ from compiled import compiled
 from learners import CLASSES, classification, drawn_params, language_modelling, letters, symbols
 
 from dynskip_jax import functional as F
-from dynskip_jax.analysis.ceiling import ceiling
+from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.data import Examples
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks.counterfactuals import choices_of, chosen, exchanged, replaced
+from dynskip_jax.tasks.counterfactuals import choices_of, chosen, policy_interventions, single_interventions
 
 ROWS, K = 2, 3
 
@@ -25,7 +25,7 @@ def params_of(learner):
 
 def pieces(learner, params, **how):
     policy = F.Policy("greedy")
-    return list(exchanged(learner, params, policy, "dev", rows=ROWS, **how))
+    return list(single_interventions(learner, params, policy, "dev", rows=ROWS, **how))
 
 
 @pytest.fixture(scope="module")
@@ -164,9 +164,9 @@ def test_choices_of_another_row_where_lengths_differ():
     params = params_of(learner)
     nll = nll_of_rows(learner, params, split, 0)
     policy = F.Policy("greedy")
-    whole = list(exchanged(learner, params, policy, "dev", layer=0, rows=3))
+    whole = list(single_interventions(learner, params, policy, "dev", layer=0, rows=3))
     taken = np.concatenate([np.asarray(piece.taken) for piece in whole])
-    found = list(replaced(learner, params, policy, "dev", layer=0, rows=3, constants=(1,)))
+    found = list(policy_interventions(learner, params, policy, "dev", layer=0, rows=3, constants=(1,)))
     losses = np.concatenate([np.asarray(piece.losses) for piece in found])
     for row, other in enumerate([1, 2, 0, 4, 3]):  # the last batch has two rows, and one that fills it
         over_and_over = np.tile(taken[other, : split.seq_lengths[other]], 3)
@@ -178,7 +178,7 @@ def test_choices_of_another_row_where_lengths_differ():
 def test_a_single_row_has_no_other(language):
     learner, params, _ = language
     with pytest.raises(UserError, match="at least 2 rows, got 1"):
-        next(replaced(learner, params, F.Policy("greedy"), "dev", layer=1, rows=1, constants=()))
+        next(policy_interventions(learner, params, F.Policy("greedy"), "dev", layer=1, rows=1, constants=()))
 
 
 @pytest.mark.slow
@@ -245,8 +245,8 @@ def test_every_choice_replaced(language):
     learner, params, nll_of_stream = language
     policy, constants = F.Policy("greedy"), (1, 3)
     how = dict(layer=1, rows=ROWS, constants=constants)
-    found = list(replaced(learner, params, policy, "dev", window=5, **how))
-    whole = list(exchanged(learner, params, policy, "dev", layer=1, rows=ROWS))
+    found = list(policy_interventions(learner, params, policy, "dev", window=5, **how))
+    whole = list(single_interventions(learner, params, policy, "dev", layer=1, rows=ROWS))
     taken = np.concatenate([np.asarray(piece.taken) for piece in whole], axis=1)
     losses, counts = (
         sum(np.asarray(getattr(piece, name), np.float64) for piece in found) for name in ("losses", "count")
@@ -282,7 +282,9 @@ def test_choices_of_models_of_other_seeds(language):
     assert counts.sum() == len(text)
     np.testing.assert_array_equal(words[counts][1 : counts[0].sum()], text[: counts[0].sum() - 1])
     assert (taken[0] != taken[1]).any() and (taken[1] != taken[2]).any()
-    ways = list(replaced(learner, params, policy, "dev", window=5, constants=(2,), others=others, **how))
+    ways = list(
+        policy_interventions(learner, params, policy, "dev", window=5, constants=(2,), others=others, **how)
+    )
     losses = sum(np.asarray(piece.losses, np.float64) for piece in ways)
     for row in range(ROWS):
         length = int(shown[row].sum())
@@ -313,13 +315,13 @@ def test_what_chooses_nothing_is_refused(language):
 
 
 def examined(learner, params, **how):
-    """What `ceiling` is told of the first choices of dev."""
+    """What `oracle` is told of the first choices of dev."""
     found = pieces(learner, params, states=2, **how)
     losses, taken, x, before = (
         np.concatenate([np.asarray(getattr(piece, name))[piece.counts] for piece in found])
         for name in ("losses", "taken", "x", "before")
     )
-    return ceiling(losses, taken, {"s(t)": np.concatenate([x, before[:, 0]], axis=-1)})
+    return oracle_losses(losses, taken, {"s(t)": np.concatenate([x, before[:, 0]], axis=-1)})
 
 
 @pytest.mark.slow

@@ -34,9 +34,9 @@ def make(rngs):
 class Squared(Classification):
     """Rewarded with twice its log-likelihood."""
 
-    def judge(self, log_probs, batch):
-        judged = super().judge(log_probs, batch)
-        return judged._replace(rewarded=-2 * judged.nll)
+    def compute_loss(self, log_probs, batch):
+        scored = super().compute_loss(log_probs, batch)
+        return scored._replace(rewarded=-2 * scored.nll)
 
 
 def learner_of(kind, **options):

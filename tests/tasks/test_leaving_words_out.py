@@ -69,9 +69,9 @@ def test_the_share_of_words_read_is_counted_over_words(name):
     before_end = np.arange(9) < LENGTHS[:, None]
     read = np.asarray(output.decisions[1].update)[before_end]
     assert set(read) == {0, 1}
-    np.testing.assert_allclose(metrics["dev_share_read_2"], [read.mean()], rtol=1e-6)
-    np.testing.assert_allclose(metrics["dev_share_read"], [read.mean()], rtol=1e-6)
-    assert "dev_share_read_1" not in metrics  # the first layer reads everything
+    np.testing.assert_allclose(metrics["dev_read_fraction_2"], [read.mean()], rtol=1e-6)
+    np.testing.assert_allclose(metrics["dev_read_fraction"], [read.mean()], rtol=1e-6)
+    assert "dev_read_fraction_1" not in metrics  # the first layer reads everything
 
 
 @pytest.mark.slow

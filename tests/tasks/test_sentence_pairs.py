@@ -34,15 +34,15 @@ def make(rngs):
 def test_the_loss_is_the_divergence_from_the_two_points():
     task = SentencePairs({}, make)
     log_probs = np.log(RNG.dirichlet(np.ones(5), size=4))
-    judged = task.judge(jnp.asarray(log_probs), Batch(None, jnp.asarray(RATINGS)))
+    scored = task.compute_loss(jnp.asarray(log_probs), Batch(None, jnp.asarray(RATINGS)))
     for row, y in enumerate(RATINGS.astype(float)):
         low = int(np.floor(y))
         points = {low: low + 1 - y, low + 1: y - low}
         kl = sum(p * (np.log(p) - log_probs[row, r - 1]) for r, p in points.items() if p > 0)
-        np.testing.assert_allclose(judged.nll[row], kl, rtol=1e-4)
+        np.testing.assert_allclose(scored.nll[row], kl, rtol=1e-4)
     said = task.predict(jnp.asarray(log_probs), Batch(None, None))
     np.testing.assert_allclose(said, np.exp(log_probs) @ np.arange(1, 6), rtol=1e-5)
-    slope = jax.grad(lambda logits: task.judge(logits, Batch(None, jnp.asarray(RATINGS))).nll.sum())
+    slope = jax.grad(lambda logits: task.compute_loss(logits, Batch(None, jnp.asarray(RATINGS))).nll.sum())
     assert np.isfinite(slope(jnp.asarray(log_probs))).all()
 
 
@@ -104,10 +104,10 @@ def test_the_last_choice_of_a_pair():
             logits = compiled(model)(
                 *inputs, actions=[jnp.asarray(actions)], policy=policy, deterministic=True
             ).logits
-            judged = learner.task.judge(
+            scored = learner.task.compute_loss(
                 jax.nn.log_softmax(logits), Batch(None, jnp.asarray(RATINGS[number : number + 1]))
             )
-            np.testing.assert_allclose(piece.losses[row, length - 1, k - 1], judged.nll[0], rtol=1e-5)
+            np.testing.assert_allclose(piece.losses[row, length - 1, k - 1], scored.nll[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("coefs", [(2.0, 0.0), (0.0, 3.0)], ids=["activation", "temporal"])

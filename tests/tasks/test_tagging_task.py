@@ -147,21 +147,26 @@ def test_what_a_crf_says_of_three_words_by_enumeration():
     def of(model):
         read = task.forward(model, batch, (), **how)
         out = model(batch.inputs, seq_lengths=batch.seq_lengths, deterministic=True)
-        return out.crf, out.emissions, task.judge(read.log_probs, batch), task.predict(read.log_probs, batch)
+        return (
+            out.crf,
+            out.emissions,
+            task.compute_loss(read.log_probs, batch),
+            task.predict(read.log_probs, batch),
+        )
 
-    crf, emissions, judged, predicted = jax.device_get(of(model))
+    crf, emissions, scored, predicted = jax.device_get(of(model))
     every = brute(crf, np.asarray(emissions[0], np.float64), 3)
     truth = tuple(IDS[row])
-    np.testing.assert_allclose(judged.nll[0], -every[truth], rtol=1e-5)
+    np.testing.assert_allclose(scored.nll[0], -every[truth], rtol=1e-5)
     best = max(every, key=every.get)
     assert tuple(predicted[0, :3].tolist()) == best
     for t in range(3):
         p = sum(np.exp(log_p) for tags, log_p in every.items() if tags[t] == truth[t])
-        np.testing.assert_allclose(judged.rewarded[0, t], np.log(p), rtol=1e-4, atol=1e-6)
-    assert not np.asarray(judged.rewarded)[0, 3:].any()
+        np.testing.assert_allclose(scored.rewarded[0, t], np.log(p), rtol=1e-4, atol=1e-6)
+    assert not np.asarray(scored.rewarded)[0, 3:].any()
     right = [float(a == b) for a, b in zip(best, truth, strict=True)]
-    assert np.asarray(judged.correct)[0, :3].tolist() == right
-    assert float(judged.counted["sentence_accuracy"][0]) == float(all(right))
+    assert np.asarray(scored.correct)[0, :3].tolist() == right
+    assert float(scored.counted["sentence_accuracy"][0]) == float(all(right))
 
 
 def test_samples_are_averaged_into_the_allowed_sequence_with_most_right_tags():

@@ -37,7 +37,7 @@ class Scripted:
     """A task whose dev metric is written down; its parameter `steps` counts the updates it has had."""
 
     monitor = "dev_score"
-    headline = "loss"
+    primary_metric = "loss"
     num_batches = NUM_BATCHES
     examples_per_batch = 10
     unit = "examples"

@@ -17,12 +17,12 @@ from dynskip_jax.lazy import LazyModule
 from dynskip_jax.settings import path_setting, setting
 
 if TYPE_CHECKING:
-    from dynskip_jax.analysis.ceiling import Ceiling
+    from dynskip_jax.analysis.oracle import OracleLosses
     from dynskip_jax.experiments.experiment import Experiment
     from dynskip_jax.experiments.loaded import FinishedModel, LoadedModel
     from dynskip_jax.tasks import Learner
     from dynskip_jax.tasks.copied_words import CopiedWords
-    from dynskip_jax.tasks.counterfactuals import Exchanged, Ways
+    from dynskip_jax.tasks.counterfactuals import PolicyInterventions, SingleInterventions
 
 compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
 consoles = LazyModule("dynskip_jax.experiments.console")
@@ -32,7 +32,7 @@ host_memory = LazyModule("dynskip_jax.devices.host_memory")
 jax = LazyModule("jax")
 jnp = LazyModule("jax.numpy")
 loading = LazyModule("dynskip_jax.experiments.loaded")
-oracle_analysis = LazyModule("dynskip_jax.analysis.ceiling")
+oracle_analysis = LazyModule("dynskip_jax.analysis.oracle")
 run_progress = LazyModule("dynskip_jax.runs.progress")
 rich_table = LazyModule("rich.table")
 same_word = LazyModule("dynskip_jax.analysis.same_word")
@@ -66,7 +66,7 @@ class OracleFlags(ModelFlags):
     )
     window: int = setting(
         1,
-        "Language models: the text is read in windows of so many words, and a choice judged by its window's "
+        "Language models: the text is read in windows of so many words, and a choice scored by its window's "
         "loss.",
         at_least=1,
     )
@@ -144,7 +144,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
             "(λ = 0), and no word is copied by it alone."
         )
         return
-    pieces = counterfactuals.exchanged(
+    pieces = counterfactuals.single_interventions(
         learner,
         trained.params,
         trained.policy,
@@ -157,7 +157,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
     )
     examined = _gather(pieces, flags.steps)
     taken = np.searchsorted(choices, examined.taken) + 1  # the place of each among the choices there are
-    result = oracle_analysis.ceiling(examined.losses, taken, examined.seen, units=flags.probe_features)
+    result = oracle_analysis.oracle(examined.losses, taken, examined.seen, units=flags.probe_features)
     about = f"{found.experiment.name}, {name}, layer {layer + 1}, {flags.split}"
     title = f"{about}: nats, mean of the last {result.count:,} steps"
     _print(title, _rows(result, choices), "beside random", result.random)
@@ -174,7 +174,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
         constants=constants.tolist(),
         others=[other.params for other in others.values()],
     )
-    pieces = counterfactuals.replaced(learner, trained.params, trained.policy, flags.split, **how)
+    pieces = counterfactuals.policy_interventions(learner, trained.params, trained.policy, flags.split, **how)
     losses, count = _whole(pieces, flags.steps)
     names = [
         *("by the agent", "at random", "by the agent in another text"),
@@ -185,7 +185,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
     _print(title, list(zip(names, losses.tolist(), strict=True)), "beside the agent", losses[0])
 
 
-def verdict(result: Ceiling) -> str:
+def verdict(result: OracleLosses) -> str:
     """Says in a sentence or two whether the agent, or a probe, gains anything by looking."""
     name, gain = max(result.gain.items(), key=lambda pair: pair[1].mean)
     hindsight = min(*result.constant, result.random) - result.hindsight
@@ -296,7 +296,11 @@ def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
     with run_progress.Progress(limit, label) as progress:
         for piece in pieces:
             piece = jax.tree.map(np.asarray, piece)
-            new = int((piece.count if isinstance(piece, counterfactuals.Ways) else piece.counts).sum())
+            new = int(
+                (
+                    piece.count if isinstance(piece, counterfactuals.PolicyInterventions) else piece.counts
+                ).sum()
+            )
             progress.advance(min(new, limit - count))
             count += new
             yield piece
@@ -305,7 +309,7 @@ def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
         progress.advance(max(0, limit - count))  # the split may have fewer
 
 
-def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:
+def _gather(pieces: Iterator[SingleInterventions], limit: int) -> Examined:
     """Reads until so many choices are examined."""
     parts, paths = [], []
     for piece in _until(pieces, limit, "examining"):
@@ -321,7 +325,7 @@ def _gather(pieces: Iterator[Exchanged], limit: int) -> Examined:
     return Examined(losses, taken, seen, np.concatenate(paths))
 
 
-def _whole(pieces: Iterator[Ways], limit: int) -> tuple[Float[np.ndarray, " ways"], float]:
+def _whole(pieces: Iterator[PolicyInterventions], limit: int) -> tuple[Float[np.ndarray, " ways"], float]:
     """The mean loss of each way to choose, and of how many losses that is."""
     total, count = 0.0, 0
     for piece in _until(pieces, limit, "reading in other ways"):
@@ -329,7 +333,7 @@ def _whole(pieces: Iterator[Ways], limit: int) -> tuple[Float[np.ndarray, " ways
     return total / count, count
 
 
-def _rows(result: Ceiling, choices: Int[np.ndarray, " choices"]) -> list[tuple[str, float]]:
+def _rows(result: OracleLosses, choices: Int[np.ndarray, " choices"]) -> list[tuple[str, float]]:
     """What is printed of the choices examined; of many constants the best."""
     shown = sorted(np.argsort(result.constant)[:_SHOWN].tolist())
     return [

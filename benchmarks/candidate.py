@@ -1,4 +1,4 @@
-"""What a contestant is: something that is made ready and then computes one loss and gradient at a time."""
+"""What a candidate is: something that is made ready and then computes one loss and gradient at a time."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Ready:
-    """A contestant that may start.
+    """A candidate that may start.
 
     Attributes:
         step: computes once, waits for the result and returns it; of a layer this is
@@ -20,7 +20,7 @@ class Ready:
 
 
 @dataclasses.dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """Something to be timed.
 
     Attributes:

@@ -6,7 +6,7 @@ import numpy as np
 
 
 @dataclasses.dataclass
-class Position:
+class TrainProgress:
     """Where training stands.
 
     Attributes:
@@ -28,7 +28,7 @@ class Position:
     best_value: np.ndarray
 
     @classmethod
-    def start(cls, num_seeds: int) -> "Position":
+    def start(cls, num_seeds: int) -> "TrainProgress":
         """Before the first step."""
         return cls(
             0, 0, 0, 0.0, np.zeros((0, num_seeds)), np.zeros(num_seeds, int), np.full(num_seeds, np.nan)
@@ -40,7 +40,7 @@ class Position:
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in meta.items()}
 
     @classmethod
-    def from_meta(cls, meta: dict) -> "Position":
+    def from_meta(cls, meta: dict) -> "TrainProgress":
         """The inverse of `to_meta`."""
         num_seeds = len(meta["best_epoch"])
         return cls(

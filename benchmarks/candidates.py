@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import jax
 from jaxtyping import Array, Int
 
-from benchmarks.contestant import Contestant
+from benchmarks.candidate import Candidate
 from benchmarks.jax_layers import flax_rnn, inputs, ours, weights
 from benchmarks.shapes import Shape
 from dynskip_jax.functional import Attention, Dynamic, Fixed, Previous, Transition
@@ -17,7 +17,7 @@ GROWING = ("lstm", "dynamic:k", "torch.nn.LSTM")  # those whose growth is measur
 
 def layers(
     shape: Shape, actions: Int[Array, "batch time"] | None = None, names: Sequence[str] | None = None
-) -> list[Contestant]:
+) -> list[Candidate]:
     """Returns layers that can run here; k stands for the shape's K.
 
     Args:
@@ -46,7 +46,7 @@ def layers(
     return [make(name) for name, make in makers.items() if names is None or name in names]
 
 
-def pairs(shape: Shape, transition: Transition) -> list[Contestant]:
+def pairs(shape: Shape, transition: Transition) -> list[Candidate]:
     """The fused unroll of a transition without skips, and the reference it is held to."""
     make = partial(ours, shape=shape, skip=Previous(), x=inputs(shape), transition=transition)
     return [make(name, implementation=name) for name in ("reference", "fused")]

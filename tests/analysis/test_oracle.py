@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dynskip_jax.analysis.ceiling import ceiling, paired_gain
+from dynskip_jax.analysis.oracle import oracle_losses, paired_gain
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.commands.oracle import verdict
 
@@ -30,7 +30,7 @@ def bar(found, losses):
 
 def test_means_are_those_of_a_loop():
     losses, taken, seen, _ = table()
-    found = ceiling(losses, taken, {"all": seen})
+    found = oracle_losses(losses, taken, {"all": seen})
     rest = range(int(0.7 * STEPS), STEPS)
     assert found.count == len(rest)
     assert found.taken == pytest.approx(sum(losses[t][taken[t] - 1] for t in rest) / len(rest))
@@ -46,7 +46,7 @@ def test_means_are_those_of_a_loop():
 
 def test_a_probe_finds_what_there_is_to_learn_and_nothing_else():
     losses, taken, seen, rng = table()
-    found = ceiling(losses, taken, {"all": seen, "nothing": rng.normal(size=(STEPS, 6))})
+    found = oracle_losses(losses, taken, {"all": seen, "nothing": rng.normal(size=(STEPS, 6))})
     # Most of what hindsight has; and from noise nothing beyond chance.
     whole = min(found.random, *found.constant) - found.hindsight
     assert found.gain["all"].mean > 0.75 * whole and not found.gain["all"].is_chance
@@ -58,7 +58,7 @@ def test_what_the_agent_gains_is_told_from_what_a_probe_does():
     losses, random, seen, rng = table()
     noise, right = rng.normal(size=seen.shape), losses.argmin(axis=1) + 1
     found = {
-        name: ceiling(losses, taken, {"this": features})
+        name: oracle_losses(losses, taken, {"this": features})
         for name, taken, features in (
             ("neither", random, noise),
             ("agent", right, noise),
@@ -79,13 +79,13 @@ def test_what_the_agent_gains_is_told_from_what_a_probe_does():
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_probe():
     losses, taken, seen, _ = table()
-    one, same = (ceiling(losses, taken, {"all": seen[:, 1:]}) for _ in range(2))
+    one, same = (oracle_losses(losses, taken, {"all": seen[:, 1:]}) for _ in range(2))
     assert one == same
 
 
 def test_too_few_steps_are_refused():
     with pytest.raises(UserError, match="12 choices are too few"):
-        ceiling(np.ones((12, 2)), np.ones(12, int), {"all": np.ones((12, 1))})
+        oracle_losses(np.ones((12, 2)), np.ones(12, int), {"all": np.ones((12, 1))})
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
@@ -105,5 +105,5 @@ def test_the_bar_is_chosen_where_probes_are_fitted():
     """Constant 1 is best in the first 70 %, and worst after: the agent is compared with it all the same."""
     losses = np.full((1000, 2), 1.0)
     losses[:700, 0], losses[700:, 0] = 0.0, 3.0
-    found = ceiling(losses, np.full(1000, 2), {"nothing": np.zeros((1000, 1))})
+    found = oracle_losses(losses, np.full(1000, 2), {"nothing": np.zeros((1000, 1))})
     assert found.fixed == 1 and found.own.mean == pytest.approx(2.0)

@@ -1,4 +1,4 @@
-"""Every contestant computes what it claims: same weights, same loss, same gradient.
+"""Every candidate computes what it claims: same weights, same loss, same gradient.
 
 The measure is a NumPy loop in float64, written from Gui et al. (2019), Eq. 1 and 2.
 """
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import jax_layers
-from benchmarks.contestants import layers
+from benchmarks.candidates import layers
 from benchmarks.shapes import Shape
 from dynskip_jax.functional import Attention, Dynamic
 from dynskip_jax.nn import SkipLayers
@@ -72,7 +72,7 @@ def entries(actions):
 
 
 def promise(name, actions):
-    """What a contestant's name promises: which states enter, and λ."""
+    """What a candidate's name promises: which states enter, and λ."""
     if "dynamic" in name:
         return actions, SHAPE.mix
     if name == "fixed:k":
@@ -121,7 +121,7 @@ def test_weight_gradient_is_complete(entries):
 
 @pytest.mark.slow
 def test_samples_differ_between_sequences_and_steps():
-    """The carry that a contestant starts from makes the agent sample, not repeat itself."""
+    """The carry that a candidate starts from makes the agent sample, not repeat itself."""
     layer = SkipLayers([jax_layers.cell(SHAPE, DYNAMIC)])
     out = layer(jax_layers.inputs(SHAPE), initial_carry=jax_layers.start(layer, SHAPE))
     assert len(np.unique(out.decisions[0].action)) > 1

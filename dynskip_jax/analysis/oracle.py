@@ -56,7 +56,7 @@ def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray,
 
 
 @dataclasses.dataclass(frozen=True)
-class Ceiling:
+class OracleLosses:
     """Mean losses, nats, over the last 30 % of the steps, where a choice is made in one way or another.
 
     Attributes:
@@ -68,8 +68,7 @@ class Ceiling:
         hindsight: the best k at each step.
         averaged: the K predictions averaged, as probabilities.
         probes: by what it sees, that of an MLP trained on the first 70 % of the steps to give the best k.
-        gain: by what it sees, how far a probe is below the one of `fixed` and random that is better on the first
-            70 %.
+        gain: by what it sees, how far a probe is below the better of `fixed` and random on the first 70 %.
         own: how far the agent is below that one.
     """
 
@@ -85,14 +84,14 @@ class Ceiling:
     own: Gain
 
 
-def ceiling(
+def oracle_losses(
     losses: Float[np.ndarray, "steps K"],
     taken: Int[np.ndarray, " steps"],
     seen: Mapping[str, Float[np.ndarray, "steps features"]],
     *,
     units: int = 50,
     seed: int = 0,
-) -> Ceiling:
+) -> OracleLosses:
     """Compares ways to choose among K states where it is known what every choice costs.
 
     Args:
@@ -125,7 +124,7 @@ def ceiling(
         gain[name] = paired_gain(bar, of_probe)
     of_agent = np.take_along_axis(rest, taken[fitted:, None] - 1, axis=1)[:, 0]
     averaged = np.log(rest.shape[1]) - np.logaddexp.reduce(-rest, axis=1)
-    return Ceiling(
+    return OracleLosses(
         count=len(rest),
         taken=float(of_agent.mean()),
         random=float(of_random.mean()),
