@@ -2,7 +2,6 @@
 
 import os
 import re
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from dynskip_jax.data.messages import bad_file, bad_line, quoted
 from dynskip_jax.data.ptb import is_reachable
 from dynskip_jax.data.sentences import Labelled, held_out, numbered_lines, review_words
 from dynskip_jax.data.text import read_lines
-from dynskip_jax.data.text_files import parse_json, read_text
+from dynskip_jax.data.text_files import open_tar, parse_json, read_text
 from dynskip_jax.errors import UserError
 
 NAME = "imdb"
@@ -230,14 +229,11 @@ def unpack_imdb(archive: str | os.PathLike[str], folder: str | os.PathLike[str])
     for split in SPLITS:
         for name in _FOLDERS:
             (top / split / name).mkdir(parents=True)
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                named = place.fullmatch(member.name)
-                if named and member.isfile():
-                    # Read and write rather than extract: nothing in the archive chooses where a file goes.
-                    with tar.extractfile(member) as file:
-                        top.joinpath(*named.groups()).write_bytes(file.read())
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(f"the archive from {UPSTREAM_URL} is damaged ({error}): try again later") from error
+    with open_tar(archive, UPSTREAM_URL) as tar:
+        for member in tar:
+            named = place.fullmatch(member.name)
+            if named and member.isfile():
+                # Read and write rather than extract: nothing in the archive chooses where a file goes.
+                with tar.extractfile(member) as file:
+                    top.joinpath(*named.groups()).write_bytes(file.read())
     return top

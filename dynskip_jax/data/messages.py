@@ -9,10 +9,11 @@ from dynskip_jax.errors import UserError
 MAX_MESSAGE = 299
 _MAX_WHERE = 130
 _MAX_QUOTED = 40
-# Control characters, halves of surrogate pairs, and separators that end a line.
-_CONTROL_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
-# Marks that make a terminal show the text after them in another order.
-_DIRECTIONAL_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# Control and format characters, halves of surrogate pairs, and separators that end a line. Format characters
+# are invisible, or make a terminal show the text after them in another order.
+_CONTROL_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+# Format characters that belong to words: joiners, and the signs of Arabic numbers and verses.
+_OF_WORDS = frozenset("\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2")
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = _MAX_QUOTED
@@ -23,8 +24,8 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
 def printable(text: object) -> str:
     r"""Return `text` with control characters escaped, so that a terminal shows it and does not obey it.
 
-    Letters and marks of every script stay as they are. Control characters, line ends, marks of direction and
-    halves of surrogate pairs become escapes such as `\x1b`.
+    Letters and marks of every script stay as they are. Control characters, line ends, invisible characters
+    and marks of direction become escapes such as `\x1b`.
     """
     text = str(text)
     if text.isprintable():
@@ -72,7 +73,7 @@ def _place(where: str | os.PathLike[str]) -> str:
 
 
 def _is_control(symbol: str) -> bool:
-    return unicodedata.category(symbol) in _CONTROL_CATEGORIES or symbol in _DIRECTIONAL_MARKS
+    return unicodedata.category(symbol) in _CONTROL_CATEGORIES and symbol not in _OF_WORDS
 
 
 def _escaped(symbol: str) -> str:

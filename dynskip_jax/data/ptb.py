@@ -3,7 +3,6 @@
 import hashlib
 import http.client
 import os
-import tarfile
 import tempfile
 import threading
 import urllib.error
@@ -12,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dynskip_jax.data import tfds_tools
+from dynskip_jax.data.messages import shown
 from dynskip_jax.data.text import (
     SPLITS,
     LanguageCorpus,
@@ -20,6 +20,7 @@ from dynskip_jax.data.text import (
     read_lines,
     tokenize,
 )
+from dynskip_jax.data.text_files import open_tar
 from dynskip_jax.errors import UserError
 
 NAME = "ptb"
@@ -73,8 +74,7 @@ def difference(lines: Mapping[str, Sequence[str]]) -> str | None:
         found = content_sha256(lines[split])
         if found != expected:
             return (
-                f"is not the published one: other words or lines in the {split} split, though as many "
-                f"(SHA-256 of its words {found[:12]}…, expected {expected[:12]}…)"
+                f"has other words or lines in the {split} split (SHA-256 {found[:12]}…, not {expected[:12]}…)"
             )
     return None
 
@@ -91,8 +91,8 @@ def check_published(lines: Mapping[str, Sequence[str]], where: str) -> None:
     """
     if (how := difference(lines)) is not None:
         raise UserError(
-            f"the PTB corpus in {where} {how}; get it from {UPSTREAM_URL} (folder data/), or, if the text is "
-            f"your own, call neither its folder nor its files ptb"
+            f"PTB in {shown(where, 75)} {how}: get {UPSTREAM_URL} (data/), or call neither its folder nor "
+            "its files ptb"
         )
 
 
@@ -167,20 +167,18 @@ def extract_ptb(archive: str | os.PathLike[str], folder: str | os.PathLike[str])
       UserError: when the archive is damaged or lacks a file.
     """
     folder = Path(folder)
-    try:
-        with tarfile.open(archive) as tar:
-            members = {member.name.removeprefix("./"): member for member in tar if member.isfile()}
-            for split in SPLITS:
-                name = f"{PREFIX}{split}.txt"
-                # Read and write rather than extract: nothing in the archive chooses where a file goes.
-                with tar.extractfile(members[f"{ARCHIVE_FOLDER}/{name}"]) as file:
-                    (folder / name).write_bytes(file.read())
-    except KeyError as error:
-        raise UserError(
-            f"the archive from {UPSTREAM_URL} has no {error.args[0]}: get PTB elsewhere"
-        ) from error
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(f"the archive from {UPSTREAM_URL} is damaged ({error}): try again later") from error
+    with open_tar(archive, UPSTREAM_URL) as tar:
+        members = {member.name.removeprefix("./"): member for member in tar if member.isfile()}
+        for split in SPLITS:
+            name = f"{PREFIX}{split}.txt"
+            member = members.get(f"{ARCHIVE_FOLDER}/{name}")
+            if member is None:
+                raise UserError(
+                    f"the archive from {UPSTREAM_URL} has no {ARCHIVE_FOLDER}/{name}: get PTB elsewhere"
+                )
+            # Read and write rather than extract: nothing in the archive chooses where a file goes.
+            with tar.extractfile(member) as file:
+                (folder / name).write_bytes(file.read())
     return folder
 
 

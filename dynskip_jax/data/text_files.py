@@ -12,12 +12,13 @@ import json
 import os
 import stat
 import struct
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from dynskip_jax.data.messages import bad_file, printable
+from dynskip_jax.data.messages import bad_file, printable, shown
 from dynskip_jax.errors import UserError
 
 PathLike = str | os.PathLike[str]
@@ -119,6 +120,28 @@ def open_archive(path: PathLike) -> Iterator[zipfile.ZipFile]:
                 raise
             problem = f"is no zip archive, or a damaged one ({error}): fetch it again"
             raise bad_file(path, problem) from error
+
+
+@contextlib.contextmanager
+def open_tar(path: PathLike, source: str) -> Iterator[tarfile.TarFile]:
+    """Open a tar archive, compressed or not; what fails while its members are read is a `UserError` too.
+
+    Args:
+        path: the archive.
+        source: its address, for errors.
+
+    Raises:
+        UserError: the archive is missing or damaged.
+    """
+    with _open_user_file(path) as file:
+        try:
+            with tarfile.open(fileobj=file) as tar:
+                yield tar
+        except UserError:
+            raise
+        except (tarfile.TarError, *_DAMAGED_ZIP) as error:
+            problem = f"is damaged ({shown(error)}): try again later"
+            raise UserError(f"the archive from {source} {problem}") from error
 
 
 def place(path: PathLike, member: str | None = None) -> str:

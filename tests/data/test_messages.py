@@ -19,6 +19,7 @@ def test_letters_of_every_script_stay(text):
         ("a\nb\tc\r", "a\\nb\\tc\\r"),
         ("\x9b2J\x7f", "\\x9b2J\\x7f"),
         ("abc\u202egpj", "abc\\u202egpj"),
+        ("\ufeffa\u200b", "\\ufeffa\\u200b"),
         ("x\u2028y\x85", "x\\u2028y\\x85"),
         ("\udcff.txt", "\\udcff.txt"),
     ],
