@@ -324,6 +324,35 @@ def action_against_truth(
     save(figure, path)
 
 
+def confusion(
+    counts: Int[np.ndarray, "classes classes"], classes: Sequence[str], path: str | Path, title: str
+) -> None:
+    """Draw which classes are predicted for each true class into a PNG file.
+
+    Arguments:
+        counts: how many examples of the class of the row are predicted as the class of the column.
+        classes: the names of the classes.
+        path: the PNG file.
+        title: the title.
+    """
+    figure, axes = _figure(title)
+    shares = _shares(counts)
+    image = _heat_map(axes, shares)
+    places = np.arange(len(classes))
+    # parse_math: a name such as "$" is text, not mathematics.
+    axes.set_xticks(places, labels=classes, rotation=60, ha="right", parse_math=False)
+    axes.set_yticks(places, labels=classes, parse_math=False)
+    axes.set_xlabel("predicted class")
+    axes.set_ylabel("true class")
+    if len(classes) <= _MOST_LABELLED_SKIPS:
+        for row, column in np.argwhere(shares >= 0.005):
+            share = shares[row, column]
+            color = "white" if share > 0.5 else "black"
+            axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=9, color=color)
+    figure.colorbar(image, ax=axes, label="share of examples of that class")
+    save(figure, path)
+
+
 def visited_positions(
     visited: Bool[np.ndarray, "examples time"],
     truth: Int[np.ndarray, "examples"],

@@ -38,7 +38,6 @@ agreement_data = LazyModule("dynskip_jax.data.agreement")
 data_lib = LazyModule("dynskip_jax.data")
 models_lib = LazyModule("dynskip_jax.models")
 nnx = LazyModule("flax.nnx")
-schedules = LazyModule("dynskip_jax.training.schedule")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 
 PRESETS: dict[str, dict[str, Any]] = {

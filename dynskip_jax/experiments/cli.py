@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.experiments.command_line import config_table, program, read_flags, read_training
+from dynskip_jax.experiments.own_pieces import import_module
 from dynskip_jax.experiments.settings import resolve
 from dynskip_jax.lazy import LazyModule
 
@@ -46,6 +47,8 @@ def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None)
         command = experiment.commands[name]
         flags = read_flags(f"{program(experiment.name)} {name}", command.about, command.flags, arguments)
         log_to_standard_output()
+        if getattr(flags, "code", None) is not None:
+            import_module(flags.code, "--code")
         command.run(experiment, flags)
         return
     if name != "train":

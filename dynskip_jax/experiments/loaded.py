@@ -33,7 +33,7 @@ class FinishedModel(NamedTuple):
     """All that were trained together as one model of a run folder.
 
     Attributes:
-        run: its folder.
+        run: its folder; None of a model that was trained without one.
         spec: the model's specification.
         experiment: with the settings it was trained with.
         vocabulary: what the run folder keeps of it; None where the experiment has none.
@@ -43,7 +43,7 @@ class FinishedModel(NamedTuple):
         value: of a sweep the number of the selected value, else 0.
     """
 
-    run: RunDir
+    run: RunDir | None
     spec: ModelSpec
     experiment: Experiment
     vocabulary: Any
@@ -97,7 +97,7 @@ class LoadedModel(NamedTuple):
     seed: int
     experiment: Experiment
     learner: Learner
-    run: RunDir
+    run: RunDir | None
 
     @property
     def name(self) -> str:

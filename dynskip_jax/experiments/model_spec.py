@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.own_pieces import is_own_piece, make_own_piece
 from dynskip_jax.experiments.settings import Settings, sweep_of
 from dynskip_jax.lazy import LazyModule
 
@@ -117,14 +118,19 @@ class ModelSpec:
         return any(self.mixes) if value is None else bool(value.get("mix", self.skip.mix))
 
 
-def make_spec(name: str, settings: Settings) -> ModelSpec:
+def make_spec(name: str, settings: Settings, *, import_code: bool = False) -> ModelSpec:
     """Return what a model's name means under these settings.
+
+    Args:
+        name: as on the command line, such as `dynamic:5` or `my_pieces:LogSpaced(16)`.
+        settings: all settings.
+        import_code: whether modules of pieces of your own are imported; see `own_pieces`.
 
     Raises:
         UserError: there is no such model, or a value is beyond it.
     """
     agent, model = settings.agent, settings.model
-    named = _named_skip(name, settings)
+    named = _named_skip(name, settings, import_code=import_code)
     skip = _controlled(named, agent.control, agent.rates)
     is_untrained = agent.control == "untrained" and isinstance(named, F.Dynamic)
     values = _swept_values(skip, settings)
@@ -137,7 +143,7 @@ def make_spec(name: str, settings: Settings) -> ModelSpec:
     spec = ModelSpec(
         name=name,
         skip=skip,
-        transition=_transition(settings),
+        transition=_transition(settings, import_code=import_code),
         depth_skip=None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip),
         copy=_copy(skip, settings),
         objective=_objective(skip, settings, is_untrained=is_untrained),
@@ -232,11 +238,14 @@ def learnt_rates(run_dir: str, experiment: str) -> tuple[float, ...]:
     return tuple(round(float(rate), 6) for rate in next(iter(found.values())))
 
 
-def _named_skip(name: str, settings: Settings) -> F.TimeSkip:
+def _named_skip(name: str, settings: Settings, *, import_code: bool = False) -> F.TimeSkip:
     """Return the time skip of a model's name, before any control."""
     agent = settings.agent
     options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
-    return F.parse_time_skip(name, mix=each(agent.mix)[0], **options)
+    options["mix"] = each(agent.mix)[0]
+    if is_own_piece(name):
+        return make_own_piece(name, F.TimeSkip, options, import_code=import_code)
+    return F.parse_time_skip(name, **options)
 
 
 def _controlled(skip: F.TimeSkip, control: str, rates: tuple[float, ...] | None) -> F.TimeSkip:
@@ -252,8 +261,12 @@ def _controlled(skip: F.TimeSkip, control: str, rates: tuple[float, ...] | None)
     return F.Mean(**alike) if control == "mean" else skip
 
 
-def _transition(settings: Settings) -> F.Transition:
-    transition = F.parse_transition(settings.model.transition)
+def _transition(settings: Settings, *, import_code: bool) -> F.Transition:
+    name = settings.model.transition
+    if is_own_piece(name):
+        transition = make_own_piece(name, F.Transition, {}, import_code=import_code)
+    else:
+        transition = F.parse_transition(name)
     if getattr(settings.model, "output_gate", True):
         return transition
     if not hasattr(transition, "output_gate"):

@@ -40,7 +40,6 @@ data_lib = LazyModule("dynskip_jax.data")
 models_lib = LazyModule("dynskip_jax.models")
 nnx = LazyModule("flax.nnx")
 number_prediction = LazyModule("dynskip_jax.data.number_prediction")
-schedules = LazyModule("dynskip_jax.training.schedule")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 
 TWO_HOPS = 21  # the length at which it takes two

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 # From the name of each experiment of this package to its class.
 EXPERIMENTS = {
     "agreement": "Agreement",
+    "classify": "Classify",
     "conll2003": "CoNLL2003",
     "imdb": "IMDB",
     "number_prediction": "NumberPrediction",

@@ -10,7 +10,6 @@ say nothing of other test sets. Differences are taken seed by seed, to the first
 """
 
 import dataclasses
-import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from dynskip_jax.analysis.intervals import paired_difference, t_interval
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import program, read_flags
 from dynskip_jax.experiments.console import wide_console
+from dynskip_jax.experiments.own_pieces import import_module
 from dynskip_jax.experiments.registry import experiment_of
 from dynskip_jax.experiments.report_files import csv_text, latex_text, write_tensorboard
 from dynskip_jax.experiments.report_table import Line, Row, cells, headings, tables
@@ -93,10 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if len({path.absolute() for path in written}) < len(written):
         raise UserError("--csv, --latex and --plot each need a file of their own")
     if flags.code is not None:
-        try:
-            importlib.import_module(flags.code)
-        except ImportError as error:
-            raise UserError(f"--code {flags.code} cannot be imported: {error}") from error
+        import_module(flags.code, "--code")
     found = read_folders(flags.folders)
     for note in found.notes:
         print(note)

@@ -26,14 +26,11 @@ if TYPE_CHECKING:
 
 F = LazyModule("dynskip_jax.functional")
 asgd = LazyModule("dynskip_jax.training.asgd")
-data_lib = LazyModule("dynskip_jax.data")
 initializers = LazyModule("dynskip_jax.nn.initializers")
 jnp = LazyModule("jax.numpy")
-loop = LazyModule("dynskip_jax.training.loop")
 models_lib = LazyModule("dynskip_jax.models")
 nnx = LazyModule("flax.nnx")
 schedules = LazyModule("dynskip_jax.training.schedule")
-sentence_data = LazyModule("dynskip_jax.data.sentences")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 word_vectors = LazyModule("dynskip_jax.data.word_vectors")
 
@@ -239,11 +236,13 @@ class ClassifierExperiment(SentenceExperiment):
     """Sentences with a class each.
 
     Attributes:
-        labels: names of the classes.
+        labels: the names of the classes, where they are always the same.
+        has_macro_f1: whether macro F1 is measured.
     """
 
     settings: ClassifierSettings
-    labels: ClassVar[tuple[str, ...]]
+    labels: ClassVar[tuple[str, ...]] = ()
+    has_macro_f1: ClassVar[bool] = False
     columns = {  # noqa: RUF012 (read only)
         "dev_accuracy": ("dev accuracy", ".2%"),
         "test_accuracy": ("test accuracy", ".2%"),
@@ -257,13 +256,13 @@ class ClassifierExperiment(SentenceExperiment):
     def task(self, spec: ModelSpec, data: SentenceCorpus | None, vocabulary: Vocabulary) -> Classification:
         """See `Experiment`."""
         m, training = self.settings.model, self.settings.training
-        embedding = self.embedding(data, vocabulary)
+        embedding, classes = self.embedding(data, vocabulary), self.class_names(vocabulary)
 
         def make_model(rngs: nnx.Rngs) -> SequenceClassifier:
             return models_lib.SequenceClassifier(
                 len(vocabulary),
                 m.features,
-                len(self.labels),
+                len(classes),
                 embedding=embedding(rngs),
                 word_dropout=m.dropout_words,
                 **self.layers(spec),
@@ -277,7 +276,13 @@ class ClassifierExperiment(SentenceExperiment):
             evaluation_rows=_ROWS,
             activation_coef=training.activation_coef,
             temporal_coef=training.temporal_coef,
+            class_names=classes,
+            has_macro_f1=self.has_macro_f1,
         )
+
+    def class_names(self, vocabulary: Vocabulary) -> tuple[str, ...]:
+        """Return the names of the classes."""
+        return self.labels
 
     @property
     def max_length(self) -> int | None:
@@ -291,4 +296,4 @@ class ClassifierExperiment(SentenceExperiment):
 
     def format_prediction(self, vocabulary: Vocabulary, predicted: Any, probability: float) -> str:
         """See `Experiment`."""
-        return f"{self.labels[int(predicted)]}  ({probability:.3f})"
+        return f"{self.class_names(vocabulary)[int(predicted)]}  ({probability:.3f})"

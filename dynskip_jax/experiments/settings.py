@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -23,7 +24,8 @@ class Run:
     model: str | None = setting(
         None,
         "lstm (no skip over time), fixed:k, attention:k, content:k (attention by content), dynamic:k, "
-        "mean:k, random:k, skip_rnn or lstm_jump; k is how far back a skip may reach.",
+        "mean:k, random:k, skip_rnn or lstm_jump; k is how far back a skip may reach. Or a skip of your own, "
+        "my_module:MySkip(16).",
     )
     compare: str | None = setting(
         None,
@@ -47,7 +49,7 @@ class Run:
         """Checks what bounds cannot say."""
         if self.model is not None and self.compare is not None:
             raise UserError("give either --model or --compare, not both")
-        if self.model is not None and "," in self.model:
+        if self.model is not None and len(_names(self.model)) > 1:
             raise UserError(f"--model takes one model; use --compare {self.model} for several")
         if self.seeds == 0:
             raise UserError("--seeds must be at least 1, got 0")
@@ -68,11 +70,16 @@ class Run:
             UserError: one is named twice.
         """
         given = self.compare if self.compare is not None else self.model
-        names = tuple(name.strip() for name in (default if given is None else given).split(","))
+        names = _names(default if given is None else given)
         for name in names:
             if names.count(name) > 1:
                 raise UserError(f"--compare names {name} twice: leave one out")
         return names
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return the names between commas; those inside brackets belong to a name."""
+    return tuple(name.strip() for name in re.split(r",(?![^()]*\))", text))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +97,7 @@ class Model:
     transition: str = setting(
         "lstm",
         "How a cell turns input and state into the new state: lstm, peephole, full_gate, plstm, ulstm, "
-        "gru, rhn or rhn:L (L layers deep).",
+        "gru, rhn or rhn:L (L layers deep). Or one of your own, my_module:MyTransition.",
     )
     depth_skip: str | None = setting(
         None,

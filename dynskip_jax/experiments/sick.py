@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from dynskip_jax.models import SentencePairModel
     from dynskip_jax.tasks import SentencePairs
 
-data_lib = LazyModule("dynskip_jax.data")
 models_lib = LazyModule("dynskip_jax.models")
 nnx = LazyModule("flax.nnx")
 sentence_data = LazyModule("dynskip_jax.data.sentences")

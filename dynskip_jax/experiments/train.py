@@ -28,7 +28,10 @@ def train(kind: type[Experiment], resolved: Resolved) -> None:
     settings = resolved.settings
     experiment = kind(settings)
     # What is not known is said before anything is started.
-    specs = [make_spec(name, experiment.settings) for name in settings.run.models(kind.default_model)]
+    specs = [
+        make_spec(name, experiment.settings, import_code=True)
+        for name in settings.run.models(kind.default_model)
+    ]
     with join(settings.devices, max(len(spec.all_seeds) for spec in specs)) as processes:
         if not processes.first:
             logging.getLogger("dynskip_jax").setLevel(logging.ERROR)

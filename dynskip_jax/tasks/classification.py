@@ -1,12 +1,14 @@
 """Classification of sequences."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from dynskip_jax import functional as F
+from dynskip_jax.analysis.confusion import confusion_matrix, macro_f1
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.examples import Examples
 from dynskip_jax.tasks.rows import where_counted
@@ -21,6 +23,8 @@ class Classification(ExampleTask):
         make_model: see `Task`; the model returns a `ClassifierOutput`.
         activation_coef: α of AR (Merity et al. 2018, Section 4.6), on the top layer's states.
         temporal_coef: β of TAR, likewise.
+        class_names: the name of each class; empty where classes have none.
+        has_macro_f1: whether macro F1 over these classes is a metric.
         options: of `ExampleTask`.
     """
 
@@ -31,10 +35,18 @@ class Classification(ExampleTask):
         *,
         activation_coef: float = 0.0,
         temporal_coef: float = 0.0,
+        class_names: Sequence[str] = (),
+        has_macro_f1: bool = False,
         **options: Any,
     ):
         super().__init__(splits, make_model, **options)
         self.activation_coef, self.temporal_coef = activation_coef, temporal_coef
+        self.class_names, self.has_host_metrics = tuple(class_names), has_macro_f1
+
+    def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
+        """See `Task`."""
+        truth, predicted = np.asarray(self.splits[split].targets), np.asarray(predictions)
+        return {"macro_f1": macro_f1(confusion_matrix(truth, predicted, len(self.class_names)))}
 
     def forward(self, model: nnx.Module, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
         """See `Task`."""

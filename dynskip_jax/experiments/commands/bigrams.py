@@ -22,7 +22,7 @@ rich_console = LazyModule("rich.console")
 rich_table = LazyModule("rich.table")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class BigramFlags:
     """Flags of `bigrams`."""
 

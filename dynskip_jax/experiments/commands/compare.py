@@ -10,6 +10,7 @@ import numpy as np
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import Subcommand
+from dynskip_jax.experiments.commands.flags import CodeFlags
 from dynskip_jax.lazy import LazyModule
 from dynskip_jax.settings import path_setting, setting
 
@@ -28,8 +29,8 @@ rich_table = LazyModule("rich.table")
 step = LazyModule("dynskip_jax.training.step")
 
 
-@dataclasses.dataclass(frozen=True)
-class CompareFlags:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompareFlags(CodeFlags):
     """Flags of `compare`."""
 
     run_dir: tuple[str, ...] = path_setting(

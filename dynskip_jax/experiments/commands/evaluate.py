@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from dynskip_jax.experiments.command_line import Subcommand
+from dynskip_jax.experiments.commands.flags import CodeFlags
 from dynskip_jax.lazy import LazyModule
 from dynskip_jax.settings import path_setting, setting
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
     from dynskip_jax.experiments.loaded import FinishedModel
 
-data_lib = LazyModule("dynskip_jax.data")
 dynamic_evaluation = LazyModule("dynskip_jax.tasks.dynamic_evaluation")
 host_memory = LazyModule("dynskip_jax.devices.host_memory")
 jax = LazyModule("jax")
@@ -31,8 +31,8 @@ step = LazyModule("dynskip_jax.training.step")
 tables = LazyModule("dynskip_jax.experiments.table")
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateFlags:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateFlags(CodeFlags):
     """Flags of `evaluate`; of several values, separated by commas, the best on dev is taken."""
 
     run_dir: str = path_setting(help="A finished run folder, of one model or of several compared.")

@@ -30,7 +30,7 @@ run_results = LazyModule("dynskip_jax.runs.results")
 vocabularies = LazyModule("dynskip_jax.data.vocabulary")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExplainFlags(RunFlags):
     """Flags of `explain`."""
 

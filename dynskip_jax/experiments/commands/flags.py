@@ -5,8 +5,17 @@ import dataclasses
 from dynskip_jax.settings import path_setting, setting
 
 
-@dataclasses.dataclass(frozen=True)
-class RunFlags:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CodeFlags:
+    """Which code of your own is imported."""
+
+    code: str | None = setting(
+        None, "The module of pieces of your own, which is imported, where a run's model has any."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunFlags(CodeFlags):
     """Which trained model is used."""
 
     run_dir: str = path_setting(help="A finished run folder, of one model or of several compared.")
@@ -15,7 +24,7 @@ class RunFlags:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFlags(RunFlags):
     """Which trained model of several is used."""
 

@@ -25,7 +25,7 @@ text_data = LazyModule("dynskip_jax.data.text")
 vocabularies = LazyModule("dynskip_jax.data.vocabulary")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GenerateFlags(ModelFlags):
     """Flags of `generate`."""
 

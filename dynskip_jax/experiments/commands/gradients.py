@@ -33,7 +33,7 @@ rich_table = LazyModule("rich.table")
 tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientFlags(RunFlags):
     """Flags of `gradients`."""
 

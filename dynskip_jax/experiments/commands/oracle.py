@@ -44,7 +44,7 @@ _OF_THE_MODEL = ("mix", "max_skip", "agent", "agent_input", "empty_slots", "stri
 _SHOWN = 10  # of so many constants, and of so many states that a probe sees, is told
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OracleFlags(ModelFlags):
     """Flags of `oracle`."""
 

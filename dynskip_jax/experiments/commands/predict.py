@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 loading = LazyModule("dynskip_jax.experiments.loaded")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PredictFlags(ModelFlags):
     """Flags of `predict`."""
 

@@ -33,7 +33,7 @@ tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
 tagging_data = LazyModule("dynskip_jax.data.tagging")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TagFlags(ModelFlags):
     """Flags of `predict`."""
 

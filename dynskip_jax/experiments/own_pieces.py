@@ -1,0 +1,82 @@
+"""Time skips and transitions of your own, named on the command line as `my_module:MyClass(16)`."""
+
+import ast
+import dataclasses
+import importlib
+import re
+import sys
+from typing import Any
+
+from dynskip_jax.errors import UserError
+
+_PIECE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)(?P<arguments>\(.*\))?")
+
+
+def is_own_piece(text: str) -> bool:
+    """Return whether a name is that of a class in a module, as in `my_pieces:LogSpaced(16)`."""
+    return _PIECE.fullmatch(text) is not None
+
+
+def make_own_piece(text: str, kind: type, options: dict[str, Any], *, import_code: bool) -> Any:
+    """Return the piece that a name describes.
+
+    Args:
+        text: `module:Class`, or with arguments, which are literals: `module:Class(16, mix=0.5)`.
+        kind: the class that it has to be derived from.
+        options: values of other fields; those that the class does not have are ignored.
+        import_code: whether the module is imported; otherwise the program must have imported it, because
+            names that a run folder holds never import code.
+
+    Raises:
+        UserError: there is no such module or class, or it does not take these arguments.
+    """
+    found = _PIECE.fullmatch(text)
+    module = _module(found["module"], text, import_code=import_code)
+    piece = getattr(module, found["name"], None)
+    if not (isinstance(piece, type) and issubclass(piece, kind)):
+        raise UserError(
+            f"{text}: {found['module']} has no class {found['name']} derived from {kind.__name__}"
+        )
+    positional, named = _arguments(found["arguments"] or "()", text)
+    fields = [field.name for field in dataclasses.fields(piece)]
+    given = dict(zip(fields, positional, strict=False)) | named
+    try:
+        return piece(**{name: value for name, value in options.items() if name in fields} | given)
+    except TypeError as error:
+        raise UserError(f"{text}: {error}") from None
+
+
+def import_module(name: str, flag: str) -> Any:
+    """Import a module that the command line names, from the current folder or the environment.
+
+    Raises:
+        UserError: it cannot be imported.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` has it
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"{flag} {name} cannot be imported: {error}") from error
+
+
+def _module(name: str, text: str, *, import_code: bool) -> Any:
+    if import_code:
+        return import_module(name, "the module of")
+    if name not in sys.modules:
+        raise UserError(
+            f"{text} is a piece of your own, and reading a run imports no code: import {name} first, or give "
+            f"--code {name}"
+        )
+    return sys.modules[name]
+
+
+def _arguments(text: str, piece: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the literals of a call's arguments."""
+    try:
+        call = ast.parse(f"f{text}", mode="eval").body
+        positional = [ast.literal_eval(argument) for argument in call.args]
+        named = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError, AttributeError):
+        raise UserError(f"{piece}: arguments are numbers, words in quotes, True, False or None") from None
+    return positional, named
