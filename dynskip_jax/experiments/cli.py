@@ -61,7 +61,10 @@ def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None)
         print(config_table(experiment, resolved))
         return
     log_to_standard_output(how["log_file"])
-    train.train(experiment, resolved)
+    try:
+        train.train(experiment, resolved)
+    finally:
+        log_to_standard_output()  # closes the file
 
 
 def log_to_standard_output(log_file: str | None = None) -> None:
