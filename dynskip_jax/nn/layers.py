@@ -44,7 +44,8 @@ class SkipLayers(HasModes):
             rate for each of these places, bottom first.
         variational: drop the same features at all steps of a sequence (Gal & Ghahramani 2016).
         time_major: inputs and outputs are (time, *batch, ...) in place of (*batch, time, ...).
-        implementation: `auto`, `fused`, `reference` (the definition) or `cudnn`; see `functional.unroll`.
+        implementation: `auto`, `fused`, `reference` (the definition), `cudnn` or `parallel`; see
+            `functional.unroll`.
         scan_unroll: steps per iteration of the compiled loops over time.
         call_rngs: where calls without `rngs=` take their keys, the `carry` stream of an `nnx.Rngs` or a
             stream. By default a call that draws has to bring a key.

@@ -26,6 +26,9 @@ TRANSITIONS = {
     "gru": F.GRU(),
     "gru-before": F.GRU("before"),
     "rhn": F.RecurrentHighway(3),
+    "min-lstm": F.MinLSTM(),
+    "min-gru": F.MinGRU(),
+    "ind-rnn": F.IndRNN(),
     "slstm": F.SLSTM(),
 }
 TIME_SKIPS = {

@@ -14,6 +14,8 @@ from jax import export
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
+from dynskip_jax.functional.transitions.ind_rnn import IndRNNParams
+from dynskip_jax.functional.transitions.min_rnn import MinParams
 
 INPUT, HIDDEN, K, UNITS, WORDS = 2, 3, 3, 4, 5
 
@@ -320,6 +322,18 @@ CASES = {
     ),
     "unroll: segment attention": unrolled(
         F.Recurrence(F.SegmentAttention(K, 0.5, stride=2)), F.LayerParams(LSTM, agent(HIDDEN, 2))
+    ),
+    "unroll: parallel": unrolled(
+        F.Recurrence(transition=F.MinLSTM()),
+        F.LayerParams(MinParams(floats(INPUT, 3 * HIDDEN), floats(3 * HIDDEN))),
+        max_skip=1,
+        implementation="parallel",
+        state=F.GRUState,
+    ),
+    "unroll: ind_rnn": unrolled(
+        F.Recurrence(F.Dynamic(K, 0.5), F.IndRNN()),
+        F.LayerParams(IndRNNParams(floats(INPUT, HIDDEN), floats(HIDDEN), floats(HIDDEN)), AGENT),
+        state=F.GRUState,
     ),
     "unroll: sparse": unrolled(
         F.Recurrence(F.SparseAttention(K, 0.5, top=2, empty_slots="masked")),

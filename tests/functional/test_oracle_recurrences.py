@@ -12,6 +12,7 @@ from recurrences import BATCH, HIDDEN, LENGTHS, TIME, TRANSITIONS, problem
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.transitions import positive
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,22 @@ def rhn(t, p, x, state):
     return (s,)
 
 
+def min_lstm(t, p, x, state):
+    f, i, n = np.split(x @ p.w_x + p.b, 3)
+    f, i = sigmoid(f), sigmoid(i)
+    return ((f * state[0] + i * n) / (f + i),)
+
+
+def min_gru(t, p, x, state):
+    z, n = np.split(x @ p.w_x + p.b, 2)
+    n = np.where(n < 0, sigmoid(n), n + 0.5) if t.activation_fn is positive else n
+    return ((1 - sigmoid(z)) * state[0] + sigmoid(z) * n,)
+
+
+def ind_rnn(t, p, x, state):
+    return (np.maximum(x @ p.w_x + p.u * state[0] + p.b, 0),)
+
+
 def slstm(t, p, x, state):
     """Eq. 8-14 of xLSTM without a stabiliser; only what is returned is divided by exp(m)."""
     h, c, n, m = state
@@ -105,19 +122,26 @@ def slstm(t, p, x, state):
     return sigmoid(o) * c / n, c / n, n * np.exp(-m), m
 
 
-STEPS = dict(
-    lstm=lstm, peephole=peephole, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn, slstm=slstm
-)
+STEPS = dict(lstm=lstm, peephole=peephole, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn)
+STEPS |= dict(slstm=slstm, min_lstm=min_lstm, min_gru=min_gru, ind_rnn=ind_rnn)
+
+
+MORE = TRANSITIONS | {"slstm-exp": F.SLSTM("exp"), "min-gru-positive": F.MinGRU(positive)}
 
 
 def start_of(carry, n):
     return tuple(np.asarray(slots[n, 0]) for slots in carry.slots)
 
 
-@pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
-@pytest.mark.parametrize("name", [*TRANSITIONS, "slstm-exp"])
+@pytest.mark.parametrize(
+    ("name", "implementation"),
+    [
+        *and_slow(itertools.product(MORE, ["fused", "reference"]), lambda _, how: how == "fused"),
+        *itertools.product(["min-lstm", "min-gru", "min-gru-positive"], ["parallel"]),
+    ],
+)
 def test_a_transition_is_its_papers_equations(name, implementation):
-    transition = F.SLSTM("exp") if name == "slstm-exp" else TRANSITIONS[name]
+    transition = MORE[name]
     recurrence = F.Recurrence(transition=transition)
     params, carry, x, _ = problem(recurrence)
     lengths = np.array(LENGTHS)
@@ -455,6 +479,7 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
         (lambda: F.GRU("never"), "'before' or 'after'"),
         (lambda: F.RecurrentHighway(0), "depth of at least 1"),
         (lambda: F.SLSTM("relu"), "'sigmoid' or 'exp'"),
+        (lambda: F.IndRNN(max_weight=0.0), "max_weight above 0"),
         (lambda: F.SkipRNN(max_skip=3), "leave out max_skip"),
         (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
         (lambda: F.LSTMJump(mix=0.5), "leave out max_skip"),

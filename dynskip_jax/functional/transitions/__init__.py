@@ -11,14 +11,18 @@ from dynskip_jax.functional.transitions.base import (
 )
 from dynskip_jax.functional.transitions.full_gate import FullGateParams, FullGateRecurrence, FullGateState
 from dynskip_jax.functional.transitions.gru import GRU, GRUInputs, GRUParams, GRUState
+from dynskip_jax.functional.transitions.ind_rnn import IndRNN
 from dynskip_jax.functional.transitions.lstm import LSTM, LSTMParams, LSTMState
+from dynskip_jax.functional.transitions.min_rnn import LinearTransition, MinGRU, MinLSTM, positive
 from dynskip_jax.functional.transitions.peephole import Peephole, PeepholeParams
 from dynskip_jax.functional.transitions.plstm import PLSTM, PLSTMParams
 from dynskip_jax.functional.transitions.rhn import RecurrentHighway, RHNParams
 from dynskip_jax.functional.transitions.slstm import SLSTM, SLSTMState
 from dynskip_jax.functional.transitions.ulstm import ULSTM, ULSTMInputs, ULSTMParams
 
-_KINDS = (LSTM, Peephole, FullGateRecurrence, PLSTM, ULSTM, GRU, RecurrentHighway, SLSTM)
+_KINDS = (LSTM, Peephole, FullGateRecurrence, PLSTM, ULSTM, GRU, RecurrentHighway)
+_KINDS += (SLSTM, MinLSTM, MinGRU, IndRNN)
+_KINDS += (SLSTM, MinLSTM, MinGRU, IndRNN)
 TRANSITIONS: dict[str, type[Transition]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
@@ -35,9 +39,13 @@ __all__ = [
     "GRUInputs",
     "GRUParams",
     "GRUState",
+    "IndRNN",
     "Initializers",
     "LSTMParams",
     "LSTMState",
+    "LinearTransition",
+    "MinGRU",
+    "MinLSTM",
     "PLSTMParams",
     "Peephole",
     "PeepholeParams",
@@ -51,6 +59,7 @@ __all__ = [
     "gated_output",
     "identity",
     "parse_transition",
+    "positive",
 ]
 
 
