@@ -40,6 +40,8 @@ from dynskip_jax.functional.crf import (
 from dynskip_jax.functional.decisions import DecisionTrace, traces_of
 from dynskip_jax.functional.depth_skips import (
     DEPTH_SKIPS,
+    AttentionToOutput,
+    DenseToGates,
     DepthSkip,
     GatedToInternal,
     GatedToOutput,
@@ -149,6 +151,7 @@ __all__ = [
     "ULSTM",
     "AgentParams",
     "Attention",
+    "AttentionToOutput",
     "CRFMasks",
     "CRFParams",
     "CacheCarry",
@@ -158,6 +161,7 @@ __all__ = [
     "Copies",
     "Decision",
     "DecisionTrace",
+    "DenseToGates",
     "DepthSkip",
     "Dynamic",
     "Fixed",

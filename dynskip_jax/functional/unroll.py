@@ -78,8 +78,8 @@ def unroll(
         scan_unroll: steps per iteration of the compiled loops.
         implementation: `auto` is `cudnn` or `parallel` where it fits (on a CPU neither), otherwise `fused`.
             `fused` has reverse-mode derivatives of its own (see `fused_unroll`), to which forward mode can be
-            applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and has derivatives in
-            any mode. `cudnn` is for the plain LSTM on NVIDIA GPUs. `parallel` is for minLSTM and minGRU
+            applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and has derivatives
+            in any mode. `cudnn` is for the plain LSTM on NVIDIA GPUs. `parallel` is for minLSTM and minGRU
             without a skip over time: one scan in log₂(time) rounds, or `fused` where the length is unknown.
 
     Returns:

@@ -396,7 +396,9 @@ class SkipLSTM(SkipLayers):
         for i in range(depth):
             below = -1 if depth_skip is None else i - depth_skip.layers_below
             if below >= 0:
-                of_cells[i] |= {"depth_skip": depth_skip, "below_features": sizes[below]}
+                lowest = 0 if depth_skip.all_below else below
+                features = sum(sizes[lowest : below + 1])
+                of_cells[i] |= {"depth_skip": depth_skip, "below_features": features}
             for _ in range(ways):
                 cell = SkipCell(
                     in_sizes[i], sizes[i], skips[i], transition=transitions[i], rngs=rngs, **of_cells[i]

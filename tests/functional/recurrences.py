@@ -58,6 +58,8 @@ DEPTH_SKIPS = {
     "gated-output": F.GatedToOutput(),
     "gated-output-sigmoid": F.GatedToOutput(mapping="sigmoid"),
     "highway": F.Highway(),
+    "dense": F.DenseToGates(),
+    "attention": F.AttentionToOutput(),
 }
 
 
@@ -67,6 +69,8 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
     All numbers are drawn by NumPy, so that nothing is compiled here.
     """
     rng = np.random.default_rng(seed)
+    depth_skip = recurrence.depth_skip
+    width = 2 * HIDDEN if depth_skip is not None and depth_skip.all_below else HIDDEN
 
     def draw(*shape):
         return jax.device_put(rng.normal(size=shape).astype(dtype))  # `jnp.asarray` compiles
@@ -75,14 +79,15 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
         init = F.Initializers(dtype=dtype)
         zeros = F.zero_state(recurrence.transition, (BATCH, HIDDEN), dtype)
         carry = F.initial_carry(jax.random.split(key, BATCH), recurrence, zeros)
-        return recurrence.init(key, INPUT, HIDDEN, agent_features=UNITS, init=init), carry.slots
+        params = recurrence.init(key, INPUT, HIDDEN, below=width, agent_features=UNITS, init=init)
+        return params, carry.slots
 
     key = jax.random.key(seed)
     params, slots = jax.tree.map(lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key))
     skip_state = recurrence.time_skip.init_skip_state((BATCH,), dtype)
     step = jax.device_put(np.full(BATCH, steps, np.int32))
     carry = F.SkipCarry(slots, step, jax.random.split(key, BATCH), skip_state)
-    below = None if recurrence.depth_skip is None else draw(BATCH, TIME, HIDDEN)
+    below = None if depth_skip is None else draw(BATCH, TIME, width)
     return params, carry, draw(BATCH, TIME, INPUT), below
 
 

@@ -89,6 +89,8 @@ SOME = [
     ("min-lstm", "dynamic", "gated-output", False),
     ("min-gru", "attention", "gates", True),
     ("ind-rnn", "fixed", "none", False),
+    ("lstm", "previous", "dense", True),
+    ("gru", "dynamic", "attention", False),
 ]
 MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name]
 REST = [

@@ -422,12 +422,17 @@ def depth_loop(depth_skip, params, x, below, state):
         mapped = under
         if getattr(depth_skip, "mapping", "") == "sigmoid":
             mapped = sigmoid(under)
-        if getattr(depth_skip, "mapping", "") == "linear" and depth_skip.name != "gates":
+        if getattr(depth_skip, "mapping", "") == "linear" and depth_skip.name not in ("gates", "dense"):
             mapped = under @ d.w_m
         if getattr(depth_skip, "gated", False):
             seen = row if depth_skip.gate_sees == "input" else under
             mapped = sigmoid(seen @ d.w_gx + h @ d.w_gh + d.b_g) * mapped
-        if depth_skip.name == "gates":
+        if depth_skip.name == "attention":
+            layers = np.split(under, 2)
+            scores = np.array([h @ d.w / np.sqrt(np.mean(h**2) + 1e-6) for h in layers])
+            weights = np.exp(scores) / np.exp(scores).sum()
+            mapped = weights[0] * layers[0] + weights[1] * layers[1]
+        if depth_skip.name in ("gates", "dense"):
             gates = gates + (under @ d.w[0] if depth_skip.mapping == "linear" else np.tile(mapped, 4))
         g, i, f, o = np.split(gates, 4)
         before, c = c, np.tanh(g) * sigmoid(i) + c * sigmoid(f)
@@ -436,7 +441,7 @@ def depth_loop(depth_skip, params, x, below, state):
         if depth_skip.name == "highway":
             c = c + sigmoid(row @ d.w_x + d.w_c * before + d.w_l * under + d.b) * under
         h = sigmoid(o) * np.tanh(c)
-        if "output" in depth_skip.name:
+        if "output" in depth_skip.name or depth_skip.name == "attention":
             h = h + mapped
         state = (h, c)
         rows.append(h)
@@ -444,6 +449,7 @@ def depth_loop(depth_skip, params, x, below, state):
 
 
 MAPPINGS = ("identity", "linear", "sigmoid")
+UNMAPPED = ("highway", "dense", "attention")
 
 
 @pytest.mark.parametrize(
@@ -452,14 +458,14 @@ MAPPINGS = ("identity", "linear", "sigmoid")
         [
             (name, mapping)
             for name, mapping in itertools.product(F.DEPTH_SKIPS, MAPPINGS)
-            if name != "highway" or mapping == "identity"  # it has no mapping
+            if name not in UNMAPPED or mapping == "identity"
         ],
-        lambda name, mapping: name == "highway" or MAPPINGS[list(F.DEPTH_SKIPS).index(name) % 3] == mapping,
+        lambda name, mapping: name in UNMAPPED or MAPPINGS[list(F.DEPTH_SKIPS).index(name) % 3] == mapping,
     ),
 )
 def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
     kind = F.DEPTH_SKIPS[name]
-    options = [{}] if name == "highway" else [{"mapping": mapping}]
+    options = [{}] if name in UNMAPPED else [{"mapping": mapping}]
     if "gated" in name:
         options += [{"mapping": mapping, "gate_sees": "below"}]
     for option in options:
@@ -485,6 +491,11 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
         (lambda: F.LSTMJump(mix=0.5), "leave out max_skip"),
         (lambda: F.ToOutput(mapping="tanh"), "unknown mapping 'tanh'"),
         (lambda: F.GatedToOutput(gate_sees="above"), "unknown gate_sees 'above'"),
+        (lambda: F.DenseToGates(mapping="identity"), "unknown mapping 'identity'"),
+        (
+            lambda: F.AttentionToOutput().init(jax.random.key(0), 2, 10, 4, (), F.Initializers()),
+            "layers of one size, 4, got 10",
+        ),
         (lambda: F.parse_transition("lstm:3"), "unknown transition 'lstm:3'"),
         (lambda: F.parse_transition("tree"), "unknown transition 'tree': choose one of .*gru"),
         (lambda: F.parse_depth_skip("sideways"), "unknown skip over depth 'sideways'"),

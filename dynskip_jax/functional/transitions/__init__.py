@@ -11,9 +11,9 @@ from dynskip_jax.functional.transitions.base import (
 )
 from dynskip_jax.functional.transitions.full_gate import FullGateParams, FullGateRecurrence, FullGateState
 from dynskip_jax.functional.transitions.gru import GRU, GRUInputs, GRUParams, GRUState
-from dynskip_jax.functional.transitions.ind_rnn import IndRNN
+from dynskip_jax.functional.transitions.ind_rnn import IndRNN, IndRNNParams
 from dynskip_jax.functional.transitions.lstm import LSTM, LSTMParams, LSTMState
-from dynskip_jax.functional.transitions.min_rnn import LinearTransition, MinGRU, MinLSTM, positive
+from dynskip_jax.functional.transitions.min_rnn import LinearTransition, MinGRU, MinLSTM, MinParams, positive
 from dynskip_jax.functional.transitions.peephole import Peephole, PeepholeParams
 from dynskip_jax.functional.transitions.plstm import PLSTM, PLSTMParams
 from dynskip_jax.functional.transitions.rhn import RecurrentHighway, RHNParams
@@ -40,12 +40,14 @@ __all__ = [
     "GRUParams",
     "GRUState",
     "IndRNN",
+    "IndRNNParams",
     "Initializers",
     "LSTMParams",
     "LSTMState",
     "LinearTransition",
     "MinGRU",
     "MinLSTM",
+    "MinParams",
     "PLSTMParams",
     "Peephole",
     "PeepholeParams",
