@@ -29,6 +29,7 @@ TRANSITIONS = {
     "min-lstm": F.MinLSTM(),
     "min-gru": F.MinGRU(),
     "ind-rnn": F.IndRNN(),
+    "skim-lstm": F.SkimLSTM(2),
     "slstm": F.SLSTM(),
 }
 TIME_SKIPS = {
@@ -46,6 +47,7 @@ TIME_SKIPS = {
     "segment-attention": F.SegmentAttention(5, 0.5, stride=2),
     "segment-dynamic": F.SegmentDynamic(5, 0.5, stride=2, agent="content"),
     "sparse": F.SparseAttention(5, 0.5, top=2),
+    "skim-rnn": F.SkimRNN(),
     "lstm-jump": F.LSTMJump(max_jump=2, read_steps=1, max_jumps=3),
 }
 DEPTH_SKIPS = {

@@ -90,9 +90,11 @@ SOME = [
     ("min-gru", "attention", "gates", True),
     ("ind-rnn", "fixed", "none", False),
     ("lstm", "previous", "dense", True),
+    ("skim-lstm", "skim-rnn", "output", True),
     ("gru", "dynamic", "attention", False),
 ]
-MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name]
+# Weights of a skimming LSTM have gradients only where tokens are skimmed.
+MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name and name != "skim-lstm"]
 REST = [
     (transition, time_skip, depth_skip, (i + j + k) % 2 == 1)
     for (i, transition), (j, time_skip), (k, depth_skip) in itertools.product(
@@ -102,7 +104,7 @@ REST = [
 ]
 REST += [
     (name, "dynamic", list(DEPTH_SKIPS)[i], i % 2 == 1)
-    for i, name in enumerate(name for name in TRANSITIONS if name not in MAIN)
+    for i, name in enumerate(name for name in TRANSITIONS if "no-output-gate" in name)
 ]
 
 

@@ -106,6 +106,8 @@ class ToGates(_Mapped):
     def into_gates(self, params: GatesParams, below, inputs):
         """Add I^l h^{l-2}; see `DepthSkip`."""
         leaves, structure = jax.tree.flatten(inputs)
+        if self.mapping != "linear" and any(x.shape[-1] % below.shape[-1] for x in leaves):
+            raise UserError("this transition has gates of another size than the layer's: skip to the output")
         if self.mapping == "linear":
             added = [product(below, w) for w in params.w]
         else:

@@ -17,11 +17,12 @@ from dynskip_jax.functional.transitions.min_rnn import LinearTransition, MinGRU,
 from dynskip_jax.functional.transitions.peephole import Peephole, PeepholeParams
 from dynskip_jax.functional.transitions.plstm import PLSTM, PLSTMParams
 from dynskip_jax.functional.transitions.rhn import RecurrentHighway, RHNParams
+from dynskip_jax.functional.transitions.skim import SkimInputs, SkimLSTM, SkimParams
 from dynskip_jax.functional.transitions.slstm import SLSTM, SLSTMState
 from dynskip_jax.functional.transitions.ulstm import ULSTM, ULSTMInputs, ULSTMParams
 
 _KINDS = (LSTM, Peephole, FullGateRecurrence, PLSTM, ULSTM, GRU, RecurrentHighway)
-_KINDS += (SLSTM, MinLSTM, MinGRU, IndRNN)
+_KINDS += (SLSTM, MinLSTM, MinGRU, IndRNN, SkimLSTM)
 _KINDS += (SLSTM, MinLSTM, MinGRU, IndRNN)
 TRANSITIONS: dict[str, type[Transition]] = {kind.name: kind for kind in _KINDS}
 
@@ -54,6 +55,9 @@ __all__ = [
     "RHNParams",
     "RecurrentHighway",
     "SLSTMState",
+    "SkimInputs",
+    "SkimLSTM",
+    "SkimParams",
     "Transition",
     "ULSTMInputs",
     "ULSTMParams",
@@ -66,12 +70,13 @@ __all__ = [
 
 
 def parse_transition(text: str) -> Transition:
-    """Return the transition of a name, as on the command line; `rhn:5` has a depth of 5.
+    """Return the transition of a name, as on the command line, such as `gru` or `rhn:5`.
 
     Raises:
         UserError: the name is unknown.
     """
-    name, colon, depth = text.partition(":")
-    if name not in TRANSITIONS or (colon and not (hasattr(TRANSITIONS[name], "depth") and depth.isdecimal())):
+    name, colon, number = text.partition(":")
+    kind = TRANSITIONS.get(name)
+    if kind is None or (colon and not (kind.number and number.isdecimal())):
         raise UserError(f"unknown transition {text!r}: choose one of {', '.join(TRANSITIONS)}")
-    return TRANSITIONS[name](depth=int(depth)) if colon else TRANSITIONS[name]()
+    return kind(**{kind.number: int(number)}) if colon else kind()
