@@ -80,18 +80,12 @@ SOME = [
     ("gru-before", "mean", "gated-output", False),
     ("rhn", "random", "gated-output-sigmoid", True),
     ("peephole-no-output-gate", "skip-rnn", "highway", False),
-    ("slstm", "attention", "internal", True),
-    ("lstm", "log-attention", "none", False),
-    ("gru", "log-dynamic", "none", True),
-    ("lstm", "segment-attention", "none", True),
-    ("slstm", "segment-dynamic", "none", False),
-    ("lstm", "sparse", "none", True),
-    ("min-lstm", "dynamic", "gated-output", False),
-    ("min-gru", "attention", "gates", True),
-    ("ind-rnn", "fixed", "none", False),
-    ("lstm", "previous", "dense", True),
+    ("slstm", "sparse", "internal", True),
+    ("min-lstm", "log-dynamic", "attention", False),
+    ("min-gru", "segment-attention", "gates", True),
+    ("ind-rnn", "log-attention", "dense", False),
     ("skim-lstm", "skim-rnn", "output", True),
-    ("gru", "dynamic", "attention", False),
+    ("lstm", "segment-dynamic", "none", False),
 ]
 # Weights of a skimming LSTM have gradients only where tokens are skimmed.
 MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name and name != "skim-lstm"]

@@ -15,7 +15,7 @@ from jax import export
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.functional.time_skips import SkimGateParams
-from dynskip_jax.functional.transitions import IndRNNParams, MinParams, SkimParams
+from dynskip_jax.functional.transitions import MinParams, SkimParams
 
 INPUT, HIDDEN, K, UNITS, WORDS = 2, 3, 3, 4, 5
 
@@ -333,19 +333,11 @@ CASES = {
         F.Recurrence(F.SegmentDynamic(K, 0.5, stride=2, empty_slots="masked")),
         F.LayerParams(LSTM, agent(2, 2)),
     ),
-    "unroll: segment attention": unrolled(
-        F.Recurrence(F.SegmentAttention(K, 0.5, stride=2)), F.LayerParams(LSTM, agent(HIDDEN, 2))
-    ),
     "unroll: parallel": unrolled(
         F.Recurrence(transition=F.MinLSTM()),
         F.LayerParams(MinParams(floats(INPUT, 3 * HIDDEN), floats(3 * HIDDEN))),
         max_skip=1,
         implementation="parallel",
-        state=F.GRUState,
-    ),
-    "unroll: ind_rnn": unrolled(
-        F.Recurrence(F.Dynamic(K, 0.5), F.IndRNN()),
-        F.LayerParams(IndRNNParams(floats(INPUT, HIDDEN), floats(HIDDEN), floats(HIDDEN)), AGENT),
         state=F.GRUState,
     ),
     "unroll: skim_rnn": unrolled(SKIM_RNN, SKIM_LAYER, 1),

@@ -30,7 +30,8 @@ class MinParams(NamedTuple):
 class LinearTransition(Transition):
     """A transition that is linear in the state: h(t) = a ⊙ h(t-1) + b, where a and b depend only on x(t).
 
-    Without a skip that changes this, all steps are one parallel scan; see `functional.parallel`.
+    Without a skip that changes this, all steps can be one parallel scan (`parallel_unroll`). Recurrent and
+    weight dropout change nothing here, because no matrix multiplies the state.
     """
 
     state: ClassVar = GRUState
