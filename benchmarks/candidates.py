@@ -10,6 +10,7 @@ from jaxtyping import Array, Int
 from benchmarks.candidate import Candidate
 from benchmarks.jax_layers import flax_rnn, inputs, ours, weights
 from benchmarks.shapes import Shape
+from dynskip_jax import functional as F
 from dynskip_jax.functional import Attention, Dynamic, Fixed, Previous, Transition
 
 GROWING = ("lstm", "dynamic:k", "torch.nn.LSTM")  # those whose growth is measured
@@ -50,6 +51,28 @@ def pairs(shape: Shape, transition: Transition) -> list[Candidate]:
     """The fused unroll of a transition without skips, and the reference it is held to."""
     make = partial(ours, shape=shape, skip=Previous(), x=inputs(shape), transition=transition)
     return [make(name, implementation=name) for name in ("reference", "fused")]
+
+
+def time_skips(shape: Shape) -> list[Contestant]:
+    """Every skip over time beside the plain LSTM; segments are a tenth of the shape's K."""
+    k, mix, x = shape.max_skip, shape.mix, inputs(shape)
+    segment = max(1, k // 10)
+    skips = {
+        "lstm": Previous(),
+        "fixed:k": Fixed(k, mix),
+        "mean:k": F.Mean(k, mix),
+        "attention:k": Attention(k, mix),
+        "content:k": F.ContentAttention(k, mix),
+        "dynamic:k": Dynamic(k, mix),
+        "sparse:k": F.SparseAttention(k, mix),
+        "log_attention:k": F.LogAttention(k, mix),
+        "log_dynamic:k": F.LogDynamic(k, mix),
+        "segment_attention:k": F.SegmentAttention(k, mix, stride=segment),
+        "segment_dynamic:k": F.SegmentDynamic(k, mix, stride=segment),
+        "skip_rnn": F.SkipRNN(),
+    }
+    made = [ours(name, shape, skip, x) for name, skip in skips.items()]
+    return [*made, ours("skim_rnn", shape, F.SkimRNN(), x, transition=F.SkimLSTM(min(5, shape.hidden)))]
 
 
 def why_no_torch() -> str | None:

@@ -125,7 +125,7 @@ def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Candi
     return compiled(name, loss, state, x, (zeros, zeros))
 
 
-def seed_contestants(shape: Shape, num_seeds: int) -> list[Candidate]:
+def seed_candidates(shape: Shape, num_seeds: int) -> list[Candidate]:
     """The dynamic skip with several seeds: one program for all, and one program run once for each."""
     skip = F.Dynamic(shape.max_skip, shape.mix)
     runs = []

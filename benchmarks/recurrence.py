@@ -9,10 +9,10 @@ takes part where it is installed (`pip install -e ".[bench]"`). On a GPU the sam
 the GPU. All parts take about ten minutes on two cores:
 
 shapes: each layer at four shapes. transitions: each transition's fused unroll against the scan of its step,
-without skips. growth: as T, K, H or B grows. compile: seconds until the first step is
-done. memory: what a step needs beyond its arguments (temporary memory and outputs, as XLA plans them; of
-PyTorch on a GPU: what it allocated). seeds: several seeds by `vmap`, against one after the other. training:
-whole training steps of `experiments.ptb` on synthetic words.
+without skips. skips: every skip over time at one shape. growth: as T, K, H or B grows. compile: seconds
+until the first step is done. memory: what a step needs beyond its arguments (temporary memory and outputs,
+as XLA plans them; of PyTorch on a GPU: what it allocated). seeds: several seeds by `vmap`, against one after
+the other. training: whole training steps of `experiments.ptb` on synthetic words.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ from rich.console import Console
 
 from benchmarks import machine, measure, report, results, training_step
 from benchmarks.candidate import Candidate
-from benchmarks.candidates import GROWING, layers, pairs, why_no_torch
-from benchmarks.jax_layers import seed_contestants
+from benchmarks.candidates import GROWING, layers, pairs, time_skips, why_no_torch
+from benchmarks.jax_layers import seed_candidates
 from benchmarks.shapes import FULL, TINY, Shape, Sizes
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
@@ -38,7 +38,7 @@ from dynskip_jax.experiments.settings import get
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import listed, path_setting, setting
 
-Part = Literal["shapes", "transitions", "growth", "compile", "memory", "seeds", "training"]
+Part = Literal["shapes", "transitions", "skips", "growth", "compile", "memory", "seeds", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 TRANSITIONS = {
@@ -128,6 +128,17 @@ def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
                 for name, transition in TRANSITIONS.items()
                 for shape in sizes.shapes.values()
             ]
+        case "skips":
+            shape = sizes.skips
+            return [
+                Task(
+                    report.Case(part, "skips over time", str(shape), numbers(shape), "ms", ("lstm",)),
+                    lambda: time_skips(shape),
+                    measure.milliseconds,
+                    few,
+                    13 * (compiling + few * max(20.0, shape.work)),
+                )
+            ]
         case "growth":
             return [
                 Task(
@@ -176,7 +187,7 @@ def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
                         "ms",
                         ("one by one",),
                     ),
-                    lambda n=n: seed_contestants(shape, n),
+                    lambda n=n: seed_candidates(shape, n),
                     measure.milliseconds,
                     few,
                     2 * (compiling + few * n * max(20.0, shape.work)),

@@ -46,6 +46,7 @@ class Sizes:
     Attributes:
         shapes: by name, for the parts `shapes`, `compile` and `memory`.
         growth: for each axis (a field of `Shape`) the shapes along which it alone grows.
+        skips: the shape of the part `skips`.
         seeds: the shape of the part `seeds`.
         num_seeds: how many seeds are trained together.
         presets: presets of `experiments.ptb` for the part `training`, with flags given beside them.
@@ -54,6 +55,7 @@ class Sizes:
 
     shapes: Mapping[str, Shape]
     growth: Mapping[str, tuple[Shape, ...]]
+    skips: Shape
     seeds: Shape
     num_seeds: tuple[int, ...]
     presets: Mapping[str, Mapping[str, int]]
@@ -83,6 +85,7 @@ FULL = Sizes(
         "hidden": grow(_GROWTH_BASE, "hidden", (64, 128, 256, 512, 1024)),
         "batch": grow(_GROWTH_BASE, "batch", (1, 4, 16, 64, 256)),
     },
+    skips=Shape(201, 32, 10, 200, 200, 0.5),  # number prediction at 201
     seeds=NUMBER_PREDICTION,
     num_seeds=(1, 2, 4, 8),
     presets={"small": {}, "paper": {}},
@@ -95,6 +98,7 @@ TINY = Sizes(
         axis: grow(_TINY, axis, values)
         for axis, values in dict(time=(2, 3), max_skip=(2,), hidden=(5,), batch=(1,)).items()
     },
+    skips=_TINY,
     seeds=_TINY,
     num_seeds=(1, 2),
     presets={"small": dict(features=5, num_layers=1, num_steps=3, batch_size=2)},

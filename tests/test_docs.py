@@ -172,7 +172,7 @@ def test_a_transition_of_ones_own_trains_in_a_stack(own_pieces):
 )
 def test_its_fused_gradients_are_those_of_autodiff(own_pieces, skip, depth_skip):
     skip = {"dynamic": F.Dynamic(5, 0.5), "own": own_pieces["Farthest"](4, 0.5)}[skip]
-    recurrence = F.Recurrence(skip, own_pieces["MGU"](), depth_skip)
+    recurrence = F.Recurrence(skip, own_pieces["SLSTM"](), depth_skip)
 
     @jax.jit
     def gradients():

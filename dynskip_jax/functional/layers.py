@@ -85,15 +85,19 @@ class LayersSpec:
         """Number of layers, both directions counting as one."""
         return len(self.layers) // self.num_directions
 
-    def source_below(self, i: int) -> int | None:
-        """Return the layer whose output or cell state the depth skip of layer `i` reads; None without one."""
+    def sources_below(self, i: int) -> tuple[int, ...]:
+        """Return the layers whose outputs or cell states the depth skip of layer `i` reads, bottom first."""
         skip = self.layers[i].recurrence.depth_skip
-        return None if skip is None else i - skip.layers_below * self.num_directions
+        if skip is None:
+            return ()
+        nearest = i - skip.layers_below * self.num_directions
+        lowest = i % self.num_directions if skip.all_below else nearest
+        return tuple(range(lowest, nearest + 1, self.num_directions))
 
     def needs_cell_state(self, i: int) -> bool:
         """Return whether a layer above reads the cell state of layer `i`."""
         return any(
-            self.source_below(above) == i and self.layers[above].recurrence.depth_skip.source == "cell_state"
+            i in self.sources_below(above) and self.layers[above].recurrence.depth_skip.source == "cell_state"
             for above in range(i + 1, len(self.layers))
         )
 
@@ -434,11 +438,12 @@ def _below(
     spec: LayersSpec, i: int, outputs: Sequence[SkipOutput]
 ) -> Float[Array, "batch time below"] | None:
     """Return what the depth skip of layer `i` reads, from the same direction further below."""
-    source = spec.source_below(i)
-    if source is None:
+    sources = spec.sources_below(i)
+    if not sources:
         return None
     is_output = spec.layers[i].recurrence.depth_skip.source == "output"
-    return outputs[source].h if is_output else outputs[source].cell_state
+    entering = [outputs[source].h if is_output else outputs[source].cell_state for source in sources]
+    return jnp.concatenate(entering, axis=-1) if len(entering) > 1 else entering[0]
 
 
 def _trace(

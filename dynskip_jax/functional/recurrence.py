@@ -424,7 +424,8 @@ def cell_step(
         )
     if update is None:
         return new
-    return transition.mix_states(update[..., None], new, previous)
+    unread = transition.unread_state(params.transition, inputs.transition, entering, previous, dense)
+    return transition.mix_states(update[..., None], new, unread)
 
 
 def dropped(

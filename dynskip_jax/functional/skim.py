@@ -1,4 +1,4 @@
-"""Inference with Skip RNN or LSTM-Jump that computes nothing for the tokens that are not read."""
+"""Inference that saves the work for tokens that Skip RNN, LSTM-Jump or Skim-RNN do not read."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,10 +19,11 @@ from dynskip_jax.functional.recurrence import (
     dropped,
     in_dtype_of,
     project_inputs,
+    skip_inputs,
 )
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.time_skips import SkipInputs
-from dynskip_jax.functional.transitions import dense
+from dynskip_jax.functional.time_skips import SkipInputs, TimeSkip
+from dynskip_jax.functional.transitions import Transition, dense
 
 
 class SkimOutput(NamedTuple):
@@ -72,6 +73,9 @@ def skim(
     Each iteration moves every sequence to its next token and reads these tokens together. The number of
     iterations is that of the sequence that reads most. There is no reverse-mode derivative.
 
+    Skim-RNN looks at every token. Its large step is left out at the steps at which no sequence reads, so it
+    saves most with one sequence.
+
     Args:
         params: the layer's weights.
         carry: the state to start from.
@@ -89,7 +93,7 @@ def skim(
     skip = recurrence.time_skip
     if skip.writes_all or recurrence.depth_skip is not None:
         raise UserError(
-            "expected a time skip that leaves words out (SkipRNN or LSTMJump), without a depth skip"
+            "expected a time skip that leaves words out (SkipRNN, LSTMJump or SkimRNN), without a depth skip"
         )
     check_call(recurrence, carry, x, policy=policy, seq_lengths=seq_lengths)
     batch, time = x.shape[:2]
@@ -98,6 +102,8 @@ def skim(
     read = jnp.zeros((batch, time), bool)
     if time == 0:
         return carry, SkimOutput(h, read)
+    if _looks_at_every_token(recurrence):
+        return _skim_each(params, carry, x, recurrence, lengths, policy)
     move = partial(_next_token, params, carry, recurrence, lengths, policy)
     position, skip_state, found = move(jnp.zeros_like(lengths), carry.state, carry.skip_state)
     start = _Reader(position, found, carry.state, skip_state, h, read)
@@ -109,6 +115,54 @@ def skim(
         skip_state=end.skip_state,
     )
     return after, SkimOutput(_filled(end, carry.state[0], lengths), end.read)
+
+
+def _looks_at_every_token(recurrence: Recurrence) -> bool:
+    """Return whether tokens that are not read are seen by the time skip, or change the state."""
+    sees = type(recurrence.time_skip).project is not TimeSkip.project
+    return sees or type(recurrence.transition).unread_state is not Transition.unread_state
+
+
+def _skim_each(
+    params: LayerParams,
+    carry: SkipCarry,
+    x: Float[Array, "batch time in"],
+    recurrence: Recurrence,
+    lengths: Int[Array, " batch"],
+    policy: Policy,
+) -> tuple[SkipCarry, SkimOutput]:
+    """Take all steps, each without the transition's own step where no sequence reads."""
+    skip, transition, mask = recurrence.time_skip, recurrence.transition, carry.recurrent_mask
+
+    def step(before, t):
+        state, skip_state = before
+        taken, valid = carry.step + t.astype(carry.step.dtype), t < lengths
+        x_t = jax.lax.dynamic_index_in_dim(x, t, axis=1, keepdims=False)
+        inputs = project_inputs(params, x_t, recurrence, valid=valid)
+        inputs = in_dtype_of(carry, inputs)
+        given = skip_inputs(recurrence, inputs, taken, carry.key, state[0].dtype, policy)
+        observation = getattr(state, skip.observed_array(transition))
+        choice, after = skip.choose(params.skip, given, observation, skip_state, policy.mode)
+        entering = dropped(state, mask, transition)
+        reads = valid & (choice.update > 0.5)
+
+        def read():
+            return cell_step(params, inputs, entering, state, None, recurrence, mask, dense)
+
+        skimmed = transition.unread_state(params.transition, inputs.transition, entering, state, dense)
+        new = where_each(reads, jax.lax.cond(jnp.any(reads), read, lambda: state), skimmed)
+        state, skip_state = where_each(valid, (new, after), (state, skip_state))
+        return (state, skip_state), (where_each(valid, state[0], 0), reads)
+
+    (state, skip_state), (h, read) = jax.lax.scan(
+        step, (carry.state, carry.skip_state), jnp.arange(x.shape[1])
+    )
+    end = carry._replace(
+        slots=jax.tree.map(lambda array: array[:, None], state),
+        step=carry.step + lengths.astype(carry.step.dtype),
+        skip_state=skip_state,
+    )
+    return end, SkimOutput(jnp.moveaxis(h, 0, 1), jnp.moveaxis(read, 0, 1))
 
 
 def _next_token(

@@ -13,6 +13,8 @@ from dynskip_jax.functional.checks import valid_lengths
 from dynskip_jax.functional.cudnn import cudnn_unroll, fits
 from dynskip_jax.functional.fused import fused_unroll
 from dynskip_jax.functional.fused_step import ProductsOutOfReach
+from dynskip_jax.functional.parallel import check_fits, parallel_unroll
+from dynskip_jax.functional.parallel import fits as runs_in_parallel
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
@@ -28,7 +30,7 @@ from dynskip_jax.functional.recurrence import (
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
 from dynskip_jax.functional.sharding import match_batch, vary_along, varying_axes
 
-IMPLEMENTATIONS = ("auto", "fused", "reference", "cudnn")
+IMPLEMENTATIONS = ("auto", "fused", "reference", "cudnn", "parallel")
 
 
 def unroll(
@@ -74,10 +76,11 @@ def unroll(
         policy: how choices are made, where no actions are given.
         return_cell_state: put the internal state of each step into the outputs (`SkipOutput.cell_state`).
         scan_unroll: steps per iteration of the compiled loops.
-        implementation: `auto` is `cudnn` where it fits (see `cudnn.fits`), otherwise `fused`. `fused` has
-            reverse-mode derivatives of its own (see `fused_unroll`), to which forward mode can be applied
-            (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and has derivatives in any
-            mode. `cudnn` is for the plain LSTM on NVIDIA GPUs.
+        implementation: `auto` is `cudnn` or `parallel` where it fits (on a CPU neither), otherwise `fused`.
+            `fused` has reverse-mode derivatives of its own (see `fused_unroll`), to which forward mode can be
+            applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and has derivatives
+            in any mode. `cudnn` is for the plain LSTM on NVIDIA GPUs. `parallel` is for minLSTM and minGRU
+            without a skip over time: one scan in log₂(time) rounds, or `fused` where the length is unknown.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
@@ -95,8 +98,16 @@ def unroll(
     if seq_lengths is not None:
         seq_lengths = valid_lengths(seq_lengths, time)
     refused = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids, return_cell_state=return_cell_state)
+    not_linear = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids)
     if implementation == "auto":
         implementation = "cudnn" if fits(params, carry, x, recurrence, **refused) else "fused"
+        # A scan in parallel does more arithmetic than a loop, which a CPU does not hide.
+        if jax.default_backend() != "cpu" and runs_in_parallel(recurrence, **not_linear):
+            implementation = "parallel"
+    elif implementation == "parallel":
+        check_fits(recurrence, **not_linear)
+    if implementation == "parallel" and not isinstance(time, int):
+        implementation = "fused"  # JAX scans a symbolic length only one by one
     flip = partial(flip_sequences, seq_lengths=seq_lengths) if reverse else lambda array: array
     flip_back = flip if keep_order else lambda array: array
     # All arrays of the loop are typed as the inputs are: sharded alike, varying along the same axes.
@@ -114,6 +125,9 @@ def unroll(
     inputs = inputs._replace(zoneout_mask=zoneout_mask)
     options = dict(policy=policy, return_cell_state=return_cell_state, scan_unroll=scan_unroll)
     result = None
+    if implementation == "parallel" and time > 0:
+        lengths_and_states = dict(seq_lengths=seq_lengths, return_cell_state=return_cell_state)
+        result = parallel_unroll(carry, inputs, recurrence, **lengths_and_states)
     if implementation == "fused" and time > 0 and segment_ids is None:
         result = _try_fused(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
     if result is None:

@@ -44,7 +44,8 @@ class SkipLayers(HasModes):
             rate for each of these places, bottom first.
         variational: drop the same features at all steps of a sequence (Gal & Ghahramani 2016).
         time_major: inputs and outputs are (time, *batch, ...) in place of (*batch, time, ...).
-        implementation: `auto`, `fused`, `reference` (the definition) or `cudnn`; see `functional.unroll`.
+        implementation: `auto`, `fused`, `reference` (the definition), `cudnn` or `parallel`; see
+            `functional.unroll`.
         scan_unroll: steps per iteration of the compiled loops over time.
         call_rngs: where calls without `rngs=` take their keys, the `carry` stream of an `nnx.Rngs` or a
             stream. By default a call that draws has to bring a key.
@@ -395,7 +396,9 @@ class SkipLSTM(SkipLayers):
         for i in range(depth):
             below = -1 if depth_skip is None else i - depth_skip.layers_below
             if below >= 0:
-                of_cells[i] |= {"depth_skip": depth_skip, "below_features": sizes[below]}
+                lowest = 0 if depth_skip.all_below else below
+                features = sum(sizes[lowest : below + 1])
+                of_cells[i] |= {"depth_skip": depth_skip, "below_features": features}
             for _ in range(ways):
                 cell = SkipCell(
                     in_sizes[i], sizes[i], skips[i], transition=transitions[i], rngs=rngs, **of_cells[i]

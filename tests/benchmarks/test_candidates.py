@@ -129,7 +129,7 @@ def test_samples_differ_between_sequences_and_steps():
 
 @pytest.mark.slow
 def test_seeds_together_are_the_seeds_one_by_one():
-    one_by_one, together = (entry.prepare().step() for entry in jax_layers.seed_contestants(SHAPE, 3))
+    one_by_one, together = (entry.prepare().step() for entry in jax_layers.seed_candidates(SHAPE, 3))
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *one_by_one)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), stacked, together)
     assert len(np.unique(together[0])) == 3

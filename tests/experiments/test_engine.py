@@ -25,7 +25,7 @@ def modules():
 
 
 def imported_at_the_top(path):
-    """The modules of the engine that a file imports, now or when something runs; hints of types do not count."""
+    """The modules of the engine that a file imports, now or when something runs; type hints do not count."""
     tree, found = ast.parse(path.read_text(encoding="utf-8")), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):

@@ -26,6 +26,10 @@ TRANSITIONS = {
     "gru": F.GRU(),
     "gru-before": F.GRU("before"),
     "rhn": F.RecurrentHighway(3),
+    "min-lstm": F.MinLSTM(),
+    "min-gru": F.MinGRU(),
+    "ind-rnn": F.IndRNN(),
+    "skim-lstm": F.SkimLSTM(2),
     "slstm": F.SLSTM(),
 }
 TIME_SKIPS = {
@@ -43,6 +47,7 @@ TIME_SKIPS = {
     "segment-attention": F.SegmentAttention(5, 0.5, stride=2),
     "segment-dynamic": F.SegmentDynamic(5, 0.5, stride=2, agent="content"),
     "sparse": F.SparseAttention(5, 0.5, top=2),
+    "skim-rnn": F.SkimRNN(),
     "lstm-jump": F.LSTMJump(max_jump=2, read_steps=1, max_jumps=3),
 }
 DEPTH_SKIPS = {
@@ -55,6 +60,8 @@ DEPTH_SKIPS = {
     "gated-output": F.GatedToOutput(),
     "gated-output-sigmoid": F.GatedToOutput(mapping="sigmoid"),
     "highway": F.Highway(),
+    "dense": F.DenseToGates(),
+    "attention": F.AttentionToOutput(),
 }
 
 
@@ -64,6 +71,8 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
     All numbers are drawn by NumPy, so that nothing is compiled here.
     """
     rng = np.random.default_rng(seed)
+    depth_skip = recurrence.depth_skip
+    width = 2 * HIDDEN if depth_skip is not None and depth_skip.all_below else HIDDEN
 
     def draw(*shape):
         return jax.device_put(rng.normal(size=shape).astype(dtype))  # `jnp.asarray` compiles
@@ -72,14 +81,15 @@ def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
         init = F.Initializers(dtype=dtype)
         zeros = F.zero_state(recurrence.transition, (BATCH, HIDDEN), dtype)
         carry = F.initial_carry(jax.random.split(key, BATCH), recurrence, zeros)
-        return recurrence.init(key, INPUT, HIDDEN, agent_features=UNITS, init=init), carry.slots
+        params = recurrence.init(key, INPUT, HIDDEN, below=width, agent_features=UNITS, init=init)
+        return params, carry.slots
 
     key = jax.random.key(seed)
     params, slots = jax.tree.map(lambda leaf: draw(*leaf.shape), jax.eval_shape(shapes, key))
     skip_state = recurrence.time_skip.init_skip_state((BATCH,), dtype)
     step = jax.device_put(np.full(BATCH, steps, np.int32))
     carry = F.SkipCarry(slots, step, jax.random.split(key, BATCH), skip_state)
-    below = None if recurrence.depth_skip is None else draw(BATCH, TIME, HIDDEN)
+    below = None if depth_skip is None else draw(BATCH, TIME, width)
     return params, carry, draw(BATCH, TIME, INPUT), below
 
 

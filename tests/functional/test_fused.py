@@ -23,6 +23,7 @@ from recurrences import (
     assert_equal,
     assert_same,
     differentiated,
+    everything,
     problem,
 )
 
@@ -79,14 +80,15 @@ SOME = [
     ("gru-before", "mean", "gated-output", False),
     ("rhn", "random", "gated-output-sigmoid", True),
     ("peephole-no-output-gate", "skip-rnn", "highway", False),
-    ("slstm", "attention", "internal", True),
-    ("lstm", "log-attention", "none", False),
-    ("gru", "log-dynamic", "none", True),
-    ("lstm", "segment-attention", "none", True),
-    ("slstm", "segment-dynamic", "none", False),
-    ("lstm", "sparse", "none", True),
+    ("slstm", "sparse", "internal", True),
+    ("min-lstm", "log-dynamic", "attention", False),
+    ("min-gru", "segment-attention", "gates", True),
+    ("ind-rnn", "log-attention", "dense", False),
+    ("skim-lstm", "skim-rnn", "output", True),
+    ("lstm", "segment-dynamic", "none", False),
 ]
-MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name]
+# Weights of a skimming LSTM have gradients only where tokens are skimmed.
+MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name and name != "skim-lstm"]
 REST = [
     (transition, time_skip, depth_skip, (i + j + k) % 2 == 1)
     for (i, transition), (j, time_skip), (k, depth_skip) in itertools.product(
@@ -96,7 +98,7 @@ REST = [
 ]
 REST += [
     (name, "dynamic", list(DEPTH_SKIPS)[i], i % 2 == 1)
-    for i, name in enumerate(name for name in TRANSITIONS if name not in MAIN)
+    for i, name in enumerate(name for name in TRANSITIONS if "no-output-gate" in name)
 ]
 
 
@@ -144,6 +146,26 @@ def test_outputs_and_gradients_equal_those_of_the_reference(
 def test_the_options_of_time_skips(double_precision, name):
     recurrence = F.Recurrence(OPTIONS[name])
     assert_same(recurrence, *problem(recurrence), seq_lengths=np.array((7, 2, 5)))
+
+
+@pytest.mark.parametrize(
+    ("transition", "depth_skip", "lengths", "reverse"),
+    [("min-lstm", None, None, False), ("min-gru", F.ToGates(), (TIME, 0, 2), True)],
+    ids=str,
+)
+def test_a_parallel_scan_equals_the_reference(double_precision, transition, depth_skip, lengths, reverse):
+    recurrence = F.Recurrence(F.Previous(3), TRANSITIONS[transition], depth_skip)
+    lengths = None if lengths is None else np.array(lengths)
+    options = dict(seq_lengths=lengths, reverse=reverse, keep_order=True)
+    ways = ("parallel", "reference")
+    assert_equal(*(everything(way, recurrence, *problem(recurrence), **options) for way in ways))
+    params, carry, x, below = problem(recurrence)
+    settings = dict(below=below, implementation="parallel")
+    program = jax.make_jaxpr(lambda x: F.unroll(params, carry, x, recurrence, **settings)[1].h)(x)
+    assert "scan[" not in str(program)
+    with pytest.raises(UserError, match="for minLSTM and minGRU without skips over time"):
+        other = dataclasses.replace(recurrence, time_skip=F.Fixed(3))
+        F.unroll(params, carry, x, other, **settings)
 
 
 @pytest.mark.slow

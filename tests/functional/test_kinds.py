@@ -14,6 +14,8 @@ from jax import export
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
+from dynskip_jax.functional.time_skips import SkimGateParams
+from dynskip_jax.functional.transitions import MinParams, SkimParams
 
 INPUT, HIDDEN, K, UNITS, WORDS = 2, 3, 3, 4, 5
 
@@ -69,6 +71,13 @@ def agent(outputs=K, biases=K):
 
 AGENT = agent()
 LAYER = F.LayerParams(LSTM, AGENT)
+
+
+SKIM_RNN = F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))
+SKIM_LAYER = F.LayerParams(
+    SkimParams(*LSTM, floats(INPUT, 8), floats(HIDDEN, 8), floats(8)),
+    SkimGateParams(floats(HIDDEN, 2), floats(INPUT, 2), floats(2)),
+)
 
 
 def carry(batch, max_skip=K, skip_state=(), state=F.LSTMState):
@@ -267,6 +276,12 @@ CASES = {
             *(inputs(b, t), whole(0, t, b)),
         ),
     ),
+    "skim: skim_rnn": (
+        lambda params, carry, x, lengths: F.skim(
+            params, carry, x, SKIM_RNN, seq_lengths=lengths, policy=F.Policy("greedy")
+        ),
+        lambda b, t: (SKIM_LAYER, carry(b, 1), inputs(b, t), whole(0, t, b)),
+    ),
     "recurrent_step": (
         lambda params, carry, x: F.recurrent_step(
             params, carry, F.project_inputs(params, x, DYNAMIC), DYNAMIC
@@ -318,9 +333,14 @@ CASES = {
         F.Recurrence(F.SegmentDynamic(K, 0.5, stride=2, empty_slots="masked")),
         F.LayerParams(LSTM, agent(2, 2)),
     ),
-    "unroll: segment attention": unrolled(
-        F.Recurrence(F.SegmentAttention(K, 0.5, stride=2)), F.LayerParams(LSTM, agent(HIDDEN, 2))
+    "unroll: parallel": unrolled(
+        F.Recurrence(transition=F.MinLSTM()),
+        F.LayerParams(MinParams(floats(INPUT, 3 * HIDDEN), floats(3 * HIDDEN))),
+        max_skip=1,
+        implementation="parallel",
+        state=F.GRUState,
     ),
+    "unroll: skim_rnn": unrolled(SKIM_RNN, SKIM_LAYER, 1),
     "unroll: sparse": unrolled(
         F.Recurrence(F.SparseAttention(K, 0.5, top=2, empty_slots="masked")),
         F.LayerParams(LSTM, agent(HIDDEN)),

@@ -319,8 +319,10 @@ def test_a_distribution_over_candidates_is_0_elsewhere(name):
     x = rng.normal(size=(BATCH, INPUT))
     weights = np.exp(compiled(skip.log_distribution)(params.skip, x, steps, h))
     np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-12)
-    for row, step in zip(weights, steps, strict=True):
+    allowed = compiled(skip.allowed)(steps, None)
+    for n, (row, step) in enumerate(zip(weights, steps, strict=True)):
         assert set(np.flatnonzero(row)) == set(candidates(skip, step))
+        assert set(np.flatnonzero(allowed[n % len(allowed)])) == set(candidates(skip, step))
 
 
 @pytest.mark.parametrize("keep_order", and_slow([True, False], bool))

@@ -12,6 +12,7 @@ from recurrences import BATCH, HIDDEN, LENGTHS, TIME, TRANSITIONS, problem
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.transitions import positive
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,35 @@ def rhn(t, p, x, state):
     return (s,)
 
 
+def min_lstm(t, p, x, state):
+    f, i, n = np.split(x @ p.w_x + p.b, 3)
+    f, i = sigmoid(f), sigmoid(i)
+    return ((f * state[0] + i * n) / (f + i),)
+
+
+def min_gru(t, p, x, state):
+    z, n = np.split(x @ p.w_x + p.b, 2)
+    n = np.where(n < 0, sigmoid(n), n + 0.5) if t.activation_fn is positive else n
+    return ((1 - sigmoid(z)) * state[0] + sigmoid(z) * n,)
+
+
+def ind_rnn(t, p, x, state):
+    return (np.maximum(x @ p.w_x + p.u * state[0] + p.b, 0),)
+
+
+def skim_lstm(t, p, x, state):
+    return lstm(F.LSTM(), p, x, state)
+
+
+def skimmed(p, x, state):
+    """The small LSTM of Skim-RNN: it writes the first units, and the others stay."""
+    h, c = state
+    g, i, f, o = np.split(x @ p.w_xs + h @ p.w_hs + p.b_s, 4)
+    small = len(g)
+    new = np.tanh(g) * sigmoid(i) + c[:small] * sigmoid(f)
+    return np.concatenate([sigmoid(o) * np.tanh(new), h[small:]]), np.concatenate([new, c[small:]])
+
+
 def slstm(t, p, x, state):
     """Eq. 8-14 of xLSTM without a stabiliser; only what is returned is divided by exp(m)."""
     h, c, n, m = state
@@ -105,19 +135,26 @@ def slstm(t, p, x, state):
     return sigmoid(o) * c / n, c / n, n * np.exp(-m), m
 
 
-STEPS = dict(
-    lstm=lstm, peephole=peephole, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn, slstm=slstm
-)
+STEPS = dict(lstm=lstm, peephole=peephole, full_gate=full_gate, plstm=plstm, ulstm=ulstm, gru=gru, rhn=rhn)
+STEPS |= dict(slstm=slstm, min_lstm=min_lstm, min_gru=min_gru, ind_rnn=ind_rnn, skim_lstm=skim_lstm)
+
+
+MORE = TRANSITIONS | {"slstm-exp": F.SLSTM("exp"), "min-gru-positive": F.MinGRU(positive)}
 
 
 def start_of(carry, n):
     return tuple(np.asarray(slots[n, 0]) for slots in carry.slots)
 
 
-@pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
-@pytest.mark.parametrize("name", [*TRANSITIONS, "slstm-exp"])
+@pytest.mark.parametrize(
+    ("name", "implementation"),
+    [
+        *and_slow(itertools.product(MORE, ["fused", "reference"]), lambda _, how: how == "fused"),
+        *itertools.product(["min-lstm", "min-gru", "min-gru-positive"], ["parallel"]),
+    ],
+)
 def test_a_transition_is_its_papers_equations(name, implementation):
-    transition = F.SLSTM("exp") if name == "slstm-exp" else TRANSITIONS[name]
+    transition = MORE[name]
     recurrence = F.Recurrence(transition=transition)
     params, carry, x, _ = problem(recurrence)
     lengths = np.array(LENGTHS)
@@ -237,6 +274,28 @@ def test_the_gradient_of_skip_rnns_gate_is_that_of_the_gate_before_rounding():
     np.testing.assert_allclose(gradient.w, slope @ c, rtol=1e-9)
 
 
+@pytest.mark.parametrize("mode", ["greedy", "soft"])
+def test_skim_rnn_is_its_papers_equations(mode):
+    recurrence = F.Recurrence(F.SkimRNN(), F.SkimLSTM(2))
+    params, carry, x, _ = problem(recurrence)
+    x = np.concatenate([x, -x, x[:, ::-1]], axis=1)
+    out = arrays(unroll(params, carry, x, recurrence, policy=F.Policy(mode, temperature=0.7))[1])
+    p, gate = arrays(params.transition), arrays(params.skip)
+    for n in range(BATCH):
+        state = start_of(carry, n)
+        for t, row in enumerate(x[n]):
+            alpha = np.exp(state[0] @ gate.w_h + row @ gate.w_x + gate.b)
+            read = float(alpha[0] > alpha[1])
+            if mode == "soft":
+                read = alpha[0] ** (1 / 0.7) / (alpha ** (1 / 0.7)).sum()
+            pairs = zip(skim_lstm(None, p, row, state), skimmed(p, row, state), strict=True)
+            state = tuple(read * a + (1 - read) * b for a, b in pairs)
+            np.testing.assert_allclose(out.h[n, t], state[0], rtol=1e-10, atol=1e-12)
+            np.testing.assert_allclose(out.decision.update[n, t], read, rtol=1e-10)
+            assert out.decision.action[n, t] == (1 if read > 0.5 else 2)
+    assert 0.1 < (out.decision.action == 1).mean() < 0.9
+
+
 def jump_loop(skip, params, x, state, actions=None):
     """Yu et al. (2017), Section 2.1, one sequence, greedy or with κ + 1 given where one is drawn.
 
@@ -307,17 +366,23 @@ def test_lstm_jump_is_its_papers_procedure(max_jump, read_steps, max_jumps, gree
 
 
 @pytest.mark.parametrize(
-    ("skip", "mode"),
+    ("skip", "mode", "transition"),
     and_slow(
-        itertools.product(
-            (F.SkipRNN(), F.LSTMJump(max_jump=3, read_steps=2, max_jumps=2)), ("greedy", "sample")
-        ),
-        lambda skip, mode: (mode == "greedy") == isinstance(skip, F.SkipRNN),
+        [
+            *itertools.product(
+                (F.SkipRNN(), F.LSTMJump(max_jump=3, read_steps=2, max_jumps=2)),
+                ("greedy", "sample"),
+                (F.GRU(),),
+            ),
+            (F.SkimRNN(), "greedy", F.SkimLSTM(2)),
+            (F.SkipRNN(), "greedy", F.SkimLSTM(2)),
+        ],
+        lambda skip, mode, transition: (mode == "greedy") != isinstance(skip, F.LSTMJump),
     ),
     ids=str,
 )
-def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode):
-    recurrence = F.Recurrence(skip, F.GRU())
+def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode, transition):
+    recurrence = F.Recurrence(skip, transition)
     params, carry, x, _ = problem(recurrence)
     x = np.concatenate([x, -x, x[:, ::-1]], axis=1)
     if skip.name == "skip_rnn":
@@ -338,6 +403,22 @@ def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode):
             np.testing.assert_allclose(a, b, rtol=1e-12)
     _, reading = compiled(F.skim)(params, carry, x[:, :0], recurrence)
     assert reading.h.shape == (x.shape[0], 0, HIDDEN) and reading.read.shape == (x.shape[0], 0)
+
+
+def test_the_large_step_is_left_out_where_a_token_is_skimmed():
+    steps = []
+
+    class Counted(F.SkimLSTM):
+        def step(self, *arguments):
+            jax.debug.callback(lambda: steps.append(1))
+            return super().step(*arguments)
+
+    recurrence = F.Recurrence(F.SkimRNN(), Counted(2))
+    params, carry, x, _ = problem(recurrence)
+    one = jax.tree.map(lambda leaf: leaf[:1], carry)
+    _, reading = compiled(F.skim)(params, one, x[:1], recurrence, policy=F.Policy("greedy"))
+    jax.effects_barrier()
+    assert 0 < len(steps) == np.asarray(reading.read).sum() < TIME
 
 
 def test_work_is_skipped_where_nothing_is_read():
@@ -398,12 +479,17 @@ def depth_loop(depth_skip, params, x, below, state):
         mapped = under
         if getattr(depth_skip, "mapping", "") == "sigmoid":
             mapped = sigmoid(under)
-        if getattr(depth_skip, "mapping", "") == "linear" and depth_skip.name != "gates":
+        if getattr(depth_skip, "mapping", "") == "linear" and depth_skip.name not in ("gates", "dense"):
             mapped = under @ d.w_m
         if getattr(depth_skip, "gated", False):
             seen = row if depth_skip.gate_sees == "input" else under
             mapped = sigmoid(seen @ d.w_gx + h @ d.w_gh + d.b_g) * mapped
-        if depth_skip.name == "gates":
+        if depth_skip.name == "attention":
+            layers = np.split(under, 2)
+            scores = np.array([h @ d.w / np.sqrt(np.mean(h**2) + 1e-6) for h in layers])
+            weights = np.exp(scores) / np.exp(scores).sum()
+            mapped = weights[0] * layers[0] + weights[1] * layers[1]
+        if depth_skip.name in ("gates", "dense"):
             gates = gates + (under @ d.w[0] if depth_skip.mapping == "linear" else np.tile(mapped, 4))
         g, i, f, o = np.split(gates, 4)
         before, c = c, np.tanh(g) * sigmoid(i) + c * sigmoid(f)
@@ -412,7 +498,7 @@ def depth_loop(depth_skip, params, x, below, state):
         if depth_skip.name == "highway":
             c = c + sigmoid(row @ d.w_x + d.w_c * before + d.w_l * under + d.b) * under
         h = sigmoid(o) * np.tanh(c)
-        if "output" in depth_skip.name:
+        if "output" in depth_skip.name or depth_skip.name == "attention":
             h = h + mapped
         state = (h, c)
         rows.append(h)
@@ -420,6 +506,7 @@ def depth_loop(depth_skip, params, x, below, state):
 
 
 MAPPINGS = ("identity", "linear", "sigmoid")
+UNMAPPED = ("highway", "dense", "attention")
 
 
 @pytest.mark.parametrize(
@@ -428,14 +515,14 @@ MAPPINGS = ("identity", "linear", "sigmoid")
         [
             (name, mapping)
             for name, mapping in itertools.product(F.DEPTH_SKIPS, MAPPINGS)
-            if name != "highway" or mapping == "identity"  # it has no mapping
+            if name not in UNMAPPED or mapping == "identity"
         ],
-        lambda name, mapping: name == "highway" or MAPPINGS[list(F.DEPTH_SKIPS).index(name) % 3] == mapping,
+        lambda name, mapping: name in UNMAPPED or MAPPINGS[list(F.DEPTH_SKIPS).index(name) % 3] == mapping,
     ),
 )
 def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
     kind = F.DEPTH_SKIPS[name]
-    options = [{}] if name == "highway" else [{"mapping": mapping}]
+    options = [{}] if name in UNMAPPED else [{"mapping": mapping}]
     if "gated" in name:
         options += [{"mapping": mapping, "gate_sees": "below"}]
     for option in options:
@@ -455,11 +542,19 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
         (lambda: F.GRU("never"), "'before' or 'after'"),
         (lambda: F.RecurrentHighway(0), "depth of at least 1"),
         (lambda: F.SLSTM("relu"), "'sigmoid' or 'exp'"),
+        (lambda: F.IndRNN(max_weight=0.0), "max_weight above 0"),
         (lambda: F.SkipRNN(max_skip=3), "leave out max_skip"),
+        (lambda: F.SkimRNN(mix=0.5), "leave out max_skip"),
+        (lambda: F.SkimLSTM(0), "small size of at least 1"),
         (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
         (lambda: F.LSTMJump(mix=0.5), "leave out max_skip"),
         (lambda: F.ToOutput(mapping="tanh"), "unknown mapping 'tanh'"),
         (lambda: F.GatedToOutput(gate_sees="above"), "unknown gate_sees 'above'"),
+        (lambda: F.DenseToGates(mapping="identity"), "unknown mapping 'identity'"),
+        (
+            lambda: F.AttentionToOutput().init(jax.random.key(0), 2, 10, 4, (), F.Initializers()),
+            "layers of one size, 4, got 10",
+        ),
         (lambda: F.parse_transition("lstm:3"), "unknown transition 'lstm:3'"),
         (lambda: F.parse_transition("tree"), "unknown transition 'tree': choose one of .*gru"),
         (lambda: F.parse_depth_skip("sideways"), "unknown skip over depth 'sideways'"),
@@ -479,5 +574,6 @@ def test_choices_that_make_no_sense_are_refused_in_one_line(make, message):
 
 def test_transitions_are_read_by_name():
     assert F.parse_transition("rhn:5") == F.RecurrentHighway(5)
+    assert F.parse_transition("skim_lstm:3") == F.SkimLSTM(3)
     assert {type(F.parse_transition(name)) for name in F.TRANSITIONS} == set(F.TRANSITIONS.values())
     assert F.parse_depth_skip("gated_output") == F.GatedToOutput()

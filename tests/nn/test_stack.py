@@ -26,8 +26,10 @@ def inputs():
 @pytest.mark.parametrize(
     ("depth_skip", "bidirectional"),
     and_slow(
-        itertools.product((None, F.GatedToOutput(), F.Highway()), (False, True)),
-        lambda skip, both: both and skip == F.Highway(),
+        itertools.product(
+            (None, F.GatedToOutput(), F.Highway(), F.DenseToGates(), F.AttentionToOutput()), (False, True)
+        ),
+        lambda skip, both: (both and skip == F.Highway()) or (not both and skip == F.DenseToGates()),
     ),
     ids=str,
 )
@@ -56,7 +58,10 @@ def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
         assert (recurrence.depth_skip is not None) == has_skip
         below = None
         if has_skip:
-            below = (cell_state if depth_skip.source == "cell_state" else h)[i - distance]
+            sources = cell_state if depth_skip.source == "cell_state" else h
+            below = sources[i - distance]
+            if depth_skip.all_below:
+                below = np.concatenate(sources[i % ways : i - distance + 1 : ways], axis=-1)
         end, one = unroll(
             cell.params(),
             carry[i],

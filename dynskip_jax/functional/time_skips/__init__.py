@@ -23,11 +23,12 @@ from dynskip_jax.functional.time_skips.candidates import (
 )
 from dynskip_jax.functional.time_skips.dynamic import Attention, ContentAttention, Dynamic
 from dynskip_jax.functional.time_skips.lstm_jump import JumpCounts, JumpParams, LSTMJump
+from dynskip_jax.functional.time_skips.skim_rnn import SkimGateParams, SkimRNN
 from dynskip_jax.functional.time_skips.skip_rnn import SkipRNN, UpdateParams
 from dynskip_jax.functional.time_skips.sparse import SparseAttention
 
 _KINDS = (Previous, Fixed, Attention, ContentAttention, Dynamic, Mean, Random, SkipRNN, LSTMJump)
-_KINDS += (LogAttention, LogDynamic, SegmentAttention, SegmentDynamic, SparseAttention)
+_KINDS += (LogAttention, LogDynamic, SegmentAttention, SegmentDynamic, SparseAttention, SkimRNN)
 TIME_SKIPS: dict[str, type[TimeSkip]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
@@ -48,6 +49,8 @@ __all__ = [
     "Random",
     "SegmentAttention",
     "SegmentDynamic",
+    "SkimGateParams",
+    "SkimRNN",
     "SkipInputs",
     "SkipRNN",
     "SparseAttention",

@@ -109,10 +109,12 @@ class PolicySkip(BufferSkip):
 
     def logits(self, params: AgentParams, inputs: SkipInputs, observation: Any) -> Float[Array, "*batch n"]:
         """Return unnormalised log-probabilities of the candidates."""
+        slots, allowed = self.candidates(inputs.step), inputs.allowed
+        if slots is not None and allowed is not None:
+            allowed = _taken(allowed, slots)
         if self.agent == "mlp":
-            return agent_logits(params, inputs.projected, observation, inputs.allowed)
-        slots = self.candidates(inputs.step)
-        return content_logits(params, inputs.projected, observation, inputs.allowed, slots)
+            return agent_logits(params, inputs.projected, observation, allowed)
+        return content_logits(params, inputs.projected, observation, allowed, slots)
 
     def log_distribution(self, params, x, step, observation, policy_mask=None):
         """See `TimeSkip`."""
@@ -155,8 +157,8 @@ class PolicySkip(BufferSkip):
 
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
-    ) -> Bool[Array, "*batch_or_1 n"] | None:
-        """Combine `policy_mask` with the masks of empty slots and of the stride; return None for no mask.
+    ) -> Bool[Array, "*batch_or_1 K"] | None:
+        """Combine `policy_mask` with the masks of empty slots and of candidates; return None for no mask.
 
         Where nothing is left, only State(t-1) may be chosen.
 
@@ -169,16 +171,15 @@ class PolicySkip(BufferSkip):
             masks.append(
                 policy_mask.reshape((1,) * step.ndim + (-1,)) if policy_mask.ndim == 1 else policy_mask
             )
-        slots = self.candidates(step)
-        if slots is not None and policy_mask is not None:
-            masks = [_taken(masks[0], slots)]
-        is_strided = slots is None and self.stride > 1
-        slots = np.arange(self.max_skip) if slots is None else slots
-        slots = slots.reshape((1,) * step.ndim + (-1,)) if slots.ndim == 1 else slots
+        slots = jnp.arange(self.max_skip).reshape((1,) * step.ndim + (-1,))
         if self.empty_slots == "masked":
             # Slot 0 holds the initial state before the first step, so there are step + 1 states.
             masks.append(slots <= step[..., None])
-        if is_strided:
+        candidates = self.candidates(step)
+        if candidates is not None:
+            candidates = candidates.reshape((1,) * (step.ndim + 1 - candidates.ndim) + candidates.shape)
+            masks.append(jnp.any(candidates[..., None] == slots[..., None, :], axis=-2))
+        elif self.stride > 1:
             masks.append(slots % self.stride == 0)
         if not masks:
             return None

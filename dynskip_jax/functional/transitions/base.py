@@ -135,11 +135,13 @@ class Transition:
         cell_state: name of the array that carries the memory, the internal state of Wu et al. (2016), Eq. 33.
             Skips over depth may connect to it. Where it is h, recurrent dropout masks only the operands of
             matrices, and not the h that is carried on.
+        number: name of the field that a number after the name and a colon sets, as in `rhn:5`; None for none.
     """
 
     name: ClassVar[str] = ""
     state: ClassVar[type[tuple]]
     cell_state: ClassVar[str] = "h"
+    number: ClassVar[str | None] = None
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, init: Initializers) -> Any:
         """Draw the parameters.
@@ -176,6 +178,20 @@ class Transition:
             The new state.
         """
         raise NotImplementedError
+
+    def unread_state(self, params: Any, inputs: Any, state: Any, previous: Any, dense: Dense) -> Any:
+        """Return the state after a token that the time skip does not read; by default State(t-1).
+
+        Override this for a smaller step, as `SkimLSTM` does.
+
+        Args:
+            params: parameters from `init`.
+            inputs: `project(params, x(t))`.
+            state: the state that enters, its h with recurrent dropout.
+            previous: State(t-1).
+            dense: multiplies by a matrix; see `Dense`.
+        """
+        return previous
 
     def mix_states(self, mix: float | Float[Array, "*batch_or_none"], selected: Any, previous: Any) -> Any:
         """Return λ selected + (1 - λ) previous, the state that enters a step (Eq. 2).

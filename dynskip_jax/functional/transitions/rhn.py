@@ -39,6 +39,7 @@ class RecurrentHighway(Transition):
 
     name: ClassVar[str] = "rhn"
     state: ClassVar = GRUState
+    number: ClassVar[str] = "depth"
     depth: int = 3
 
     def __post_init__(self) -> None:

@@ -1,101 +1,20 @@
-"""Skips over depth: what a stacked layer receives from a layer further below, at every step.
+"""Skips of Wu et al. (2016), whose h^{l-1} is the layer's input x here, and whose h^{l-2} is `below`.
 
-Wu et al. (2016) for `ToGates` (Eq. 32), `ToInternal` (Eq. 33-34), `ToOutput` (Eq. 35-36) and the gated kinds
-(Eq. 49). Their h^{l-1} is the layer's input x here, and their h^{l-2} is `below`. `Highway` is the highway
-LSTM of Zhang et al. (2016). What enters is part of the recurrence: the state of the next step contains it.
+`ToGates` is Eq. 32, `ToInternal` Eq. 33-34, `ToOutput` Eq. 35-36, and the gated kinds are Eq. 49.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.nn import sigmoid
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.depth_skips.base import DepthSkip, check_size
+from dynskip_jax.functional.product import product
 from dynskip_jax.functional.transitions.base import Dense, Initializers
-
-
-@dataclasses.dataclass(frozen=True)
-class DepthSkip:
-    """Where the output of a layer below enters. Hashable, hence a static argument under `jit`.
-
-    Attributes:
-        name: its name on the command line.
-        layers_below: how many layers below the source is.
-        source: what enters: the source's `output` h, or its `cell_state`.
-    """
-
-    name: ClassVar[str] = ""
-    layers_below: ClassVar[int] = 2
-    source: ClassVar[Literal["output", "cell_state"]] = "output"
-
-    def init(
-        self, key: Key[Array, ""], in_features: int, below: int, hidden: int, widths: Any, init: Initializers
-    ) -> Any:
-        """Draw the parameters; return None where there are none.
-
-        Args:
-            key: a PRNG key.
-            in_features: size of the layer's input.
-            below: size of what comes from below.
-            hidden: size of the layer's state.
-            widths: size of the last axis of each array that `Transition.project` returns.
-            init: initializers of the parameters.
-        """
-        raise NotImplementedError
-
-    def check_below(self, below: int, hidden: int) -> None:
-        """Raise a `UserError` where features from below do not fit the layer; see `init`."""
-
-    def project(self, params: Any, x: Float[Array, "*batch in"], below: Float[Array, "*batch below"]) -> Any:
-        """Return the part of the computation that needs no state, for all steps at once."""
-        raise NotImplementedError
-
-    def into_gates(self, params: Any, below: Float[Array, "*batch below"], inputs: Any) -> Any:
-        """Return the transition's projected `inputs` with what enters its gates."""
-        return inputs
-
-    def into_cell_state(
-        self,
-        params: Any,
-        inputs: Any,
-        h: Float[Array, "*batch hidden"],
-        before: Float[Array, "*batch hidden"],
-        cell_state: Float[Array, "*batch hidden"],
-        dense: Dense,
-    ) -> Float[Array, "*batch hidden"]:
-        """Return the new cell state with what enters it.
-
-        Args:
-            params: parameters from `init`.
-            inputs: result of `project`.
-            h: the h that enters the step.
-            before: the cell state that enters the step.
-            cell_state: the new cell state.
-            dense: multiplies by a matrix, as in `Transition.step`.
-        """
-        return cell_state
-
-    def into_output(
-        self,
-        params: Any,
-        inputs: Any,
-        h: Float[Array, "*batch hidden"],
-        output: Float[Array, "*batch hidden"],
-        dense: Dense,
-    ) -> Float[Array, "*batch hidden"]:
-        """Return the new h, `output`, with what enters it; see `into_cell_state`."""
-        return output
-
-
-def _check_size(below: int, hidden: int) -> None:
-    if below != hidden:
-        raise UserError(
-            f"a skip over depth from a layer of size {below} to one of size {hidden} needs mapping='linear'"
-        )
 
 
 class GatesParams(NamedTuple):
@@ -157,7 +76,7 @@ class _Mapped(DepthSkip):
     def check_below(self, below: int, hidden: int) -> None:
         """See `DepthSkip`; the `linear` mapping accepts any size."""
         if self.mapping != "linear":
-            _check_size(below, hidden)
+            check_size(below, hidden)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +106,8 @@ class ToGates(_Mapped):
     def into_gates(self, params: GatesParams, below, inputs):
         """Add I^l h^{l-2}; see `DepthSkip`."""
         leaves, structure = jax.tree.flatten(inputs)
+        if self.mapping != "linear" and any(x.shape[-1] % below.shape[-1] for x in leaves):
+            raise UserError("this transition has gates of another size than the layer's: skip to the output")
         if self.mapping == "linear":
             added = [product(below, w) for w in params.w]
         else:
@@ -279,80 +200,3 @@ class GatedToOutput(ToOutput):
 
     name: ClassVar[str] = "gated_output"
     gated: ClassVar[bool] = True
-
-
-class HighwayGateParams(NamedTuple):
-    """Weights of the depth gate.
-
-    Attributes:
-        w_x: W_xd, for the layer's input, (in, hidden).
-        w_c: w_cd, for the layer's own c(t-1), (hidden,).
-        w_l: w_ld, for c of the layer below, (hidden,).
-        b: b_d, (hidden,).
-    """
-
-    w_x: Float[Array, "in hidden"]
-    w_c: Float[Array, " hidden"]
-    w_l: Float[Array, " hidden"]
-    b: Float[Array, " hidden"]
-
-
-class HighwayGateInputs(NamedTuple):
-    """Projection of the depth gate.
-
-    Attributes:
-        below: c of the layer below, (*batch, hidden).
-        gate: W_xd x + w_ld ⊙ below, (*batch, hidden).
-    """
-
-    below: Float[Array, "*batch hidden"]
-    gate: Float[Array, "*batch hidden"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Highway(DepthSkip):
-    """c^l = d ⊙ c^{l-1} + f ⊙ c^l(t-1) + i ⊙ g (Zhang et al. 2016; Yao et al. 2015).
-
-    The depth gate is d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t)).
-    """
-
-    name: ClassVar[str] = "highway"
-    layers_below: ClassVar[int] = 1
-    source: ClassVar = "cell_state"
-
-    def init(self, key, in_features, below, hidden, widths, init) -> HighwayGateParams:
-        """Draw the weights; see `DepthSkip`."""
-        self.check_below(below, hidden)
-        x_key, *vector_keys = jax.random.split(key, 4)
-        vectors = (init.draw(init.bias, k, (hidden,)) for k in vector_keys)
-        return HighwayGateParams(init.draw(init.kernel, x_key, (in_features, hidden)), *vectors)
-
-    def check_below(self, below: int, hidden: int) -> None:
-        """See `DepthSkip`."""
-        _check_size(below, hidden)
-
-    def project(self, params: HighwayGateParams, x, below) -> HighwayGateInputs:
-        """Return W_xd x + w_ld ⊙ below; see `DepthSkip`."""
-        return HighwayGateInputs(below, product(x, params.w_x) + row(params.w_l, below) * below)
-
-    def into_cell_state(
-        self, params: HighwayGateParams, inputs: HighwayGateInputs, h, before, cell_state, dense
-    ):
-        """Add d ⊙ c^{l-1}; see `DepthSkip`."""
-        gate = sigmoid(inputs.gate + row(params.w_c, before) * before + row(params.b, before))
-        return cell_state + gate * inputs.below
-
-
-_KINDS = (ToGates, ToInternal, GatedToInternal, ToOutput, GatedToOutput, Highway)
-DEPTH_SKIPS: dict[str, type[DepthSkip]] = {kind.name: kind for kind in _KINDS}
-
-
-def parse_depth_skip(text: str) -> DepthSkip:
-    """Return the depth skip of this name, as on the command line.
-
-    Raises:
-        UserError: the name is unknown.
-    """
-    if text not in DEPTH_SKIPS:
-        raise UserError(f"unknown skip over depth {text!r}: choose one of {', '.join(DEPTH_SKIPS)}")
-    return DEPTH_SKIPS[text]()

@@ -1,0 +1,63 @@
+"""Attention over the outputs of all lower layers (Attention Residuals, 2026)."""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.depth_skips.base import DepthSkip
+from dynskip_jax.functional.product import row
+
+
+class AttentionParams(NamedTuple):
+    """Weights of attention over layers.
+
+    Attributes:
+        w: the layer's query, (hidden,); zeros at first, for equal weights.
+    """
+
+    w: Float[Array, " hidden"]
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionToOutput(DepthSkip):
+    """h = o ⊙ tanh(c) + Σ_i α_i h^i over all lower layers i, with α = softmax(w · RMSNorm(h^i)).
+
+    A layer's query w is learned and is the same at all steps. Attention takes the place of the sum of a
+    residual network, which is `ToOutput` with the layer just below.
+
+    Attributes:
+        epsilon: added to the mean square in RMSNorm.
+    """
+
+    name: ClassVar[str] = "attention"
+    layers_below: ClassVar[int] = 1
+    all_below: ClassVar[bool] = True
+    epsilon: float = 1e-6
+
+    def init(self, key, in_features, below, hidden, widths, init) -> AttentionParams:
+        """Return a query of zeros; see `DepthSkip`."""
+        self.check_below(below, hidden)
+        return AttentionParams(jnp.zeros((hidden,), init.dtype))
+
+    def check_below(self, below: int, hidden: int) -> None:
+        """See `DepthSkip`."""
+        if below % hidden:
+            raise UserError(
+                f"attention over lower layers needs layers of one size, {hidden}, got {below} features in all"
+            )
+
+    def project(self, params: AttentionParams, x, below) -> Float[Array, "*batch hidden"]:
+        """Return Σ_i α_i h^i; see `DepthSkip`."""
+        outputs = below.reshape(*below.shape[:-1], -1, params.w.shape[0])  # (*batch, layers, hidden)
+        mean_square = jnp.mean(outputs * outputs, axis=-1, keepdims=True)
+        keys = outputs * jax.lax.rsqrt(mean_square + self.epsilon)
+        weights = jax.nn.softmax(jnp.sum(keys * row(params.w, keys), axis=-1), axis=-1)
+        return jnp.einsum("...l,...lh->...h", weights, outputs)
+
+    def into_output(self, params, inputs, h, output, dense):
+        """See `DepthSkip`."""
+        return output + inputs

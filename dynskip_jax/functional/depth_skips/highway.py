@@ -1,0 +1,73 @@
+"""The highway LSTM (Zhang et al. 2016): a gate lets the cell state of the layer below into its own."""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+from jax.nn import sigmoid
+from jaxtyping import Array, Float
+
+from dynskip_jax.functional.depth_skips.base import DepthSkip, check_size
+from dynskip_jax.functional.product import product, row
+
+
+class HighwayGateParams(NamedTuple):
+    """Weights of the depth gate.
+
+    Attributes:
+        w_x: W_xd, for the layer's input, (in, hidden).
+        w_c: w_cd, for the layer's own c(t-1), (hidden,).
+        w_l: w_ld, for c of the layer below, (hidden,).
+        b: b_d, (hidden,).
+    """
+
+    w_x: Float[Array, "in hidden"]
+    w_c: Float[Array, " hidden"]
+    w_l: Float[Array, " hidden"]
+    b: Float[Array, " hidden"]
+
+
+class HighwayGateInputs(NamedTuple):
+    """Projection of the depth gate.
+
+    Attributes:
+        below: c of the layer below, (*batch, hidden).
+        gate: W_xd x + w_ld ⊙ below, (*batch, hidden).
+    """
+
+    below: Float[Array, "*batch hidden"]
+    gate: Float[Array, "*batch hidden"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Highway(DepthSkip):
+    """c^l = d ⊙ c^{l-1} + f ⊙ c^l(t-1) + i ⊙ g (Zhang et al. 2016; Yao et al. 2015).
+
+    The depth gate is d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t)).
+    """
+
+    name: ClassVar[str] = "highway"
+    layers_below: ClassVar[int] = 1
+    source: ClassVar = "cell_state"
+
+    def init(self, key, in_features, below, hidden, widths, init) -> HighwayGateParams:
+        """Draw the weights; see `DepthSkip`."""
+        self.check_below(below, hidden)
+        x_key, *vector_keys = jax.random.split(key, 4)
+        vectors = (init.draw(init.bias, k, (hidden,)) for k in vector_keys)
+        return HighwayGateParams(init.draw(init.kernel, x_key, (in_features, hidden)), *vectors)
+
+    def check_below(self, below: int, hidden: int) -> None:
+        """See `DepthSkip`."""
+        check_size(below, hidden)
+
+    def project(self, params: HighwayGateParams, x, below) -> HighwayGateInputs:
+        """Return W_xd x + w_ld ⊙ below; see `DepthSkip`."""
+        return HighwayGateInputs(below, product(x, params.w_x) + row(params.w_l, below) * below)
+
+    def into_cell_state(
+        self, params: HighwayGateParams, inputs: HighwayGateInputs, h, before, cell_state, dense
+    ):
+        """Add d ⊙ c^{l-1}; see `DepthSkip`."""
+        gate = sigmoid(inputs.gate + row(params.w_c, before) * before + row(params.b, before))
+        return cell_state + gate * inputs.below

@@ -1,0 +1,80 @@
+"""The unroll of a transition that is linear in the state, as one parallel scan over all steps."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.depth_skips import DepthSkip
+from dynskip_jax.functional.fused_states import last_rows
+from dynskip_jax.functional.recurrence import Recurrence, SkipCarry, SkipOutput, StepInputs, in_dtype_of
+from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.stored import oldest_first
+from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs
+from dynskip_jax.functional.transitions import LinearTransition
+
+
+def fits(recurrence: Recurrence, *, zoneout_mask: Any = None, segment_ids: Any = None) -> bool:
+    """Return whether each state is a linear function of the one before it, in every row."""
+    depth = type(recurrence.depth_skip or DepthSkip())
+    return (
+        isinstance(recurrence.transition, LinearTransition)
+        and type(recurrence.time_skip) is Previous
+        and depth.into_cell_state is DepthSkip.into_cell_state
+        and depth.into_output is DepthSkip.into_output
+        and zoneout_mask is None
+        and segment_ids is None
+    )
+
+
+def parallel_unroll(
+    carry: SkipCarry,
+    inputs: StepInputs,
+    recurrence: Recurrence,
+    *,
+    seq_lengths: Int[Array, " batch"] | None = None,
+    return_cell_state: bool = False,
+) -> tuple[SkipCarry, SkipOutput]:
+    """Compute h(t) = a(t) ⊙ h(t-1) + b(t) of all steps, in log₂(time) rounds; see `unroll`.
+
+    Args:
+        carry: the state to start from.
+        inputs: `project_inputs` of all steps, (batch, time, ...).
+        recurrence: what the layer computes; it has to fit.
+        seq_lengths: true lengths, (batch,), from which `inputs.valid` was made.
+        return_cell_state: put h into the output as the cell states too.
+    """
+    inputs = in_dtype_of(carry, inputs)
+    a, b = recurrence.transition.coefficients(inputs.transition)
+    if inputs.valid is not None:
+        a, b = where_each(inputs.valid, a, 1), where_each(inputs.valid, b, 0)
+    grown, added = jax.lax.associative_scan(_compose, (a, b), axis=1)
+    h = grown * carry.state.h[:, None] + added
+    skip, (batch, time) = recurrence.time_skip, h.shape[:2]
+    history = jnp.concatenate([oldest_first(carry.slots.h, None), h], axis=1)
+    slots = jnp.flip(last_rows(history, seq_lengths, skip.max_skip), axis=1)
+    taken = time if seq_lengths is None else seq_lengths.astype(carry.step.dtype)
+    end = carry._replace(slots=recurrence.transition.state(slots), step=carry.step + taken)
+    steps = SkipInputs(step=jnp.broadcast_to(carry.step[:, None], (batch, time)))
+    decision = skip.decide(None, steps, h, (), Choice(), "greedy")
+    output = SkipOutput(h, decision, h if return_cell_state else None)
+    return end, output if inputs.valid is None else where_each(inputs.valid, output, 0)
+
+
+def check_fits(recurrence: Recurrence, **options: Any) -> None:
+    """Raise a `UserError` unless the parallel scan can run a call of `unroll`."""
+    if not fits(recurrence, **options):
+        raise UserError(
+            "implementation='parallel' is for minLSTM and minGRU without skips over time, depth skips to the "
+            "state, segment_ids and zoneout: use 'auto'"
+        )
+
+
+Pair = tuple[Float[Array, "batch time hidden"], Float[Array, "batch time hidden"]]
+
+
+def _compose(first: Pair, second: Pair) -> Pair:
+    """Return the linear function that applies `first` and then `second`."""
+    return second[0] * first[0], second[0] * first[1] + second[1]

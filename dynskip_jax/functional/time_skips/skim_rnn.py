@@ -1,0 +1,118 @@
+"""Skim-RNN (Seo et al. 2018): a gate decides for each token whether it is read or skimmed."""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.nn import log_softmax
+from jaxtyping import Array, Float
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.agent import choice_noise, choose
+from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, relaxed_weights
+from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip, choice_field
+
+
+class SkimGateParams(NamedTuple):
+    """Weights of α, Eq. 1, with outputs for reading and skimming.
+
+    Attributes:
+        w_h: (hidden, 2).
+        w_x: (in, 2).
+        b: (2,).
+    """
+
+    w_h: Float[Array, "hidden two"]
+    w_x: Float[Array, "in two"]
+    b: Float[Array, " two"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SkimRNN(TimeSkip):
+    """Read token t with probability p_1, or skim it: (p_1, p_2) = softmax(α(x(t), h(t-1))), Eq. 1.
+
+    A token that is read makes a new state. One that is skimmed changes what `Transition.unread_state` says:
+    the first units of a `SkimLSTM`, and nothing of other transitions. In training both states are mixed by
+    a relaxation, Eq. 5; a greedy policy takes the more probable one.
+
+    `Decision.update` is the weight of reading and carries a gradient: add `cost * decision.update.sum()` to
+    the loss for a cost per token read. The paper adds the mean of -log p_2, which `log_distribution` has.
+    `Decision.action` is 1 for reading and 2 for skimming. There is no score to reinforce.
+
+    Attributes:
+        relaxation: the relaxation under a policy that samples.
+    """
+
+    name: ClassVar[str] = "skim_rnn"
+    takes_max_skip: ClassVar[bool] = False
+    writes_all: ClassVar[bool] = False
+    relaxation: str = choice_field("gumbel_softmax", "straight_through", "reinmax", "soft")
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if self.max_skip != 1 or self.mix != 1:
+            raise UserError("Skim-RNN goes on from the previous state: leave out max_skip and mix")
+
+    @property
+    def fixed_slot(self) -> int:
+        """The newest."""
+        return 0
+
+    @property
+    def action_range(self) -> tuple[int, int]:
+        """1 for reading, 2 for skimming."""
+        return 1, 2
+
+    def init(self, key, in_features, hidden, units, init) -> SkimGateParams:
+        """Draw α; see `TimeSkip`."""
+        w_key, b_key = jax.random.split(key)
+        w = init.draw(init.kernel, w_key, (hidden + in_features, 2))
+        return SkimGateParams(w[:hidden], w[hidden:], init.draw(init.bias, b_key, (2,)))
+
+    def project(self, params: SkimGateParams, x):
+        """Return the part of α that depends on the input."""
+        return product(x, params.w_x)
+
+    def draws(self, mode, replayed) -> bool:
+        """See `TimeSkip`."""
+        return not replayed and mode != "greedy" and draws_noise(self._relaxation(mode))
+
+    def noise(self, keys, step, mode, replayed, dtype):
+        """See `TimeSkip`."""
+        return choice_noise(keys, step, 2, dtype) if self.draws(mode, replayed) else None
+
+    def differentiable(self, mode, replayed) -> bool:
+        """See `TimeSkip`."""
+        return not replayed and mode != "greedy"
+
+    def choose(self, params: SkimGateParams, inputs, observation, skip_state, mode):
+        """See `TimeSkip`."""
+        if inputs.action is not None:
+            reads = inputs.action <= 1
+            return Choice(update=reads.astype(observation.dtype)), skip_state
+        logits = self._logits(params, inputs.projected, observation)
+        if mode == "greedy":
+            return Choice(update=(choose(logits, None) == 0).astype(logits.dtype)), skip_state
+        relaxation = self._relaxation(mode)
+        weights = relaxed_weights(log_softmax(logits), inputs.noise, relaxation, inputs.temperature)
+        return Choice(update=weights[..., 0].astype(logits.dtype)), skip_state
+
+    def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
+        """See `TimeSkip`."""
+        certain = jnp.zeros_like(choice.update)
+        action = jnp.where(choice.update >= 0.5, 1, 2).astype(jnp.int32)
+        return Decision(action, certain, certain, choice.update)
+
+    def log_distribution(self, params, x, step, observation, policy_mask=None) -> Float[Array, "*batch two"]:
+        """Return log p_1 and log p_2; see `TimeSkip`."""
+        return log_softmax(self._logits(params, self.project(params, x), observation))
+
+    def _logits(self, params: SkimGateParams, projected, observation):
+        logits = projected + product(observation, params.w_h)
+        return logits + row(params.b, logits)
+
+    def _relaxation(self, mode: str) -> str:
+        return mode if mode in RELAXATIONS else self.relaxation
