@@ -82,6 +82,23 @@ def iter_lines(path: PathLike, member: str | None = None) -> Iterator[str]:
             yield from _lines(_chunks(file), place(path, member))
 
 
+def stream_lines(stream: IO[bytes], where: str = "standard input") -> Iterator[str]:
+    """Yield the lines of an open stream, such as standard input, as soon as each is complete.
+
+    Args:
+        stream: its bytes are UTF-8.
+        where: what messages call it.
+
+    Raises:
+        UserError: the stream cannot be read, or is not UTF-8.
+    """
+    read = getattr(stream, "read1", stream.read)  # read1 does not wait for more than there is
+    try:
+        yield from _lines(iter(lambda: read(_CHUNK), b""), where)
+    except OSError as error:
+        raise bad_file(where, f"cannot be read ({error.strerror or error})") from error
+
+
 def read_text(path: PathLike) -> str:
     """Return the text of a UTF-8 file with line feeds as line ends.
 
