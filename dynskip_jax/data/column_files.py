@@ -236,7 +236,7 @@ def _column_row(number: int, line: str, width: int, before: bool) -> Row:
     if not line.strip(" \t"):
         return Row(number, line, ends_sentence=True)
     fields = split_columns(line)
-    if fields[0] == DOCUMENT_START:
+    if fields[0].partition(" ")[0] == DOCUMENT_START:
         return Row(number, line, ends_sentence=True)
     if before and line.startswith("#"):
         has_text_beside = len(fields[0]) > 1 and fields[0][1] == " "

@@ -39,6 +39,8 @@ EntityDataset = Literal["conll2003", "conll2000", "columns"]
 PartOfSpeechDataset = Literal["ud", "wsj", "conllu", "word_tag", "columns"]
 SPLIT_NAMES = ("train", "dev", "test")
 _DEV_SENTENCES = 1000  # of CoNLL-2000, at most a tenth of train
+# Words of a text differ in more than this share of its places, tags in fewer; told from this many words on.
+_MOST_TAGS, _MANY_WORDS = 0.35, 200
 _DEV_WORD = {"train": "train", "dev": "valid", "test": "test"}  # what other modules call the splits
 
 
@@ -177,7 +179,7 @@ def find_part_of_speech_corpus(
         environ: the environment variables.
 
     Raises:
-        UserError: it is not found, or not as it should be.
+        UserError: it is not found, or not as it should be; or the tags of `columns` are as many as words.
     """
     if dataset == "ud":
         return _ud(data, tag, environ)
@@ -187,7 +189,9 @@ def find_part_of_speech_corpus(
         return _own(data, "conllu", ("conllu",), lambda path: read_conllu(path, tag=tag))
     if dataset == "word_tag":
         return _own(data, "word_tag", ("txt", "pos", "tagged"), read_word_tag)
-    return _columns(data, word_column, tag_column, ())
+    corpus = _columns(data, word_column, tag_column, ())
+    _check_few_tags(corpus, tag_column)
+    return corpus
 
 
 def cut(sentences: Sentences, sizes: Sequence[int], seed: int) -> list[list[TaggedSentence]]:
@@ -258,6 +262,16 @@ def _detected(corpus: TaggedCorpus, word: int, tag: int) -> tuple[Scheme, str]:
         )
         raise bad_file(path, problem)
     return found.scheme, found.says
+
+
+def _check_few_tags(corpus: TaggedCorpus, tag: int) -> None:
+    """Raise a `UserError` if train has so many different tags that they must be words."""
+    words, tags = sum(map(len, (s.words for s in corpus.splits["train"]))), len(corpus.train_tags)
+    if words >= _MANY_WORDS and tags > _MOST_TAGS * words:
+        problem = (
+            f"has {tags:,} different tags for {words:,} words in column {tag}: is it the column of tags?"
+        )
+        raise bad_file(corpus.files["train"], problem)
 
 
 def _columns_of_tags(path: str) -> list[int]:

@@ -16,7 +16,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import IO, Any
+from typing import Any
 
 from dynskip_jax.data.messages import bad_file, printable, shown
 from dynskip_jax.errors import UserError
@@ -40,7 +40,7 @@ _DAMAGED_ZIP = (
 
 
 @contextlib.contextmanager
-def open_binary(path: PathLike) -> Iterator[IO[bytes]]:
+def open_binary(path: PathLike) -> Iterator[io.BufferedIOBase]:
     """Open a regular file to read its bytes; one named `.gz` is decompressed.
 
     Raises:
@@ -80,6 +80,23 @@ def iter_lines(path: PathLike, member: str | None = None) -> Iterator[str]:
     else:
         with open_archive(path) as archive, archive.open(member) as file:
             yield from _lines(_chunks(file), place(path, member))
+
+
+def stream_lines(stream: io.BufferedIOBase, where: str = "standard input") -> Iterator[str]:
+    """Yield the lines of an open stream, such as standard input, as soon as each is complete.
+
+    Args:
+        stream: its bytes are UTF-8.
+        where: what messages call it.
+
+    Raises:
+        UserError: the stream cannot be read, or is not UTF-8.
+    """
+    read = getattr(stream, "read1", stream.read)  # read1 does not wait for more than there is
+    try:
+        yield from _lines(iter(lambda: read(_CHUNK), b""), where)
+    except OSError as error:
+        raise bad_file(where, f"cannot be read ({error.strerror or error})") from error
 
 
 def read_text(path: PathLike) -> str:
@@ -182,7 +199,7 @@ def check_characters(value: Any) -> None:
 
 
 @contextlib.contextmanager
-def _open_user_file(path: PathLike) -> Iterator[IO[bytes]]:
+def _open_user_file(path: PathLike) -> Iterator[io.BufferedIOBase]:
     """Open a regular file as it is; only errors of opening it become a `UserError`."""
     with contextlib.ExitStack() as stack:
         try:
@@ -193,7 +210,7 @@ def _open_user_file(path: PathLike) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _open_regular(path: PathLike) -> IO[bytes]:
+def _open_regular(path: PathLike) -> io.BufferedIOBase:
     try:
         file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
     except ValueError as error:  # a NUL in the name
@@ -209,7 +226,7 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _chunks(file: IO[bytes]) -> Iterator[bytes]:
+def _chunks(file: io.BufferedIOBase) -> Iterator[bytes]:
     while chunk := file.read(_CHUNK):
         yield chunk
 

@@ -52,6 +52,7 @@ def test_a_tab_separates_and_spaces_beside_it_do_not():
         ("# # PunctType=Currency O\nx y z O\n", ["#", "x"]),
         ("# O\n\n# O\n", ["#", "#"]),
         ("-DOCSTART- -X- O\n\n# $ O\n5 CD O\n", ["#", "5"]),
+        ("-DOCSTART- -X-\tO\n\na b\tO\n", ["a b"]),
     ],
 )
 def test_comments_are_no_words_and_pound_signs_are(text, words):

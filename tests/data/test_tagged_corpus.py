@@ -201,3 +201,11 @@ def test_long_tags_in_messages(tmp_path):
     with pytest.raises(UserError) as caught:
         corpus.check_tags(corpus.train_tags, ": help")
     assert len(str(caught.value)) < 300
+
+
+def test_words_are_not_taken_for_parts_of_speech(tmp_path):
+    for name in ("train", "dev", "test"):
+        (tmp_path / f"{name}.txt").write_text("".join(f"T{i % 40} word{i % 100}\n" for i in range(200)))
+    with pytest.raises(UserError, match="has 100 different tags for 200 words in column -1: is it the"):
+        find_part_of_speech_corpus("columns", tmp_path)
+    assert len(find_part_of_speech_corpus("columns", tmp_path, word_column=1, tag_column=0).train_tags) == 40

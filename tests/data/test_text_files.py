@@ -1,6 +1,7 @@
 """Files of users: line ends, byte-order marks, bytes that are no text, pipes, archives, JSON."""
 
 import gzip
+import io
 import os
 import struct
 import zipfile
@@ -8,7 +9,7 @@ import zipfile
 import pytest
 
 from dynskip_jax.data import text_files
-from dynskip_jax.data.text_files import iter_lines, parse_json, read_text
+from dynskip_jax.data.text_files import iter_lines, parse_json, read_text, stream_lines
 from dynskip_jax.errors import UserError
 
 
@@ -122,3 +123,18 @@ def test_json():
     ):
         with pytest.raises(ValueError, match=reason):
             parse_json(text)
+
+
+def test_lines_of_a_stream_come_at_once():
+    reader, writer = os.pipe()
+    with open(reader, "rb") as stream, open(writer, "wb", buffering=0) as source:
+        lines = stream_lines(stream)
+        source.write("\ufeffone\ntw".encode())
+        assert next(lines) == "one"
+        source.write(b"o\r\nthree\rfour")
+        assert next(lines) == "two" and next(lines) == "three"
+        source.close()
+        assert list(lines) == ["four"]
+    assert "standard input is not UTF-8 text (line 2, byte offset 2)" in error_of(
+        stream_lines, io.BytesIO(b"a\n\xff")
+    )

@@ -41,7 +41,7 @@ from dynskip_jax.data.text_files import iter_lines
 from dynskip_jax.errors import UserError
 
 SECONDS = 20
-BY_DEFAULT, IN_ALL = 3, 2_000
+BY_DEFAULT, IN_ALL = 10, 2_000
 
 COLUMNS = (
     "-DOCSTART- -X- O O\n\n# id 7\tdomain=en\nU.N. NNP I-NP I-ORG\nsays VBZ I-VP O\n# # I-NP O\n\n"
