@@ -53,7 +53,7 @@ def pairs(shape: Shape, transition: Transition) -> list[Candidate]:
     return [make(name, implementation=name) for name in ("reference", "fused")]
 
 
-def time_skips(shape: Shape) -> list[Contestant]:
+def time_skips(shape: Shape) -> list[Candidate]:
     """Every skip over time beside the plain LSTM; segments are a tenth of the shape's K."""
     k, mix, x = shape.max_skip, shape.mix, inputs(shape)
     segment = max(1, k // 10)

@@ -203,7 +203,7 @@ def test_ratio_is_taken_turn_by_turn():
     [measure.milliseconds, measure.first_steps, measure.megabytes],
     ids=lambda method: method.__name__,
 )
-def test_the_bar_advances_for_each_contestant_and_turn(method):
+def test_the_bar_advances_for_each_candidate_and_turn(method):
     ticks = []
     rounds = 1 if method is measure.megabytes else 3
     method([candidate(name, nothing) for name in "ab"], rounds, lambda: ticks.append(1))

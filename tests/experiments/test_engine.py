@@ -71,9 +71,8 @@ def test_seeds_are_a_number_or_a_list(given, seeds):
 
 
 def test_a_list_of_seeds_trains_these_seeds(tmp_path):
-    folder = finished_run(
-        quick.Quick, tmp_path / "run", "--seeds", "1,5,9", "--epochs", 1, "--devices", 1
-    ).folder
+    short = ("--epochs", 1, "--devices", 1)
+    folder = finished_run(quick.Quick, tmp_path / "run", "--seeds", "1,5,9", *short).folder
     assert row_of(folder)["seeds"] == [1, 5, 9]
     assert [load_run(folder, seed=seed).seed for seed in (1, 5, 9)] == [1, 5, 9]
     alone = finished_run(quick.Quick, tmp_path / "alone", "--seed", 5, *short).folder
