@@ -98,7 +98,7 @@ class EntityData(TaggerData):
         at_least=1,
     )
     scheme: Literal["IOB1", "BIO2", "BIOES"] | None = setting(
-        None, "That of the files' tags; by default IOB1 for conll2003, else BIO2."
+        None, "That of the files' tags; by default IOB1 for conll2003, what columns look like, else BIO2."
     )
 
 
@@ -144,6 +144,7 @@ class CoNLL2003(TaggerExperiment):
         """See `TaggerExperiment`."""
         data = self.settings.data
         how = dict(scheme=data.scheme, seed=data.data_seed, beside=data.columns or ())
+        how |= dict(word=data.word_column, tag=data.tag_column)
         return tagged_corpus.find_entity_corpus(data.dataset, data.data, **how)
 
     def tags(self, corpus: TaggedCorpus) -> tuple[str, ...]:

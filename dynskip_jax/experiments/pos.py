@@ -145,7 +145,12 @@ class PartOfSpeech(TaggerExperiment):
         """See `TaggerExperiment`."""
         data = self.settings.data
         corpus = tagged_corpus.find_part_of_speech_corpus(
-            data.dataset, data.data, tag=data.tag, seed=data.data_seed
+            data.dataset,
+            data.data,
+            tag=data.tag,
+            word_column=data.word_column,
+            tag_column=data.tag_column,
+            seed=data.data_seed,
         )
         if not self.unknown_tags:
             corpus.check_tags(corpus.train_tags, ": --unknown-tags wrong counts such words as wrong")
