@@ -137,6 +137,10 @@ class CoNLL2003(TaggerExperiment):
         "test_accuracy": ("test accuracy", ".2%"),
     }
     curves = ("dev_f1",)
+    published_sizes = {  # noqa: RUF012 (read only)
+        "conll2003": {"train": 14_041, "dev": 3_250, "test": 3_453},
+        "conll2000": {"train": 8_043, "dev": 893, "test": 2_012},
+    }
     sample_text = "Peter Blackburn of the European Commission flew from BRUSSELS to New York"
     scheme = "BIOES"
 
