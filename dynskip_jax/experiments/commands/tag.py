@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 batching = LazyModule("dynskip_jax.data.batching")
 compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
+consoles = LazyModule("dynskip_jax.experiments.console")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 tag_schemes = LazyModule("dynskip_jax.data.tag_schemes")
 tagged_examples = LazyModule("dynskip_jax.data.tagged_examples")
@@ -98,9 +99,9 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
         for sentence, tags in zip(group, found, strict=True):
             tags = trained.experiment.written(tags, flags.scheme)
             if flags.output == "json":
-                sys.stdout.write(as_json(sentence, tags, has_entities=has_entities))
+                consoles.write(as_json(sentence, tags, has_entities=has_entities))
             else:
-                sys.stdout.write(as_columns(sentence, tags))
+                consoles.write(as_columns(sentence, tags))
         sys.stdout.flush()
 
 
