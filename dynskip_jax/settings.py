@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import math
+import numbers
+import os
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -130,8 +132,46 @@ def check(settings: Any, name: Callable[[str], str] = str) -> None:
         if dataclasses.is_dataclass(value):
             check(value, name)
             continue
+        kind = kinds[field.name]
+        if value is not None and not words_of(kind) and not _has_type(value, kind):
+            raise UserError(f"{name(field.name)} must be {_type_name(kind)}, got {str(value)[:40]!r}")
         for each in value if isinstance(value, tuple) else (value,):
             _check_value(name(field.name), each, kinds[field.name], field.metadata.get("bounds"))
+
+
+_TYPES = {
+    bool: (bool, "true or false"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str | os.PathLike, "text"),
+}
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    """Whether a value is of a field's type; types that settings do not consist of hold everything."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return any(_has_type(value, each) for each in typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        parts = [part for part in typing.get_args(kind) if part is not Ellipsis]
+        return isinstance(value, tuple) and (
+            len(parts) != 1 or all(_has_type(each, parts[0]) for each in value)
+        )
+    if typing.get_origin(kind) is typing.Literal:
+        return value in typing.get_args(kind)
+    if kind is type(None):
+        return value is None
+    if kind not in _TYPES:
+        return True
+    return isinstance(value, _TYPES[kind][0]) and (kind is bool or not isinstance(value, bool))
+
+
+def _type_name(kind: Any) -> str:
+    """What messages call a field's type."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return " or ".join(_type_name(each) for each in typing.get_args(kind) if each is not type(None))
+    if typing.get_origin(kind) is tuple:
+        return f"a list, each {_type_name(typing.get_args(kind)[0])}"
+    return _TYPES[kind][1] if kind in _TYPES else "of another type"
 
 
 def _check_value(name: str, value: Any, kind: Any, bounds: Bounds | None) -> None:

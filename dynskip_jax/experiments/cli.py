@@ -19,12 +19,14 @@ from dynskip_jax.lazy import LazyModule
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
+consoles = LazyModule("dynskip_jax.experiments.console")
+messages = LazyModule("dynskip_jax.data.messages")
 train = LazyModule("dynskip_jax.experiments.train")
 
 # What to do where nothing more, or nothing here, can be written.
 _REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "make room, then the same command goes on"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "name a place that you may read and write"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, then the same command goes on"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a place that you may read and write"),
 }
 _SMALLER = "batches, networks and numbers of seeds that are smaller need less, as --help has them"
 _PLATFORMS = 'leave it out, or install JAX for it (pip install -e ".[cuda]", for GPUs of NVIDIA)'
@@ -58,7 +60,7 @@ def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None)
     resolved = resolve(experiment.settings_type, experiment.presets, experiment.default_preset(given), given)
     if how["print_config"]:
         resolved.settings.run.models(experiment.default_model)
-        print(config_table(experiment, resolved))
+        consoles.say(config_table(experiment, resolved))
         return
     log_to_standard_output(how["log_file"])
     try:
@@ -79,14 +81,23 @@ def log_to_standard_output(log_file: str | None = None) -> None:
         handler.close()
     logger.propagate = False
     logger.setLevel(logging.INFO)
-    logger.addHandler(_StandardOutput())
+    handler = _StandardOutput()
+    handler.addFilter(_as_one_line)
+    logger.addHandler(handler)
     if log_file is not None:
         try:
             handler = logging.FileHandler(os.path.expanduser(log_file), encoding="utf-8")
         except OSError as error:
             raise UserError(f"--log-file {log_file} cannot be written ({error.strerror})") from None
+        handler.addFilter(_as_one_line)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logger.addHandler(handler)
+
+
+def _as_one_line(record: logging.LogRecord) -> bool:
+    """Escape the control characters of a record, which may hold names from users' files."""
+    record.msg, record.args = messages.printable(record.getMessage()), ()
+    return True
 
 
 class _StandardOutput(logging.Handler):
@@ -112,13 +123,13 @@ def run_main(main: Callable[[], None]) -> None:
     except UserError as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {messages.printable(error)}", file=sys.stderr)
         _leave(2)
     except Stopped as stopped:
-        print(stopped, file=sys.stderr)
+        print(messages.printable(stopped), file=sys.stderr)
         sys.exit(130)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupted:
+        print(messages.printable(interrupted) or "interrupted", file=sys.stderr)
         _leave(130)
     except BrokenPipeError:
         # The reader of our output has gone (`| head`); Python would complain once more while it exits.
@@ -126,12 +137,12 @@ def run_main(main: Callable[[], None]) -> None:
         _leave(1)
     except Exception as error:
         if isinstance(error, OSError) and error.strerror:
-            where = f" ({error.filename})" if error.filename else ""
+            where = f" ({messages.printable(error.filename)})" if error.filename else ""
             remedy = _REMEDIES.get(error.errno, "name another place")
             print(f"error: {error.strerror}{where}: {remedy}", file=sys.stderr)
             _leave(2)
         if _is_out_of_memory(error):
-            print(f"error: {_what_was_asked(error)}: {_SMALLER}", file=sys.stderr)
+            print(f"error: {messages.printable(_what_was_asked(error))}: {_SMALLER}", file=sys.stderr)
             _leave(2)
         if _lacks_its_platform(error):
             names = sys.modules["jax"].config.jax_platforms

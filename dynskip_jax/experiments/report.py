@@ -20,7 +20,7 @@ from rich.table import Table
 from dynskip_jax.analysis.intervals import paired_difference, t_interval
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import program, read_flags
-from dynskip_jax.experiments.console import wide_console
+from dynskip_jax.experiments.console import say, wide_console
 from dynskip_jax.experiments.own_pieces import import_module
 from dynskip_jax.experiments.registry import experiment_of
 from dynskip_jax.experiments.report_files import csv_text, latex_text, write_tensorboard
@@ -96,10 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import_module(flags.code, "--code")
     found = read_folders(flags.folders)
     for note in found.notes:
-        print(note)
+        say(note)
     if flags.tensorboard is not None:
         write_tensorboard(Path(flags.tensorboard), found.runs)
-        print(f"event files: {flags.tensorboard}")
+        say(f"event files: {flags.tensorboard}")
     if not found.rows and flags.tensorboard is not None and found.runs:
         return
     lines = compared(found, flags.metrics, flags.baseline)
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         draw(found, *flags.metrics, flags.plot)
     _print(lines)
     for path in written:
-        print(f"written: {path}")
+        say(f"written: {path}")
 
 
 def read_folders(folders: Sequence[str]) -> Found:

@@ -33,6 +33,7 @@ _NO_METRICS = {"step", "epoch", "examples", "tokens", "split"}  # of a record
 _BOUNDS = ("mean", "sd", "low", "high")
 _LATEX_HEADINGS = ("model", "seeds", "mean ± sd", "± 95 %", "difference", "± 95 %", "pairs")
 _SEEDS, _PAIRS = 1, 6  # columns
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which spreadsheets take a text for a formula
 _STRUT = r"\rule{0pt}{2.6ex}"  # room below a line
 
 
@@ -40,7 +41,8 @@ def csv_text(lines: Sequence[Line]) -> str:
     """Returns a table with a line for each row and metric; empty where there is no number.
 
     `low` and `high` bound the 95 % confidence interval of the mean (Student's t over seeds), `difference_…`
-    are of the differences to the baseline, seed by seed.
+    are of the differences to the baseline, seed by seed. A name that a spreadsheet would take for a formula
+    begins with an apostrophe.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -51,8 +53,14 @@ def csv_text(lines: Sequence[Line]) -> str:
         for interval in (line.own, line.difference):
             kept = interval if interval is not None and interval.count else ("",) * 5
             numbers += ["" if isinstance(n, float) and np.isnan(n) else n for n in kept]
-        writer.writerow([line.row.name, line.row.data[0], line.row.parameters, line.metric, *numbers])
+        name, dataset, metric = map(_as_text, (line.row.name, line.row.data[0], line.metric))
+        writer.writerow([name, dataset, line.row.parameters, metric, *numbers])
     return text.getvalue()
+
+
+def _as_text(cell: str) -> str:
+    """Return a cell that no spreadsheet computes."""
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
 def latex_text(lines: Sequence[Line]) -> str:

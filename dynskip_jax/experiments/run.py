@@ -46,6 +46,9 @@ logger = logging.getLogger(__name__)
 VOCABULARY = "vocabulary.json"
 _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 _MAY_GROW = ("settings.training.epochs", "models")  # in a run folder that is there
+_OVER_ALL_EPOCHS = (
+    "--entropy-coef-final is reached in the last epoch, so more epochs would change those that were trained"
+)
 
 
 def run(
@@ -113,10 +116,11 @@ def run(
             results.append(
                 _finished_row(here, training) or _run_model(experiment, data, training, here, parallel)
             )
-        except Stopped as stopped:
-            raise Stopped(f"{stopped}; the same command with --run-dir {run_dir} goes on") from None
+        except (Stopped, KeyboardInterrupt) as stopped:
+            what = str(stopped) or "interrupted"
+            raise type(stopped)(f"{what}; the same command with --run-dir {run_dir} goes on") from None
         curves |= curves_of(spec.name, by_epoch(here.records()), spec.values)
-    if top is not None:
+    if top is not None and not top.is_read_only:
         for metric in experiment.curves:
             path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
             plots.learning_curves(curves, "epoch", [metric, _of_train(metric)], path, title)
@@ -147,11 +151,12 @@ def _follow(trainings: Sequence[_Training], parallel: Parallel) -> None:
 def _how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
     """Return how a run folder is begun, resumed and compared with its configuration."""
     kind = type(experiment.settings)
-    grows = ["models"] if experiment.settings.agent.entropy_coef_final is not None else list(_MAY_GROW)
+    has_schedule = experiment.settings.agent.entropy_coef_final is not None
     return dict(
         about=_about(experiment, data),
         defaults={"settings": kind().to_config()},
-        may_grow=grows,
+        may_grow=_MAY_GROW,
+        fixed={"settings.training.epochs": _OVER_ALL_EPOCHS} if has_schedule else {},
         ignored=[
             "code",
             *(f"settings.{g}.{field.name}" for g, field, _ in fields_of(kind) if field.metadata["path"]),
@@ -187,6 +192,7 @@ def _run_model(
     experiment: Experiment, data: Data, training: _Training, run_dir: RunDir, parallel: Parallel
 ) -> dict[str, Any]:
     """Train, evaluate and draw a model, and write its result."""
+    run_dir.check_writable()
     spec, learner, settings = training
     parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params()))
     swept = f", {len(spec.values)} values of the sweep" if len(spec.values) > 1 else ""

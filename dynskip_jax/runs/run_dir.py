@@ -18,6 +18,7 @@ with needs("experiments"):
 
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without locks say
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # what the system says where nothing may be written
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -33,12 +34,14 @@ class RunDir:
         checkpoints: the folder for checkpoints.
         plots: the folder for plots.
         resumed: whether the run was there already.
+        is_read_only: whether nothing may be written into the folder: its run is finished, and can be read.
     """
 
     def __init__(self, path: Path, *, resumed: bool):
         """Names the files of a run folder that is there; `RunDir.open` is what makes or checks one."""
         self.path = path
         self.resumed = resumed
+        self.is_read_only = False
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
         self._lock: filelock.BaseFileLock | None = None
@@ -56,6 +59,7 @@ class RunDir:
         about: Mapping[str, Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
         may_grow: Sequence[str] = (),
+        fixed: Mapping[str, str] | None = None,
         ignored: Sequence[str] = (),
         within: "RunDir | None" = None,
     ) -> "RunDir":
@@ -69,6 +73,7 @@ class RunDir:
                 than the run.
             may_grow: settings, as in `training.epochs`, that may be larger than those of the run there,
                 or lists that may have more entries; the folder keeps the new ones from `go_on` on.
+            fixed: of `may_grow` those that may not grow in this run, and why.
             ignored: settings that are not compared, such as paths that older versions wrote.
             within: the run of several models that this one is a part of.
 
@@ -87,19 +92,27 @@ class RunDir:
             if resumed:
                 old = _read_config(path / "config.json")
                 kept = old.pop("about", []) + kept
-                grown = _check_config(path, old, written, _to_json(defaults or {}), may_grow, ignored)
+                completed = _to_json(defaults or {})
+                grown = _check_config(path, old, written, completed, may_grow, fixed or {}, ignored)
             path.mkdir(parents=True, exist_ok=True)
-            lock = _lock(path)
+            is_read_only, lock = False, None
+            try:
+                lock = _lock(path)
+            except OSError as error:
+                if error.errno not in _READ_ONLY or not (path / "result.json").exists():
+                    raise
+                is_read_only = True
             if about is not None:
                 written = {**written, "about": kept}
             text = json.dumps(written, indent=2) + "\n"
             if not resumed:
                 write_atomically(path / "config.json", text)
             run = cls(path, resumed=resumed)
-            run._lock, run._within = lock, within
+            run._lock, run._within, run.is_read_only = lock, within, is_read_only
             run._grown = text if grown or (resumed and about is not None) else None
-            run.checkpoints.mkdir(exist_ok=True)
-            run.plots.mkdir(exist_ok=True)
+            if not is_read_only:
+                run.checkpoints.mkdir(exist_ok=True)
+                run.plots.mkdir(exist_ok=True)
         except UserError:
             raise
         except (OSError, ValueError) as error:
@@ -120,6 +133,14 @@ class RunDir:
         if not (path / "config.json").exists():
             raise UserError(f"{path} is not a run folder (it has no config.json): name one that is")
         return cls(path, resumed=True)
+
+    def check_writable(self) -> None:
+        """Raise a `UserError` where nothing may be written into the folder."""
+        if self.is_read_only:
+            raise UserError(
+                f"nothing may be written into {self.path}, and its run is not finished with these settings: "
+                "make it writable, or choose another --run-dir"
+            )
 
     def config(self) -> dict:
         """Returns the settings of the run.
@@ -320,7 +341,13 @@ def _read_config(path: Path) -> dict:
 
 
 def _check_config(
-    path: Path, old: dict, new: dict, defaults: dict, may_grow: Sequence[str], ignored: Sequence[str]
+    path: Path,
+    old: dict,
+    new: dict,
+    defaults: dict,
+    may_grow: Sequence[str],
+    fixed: Mapping[str, str],
+    ignored: Sequence[str],
 ) -> bool:
     """Return whether the new configuration has grown where it may; raise where it differs elsewhere.
 
@@ -340,6 +367,12 @@ def _check_config(
     names = [name for name in {**before, **now} if before.get(name) != now.get(name) and name not in ignored]
     grown = [name for name in names if name in may_grow and _is_more(before.get(name), now.get(name))]
     names = [name for name in names if name not in grown]
+    for name in grown:
+        if name in fixed:
+            raise UserError(
+                f"{path} holds a run whose {name} cannot grow from {before[name]} to {now[name]}: "
+                f"{fixed[name]}; choose another --run-dir, or use the old settings to resume it"
+            )
     if not names:
         return bool(grown)
     pairs = ((name, before.get(name, "not set"), now.get(name, "not set")) for name in names[:3])

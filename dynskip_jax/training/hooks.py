@@ -167,18 +167,24 @@ STOPPING = tuple(
 
 
 @contextlib.contextmanager
-def interruptions() -> Iterator[Callable[[], bool]]:
+def interruptions(latest_step: Callable[[], int] = lambda: 0) -> Iterator[Callable[[], bool]]:
     """Turn Ctrl-C and the signals by which systems end programs into a question that the loop can ask.
 
     These are SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they end a job. A second Ctrl-C
     interrupts at once.
+
+    Args:
+        latest_step: returns the step of the newest checkpoint, from which the next start goes on.
     """
     received: list[int] = []
 
     def handler(number, frame):
         received.append(number)
         if received.count(signal.SIGINT) > 1:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(
+                f"interrupted at once: nothing was saved, and the next start goes on from step "
+                f"{latest_step():,}"
+            )
 
     try:
         previous = {number: signal.signal(number, handler) for number in STOPPING}

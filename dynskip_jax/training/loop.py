@@ -112,6 +112,7 @@ def fit(
 
     Raises:
         Stopped: it was interrupted; the same call continues bit for bit.
+        KeyboardInterrupt: it was interrupted twice; the message says from which step the same call continues.
     """
     parallel = parallel or OneDevice()
     processes = parallel.processes
@@ -120,7 +121,10 @@ def fit(
     state = epoch.start_state()
     best, progress = jax.tree.map(jnp.copy, state.params), TrainProgress.start(len(settings.seeds))
 
-    with Saver(run_dir, parallel, settings.checkpoint_minutes) as saver, interruptions() as interrupted:
+    with (
+        Saver(run_dir, parallel, settings.checkpoint_minutes) as saver,
+        interruptions(lambda: saver.latest_step) as interrupted,
+    ):
         state, best, progress = saver.restore(state, best, progress)
         recorder = Recorder(task, run_dir, progress)
         total = settings.epochs * task.num_batches

@@ -17,8 +17,8 @@ from dynskip_jax.settings import path_setting, setting
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
+consoles = LazyModule("dynskip_jax.experiments.console")
 imdb_data = LazyModule("dynskip_jax.data.imdb")
-rich_console = LazyModule("rich.console")
 rich_table = LazyModule("rich.table")
 
 
@@ -50,7 +50,7 @@ def bigrams(experiment: type[Experiment], flags: BigramFlags) -> None:
         from sklearn.feature_extraction.text import CountVectorizer
         from sklearn.linear_model import LogisticRegression
     reviews, source = imdb_data.find_imdb(flags.data)
-    console, begun = rich_console.Console(highlight=False), time.monotonic()
+    console, begun = consoles.PlainConsole(), time.monotonic()
     console.print(f"data: imdb, {source}")
     texts = {
         split: [(text.words[: flags.max_length], text.label) for text in own]

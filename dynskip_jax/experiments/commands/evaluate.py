@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
     from dynskip_jax.experiments.loaded import FinishedModel
 
+consoles = LazyModule("dynskip_jax.experiments.console")
 dynamic_evaluation = LazyModule("dynskip_jax.tasks.dynamic_evaluation")
 host_memory = LazyModule("dynskip_jax.devices.host_memory")
 jax = LazyModule("jax")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 neural_cache = LazyModule("dynskip_jax.tasks.neural_cache")
 run_progress = LazyModule("dynskip_jax.runs.progress")
-rich_console = LazyModule("rich.console")
 rich_table = LazyModule("rich.table")
 step = LazyModule("dynskip_jax.training.step")
 tables = LazyModule("dynskip_jax.experiments.table")
@@ -93,7 +93,7 @@ def evaluate(experiment: type[Experiment], flags: EvaluateFlags) -> None:
             without, with_method, chosen = _measured(method, progress.advance)
             table.add_row(name, *without)
             table.add_row(f"  + {flags.method}", *with_method, chosen)
-    rich_console.Console().print(table)
+    consoles.PlainConsole().print(table)
 
 
 class _Method(NamedTuple):

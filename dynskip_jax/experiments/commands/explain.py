@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
 arcs = LazyModule("dynskip_jax.analysis.arcs")
+consoles = LazyModule("dynskip_jax.experiments.console")
 files = LazyModule("dynskip_jax.runs.files")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 html_page = LazyModule("dynskip_jax.analysis.page")
-rich_console = LazyModule("rich.console")
 run_dir = LazyModule("dynskip_jax.runs.run_dir")
 run_results = LazyModule("dynskip_jax.runs.results")
 vocabularies = LazyModule("dynskip_jax.data.vocabulary")
@@ -53,25 +53,23 @@ def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:
     models = loading.load_all(flags.run_dir, flags.of_seed, experiment.name)
     for name, run in run_results.runs_of_models(flags.run_dir).items():
         if name not in models:
-            print(f"{name}: {run_results.progress_of(run)}, left out")
+            consoles.say(f"{name}: {run_results.progress_of(run)}, left out")
     first = next(iter(models.values()))
     text = first.experiment.sample_text if flags.text is None else flags.text
     if text is not None and flags.raw_text:
         text = first.experiment.tokenize(first.vocabulary, text)
-        print(f"read as the data writes it: {text}")
+        consoles.say(f"read as the data writes it: {text}")
     if text is None or not first.experiment.split(text):
         raise UserError("there is nothing to read: give --text some words, separated by spaces")
     readings = {name: trained.experiment.read(trained, text) for name, trained in models.items()}
     probabilities = {name: reading.probabilities for name, reading in readings.items()}
-    console = rich_console.Console(highlight=False)
+    console = consoles.PlainConsole()
     unknown = {name: tuple(dict.fromkeys(found.unknown)) for name, found in readings.items()}
     for words, names in _alike(unknown).items():
         if words:
             who = f"{names[0]} does" if len(names) == 1 else f"{', '.join(names)} do"
             typed = "" if flags.raw_text else " (--raw-text reads a text as people type it)"
-            console.print(
-                f"{who} not know {', '.join(words)}: read as {vocabularies.UNK}{typed}", markup=False
-            )
+            console.print(f"{who} not know {', '.join(words)}: read as {vocabularies.UNK}{typed}")
     panels, warned = {}, {}
     for name, trained in models.items():
         found = readings[name]
@@ -79,32 +77,37 @@ def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:
         for direction, reading in _directions(found, probabilities, trained.is_attention).items():
             panels[", ".join(filter(None, (name, direction)))] = reading
             if direction:
-                print(f"{name}, {direction}:")
+                consoles.say(f"{name}, {direction}:")
             if trained.shows_choices or not any(other.shows_choices for other in models.values()):
-                print(arcs.arcs_text(reading, console.width))
+                consoles.say(arcs.arcs_text(reading, console.width))
             if trained.shows_choices:
                 path = Path(flags.run_dir) / "plots" / _picture(name, trained.seed, text, direction)
-                path.parent.mkdir(parents=True, exist_ok=True)
                 which = f"{direction}, " if direction else ""
                 title = f"{name}: {which}which earlier word each word is connected to"
                 if trained.is_attention:
                     title = f"{name}: {which}how much attention each word pays to earlier ones"
                 with warnings.catch_warnings(record=True) as caught:
                     warnings.simplefilter("always")
-                    pages = arcs.draw_arcs(reading, path, title, note)
+                    try:
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        pages = arcs.draw_arcs(reading, path, title, note)
+                    except OSError as error:  # a folder that can only be read, or a full disk
+                        reason = error.strerror or error
+                        warned[f"no picture can be written into {path.parent} ({reason})"] = None
+                        pages = []
                 warned |= {str(warning.message): None for warning in caught}
                 for page in pages:
-                    print(f"picture: {page}")
+                    consoles.say(f"picture: {page}")
     for line in warned:  # the same of every picture
-        print(f"warning: {line}")
+        consoles.say(f"warning: {line}")
     for name, found in readings.items():
-        print(f"{name}: {found.prediction}")
+        consoles.say(f"{name}: {found.prediction}")
     if flags.html is not None:
         says = {name: found.prediction for name, found in readings.items()}
         panels = {name: reading for name, reading in panels.items() if any(reading.skips)} or panels
         title = f"{first.experiment.name}, seed {first.seed}"
         files.write_atomically(Path(flags.html), html_page.page_html(title, panels, says))
-        print(f"page: {flags.html}")
+        consoles.say(f"page: {flags.html}")
 
 
 def _alike(given: Mapping[str, Hashable]) -> dict[Any, list[str]]:

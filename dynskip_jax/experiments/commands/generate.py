@@ -17,6 +17,7 @@ from dynskip_jax.settings import setting
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
+consoles = LazyModule("dynskip_jax.experiments.console")
 jax = LazyModule("jax")
 jnp = LazyModule("jax.numpy")
 loading = LazyModule("dynskip_jax.experiments.loaded")
@@ -43,7 +44,7 @@ def generate(experiment: type[Experiment], flags: GenerateFlags) -> None:
     tokens, words = trained.experiment.encode(trained.vocabulary, flags.text)
     known = trained.vocabulary.index
     if unknown := [word for word in dict.fromkeys(trained.experiment.split(flags.text)) if word not in known]:
-        print(f"not known, and read as {vocabularies.UNK}: {', '.join(unknown)}", file=sys.stderr)
+        consoles.say(f"not known, and read as {vocabularies.UNK}: {', '.join(unknown)}", sys.stderr)
     written, _ = reading.generate(
         trained.model,
         jnp.asarray(tokens),
@@ -52,7 +53,8 @@ def generate(experiment: type[Experiment], flags: GenerateFlags) -> None:
         temperature=flags.temperature,
         policy=dataclasses.replace(trained.policy, mode="sample"),
     )
-    print(text_data.join_tokens([*words[1:], *trained.vocabulary.decode(np.asarray(written))]))
+    text = text_data.join_tokens([*words[1:], *trained.vocabulary.decode(np.asarray(written))])
+    consoles.write(f"{text}\n")
 
 
 GENERATE = Subcommand(

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
     from dynskip_jax.experiments.loaded import LoadedModel
 
+consoles = LazyModule("dynskip_jax.experiments.console")
 analysis = LazyModule("dynskip_jax.analysis")
 gradient_flow = LazyModule("dynskip_jax.analysis.gradient_flow")
 jax = LazyModule("jax")
 jnp = LazyModule("jax.numpy")
 loading = LazyModule("dynskip_jax.experiments.loaded")
-rich_console = LazyModule("rich.console")
 rich_table = LazyModule("rich.table")
 tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
 
@@ -92,16 +92,20 @@ def gradients(experiment: type[Experiment], flags: GradientFlags) -> None:
         table.add_column(name, justify="right")
     for step in range(flags.steps):
         table.add_row(str(step + 1), *(f"{share[step]:.2e}" for share in shares.values()))
-    rich_console.Console().print(table)
+    consoles.PlainConsole().print(table)
     path = Path(flags.run_dir) / "plots" / "gradients.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
     records = {
         name: [dict(step=step + 1, share_of_gradient=float(value)) for step, value in enumerate(share)]
         for name, share in shares.items()
     }
     title = f"how much of the gradient at step {flags.steps} reaches each h(t)"
-    analysis.plots.learning_curves(records, "step", ["share_of_gradient"], path, title, log=True)
-    print(f"picture: {path}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        analysis.plots.learning_curves(records, "step", ["share_of_gradient"], path, title, log=True)
+    except OSError as error:  # a folder that can only be read, or a full disk
+        consoles.say(f"warning: no picture can be written into {path.parent} ({error.strerror or error})")
+    else:
+        consoles.say(f"picture: {path}")
 
 
 def _norms(

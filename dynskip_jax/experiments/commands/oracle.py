@@ -133,13 +133,13 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
         pieces = list(_until(pieces, flags.steps, "reading choices"))
         if others:
             actions = np.concatenate([piece.actions[piece.counts] for piece in pieces])[: flags.steps]
-            print(f"{len(several)} agents, two by two, agree on {seed_agreement.agreement(actions)}")
+            consoles.say(f"{len(several)} agents, two by two, agree on {seed_agreement.agreement(actions)}")
         if of_words:  # windows that continue each other
             counts, actions, words = (np.concatenate(each, axis=1) for each in zip(*pieces, strict=True))
             back = same_word.same_word(words, actions[..., 0], counts, choices=choices)
-            print(f"the agent goes back to the same word at {back}")
+            consoles.say(f"the agent goes back to the same word at {back}")
     if not found.spec.choices_matter(found.selected):
-        print(
+        consoles.say(
             f"No choice to exchange: whatever {name} chooses, it says the same. No state enters by choice "
             "(λ = 0), and no word is copied by it alone."
         )
@@ -163,7 +163,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
     _print(title, _rows(result, choices), "beside random", result.random)
     if flags.beam:
         taken, best = examined.paths.mean(axis=0)
-        print(
+        consoles.say(
             f"all choices of a window at once: {taken:.4f} as taken, {best:.4f} at best (beam {flags.beam})"
         )
     print(verdict(result))
@@ -230,7 +230,7 @@ def _print_copied(
     )
     _print(title, rows, "beside its own", own, first="words are copied")
     gain = oracle_analysis.paired_gain(losses[:, 2], losses[:, 0])
-    print(
+    consoles.say(
         f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text"
         + (", which may be chance." if gain.is_chance else ".")
     )

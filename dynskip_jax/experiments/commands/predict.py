@@ -17,6 +17,7 @@ from dynskip_jax.settings import path_setting
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
+consoles = LazyModule("dynskip_jax.experiments.console")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 
 
@@ -32,7 +33,8 @@ def predict(experiment: type[Experiment], flags: PredictFlags) -> None:
     trained = loading.load_run(flags.run_dir, flags.model, flags.of_seed, experiment.name)
     for line in input_lines(flags.input):
         words = trained.experiment.split(line)
-        print(trained.experiment.read(trained, line).prediction if words else "", flush=True)
+        consoles.write(f"{trained.experiment.read(trained, line).prediction if words else ''}\n")
+        sys.stdout.flush()
 
 
 PREDICT = Subcommand("Reads a text on each line, and writes what a model makes of it.", PredictFlags, predict)

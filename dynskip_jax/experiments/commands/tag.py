@@ -27,6 +27,7 @@ batching = LazyModule("dynskip_jax.data.batching")
 column_files = LazyModule("dynskip_jax.data.column_files")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
+consoles = LazyModule("dynskip_jax.experiments.console")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 tag_schemes = LazyModule("dynskip_jax.data.tag_schemes")
 tagged_examples = LazyModule("dynskip_jax.data.tagged_examples")
@@ -97,9 +98,9 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
         for sentence, tags in zip(group, found, strict=True):
             tags = trained.experiment.written(tags, flags.scheme)
             if flags.output == "json":
-                sys.stdout.write(as_json(sentence, tags, has_entities=has_entities))
+                consoles.write(as_json(sentence, tags, has_entities=has_entities))
             else:
-                sys.stdout.write(as_columns(sentence, tags, flags, column))
+                consoles.write(as_columns(sentence, tags, flags, column))
         sys.stdout.flush()
 
 

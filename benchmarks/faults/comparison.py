@@ -1,0 +1,48 @@
+"""What two run folders have to agree in, bit by bit: everything but times, dates and paths."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+_OF_TIME = ("wall_seconds", "checkpoint")  # of a row of result.json; the checkpoint's digest covers seconds
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Return what a finished run holds, by name: settings, metrics, results, arrays, pictures."""
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("about", None)
+    found: dict[str, Any] = {"config.json": config}
+    result = json.loads((folder / "result.json").read_text())
+    result.pop("sha256", None)
+    for row in result["rows"]:
+        for name in _OF_TIME:
+            row.pop(name, None)
+    result["dataset"].pop("source")
+    found["result.json"] = result
+    for path in sorted(folder.glob("*.json*")):
+        if path.name not in found:
+            found[path.name] = path.read_text()
+    for path in sorted((folder / "plots").iterdir()):
+        found[f"plots/{path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    found["checkpoints"] = checkpoints(folder)
+    return found
+
+
+def checkpoints(folder: Path) -> dict[str, Any]:
+    """Return the digests of all arrays of each checkpoint, and what stands beside them, without times."""
+    found = {}
+    for step in sorted((folder / "checkpoints").iterdir()):
+        document = json.loads((step / "document" / "metadata").read_text())
+        meta = {name: value for name, value in document["meta"].items() if name != "seconds"}
+        found[step.name] = {"meta": meta, "leaves": document["leaves"]}
+    return found
+
+
+def differences(folder: Path, expected: dict[str, Any]) -> list[str]:
+    """Return the names of what differs from the contents of another run."""
+    try:
+        found = contents(folder)
+    except (OSError, ValueError, KeyError) as error:
+        return [f"unreadable ({error})"]
+    return [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]

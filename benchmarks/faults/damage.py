@@ -1,0 +1,146 @@
+"""Damage to each file of a finished run folder: `explain` refuses it, or answers as before."""
+
+import contextlib
+import io
+import itertools
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.faults.forked import fork, run_command
+from benchmarks.faults.kills import Reference
+from benchmarks.faults.outcomes import Outcome
+
+REGIONS = 8  # of each file, in each of which a bit is flipped
+REFUSED, SAME = "refused in one line", "same answer"
+
+
+class Damage(NamedTuple):
+    """What is done to a file.
+
+    Attributes:
+        kind: as the table names it.
+        what: more of it, to try it again.
+        apply: does it to a file.
+    """
+
+    kind: str
+    what: str
+    apply: Callable[[Path], None]
+
+
+def damages(path: Path, draw: random.Random, others: list[Path]) -> Iterator[Damage]:
+    """Yield each damage to a file: a bit flipped in each region, a cut, a deletion, a swap."""
+    size = path.stat().st_size
+    bounds = [size * part // REGIONS for part in range(REGIONS + 1)]
+    for start, end in itertools.pairwise(bounds):
+        if end > start:
+            place, bit = draw.randrange(start, end), draw.randrange(8)
+            yield Damage("a bit flipped", f"bit {bit} of byte {place}", _flip(place, bit))
+    for length in sorted({0, size // 2, max(0, size - 1)}):
+        if length < size:
+            yield Damage("truncated", f"to {length} of {size} bytes", _truncate(length))
+    yield Damage("deleted", "", Path.unlink)
+    if others:
+        other = draw.choice(others)
+        yield Damage("swapped with another file", str(other.name), lambda path: _swap(path, other))
+
+
+def damaged(whole: Reference, work: Path, seed: int, share: float = 1.0) -> Iterator[Outcome]:
+    """Yield the outcome of each damage to each file of a finished run.
+
+    Args:
+        whole: the run.
+        work: a folder for copies of it.
+        seed: of places and bits.
+        share: of all damages, drawn at random.
+    """
+    draw = random.Random(f"{seed} {whole.name} damage")
+    folder = work / whole.name / "damaged"
+    names = sorted(path.relative_to(whole.folder) for path in whole.folder.rglob("*") if path.is_file())
+    names = [name for name in names if name.parts[0] != "plots" and name.name != ".lock"]
+    expected = _explained(whole, [(whole.folder, None)], work)[0]
+    if expected[0]:
+        raise RuntimeError(f"explain fails without any damage: {expected[2]}")
+    for name in names:
+        others = [folder / other for other in names if other != name]
+        chosen = [each for each in damages(whole.folder / name, draw, others) if draw.random() < share]
+        tasks = [(folder / name, each) for each in chosen]
+        for each, (status, out, err) in zip(chosen, _explained(whole, tasks, work), strict=True):
+            details = f"{name}: {each.what}"
+            outcome = Outcome(f"{each.kind}, {_group(name)}", whole.name, details=details)
+            if status == 0 and out == expected[1] and not err:
+                yield outcome._replace(result=SAME)
+            elif status == 2 and err.startswith("error: ") and err.count("\n") == 1 and len(err) < 1000:
+                yield outcome._replace(result=REFUSED)
+            else:
+                problem = "another answer" if status == 0 else f"status {status}: {err[-500:]}"
+                yield outcome._replace(problem=problem)
+
+
+def _explained(
+    whole: Reference, tasks: list[tuple[Path, Damage | None]], work: Path
+) -> list[tuple[int, str, str]]:
+    """Return status, output and errors of `explain` after each damage, each to a fresh copy of the run."""
+    answers = work / "streams" / "answers"
+    shutil.rmtree(answers, ignore_errors=True)
+    answers.mkdir(parents=True)
+
+    def explain_all(_: int) -> None:
+        for number, (path, damage) in enumerate(tasks):
+            folder = work / whole.name / "damaged"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(whole.folder, folder)
+            if damage is not None:
+                damage.apply(path)
+            out, err, status = io.StringIO(), io.StringIO(), 0
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                try:
+                    run_command([whole.name, "explain", "--run-dir", str(folder)])
+                except SystemExit as stop:
+                    status = stop.code if isinstance(stop.code, int) else 1
+                except Exception as error:
+                    status = 1
+                    print(f"Traceback: {error!r}", file=sys.stderr)
+            for text, name in ((out, "out"), (err, "err"), (status, "status")):
+                content = str(text) if name == "status" else text.getvalue()
+                (answers / f"{number}.{name}").write_text(content, encoding="utf-8", errors="replace")
+
+    ended = fork(explain_all, work / "streams")
+    found = []
+    for number in range(len(tasks)):
+        if not (answers / f"{number}.status").exists():  # the process crashed
+            found.append((ended.status or 1, "", f"no answer: {ended.err[-300:]}"))
+            continue
+        texts = [(answers / f"{number}.{name}").read_text(encoding="utf-8") for name in ("out", "err")]
+        found.append((int((answers / f"{number}.status").read_text()), *texts))
+    return found
+
+
+def _group(name: Path) -> str:
+    """Return what a file belongs to, as the table names it."""
+    if name.parts[0] != "checkpoints":
+        return name.name
+    return "checkpoint, description" if name.parts[2] == "document" else "checkpoint, arrays and metadata"
+
+
+def _flip(place: int, bit: int) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[place] ^= 1 << bit
+        path.write_bytes(data)
+
+    return apply
+
+
+def _truncate(length: int) -> Callable[[Path], None]:
+    return lambda path: path.write_bytes(path.read_bytes()[:length])
+
+
+def _swap(path: Path, other: Path) -> None:
+    one, two = path.read_bytes(), other.read_bytes()
+    path.write_bytes(two)
+    other.write_bytes(one)

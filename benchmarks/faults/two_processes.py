@@ -1,0 +1,99 @@
+"""Two processes that train one run: one is killed, and one process brings the run to its end."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.faults.forked import train
+from benchmarks.faults.kills import Reference
+from benchmarks.faults.outcomes import Outcome
+
+TOLERANCE = 1e-4  # relative: sums over two devices are rounded otherwise than those over one
+_SECONDS = 180
+
+
+def one_of_two_killed(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Outcome]:
+    """Yield the outcome of killing one of two processes some time after the first checkpoint."""
+    draw = random.Random(f"{seed} two processes")
+    for number in range(count):
+        folder = work / whole.name / f"two-{number}"
+        killed, delay = number % 2, draw.random()
+        processes = _start(whole, folder, work)
+        outcome = Outcome(
+            "SIGKILL to one of two processes, resumed by one",
+            whole.name,
+            details=f"process {killed}, {delay:.2f} s after the first checkpoint",
+        )
+        try:
+            problem = _wait_for_checkpoint(folder, processes)
+            if problem is None:
+                time.sleep(delay)
+                processes[killed].send_signal(signal.SIGKILL)
+                processes[1 - killed].wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            problem = "the other process goes on, or hangs"
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        if problem is None and (folder / "result.json").exists():
+            problem = "the run ended before"
+        if problem is None:
+            again = train(whole.arguments, folder, work / "streams")
+            problem = again.err.strip()[-500:] if again.status else _differing(folder, whole.folder)
+        yield outcome._replace(problem=problem or "", result="equal to 1e-4 relative")
+
+
+def _start(whole: Reference, folder: Path, work: Path) -> list[subprocess.Popen]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        coordinator = f"127.0.0.1:{server.getsockname()[1]}"
+    # `--devices` is for one process; each of two brings its own device.
+    flags = list(whole.arguments)
+    del flags[flags.index("--devices") : flags.index("--devices") + 2]
+    start = "from dynskip_jax.experiments.__main__ import main; main()"
+    processes = []
+    for index in range(2):
+        where = ["--coordinator", coordinator, "--process-count", "2", "--process-id", str(index)]
+        with open(work / "streams" / f"two-{index}", "wb") as stream:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-c", start, *flags, *where, "--run-dir", str(folder)],
+                    env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
+                    stdout=stream,
+                    stderr=stream,
+                )
+            )
+    return processes
+
+
+def _wait_for_checkpoint(folder: Path, processes: list[subprocess.Popen]) -> str | None:
+    """Return None once there is a checkpoint, or what is in the way."""
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        checkpoints = folder / "checkpoints"
+        if checkpoints.exists() and any(path.name.isdecimal() for path in checkpoints.iterdir()):
+            return None
+        if any(process.poll() is not None for process in processes):
+            return "a process ended before the first checkpoint"
+        time.sleep(0.005)
+    return "there is no checkpoint"
+
+
+def _differing(folder: Path, expected: Path) -> str | None:
+    """Return which metrics differ by more than the tolerance; None where none does."""
+    one, two = (json.loads((path / "result.json").read_text())["rows"][0] for path in (folder, expected))
+    names = [
+        name
+        for name, metric in two["metrics"].items()
+        if not np.allclose(one["metrics"][name]["mean"], metric["mean"], rtol=TOLERANCE, atol=0)
+    ]
+    return f"it differs in {', '.join(names)}" if names else None
