@@ -24,5 +24,5 @@ def needs(extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise MissingExtra(
-            f"{error.name} is not installed: pip install 'dynskip_jax[{extra}]'", name=error.name
+            f'{error.name} is not installed: pip install -e ".[{extra}]" in a checkout', name=error.name
         ) from None

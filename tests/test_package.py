@@ -133,7 +133,7 @@ def without_extras():
 def test_the_core_needs_no_extra_and_what_does_says_so_in_one_line(without_extras):
     run = without_extras
     said = ["matplotlib", "matplotlib", "filelock", "tensorflow_datasets", "filelock"]
-    remedy = "is not installed: pip install 'dynskip_jax[experiments]'"
+    remedy = 'is not installed: pip install -e ".[experiments]" in a checkout'
     assert run.stdout.splitlines() == [f"{name} {remedy}" for name in said]
     assert run.returncode == 2 and run.stderr == f"error: matplotlib {remedy}\n"
 

@@ -29,7 +29,7 @@ _REMEDIES = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a place that you may read and write"),
 }
 _SMALLER = "batches, networks and numbers of seeds that are smaller need less, as --help has them"
-_PLATFORMS = "leave it out, or install JAX for it (pip install 'dynskip_jax[cuda]', for GPUs of NVIDIA)"
+_PLATFORMS = 'leave it out, or install JAX for it (pip install -e ".[cuda]", for GPUs of NVIDIA)'
 
 
 def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None) -> None:

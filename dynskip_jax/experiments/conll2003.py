@@ -98,7 +98,7 @@ class EntityData(TaggerData):
         at_least=1,
     )
     scheme: Literal["IOB1", "BIO2", "BIOES"] | None = setting(
-        None, "That of the files' tags; by default IOB1 for conll2003, else BIO2."
+        None, "That of the files' tags; by default IOB1 for conll2003, what columns look like, else BIO2."
     )
 
 
@@ -137,6 +137,10 @@ class CoNLL2003(TaggerExperiment):
         "test_accuracy": ("test accuracy", ".2%"),
     }
     curves = ("dev_f1",)
+    published_sizes = {  # noqa: RUF012 (read only)
+        "conll2003": {"train": 14_041, "dev": 3_250, "test": 3_453},
+        "conll2000": {"train": 8_043, "dev": 893, "test": 2_012},
+    }
     sample_text = "Peter Blackburn of the European Commission flew from BRUSSELS to New York"
     scheme = "BIOES"
 
@@ -144,6 +148,7 @@ class CoNLL2003(TaggerExperiment):
         """See `TaggerExperiment`."""
         data = self.settings.data
         how = dict(scheme=data.scheme, seed=data.data_seed, beside=data.columns or ())
+        how |= dict(word=data.word_column, tag=data.tag_column)
         return tagged_corpus.find_entity_corpus(data.dataset, data.data, **how)
 
     def tags(self, corpus: TaggedCorpus) -> tuple[str, ...]:

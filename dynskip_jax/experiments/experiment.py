@@ -74,6 +74,8 @@ class Experiment:
         samples: how many predictions are averaged in the last evaluation.
         final_rows: rows read side by side in the last evaluation; None: as the task thinks best.
         sample_text: what `explain` reads by default.
+        published_sizes: from the name of a corpus to the sizes of its splits. Published rows stand only
+            beside results on data of these sizes.
     """
 
     name: ClassVar[str]
@@ -86,6 +88,7 @@ class Experiment:
     samples: ClassVar[int] = 16
     final_rows: ClassVar[int | None] = None
     sample_text: ClassVar[str | None] = None
+    published_sizes: ClassVar[Mapping[str, Mapping[str, int]]] = {}
 
     def __init__(self, settings: Settings):
         self.settings = settings
@@ -197,6 +200,14 @@ class Experiment:
     def note(self, models: Sequence[str], data: Data) -> str:
         """Return a line under the table, or an empty string."""
         return ""
+
+    def differs_from_published(self, data: Data) -> str:
+        """Return in what sizes the data differs from the published corpus of its name, in a few words."""
+        sizes = self.published_sizes.get(data.name, {})
+        differs = [name for name, size in sizes.items() if data.sizes.get(name) != size]
+        return ", ".join(
+            f"{name} has {data.sizes.get(name, 0):,} instead of {sizes[name]:,}" for name in differs
+        )
 
     # --- Texts ---
 

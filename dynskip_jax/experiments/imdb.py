@@ -109,6 +109,7 @@ class IMDB(ClassifierExperiment):
     default_model = "dynamic:3"
     commands = {**TEXT_COMMANDS, "bigrams": BIGRAMS}  # noqa: RUF012 (read only)
     labels = imdb_data.LABELS
+    published_sizes = {"imdb": {"train": 21_250, "dev": 3_750, "test": 25_000}}  # noqa: RUF012 (read only)
     sample_text = "i expected very little , but in the end it was not as bad as they say"
 
     def load_data(self) -> SentenceCorpus:

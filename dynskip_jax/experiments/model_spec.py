@@ -243,7 +243,7 @@ def _named_skip(name: str, settings: Settings, *, import_code: bool = False) -> 
     agent = settings.agent
     options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
     options["mix"] = each(agent.mix)[0]
-    if is_own_piece(name):
+    if is_own_piece(name) and name.partition(":")[0] not in F.TIME_SKIPS:
         return make_own_piece(name, F.TimeSkip, options, import_code=import_code)
     return F.parse_time_skip(name, **options)
 
@@ -263,7 +263,7 @@ def _controlled(skip: F.TimeSkip, control: str, rates: tuple[float, ...] | None)
 
 def _transition(settings: Settings, *, import_code: bool) -> F.Transition:
     name = settings.model.transition
-    if is_own_piece(name):
+    if is_own_piece(name) and name.partition(":")[0] not in F.TRANSITIONS:
         transition = make_own_piece(name, F.Transition, {}, import_code=import_code)
     else:
         transition = F.parse_transition(name)

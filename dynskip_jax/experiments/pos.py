@@ -134,6 +134,9 @@ class PartOfSpeech(TaggerExperiment):
         "test_accuracy_averaged": ("test, averaged", ".2%"),
         "test_sentence_accuracy": ("whole sentences", ".2%"),
     }
+    published_sizes = {  # noqa: RUF012 (read only)
+        f"ud_ewt, {tag}": {"train": 12_544, "dev": 2_001, "test": 2_077} for tag in ("UPOS", "XPOS")
+    }
     sample_text = "The old man the boats , and the young ones watch them"
 
     @property
@@ -145,7 +148,12 @@ class PartOfSpeech(TaggerExperiment):
         """See `TaggerExperiment`."""
         data = self.settings.data
         corpus = tagged_corpus.find_part_of_speech_corpus(
-            data.dataset, data.data, tag=data.tag, seed=data.data_seed
+            data.dataset,
+            data.data,
+            tag=data.tag,
+            word_column=data.word_column,
+            tag_column=data.tag_column,
+            seed=data.data_seed,
         )
         if not self.unknown_tags:
             corpus.check_tags(corpus.train_tags, ": --unknown-tags wrong counts such words as wrong")

@@ -383,7 +383,7 @@ class PTB(Experiment):
 
     def describe_data(self, data: LanguageCorpus) -> Sequence[str]:
         """See `Experiment`; which words are unknown, and how many."""
-        return [data.about_unknown] if data.about_unknown else []
+        return [line for line in (data.about_unknown, data.unknown_warning) if line]
 
     def vocabulary(self, data: LanguageCorpus) -> Vocabulary:
         """See `Experiment`."""

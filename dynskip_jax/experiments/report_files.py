@@ -133,8 +133,7 @@ def write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:
         from tensorboardX import SummaryWriter
     except ImportError:
         raise UserError(
-            "event files need tensorboardX: pip install 'dynskip_jax[tensorboard]', or leave out "
-            "--tensorboard"
+            'event files need tensorboardX: pip install -e ".[tensorboard]", or leave out --tensorboard'
         ) from None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty: name another folder with --tensorboard")

@@ -42,7 +42,8 @@ def print_table(
     """Prints the rows of a run, and published ones below them."""
     table = Table(title=f"{experiment.name} on {data.name}", title_justify="left")
     models = [spec.name for spec in specs]
-    published = experiment.published(models, data)
+    differs = experiment.differs_from_published(data)
+    published = [] if differs else experiment.published(models, data)
     # Where room is short names are folded, and numbers stay whole.
     table.add_column("model", overflow="fold", min_width=12)
     columns = {
@@ -71,7 +72,9 @@ def print_table(
         table.add_row(name, *cells, "", "", style="dim")
     console = wide_console()
     console.print(table)
-    if note := experiment.note(models, data):
+    if differs:
+        console.print(f"Published rows are left out: this is not the corpus that they are of ({differs}).")
+    elif note := experiment.note(models, data):
         console.print(note, style="dim", highlight=False)
 
 

@@ -58,6 +58,8 @@ class TaggerData(Data):
     """The tagged sentences, and word vectors."""
 
     data_seed: int = setting(0, "Draws the sentences of splits that a corpus has not.", at_least=0)
+    word_column: int = setting(0, "Of --dataset columns, the one with the words, counted from 0.")
+    tag_column: int = setting(-1, "Of --dataset columns, the one with the tags; -1 is the last.")
     embeddings: str | None = path_setting(
         None,
         "A text file of GloVe's or word2vec's, with vectors of word_features numbers: where words begin. "

@@ -228,7 +228,7 @@ def test_without_the_library_event_files_are_an_error_of_one_line(
 ):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     outcome = command(report.main, compared_ptb.folder, "--tensorboard", tmp_path / "events")
-    assert_user_error(outcome, "pip install 'dynskip_jax[tensorboard]'")
+    assert_user_error(outcome, 'pip install -e ".[tensorboard]"')
     assert not (tmp_path / "events").exists()
 
 

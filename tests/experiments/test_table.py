@@ -41,7 +41,7 @@ class ShortOfRoom(CoNLL2003):
 def test_numbers_stay_whole(width, monkeypatch):
     console = Console(width=width, file=io.StringIO())
     monkeypatch.setattr(table, "wide_console", lambda: console)
-    data = type("Data", (), {"name": "fixture"})()
+    data = type("Data", (), {"name": "fixture", "sizes": {}})()
     metrics = {"dev_f1": summary(91.25, 90.75, 91.5), "test_f1": summary(84.5, 85.25, 84.75)}
     result = {"model": "dynamic:5", "wall_seconds": 4000, "parameters": 1_971_075, "metrics": metrics}
     table.print_table(ShortOfRoom(), [make_spec("dynamic:5", Settings())], data, [result])
@@ -49,3 +49,30 @@ def test_numbers_stay_whole(width, monkeypatch):
     for whole in ("dynamic:5", "91.17 ± 0.10", "84.83 ± 0.10", "84.26", "1,971,075", "1:06:40"):
         assert whole in printed
     assert "sampled" not in printed  # no row has it
+
+
+class Published(CoNLL2003):
+    """An experiment with one published row, of a corpus of 100 sentences."""
+
+    published_sizes: ClassVar = {"fixture": {"train": 100}}
+
+    def __init__(self):
+        """Has no settings: its table asks for none."""
+
+    def published(self, models, data):
+        return [("Somebody et al.", {"test_f1": 0.5})]
+
+    def note(self, models, data):
+        return "beside theirs"
+
+
+@pytest.mark.parametrize("size", [100, 20])
+def test_published_rows_stand_only_beside_results_on_their_corpus(size, monkeypatch):
+    console = Console(width=120, file=io.StringIO())
+    monkeypatch.setattr(table, "wide_console", lambda: console)
+    data = type("Data", (), {"name": "fixture", "sizes": {"train": size}})()
+    result = {"model": "lstm", "wall_seconds": 1, "parameters": 5, "metrics": {"test_f1": summary(0.5, 0.5)}}
+    table.print_table(Published(), [make_spec("lstm", Settings())], data, [result])
+    printed = console.file.getvalue()
+    assert ("Somebody" in printed) == ("beside theirs" in printed) == (size == 100)
+    assert ("train has 20 instead of 100" in printed) == (size == 20)

@@ -163,7 +163,10 @@ def test_predict_json(command, tagged, monkeypatch):
         json.loads(line)
         for line in predicted(command, NER, monkeypatch, folder, text, "--output", "json").splitlines()
     ]
-    assert [record["words"] for record in records] == [words, ["Reuters"]]
+    tokens = ["Peter", "Blackburn", "saw", '"', "Bonn", '"']
+    assert [record["words"] for record in records] == [tokens, ["Reuters"]]
+    apart = predicted(command, NER, monkeypatch, folder, text, "--output", "json", "--no-raw-text")
+    assert json.loads(apart.splitlines()[0])["words"] == words
     for record in records:
         assert len(record["tags"]) == len(record["words"])
         starts = [i for i, tag in enumerate(record["tags"]) if tag.startswith("B-")]

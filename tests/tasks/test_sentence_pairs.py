@@ -13,7 +13,7 @@ from dynskip_jax.data import Examples
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.models import SentencePairModel, SequenceClassifier
 from dynskip_jax.tasks import Classification, Learner, SentencePairs
-from dynskip_jax.tasks.counterfactuals import exchanged
+from dynskip_jax.tasks.counterfactuals import single_interventions
 
 RNG = np.random.default_rng(0)
 LENGTHS = np.array([5, 3, 6, 4], np.int32)
@@ -91,7 +91,7 @@ def test_the_last_choice_of_a_pair():
     learner = Learner(SentencePairs({"dev": EXAMPLES}, make, evaluation_rows=2))
     params = drawn_params(learner)
     model, policy = learner.model(params), F.Policy("greedy")
-    (piece, *_) = exchanged(learner, params, policy, "dev", layer=0, rows=4)
+    (piece, *_) = single_interventions(learner, params, policy, "dev", layer=0, rows=4)
     for row, number in enumerate([1, 3]):  # of the first bucket
         length = int(LENGTHS[number])
         inputs = (

@@ -157,7 +157,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
     )
     examined = _gather(pieces, flags.steps)
     taken = np.searchsorted(choices, examined.taken) + 1  # the place of each among the choices there are
-    result = oracle_analysis.oracle(examined.losses, taken, examined.seen, units=flags.probe_features)
+    result = oracle_analysis.oracle_losses(examined.losses, taken, examined.seen, units=flags.probe_features)
     about = f"{found.experiment.name}, {name}, layer {layer + 1}, {flags.split}"
     title = f"{about}: nats, mean of the last {result.count:,} steps"
     _print(title, _rows(result, choices), "beside random", result.random)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import Subcommand
 from dynskip_jax.experiments.commands.flags import ModelFlags
 from dynskip_jax.experiments.commands.predict import input_lines
@@ -20,18 +18,20 @@ from dynskip_jax.settings import path_setting, setting
 
 if TYPE_CHECKING:
     from dynskip_jax.data.batching import Batch
+    from dynskip_jax.data.column_files import LinesToTag
     from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
     from dynskip_jax.data.tagging import TaggedSentence
     from dynskip_jax.experiments.experiment import Experiment
 
 batching = LazyModule("dynskip_jax.data.batching")
+column_files = LazyModule("dynskip_jax.data.column_files")
+sentence_data = LazyModule("dynskip_jax.data.sentences")
 compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
 consoles = LazyModule("dynskip_jax.experiments.console")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 tag_schemes = LazyModule("dynskip_jax.data.tag_schemes")
 tagged_examples = LazyModule("dynskip_jax.data.tagged_examples")
 tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
-tagging_data = LazyModule("dynskip_jax.data.tagging")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,12 +39,17 @@ class TagFlags(ModelFlags):
     """Flags of `predict`."""
 
     input: str | None = path_setting(None, "A file; by default standard input.")
-    format: Literal["text", "columns"] = setting(
+    format: Literal["text", "columns", "conllu"] = setting(
         "text",
-        "What is read: text, words apart by blanks, a sentence on each line; or columns, a word on each "
-        "line, sentences apart by empty lines: their lines are kept, and get one more column.",
+        "What is read: text, a sentence on each line; columns, a word on each line and an empty line after "
+        "each sentence; or conllu. All lines are kept; columns get one more column, conllu its tags.",
     )
-    word_column: int = setting(0, "Of columns, the one with the words, counted from 0.", at_least=0)
+    raw_text: bool = setting(
+        True, "Text is as people type it, and is tokenized; otherwise words are separated by whitespace."
+    )
+    word_column: int | None = setting(
+        None, "Of columns, the one with the words, counted from 0; by default as in training."
+    )
     output: Literal["columns", "json"] = setting(
         "columns", "What is written: a word and its tag on each line, or a JSON object for each sentence."
     )
@@ -63,20 +68,6 @@ class TagFlags(ModelFlags):
 _AT_ONCE, _ROWS = 256, 32  # sentences that are collected, and those of a batch
 
 
-class Sentence(NamedTuple):
-    """What stands between two empty lines, or on one line of text.
-
-    Attributes:
-        words: none, where only an empty line or the start of a document is to be kept.
-        lines: of columns, the line of each word, as it was read, or those to be kept.
-        columns: what stands beside each word in other columns, where the model reads them.
-    """
-
-    words: list[str]
-    lines: list[str]
-    columns: Sequence[tuple[str, ...]] = ()
-
-
 def predict(experiment: type[Experiment], flags: TagFlags) -> None:
     """Writes the tags of each sentence, as many sentences at a time as are read at once."""
     compilation_cache.keep_compiled_programs()
@@ -86,10 +77,18 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
     rows = min(_ROWS, 1 << (at_once - 1).bit_length())
     has_entities = trained.experiment.scheme is not None
     lines = input_lines(flags.input)
-    if flags.format == "columns":
-        sentences = read_columns(lines, flags, getattr(trained.settings.data, "columns", None) or ())
+    data = trained.settings.data
+    if flags.format == "text":
+        sentences = read_text(lines, flags)
     else:
-        sentences = read_text(lines)
+        word = data.word_column if flags.word_column is None else flags.word_column
+        how = dict(word=word, beside=getattr(data, "columns", None) or ())
+        sentences = column_files.lines_to_tag(
+            lines, flags.format, where=flags.input or "standard input", **how
+        )
+    column = column_files.CONLLU_COLUMNS[getattr(data, "tag", "upos")]
+    if has_entities and sys.stderr.isatty():
+        print(f"entities are written in {flags.scheme}", file=sys.stderr)
 
     def best(batch: Batch) -> np.ndarray:
         return np.asarray(trained.learner.predict(trained.params, batch, trained.policy))
@@ -101,14 +100,14 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
             if flags.output == "json":
                 consoles.write(as_json(sentence, tags, has_entities=has_entities))
             else:
-                consoles.write(as_columns(sentence, tags))
+                consoles.write(as_columns(sentence, tags, flags, column))
         sys.stdout.flush()
 
 
 def tag(
     best: Callable[[Batch], Sequence[Sequence[int]]],
     vocabulary: TaggerVocabulary,
-    sentences: Sequence[Sentence | TaggedSentence],
+    sentences: Sequence[LinesToTag | TaggedSentence],
     max_words: int = 400,
     rows: int = _ROWS,
 ) -> list[list[str]]:
@@ -141,59 +140,23 @@ def tag(
     return tags
 
 
-def read_text(lines: Iterable[str]) -> Iterator[Sentence]:
-    """Yields a sentence for each line of words; an empty line is none."""
+def read_text(lines: Iterable[str], flags: TagFlags) -> Iterator[LinesToTag]:
+    """Yield a sentence for each line: of raw text, or of words separated by whitespace."""
     for line in lines:
-        if words := line.split():
-            yield Sentence(words, [])
+        words = sentence_data.treebank_words(line, lowercase=False) if flags.raw_text else line.split()
+        if words:
+            yield column_files.LinesToTag([], words, [], [])
 
 
-def read_columns(lines: Iterable[str], flags: TagFlags, beside: Sequence[int] = ()) -> Iterator[Sentence]:
-    """Yields sentences of words on lines of their own; what stands between them is kept.
-
-    Args:
-        lines: of a file.
-        flags: in which column words are.
-        beside: other columns that are read.
-
-    Raises:
-        UserError: a line has no such column.
-    """
-    words: list[str] = []
-    kept: list[str] = []
-    columns: list[tuple[str, ...]] = []
-    for number, line in enumerate(lines, 1):
-        line = line.rstrip("\r\n")
-        fields = re.split(r"[ \t]+", line.strip(" \t"))
-        if fields[0] in ("", tagging_data.DOCUMENT_START):
-            if words:
-                yield Sentence(words, kept, columns)
-                words, kept, columns = [], [], []
-            yield Sentence([], [line.strip(" \t")])
-            continue
-        if missing := [column for column in (flags.word_column, *beside) if column >= len(fields)]:
-            raise UserError(
-                f"{flags.input or 'standard input'}, line {number}: no column {missing[0]} among "
-                f"{len(fields)}, counted from 0"
-            )
-        words.append(fields[flags.word_column])
-        kept.append(line.rstrip(" \t"))
-        columns.append(tuple(fields[column] for column in beside))
-    if words:
-        yield Sentence(words, kept, columns)
+def as_columns(block: LinesToTag, tags: Sequence[str], flags: TagFlags, column: int) -> str:
+    """Return the lines of a block with the tags of its words; of text a word and its tag on each line."""
+    if block.lines:
+        lines = column_files.tagged_lines(block, tags, flags.format, column=column)
+        return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{word} {tag}\n" for word, tag in zip(block.words, tags, strict=True)) + "\n"
 
 
-def as_columns(sentence: Sentence, tags: Sequence[str]) -> str:
-    """Returns each word, or its line, with its tag; of text an empty line ends a sentence."""
-    if not sentence.words:
-        return "".join(f"{line}\n" for line in sentence.lines)
-    if sentence.lines:
-        joined = (f"{line}{_blank(line)}{tag}\n" for line, tag in zip(sentence.lines, tags, strict=True))
-        return "".join(joined)
-    return "".join(f"{word} {tag}\n" for word, tag in zip(sentence.words, tags, strict=True)) + "\n"
-
-
-def as_json(sentence: Sentence, tags: Sequence[str], *, has_entities: bool) -> str:
+def as_json(sentence: LinesToTag, tags: Sequence[str], *, has_entities: bool) -> str:
     """Returns an object on a line: words, tags, and the entities where tags are those of entities."""
     words = sentence.words
     if not words:
@@ -207,13 +170,9 @@ def as_json(sentence: Sentence, tags: Sequence[str], *, has_entities: bool) -> s
     return json.dumps(record, ensure_ascii=False) + "\n"
 
 
-def _blank(line: str) -> str:
-    return "\t" if "\t" in line else " "
-
-
-def _groups(sentences: Iterable[Sentence], size: int) -> Iterator[list[Sentence]]:
+def _groups(sentences: Iterable[LinesToTag], size: int) -> Iterator[list[LinesToTag]]:
     """So many sentences with words each, and what stands between them."""
-    group: list[Sentence] = []
+    group: list[LinesToTag] = []
     count = 0
     for sentence in sentences:
         group.append(sentence)
