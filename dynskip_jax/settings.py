@@ -133,7 +133,9 @@ def check(settings: Any, name: Callable[[str], str] = str) -> None:
             check(value, name)
             continue
         kind = kinds[field.name]
-        if value is not None and not words_of(kind) and not _has_type(value, kind):
+        several = field.metadata.get("several") and isinstance(value, tuple)
+        has_type = all(_has_type(each, kind) for each in (value if several else (value,)))
+        if value is not None and not words_of(kind) and not has_type:
             raise UserError(f"{name(field.name)} must be {_type_name(kind)}, got {str(value)[:40]!r}")
         for each in value if isinstance(value, tuple) else (value,):
             _check_value(name(field.name), each, kinds[field.name], field.metadata.get("bounds"))
@@ -153,9 +155,8 @@ def _has_type(value: Any, kind: Any) -> bool:
         return any(_has_type(value, each) for each in typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
         parts = [part for part in typing.get_args(kind) if part is not Ellipsis]
-        return isinstance(value, tuple) and (
-            len(parts) != 1 or all(_has_type(each, parts[0]) for each in value)
-        )
+        entries = value if isinstance(value, tuple | list) else (value,)  # one stands for a list of one
+        return len(parts) != 1 or all(_has_type(each, parts[0]) for each in entries)
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
     if kind is type(None):

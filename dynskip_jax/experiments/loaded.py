@@ -305,5 +305,5 @@ def stored_vocabulary(run: RunDir, kind: type[StoredVocabulary]) -> Any:
         return None
     try:
         return kind.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None

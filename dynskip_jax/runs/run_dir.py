@@ -174,7 +174,7 @@ class RunDir:
         for number, line in enumerate(lines[:-1], 1):
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):
                 record = None
             if not isinstance(record, dict):
                 raise UserError(
@@ -236,16 +236,19 @@ class RunDir:
         """Returns the result, or None while the run is not finished.
 
         Raises:
-            UserError: `result.json` is not a JSON object.
+            UserError: `result.json` is not a JSON object, or has no list of rows.
         """
         if not self._result.exists():
             return None
         try:
             found = json.loads(self._result.read_text(encoding="utf-8"))
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise UserError(f"{self._result} is not a JSON object; delete it and run again")
+        rows = found.get("rows", [{}])
+        if not rows or not _is_list_of(rows, dict):
+            raise UserError(f'{self._result} has no list of results in "rows"; delete it and run again')
         return _from_json(found)
 
 
@@ -331,13 +334,26 @@ def _read_config(path: Path) -> dict:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"there is no {path}: restore it, or choose another --run-dir") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         config = None
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not _is_config(config):
         raise UserError(
             f"{path} does not hold a valid configuration; restore it, or choose another --run-dir"
         )
     return config
+
+
+def _is_config(config: dict) -> bool:
+    """Whether the lists and objects of a configuration are lists and objects."""
+    return (
+        _is_list_of(config.get("models", []), str)
+        and _is_list_of(config.get("about", []), dict)
+        and all(isinstance(config.get(name, {}), dict) for name in ("settings", "dataset"))
+    )
+
+
+def _is_list_of(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
 
 
 def _check_config(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, execute, load
 
+from dynskip_jax.experiments import report
 from dynskip_jax.tasks import Learner
 
 PTB = COMMANDS["ptb"]
@@ -76,3 +77,52 @@ def test_a_model_of_nans_has_no_result_whatever_its_accuracy(small_number_predic
     )
     assert outcome.status == 2 and "steps were skipped" in outcome.err
     assert not (folder / "result.json").exists()
+
+
+# JSON of the right syntax, edited by hand: the file, the entry, and a value of another type.
+EDITED = [
+    ("config.json", ("models",), 5),
+    ("config.json", ("models",), [5]),
+    ("config.json", ("about",), 5),
+    ("config.json", ("about",), [5]),
+    ("config.json", ("settings",), 5),
+    ("config.json", ("settings", "model"), 5),
+    ("config.json", ("settings", "model", "features"), "x"),
+    ("config.json", ("settings", "training", "learning_rate"), {"a": 1}),
+    ("config.json", ("settings", "run", "seeds"), "two"),
+    ("config.json", ("dataset",), 5),
+    ("result.json", ("rows",), []),
+    ("result.json", ("rows",), 5),
+    ("result.json", ("rows",), [5]),
+    ("vocabulary.json", (), 5),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"), EDITED, ids=[f"{'.'.join((n, *p))}={v}" for n, p, v in EDITED]
+)
+def test_json_of_the_right_syntax_edited_by_hand(name, place, value, folder, finished_ptb):
+    """No command ends with a traceback; those that cannot answer say in one line which file is wrong."""
+    document = load(folder / name)
+    if place:
+        inner = document
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+    (folder / name).write_text(json.dumps(document if place else value))
+    assert_user_error(execute(PTB, "explain", "--run-dir", folder, "--text", "a b"), str(folder))
+    again = execute(PTB, *finished_ptb.arguments, "--run-dir", folder)
+    if again.status or name != "vocabulary.json":  # training writes it anew
+        assert_user_error(again, str(folder))
+    reported = execute(report.main, folder, finished_ptb.folder)
+    assert reported.status == 0, reported.err
+
+
+@pytest.mark.parametrize("name", ["config.json", "result.json", "vocabulary.json", "metrics.jsonl"])
+def test_json_nested_too_deep(name, folder, finished_ptb):
+    (folder / name).write_text("[" * 200_000 + "\n")
+    if name != "metrics.jsonl":
+        assert_user_error(execute(PTB, "explain", "--run-dir", folder, "--text", "a b"), str(folder))
+    again = execute(PTB, *finished_ptb.arguments, "--epochs", 3, "--run-dir", folder)
+    if name != "vocabulary.json":  # training writes it anew
+        assert_user_error(again, str(folder))

@@ -7,7 +7,7 @@ import signal
 import jax
 import numpy as np
 import quick
-from commands import assert_user_error, load, records, row_of, settings_of, snapshot
+from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, load, records, row_of, settings_of, snapshot
 
 from dynskip_jax.experiments import loaded
 from dynskip_jax.runs.run_dir import RunDir
@@ -112,3 +112,14 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, command, tmp_pa
     (folder / "metrics.jsonl").write_text(metrics)
     again = command(quick.Quick, *finished_quick.arguments, "--run-dir", folder)
     assert again.status == 0 and "finished already" in again.out
+
+
+def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_number_prediction, command):
+    """Its entropy coefficient would have been another in the epochs that were trained; the line says so."""
+    folder, scheduled = tmp_path / "run", ("--entropy-coef", 0.1, "--entropy-coef-final", 0)
+    arguments = (*SMALL_NUMBERS, *scheduled, "--epochs", 1, "--run-dir", folder)
+    assert command(COMMANDS["number_prediction"], *arguments).status == 0
+    before = snapshot(folder)
+    outcome = command(COMMANDS["number_prediction"], *with_epochs(arguments, 2))
+    assert_user_error(outcome, "epochs cannot grow from 1 to 2", "--entropy-coef-final", "--run-dir")
+    assert snapshot(folder) == before

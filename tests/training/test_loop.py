@@ -547,17 +547,19 @@ def test_signal_saves_and_stops_and_the_handlers_come_back(number, tmp_path, uni
     assert [signal.getsignal(handled) for handled in HANDLED] == before
 
 
-def test_second_interruption_does_not_wait(tmp_path):
+def test_second_interruption_does_not_wait_and_says_where_the_run_goes_on(tmp_path, uninterrupted):
     before = [signal.getsignal(handled) for handled in HANDLED]
 
     def send_twice(step):
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
+        if step == NUM_BATCHES + 1:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
         return False
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=f"nothing was saved.* goes on from step {NUM_BATCHES}$"):
         scripted(tmp_path, should_stop=send_twice)
     assert [signal.getsignal(handled) for handled in HANDLED] == before
+    assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])

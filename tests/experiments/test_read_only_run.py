@@ -1,0 +1,101 @@
+"""A finished run folder into which nothing may be written: it answers, and is not trained again."""
+
+import builtins
+import errno
+import io
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import quick
+from commands import COMMANDS, assert_user_error, execute, snapshot
+
+NUMBERS = COMMANDS["number_prediction"]
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """Let the system refuse all that writes below a folder, as it does on a file system that is read-only."""
+
+    def protect(folder):
+        below = os.path.abspath(folder)
+
+        def refuse(path):
+            if isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(below):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+        open_file, open_descriptor, make = io.open, os.open, os.mkdir
+
+        def opened(path, mode="r", *arguments, **options):
+            if set(mode) & set("wax+"):
+                refuse(path)
+            return open_file(path, mode, *arguments, **options)
+
+        def opened_descriptor(path, flags, *arguments, **options):
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                refuse(path)
+            return open_descriptor(path, flags, *arguments, **options)
+
+        def made(path, *arguments, **options):
+            if not os.path.exists(path):
+                refuse(path)
+            return make(path, *arguments, **options)
+
+        monkeypatch.setattr(io, "open", opened)
+        monkeypatch.setattr(builtins, "open", opened)
+        monkeypatch.setattr(os, "open", opened_descriptor)
+        monkeypatch.setattr(os, "mkdir", made)
+
+    return protect
+
+
+def test_explain_prints_all_of_its_answer(finished_numbers, tmp_path, read_only):
+    """It printed half of it, then asked for room on the disk."""
+    folder = shutil.copytree(finished_numbers.folder, tmp_path / "run")
+    shutil.rmtree(folder / "plots")
+    arguments = ("explain", "--run-dir", folder, "--text", "1 2 3 4 5 6 7 8 9 0 1")
+    expected = execute(NUMBERS, *arguments)
+    assert expected.status == 0, expected.err
+    shutil.rmtree(folder / "plots")
+    read_only(folder)
+    outcome = execute(NUMBERS, *arguments)
+    assert (outcome.status, outcome.err) == (0, "")
+    (warning,) = [line for line in outcome.out.splitlines() if line.startswith("warning: ")]
+    assert warning == (f"warning: no picture can be written into {folder / 'plots'} (Read-only file system)")
+    pictures = [line for line in expected.out.splitlines() if line.startswith("picture: ")]
+    assert pictures
+    kept = [line for line in expected.out.splitlines() if line not in pictures]
+    assert [line for line in outcome.out.splitlines() if line != warning] == kept
+
+
+def test_the_training_command_finds_the_finished_run(finished_quick, tmp_path, read_only):
+    folder = shutil.copytree(finished_quick.folder, tmp_path / "run")
+    before = snapshot(folder)
+    arguments = (*finished_quick.arguments, "--run-dir", folder)
+    read_only(folder)
+    outcome = execute(quick.Quick, *arguments)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert "finished already" in outcome.out
+    assert snapshot(folder) == before
+
+
+def test_a_comparison_that_is_finished_is_found_too(swept_quick, tmp_path, read_only):
+    folder = shutil.copytree(swept_quick.folder, tmp_path / "run")
+    read_only(folder)
+    outcome = execute(quick.Quick, *swept_quick.arguments, "--run-dir", folder)
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.count("finished already") == 2
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_training_on_is_refused_in_one_line(is_finished, finished_quick, tmp_path, read_only):
+    folder = shutil.copytree(finished_quick.folder, tmp_path / "run")
+    if not is_finished:
+        Path(folder / "result.json").unlink()
+    before = snapshot(folder)
+    read_only(folder)
+    outcome = execute(quick.Quick, *finished_quick.arguments, "--epochs", 3, "--run-dir", folder)
+    assert_user_error(outcome, str(folder), "--run-dir")
+    assert "make room" not in outcome.err
+    assert snapshot(folder) == before
