@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import row
 from dynskip_jax.functional.time_skips.agentless import Fixed
 from dynskip_jax.functional.time_skips.dynamic import Attention, Dynamic, PolicySkip
 
@@ -68,7 +67,7 @@ class Segmented(PolicySkip):
             return None
         last_end = (step[..., None] - 1) % self.stride + 1
         segments = jnp.arange(self.num_candidates - 1, dtype=last_end.dtype)
-        older = last_end + self.stride * row(segments, last_end)
+        older = last_end + self.stride * segments.reshape((1,) * step.ndim + (-1,))
         return jnp.concatenate([jnp.zeros_like(last_end), older], axis=-1)
 
 

@@ -126,7 +126,9 @@ class PolicySkip(BufferSkip):
         """Return the logarithms of the candidates' probabilities, or weights, from their logits."""
         return log_softmax(logits)
 
-    def spread(self, step: Int[Array, "*batch"], log_probs: Float[Array, "*batch n"]):
+    def spread(
+        self, step: Int[Array, "*batch_or_1"], log_probs: Float[Array, "*batch n"]
+    ) -> Float[Array, "*batch K"]:
         """Return log-probabilities of all K states, very negative where a state is no candidate."""
         slots = self.candidates(step)
         if slots is None:
