@@ -348,7 +348,7 @@ def _is_config(config: dict) -> bool:
     return (
         _is_list_of(config.get("models", []), str)
         and _is_list_of(config.get("about", []), dict)
-        and all(isinstance(config.get(name, {}), dict) for name in ("settings", "dataset"))
+        and all(isinstance(config.get(name) or {}, dict) for name in ("settings", "dataset"))
     )
 
 
