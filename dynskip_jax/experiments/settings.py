@@ -24,8 +24,8 @@ class Run:
     model: str | None = setting(
         None,
         "lstm (no skip over time), fixed:k, attention:k, content:k (attention by content), dynamic:k, "
-        "mean:k, random:k, skip_rnn or lstm_jump; k is how far back a skip may reach. Or a skip of your own, "
-        "my_module:MySkip(16).",
+        "log_dynamic:k, segment_dynamic:k, sparse:k, mean:k, random:k, skip_rnn, skim_rnn or lstm_jump; k is "
+        "how far back a skip may reach. Or a skip of your own, my_module:MySkip(16).",
     )
     compare: str | None = setting(
         None,
@@ -97,7 +97,7 @@ class Model:
     transition: str = setting(
         "lstm",
         "How a cell turns input and state into the new state: lstm, peephole, full_gate, plstm, ulstm, "
-        "gru, rhn or rhn:L (L layers deep). Or one of your own, my_module:MyTransition.",
+        "gru, slstm, min_lstm, min_gru, ind_rnn, rhn or rhn:L (L layers deep). Or one of your own, my_module:MyTransition.",
     )
     depth_skip: str | None = setting(
         None,
