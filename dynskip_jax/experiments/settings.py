@@ -97,12 +97,13 @@ class Model:
     transition: str = setting(
         "lstm",
         "How a cell turns input and state into the new state: lstm, peephole, full_gate, plstm, ulstm, "
-        "gru, slstm, min_lstm, min_gru, ind_rnn, rhn or rhn:L (L layers deep). Or one of your own, my_module:MyTransition.",
+        "gru, slstm, min_lstm, min_gru, ind_rnn, rhn or rhn:L (L layers deep). Or one of "
+        "your own, my_module:MyTransition.",
     )
     depth_skip: str | None = setting(
         None,
         "What a layer receives from the one two below: gates, internal, gated_internal, output "
-        "or gated_output; or highway, from the one below.",
+        "or gated_output; highway: from the one below; dense or attention: from all below.",
     )
     dropout: float = setting(0.0, "Rate on each layer's input and before the softmax.", at_least=0, below=1)
     forget_bias: float = setting(0.0, "Is added to the forget gate's bias in layers with a skip over time.")
