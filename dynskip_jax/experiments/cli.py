@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from dynskip_jax.errors import Stopped, UserError
-from dynskip_jax.experiments.command_line import config_table, program, read_flags, read_training
-from dynskip_jax.experiments.own_pieces import import_module
-from dynskip_jax.experiments.settings import resolve
+from dynskip_jax.experiments.command_line import config_table, program, read_flags, read_training, unknown
+from dynskip_jax.experiments.own_pieces import import_module, is_own_piece
+from dynskip_jax.experiments.settings import MODEL_NAMES, resolve
 from dynskip_jax.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -59,7 +59,9 @@ def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None)
     given, how = read_training(experiment, arguments)
     resolved = resolve(experiment.settings_type, experiment.presets, experiment.default_preset(given), given)
     if how["print_config"]:
-        resolved.settings.run.models(experiment.default_model)
+        for name in resolved.settings.run.models(experiment.default_model):
+            if name.partition(":")[0] not in MODEL_NAMES and not is_own_piece(name):
+                raise unknown(name, [*MODEL_NAMES])
         consoles.say(config_table(experiment, resolved))
         return
     log_to_standard_output(how["log_file"])

@@ -13,6 +13,21 @@ from dynskip_jax.training.agent_settings import AgentSettings
 MAX_SEED = 2**32 - 1  # beyond, JAX would repeat the keys of others
 # What --clip is.
 CLIP = "Largest norm of the gradient, and by itself of that of agents that reinforcement alone trains."
+# The names in `functional.TIME_SKIPS`, to be known without JAX.
+MODEL_NAMES = (
+    *(
+        "attention",
+        "content",
+        "dynamic",
+        "fixed",
+        "log_attention",
+        "log_dynamic",
+        "lstm",
+        "lstm_jump",
+        "mean",
+    ),
+    *("random", "segment_attention", "segment_dynamic", "skim_rnn", "skip_rnn", "sparse"),
+)
 Numbers = float | tuple[float, ...]  # a number, or several to be tried in one program
 WholeNumbers = int | tuple[int, ...]
 

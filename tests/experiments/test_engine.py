@@ -10,10 +10,11 @@ import quick
 from commands import assert_user_error, execute, finished_run, load, row_of
 
 import dynskip_jax.experiments as experiments
+from dynskip_jax import functional as F
 from dynskip_jax import load_run
 from dynskip_jax.experiments import run as run_module
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
-from dynskip_jax.experiments.settings import Run
+from dynskip_jax.experiments.settings import MODEL_NAMES, Run
 
 FOLDER = Path(experiments.__file__).parent
 
@@ -82,6 +83,14 @@ def test_a_list_of_seeds_trains_these_seeds(tmp_path):
 
 def test_a_misspelt_flag_gets_a_suggestion(here):
     assert_user_error(execute(quick.Quick, "--epoch", 2), "did you mean --epochs?")
+
+
+def test_print_config_knows_the_models_without_jax(here):
+    assert sorted(F.TIME_SKIPS) == sorted(MODEL_NAMES)
+    assert_user_error(
+        execute(quick.Quick, "--model", "foo:3", "--print-config"), "there is no 'foo:3'", "dynamic"
+    )
+    assert execute(quick.Quick, "--model", "my_module:Mine(3)", "--print-config").status == 0
 
 
 def test_a_log_file_has_what_is_printed(here):
