@@ -73,6 +73,6 @@ def run_config(experiment: Experiment, models: str | list[str], data: Data) -> d
         "format": FORMAT,
         "experiment": experiment.name,
         ("model" if isinstance(models, str) else "models"): models,
-        "dataset": {"name": data.name, "fingerprint": data.fingerprint},
+        "dataset": {"name": data.name, "fingerprint": experiment.fingerprint(data)},
         "settings": experiment.settings.to_config(),
     }

@@ -112,6 +112,10 @@ class Experiment:
         """Return the data."""
         raise NotImplementedError
 
+    def fingerprint(self, data: Data) -> str:
+        """Return what identifies everything that is read: by default the fingerprint of the data."""
+        return data.fingerprint
+
     def describe_data(self, data: Data) -> Sequence[str]:
         """Return lines about the data that are printed before training."""
         return ()

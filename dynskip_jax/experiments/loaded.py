@@ -287,7 +287,7 @@ def _folder_of(run: RunDir) -> str | None:
 def check_data(model: FinishedModel | LoadedModel, data: Data) -> None:
     """Raises a `UserError` where a run was trained on other data."""
     trained_on = model.run.config()["dataset"]
-    if trained_on["fingerprint"] != data.fingerprint:
+    if trained_on["fingerprint"] != model.experiment.fingerprint(data):
         raise UserError(
             f"{model.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name its "
             "folder with --data"

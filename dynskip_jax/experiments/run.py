@@ -336,7 +336,7 @@ def _of_train(metric: str) -> str:
 
 def _result(experiment: Experiment, data: Data, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What `result.json` holds, of one model or of several."""
-    return {"experiment": experiment.name, "dataset": _dataset(data), "rows": rows}
+    return {"experiment": experiment.name, "dataset": _dataset(experiment, data), "rows": rows}
 
 
 def vocabulary_file(vocabulary: StoredVocabulary) -> str:
@@ -372,11 +372,11 @@ def _of_trained(
     }
 
 
-def _dataset(data: Data) -> dict[str, Any]:
+def _dataset(experiment: Experiment, data: Data) -> dict[str, Any]:
     return {
         "name": data.name,
         "sizes": dict(data.sizes),
-        "fingerprint": data.fingerprint,
+        "fingerprint": experiment.fingerprint(data),
         "source": data.source,
     }
 

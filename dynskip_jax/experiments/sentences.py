@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -204,12 +206,17 @@ class SentenceExperiment(Experiment):
 
         return lambda rngs: nnx.Embed(len(vocabulary), m.embedding_features, embedding_init=start, rngs=rngs)
 
+    def fingerprint(self, data: SentenceCorpus) -> str:
+        """See `Experiment`; with the vectors that words begin with, wherever their file is."""
+        if self.settings.data.embeddings is None:
+            return data.fingerprint
+        digest = hashlib.sha256(data.fingerprint.encode())
+        digest.update(self._vectors(data.vocabulary).table.astype("<f4").tobytes())
+        return digest.hexdigest()
+
     def _vectors(self, vocabulary: Vocabulary) -> WordVectors:
         path, width = self.settings.data.embeddings, self.settings.model.embedding_features
-        wanted = {form for word in vocabulary.tokens for form in (word, word.lower())}
-        return word_vectors.vectors_of(
-            vocabulary.tokens, word_vectors.read_word_vectors(path, wanted, width), width
-        )
+        return _read_vectors(path, width, vocabulary.tokens)
 
     def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
         """See `Experiment`."""
@@ -230,6 +237,13 @@ class SentenceExperiment(Experiment):
         training = self.settings.training
         rule = asgd.averaging_rule(training.average, training.average_interval, training.average_after)
         return {"average": rule}
+
+
+@functools.lru_cache(maxsize=1)
+def _read_vectors(path: str, width: int, tokens: tuple[str, ...]) -> WordVectors:
+    """Read the vectors of words, once for all models that are compared."""
+    wanted = {form for word in tokens for form in (word, word.lower())}
+    return word_vectors.vectors_of(tokens, word_vectors.read_word_vectors(path, wanted, width), width)
 
 
 class ClassifierExperiment(SentenceExperiment):

@@ -17,7 +17,7 @@ from dynskip_jax.data import Vocabulary
 from dynskip_jax.data import imdb as reviews
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import imdb, sick, sst
-from dynskip_jax.experiments.build import make_fit_settings, make_learner
+from dynskip_jax.experiments.build import make_fit_settings, make_learner, run_config
 from dynskip_jax.experiments.cli import main
 from dynskip_jax.experiments.model_spec import make_spec
 from dynskip_jax.experiments.settings import resolve
@@ -244,6 +244,20 @@ def test_pairs_are_rated_and_explained(command, tmp_path):
     run(command, sick, "explain", "--run-dir", folder)
     outcome = command(partial(main, sick.SICK), "explain", "--run-dir", folder, "--text", "one alone")
     assert outcome.status == 2 and "apart by a tab" in outcome.err
+
+
+def test_vectors_count_by_content_and_not_by_path(sst_folder, tmp_path):
+    """A moved file resumes a run; other vectors do not."""
+
+    def fingerprint(name, numbers):
+        (tmp_path / name).write_text(f"bad {numbers}\n")
+        given = {"data": str(sst_folder), "embeddings": str(tmp_path / name), "embedding_features": 3}
+        experiment = SST(resolve(SST.settings_type, SST.presets, "small", given).settings)
+        config = run_config(experiment, "lstm", experiment.load_data())
+        assert str(tmp_path) not in json.dumps(config)
+        return config["dataset"]["fingerprint"]
+
+    assert fingerprint("a.txt", "1 2 3") == fingerprint("b.txt", "1 2 3") != fingerprint("c.txt", "1 2 4")
 
 
 # --- Presets ---
