@@ -59,7 +59,8 @@ def csv_text(lines: Sequence[Line]) -> str:
 
 
 def _as_text(cell: str) -> str:
-    """Return a cell that no spreadsheet computes."""
+    """Return a cell of one line that no spreadsheet computes."""
+    cell = cell.replace("\r", "\\r").replace("\n", "\\n")
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from marks import and_slow
 
 from benchmarks import training_step
 
@@ -23,7 +22,8 @@ def test_words_reach_over_the_whole_vocabulary():
     assert np.unique(corpus.train).tolist() == list(range(100))
 
 
-@pytest.mark.parametrize("model", and_slow(training_step.MODELS, lambda model: model == "lstm"))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", training_step.MODELS)
 def test_steps_train(model):
     chosen = training_step.settings("small", FLAGS)
     by_name = {entry.name: entry for entry in training_step.candidates(chosen, 10)}

@@ -93,7 +93,7 @@ def test_shard_map_equals_one_device(name, implementation):
 
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
-@pytest.mark.parametrize("mapping", ["pmap", "vmap"])
+@pytest.mark.parametrize("mapping", ["pmap", pytest.param("vmap", marks=pytest.mark.slow)])
 def test_mapped_batch_equals_one_device(mapping, implementation):
     recurrence = CASES["dynamic"]
     params, *rows = problem(recurrence)

@@ -114,6 +114,7 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, command, tmp_pa
     assert again.status == 0 and "finished already" in again.out
 
 
+@pytest.mark.slow
 def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_number_prediction, command):
     """Its entropy coefficient would have been another in the epochs that were trained; the line says so."""
     folder, scheduled = tmp_path / "run", ("--entropy-coef", 0.1, "--entropy-coef-final", 0)

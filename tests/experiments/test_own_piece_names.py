@@ -70,6 +70,7 @@ def test_names_with_commas_inside_brackets_are_one_model():
     assert Run(compare="lstm, a:B(1,2),c:D(x=(1,2))").models("") == ("lstm", "a:B(1,2)", "c:D(x=(1,2))")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_number_prediction")
 def test_a_run_of_a_piece_trains_and_is_read_only_where_its_module_is_named(pieces, tmp_path):
     folder = tmp_path / "run"

@@ -144,7 +144,9 @@ def test_states_mix_as_the_transition_says(double_precision, name):
 
 
 @pytest.mark.parametrize("name", and_slow(list(SKIPS), {"dynamic", "attention"}.__contains__))
-@pytest.mark.parametrize("traced", [False, True], ids=["number", "traced"])
+@pytest.mark.parametrize(
+    "traced", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["number", "traced"]
+)
 def test_gradients_of_mixed_states_equal_those_of_the_reference(double_precision, name, traced):
     recurrence = F.Recurrence(SKIPS[name], Scaled())
     policy = F.Policy(mix=jax.device_put(0.4)) if traced else None
