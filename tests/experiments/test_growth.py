@@ -6,6 +6,7 @@ import signal
 
 import jax
 import numpy as np
+import pytest
 import quick
 from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, load, records, row_of, settings_of, snapshot
 
