@@ -222,7 +222,10 @@ def read_command(line):
     if module.startswith("experiments.") and module.rpartition(".")[2] not in EXPERIMENTS:
         module = f"dynskip_jax.{module}"  # a tool, such as `report`
     if not module.startswith("experiments."):
-        read_flags(line, "", importlib.import_module(module).Flags, arguments)
+        found = importlib.import_module(module)
+        if not hasattr(found, "Flags"):  # a package that is run
+            found = importlib.import_module(f"{module}.__main__")
+        read_flags(line, "", found.Flags, arguments)
         return
     command = find_experiment(module.rpartition(".")[2])
     if arguments and arguments[0] in command.commands:

@@ -75,7 +75,7 @@ def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, command, 
 def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, command, tmp_path):
     """It loses none, and gains none together with another change."""
     folder, given = shutil.copytree(swept_quick.folder, tmp_path / "run"), swept_quick.arguments
-    first = load(folder / "result.json")["rows"]
+    first, starts = load(folder / "result.json")["rows"], len(load(folder / "config.json")["about"])
     before = {name: snapshot(folder / name) for name in ("lstm", "fixed-2")}
     more = (*given, "--compare", "fixed:3,lstm,fixed:2")
     grown = command(quick.Quick, *more, "--run-dir", folder)
@@ -83,7 +83,7 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, command, 
     assert grown.out.count("finished already") == 2
     assert {name: snapshot(folder / name) for name in before} == before
     config = load(folder / "config.json")
-    assert config["models"] == ["fixed:3", "lstm", "fixed:2"] and len(config["about"]) == 2
+    assert config["models"] == ["fixed:3", "lstm", "fixed:2"] and len(config["about"]) == starts + 1
     rows = load(folder / "result.json")["rows"]
     assert [row["model"] for row in rows] == config["models"]
     assert rows[1:] == first
