@@ -4,10 +4,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
+    from dynskip_jax.runs.run_dir import RunDir
 
 # From the name of each experiment of this package to its class.
 EXPERIMENTS = {
@@ -43,7 +43,7 @@ def find_experiment(name: str) -> "type[Experiment]":
     )
 
 
-def experiment_of(run: RunDir) -> "type[Experiment]":
+def experiment_of(run: "RunDir") -> "type[Experiment]":
     """Return the class of the experiment that a run folder belongs to.
 
     Raises:
