@@ -41,7 +41,9 @@ class Classification(ExampleTask):
     ):
         super().__init__(splits, make_model, **options)
         self.activation_coef, self.temporal_coef = activation_coef, temporal_coef
-        self.class_names, self.has_host_metrics = tuple(class_names), has_macro_f1
+        self.class_names = tuple(class_names)
+        if has_macro_f1:  # a subclass may have host metrics of its own
+            self.has_host_metrics = True
 
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
         """See `Task`."""

@@ -46,6 +46,16 @@ def test_the_loss_is_the_divergence_from_the_two_points():
     assert np.isfinite(slope(jnp.asarray(log_probs))).all()
 
 
+def test_a_task_has_the_host_metrics_that_its_score_needs():
+    """Pearson's r is no mean: without host metrics no epoch of a rating task could be selected."""
+    assert SentencePairs({"dev": EXAMPLES}, make).has_host_metrics
+    assert not Classification({}, make).has_host_metrics
+    assert Classification({}, make, class_names=("a", "b"), has_macro_f1=True).has_host_metrics
+    learner = Learner(SentencePairs({"dev": EXAMPLES}, make))
+    params = jax.tree.map(lambda leaf: leaf[None], drawn_params(learner))
+    assert learner.monitor in learner.evaluate(params, "dev", jax.random.key(0)[None])
+
+
 def test_scores_by_hand():
     task = SentencePairs({"dev": EXAMPLES}, make)
     said = np.array([2.0, 4.0, 4.0, 1.0])
