@@ -51,7 +51,7 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(
     for folder, learns in ((copying[0], True), (tmp_path / "untrained", False)):
         (found,) = loaded.load_all(folder, 0).values()
         drawn = found.learner.init(seed_keys((0,)).init[0])
-        agents = [params["stack"]["layers"][0]["cell"]["agent"] for params in (found.params, drawn)]
+        agents = [params["stack"]["cells"][0]["agent"] for params in (found.params, drawn)]
         moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *agents)
         assert (max(jax.tree.leaves(moved)) > 1e-4) == learns
 

@@ -62,7 +62,7 @@ def test_a_task_may_reward_another_log_likelihood():
         return jax.jit(jax.grad(loss))(params)
 
     one, two = gradient(plain), gradient(doubled)
-    agents = [nnx.to_pure_dict(grads)["stack"]["layers"][0]["cell"].pop("agent") for grads in (one, two)]
+    agents = [nnx.to_pure_dict(grads)["stack"]["cells"][0].pop("agent") for grads in (one, two)]
     for a, b in zip(*map(jax.tree.leaves, agents), strict=True):
         np.testing.assert_allclose(2 * np.asarray(a), b, rtol=1e-4, atol=1e-7)
     assert max(float(abs(leaf).max()) for leaf in jax.tree.leaves(agents[0])) > 1e-4

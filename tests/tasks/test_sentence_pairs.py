@@ -84,7 +84,7 @@ def test_pairs_are_learnt_and_scored_in_their_order():
     grads = nnx.to_pure_dict(jax.jit(jax.grad(loss))(params))
     for part in ("embedding", "product", "difference", "softmax"):
         assert any(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads[part]))
-    assert np.abs(grads["stack"]["layers"][0]["cell"]["agent"]["w_out"]).max() > 0
+    assert np.abs(grads["stack"]["cells"][0]["agent"]["w_out"]).max() > 0
     metrics = learner.evaluate(jax.tree.map(lambda leaf: leaf[None], params), "dev", key[None])
     model = learner.model(params)
     model.eval()
