@@ -13,6 +13,7 @@ from typing import NamedTuple
 from benchmarks.faults.forked import fork, run_command
 from benchmarks.faults.kills import Reference
 from benchmarks.faults.outcomes import Outcome
+from benchmarks.faults.small_runs import SMALL_RUNS
 
 REGIONS = 8  # of each file, in each of which a bit is flipped
 REFUSED, SAME = "refused in one line", "same answer"
@@ -88,6 +89,8 @@ def _explained(
     answers = work / "streams" / "answers"
     shutil.rmtree(answers, ignore_errors=True)
     answers.mkdir(parents=True)
+    text = SMALL_RUNS[whole.name].text
+    flags = [] if text is None else ["--text", text]
 
     def explain_all(_: int) -> None:
         for number, (path, damage) in enumerate(tasks):
@@ -99,14 +102,17 @@ def _explained(
             out, err, status = io.StringIO(), io.StringIO(), 0
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 try:
-                    run_command([whole.name, "explain", "--run-dir", str(folder)])
+                    run_command([whole.name, "explain", "--run-dir", str(folder), *flags])
                 except SystemExit as stop:
                     status = stop.code if isinstance(stop.code, int) else 1
                 except Exception as error:
                     status = 1
                     print(f"Traceback: {error!r}", file=sys.stderr)
-            for text, name in ((out, "out"), (err, "err"), (status, "status")):
-                content = str(text) if name == "status" else text.getvalue()
+            for name, content in (
+                ("out", out.getvalue()),
+                ("err", err.getvalue()),
+                ("status", str(status)),
+            ):
                 (answers / f"{number}.{name}").write_text(content, encoding="utf-8", errors="replace")
 
     ended = fork(explain_all, work / "streams")

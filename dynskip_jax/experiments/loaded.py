@@ -192,6 +192,7 @@ def _finished(run: RunDir, name: str) -> FinishedModel:
             f"{FORMAT}: train again, or read it with the version that wrote it"
         )
     kind = experiment_of(run)
+    run.check_settings()
     try:
         (result,) = rows_of(results)
         experiment: Experiment = kind(_settings_of(kind, config))

@@ -2,6 +2,7 @@
 
 import datetime
 import errno
+import hashlib
 import json
 import math
 import re
@@ -214,10 +215,14 @@ class RunDir:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes `result.json`, all of it or nothing. It is the last thing a run does.
 
+        Its entry `sha256` covers all others, and `config_sha256` the settings.
+
         Arguments:
             result: names and values, as for `log`.
         """
-        write_atomically(self._result, json.dumps(_to_json(result), indent=2, allow_nan=False) + "\n")
+        written = _to_json({**result, "config_sha256": _sha256_of_settings(self.config())})
+        written["sha256"] = _sha256(written)
+        write_atomically(self._result, json.dumps(written, indent=2, allow_nan=False) + "\n")
 
     def go_on(self) -> None:
         """Begins, or goes on, for certain: everything that is needed has been read.
@@ -236,8 +241,27 @@ class RunDir:
         """Returns the result, or None while the run is not finished.
 
         Raises:
-            UserError: `result.json` is not a JSON object, or has no list of rows.
+            UserError: `result.json` is not a JSON object, has no list of rows, or was changed since it was
+                written.
         """
+        found = self._verified_result()
+        if found is not None:
+            found.pop("config_sha256", None)
+        return found
+
+    def check_settings(self) -> None:
+        """Raise a `UserError` where a finished run's settings are not those that it was trained with.
+
+        Results that older versions wrote do not say which these were.
+        """
+        expected = (self._verified_result() or {}).get("config_sha256")
+        if expected not in (None, _sha256_of_settings(self.config())):
+            raise UserError(
+                f"{self.path / 'config.json'} does not hold the settings that the model was trained with: "
+                "restore it, or train again"
+            )
+
+    def _verified_result(self) -> dict | None:
         if not self._result.exists():
             return None
         try:
@@ -249,6 +273,11 @@ class RunDir:
         rows = found.get("rows", [{}])
         if not rows or not _is_list_of(rows, dict):
             raise UserError(f'{self._result} has no list of results in "rows"; delete it and run again')
+        if found.pop("sha256", None) not in (None, _sha256(found)):
+            raise UserError(
+                f"{self._result} is not as the run wrote it (its SHA-256 differs); restore it, or delete it "
+                "and run again"
+            )
         return _from_json(found)
 
 
@@ -421,6 +450,16 @@ def _is_more(old: str | None, new: str | None) -> bool:
     if isinstance(before, list) and isinstance(now, list):
         return set(map(str, before)) < set(map(str, now))
     return isinstance(before, int | float) and isinstance(now, int | float) and now > before
+
+
+def _sha256(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of what a JSON file holds, however it is laid out."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256_of_settings(config: Mapping[str, Any]) -> str:
+    """The SHA-256 of a configuration, without how the run was begun and resumed."""
+    return _sha256({name: value for name, value in config.items() if name != "about"})
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, execute, load
+from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, execute, load, write_result
 
 from dynskip_jax.experiments import report
 from dynskip_jax.tasks import Learner
@@ -52,12 +52,23 @@ def test_a_checkpoint_under_another_ones_name(folder):
     assert_user_error(explain(folder), "restore it")
 
 
+@pytest.mark.parametrize(("name", "old"), [("config.json", '"forget_bias": '), ("result.json", '"mean": ')])
+def test_a_digit_changed_in_settings_or_results(folder, name, old):
+    """Another setting of the model gave another prediction, with exit status 0."""
+    path = folder / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, f"{old}1", 1))
+    assert_user_error(explain(folder), name, "restore it")
+
+
 def test_a_result_of_an_older_version_is_still_read(folder):
     path = folder / "result.json"
     result = load(path)
+    assert result["sha256"] and result["config_sha256"]
     for name in ("checkpoint", "vocabulary_sha256"):
         assert result["rows"][0].pop(name)
-    path.write_text(json.dumps(result))
+    write_result(folder, result)
     assert explain(folder).status == 0
 
 
