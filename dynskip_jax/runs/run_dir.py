@@ -62,6 +62,7 @@ class RunDir:
         may_grow: Sequence[str] = (),
         fixed: Mapping[str, str] | None = None,
         ignored: Sequence[str] = (),
+        named_by: Mapping[str, str] | None = None,
         within: "RunDir | None" = None,
     ) -> "RunDir":
         """Starts a run in a new or empty folder, or resumes the run in a folder with the same configuration.
@@ -76,6 +77,8 @@ class RunDir:
                 or lists that may have more entries; the folder keeps the new ones from `go_on` on.
             fixed: of `may_grow` those that may not grow in this run, and why.
             ignored: settings that are not compared, such as paths that older versions wrote.
+            named_by: from a setting that only names something to the one that identifies it; where the second
+                is equal, the first is not compared.
             within: the run of several models that this one is a part of.
 
         Returns:
@@ -94,7 +97,9 @@ class RunDir:
                 old = _read_config(path / "config.json")
                 kept = old.pop("about", []) + kept
                 completed = _to_json(defaults or {})
-                grown = _check_config(path, old, written, completed, may_grow, fixed or {}, ignored)
+                grown = _check_config(
+                    path, old, written, completed, may_grow, fixed or {}, ignored, named_by or {}
+                )
             path.mkdir(parents=True, exist_ok=True)
             is_read_only, lock = False, None
             try:
@@ -375,9 +380,22 @@ def _read_config(path: Path) -> dict:
 def _is_config(config: dict) -> bool:
     """Whether the lists and objects of a configuration are lists and objects."""
     return (
-        _is_list_of(config.get("models", []), str)
+        _is_list_of(config.get("models", [""]), str)
+        and config.get("models") != []
+        and isinstance(config.get("model"), str | None)
         and _is_list_of(config.get("about", []), dict)
+        and all(_is_about(entry) for entry in config.get("about", []))
         and all(isinstance(config.get(name) or {}, dict) for name in ("settings", "dataset"))
+    )
+
+
+def _is_about(entry: dict) -> bool:
+    """Whether the paths in an entry of how a run was begun are paths."""
+    paths = entry.get("paths", {})
+    return (
+        isinstance(entry.get("data"), str | None)
+        and isinstance(paths, dict)
+        and all(isinstance(path, str) for path in paths.values())
     )
 
 
@@ -393,6 +411,7 @@ def _check_config(
     may_grow: Sequence[str],
     fixed: Mapping[str, str],
     ignored: Sequence[str],
+    named_by: Mapping[str, str],
 ) -> bool:
     """Return whether the new configuration has grown where it may; raise where it differs elsewhere.
 
@@ -410,6 +429,7 @@ def _check_config(
         old = _completed(old, defaults)
     before, now = _flatten(old), _flatten(new)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name) and name not in ignored]
+    names = [name for name in names if name not in named_by or named_by[name] in names]
     grown = [name for name in names if name in may_grow and _is_more(before.get(name), now.get(name))]
     names = [name for name in names if name not in grown]
     for name in grown:
