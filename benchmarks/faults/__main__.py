@@ -43,6 +43,9 @@ class Flags:
     damage: float = setting(
         0.0, "Share of the damages to files of a finished run that are tried.", at_least=0, at_most=1
     )
+    resumed_damage: int = setting(
+        0, "Damages to files of a run without a result, which the same command goes on with.", at_least=0
+    )
     full_disk: int = setting(
         0, "Writes of each run at which the disk becomes full, evenly spread.", at_least=0
     )
@@ -103,6 +106,7 @@ def _outcomes(flags: Flags, name: str, work: Path) -> Iterator:
     yield from kills.signals(whole, work, flags.signals, flags.seed)
     if flags.damage:
         yield from damage.damaged(whole, work, flags.seed, flags.damage)
+    yield from damage.damaged_and_resumed(whole, work, flags.resumed_damage, flags.seed)
     if flags.full_disk:
         yield from full_disk.full_disks(whole, work, flags.full_disk)
     yield from two_processes.one_of_two_killed(whole, work, flags.two_processes, flags.seed)
