@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
+
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
@@ -63,7 +65,11 @@ def main() -> None:
         work.mkdir(parents=True, exist_ok=True)
         os.environ.update(_ENVIRONMENT)
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(work / "compiled"))
-        run(flags, work)
+        try:
+            with filelock.FileLock(work / "lock", timeout=0):
+                run(flags, work)
+        except filelock.Timeout:
+            raise UserError(f"faults are injected in {work} already: name another --folder") from None
 
 
 def run(flags: Flags, work: Path) -> None:
