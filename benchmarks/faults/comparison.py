@@ -39,6 +39,17 @@ def checkpoints(folder: Path) -> dict[str, Any]:
     return found
 
 
+def outcome_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Return of a run's contents what came out: no older checkpoint, no logged metrics."""
+    steps = found["checkpoints"]
+    rest = {
+        name: part
+        for name, part in found.items()
+        if name != "metrics.jsonl" and not name.startswith("plots/")
+    }
+    return rest | {"checkpoints": steps[max(steps, key=int)]}
+
+
 def differences(folder: Path, expected: dict[str, Any]) -> list[str]:
     """Return the names of what differs from the contents of another run."""
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.faults.comparison import differences
+from benchmarks.faults.comparison import contents, differences, outcome_of
 from benchmarks.faults.forked import fork, run_command, train
 from benchmarks.faults.kills import Reference
 from benchmarks.faults.outcomes import Outcome
@@ -112,15 +112,8 @@ def damaged_and_resumed(whole: Reference, work: Path, count: int, seed: int) -> 
             yield outcome._replace(result=REFUSED)
             continue
         problem = f"status {ended.status}: {ended.err[-500:]}" if ended.status else ""
-        if not problem and (
-            differing := [
-                part
-                for part in differences(folder, whole.contents)
-                # What was logged before is drawn, and read by nothing else.
-                if name.name != "metrics.jsonl" or not part.startswith(("metrics.jsonl", "plots/"))
-            ]
-        ):
-            problem = f"it differs in {', '.join(differing)}"
+        if not problem and outcome_of(contents(folder)) != outcome_of(whole.contents):
+            problem = f"it differs in {', '.join(differences(folder, whole.contents))}"
         yield outcome._replace(problem=problem, result=REPAIRED)
 
 
