@@ -63,7 +63,7 @@ def test_runs_that_differ_in_anything_but_times_are_not_equal(work):
     assert differences(folder, expected) == ["metrics.jsonl", "result.json"]
     newest = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     shutil.rmtree(newest)
-    assert differences(folder, expected) == ["checkpoints", "metrics.jsonl", "result.json"]
+    assert differences(folder, expected) == ["checkpoint", "metrics.jsonl", "result.json"]
     (folder / "result.json").unlink()
     assert "unreadable" in differences(folder, expected)[0]
 
