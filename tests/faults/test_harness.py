@@ -43,8 +43,7 @@ def test_signals_a_full_disk_and_damage_are_survived(work):
     assert status == 0, out + err
     table = (work / "table.md").read_text()
     assert table in out
-    for row in ("SIGINT, ", "SIGTERM, ", "disk full from a write on"):
-        assert f"| {row}" in table
+    assert table.count("| SIG") == 2 and "| disk full from a write on" in table
 
 
 @pytest.mark.slow
