@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import filelock
+
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
@@ -43,6 +45,9 @@ class Flags:
     damage: float = setting(
         0.0, "Share of the damages to files of a finished run that are tried.", at_least=0, at_most=1
     )
+    resumed_damage: int = setting(
+        0, "Damages to files of a run without a result, which the same command goes on with.", at_least=0
+    )
     full_disk: int = setting(
         0, "Writes of each run at which the disk becomes full, evenly spread.", at_least=0
     )
@@ -60,7 +65,11 @@ def main() -> None:
         work.mkdir(parents=True, exist_ok=True)
         os.environ.update(_ENVIRONMENT)
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(work / "compiled"))
-        run(flags, work)
+        try:
+            with filelock.FileLock(work / "lock", timeout=0):
+                run(flags, work)
+        except filelock.Timeout:
+            raise UserError(f"faults are injected in {work} already: name another --folder") from None
 
 
 def run(flags: Flags, work: Path) -> None:
@@ -103,6 +112,7 @@ def _outcomes(flags: Flags, name: str, work: Path) -> Iterator:
     yield from kills.signals(whole, work, flags.signals, flags.seed)
     if flags.damage:
         yield from damage.damaged(whole, work, flags.seed, flags.damage)
+    yield from damage.damaged_and_resumed(whole, work, flags.resumed_damage, flags.seed)
     if flags.full_disk:
         yield from full_disk.full_disks(whole, work, flags.full_disk)
     yield from two_processes.one_of_two_killed(whole, work, flags.two_processes, flags.seed)

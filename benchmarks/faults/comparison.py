@@ -25,18 +25,28 @@ def contents(folder: Path) -> dict[str, Any]:
             found[path.name] = path.read_text()
     for path in sorted((folder / "plots").iterdir()):
         found[f"plots/{path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    found["checkpoints"] = checkpoints(folder)
+    found["checkpoint"] = newest_checkpoint(folder)
     return found
 
 
-def checkpoints(folder: Path) -> dict[str, Any]:
-    """Return the digests of all arrays of each checkpoint, and what stands beside them, without times."""
-    found = {}
-    for step in sorted((folder / "checkpoints").iterdir()):
-        document = json.loads((step / "document" / "metadata").read_text())
-        meta = {name: value for name, value in document["meta"].items() if name != "seconds"}
-        found[step.name] = {"meta": meta, "leaves": document["leaves"]}
-    return found
+def newest_checkpoint(folder: Path) -> dict[str, Any]:
+    """Return the digests of all arrays of the newest checkpoint, and what stands beside them, without times.
+
+    An older one that was being deleted when the run was killed may stay, whole or in part; nothing reads it.
+    """
+    step = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    document = json.loads((step / "document" / "metadata").read_text())
+    meta = {name: value for name, value in document["meta"].items() if name != "seconds"}
+    return {"step": step.name, "meta": meta, "leaves": document["leaves"]}
+
+
+def outcome_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Return of a run's contents what came out, without the metrics that were logged on the way."""
+    return {
+        name: part
+        for name, part in found.items()
+        if name != "metrics.jsonl" and not name.startswith("plots/")
+    }
 
 
 def differences(folder: Path, expected: dict[str, Any]) -> list[str]:

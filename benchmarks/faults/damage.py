@@ -1,4 +1,4 @@
-"""Damage to each file of a finished run folder: `explain` refuses it, or answers as before."""
+"""Damage to the files of a run folder: each is refused, repaired, or changes nothing."""
 
 import contextlib
 import io
@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.faults.forked import fork, run_command
+from benchmarks.faults.comparison import contents, differences, outcome_of
+from benchmarks.faults.forked import fork, run_command, train
 from benchmarks.faults.kills import Reference
 from benchmarks.faults.outcomes import Outcome
+from benchmarks.faults.small_runs import SMALL_RUNS
 
 REGIONS = 8  # of each file, in each of which a bit is flipped
-REFUSED, SAME = "refused in one line", "same answer"
+REFUSED, SAME, REPAIRED = "refused in one line", "same answer", "same result"
 
 
 class Damage(NamedTuple):
@@ -60,8 +62,7 @@ def damaged(whole: Reference, work: Path, seed: int, share: float = 1.0) -> Iter
     """
     draw = random.Random(f"{seed} {whole.name} damage")
     folder = work / whole.name / "damaged"
-    names = sorted(path.relative_to(whole.folder) for path in whole.folder.rglob("*") if path.is_file())
-    names = [name for name in names if name.parts[0] != "plots" and name.name != ".lock"]
+    names = _files(whole.folder)
     expected = _explained(whole, [(whole.folder, None)], work)[0]
     if expected[0]:
         raise RuntimeError(f"explain fails without any damage: {expected[2]}")
@@ -81,6 +82,47 @@ def damaged(whole: Reference, work: Path, seed: int, share: float = 1.0) -> Iter
                 yield outcome._replace(problem=problem)
 
 
+def damaged_and_resumed(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Outcome]:
+    """Yield the outcome of damage to a run that has no result yet, and that the same command goes on with.
+
+    Args:
+        whole: the run, finished; its copies lack result and pictures.
+        work: a folder for copies of it.
+        count: of damages, drawn at random from all.
+        seed: of places and bits, and of the damages.
+    """
+    draw = random.Random(f"{seed} {whole.name} resumed")
+    folder = work / whole.name / "damaged"
+    names = [name for name in _files(whole.folder) if name.name != "result.json"]
+    everything = [
+        (name, each)
+        for name in names
+        for each in damages(whole.folder / name, draw, [folder / other for other in names if other != name])
+    ]
+    for name, each in draw.sample(everything, min(count, len(everything))):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(whole.folder, folder)
+        (folder / "result.json").unlink()
+        shutil.rmtree(folder / "plots")
+        each.apply(folder / name)
+        ended = train(whole.arguments, folder, work / "streams")
+        errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+        outcome = Outcome(f"{each.kind}, {_group(name)}, resumed", whole.name, details=f"{name}: {each.what}")
+        if ended.status == 2 and len(errors) == 1 and not ended.has_traceback:
+            yield outcome._replace(result=REFUSED)
+            continue
+        problem = f"status {ended.status}: {ended.err[-500:]}" if ended.status else ""
+        if not problem and outcome_of(contents(folder)) != outcome_of(whole.contents):
+            problem = f"it differs in {', '.join(differences(folder, whole.contents))}"
+        yield outcome._replace(problem=problem, result=REPAIRED)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files of a run but pictures and the lock, by their paths in its folder."""
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [name for name in names if name.parts[0] != "plots" and name.name not in (".lock", "lock")]
+
+
 def _explained(
     whole: Reference, tasks: list[tuple[Path, Damage | None]], work: Path
 ) -> list[tuple[int, str, str]]:
@@ -88,6 +130,8 @@ def _explained(
     answers = work / "streams" / "answers"
     shutil.rmtree(answers, ignore_errors=True)
     answers.mkdir(parents=True)
+    text = SMALL_RUNS[whole.name].text
+    flags = [] if text is None else ["--text", text]
 
     def explain_all(_: int) -> None:
         for number, (path, damage) in enumerate(tasks):
@@ -99,14 +143,17 @@ def _explained(
             out, err, status = io.StringIO(), io.StringIO(), 0
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 try:
-                    run_command([whole.name, "explain", "--run-dir", str(folder)])
+                    run_command([whole.name, "explain", "--run-dir", str(folder), *flags])
                 except SystemExit as stop:
                     status = stop.code if isinstance(stop.code, int) else 1
                 except Exception as error:
                     status = 1
                     print(f"Traceback: {error!r}", file=sys.stderr)
-            for text, name in ((out, "out"), (err, "err"), (status, "status")):
-                content = str(text) if name == "status" else text.getvalue()
+            for name, content in (
+                ("out", out.getvalue()),
+                ("err", err.getvalue()),
+                ("status", str(status)),
+            ):
                 (answers / f"{number}.{name}").write_text(content, encoding="utf-8", errors="replace")
 
     ended = fork(explain_all, work / "streams")

@@ -53,6 +53,7 @@ class Ended(NamedTuple):
         err: its standard error.
         phases: that it entered.
         seconds: that it took.
+        hit: the phase in which the signal was sent; None: none was.
     """
 
     status: int
@@ -60,6 +61,7 @@ class Ended(NamedTuple):
     err: str
     phases: list[Entered]
     seconds: float
+    hit: str | None = None
 
     @property
     def has_traceback(self) -> bool:
@@ -119,11 +121,11 @@ def fork(
         _work(work, writing, paths)
     os.close(writing)
     try:
-        phases, status = _watch(pid, reading, began, at, number)
+        phases, status, hit = _watch(pid, reading, began, at, number)
     finally:
         os.close(reading)
     out, err = (path.read_text(encoding="utf-8", errors="replace") for path in paths)
-    return Ended(status, out, err, phases, time.monotonic() - began)
+    return Ended(status, out, err, phases, time.monotonic() - began, hit)
 
 
 def _work(work: Callable[[int], None], pipe: int, paths: Sequence[Path]) -> None:
@@ -149,15 +151,22 @@ def _work(work: Callable[[int], None], pipe: int, paths: Sequence[Path]) -> None
         os._exit(status)
 
 
-def _watch(pid: int, pipe: int, began: float, at: Moment | None, number: int) -> tuple[list[Entered], int]:
-    """Read the phases until the process ends, and send the signal when it is time."""
+def _watch(
+    pid: int, pipe: int, began: float, at: Moment | None, number: int
+) -> tuple[list[Entered], int, str | None]:
+    """Read the phases until the process ends, and send the signal when it is time.
+
+    Returns:
+        The phases, the exit status, and the phase in which the signal was sent.
+    """
     phases: list[Entered] = []
-    rest, seen, due = b"", 0, None
+    rest, seen, due, hit = b"", 0, None, None
     while True:
         now = time.monotonic()
         left = began + _SECONDS - now if due is None else due - now
         ready, _, _ = select.select([pipe], [], [], max(0.0, left))
         if not ready:
+            hit = phases[-1].phase if due is not None and phases else None
             os.kill(pid, number if due is not None else signal.SIGKILL)
             due = None
             continue
@@ -173,4 +182,4 @@ def _watch(pid: int, pipe: int, began: float, at: Moment | None, number: int) ->
                     due = time.monotonic() + at.delay
                 seen += 1
     _, status = os.waitpid(pid, 0)
-    return phases, os.waitstatus_to_exitcode(status)
+    return phases, os.waitstatus_to_exitcode(status), hit

@@ -70,9 +70,9 @@ def signals(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Out
     """Yield the outcome of the signals by which people and systems end programs, in every phase in turn."""
     draw = random.Random(f"{seed} {whole.name} signals")
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-    for number in range(count):
-        phase = PHASES[(number // len(numbers)) % len(PHASES)]
-        yield stopped_and_resumed(whole, work, draw, phase, numbers[number % len(numbers)])
+    start = draw.randrange(len(numbers) * len(PHASES))
+    for pair in range(start, start + count):  # 4 signals and 7 phases: 28 in a row are all pairs
+        yield stopped_and_resumed(whole, work, draw, PHASES[pair % len(PHASES)], numbers[pair % len(numbers)])
 
 
 def stopped_and_resumed(
@@ -87,6 +87,7 @@ def stopped_and_resumed(
         ended = train(whole.arguments, folder, work / "streams", at=moment, number=number, fault=fault)
         if ended.status:
             break
+    phase = ended.hit or phase  # a run quicker than the first one may have entered the next phase
     outcome = Outcome(f"{name}, {phase}", whole.name, details=f"{details}, status {ended.status}")
     if number == signal.SIGKILL and ended.status != -signal.SIGKILL:
         return outcome._replace(problem=f"the run ended before, or hung (status {ended.status})")

@@ -36,6 +36,6 @@ def markdown(outcomes: Iterable[Outcome]) -> str:
             if not outcome.problem:
                 counts[outcome.result] = counts.get(outcome.result, 0) + 1
         how = ", ".join(f"{count} {result}" for result, count in counts.items())
-        shown = ", ".join(where) if len(where) < 8 else f"all {len(where)} experiments"
+        shown = ", ".join(where) if len(where) < 8 else f"{len(where)} experiments"
         lines.append(f"| {fault} | {shown} | {len(own)} | {len(own) - failed} | {failed} | {how} |")
     return "\n".join(lines) + "\n"

@@ -41,10 +41,12 @@ class SmallRun(NamedTuple):
     Attributes:
         write_data: writes the data into a folder; None where a generator makes it.
         flags: of the command line, without `--data` and `--run-dir`.
+        text: that `explain` reads; None: its sample.
     """
 
     write_data: Callable[[Path], None] | None
     flags: tuple[object, ...]
+    text: str | None = None
 
     def arguments(self, data: Path) -> list[str]:
         """Return the flags of the command line, without `--run-dir`; write the data if it is not there."""
@@ -145,6 +147,7 @@ SMALL_RUNS = {
             *("--agent-features", 2, "--num-layers", 1, "--num-steps", 5, "--batch-size", 4),
             *("--dropout", 0.2, "--model", "dynamic:3"),
         ),
+        "a b c d e f g h",
     ),
     "sick": SmallRun(_write_pairs, (*_SENTENCES, "--model", "dynamic:3", "--similarity-features", 5)),
     "sst": SmallRun(_write_trees, (*_SENTENCES, "--model", "dynamic:3", "--no-phrases")),

@@ -192,13 +192,19 @@ def _finished(run: RunDir, name: str) -> FinishedModel:
             f"{FORMAT}: train again, or read it with the version that wrote it"
         )
     kind = experiment_of(run)
+    run.check_settings()
     try:
         (result,) = rows_of(results)
         experiment: Experiment = kind(_settings_of(kind, config))
         spec = make_spec(name, experiment.settings)
+        dataset = config["dataset"]
+        if not all(isinstance(text, str) for text in (dataset["name"], dataset["fingerprint"])):
+            raise ValueError("its dataset has no name")
         value = list(spec.values).index(result.get("selected", {}))
         seeds = tuple(result["seeds"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if spec.all_seeds != seeds * len(spec.values):
+            raise ValueError("its seeds are not those of the settings")
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise UserError(
             f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
             "restore it, or train again"

@@ -35,7 +35,7 @@ from dynskip_jax.experiments.table import (
 from dynskip_jax.runs.checkpoint import SavedCheckpoints
 from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.runs.progress import Progress
-from dynskip_jax.runs.results import rows_of
+from dynskip_jax.runs.results import finished_row, rows_of
 from dynskip_jax.runs.run_dir import RunDir, file_name, new_folder
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.loop import FitResult, FitSettings, fit
@@ -157,6 +157,7 @@ def _how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
         defaults={"settings": kind().to_config()},
         may_grow=_MAY_GROW,
         fixed={"settings.training.epochs": _OVER_ALL_EPOCHS} if has_schedule else {},
+        named_by={"dataset.name": "dataset.fingerprint"},  # a folder of data may be renamed
         ignored=[
             "code",
             *(f"settings.{g}.{field.name}" for g, field, _ in fields_of(kind) if field.metadata["path"]),
@@ -167,7 +168,10 @@ def _how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
 def _finished_row(run_dir: RunDir, training: _Training) -> dict[str, Any] | None:
     """Return the row of a model that has been trained for as many epochs; None where it is to be trained."""
     result = run_dir.result()
-    row = None if result is None else rows_of(result)[0]
+    try:
+        row = None if result is None else finished_row(result)
+    except UserError as error:
+        raise UserError(f"{run_dir.path}: {error}") from None
     if row is None or row.get("epochs_asked", 0) < training.settings.epochs:
         return None
     logger.info("%s: finished already, in %s", training.spec.name, run_dir.path)

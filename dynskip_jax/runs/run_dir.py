@@ -2,6 +2,7 @@
 
 import datetime
 import errno
+import hashlib
 import json
 import math
 import re
@@ -61,6 +62,7 @@ class RunDir:
         may_grow: Sequence[str] = (),
         fixed: Mapping[str, str] | None = None,
         ignored: Sequence[str] = (),
+        named_by: Mapping[str, str] | None = None,
         within: "RunDir | None" = None,
     ) -> "RunDir":
         """Starts a run in a new or empty folder, or resumes the run in a folder with the same configuration.
@@ -75,6 +77,8 @@ class RunDir:
                 or lists that may have more entries; the folder keeps the new ones from `go_on` on.
             fixed: of `may_grow` those that may not grow in this run, and why.
             ignored: settings that are not compared, such as paths that older versions wrote.
+            named_by: from a setting that only names something to the one that identifies it; where the second
+                is equal, the first is not compared.
             within: the run of several models that this one is a part of.
 
         Returns:
@@ -93,7 +97,9 @@ class RunDir:
                 old = _read_config(path / "config.json")
                 kept = old.pop("about", []) + kept
                 completed = _to_json(defaults or {})
-                grown = _check_config(path, old, written, completed, may_grow, fixed or {}, ignored)
+                grown = _check_config(
+                    path, old, written, completed, may_grow, fixed or {}, ignored, named_by or {}
+                )
             path.mkdir(parents=True, exist_ok=True)
             is_read_only, lock = False, None
             try:
@@ -214,10 +220,14 @@ class RunDir:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes `result.json`, all of it or nothing. It is the last thing a run does.
 
+        Its entry `sha256` covers all others, and `config_sha256` the settings.
+
         Arguments:
             result: names and values, as for `log`.
         """
-        write_atomically(self._result, json.dumps(_to_json(result), indent=2, allow_nan=False) + "\n")
+        written = _to_json({**result, "config_sha256": _sha256_of_settings(self.config())})
+        written["sha256"] = _sha256(written)
+        write_atomically(self._result, json.dumps(written, indent=2, allow_nan=False) + "\n")
 
     def go_on(self) -> None:
         """Begins, or goes on, for certain: everything that is needed has been read.
@@ -236,8 +246,27 @@ class RunDir:
         """Returns the result, or None while the run is not finished.
 
         Raises:
-            UserError: `result.json` is not a JSON object, or has no list of rows.
+            UserError: `result.json` is not a JSON object, has no list of rows, or was changed since it was
+                written.
         """
+        found = self._verified_result()
+        if found is not None:
+            found.pop("config_sha256", None)
+        return found
+
+    def check_settings(self) -> None:
+        """Raise a `UserError` where a finished run's settings are not those that it was trained with.
+
+        Results that older versions wrote do not say which these were.
+        """
+        expected = (self._verified_result() or {}).get("config_sha256")
+        if expected not in (None, _sha256_of_settings(self.config())):
+            raise UserError(
+                f"{self.path / 'config.json'} does not hold the settings that the model was trained with: "
+                "restore it, or train again"
+            )
+
+    def _verified_result(self) -> dict | None:
         if not self._result.exists():
             return None
         try:
@@ -249,6 +278,11 @@ class RunDir:
         rows = found.get("rows", [{}])
         if not rows or not _is_list_of(rows, dict):
             raise UserError(f'{self._result} has no list of results in "rows"; delete it and run again')
+        if found.pop("sha256", None) not in (None, _sha256(found)):
+            raise UserError(
+                f"{self._result} is not as the run wrote it (its SHA-256 differs); restore it, or delete it "
+                "and run again"
+            )
         return _from_json(found)
 
 
@@ -346,9 +380,22 @@ def _read_config(path: Path) -> dict:
 def _is_config(config: dict) -> bool:
     """Whether the lists and objects of a configuration are lists and objects."""
     return (
-        _is_list_of(config.get("models", []), str)
+        _is_list_of(config.get("models", [""]), str)
+        and config.get("models") != []
+        and isinstance(config.get("model"), str | None)
         and _is_list_of(config.get("about", []), dict)
+        and all(_is_about(entry) for entry in config.get("about", []))
         and all(isinstance(config.get(name) or {}, dict) for name in ("settings", "dataset"))
+    )
+
+
+def _is_about(entry: dict) -> bool:
+    """Whether the paths in an entry of how a run was begun are paths."""
+    paths = entry.get("paths", {})
+    return (
+        isinstance(entry.get("data"), str | None)
+        and isinstance(paths, dict)
+        and all(isinstance(path, str) for path in paths.values())
     )
 
 
@@ -364,6 +411,7 @@ def _check_config(
     may_grow: Sequence[str],
     fixed: Mapping[str, str],
     ignored: Sequence[str],
+    named_by: Mapping[str, str],
 ) -> bool:
     """Return whether the new configuration has grown where it may; raise where it differs elsewhere.
 
@@ -381,6 +429,7 @@ def _check_config(
         old = _completed(old, defaults)
     before, now = _flatten(old), _flatten(new)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name) and name not in ignored]
+    names = [name for name in names if name not in named_by or named_by[name] in names]
     grown = [name for name in names if name in may_grow and _is_more(before.get(name), now.get(name))]
     names = [name for name in names if name not in grown]
     for name in grown:
@@ -421,6 +470,16 @@ def _is_more(old: str | None, new: str | None) -> bool:
     if isinstance(before, list) and isinstance(now, list):
         return set(map(str, before)) < set(map(str, now))
     return isinstance(before, int | float) and isinstance(now, int | float) and now > before
+
+
+def _sha256(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of what a JSON file holds, however it is laid out."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256_of_settings(config: Mapping[str, Any]) -> str:
+    """The SHA-256 of a configuration, without how the run was begun and resumed."""
+    return _sha256({name: value for name, value in config.items() if name != "about"})
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

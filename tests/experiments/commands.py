@@ -72,6 +72,12 @@ def load(path):
     return json.loads(path.read_text())
 
 
+def write_result(folder, result):
+    """Write `result.json` as older versions did, without digests that a change would not agree with."""
+    older = {name: value for name, value in result.items() if name not in ("sha256", "config_sha256")}
+    (folder / "result.json").write_text(json.dumps(older))
+
+
 def row_of(folder):
     """What `result.json` says of the one model of a run folder."""
     (row,) = load(folder / "result.json")["rows"]

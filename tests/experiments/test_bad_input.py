@@ -9,7 +9,16 @@ from pathlib import Path
 
 import jax
 import pytest
-from commands import COMMANDS, SMALL_NUMBERS, SMALL_PTB, Outcome, assert_user_error, load, snapshot
+from commands import (
+    COMMANDS,
+    SMALL_NUMBERS,
+    SMALL_PTB,
+    Outcome,
+    assert_user_error,
+    load,
+    snapshot,
+    write_result,
+)
 
 from dynskip_jax.experiments import agreement, number_prediction, ptb
 
@@ -335,6 +344,7 @@ def rewrite(**changes):
         config = {**load(run / "config.json"), **changes}
         config = {name: value for name, value in config.items() if value is not None}
         (run / "config.json").write_text(json.dumps(config))
+        write_result(run, load(run / "result.json"))
 
     return change
 

@@ -30,7 +30,7 @@ from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Learner
 
 PTB, NUMBERS = ptb.PTB, number_prediction.NumberPrediction
-RESULT_KEYS = {"experiment", "dataset", "rows"}
+RESULT_KEYS = {"experiment", "dataset", "rows", "config_sha256", "sha256"}
 ROW_KEYS = {
     *("model", "parameters", "seeds", "metrics", "epochs", "epochs_asked"),
     *("best_epoch", "wall_seconds", "backend", "devices", "versions", "checkpoint"),

@@ -125,3 +125,15 @@ def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_number_predict
     outcome = command(COMMANDS["number_prediction"], *with_epochs(arguments, 2))
     assert_user_error(outcome, "epochs cannot grow from 1 to 2", "--entropy-coef-final", "--run-dir")
     assert snapshot(folder) == before
+
+
+def test_a_corpus_folder_that_was_renamed(finished_ptb, corpus_folder, command, tmp_path):
+    """The same data under another name is the same data; other data is not."""
+    folder = shutil.copytree(finished_ptb.folder, tmp_path / "run")
+    renamed = shutil.copytree(corpus_folder, tmp_path / "renamed")
+    arguments = [renamed if part == corpus_folder else part for part in finished_ptb.arguments]
+    outcome = command(COMMANDS["ptb"], *arguments, "--run-dir", folder)
+    assert outcome.status == 0 and "finished already" in outcome.out, outcome.err
+    (renamed / "valid.txt").write_text("a b c d\n")
+    other = command(COMMANDS["ptb"], *arguments, "--run-dir", folder)
+    assert_user_error(other, 'dataset.name was "letters" and is now "renamed"', "dataset.fingerprint was")

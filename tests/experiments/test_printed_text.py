@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import quick
-from commands import COMMANDS, execute, load
+from commands import COMMANDS, execute, load, write_result
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import cli, console, report
@@ -27,6 +27,7 @@ def named(finished, folder, dataset):
     for name in ("config.json", "result.json"):
         text = json.dumps(load(folder / name))
         (folder / name).write_text(text.replace('"letters"', json.dumps(dataset)))
+    write_result(folder, load(folder / "result.json"))
     return folder
 
 

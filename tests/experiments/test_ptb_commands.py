@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from commands import SMALL_PTB, assert_user_error, load, row_of
+from commands import SMALL_PTB, assert_user_error, load, row_of, write_result
 from compiled import compiled
 
 from dynskip_jax.analysis import reading
@@ -73,7 +73,7 @@ def write_unknown_word(folder):
     file.write_text(file.read_text().replace('"h"', '"<unk>"'))
     result = load(folder / "result.json")
     result["rows"][0].pop("vocabulary_sha256")
-    (folder / "result.json").write_text(json.dumps(result))
+    write_result(folder, result)
 
 
 def test_unknown_words_are_named(command, compared, tmp_path):

@@ -1,7 +1,6 @@
 """Run folders side by side: numbers against NumPy and SciPy, files that others read, errors of one line."""
 
 import csv
-import json
 import re
 import shutil
 import statistics
@@ -10,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands import assert_user_error, load, records
+from commands import assert_user_error, load, records, write_result
 from scipy import stats
 
 from dynskip_jax.analysis import plots
@@ -190,7 +189,7 @@ def test_a_folder_written_before_there_were_rows(finished_ptb, command, tmp_path
     shutil.copytree(finished_ptb.folder, folder)
     result = load(folder / "result.json")
     (row,) = result.pop("rows")
-    (folder / "result.json").write_text(json.dumps({**result, **row}))
+    write_result(folder, {**result, **row})
     outcomes = [command(report.main, path).out for path in (folder, finished_ptb.folder)]
     assert outcomes[0] == outcomes[1] and "lstm" in outcomes[0]
 

@@ -8,7 +8,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from commands import COMMANDS, assert_picture, assert_user_error, load, row_of, snapshot
+from commands import COMMANDS, assert_picture, assert_user_error, load, row_of, snapshot, write_result
 from compiled import compiled
 
 from dynskip_jax import data, load_run
@@ -105,7 +105,7 @@ def test_each_value_of_a_sweep_can_be_the_selected_one(value, swept_numbers, tmp
     result = load(folder / "result.json")
     row = result["rows"][0]["sweep"][value]
     result["rows"][0]["selected"] = row["value"]
-    (folder / "result.json").write_text(json.dumps(result))
+    write_result(folder, result)
     found = loaded.load_run(folder, seed=1)
     everything = loaded.finished_models(folder)["dynamic:10"].params
     jax.tree.map(
