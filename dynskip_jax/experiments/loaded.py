@@ -125,6 +125,10 @@ class LoadedModel(NamedTuple):
         """Return the data that it was trained on; see `data_of`."""
         return data_of(self, folder)
 
+    def learner_with(self, data: Data) -> Learner:
+        """Return what trained the model, with data to read."""
+        return make_learner(self.experiment, self.spec, data, self.vocabulary)
+
     @property
     def is_attention(self) -> bool:
         """Whether the last K states enter its top layer together, by weight."""

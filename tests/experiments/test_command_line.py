@@ -271,7 +271,7 @@ def test_run_in_bfloat16(name, command, corpus_folder, small_number_prediction, 
         options = ("--model", "lstm", "--epochs", 2, "--precision", precision, "--run-dir", folder)
         assert command(main, *arguments, *options).status == 0
         assert settings_of(folder)["precision"] == precision
-        found.append([record[metric] for record in records(folder) if record["split"] == "dev"])
+        found.append([record[metric][0] for record in records(folder) if record["split"] == "dev"])
     wide, narrow = found
     assert narrow != wide and narrow == pytest.approx(wide, rel=0.02)
 

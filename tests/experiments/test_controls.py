@@ -7,7 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from commands import SMALL_PTB, assert_user_error, load, row_of, settings_of
+from commands import SMALL_PTB, assert_user_error, load, row_of, settings_of, write_result
 
 from dynskip_jax.experiments import loaded, ptb
 from dynskip_jax.experiments.model_spec import make_spec
@@ -63,6 +63,7 @@ def test_there_is_nothing_to_exchange_where_no_choice_enters(command, corpus_fol
     config = load(folder / "config.json")
     config["settings"]["agent"]["mix"] = 0.0
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    write_result(tmp_path / "run", load(folder / "result.json"))
     outcome = command(PTB, "oracle", "--run-dir", tmp_path / "run", "--data", corpus_folder)
     assert outcome.status == 0, outcome.err
     text = " ".join(outcome.out.split())

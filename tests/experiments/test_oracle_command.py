@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from commands import COMMANDS, SMALL_PTB, assert_user_error, finished_run, load, snapshot
+from commands import COMMANDS, SMALL_PTB, assert_user_error, finished_run, load, snapshot, write_result
 
 
 @pytest.mark.slow
@@ -51,6 +51,7 @@ def test_only_what_the_agent_may_choose_is_tried(command, corpus_folder, tmp_pat
     config = load(other / "config.json")
     config["settings"]["agent"]["mix"] = 1.0
     (other / "config.json").write_text(json.dumps(config))
+    write_result(other, load(other / "result.json"))
     said = "holds a dynamic:6 with mix 1.0, here it is 0.5: only other seeds of the same model"
     assert_user_error(command(*ceiling, "--beside", other), said)
 
