@@ -178,8 +178,9 @@ class Classify(ClassifierExperiment):
         title = f"{spec.name}: predicted classes on test, seed {spec.all_seeds[member]}"
         plots.confusion(matrix, classes, folder / "confusion.png", title)
         if len(classes) <= _MOST_CLASSES:
-            text = confusion.confusion_text(matrix, classes)
-            logger.info("%s: confusion on test, seed %d\n%s", spec.name, spec.all_seeds[member], text)
+            logger.info("%s: confusion on test, seed %d", spec.name, spec.all_seeds[member])
+            for line in confusion.confusion_text(matrix, classes).splitlines():  # a record is one line
+                logger.info("%s", line)
 
 
 def _balance(counts: Mapping[str, Mapping[str, int]]) -> str:

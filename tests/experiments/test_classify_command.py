@@ -120,6 +120,8 @@ def test_it_trains_predicts_and_explains(command, tmp_path):
     outcome = command(Classify, "--data", as_tsv(tmp_path), "--model", "lstm", *SMALL, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     assert "confusion on test" in outcome.out and "paper" not in outcome.out
+    lines = outcome.out.splitlines()
+    assert {line.split()[0] for line in lines if line.split()[-1:] and line.split()[0] in WORDS} == set(WORDS)
     assert 0 <= row_of(folder)["metrics"]["test_macro_f1"]["mean"] <= 1
     assert_picture(folder / "plots" / "confusion.png")
     outcome = command(Classify, "predict", "--run-dir", folder, standard_input="the goal of the team\n")
