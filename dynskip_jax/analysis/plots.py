@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from dynskip_jax.extras import needs
 
@@ -315,11 +315,7 @@ def action_against_truth(
     axes.set_ylabel("right skip k")
     _label_skips(axes.xaxis, num_actions)
     _label_skips(axes.yaxis, num_actions)
-    if num_actions <= _MOST_LABELLED_SKIPS:
-        for row, column in np.argwhere(shares >= 0.005):
-            share = shares[row, column]
-            color = "white" if share > 0.5 else "black"
-            axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=9, color=color)
+    _write_shares(axes, shares)
     figure.colorbar(image, ax=axes, label="share of decisions with that right skip")
     save(figure, path)
 
@@ -344,11 +340,7 @@ def confusion(
     axes.set_yticks(places, labels=classes, parse_math=False)
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
-    if len(classes) <= _MOST_LABELLED_SKIPS:
-        for row, column in np.argwhere(shares >= 0.005):
-            share = shares[row, column]
-            color = "white" if share > 0.5 else "black"
-            axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=9, color=color)
+    _write_shares(axes, shares)
     figure.colorbar(image, ax=axes, label="share of examples of that class")
     save(figure, path)
 
@@ -388,6 +380,16 @@ def visited_positions(
         axis.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, ax=axes, label="share of chains with that right position")
     save(figure, path)
+
+
+def _write_shares(axes: Axes, shares: Float[np.ndarray, "rows columns"]) -> None:
+    """Write the shares into the cells of a square heat map, where it has few rows."""
+    if len(shares) > _MOST_LABELLED_SKIPS:
+        return
+    for row, column in np.argwhere(shares >= 0.005):
+        share = shares[row, column]
+        color = "white" if share > 0.5 else "black"
+        axes.text(column, row, f"{share:.2f}", ha="center", va="center", fontsize=9, color=color)
 
 
 def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:

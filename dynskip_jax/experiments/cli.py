@@ -60,7 +60,7 @@ def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None)
     resolved = resolve(experiment.settings_type, experiment.presets, experiment.default_preset(given), given)
     if how["print_config"]:
         for name in resolved.settings.run.models(experiment.default_model):
-            if name.partition(":")[0] not in MODEL_NAMES and not is_own_piece(name):
+            if name.partition(":")[0] not in MODEL_NAMES and not is_own_piece(name, MODEL_NAMES):
                 raise unknown(name, [*MODEL_NAMES])
         consoles.say(config_table(experiment, resolved))
         return

@@ -16,7 +16,7 @@ from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabular
 from dynskip_jax.experiments.model_spec import ModelSpec, make_spec
 from dynskip_jax.experiments.registry import experiment_of
 from dynskip_jax.experiments.run import VOCABULARY
-from dynskip_jax.experiments.settings import Settings, fields_of, from_config, replace
+from dynskip_jax.experiments.settings import Settings, from_config, path_fields, replace
 from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.runs.metrics import metrics_table
@@ -232,7 +232,7 @@ def _settings_of(kind: type[Experiment], config: dict[str, Any]) -> Settings:
     """Return the settings of a run, with the paths that its command last named."""
     settings = from_config(kind.settings_type, config["settings"])
     about = config.get("about") or [{}]
-    known = {field.name for _, field, _ in fields_of(kind.settings_type)}
+    known = {name for _, name in path_fields(kind.settings_type)}
     paths = {name: path for name, path in about[-1].get("paths", {}).items() if name in known}
     paths.pop("control_of", None)  # its rates are settings of their own
     return replace(settings, **paths) if paths else settings

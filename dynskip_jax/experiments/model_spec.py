@@ -45,7 +45,8 @@ class ModelSpec:
 
     Attributes:
         name: as on the command line, such as `dynamic:5`.
-        skip: the time skip of the top layer, after a control has replaced it.
+        named_skip: the time skip that the name stands for.
+        skip: the time skip of the top layer: that one, or what a control puts in its place.
         transition: the transition of every layer.
         depth_skip: the skip over depth of every layer, or None.
         copy: how a language model copies words of the past: `none`, `chosen` or `expected`.
@@ -63,6 +64,7 @@ class ModelSpec:
     """
 
     name: str
+    named_skip: F.TimeSkip
     skip: F.TimeSkip
     transition: F.Transition
     depth_skip: F.DepthSkip | None
@@ -142,6 +144,7 @@ def make_spec(name: str, settings: Settings, *, import_code: bool = False) -> Mo
     seeds = tuple(settings.run.all_seeds)
     spec = ModelSpec(
         name=name,
+        named_skip=named,
         skip=skip,
         transition=_transition(settings, import_code=import_code),
         depth_skip=None if model.depth_skip is None else F.parse_depth_skip(model.depth_skip),
@@ -158,13 +161,13 @@ def make_spec(name: str, settings: Settings, *, import_code: bool = False) -> Mo
         max_skip=agent.max_skip if isinstance(agent.max_skip, int) else None,
         variant={},
     )
-    return dataclasses.replace(spec, variant=_variant(spec, named, settings))
+    return dataclasses.replace(spec, variant=_variant(spec, settings))
 
 
 def check_specs(specs: Sequence[ModelSpec], settings: Settings) -> None:
     """Raise a `UserError` where a control, a sweep or another setting applies to none of the models."""
     agent, names = settings.agent, ", ".join(spec.name for spec in specs)
-    named = [_named_skip(spec.name, settings) for spec in specs]
+    named = [spec.named_skip for spec in specs]
     if agent.control != "none" and not any(isinstance(skip, F.Dynamic) for skip in named):
         raise UserError(
             f"--control {agent.control} takes the place of a dynamic skip, and {names} has none: name one "
@@ -173,7 +176,8 @@ def check_specs(specs: Sequence[ModelSpec], settings: Settings) -> None:
     drawn = agent.control == "histogram" or any(isinstance(skip, F.Random) for skip in named)
     if agent.rates is not None and not drawn:
         raise UserError(f"--rates are of random:k or of --control histogram, and {names} is neither")
-    for spec, skip in zip(specs, named, strict=True):
+    for spec in specs:
+        skip = spec.named_skip
         if isinstance(skip, F.Dynamic) and skip.stride > 1 and skip.stride >= skip.max_skip:
             raise UserError(
                 f"--stride {skip.stride} leaves {spec.name} nothing but k = 1: choose a smaller one"
@@ -238,12 +242,12 @@ def learnt_rates(run_dir: str, experiment: str) -> tuple[float, ...]:
     return tuple(round(float(rate), 6) for rate in next(iter(found.values())))
 
 
-def _named_skip(name: str, settings: Settings, *, import_code: bool = False) -> F.TimeSkip:
+def _named_skip(name: str, settings: Settings, *, import_code: bool) -> F.TimeSkip:
     """Return the time skip of a model's name, before any control."""
     agent = settings.agent
     options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
     options["mix"] = each(agent.mix)[0]
-    if is_own_piece(name) and name.partition(":")[0] not in F.TIME_SKIPS:
+    if is_own_piece(name, F.TIME_SKIPS):
         return make_own_piece(name, F.TimeSkip, options, import_code=import_code)
     return F.parse_time_skip(name, **options)
 
@@ -263,7 +267,7 @@ def _controlled(skip: F.TimeSkip, control: str, rates: tuple[float, ...] | None)
 
 def _transition(settings: Settings, *, import_code: bool) -> F.Transition:
     name = settings.model.transition
-    if is_own_piece(name) and name.partition(":")[0] not in F.TRANSITIONS:
+    if is_own_piece(name, F.TRANSITIONS):
         transition = make_own_piece(name, F.Transition, {}, import_code=import_code)
     else:
         transition = F.parse_transition(name)
@@ -325,10 +329,10 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
     return options
 
 
-def _variant(spec: ModelSpec, named: F.TimeSkip, settings: Settings) -> dict[str, Any]:
+def _variant(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     """Return what of a model its name leaves out: limits, transition, depth skip, agent, control, copying."""
     groups = [(settings.model, {"transition": "lstm", "depth_skip": None})]
-    if isinstance(named, F.Dynamic):
+    if isinstance(spec.named_skip, F.Dynamic):
         groups.append((settings.agent, {"agent": "mlp", "stride": 1, "control": "none"}))
     limited = spec.max_skip is not None and spec.reach == spec.max_skip
     variant = {"max_skip": spec.max_skip} if limited else {}

@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import re
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from dynskip_jax.errors import UserError
@@ -12,9 +13,14 @@ from dynskip_jax.errors import UserError
 _PIECE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)(?P<arguments>\(.*\))?")
 
 
-def is_own_piece(text: str) -> bool:
-    """Return whether a name is that of a class in a module, as in `my_pieces:LogSpaced(16)`."""
-    return _PIECE.fullmatch(text) is not None
+def is_own_piece(text: str, known: Collection[str]) -> bool:
+    """Return whether a name is that of a class in a module, as in `my_pieces:LogSpaced(16)`.
+
+    Args:
+        text: the name.
+        known: names of the library's own pieces, which no module before a colon is called.
+    """
+    return text.partition(":")[0] not in known and _PIECE.fullmatch(text) is not None
 
 
 def make_own_piece(text: str, kind: type, options: dict[str, Any], *, import_code: bool) -> Any:

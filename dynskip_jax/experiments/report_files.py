@@ -11,6 +11,7 @@ import numpy as np
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.report_table import Line, tables
 from dynskip_jax.runs.progress import Progress
+from dynskip_jax.runs.results import NO_METRICS, seeds_asked
 from dynskip_jax.runs.run_dir import RunDir, file_name
 
 _LATEX = {
@@ -29,7 +30,6 @@ _LATEX = {
 }
 # A number's sign, which is a minus there and a hyphen elsewhere.
 _MINUS = re.compile(r"(?<![\w-])-(?=\d)")
-_NO_METRICS = {"step", "epoch", "examples", "tokens", "split"}  # of a record
 _BOUNDS = ("mean", "sd", "low", "high")
 _LATEX_HEADINGS = ("model", "seeds", "mean ± sd", "± 95 %", "difference", "± 95 %", "pairs")
 _SEEDS, _PAIRS = 1, 6  # columns
@@ -142,7 +142,7 @@ def write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:
         for name, run in runs.items():
             writers: dict[int, SummaryWriter] = {}  # by the number of the seed's entry
             for record in run.records():
-                for metric in record.keys() - _NO_METRICS:
+                for metric in record.keys() - set(NO_METRICS):
                     # A list has an entry for each seed, itself a list where that is of each k; folders
                     # written before have a number where there is one seed.
                     values = record[metric]
@@ -159,10 +159,7 @@ def write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:
 
 def _member_name(name: str, run: RunDir, member: int) -> str:
     """The folder of one of the models that were trained together: its seed, of a sweep also which value."""
-    asked = run.config()["settings"]["run"]
-    seeds = asked["seeds"]
-    if not isinstance(seeds, list):
-        seeds = range(asked["seed"], asked["seed"] + seeds)
+    seeds = seeds_asked(run.config())
     value, seed = divmod(member, len(seeds))
     which = f"-value-{value + 1}" if value else ""
     return file_name(f"{name}{which}-seed-{seeds[seed]}")

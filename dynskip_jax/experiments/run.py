@@ -22,7 +22,7 @@ from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.experiments.build import make_fit_settings, make_learner, run_config
 from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
 from dynskip_jax.experiments.model_spec import ModelSpec, check_specs
-from dynskip_jax.experiments.settings import fields_of
+from dynskip_jax.experiments.settings import path_fields
 from dynskip_jax.experiments.table import (
     best_value,
     by_epoch,
@@ -100,7 +100,7 @@ def run(
     if several:
         names = [spec.name for spec in specs]
         top = RunDir.open(run_dir, run_config(experiment, names, data), **how)
-        _warn_of_changes(top)
+        _warn_of_changes(top, how["about"])
     logger.info("run folder: %s", run_dir)
     for training in trainings:
         for line in experiment.warnings(training.spec, training.learner):
@@ -114,7 +114,8 @@ def run(
             here.keep(VOCABULARY, vocabulary_file(vocabulary))
         try:
             results.append(
-                _finished_row(here, training) or _run_model(experiment, data, training, here, parallel)
+                _finished_row(here, training)
+                or _run_model(experiment, data, training, here, parallel, how["about"])
             )
         except (Stopped, KeyboardInterrupt) as stopped:
             what = str(stopped) or "interrupted"
@@ -158,10 +159,7 @@ def _how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
         may_grow=_MAY_GROW,
         fixed={"settings.training.epochs": _OVER_ALL_EPOCHS} if has_schedule else {},
         named_by={"dataset.name": "dataset.fingerprint"},  # a folder of data may be renamed
-        ignored=[
-            "code",
-            *(f"settings.{g}.{field.name}" for g, field, _ in fields_of(kind) if field.metadata["path"]),
-        ],
+        ignored=["code", *(f"settings.{group}.{name}" for group, name in path_fields(kind))],
     )
 
 
@@ -178,24 +176,29 @@ def _finished_row(run_dir: RunDir, training: _Training) -> dict[str, Any] | None
     return row
 
 
-def _warn_of_changes(run_dir: RunDir) -> None:
-    """Warn where a run is resumed with another commit or JAX than before: results may differ by rounding."""
+def _warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
+    """Warn where a run is started with another commit or JAX than before: results may differ by rounding."""
     entries = run_dir.config().get("about", [])
     if not run_dir.resumed or not entries:
         return
-    before, now = entries[-1], {"commit": _commit(), "jax": importlib.metadata.version("jax")}
-    for name, value in now.items():
-        if before.get(name) not in (None, value):
+    before = entries[-1]
+    for name in ("commit", "jax"):
+        if before.get(name) not in (None, about[name]):
             logger.warning(
                 "this run was last trained with %s %s, now it is %s: results may not be the same bit for bit",
-                *(name, before[name], value),
+                *(name, before[name], about[name]),
             )
 
 
 def _run_model(
-    experiment: Experiment, data: Data, training: _Training, run_dir: RunDir, parallel: Parallel
+    experiment: Experiment,
+    data: Data,
+    training: _Training,
+    run_dir: RunDir,
+    parallel: Parallel,
+    about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Train, evaluate and draw a model, and write its result."""
+    """Train, evaluate and draw a model, and write its result; `about` says how the run is started."""
     run_dir.check_writable()
     spec, learner, settings = training
     parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params()))
@@ -203,7 +206,7 @@ def _run_model(
     logger.info(
         "%s: %s parameters, seeds %s%s", spec.name, f"{parameters:,}", ", ".join(map(str, spec.seeds)), swept
     )
-    _warn_of_changes(run_dir)
+    _warn_of_changes(run_dir, about)
     parallel.processes.agree(spec.name)
     result = fit(learner, settings, run_dir, parallel=parallel)
     trained_at = time.monotonic()
@@ -389,11 +392,9 @@ def _about(experiment: Experiment, data: Data) -> dict[str, Any]:
     """Return how a run was begun or resumed: for people, and compared with nothing."""
     settings = experiment.settings
     paths = {
-        field.name: str(Path(path).expanduser().absolute())
-        for group, field, _ in fields_of(type(settings))
-        if group != "run"
-        and field.metadata["path"]
-        and isinstance(path := getattr(getattr(settings, group), field.name), str)
+        name: str(Path(path).expanduser().absolute())
+        for group, name in path_fields(type(settings))
+        if group != "run" and isinstance(path := getattr(getattr(settings, group), name), str)
     }
     return {
         "command": shlex.join([Path(sys.executable).name, *getattr(sys, "orig_argv", sys.argv)[1:]]),

@@ -169,7 +169,7 @@ class SentenceExperiment(Experiment):
         return data.vocabulary
 
     def layers(self, spec: ModelSpec) -> dict[str, Any]:
-        """Returns what models are given of their layers, but for their sizes."""
+        """Return the options of a model's layers, without their sizes."""
         m = self.settings.model
         hidden = m.dropout if m.dropout_hidden is None else m.dropout_hidden
         dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)

@@ -246,10 +246,10 @@ class Settings:
         What a path leads to is a part of the data's fingerprint; the path itself may change.
         """
         config: dict[str, Any] = {}
+        left_out = {*path_fields(type(self)), ("run", "model"), ("run", "compare")}
         for group, field, _ in fields_of(type(self)):
-            if group == "devices" or field.metadata["path"] or field.name in ("model", "compare"):
-                continue
-            config.setdefault(group, {})[field.name] = getattr(getattr(self, group), field.name)
+            if group != "devices" and (group, field.name) not in left_out:
+                config.setdefault(group, {})[field.name] = getattr(getattr(self, group), field.name)
         return config
 
 
@@ -258,6 +258,13 @@ def fields_of(kind: type[Settings]) -> Iterator[tuple[str, dataclasses.Field, An
     for group, group_type in field_types(kind).items():
         for field in dataclasses.fields(group_type):
             yield group, field, field_types(group_type)[field.name]
+
+
+def path_fields(kind: type[Settings]) -> Iterator[tuple[str, str]]:
+    """Yield the group and the name of every setting that is a path, or several."""
+    for group, field, _ in fields_of(kind):
+        if field.metadata["path"]:
+            yield group, field.name
 
 
 def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:

@@ -4,9 +4,9 @@
     python -m experiments.sick predict --run-dir DIR < pairs.txt
     python -m experiments.sick explain --run-dir DIR --text $'a dog runs\ta cat runs'
 
-`predict` and `explain` read two sentences apart by a tab, and say a rating from 1 to 5. Presets: `small` (the
-default, random vectors), `paper` (that of the paper on untied LSTMs; it needs GloVe's vectors, --embeddings;
-its sizes were 150 to 245).
+`predict` and `explain` read two sentences separated by a tab, and print a rating from 1 to 5. Presets:
+`small` (the default, random vectors), `paper` (that of the paper on untied LSTMs; it needs GloVe's vectors,
+--embeddings; its sizes were 150 to 245).
 
 Without --data the pairs are looked for in $DYNSKIP_DATA_DIR/sick.
 """
@@ -146,7 +146,7 @@ class SICK(SentenceExperiment):
         return sentence_data.treebank_words(text)
 
     def tokenize(self, vocabulary: Vocabulary, text: str) -> str:
-        """See `Experiment`; each of the two sentences by itself."""
+        """See `Experiment`; each of the two sentences is tokenized on its own."""
         return "\t".join(" ".join(sentence_data.treebank_words(part)) for part in text.split("\t"))
 
     def encode(self, vocabulary: Vocabulary, text: str) -> tuple[dict[str, np.ndarray], list[str]]:

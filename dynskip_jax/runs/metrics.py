@@ -1,16 +1,16 @@
 """The metrics of a run as one tidy table: a row for each seed, epoch and split."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.extras import needs
-from dynskip_jax.runs.results import rows_of
+from dynskip_jax.runs.results import NO_METRICS, rows_of, seeds_asked
 from dynskip_jax.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     import pandas
 
 _SPLITS = ("train", "dev", "test")
-_NO_METRICS = ("step", "epoch", "examples", "tokens", "split")  # of a logged record
 
 
 def metrics_table(run: RunDir) -> "pandas.DataFrame":
@@ -30,37 +30,28 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
         import pandas
     config, result = run.config(), run.result()
     final = None if result is None else rows_of(result)[0]
-    seeds = _seeds(config, final)
+    seeds = seeds_asked(config) if final is None else final["seeds"]
     rows: dict[tuple, dict[str, Any]] = {}
     for record in run.records():
         for metric, values in record.items():
-            if metric not in _NO_METRICS:
+            if metric not in NO_METRICS:
                 _enter(rows, metric, values, seeds, record.get("epoch"))
     for metric, of in {} if final is None else final["metrics"].items():
-        _enter(rows, metric, of["per_seed"], seeds, float("nan"))
+        _enter(rows, metric, of["per_seed"], seeds, None)
     table = [dict(zip(("seed", "epoch", "split"), key, strict=True)) | row for key, row in rows.items()]
-    frame = pandas.DataFrame(table)
-    frame["epoch"] = pandas.to_numeric(frame["epoch"], errors="coerce")  # NaN for the final rows
+    frame = pandas.DataFrame(table).astype({"epoch": float})  # None becomes NaN
     frame.insert(0, "model", config.get("model"))
     return frame
 
 
-def _seeds(config: dict, final: dict | None) -> list[int]:
-    if final is not None:
-        return list(final["seeds"])
-    asked = config["settings"]["run"]
-    if isinstance(asked["seeds"], list):
-        return asked["seeds"]
-    return list(range(asked["seed"], asked["seed"] + asked["seeds"]))
-
-
-def _enter(rows: dict[tuple, dict], metric: str, values: Any, seeds: list[int], epoch: Any) -> None:
-    """Enter a metric, such as `dev_accuracy`, of each seed."""
+def _enter(
+    rows: dict[tuple, dict], metric: str, values: Any, seeds: Sequence[int], epoch: float | None
+) -> None:
+    """Enter a metric, such as `dev_accuracy`, of each seed; the final evaluation has no epoch."""
     split, _, name = metric.partition("_")
     if split not in _SPLITS:
         split, name = "train", metric
     for seed, value in zip(seeds, values if isinstance(values, list) else [values], strict=False):
         if isinstance(value, list):  # one number for each k
             continue
-        key = (seed, "final" if epoch != epoch else epoch, split)
-        rows.setdefault(key, {})[name] = value
+        rows.setdefault((seed, epoch, split), {})[name] = value

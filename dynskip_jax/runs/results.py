@@ -1,6 +1,6 @@
 """What finished runs say: the rows of `result.json`, whether a folder holds one model or compares several."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,18 @@ def _with_new_names(row: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(row.get("sweep"), list):
         changed["sweep"] = [{**value, "metrics": renamed(value["metrics"])} for value in row["sweep"]]
     return {**row, **changed}
+
+
+# The entries of a logged record that are no metrics.
+NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
+
+
+def seeds_asked(config: Mapping[str, Any]) -> Sequence[int]:
+    """Return the seeds that train together, in their order, as a run's configuration says."""
+    asked = config["settings"]["run"]
+    if isinstance(asked["seeds"], list):
+        return asked["seeds"]
+    return range(asked["seed"], asked["seed"] + asked["seeds"])
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:

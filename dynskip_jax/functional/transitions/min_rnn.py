@@ -53,7 +53,9 @@ def positive(x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MinGRU(LinearTransition):
-    """h = (1 - z) ⊙ h(t-1) + z ⊙ n, with z = σ(W_z x + b_z) and the candidate n = W_n x + b_n, Section 3.1.
+    """minGRU, Section 3.1: h = (1 - z) ⊙ h(t-1) + z ⊙ n.
+
+    The gate is z = σ(W_z x + b_z), and the candidate n = W_n x + b_n.
 
     Attributes:
         activation_fn: the function of n; `positive` in the paper's log-space variant.

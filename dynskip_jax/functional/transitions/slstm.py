@@ -32,11 +32,11 @@ class SLSTMState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SLSTM(Transition):
-    """c = f ⊙ c + i ⊙ g, n = f ⊙ n + i, h = o ⊙ c / n, with i = exp and f = σ or exp of their sums, Eq. 8-14.
+    """sLSTM, Eq. 8-14: c = f ⊙ c(t-1) + i ⊙ g, n = f ⊙ n(t-1) + i, h = o ⊙ c / n.
 
-    The gates are those of an LSTM with one head: the matrix of h(t-1) is not block-diagonal. A skip mixes
-    and averages the paper's c(t) and n(t), whatever their stabilisers. Zoneout keeps each array on its own:
-    give n and m a rate of 0.
+    The gate i is exp of its sum, and f is σ or exp of its sum. The gates are those of an LSTM with one head:
+    the matrix of h(t-1) is not block-diagonal. A skip mixes and averages the paper's c(t) and n(t), whatever
+    their stabilisers. Zoneout keeps each array on its own: give n and m a rate of 0.
 
     Attributes:
         forget_gate: the function of f, `sigmoid` or `exp`.
