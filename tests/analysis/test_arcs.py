@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import and_slow
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -314,7 +315,7 @@ def test_letters_that_no_font_has_are_one_warning(tmp_path):
     assert [str(warning.message)[:16] for warning in caught] == ["no font here has"]
 
 
-@pytest.mark.parametrize("skips", [[0], [1], [9], [0, 300]])
+@pytest.mark.parametrize("skips", and_slow([[0], [1], [9], [0, 300]], [0, 300].__eq__))
 def test_small_pictures(tmp_path, skips):
     for name, probabilities in (("1.png", {}), ("2.png", {"lstm": [NONE] * len(skips)})):
         draw_arcs(reading(skips, **probabilities), tmp_path / name, "")

@@ -54,6 +54,7 @@ def test_a_probe_finds_what_there_is_to_learn_and_nothing_else():
     assert abs(found.gain["nothing"].mean) < 2 * found.gain["nothing"].margin
 
 
+@pytest.mark.slow
 def test_what_the_agent_gains_is_told_from_what_a_probe_does():
     losses, random, seen, rng = table()
     noise, right = rng.normal(size=seen.shape), losses.argmin(axis=1) + 1

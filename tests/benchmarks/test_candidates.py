@@ -80,6 +80,7 @@ def promise(name, actions):
     return np.ones_like(actions), 1.0
 
 
+@pytest.mark.slow
 def test_loss_and_input_gradient(entries, actions):
     x = float64(jax_layers.inputs(SHAPE))
     direction = np.random.default_rng(2).normal(size=x.shape)

@@ -172,6 +172,7 @@ def test_everyone_has_as_many_turns_in_orders_that_change():
     assert len(ticks) == 3 * 20
 
 
+@pytest.mark.slow
 def test_one_that_fails_is_named_and_the_others_go_on():
     def fail():
         raise MemoryError("too much\nof it")

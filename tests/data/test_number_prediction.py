@@ -142,6 +142,7 @@ def test_seeds_and_splits_are_independent_streams(length):
             assert len(rows[one] & rows[two]) < 10
 
 
+@pytest.mark.slow
 def test_default_sizes_prepare_once(tmp_path, capfd):
     data = load_number_prediction(21, data=str(tmp_path))
     assert data.name == "number_prediction/length_21"

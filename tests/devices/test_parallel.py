@@ -183,7 +183,6 @@ def is_small(kind, *_):
 BY_DEFAULT = {
     ("small", 4, "jit"),
     ("small, own batches", 4, "pmap"),  # where the update itself exchanges
-    ("small, own batches", (4, "pmap"), (2, "jit")),
     ("small, own batches", "jit"),
 }
 
@@ -243,12 +242,12 @@ def test_several_seeds_share_batches_where_they_do_not_divide(kind, way, one_dev
     assert_same_run(result, tmp_path, one_device(kind, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "first", "second"),
     and_slow(
         [
             ("small", (4, "jit"), (1, "jit")),
-            ("small, own batches", (4, "pmap"), (2, "jit")),
             ("classification", (1, "jit"), (4, "pmap")),
             ("language modelling", (4, "jit"), (2, "pmap")),
         ],

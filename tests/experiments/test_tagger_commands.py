@@ -88,6 +88,7 @@ def tagged(command, corpus, tmp_path_factory):
     return folder, outcome
 
 
+@pytest.mark.slow
 def test_it_trains_and_scores(tagged, corpus):
     folder, outcome = tagged
     assert (

@@ -67,6 +67,7 @@ def test_runs_that_differ_in_anything_but_times_are_not_equal(work):
     assert "unreadable" in differences(folder, expected)[0]
 
 
+@pytest.mark.slow
 def test_an_experiment_that_is_not_known_is_one_line():
     status, out, err = faults("--experiment", "nothing")
     assert (status, out) == (2, "")

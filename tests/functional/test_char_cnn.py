@@ -155,6 +155,7 @@ def test_features_and_gradients_equal_those_of_torch():
     close(d_x, np.where(inside, peer_x.grad.numpy(), 0.0))
 
 
+@pytest.mark.slow
 def test_derivatives_equal_differences():
     rng = np.random.default_rng(0)
     x, n = padded(draw_words(rng, [4, 1]), 5, padding=0.0)

@@ -171,15 +171,7 @@ def test_gradients_stay_finite_under_a_mask():
         itertools.product(
             ("float16", "bfloat16", "float32", "float64"), ("sample", "soft", "gumbel_softmax", "reinmax")
         ),
-        lambda dtype, mode: (
-            (dtype, mode)
-            in {
-                ("float16", "sample"),
-                ("float16", "reinmax"),
-                ("bfloat16", "soft"),
-                ("float64", "gumbel_softmax"),
-            }
-        ),
+        lambda dtype, mode: (dtype, mode) in {("float16", "sample"), ("bfloat16", "soft")},
     ),
 )
 def test_an_empty_slot_has_probability_0_in_every_dtype(dtype, mode):

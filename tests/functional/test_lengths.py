@@ -107,6 +107,7 @@ def test_tags_past_the_end_may_be_anything_and_traced_ones_count_as_the_ends():
     np.testing.assert_array_equal(traced(CRF, X, wrong), traced(CRF, X, right))
 
 
+@pytest.mark.slow
 def test_a_crf_without_steps_scores_zero():
     none, tags = X[:, :0], LABELS[:, :0]
     for score in (

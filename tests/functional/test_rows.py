@@ -115,6 +115,7 @@ def test_cudnn_refuses_packed_rows():
         unroll(params, carry, x, recurrence, segment_ids=ids, implementation="cudnn")
 
 
+@pytest.mark.slow
 def test_zoneout_by_hand(double_precision):
     """State(t) = d ⊙ State(t-1) + (1 - d) ⊙ new, a loop over the steps of an LSTM."""
     recurrence = F.Recurrence()

@@ -7,11 +7,12 @@ import sys
 import jax
 import pytest
 from jax import export
+from marks import and_slow
 
 from dynskip_jax import functional as F
 
 
-@pytest.mark.parametrize("module", ["serialization", "decisions", "layers"])
+@pytest.mark.parametrize("module", and_slow(["serialization", "decisions", "layers"], "decisions".__eq__))
 def test_a_module_that_registers_types_may_be_imported_again(module):
     """As notebooks do with autoreload. In a process of its own: a reload leaves two classes of one name."""
     program = (

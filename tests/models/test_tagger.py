@@ -82,7 +82,7 @@ def read(model, tokens, lengths, keys, deterministic):
     ("name", "training"),
     and_slow(
         itertools.product(MODELS, (False, True)),
-        lambda name, training: (name, training) in (("everything", False), ("softmax", True)),
+        lambda name, training: (name, training) == ("everything", False),
     ),
 )
 def test_padding_changes_nothing(name, training):
@@ -113,6 +113,7 @@ def test_padding_changes_no_likelihood_and_no_decoded_tags():
     np.testing.assert_array_equal(decoded[0], np.asarray(decoded[1])[:, :7])
 
 
+@pytest.mark.slow
 def test_each_sentence_is_read_as_it_is_alone():
     model = MODELS["everything"]()
     together = read(model, TOKENS, LENGTHS, KEYS, True)

@@ -72,6 +72,7 @@ def test_each_word_by_hand():
     )
 
 
+@pytest.mark.slow
 def test_parameters_alone_complete_the_structure():
     # As training does: the structure from abstract values, the parameters of all seeds in one tree.
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: constructed(jax.random.key(0))))
@@ -149,6 +150,7 @@ def test_gradient_reaches_the_characters_that_occur_and_no_others():
     assert all(np.abs(leaf[...]).max() > 0 for leaf in weights)
 
 
+@pytest.mark.slow
 def test_transform_gates_begin_closed_by_the_bias():
     module = constructed(weight_init=nnx.initializers.zeros, highway_bias=-3.0)
     for b in module.highway_b:

@@ -29,7 +29,7 @@ def inputs():
         itertools.product(
             (None, F.GatedToOutput(), F.Highway(), F.DenseToGates(), F.AttentionToOutput()), (False, True)
         ),
-        lambda skip, both: (both and skip == F.Highway()) or (not both and skip == F.DenseToGates()),
+        lambda skip, both: both and skip == F.Highway(),
     ),
     ids=str,
 )

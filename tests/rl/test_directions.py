@@ -106,7 +106,7 @@ def test_an_action_below_a_layer_that_reads_the_other_way_is_paid_by_all_steps()
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize("num_layers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss(num_layers):
     """All choices of both directions enumerated, in double precision; the agents are in the lowest layer."""
     time, K = 3, 2

@@ -181,6 +181,7 @@ def test_rollouts_of_an_example_follow_each_other():
     assert abs(tiled) > 0.1
 
 
+@pytest.mark.slow
 def test_classifier_compares_the_rollouts_of_one_example():
     compared, batch = (
         classification(

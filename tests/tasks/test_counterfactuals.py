@@ -60,6 +60,7 @@ def language():
     return learner, params, nll_of_stream
 
 
+@pytest.mark.slow
 def test_one_choice_of_a_language_model(language):
     learner, params, nll_of_stream = language
     found = pieces(learner, params, layer=1, states=K)
@@ -158,6 +159,7 @@ def test_the_last_choice_of_a_layer_that_reads_from_the_end():
         assert np.ptp(expected) > 1e-4
 
 
+@pytest.mark.slow
 def test_choices_of_another_row_where_lengths_differ():
     split = of_lengths([6, 3, 6, 3, 6])
     learner = classification({"dev": split}, mix=1.0)

@@ -101,6 +101,7 @@ KEYS = jax.random.split(jax.random.key(5), 1)
 TWO_KEYS = jax.random.split(jax.random.key(5), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "skip", and_slow(["fixed:2", "attention:3", "dynamic:3"], lambda skip: skip == "dynamic:3")
 )
@@ -219,6 +220,7 @@ def test_restarting_the_buffer_is_nothing_to_a_plain_lstm():
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_dropout_is_for_training_alone():
     plain, (params,) = usual()
     dropped = learner_of(skips=("dynamic:3",), model={"dropout": 0.5}, cell={"recurrent_dropout": 0.5})

@@ -123,6 +123,7 @@ OBJECTIVES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "second"),
     and_slow([("classes", 6), ("classes", 2), ("tags", 2)], lambda kind, second: second == 6),

@@ -46,6 +46,7 @@ def test_the_loss_is_the_divergence_from_the_two_points():
     assert np.isfinite(slope(jnp.asarray(log_probs))).all()
 
 
+@pytest.mark.slow
 def test_a_task_has_the_host_metrics_that_its_score_needs():
     """Pearson's r is no mean: without host metrics no epoch of a rating task could be selected."""
     assert SentencePairs({"dev": EXAMPLES}, make).has_host_metrics

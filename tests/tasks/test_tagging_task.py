@@ -136,6 +136,7 @@ def brute(crf, emissions, tags_of_length):
     return {tags: score - total for tags, score in scores.items()}
 
 
+@pytest.mark.slow
 def test_what_a_crf_says_of_three_words_by_enumeration():
     task = task_of(reward_of="words")
     model = model_of(task, seed=1)
@@ -230,6 +231,7 @@ def test_f1_is_that_of_all_sentences_read_alone(output, evaluation):
     assert learner.monitor == "dev_f1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", and_slow(["crf", "softmax"], lambda output: output == "crf"))
 def test_a_tag_that_stands_for_unknown_ones_is_never_predicted(output):
     task = task_of(output, scheme=None, unknown_tag=2)
