@@ -57,7 +57,9 @@ class Flags:
         "Turns of each candidate in `shapes`; half as many in the other parts, a fifth in `compile`.",
         at_least=1,
     )
-    out: str | None = path_setting(None, "Folder for recurrence.json and growth.png.")
+    out: str | None = path_setting(
+        None, "Folder for recurrence.json, recurrence.md (the tables) and growth.png."
+    )
     precision: machine.Precision = setting(
         "default",
         "Of matrix products on a GPU: default allows TF32 to JAX and PyTorch alike, highest to neither.",
@@ -108,7 +110,7 @@ def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
         case "shapes":
             return [
                 Task(
-                    report.Case(part, name, str(shape), numbers(shape), "ms", peers),
+                    report.Case(part, "layers", f"{name}: {shape}", numbers(shape), "ms", peers),
                     lambda shape=shape: layers(shape),
                     measure.milliseconds,
                     rounds,
@@ -259,7 +261,7 @@ def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
                     notes.append(f"{name} did not run in {task.case.part}, {task.case.label}: {why}")
                     console.print(notes[-1], markup=False, highlight=False)
             for table in report.tables(fresh):
-                console.print(table)
+                console.print(table.for_terminal())
             done += fresh
             if flags.out is not None:
                 write(Path(flags.out), about, notes, done)
@@ -270,7 +272,8 @@ def write(folder: Path, about: dict, notes: Sequence[str], rows: Iterable[report
     """Writes what is known so far into a folder."""
     rows = list(rows)
     content = {"about": about, "notes": list(notes), "rows": [row.as_json() for row in rows]}
-    results.write(folder, "recurrence", content)
+    text = [machine.one_line(about), *notes, *(table.as_markdown() for table in report.tables(rows))]
+    results.write(folder, "recurrence", content, "\n\n".join(text))
     growth = [row for row in rows if row.case.part == "growth"]
     if growth:
         report.draw_growth(growth, folder / "growth.png", machine.one_line(about))

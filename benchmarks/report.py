@@ -1,7 +1,7 @@
-"""What is made of the figures: tables, JSON, a plot."""
+"""Tables, JSON and a plot of what a benchmark measured."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -73,59 +73,102 @@ def rows(case: Case, measured: Measured) -> list[Row]:
     ]
 
 
-def tables(all_rows: Iterable[Row]) -> list[Table]:
-    """Returns a table for each title: in detail where it has one case, else cases side by side."""
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A table of text: its first column names the rows, and rows stand in sections."""
+
+    title: str
+    header: Sequence[str]
+    sections: Sequence[Sequence[Sequence[str]]]
+
+    def for_terminal(self) -> Table:
+        """Return the table as Rich prints it."""
+        table = Table(title=self.title, title_justify="left")
+        table.add_column(self.header[0], no_wrap=True)
+        for heading in self.header[1:]:
+            table.add_column(heading, justify="right")
+        for section in self.sections:
+            for row in section:
+                table.add_row(*row)
+            table.add_section()
+        return table
+
+    def as_markdown(self) -> str:
+        """Return the table below a heading with its title."""
+        rule = ["---"] * len(self.header)
+        rows = [self.header, rule, *(row for section in self.sections for row in section)]
+        return "\n".join([f"### {self.title}", "", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def tables(all_rows: Iterable[Row]) -> list[Grid]:
+    """Return the tables of the rows.
+
+    A part that compares one pair of candidates in table after table becomes one table of ratios. Elsewhere
+    there is a table for each title: in detail where it has one case, otherwise with cases side by side.
+    """
     made = []
-    for _, group in groupby(all_rows, key=lambda row: row.case.table):
-        group = list(group)
-        one_case = len({row.case.label for row in group}) == 1
-        made.append(_detail(group) if one_case else _side_by_side(group))
+    for _, part in groupby(all_rows, key=lambda row: row.case.part):
+        by_title = [list(group) for _, group in groupby(part, key=lambda row: row.case.table)]
+        if len(by_title) > 1 and all(len({row.candidate for row in group}) == 2 for group in by_title):
+            made.append(_ratios(by_title))
+            continue
+        for group in by_title:
+            one_case = len({row.case.label for row in group}) == 1
+            made.append(_detail(group) if one_case else _side_by_side(group))
     return made
 
 
-def _detail(group: Sequence[Row]) -> Table:
+def _ratios(by_title: Sequence[Sequence[Row]]) -> Grid:
+    """Rows are titles, columns are cases: the ratio of the second candidate of a pair to the first."""
+    first = by_title[0]
+    labels = list(dict.fromkeys(row.case.label for row in first))
+    (base,) = _baselines(first)
+    (other,) = {row.candidate for row in first} - {base}
+    lines = []
+    for group in by_title:
+        found = {row.case.label: str(row.ratios[base]) for row in group if row.candidate == other}
+        lines.append([group[0].case.table, *(found.get(label, "") for label in labels)])
+    return Grid(f"{first[0].case.part}: {other} / {base} (quartiles)", [first[0].case.part, *labels], [lines])
+
+
+def _detail(group: Sequence[Row]) -> Grid:
     """Rows are candidates: median, minimum, maximum, ratios, and tokens per second where it reads any."""
     case = group[0].case
-    table = Table(title=f"{case.table}: {case.label}", title_justify="left")
-    table.add_column("candidate", no_wrap=True)
-    tokens = case.sizes.get("tokens")
-    headings = [f"median {case.unit}", "min", "max", *(f"/ {base}" for base in _baselines(group))]
-    for heading in headings + ["tokens/s"] * (tokens is not None):
-        table.add_column(heading, justify="right")
+    tokens, bases = case.sizes.get("tokens"), _baselines(group)
+    header = ["candidate", f"median {case.unit}", "min", "max", *(f"/ {base}" for base in bases)]
+    lines = []
     for row in group:
         cells = [number(value) for value in (row.median, row.values.min(), row.values.max())]
-        cells += [str(row.ratios[base]) for base in _baselines(group)]
+        cells += [str(row.ratios[base]) for base in bases]
         if tokens is not None:
             cells.append(f"{1e3 * tokens / row.median:,.0f}")
-        table.add_row(row.candidate, *cells)
-    return table
+        lines.append([row.candidate, *cells])
+    header += ["tokens/s"] * (tokens is not None)
+    return Grid(f"{case.table}: {case.label}", header, [lines])
 
 
-def _side_by_side(group: Sequence[Row]) -> Table:
+def _side_by_side(group: Sequence[Row]) -> Grid:
     """Columns are cases; rows are the candidates' medians, and below them their ratios."""
     case = group[0].case
-    table = Table(title=f"{case.table}: median {case.unit}, ratios (quartiles)", title_justify="left")
     labels = list(dict.fromkeys(row.case.label for row in group))
     names = list(dict.fromkeys(row.candidate for row in group))
     cells = {(row.candidate, row.case.label): row for row in group}
-    table.add_column("candidate")
-    for label in labels:
-        table.add_column(label, justify="right")
 
-    def add(heading: str, text: Any, name: str) -> None:
+    def line(heading: str, text: Callable[[Row], str], name: str) -> list[str]:
         found = [cells.get((name, label)) for label in labels]
-        table.add_row(heading, *("" if row is None else text(row) for row in found))
+        return [heading, *("" if row is None else text(row) for row in found)]
 
-    for name in names:
-        add(name, lambda row: number(row.median), name)
     bases = _baselines(group)
+    sections = [[line(name, lambda row: number(row.median), name) for name in names]]
     for i, base in enumerate(bases):
-        table.add_section()
-        for name in names:
-            if name in bases[: i + 1]:
-                continue  # 1, or the inverse of one above
-            add(f"{name} / {base}", lambda row, base=base: str(row.ratios.get(base, "")), name)
-    return table
+        others = [name for name in names if name not in bases[: i + 1]]  # not 1, nor the inverse of one above
+        sections.append(
+            [
+                line(f"{name} / {base}", lambda row, base=base: str(row.ratios.get(base, "")), name)
+                for name in others
+            ]
+        )
+    return Grid(f"{case.table}: median {case.unit}, ratios (quartiles)", ["candidate", *labels], sections)
 
 
 def _baselines(group: Sequence[Row]) -> list[str]:

@@ -228,9 +228,23 @@ def test_tables_leave_blank_what_did_not_run():
     (table,) = report.tables(rows)
     console = Console(width=100)
     with console.capture() as captured:
-        console.print(table)
+        console.print(table.for_terminal())
     lines = [line for line in captured.get().splitlines() if "dynamic:k / lstm" in line]
     assert len(lines) == 1 and lines[0].count("2.00") == 1
+    assert "| dynamic:k / lstm | 2.00 |  |" in table.as_markdown().replace(" (2.00–2.00)", "")
+
+
+def test_a_part_with_one_pair_in_each_table_is_one_table_of_ratios():
+    def rows(title, label, fused):
+        case = report.Case("transitions", title, label, {}, "ms", ("reference",))
+        values = {"reference": np.array([2.0]), "fused": np.array([fused])}
+        return report.rows(case, measure.Measured(values, {}))
+
+    all_rows = [*rows("lstm", "small", 1.0), *rows("lstm", "large", 4.0), *rows("gru", "small", 3.0)]
+    (table,) = report.tables(all_rows)
+    assert table.header == ["transitions", "small", "large"]
+    cells = [[cell.split(" ")[0] for cell in row] for row in table.sections[0]]
+    assert cells == [["lstm", "0.500", "2.00"], ["gru", "1.50", ""]]
 
 
 def test_shape_says_its_sizes():
