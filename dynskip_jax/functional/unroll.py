@@ -98,16 +98,7 @@ def unroll(
     if seq_lengths is not None:
         seq_lengths = valid_lengths(seq_lengths, time)
     refused = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids, return_cell_state=return_cell_state)
-    not_linear = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids)
-    if implementation == "auto":
-        implementation = "cudnn" if fits(params, carry, x, recurrence, **refused) else "fused"
-        # A scan in parallel does more arithmetic than a loop, which a CPU does not hide.
-        if jax.default_backend() != "cpu" and runs_in_parallel(recurrence, **not_linear):
-            implementation = "parallel"
-    elif implementation == "parallel":
-        check_fits(recurrence, **not_linear)
-    if implementation == "parallel" and not isinstance(time, int):
-        implementation = "fused"  # JAX scans a symbolic length only one by one
+    implementation = _choose_implementation(implementation, params, carry, x, recurrence, **refused)
     flip = partial(flip_sequences, seq_lengths=seq_lengths) if reverse else lambda array: array
     flip_back = flip if keep_order else lambda array: array
     # All arrays of the loop are typed as the inputs are: sharded alike, varying along the same axes.
@@ -155,6 +146,31 @@ def reference_unroll(
     time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
     carry, outputs = jax.lax.scan(step, carry, time_major, unroll=scan_unroll)
     return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
+
+
+def _choose_implementation(
+    implementation: str,
+    params: LayerParams,
+    carry: SkipCarry,
+    x: Float[Array, "batch time in"],
+    recurrence: Recurrence,
+    *,
+    zoneout_mask: Any,
+    segment_ids: Any,
+    return_cell_state: bool,
+) -> str:
+    """Return the implementation that runs: resolve `auto`, and check that `parallel` fits."""
+    not_linear = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids)
+    if implementation == "auto":
+        options = dict(**not_linear, return_cell_state=return_cell_state)
+        implementation = "cudnn" if fits(params, carry, x, recurrence, **options) else "fused"
+        # A scan in parallel does more arithmetic than a loop, which a CPU does not hide.
+        if jax.default_backend() != "cpu" and runs_in_parallel(recurrence, **not_linear):
+            implementation = "parallel"
+    elif implementation == "parallel":
+        check_fits(recurrence, **not_linear)
+    is_symbolic = not isinstance(x.shape[1], int)  # JAX scans a symbolic length only one by one
+    return "fused" if implementation == "parallel" and is_symbolic else implementation
 
 
 def _try_fused(*args: Any, **options: Any) -> tuple[SkipCarry, SkipOutput] | None:

@@ -23,6 +23,38 @@ _orthogonal = nnx.initializers.orthogonal()
 _zeros = nnx.initializers.zeros_init()
 
 
+def _check_sizes(in_features: int, hidden_features: int, agent_features: int) -> None:
+    sizes = dict(in_features=in_features, hidden_features=hidden_features, agent_features=agent_features)
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError(f"{name} must be at least 1, got {size}")
+
+
+def _check_pieces(skip: Any, transition: Any, depth_skip: Any) -> None:
+    """Raise a `UserError` for a piece that is of another kind, such as a name or a class."""
+    if not isinstance(skip, F.TimeSkip):
+        raise UserError(f"skip is a time skip, such as functional.Dynamic(5), not {skip!r}")
+    if not isinstance(transition, F.Transition):
+        raise UserError(f"transition is one, such as functional.GRU(), not {transition!r}")
+    if depth_skip is not None and not isinstance(depth_skip, F.DepthSkip):
+        raise UserError(f"depth_skip is one, such as functional.GatedToOutput(), not {depth_skip!r}")
+
+
+def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -> tuple[float, ...]:
+    """Return one rate of zoneout for each array of the state."""
+    arrays = len(transition.state._fields)
+    rates = (zoneout,) * arrays if isinstance(zoneout, int | float) else tuple(zoneout)
+    if len(rates) != arrays:
+        raise UserError(f"zoneout has one rate, or one for each of {transition.state._fields}, got {rates}")
+    return rates
+
+
+def _check_rates(*rates: float) -> None:
+    for rate in rates:
+        if not 0.0 <= rate < 1.0:
+            raise UserError(f"a rate of dropout or zoneout lies in [0, 1), got {rate}")
+
+
 class SkipCell(HasModes, nnx.RNNCellBase):
     """A recurrent cell with any transition, any skip over time and any skip over depth.
 
@@ -106,28 +138,10 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         param_dtype: Any = jnp.float32,
         rngs: nnx.Rngs,
     ):
-        for name, size in (
-            ("in_features", in_features),
-            ("hidden_features", hidden_features),
-            ("agent_features", agent_features),
-        ):
-            if size < 1:
-                raise UserError(f"{name} must be at least 1, got {size}")
-        if not isinstance(skip, F.TimeSkip):
-            raise UserError(f"skip is a time skip, such as functional.Dynamic(5), not {skip!r}")
-        if not isinstance(transition, F.Transition):
-            raise UserError(f"transition is one, such as functional.GRU(), not {transition!r}")
-        if depth_skip is not None and not isinstance(depth_skip, F.DepthSkip):
-            raise UserError(f"depth_skip is one, such as functional.GatedToOutput(), not {depth_skip!r}")
-        arrays = len(transition.state._fields)
-        rates = (zoneout,) * arrays if isinstance(zoneout, int | float) else tuple(zoneout)
-        if len(rates) != arrays:
-            raise UserError(
-                f"zoneout has one rate, or one for each of {transition.state._fields}, got {rates}"
-            )
-        for rate in (recurrent_dropout, weight_dropout, *rates):
-            if not 0.0 <= rate < 1.0:
-                raise UserError(f"a rate of dropout or zoneout lies in [0, 1), got {rate}")
+        _check_sizes(in_features, hidden_features, agent_features)
+        _check_pieces(skip, transition, depth_skip)
+        rates = _zoneout_rates(zoneout, transition)
+        _check_rates(recurrent_dropout, weight_dropout, *rates)
         self.in_features = in_features
         self.hidden_features = hidden_features
         self.agent_features = agent_features
