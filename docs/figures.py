@@ -1,4 +1,4 @@
-"""Draw the figures of docs/choice.md from the tables in docs/results: `python docs/choice_figures.py`."""
+"""Draw figures of README and docs/choice.md from numbers in docs/results: `python docs/figures.py`."""
 
 from pathlib import Path
 
@@ -27,6 +27,41 @@ REPLACED = {
     "named entities, K = 5": (0.6779, 0.6719, 0.6811, 0.6710),
     "SST-5, K = 3": (1.2115, 1.2063, 1.1992, 1.1877),
 }
+# What `explain` prints of the copying model at the paper's size: how far back each word of the second
+# sentence goes, and the probability of that choice.
+FIRST = "shares of mcdonald 's fell N cents".split()
+SECOND = {
+    "mcdonald": (6, 1.00),
+    "'s": (6, 0.96),
+    "said": (11, 0.43),
+    "profit": (11, 0.91),
+    "rose": (8, 0.97),
+    "N": (8, 1.00),
+    "N ": (8, 0.98),
+}
+
+
+def draw_copying():
+    """Draw arcs from each word of the second sentence to the word that its agent went back to."""
+    words = ["<eos>", *FIRST, "<eos>", *SECOND]
+    figure, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
+    for place, word in enumerate(words):
+        color = "black" if place > len(FIRST) + 1 else "0.4"
+        size = 8 if word == "<eos>" else 11
+        axes.text(place, -0.35, word.strip(), ha="center", va="top", fontsize=size, color=color)
+    for number, (k, probability) in enumerate(SECOND.values()):
+        end = len(FIRST) + 2 + number
+        angle = np.linspace(0, np.pi, 100)
+        across, up = end - k / 2 + k / 2 * np.cos(angle), k / 2 * np.sin(angle)
+        color = "C0" if probability > 0.9 else "0.75"
+        axes.plot(across, up, color=color, linewidth=2.5 * probability)
+        axes.plot(end - k, 0, "o", color=color, markersize=5)
+        axes.text(end, -1.0, f"{probability:.2f}", ha="center", va="top", fontsize=9, color=color)
+    axes.text(len(FIRST) + 1.5, -1.0, "probability", ha="right", va="top", fontsize=9, color="0.4")
+    axes.set(xlim=(-0.6, len(words) - 0.4), ylim=(-1.6, 5.8))
+    axes.set_title("Where the model looks when it reads the second sentence", fontsize=12)
+    axes.axis("off")
+    figure.savefig(DOCS / "explain_copying.png", dpi=150)
 
 
 def draw_gains():
@@ -79,5 +114,6 @@ def draw_replaced():
 
 
 if __name__ == "__main__":
+    draw_copying()
     draw_gains()
     draw_replaced()
