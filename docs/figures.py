@@ -29,7 +29,7 @@ REPLACED = {
 }
 # What `explain` prints of the copying model at the paper's size: how far back each word of the second
 # sentence goes, and the probability of that choice.
-FIRST = "shares of mcdonald 's fell N cents".split()
+FIRST = ["shares", "of", "mcdonald", "'s", "fell", "N", "cents"]
 SECOND = {
     "mcdonald": (6, 1.00),
     "'s": (6, 0.96),

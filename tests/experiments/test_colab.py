@@ -29,7 +29,8 @@ CELLS = {cell["id"]: cell for cell in NOTEBOOK["cells"]}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COLAB = "https://colab.research.google.com/"
 COMMANDS = {
-    f"experiments.{experiment_in(module).name}": experiment_in(module) for module in (number_prediction, ptb)
+    f"dynskip_jax.experiments.{experiment_in(module).name}": experiment_in(module)
+    for module in (number_prediction, ptb)
 }
 NEEDS = [Requirement(need) for need in PROJECT["dependencies"]]
 PINS = next(str(need.specifier) for need in NEEDS if need.name == "jax")
@@ -402,18 +403,6 @@ def test_pip_is_called_where_the_project_is_not_installed(monkeypatch, tmp_path,
     assert "device: cpu" in capsys.readouterr().out
 
 
-def test_with_a_wheel_the_experiments_are_left_out(here, capsys):
-    namespace = namespace_of("install-functions", "helpers", HAS_EXPERIMENTS=False, QUICK=True)
-    for name in cells("numbers", "results"):
-        run_cell(name, namespace)
-    out = capsys.readouterr().out.splitlines()
-    assert (
-        len(out) == 2
-        and set(out) == {out[0]}
-        and out[0].startswith("left out: the wheel has the layers alone")
-    )
-
-
 # --- Training cells ---
 
 
@@ -438,7 +427,7 @@ class Process:
 
 @pytest.fixture
 def in_this_process(monkeypatch, command):
-    """Runs `python -m experiments.<task>` here: no imports, and the small data sets of the tests."""
+    """Run `python -m dynskip_jax.experiments.<task>` here, on the small data sets of the tests."""
     real = subprocess.Popen
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks have it
 
@@ -456,7 +445,6 @@ def in_this_process(monkeypatch, command):
 
 TINY = dict(
     QUICK=False,
-    HAS_EXPERIMENTS=True,
     SOURCE=None,
     EPOCHS=1,
     MORE_FLAGS="--features 4 --agent-features 2 --batch-size 20",
