@@ -28,10 +28,7 @@ NOTEBOOK = json.loads((ROOT / "experiments" / "colab.ipynb").read_text(encoding=
 CELLS = {cell["id"]: cell for cell in NOTEBOOK["cells"]}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COLAB = "https://colab.research.google.com/"
-COMMANDS = {
-    f"dynskip_jax.experiments.{experiment_in(module).name}": experiment_in(module)
-    for module in (number_prediction, ptb)
-}
+COMMANDS = {experiment_in(module).name: experiment_in(module) for module in (number_prediction, ptb)}
 NEEDS = [Requirement(need) for need in PROJECT["dependencies"]]
 PINS = next(str(need.specifier) for need in NEEDS if need.name == "jax")
 JAX_PINS = f"jax{PINS}"
@@ -427,17 +424,17 @@ class Process:
 
 @pytest.fixture
 def in_this_process(monkeypatch, command):
-    """Run `python -m dynskip_jax.experiments.<task>` here, on the small data sets of the tests."""
+    """Run `python -m dynskip_jax.experiments <task>` here, on the small data sets of the tests."""
     real = subprocess.Popen
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks have it
 
     def start(arguments, **options):
-        if arguments[1:3] != ["-u", "-m"]:
+        if arguments[1:4] != ["-u", "-m", "dynskip_jax.experiments"]:
             return real(arguments, **options)
         assert arguments[0] == sys.executable and options["stderr"] == subprocess.STDOUT
         assert not {"FORCE_COLOR", "TTY_COMPATIBLE"} & options["env"].keys()
         with unittest.mock.patch.dict(os.environ, options["env"], clear=True):
-            outcome = command(COMMANDS[arguments[3]], *arguments[4:])
+            outcome = command(COMMANDS[arguments[4]], *arguments[5:])
         return Process((outcome.out + outcome.err).splitlines(keepends=True), outcome.status)
 
     monkeypatch.setattr(subprocess, "Popen", start)
