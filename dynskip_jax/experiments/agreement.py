@@ -1,12 +1,15 @@
 """Agreement at a distance: a positive control, where a learnt choice is worth everything.
 
-    python -m experiments.agreement --compare lstm,dynamic:49
-    python -m experiments.agreement --model dynamic:49 --control untrained
+    python -m experiments.agreement --length 20 --compare lstm,dynamic:19 --seeds 3
+    python -m experiments.agreement --length 20 --model dynamic:19 --seeds 3 --control untrained
     python -m experiments.agreement explain --run-dir DIR --text "w1 a3 w0 b2 )b w4 )a"
 
 Text by a grammar (`dynskip_jax.data.agreement`): `a3` opens a clause of kind a in form 3, `)a` closes it.
 The last word closes a clause that was opened anywhere before, and asks for the form in which it was. Nothing
 in the text says how far back that is: the agent compares a query with the stored states.
+
+Test accuracy of preset `relaxed` at length 20, three seeds, two CPU cores: dynamic:19 99.54 ± 0.16 %, its
+control 64.29 ± 1.14 %, lstm 88.47 ± 1.16 %.
 """
 
 from __future__ import annotations

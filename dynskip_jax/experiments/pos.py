@@ -5,9 +5,14 @@
     python -m experiments.pos --dataset columns --data CCG --preset paper --model lstm --unknown-tags wrong
     python -m experiments.pos predict --run-dir DIR < text
 
-A softmax at each word, over words, characters, prefixes and suffixes; accuracy. Presets: `small` (the
-default, for two cores), `deep` (7 layers of 64 units, to compare kinds of --depth-skip on two cores), `paper`
-(Wu et al.: 7 layers of 512 units, window of 3, one sentence at a time).
+A softmax at each word, over words, characters, prefixes and suffixes. Test accuracy of UPOS (English EWT) and
+wall time on one CPU core, other jobs running:
+
+    preset  what it is                                        model                        test    time
+    small   the default, 10 epochs, three seeds               lstm                95.26 ± 0.04   13 min
+    deep    7 layers of 64 units, 4 epochs, two seeds         no depth skip       91.68 ± 0.55   11 min
+                                                              gated_output        94.92 ± 0.14   19 min
+    paper   Wu et al.: 7 layers of 512 units, window of 3, one sentence at a time: not measured
 
 Without --data the English treebank of Universal Dependencies is looked for in $DYNSKIP_DATA_DIR/ud_ewt
 (--tag upos or xpos). Others: `--dataset wsj` (NLTK's treebank.zip, in $DYNSKIP_DATA_DIR/nltk), and folders

@@ -5,15 +5,24 @@
     python -m experiments.ptb generate --run-dir DIR --words 100
     python -m experiments.ptb evaluate --run-dir DIR --data DIR --cache 500
 
-Presets: `small` (2 x 200, the default; less than an hour on two cores for these two models), `sketch` (the
-same in half the time, for sweeps), `far` (as `sketch`, for dynamic:200, which copies words of the past),
-`paper` (2 x 650: for a GPU or TPU), `medium` (the same, its agent trained as in `small`), `released` (as the
-authors' code does it); words read by their characters: `charlm` (Kim et al. 2016, large), `charlm_small`; the
-recipe of Merity et al. (2018): `awd`, `awd_small`.
+Test perplexity and wall time of a seed on one to two CPU cores, other jobs running:
+
+    preset        what it is                                  model        test            time
+    small         2 x 200, no dropout, the default            lstm         115.11 ± 0.45   20 to 29 min
+                                                              dynamic:5    111.59 ± 0.54   20 to 29 min
+    sketch        the same in 4 epochs, for sweeps            lstm         114.91 ± 0.64   15 to 47 min
+    far           as sketch; dynamic:200 copies words         dynamic:200  102.76 ± 2.46   20 to 39 min
+    paper         2 x 650, dropout 0.5, 39 epochs; here 20    lstm         83.91           2 h 3 min
+                                                              dynamic:5    84.09           3 h 6 min
+    medium        the same, its agent trained as in small     not measured
+    released      as the authors' code does it                not measured
+    charlm        words read by their characters, large       not measured
+    charlm_small  the same, small (Kim et al. 2016)           not measured
+    awd           the recipe of Merity et al. (2018)          not measured
+    awd_small     the same, small                             not measured
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
-address; with none of them the model trains on an embedded corpus, a matter of minutes. RESULTS.md has what
-came out.
+address. If none has it, the model trains on an embedded corpus in a few minutes.
 """
 
 from __future__ import annotations

@@ -4,9 +4,11 @@
     python -m experiments.sst predict --run-dir DIR < sentences.txt
     python -m experiments.sst explain --run-dir DIR --text "a film that never quite works"
 
-Presets: `small` (the default: trained on all labelled phrases, for two cores), `paper` (that of the paper on
-untied LSTMs, with random vectors unless --embeddings names GloVe's; its sizes and layers were searched for:
---features 50 to 300, --num-layers 1 to 3). Dev and test are whole sentences in any case.
+Presets: `small` (the default) trains on all labelled phrases. `paper` is that of the paper on untied LSTMs,
+whose sizes and layers were searched for (--features 50 to 300, --num-layers 1 to 3); not measured. Dev and
+test are whole sentences. Test accuracy of `small` in one direction with vectors of our own, four epochs, five
+seeds, two CPU cores, other jobs running: lstm 45.53 ± 0.68 % (27 min), ulstm 46.10 ± 0.68 % (37 min),
+dynamic:3 44.24 ± 0.78 % (34 min).
 
 Without --data the trees are looked for in $DYNSKIP_DATA_DIR/sst.
 """
