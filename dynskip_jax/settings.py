@@ -72,7 +72,6 @@ class Other:
     text: str = ""
 
 
-_MOST_VALUES = 3  # that messages list
 ON = Other((None, 0, "none"))  # the setting is used at all
 Needs = Mapping[str, Any]  # by a setting's name the value, the values (a tuple) or the `Other`
 
@@ -198,15 +197,21 @@ def allows(allowed: Any, value: Any) -> bool:
     return value in allowed if isinstance(allowed, tuple) else value == allowed
 
 
-def needs_text(needs: Needs, name: Callable[[str], str] = str) -> str:
-    """Return the settings as they are given, such as `--average non_monotone`."""
+def needs_text(needs: Needs, name: Callable[[str], str] = str, most: int = 3) -> str:
+    """Return the settings as they are given, such as `--average non_monotone`.
+
+    Args:
+        needs: the settings.
+        name: from a field's name to what messages call it.
+        most: number of values of one setting that are all listed.
+    """
     parts = []
     for other, allowed in needs.items():
         if isinstance(allowed, Other):
             text = allowed.text
         else:
             values = [str(value).lower() for value in (allowed if isinstance(allowed, tuple) else (allowed,))]
-            text = listed(values) if len(values) <= _MOST_VALUES else ", ".join([*values[:2], "…"])
+            text = listed(values) if len(values) <= most else ", ".join([*values[: most - 1], "…"])
         parts.append(f"{name(other)} {text}".rstrip())
     return " or ".join(parts)
 

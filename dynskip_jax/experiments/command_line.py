@@ -197,10 +197,10 @@ def _add(parser: Any, kind: type, plain: Mapping[str, Any] | None = None) -> Non
         hint = field_types(kind)[field.name]
         help = field.metadata["help"].replace("%", "%%")
         if field.metadata["sweep"]:
-            help += " Several values, separated by commas, are trained together."
+            help += " Several values (a,b,…) are a sweep."
         default = (plain or {}).get(field.name, field.default)
-        for needs in field.metadata["needs"]:
-            help += f" (with {needs_text(needs, flag)})"
+        if needs := field.metadata["needs"]:
+            help += f" (with {' and '.join(needs_text(each, flag, most=2) for each in needs)})"
         if default not in (None, dataclasses.MISSING):
             help += f" [{_shown(default)}]"
         if field.metadata["positional"]:

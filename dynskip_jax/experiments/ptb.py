@@ -12,8 +12,8 @@ authors' code does it); words read by their characters: `charlm` (Kim et al. 201
 recipe of Merity et al. (2018): `awd`, `awd_small`.
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
-address; with none of them the model trains on an embedded corpus, a matter of minutes. RESULTS.md has what
-came out.
+address; with none of them, or with --dataset pydoc-topics, the model trains on an embedded corpus, a matter
+of minutes. RESULTS.md has what came out.
 """
 
 from __future__ import annotations
