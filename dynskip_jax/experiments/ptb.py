@@ -40,7 +40,7 @@ from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Agent, Data, Model, Numbers, Settings, Training
 from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.lazy import LazyModule
-from dynskip_jax.settings import Other, path_setting, setting
+from dynskip_jax.settings import ON, Other, path_setting, setting
 from dynskip_jax.training.model_names import COPYING, WITH_K
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class LanguageModelSettings(Model):
     dropout_words: float = shared.dropout_words(0.0)
     dropout_weights: float = shared.dropout_weights(0.0)
     zoneout: tuple[float, ...] = shared.zoneout((0.0,))
-    locked: bool = shared.locked(False)
+    locked: bool = shared.locked(False, needs={"dropout": ON, "dropout_inputs": ON, "dropout_outputs": ON})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -78,7 +78,7 @@ class SentenceModel(Model):
         needs={"num_layers": Other((1,), "2 or more")},
     )
     dropout_weights: float = shared.dropout_weights(0.0)
-    locked: bool = shared.locked(False)
+    locked: bool = shared.locked(False, needs={"dropout": ON, "dropout_inputs": ON, "dropout_hidden": ON})
     zoneout: tuple[float, ...] = shared.zoneout((0.0,))
 
 

@@ -44,8 +44,12 @@ class TagFlags(ModelFlags):
         "Format of the input: text (a sentence per line), columns (a word per line, an empty line after each "
         "sentence) or conllu.",
     )
-    raw_text: bool = setting(True, "Tokenize the text; otherwise split it at whitespace.")
-    word_column: int | None = setting(None, "Column of the words, counted from 0; by default as in training.")
+    raw_text: bool = setting(
+        True, "Tokenize the text; otherwise split it at whitespace.", needs={"format": "text"}
+    )
+    word_column: int | None = setting(
+        None, "Column of the words, counted from 0; by default as in training.", needs={"format": "columns"}
+    )
     output: Literal["columns", "json"] = setting(
         "columns", "Write a word and its tag per line, or a JSON object per sentence."
     )
