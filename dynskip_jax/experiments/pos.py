@@ -31,7 +31,6 @@ from dynskip_jax.experiments.tagging import (
     TaggerExperiment,
     TaggerModel,
     TaggerSettings,
-    tagger_output,
 )
 from dynskip_jax.lazy import LazyModule
 
@@ -101,7 +100,7 @@ class PartOfSpeechData(TaggerData):
 class PartOfSpeechModel(TaggerModel):
     """What the network is made of; sizes of layers are those of each direction."""
 
-    output: Literal["crf", "softmax"] = tagger_output("softmax")
+    output: Literal["crf", "softmax"] = shared.output("softmax")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

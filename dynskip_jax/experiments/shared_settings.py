@@ -24,6 +24,7 @@ embeddings = partial(path_setting, help="Text file of GloVe or word2vec vectors 
 features = partial(setting, help="Size of every layer's state.", at_least=1)
 num_layers = partial(setting, help="Number of layers; the last one has the time skip.", at_least=1)
 embedding_features = partial(setting, help="Size of a word's embedding.", at_least=1)
+output = partial(setting, help="Predict tags by a CRF, or by a softmax at each word (for many tags).")
 char_features = partial(setting, help="Size of a character's embedding.", at_least=1)
 dropout = partial(
     setting, help="Dropout rate on each layer's input and before the output layer.", at_least=0, below=1

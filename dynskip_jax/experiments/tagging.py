@@ -55,11 +55,6 @@ vocabularies = LazyModule("dynskip_jax.data.vocabulary")
 word_vectors = LazyModule("dynskip_jax.data.word_vectors")
 
 
-tagger_output = functools.partial(
-    setting, help="A CRF over the sentence, or a softmax at each word (for many tags)."
-)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggerData(Data):
     """The tagged sentences, and word vectors."""
@@ -94,7 +89,7 @@ class TaggerModel(Model):
     init_gain: float = setting(
         1.0, "Gain of the weights on inputs: their standard deviation is this / √fan-in.", above=0
     )
-    output: Literal["crf", "softmax"] = tagger_output("crf")
+    output: Literal["crf", "softmax"] = shared.output("crf")
     word_features: int = setting(100, "Size of a word's embedding.", at_least=1)
     lowercase: bool = setting(True, "Lowercase words; characters keep their case.")
     digits: Literal["keep", "nine", "zero"] = setting(
