@@ -7,7 +7,7 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dynskip_jax.errors import UserError
@@ -59,6 +59,23 @@ def _plain(bound: Number) -> str:
     return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """Any value of a setting but these.
+
+    Attributes:
+        values: the values that are not meant.
+        text: which ones are, after the flag's name; empty where the flag's name says it.
+    """
+
+    values: tuple[Any, ...]
+    text: str = ""
+
+
+ON = Other((None, 0, "none"))  # the setting is used at all
+Needs = Mapping[str, Any]  # by a setting's name the value, the values (a tuple) or the `Other`
+
+
 def setting(
     default: Any = dataclasses.MISSING,
     help: str = "",
@@ -71,6 +88,7 @@ def setting(
     several: bool = False,
     positional: str | None = None,
     path: bool = False,
+    needs: Needs | Sequence[Needs] = (),
 ) -> Any:
     """Return a dataclass's field with what is known of it.
 
@@ -85,9 +103,12 @@ def setting(
         several: several values, a tuple, mean something else than one value.
         positional: given without a flag, once or several times; what help calls it.
         path: of a file or a folder: `~` is the user's home wherever it is typed.
+        needs: other settings, and their values with which this one has an effect. One entry of a mapping
+            suffices; of several mappings each has to hold.
     """
     bounds = Bounds(at_least, above, at_most, below)
-    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "path": path}
+    needs = (needs,) if isinstance(needs, Mapping) else tuple(needs)
+    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "path": path, "needs": needs}
     metadata |= {"several": sweep or several, "positional": positional}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -141,6 +162,60 @@ def check(settings: Any, name: Callable[[str], str] = str) -> None:
             _check_value(name(field.name), each, kinds[field.name], field.metadata.get("bounds"))
 
 
+def check_needs(
+    fields: Iterable[dataclasses.Field],
+    given: Mapping[str, Any],
+    holds: Callable[[str, Any], bool],
+    name: Callable[[str], str] = str,
+) -> None:
+    """Check that what was given has an effect; to give a default is always allowed.
+
+    Args:
+        fields: the settings.
+        given: the values that were given, by name.
+        holds: whether a setting, by its name, has what an entry of `Needs` says; see `allows`.
+        name: from a field's name to what messages call it.
+
+    Raises:
+        UserError: a setting has no effect with the others.
+    """
+    for field in fields:
+        if field.name not in given or given[field.name] == field.default:
+            continue
+        for needs in field.metadata["needs"]:
+            if not any(holds(other, allowed) for other, allowed in needs.items()):
+                raise UserError(
+                    f"{name(field.name)} has no effect without {needs_text(needs, name)}: leave it out, or "
+                    "add that"
+                )
+
+
+def allows(allowed: Any, value: Any) -> bool:
+    """Return whether a value is what an entry of `Needs` asks for."""
+    if isinstance(allowed, Other):
+        return value not in allowed.values
+    return value in allowed if isinstance(allowed, tuple) else value == allowed
+
+
+def needs_text(needs: Needs, name: Callable[[str], str] = str, most: int = 3) -> str:
+    """Return the settings as they are given, such as `--average non_monotone`.
+
+    Args:
+        needs: the settings.
+        name: from a field's name to what messages call it.
+        most: number of values of one setting that are all listed.
+    """
+    parts = []
+    for other, allowed in needs.items():
+        if isinstance(allowed, Other):
+            text = allowed.text
+        else:
+            values = [str(value).lower() for value in (allowed if isinstance(allowed, tuple) else (allowed,))]
+            text = listed(values) if len(values) <= most else ", ".join([*values[: most - 1], "…"])
+        parts.append(f"{name(other)} {text}".rstrip())
+    return " or ".join(parts)
+
+
 _TYPES = {
     bool: (bool, "true or false"),
     int: (numbers.Integral, "a whole number"),
@@ -185,6 +260,6 @@ def _check_value(name: str, value: Any, kind: Any, bounds: Bounds | None) -> Non
         raise UserError(f"{name} {bounds or Bounds()}, got {value}")
 
 
-def listed(words: typing.Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
     """Returns `a, b or c`."""
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -17,9 +17,8 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
-from dynskip_jax.experiments.command_line import read_flags, read_training
+from dynskip_jax.experiments.command_line import read_flags, read_training, resolve_training
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
-from dynskip_jax.experiments.settings import resolve
 
 ROOT = Path(__file__).parents[1]
 PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
@@ -232,7 +231,8 @@ def read_command(line):
         read_flags(line, "", command.commands[arguments[0]].flags, arguments[1:])
     else:
         given, _ = read_training(command, arguments)
-        resolve(command.settings_type, command.presets, command.default_preset(given), given)
+        if "config" not in given:  # of a folder that is there once it was trained
+            resolve_training(command, given)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.experiment import Experiment, decay_once_sampled
 from dynskip_jax.experiments.model_spec import ModelSpec
@@ -67,28 +68,26 @@ PRESETS: dict[str, dict[str, Any]] = {
 class AgreementExamples(Data):
     """The examples."""
 
-    length: int = setting(50, "Words of the longest text, 5 to 500; others are shorter.", at_least=5)
-    train_examples: int = setting(50_000, "Training examples.", at_least=1)
-    data_seed: int = setting(0, "Of the texts.", at_least=0)
+    length: int = shared.length(50, at_least=5)
+    train_examples: int = shared.train_examples(50_000)
+    data_seed: int = setting(0, "Seed of the texts.", at_least=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AgreementModel(Model):
     """What the network is made of."""
 
-    features: int = setting(64, "Size of every layer's state.", at_least=1)
+    features: int = shared.features(64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AgreementTraining(Training):
     """For how long and how fast."""
 
-    epochs: int = setting(6, "Passes over the training data; a run folder's may grow.", at_least=1)
-    batch_size: int = setting(64, "Texts of a training step.", at_least=1)
-    learning_rate: Numbers = setting(0.003, "Initial learning rate.", above=0, sweep=True)
-    sampled_decay: float = setting(
-        0.5, "Factor on the learning rate, once an epoch after the relaxed epochs.", above=0
-    )
+    epochs: int = shared.epochs(6)
+    batch_size: int = shared.batch_size(64)
+    learning_rate: Numbers = shared.learning_rate(0.003)
+    sampled_decay: float = shared.sampled_decay(0.5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

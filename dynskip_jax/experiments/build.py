@@ -7,11 +7,10 @@ import optax
 
 from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
 from dynskip_jax.experiments.model_spec import ModelSpec, of_each
+from dynskip_jax.experiments.stored_settings import FORMAT
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.optimizer import make_optimizer
-
-FORMAT = 2  # of run folders
 
 
 def make_learner(

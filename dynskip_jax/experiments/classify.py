@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.imdb import PRESETS as IMDB_PRESETS
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.sentences import ClassifierExperiment, ClassifierSettings, SentenceData
 from dynskip_jax.lazy import LazyModule
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.settings import setting
 
 if TYPE_CHECKING:
     from dynskip_jax.data.class_vocabulary import ClassVocabulary
@@ -54,20 +55,19 @@ PRESETS: dict[str, dict[str, Any]] = {name: IMDB_PRESETS[name] for name in ("sma
 class ClassifyData(SentenceData):
     """The texts."""
 
-    data: str | None = path_setting(None, "A folder or a file of labelled texts.")
     text_column: str = setting("text", "Column or JSON key of the texts: a name, or a number from 0.")
     label_column: str = setting("label", "Column or JSON key of the classes.")
     header: Literal["auto", "yes", "no"] = setting(
-        "auto", "Whether the first line of TSV and CSV names the columns; auto: where columns have names."
+        "auto", "Whether the first line of TSV and CSV names the columns; auto: if columns have names."
     )
-    split_seed: int = setting(
-        0, "Draws dev and test from train where there are no files for them.", at_least=0
-    )
+    split_seed: int = shared.split_seed(0)
     dev_share: float = setting(
-        0.1, "Share of the texts that become dev, where it is missing.", above=0, below=1
+        0.1, "Fraction of the texts that becomes dev, if there is none.", above=0, below=1
     )
-    test_share: float = setting(0.1, "The same of test.", above=0, below=1)
-    max_length: int = setting(400, "Longer texts are cropped to so many words.", at_least=1)
+    test_share: float = setting(
+        0.1, "Fraction of the texts that becomes test, if there is none.", above=0, below=1
+    )
+    max_length: int = shared.max_length(400)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from dynskip_jax.errors import Stopped, UserError
-from dynskip_jax.experiments.command_line import config_table, program, read_flags, read_training, unknown
+from dynskip_jax.experiments.command_line import (
+    config_table,
+    program,
+    read_flags,
+    read_training,
+    resolve_training,
+    unknown,
+)
 from dynskip_jax.experiments.own_pieces import import_module, is_own_piece
-from dynskip_jax.experiments.settings import MODEL_NAMES, resolve
 from dynskip_jax.lazy import LazyModule
+from dynskip_jax.training.model_names import MODEL_NAMES
 
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
@@ -57,7 +64,7 @@ def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None)
         known = ", ".join(["train", *experiment.commands])
         raise UserError(f"there is no command {name!r}: choose {known}, or --help")
     given, how = read_training(experiment, arguments)
-    resolved = resolve(experiment.settings_type, experiment.presets, experiment.default_preset(given), given)
+    resolved = resolve_training(experiment, given)
     if how["print_config"]:
         for name in resolved.settings.run.models(experiment.default_model):
             if name.partition(":")[0] not in MODEL_NAMES and not is_own_piece(name, MODEL_NAMES):

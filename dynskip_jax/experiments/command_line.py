@@ -13,8 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.settings import Resolved, fields_of, flag, get
-from dynskip_jax.settings import check, field_types, listed, without_none, words_of
+from dynskip_jax.experiments.settings import Resolved, check_effects, fields_of, flag, get, resolve
+from dynskip_jax.experiments.stored_settings import RENAMED, read_config_file
+from dynskip_jax.settings import (
+    allows,
+    check,
+    check_needs,
+    field_types,
+    listed,
+    needs_text,
+    without_none,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
@@ -51,9 +61,14 @@ class _Parser(argparse.ArgumentParser):
         """Read the arguments; for a flag that is not known, say which one is alike."""
         found, unknown = self.parse_known_args(arguments)
         if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            alike = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
-            meant = f": did you mean {alike[0]}?" if alike else ""
+            flags = [name for action in self._actions for name in action.option_strings]
+            typed = unknown[0].partition("=")[0]
+            renamed = RENAMED.get(typed.removeprefix("--").replace("-", "_"))
+            if renamed is not None and flag(renamed) in flags:
+                meant = f": it is called {flag(renamed)} now"
+            else:
+                alike = difflib.get_close_matches(typed, flags, n=1)
+                meant = f": did you mean {alike[0]}?" if alike else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return found
 
@@ -83,12 +98,28 @@ def read_training(
     parser.add_argument(
         "--print-config",
         action="store_true",
-        help="Print every setting and where it comes from, and train nothing.",
+        help="Print every setting and where it comes from, without training.",
     )
     parser.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
-    parser.add_argument("--log-file", metavar="TEXT", help="Write what is printed to this file, too.")
+    parser.add_argument("--log-file", metavar="TEXT", help="Also write what is printed to this file.")
     given = vars(parser.parse_args(arguments))
     return given, {name: given.pop(name) for name in ("print_config", "debug", "log_file")}
+
+
+def resolve_training(experiment: "type[Experiment]", given: Mapping[str, Any]) -> Resolved:
+    """Return all settings of a training command, from the flags that it gives.
+
+    Raises:
+        UserError: settings make no sense, or a flag has no effect.
+    """
+    kind, stored = experiment.settings_type, None
+    if given.get("config") is not None:
+        if given.get("preset") is not None:
+            raise UserError("--preset and --config both say where settings come from: leave one out")
+        stored = read_config_file(kind, experiment.name, given["config"])
+    resolved = resolve(kind, experiment.presets, experiment.default_preset(given), given, stored)
+    check_effects(resolved, experiment.default_model)
+    return resolved
 
 
 def read_flags(prog: str, about: str, kind: type, arguments: Sequence[str]) -> Any:
@@ -111,6 +142,8 @@ def read_flags(prog: str, about: str, kind: type, arguments: Sequence[str]) -> A
             raise UserError(f"{flag(field.name)} is needed (--help lists the flags)")
     flags = kind(**given)
     check(flags, flag)
+    holds = lambda name, allowed: allows(allowed, getattr(flags, name))  # noqa: E731
+    check_needs(dataclasses.fields(kind), given, holds, flag)
     return flags
 
 
@@ -164,8 +197,10 @@ def _add(parser: Any, kind: type, plain: Mapping[str, Any] | None = None) -> Non
         hint = field_types(kind)[field.name]
         help = field.metadata["help"].replace("%", "%%")
         if field.metadata["sweep"]:
-            help += " One number, or several separated by commas, which are trained together."
+            help += " Several values (a,b,…) are a sweep."
         default = (plain or {}).get(field.name, field.default)
+        if needs := field.metadata["needs"]:
+            help += f" (with {' and '.join(needs_text(each, flag, most=2) for each in needs)})"
         if default not in (None, dataclasses.MISSING):
             help += f" [{_shown(default)}]"
         if field.metadata["positional"]:

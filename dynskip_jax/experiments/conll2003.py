@@ -25,19 +25,21 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.tagging import (
     AGENT,
     TAGGER_COMMANDS,
     ReadCorpus,
     TaggerData,
     TaggerExperiment,
+    TaggerModel,
     TaggerSettings,
 )
 from dynskip_jax.lazy import LazyModule
 
 if TYPE_CHECKING:
     from dynskip_jax.data.tagged_corpus import TaggedCorpus
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import ON, setting
 
 tagged_corpus = LazyModule("dynskip_jax.data.tagged_corpus")
 
@@ -48,7 +50,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         features=100,
         capital_features=5,
         learning_rate=0.002,
-        decay=0.05,
+        inverse_decay=0.05,
         epochs=20,
     ),
     # Gui et al. (2019), Section Named Entity Recognition, where they say it; else Ma & Hovy (2016), whose
@@ -63,7 +65,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         optimizer="sgd",
         momentum=0.9,
         learning_rate=0.015,
-        decay=0.05,
+        inverse_decay=0.05,
         clip=5.0,
         batch_size=10,
         epochs=100,
@@ -80,7 +82,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         unknown_rate=0.0,
         optimizer="sgd",
         learning_rate=0.15,
-        decay=0.05,
+        inverse_decay=0.05,
         clip=None,
         batch_size=10,
         epochs=100,
@@ -93,17 +95,25 @@ PRESETS: dict[str, dict[str, Any]] = {
 class EntityData(TaggerData):
     """The tagged sentences, and word vectors."""
 
-    dataset: Literal["conll2003", "conll2000", "columns"] = setting(
-        "conll2003",
-        "conll2003 (entities), conll2000 (chunks; a tenth of train is dev), columns: a folder of your own.",
-    )
+    dataset: Literal["conll2003", "conll2000", "columns"] = shared.dataset("conll2003")
+    split_seed: int = shared.split_seed(0, needs={"dataset": "conll2000"})
     columns: tuple[int, ...] | None = setting(
-        None,
-        "Columns of the files, counted from 0, that are read beside the words: 1 is CoNLL's parts of speech.",
-        at_least=1,
+        None, "Other columns that are read, counted from 0; 1: CoNLL's parts of speech.", at_least=1
     )
     scheme: Literal["IOB1", "BIO2", "BIOES"] | None = setting(
-        None, "That of the files' tags; by default IOB1 for conll2003, what columns look like, else BIO2."
+        None, "Scheme of the files' tags; by default the corpus's own, or detected (columns)."
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EntityModel(TaggerModel):
+    """What the network is made of; sizes of layers are those of each direction."""
+
+    column_features: int = setting(
+        20,
+        "Size of the embedding of each other column that is read.",
+        at_least=1,
+        needs={"columns": ON},
     )
 
 
@@ -112,6 +122,7 @@ class EntitySettings(TaggerSettings):
     """All settings of the taggers of entities."""
 
     data: EntityData = dataclasses.field(default_factory=EntityData)
+    model: EntityModel = dataclasses.field(default_factory=EntityModel)
 
 
 # Test F1 of CoNLL-2003. Gui et al. (2019), Table 2; "91.21" is Ma and Hovy (2016), the plain BiLSTM of it.
@@ -152,7 +163,7 @@ class CoNLL2003(TaggerExperiment):
     def load_corpus(self) -> TaggedCorpus:
         """See `TaggerExperiment`."""
         data = self.settings.data
-        how = dict(scheme=data.scheme, seed=data.data_seed, beside=data.columns or ())
+        how = dict(scheme=data.scheme, seed=data.split_seed, beside=data.columns or ())
         how |= dict(word=data.word_column, tag=data.tag_column)
         return tagged_corpus.find_entity_corpus(data.dataset, data.data, **how)
 

@@ -52,8 +52,10 @@ _MODELS = ("lstm", "dynamic:10")
 class Flags:
     """Flags of this command."""
 
-    seed: int = setting(0, "Of the data's order and of the models.", at_least=0, at_most=MAX_SEED)
-    text: str = setting("3 1 4 1 5 9 2 6 5 3 4", "Eleven numbers from 0 to 9; the last one is the place.")
+    seed: int = setting(0, "Seed of the models and of the order of the data.", at_least=0, at_most=MAX_SEED)
+    text: str = setting(
+        "3 1 4 1 5 9 2 6 5 3 4", "Eleven numbers from 0 to 9; the last one is the place of the answer."
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -135,8 +135,6 @@ class Experiment:
         agent = self.settings.agent
         if agent.control == "histogram" and agent.rates is None and agent.control_of is None:
             raise UserError("--control histogram needs to know the rates: give --control-of DIR, or --rates")
-        if agent.control_of is not None and agent.control != "histogram":
-            raise UserError("--control-of names the run whose rates are drawn from: add --control histogram")
         if agent.control_of is not None and agent.rates is not None:
             raise UserError("--control-of and --rates both say how often each k is drawn: leave one out")
         agent.objective()
@@ -282,10 +280,6 @@ def decay_once_sampled(spec: ModelSpec, rate: Any, decay: float) -> Schedule:
 
 def _warnings(spec: ModelSpec, learner: Learner, epochs: int) -> list[str]:
     skip, objective, lines = spec.skip, spec.objective, []
-    if skip.is_stochastic and objective.relaxation != "none" and not objective.relaxed_epochs:
-        lines.append(
-            f"--relaxation {objective.relaxation} has no effect without relaxed epochs: give --relaxed-epochs"
-        )
     if skip.is_stochastic and objective.relaxed_epochs >= epochs:
         lines.append(
             f"all {epochs} epochs use relaxed choices, but evaluation uses sampled or hard ones: raise "

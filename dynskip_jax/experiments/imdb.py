@@ -24,6 +24,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.commands.bigrams import BIGRAMS
 from dynskip_jax.experiments.sentences import AGENT, ClassifierExperiment, ClassifierSettings, SentenceData
@@ -31,7 +32,6 @@ from dynskip_jax.lazy import LazyModule
 
 if TYPE_CHECKING:
     from dynskip_jax.data.sentences import SentenceCorpus
-from dynskip_jax.settings import setting
 
 imdb_data = LazyModule("dynskip_jax.data.imdb")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
@@ -81,8 +81,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 class ReviewData(SentenceData):
     """The reviews."""
 
-    max_length: int = setting(400, "Longer reviews are cropped to so many words.", at_least=1)
-    dev_seed: int = setting(0, "Which 15 % of train are dev.", at_least=0)
+    max_length: int = shared.max_length(400)
+    split_seed: int = shared.split_seed(0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class IMDB(ClassifierExperiment):
         reviews, source = imdb_data.find_imdb(data.data)
         return sentence_data.labelled_corpus(
             imdb_data.NAME,
-            imdb_data.imdb_splits(reviews, data.dev_seed),
+            imdb_data.imdb_splits(reviews, data.split_seed),
             source,
             min_count=data.min_count,
             max_words=data.max_words,

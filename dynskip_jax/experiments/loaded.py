@@ -11,12 +11,13 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.build import FORMAT, make_learner
+from dynskip_jax.experiments.build import make_learner
 from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
 from dynskip_jax.experiments.model_spec import ModelSpec, make_spec
 from dynskip_jax.experiments.registry import experiment_of
 from dynskip_jax.experiments.run import VOCABULARY
-from dynskip_jax.experiments.settings import Settings, from_config, path_fields, replace
+from dynskip_jax.experiments.settings import Settings, replace
+from dynskip_jax.experiments.stored_settings import FORMAT, from_config, last_paths
 from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.runs.metrics import metrics_table
@@ -231,10 +232,7 @@ def _finished(run: RunDir, name: str) -> FinishedModel:
 def _settings_of(kind: type[Experiment], config: dict[str, Any]) -> Settings:
     """Return the settings of a run, with the paths that its command last named."""
     settings = from_config(kind.settings_type, config["settings"])
-    about = config.get("about") or [{}]
-    known = {name for _, name in path_fields(kind.settings_type)}
-    paths = {name: path for name, path in about[-1].get("paths", {}).items() if name in known}
-    paths.pop("control_of", None)  # its rates are settings of their own
+    paths = last_paths(kind.settings_type, config)
     return replace(settings, **paths) if paths else settings
 
 

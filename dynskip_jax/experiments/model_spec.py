@@ -165,17 +165,7 @@ def make_spec(name: str, settings: Settings, *, import_code: bool = False) -> Mo
 
 
 def check_specs(specs: Sequence[ModelSpec], settings: Settings) -> None:
-    """Raise a `UserError` where a control, a sweep or another setting applies to none of the models."""
-    agent, names = settings.agent, ", ".join(spec.name for spec in specs)
-    named = [spec.named_skip for spec in specs]
-    if agent.control != "none" and not any(isinstance(skip, F.Dynamic) for skip in named):
-        raise UserError(
-            f"--control {agent.control} takes the place of a dynamic skip, and {names} has none: name one "
-            "such as dynamic:5"
-        )
-    drawn = agent.control == "histogram" or any(isinstance(skip, F.Random) for skip in named)
-    if agent.rates is not None and not drawn:
-        raise UserError(f"--rates are of random:k or of --control histogram, and {names} is neither")
+    """Raise a `UserError` where settings and models do not fit each other."""
     for spec in specs:
         skip = spec.named_skip
         if isinstance(skip, F.Dynamic) and skip.stride > 1 and skip.stride >= skip.max_skip:
@@ -193,21 +183,13 @@ def check_specs(specs: Sequence[ModelSpec], settings: Settings) -> None:
             f"--depth-skip {settings.model.depth_skip} joins a layer with the one {depth_skip.layers_below} "
             f"below: it needs {depth_skip.layers_below + 1} layers or more, got {layers}"
         )
-    copy = getattr(settings.model, "copy", "none")
-    if copy != "none" and all(spec.copy == "none" for spec in specs):
-        raise UserError(
-            f"--copy {copy} goes by a choice among several states, and {names} makes none: name a model such "
-            "as dynamic:200"
-        )
-    _check_sweep(specs, settings, names)
+    _check_sweep(specs, settings)
 
 
-def _check_sweep(specs: Sequence[ModelSpec], settings: Settings, names: str) -> None:
-    agent = settings.agent
+def _check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
+    agent, names = settings.agent, ", ".join(spec.name for spec in specs)
     known = (*_OF_CHOICES, *_OF_SAMPLING, *_OF_UPDATES)
     swept = [name for name in known if isinstance(getattr(agent, name), tuple)]
-    if isinstance(agent.max_skip, int) and not any(spec.skip.has_agent for spec in specs):
-        swept.append("max_skip")
     for name in swept:
         if not any(name in value for spec in specs for value in spec.values):
             example = "skip_rnn" if name in _OF_UPDATES else "dynamic:10"

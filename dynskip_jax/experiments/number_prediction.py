@@ -4,8 +4,9 @@
     python -m experiments.number_prediction --length 201 --model dynamic:200
     python -m experiments.number_prediction explain --run-dir DIR --text "3 1 4 1 5 9 2 6 5 3 4"
 
-The last symbol of a sequence says where the answer stands (length 11, and any other but 21), or where the
-position of the answer stands (length 21). Test accuracy and wall time on two CPU cores, other jobs running:
+The last symbol of a sequence says where the answer stands: one hop, at length 11 and any other up to 501. At
+length 21 it says where the position of the answer stands: two hops. With --data DIR the examples are stored
+in a folder. Test accuracy and wall time on two CPU cores, other jobs running:
 
     preset    what it is                                 dynamic:k         lstm            time
     relaxed   the default: some relaxed epochs, then     100.00 ± 0.00 %   76.24 ± 1.09 %  18 min, 5 seeds
@@ -29,12 +30,13 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.experiment import Experiment, decay_once_sampled
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Data, EvenAgent, Model, Settings, Training
 from dynskip_jax.lazy import LazyModule
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.settings import setting
 
 if TYPE_CHECKING:
     from dynskip_jax.data import NumberPredictionData
@@ -131,15 +133,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 class NumberData(Data):
     """The examples."""
 
-    data: str | None = path_setting(
-        None, "A folder in which the examples are kept, and made if they are not there; by default in memory."
-    )
-    length: int = setting(
-        11,
-        "11: one hop, y = x[x[10]]. 21: two hops, y = x[x'] with x' = x[x[20]] < x[20]. Any other T up to "
-        "501: one hop, y = x[x[T-1]], to anywhere in the sequence.",
-    )
-    train_examples: int = setting(100_000, "Training examples; the paper's are 100,000.", at_least=1)
+    length: int = shared.length(11)
+    train_examples: int = shared.train_examples(100_000)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,32 +142,24 @@ class NumberModel(Model):
     """What the network is made of."""
 
     positions: Literal["none", "input"] = setting(
-        "none",
-        "input: the number of the step stands beside each symbol, for network and agent; none (the paper).",
+        "none", "input: add the number of the step to each symbol; none: the paper."
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NumberAgent(EvenAgent):
-    """Skips over time, the agents that choose them, and how these are loaded."""
+    """Skips over time, their agents, and how these are trained."""
 
-    agent_init: Literal["lecun", "normal", "one_hot"] = setting(
-        "lecun",
-        "lecun; normal: N(0, 0.3) and biases 0.1; one_hot: lecun, by how many features of the input are 1.",
-    )
+    agent_init: Literal["lecun", "normal", "one_hot"] = shared.agent_init("lecun")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NumberTraining(Training):
     """For how long and how fast."""
 
-    epochs: int = setting(20, "Passes over the training data; a run folder's may grow.", at_least=1)
-    batch_size: int = setting(128, "Sequences of a training step.", at_least=1)
-    sampled_decay: float = setting(
-        1.0,
-        "Factor on the learning rate, once an epoch after the relaxed epochs; without these the rate stays.",
-        above=0,
-    )
+    epochs: int = shared.epochs(20)
+    batch_size: int = shared.batch_size(128)
+    sampled_decay: float = shared.sampled_decay(1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.tagging import (
     AGENT,
     TAGGER_COMMANDS,
@@ -50,14 +51,14 @@ _SMALL = dict(
     affixes=5,
     capital_features=5,
     learning_rate=0.002,
-    decay=0.05,
+    inverse_decay=0.05,
     epochs=15,
     patience=3,
 )
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": _SMALL,
-    "deep": {**_SMALL, "features": 64, "num_layers": 7, "characters": "none", "dropout_hidden": "ends",
+    "deep": {**_SMALL, "features": 64, "num_layers": 7, "characters": "none", "dropout_between": "ends",
              "depth_skip": "gated_output"},
     # Wu et al. (2016), Section 6.1.2; one optimizer for all, Eq. 5 of Gui et al. (2019) as printed.
     "paper": dict(
@@ -73,10 +74,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         lowercase=True,
         digits="nine",
         unknown_rate=0.0,
-        init_scale=0.1,
+        init_gain=0.1,
         dropout=0.5,
         dropout_inputs=0.25,
-        dropout_hidden="ends",
+        dropout_between="ends",
         optimizer="sgd",
         learning_rate=0.02,
         clip=None,
@@ -90,16 +91,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 class PartOfSpeechData(TaggerData):
     """The tagged sentences, and word vectors."""
 
-    dataset: Literal["ud", "wsj", "conllu", "word_tag", "columns"] = setting(
-        "ud",
-        "ud (a treebank of Universal Dependencies), wsj (NLTK's sample), or a folder of your own: conllu, "
-        "word_tag or columns.",
-    )
+    dataset: Literal["ud", "wsj", "conllu", "word_tag", "columns"] = shared.dataset("ud")
+    split_seed: int = shared.split_seed(0, needs={"dataset": "wsj"})
     tag: Literal["upos", "xpos"] = setting(
-        "upos", "Of ud and conllu: universal tags, or those of the treebank."
+        "upos", "Predict universal tags, or those of the treebank.", needs={"dataset": ("ud", "conllu")}
     )
     unknown_tags: Literal["error", "wrong"] = setting(
-        "error", "Tags of dev and test that train lacks are an error, or count as wrong, as CCG's do."
+        "error", "Stop at tags of dev and test that train lacks, or count them as wrong (for CCG)."
     )
 
 
@@ -107,9 +105,7 @@ class PartOfSpeechData(TaggerData):
 class PartOfSpeechModel(TaggerModel):
     """What the network is made of; sizes of layers are those of each direction."""
 
-    output: Literal["crf", "softmax"] = setting(
-        "softmax", "A CRF over the sentence, or a softmax at each word: for many tags."
-    )
+    output: Literal["crf", "softmax"] = shared.output("softmax")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +154,7 @@ class PartOfSpeech(TaggerExperiment):
             tag=data.tag,
             word_column=data.word_column,
             tag_column=data.tag_column,
-            seed=data.data_seed,
+            seed=data.split_seed,
         )
         if not self.unknown_tags:
             corpus.check_tags(corpus.train_tags, ": --unknown-tags wrong counts such words as wrong")

@@ -22,7 +22,8 @@ Test perplexity and wall time of a seed on one to two CPU cores, other jobs runn
     awd_small     the same, small                             not measured
 
 Without --data the corpus is looked for in $DYNSKIP_DATA_DIR/ptb, in the TFDS cache and at its upstream
-address. If none has it, the model trains on an embedded corpus in a few minutes.
+address. If none has it, or with --dataset pydoc-topics, the model trains on an embedded corpus in a few
+minutes.
 """
 
 from __future__ import annotations
@@ -39,16 +40,18 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.commands.evaluate import EVALUATE
 from dynskip_jax.experiments.commands.explain import EXPLAIN
 from dynskip_jax.experiments.commands.generate import GENERATE
 from dynskip_jax.experiments.commands.oracle import ORACLE
 from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec
-from dynskip_jax.experiments.settings import CLIP, Agent, Data, Model, Numbers, Settings, Training
+from dynskip_jax.experiments.settings import Agent, Data, Model, Numbers, Settings, Training
 from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.lazy import LazyModule
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.settings import ON, Other, path_setting, setting
+from dynskip_jax.training.model_names import COPYING, WITH_K
 
 if TYPE_CHECKING:
     from dynskip_jax.data import LanguageCorpus, Vocabulary
@@ -223,77 +226,63 @@ PRESETS: dict[str, dict[str, Any]] = {
 class TextData(Data):
     """The text; any folder with train, valid and test files will do."""
 
-    dataset: str | None = setting(
-        None, "Insist on a corpus by name: ptb, or pydoc-topics (the embedded one)."
-    )
-    min_count: int | None = setting(
-        None,
-        "Words seen less often in train are <unk>; by default none, or those seen once where dev or test "
-        "have words that train has not.",
-        at_least=1,
-    )
+    dataset: str | None = shared.dataset(None)
+    min_count: int | None = shared.min_count(None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelSettings(Model):
     """What the network is made of."""
 
-    num_layers: int = setting(2, "Layers; the last one has the time skip.", at_least=1)
-    init_scale: float = setting(0.1, "Weights are drawn from U(-scale, scale).", above=0)
+    num_layers: int = shared.num_layers(2)
+    init_scale: float = setting(0.1, "Draw weights from U(-scale, scale).", above=0)
     recurrent_init: Literal["uniform", "by_size", "orthogonal"] = setting(
         "uniform",
-        "uniform (as all weights); by_size: every weight of a layer from U(±1/√hidden), as PyTorch does; "
-        "orthogonal: the top layer's W_h.",
+        "by_size: draw each layer's weights from U(±1/√hidden), as PyTorch does; orthogonal: W_h of the top "
+        "layer.",
     )
     embedding: Literal["words", "characters"] = setting(
-        "words", "A table, or a CNN over each word's characters."
+        "words", "Embed words by a table, or by a CNN over their characters."
     )
-    embedding_features: int | None = setting(
-        None, "Size of the embedding, where it is not that of the first layer.", at_least=1
-    )
-    char_features: int = setting(15, "Size of a character's embedding.", at_least=1)
+    embedding_features: int | None = shared.embedding_features(None, needs={"embedding": "words"})
+    char_features: int = shared.char_features(15, needs={"embedding": "characters"})
     char_maps: tuple[int, ...] = setting(
-        (50, 100, 150, 200, 200, 200, 200), "Filters of each width, from 1.", at_least=1
+        (50, 100, 150, 200, 200, 200, 200),
+        "Filters of each width, from 1.",
+        at_least=1,
+        needs={"embedding": "characters"},
     )
-    num_highway: int = setting(2, "Highway layers above the CNN.", at_least=0)
+    num_highway: int = setting(
+        2, "Highway layers above the CNN.", at_least=0, needs={"embedding": "characters"}
+    )
     copy: Literal["none", "chosen", "expected"] = setting(
         "none",
-        "Words of the recent past are likelier, by a gate, in models that choose among the last k states: "
-        "the word that followed the state chosen (in training the loss is the mean over all choices); or, "
-        "expected, those that followed all k, by the probability of each.",
+        "Copy words of the last k steps: the one after the chosen state, or all by their probability "
+        "(expected).",
+        needs={"model": COPYING},
     )
-    tied: bool = setting(False, "The softmax's weights are the embedding's; the last layer has its size.")
-    dropout_inputs: float | None = setting(
-        None, "Rate on the first layer's input, if not that of dropout.", at_least=0, below=1
+    tied: bool = setting(
+        False, "Share the softmax's weights with the embedding; the last layer has its size."
     )
+    dropout_inputs: float | None = shared.dropout_inputs(None)
     dropout_outputs: float | None = setting(
-        None, "Rate before the softmax, if not that of dropout.", at_least=0, below=1
+        None, "Dropout rate before the softmax; by default --dropout.", at_least=0, below=1
     )
-    dropout_words: float = setting(
-        0.0, "Rate at which whole words are dropped from a segment.", at_least=0, below=1
-    )
-    dropout_weights: float = setting(
-        0.0, "Rate at which recurrent weights are dropped for a segment.", at_least=0, below=1
-    )
-    zoneout: tuple[float, ...] = setting(
-        (0.0,),
-        "Rate at which units of a state stay as they are (Krueger et al. 2017), in every layer: one rate, or "
-        "that of h and that of c.",
-        at_least=0,
-        below=1,
-    )
-    locked: bool = setting(False, "The same features are dropped at all steps of a segment.")
+    dropout_words: float = shared.dropout_words(0.0)
+    dropout_weights: float = shared.dropout_weights(0.0)
+    zoneout: tuple[float, ...] = shared.zoneout((0.0,))
+    locked: bool = shared.locked(False, needs={"dropout": ON, "dropout_inputs": ON, "dropout_outputs": ON})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModelAgent(Agent):
-    """Skips over time, the agents that choose them, and how these are loaded."""
+    """Skips over time, their agents, and how these are trained."""
 
-    agent_init: Literal["uniform", "normal"] = setting(
-        "uniform", "uniform (as all weights), or normal: N(0, 0.3) and biases 0.1."
-    )
+    agent_init: Literal["uniform", "normal"] = shared.agent_init("uniform")
     restart_buffer: bool = setting(
-        False, "Forget all but the newest state at each segment, as the released code does."
+        False,
+        "Forget all but the newest state at each segment, as the released code does.",
+        needs={"model": WITH_K},
     )
 
 
@@ -301,26 +290,22 @@ class LanguageModelAgent(Agent):
 class LanguageModelTraining(Training):
     """For how long and how fast."""
 
-    learning_rate: Numbers = setting(1.0, "Initial learning rate.", above=0, sweep=True)
-    clip: float | None = setting(5.0, CLIP, above=0)
+    learning_rate: Numbers = shared.learning_rate(1.0)
+    clip: float | None = shared.clip(5.0)
     num_steps: int = setting(35, "Steps of truncated back-propagation.", at_least=1)
-    random_lengths: bool = setting(False, "Segments have random lengths around that.")
-    decay: float = setting(
-        1.0,
-        "Divides the learning rate, once an epoch or as --plateau says.",
-        above=0,
-    )
-    decay_after: int = setting(0, "Epochs before --decay begins.", at_least=0)
+    random_lengths: bool = setting(False, "Draw the lengths of segments around --num-steps.")
+    decay: float = shared.decay(1.0)
+    decay_after: int = shared.decay_after(0, needs=({"decay": Other((1,))}, {"plateau": None}))
     plateau: float | None = setting(
-        None, "--decay follows each epoch in which dev perplexity fell by less than this, and no other."
+        None,
+        "Apply --decay only after epochs in which dev perplexity fell by less than this.",
+        needs={"decay": Other((1,))},
     )
-    weight_decay: float = setting(0.0, "This times the weights is added to the gradient.", at_least=0)
-    activation_coef: float = setting(0.0, "α of AR (Merity et al. 2018, Section 4.5).", at_least=0)
-    temporal_coef: float = setting(0.0, "β of TAR.", at_least=0)
-    average: Literal["none", "non_monotone", "always"] = setting(
-        "none", "Averaging of the iterates: non_monotone (once dev no longer falls, NT-ASGD) or always."
-    )
-    average_interval: int = setting(5, "n of NT-ASGD.", at_least=1)
+    weight_decay: float = shared.weight_decay(0.0)
+    activation_coef: float = shared.activation_coef(0.0)
+    temporal_coef: float = shared.temporal_coef(0.0)
+    average: Literal["none", "non_monotone", "always"] = shared.average("none")
+    average_interval: int = shared.average_interval(5)
     start_from: str | None = path_setting(
         None, "A finished run folder of the same model, whose parameters are trained on (fine-tuning)."
     )

@@ -38,22 +38,22 @@ class Flags:
     """Flags of this command."""
 
     folders: tuple[str, ...] = setting(help="Run folders.", positional="DIR")
-    code: str | None = setting(None, "The module of your own task, which is imported, to report its runs.")
+    code: str | None = setting(None, "Import this module first: the one with your own task.")
     overwrite: bool = setting(False, "Replace files that exist.")
     metrics: tuple[str, ...] | None = setting(
-        None, "Metrics as in result.json, separated by commas; by default the experiment's main ones."
+        None, "Metrics as in result.json, separated by commas; by default the main ones."
     )
     baseline: str | None = setting(
         None,
-        "The row that others on its data are compared with, by its name in the table; by default the first.",
+        "Name of the row that others are compared with; by default the first on the same data.",
     )
-    csv: str | None = path_setting(None, "A file to write the table to, a line for each row and metric.")
-    latex: str | None = path_setting(None, "A file to write the table to, as a LaTeX tabular.")
+    csv: str | None = path_setting(None, "Write the table to this CSV file, one line per row and metric.")
+    latex: str | None = path_setting(None, "Write the table to this file as a LaTeX tabular.")
     plot: str | None = path_setting(
-        None, "A PNG file: the first of two --metrics to the right, the second above."
+        None, "Draw the second of two --metrics over the first, into this PNG file."
     )
     tensorboard: str | None = path_setting(
-        None, "A folder to write all logged metrics to as TensorBoard event files, of unfinished runs too."
+        None, "Write all logged metrics to this folder as TensorBoard event files."
     )
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from dynskip_jax.experiments.build import make_fit_settings, make_learner, run_c
 from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
 from dynskip_jax.experiments.model_spec import ModelSpec, check_specs
 from dynskip_jax.experiments.settings import path_fields
+from dynskip_jax.experiments.stored_settings import upgraded_config
 from dynskip_jax.experiments.table import (
     best_value,
     by_epoch,
@@ -156,6 +158,7 @@ def _how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
     return dict(
         about=_about(experiment, data),
         defaults={"settings": kind().to_config()},
+        upgrade=partial(upgraded_config, kind),
         may_grow=_MAY_GROW,
         fixed={"settings.training.epochs": _OVER_ALL_EPOCHS} if has_schedule else {},
         named_by={"dataset.name": "dataset.fingerprint"},  # a folder of data may be renamed

@@ -12,11 +12,12 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Data, EvenAgent, Model, Settings, Training
 from dynskip_jax.lazy import LazyModule
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.settings import ON, Other, setting
 
 if TYPE_CHECKING:
     from dynskip_jax.data import Vocabulary
@@ -45,69 +46,72 @@ AGENT = dict(agent_learning_rate=0.001, baseline="batch", entropy="exact", entro
 class SentenceData(Data):
     """The texts."""
 
-    min_count: int = setting(1, "Words seen less often in train are <unk>.", at_least=1)
+    min_count: int = shared.min_count(1)
     max_words: int | None = setting(
-        None, "Only so many words of train, the most frequent ones, are not <unk>.", at_least=1
+        None, "Keep this many words of train, the most frequent ones; others are unknown.", at_least=1
     )
-    buckets: int = setting(8, "To how many lengths batches are padded.", at_least=1)
-    embeddings: str | None = path_setting(
-        None,
-        "A text file of word vectors (GloVe, word2vec) to start from; --embedding-features is their width.",
-    )
+    buckets: int = setting(8, "Number of lengths to which batches are padded.", at_least=1)
+    embeddings: str | None = shared.embeddings(None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SentenceModel(Model):
     """What the network is made of."""
 
-    num_layers: int = setting(1, "Layers; the last one has the time skip.", at_least=1)
-    bidirectional: bool = setting(False, "Two directions in every layer.")
-    output_gate: bool = setting(True, "Without it the transition's output gate is fixed at 1.")
+    num_layers: int = shared.num_layers(1)
+    bidirectional: bool = setting(False, "Read in both directions in every layer.")
+    output_gate: bool = setting(True, "Use the cell's output gate; without it the gate is 1.")
     pooling: Literal["last", "mean", "max"] = setting(
-        "last", "What of the states is classified: that after the last word (the papers), mean or maximum."
+        "last", "Classify the last state (the papers), or the mean or maximum over states."
     )
-    embedding_features: int = setting(300, "Size of a word's vector.", at_least=1)
-    embedding_scale: float = setting(0.25, "Words without a vector begin with U(-scale, scale).", above=0)
-    train_embeddings: bool = setting(True, "Words' vectors are trained on.")
-    dropout_inputs: float | None = setting(
-        None, "Rate on words' vectors, if not that of dropout.", at_least=0, below=1
+    embedding_features: int = shared.embedding_features(300)
+    embedding_scale: float = setting(
+        0.25, "Draw embeddings of words without a vector from U(-scale, scale).", above=0
     )
+    train_embeddings: bool = setting(True, "Train the words' embeddings.")
+    dropout_inputs: float | None = shared.dropout_inputs(None)
     dropout_hidden: float | None = setting(
-        None, "Rate between layers, if not that of dropout.", at_least=0, below=1
+        None,
+        "Dropout rate between layers; by default --dropout.",
+        at_least=0,
+        below=1,
+        needs={"num_layers": Other((1,), "2 or more")},
     )
-    dropout_weights: float = setting(
-        0.0, "Rate at which recurrent weights are dropped for a batch.", at_least=0, below=1
-    )
-    locked: bool = setting(False, "The same features are dropped at all words of a text.")
-    zoneout: float = setting(0.0, "Rate at which units of a state stay as they are.", at_least=0, below=1)
+    dropout_weights: float = shared.dropout_weights(0.0)
+    locked: bool = shared.locked(False, needs={"dropout": ON, "dropout_inputs": ON, "dropout_hidden": ON})
+    zoneout: tuple[float, ...] = shared.zoneout((0.0,))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SentenceAgent(EvenAgent):
-    """Skips over time, the agents that choose them, and how these are loaded."""
+    """Skips over time, their agents, and how these are trained."""
 
-    max_jump: int = setting(5, "LSTM-Jump: K, how far it jumps at most.", at_least=1)
-    read_steps: int = setting(20, "LSTM-Jump: R, words read between jumps.", at_least=1)
-    max_jumps: int = setting(10, "LSTM-Jump: N, jumps in a text.", at_least=1)
-    update_bias: float = setting(1.0, "Skip RNN: initial bias of its gate; the smaller, the less is read.")
+    max_jump: int = setting(5, "K of LSTM-Jump, the longest jump.", at_least=1, needs={"model": "lstm_jump"})
+    read_steps: int = setting(
+        20, "R of LSTM-Jump, words read between jumps.", at_least=1, needs={"model": "lstm_jump"}
+    )
+    max_jumps: int = setting(
+        10, "N of LSTM-Jump, the most jumps in a text.", at_least=1, needs={"model": "lstm_jump"}
+    )
+    update_bias: float = setting(
+        1.0,
+        "Initial bias of Skip RNN's gate; smaller values read less.",
+        needs={"model": "skip_rnn"},
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SentenceTraining(Training):
     """For how long and how fast."""
 
-    batch_size: int = setting(50, "Texts of a training step.", at_least=1)
-    optimizer: Literal["adam", "adagrad", "sgd"] = setting("adam", "How gradients become steps.")
-    weight_decay: float = setting(0.0, "This times the weights is added to the gradient.", at_least=0)
-    decay: float = setting(1.0, "Divides the learning rate, once an epoch.", above=0)
-    decay_after: int = setting(0, "Epochs before --decay begins.", at_least=0)
-    average: Literal["none", "non_monotone", "always"] = setting(
-        "none",
-        "Averaging of the iterates: non_monotone (once dev no longer improves, NT-ASGD) or always; of either "
-        "kind after the epochs of --average-after.",
-    )
-    average_interval: int = setting(5, "n of NT-ASGD.", at_least=1)
-    average_after: int = setting(0, "Epochs that are never averaged.", at_least=0)
+    batch_size: int = shared.batch_size(50)
+    optimizer: Literal["adam", "adagrad", "sgd"] = shared.optimizer("adam")
+    weight_decay: float = shared.weight_decay(0.0)
+    decay: float = shared.decay(1.0)
+    decay_after: int = shared.decay_after(0)
+    average: Literal["none", "non_monotone", "always"] = shared.average("none")
+    average_interval: int = shared.average_interval(5)
+    average_after: int = setting(0, "Epochs before averaging may begin.", at_least=0, needs={"average": ON})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,15 +128,15 @@ class SentenceSettings(Settings):
 class ClassifierModel(SentenceModel):
     """What the network is made of."""
 
-    dropout_words: float = setting(0.0, "Rate at which words are dropped.", at_least=0, below=1)
+    dropout_words: float = shared.dropout_words(0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassifierTraining(SentenceTraining):
     """For how long and how fast."""
 
-    activation_coef: float = setting(0.0, "α of AR (Merity et al. 2018, Section 4.6).", at_least=0)
-    temporal_coef: float = setting(0.0, "β of TAR.", at_least=0)
+    activation_coef: float = shared.activation_coef(0.0)
+    temporal_coef: float = shared.temporal_coef(0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,7 +176,8 @@ class SentenceExperiment(Experiment):
         """Return the options of a model's layers, without their sizes."""
         m = self.settings.model
         hidden = m.dropout if m.dropout_hidden is None else m.dropout_hidden
-        dropped = dict(weight_dropout=m.dropout_weights, zoneout=m.zoneout)
+        zoneout = m.zoneout if len(m.zoneout) > 1 else m.zoneout[0]
+        dropped = dict(weight_dropout=m.dropout_weights, zoneout=zoneout)
         below = m.num_layers - 1
         return dict(
             skip=(F.Previous(),) * below + (spec.skip,),

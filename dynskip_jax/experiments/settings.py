@@ -7,27 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.settings import check, field_types, path_setting, setting
+from dynskip_jax.experiments import shared_settings as shared
+from dynskip_jax.settings import ON, allows, check, check_needs, field_types, path_setting, setting
 from dynskip_jax.training.agent_settings import AgentSettings
+from dynskip_jax.training.model_names import CHOOSING, REWARDED, WITH_AGENT, WITH_K, is_one_of
 
 MAX_SEED = 2**32 - 1  # beyond, JAX would repeat the keys of others
-# What --clip is.
-CLIP = "Largest norm of the gradient, and by itself of that of agents that reinforcement alone trains."
-# The names in `functional.TIME_SKIPS`, to be known without JAX.
-MODEL_NAMES = (
-    *(
-        "attention",
-        "content",
-        "dynamic",
-        "fixed",
-        "log_attention",
-        "log_dynamic",
-        "lstm",
-        "lstm_jump",
-        "mean",
-    ),
-    *("random", "segment_attention", "segment_dynamic", "skim_rnn", "skip_rnn", "sparse"),
-)
 Numbers = float | tuple[float, ...]  # a number, or several to be tried in one program
 WholeNumbers = int | tuple[int, ...]
 
@@ -38,24 +23,26 @@ class Run:
 
     model: str | None = setting(
         None,
-        "lstm (no skip over time), fixed:k, attention:k, content:k (attention by content), dynamic:k, "
-        "log_dynamic:k, segment_dynamic:k, sparse:k, mean:k, random:k, skip_rnn, skim_rnn or lstm_jump; k is "
-        "how far back a skip may reach. Or a skip of your own, my_module:MySkip(16).",
+        "The skip over time: lstm (none), fixed:k, attention:k, content:k, dynamic:k, log_dynamic:k, "
+        "segment_dynamic:k, sparse:k, mean:k, random:k, skip_rnn, skim_rnn or lstm_jump; k is the longest "
+        "skip. Your own: my_module:MySkip(16).",
     )
     compare: str | None = setting(
-        None,
-        "Several models, separated by commas, trained one after another into one table. A run folder "
-        "that was begun with several may gain models.",
+        None, "Train several models, separated by commas, into one table; a resumed run may gain some."
     )
-    preset: str | None = setting(None, "A named set of settings, listed below; flags given beside it win.")
+    preset: str | None = setting(
+        None, "Use a named set of settings, listed below; flags given beside it win."
+    )
+    config: str | None = path_setting(
+        None, "Take the settings of a run from its config.json; flags given beside it win."
+    )
     run_dir: str | None = path_setting(
-        None,
-        "Run folder; the same command with the same folder resumes. By default runs/<task>/<model>-<time>.",
+        None, "Run folder; the same command resumes it. By default runs/<task>/<model>-<time>."
     )
     seed: int = setting(0, "The first seed.", at_least=0)
     seeds: WholeNumbers = setting(
         1,
-        "How many seeds, from --seed on, or the seeds themselves, as in 1,5,9; all train in one program.",
+        "Train this many seeds, from --seed on, or these seeds (1,5,9), in one program.",
         at_least=0,
         several=True,
     )
@@ -101,131 +88,146 @@ def _names(text: str) -> tuple[str, ...]:
 class Data:
     """What is read."""
 
-    data: str | None = path_setting(None, "Folder of the data.")
+    data: str | None = shared.data(None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Model:
     """What the network is made of."""
 
-    features: int = setting(200, "Size of every layer's state.", at_least=1)
+    features: int = shared.features(200)
     transition: str = setting(
         "lstm",
-        "How a cell turns input and state into the new state: lstm, peephole, full_gate, plstm, ulstm, "
-        "gru, slstm, min_lstm, min_gru, ind_rnn, rhn or rhn:L (L layers deep). Or one of "
-        "your own, my_module:MyTransition.",
+        "The recurrent cell: lstm, peephole, full_gate, plstm, ulstm, gru, slstm, min_lstm, min_gru, "
+        "ind_rnn, rhn or rhn:L (L layers deep). Your own: my_module:MyTransition.",
     )
     depth_skip: str | None = setting(
         None,
-        "What a layer receives from the one two below: gates, internal, gated_internal, output "
-        "or gated_output; highway: from the one below; dense or attention: from all below.",
+        "What a layer receives from the one two below: gates, internal, gated_internal, output or "
+        "gated_output; highway: from the one below; dense or attention: from all below.",
     )
-    dropout: float = setting(0.0, "Rate on each layer's input and before the softmax.", at_least=0, below=1)
-    forget_bias: float = setting(0.0, "Is added to the forget gate's bias in layers with a skip over time.")
+    dropout: float = shared.dropout(0.0)
+    forget_bias: float = setting(0.0, "Add this to the forget gate's bias in layers with a skip over time.")
     precision: Literal["f32", "bf16"] = setting(
-        "f32",
-        "bf16: matrices are multiplied in bfloat16; sums, states, losses and parameters stay float32.",
+        "f32", "bf16: multiply matrices in bfloat16; sums, states and parameters stay float32."
     )
-
-
-# What every experiment's λ is, whatever it begins with.
-_MIX: dict[str, Any] = dict(
-    help="λ, the weight of the skipped-to state against the previous one.", at_least=0, at_most=1, sweep=True
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Agent(AgentSettings):
-    """Skips over time, the agents that choose them, and how these are trained."""
+    """Skips over time, their agents, and how these are trained."""
 
-    mix: Numbers = setting(1.0, **_MIX)
+    mix: Numbers = shared.mix(1.0)
     max_skip: WholeNumbers | None = setting(
-        None, "K, up to the model's own, kept through the policy.", at_least=1, sweep=True
+        None,
+        "Let agents choose no k beyond this; K stays the model's own.",
+        at_least=1,
+        sweep=True,
+        needs={"model": WITH_AGENT},
     )
     agent: Literal["mlp", "content"] = setting(
         "mlp",
-        "What an agent's choice is made of: an MLP over s(t), or by content: a query made of s(t) beside the "
-        "stored states.",
+        "How agents score states: by an MLP, or by the dot product of a query with each (content).",
+        needs={"model": tuple(name for name in WITH_AGENT if name != "content:k")},
     )
-    agent_features: int = setting(50, "Hidden units of the agent.", at_least=1)
+    agent_features: int = setting(
+        50, "Number of the agent's hidden units.", at_least=1, needs={"model": WITH_AGENT}
+    )
     agent_input: Literal["previous", "mean"] = setting(
-        "previous", "What the agent sees beside the input: h of the step before, or the mean of the last K."
+        "previous",
+        "What the agent sees beside the input: the previous state, or the mean of the last K.",
+        needs=({"model": WITH_AGENT}, {"agent": "mlp"}),
     )
-    agent_init: Literal["lecun", "normal"] = setting("lecun", "lecun, or normal: N(0, 0.3) and biases 0.1.")
+    agent_init: Literal["lecun", "normal"] = shared.agent_init("lecun")
     empty_slots: Literal["initial", "masked"] = setting(
-        "initial", "Before K steps have passed: the initial state may be chosen, or it may not."
+        "initial",
+        "Before K steps: let agents choose the initial state, or mask it.",
+        needs={"model": WITH_AGENT},
     )
     stride: int = setting(
-        1, "Only every so many-th of the last k states may be chosen: the newest is the first.", at_least=1
+        1,
+        "Distance between the states that may be chosen: k = 1, 1 + stride, 1 + 2 stride, …",
+        at_least=1,
+        needs={"model": WITH_AGENT},
     )
     first_step: Literal["agent", "carried"] = setting(
-        "agent", "Who chooses at the first step; carried: nobody, as in the released code."
+        "agent",
+        "Who chooses at the first step: the agent, or nobody (carried, as in the released code).",
+        needs={"model": WITH_K},
     )
     agent_learning_rate: float | None = setting(
         None,
-        "Gives agents an Adam of their own with this rate; by default they share the network's optimizer.",
+        "Give agents their own Adam with this rate; by default they share the network's optimizer.",
         above=0,
+        needs={"model": REWARDED},
     )
-    evaluation_mode: Literal["greedy", "sample"] = setting("greedy", "How agents choose on dev and test.")
+    evaluation_mode: Literal["greedy", "sample"] = setting(
+        "greedy", "How agents choose on dev and test.", needs={"model": (*REWARDED, "random:k")}
+    )
     control: Literal["none", "untrained", "histogram", "mean"] = setting(
         "none",
-        "What dynamic:k is put to the test with. untrained: its agent never learns, and samples on dev and "
-        "test too; histogram: k is drawn with the rates of a trained agent (--control-of) or others "
-        "(--rates); mean: that of the last k states enters. Others, of trained models: see `oracle`.",
+        "Replace the choice by a control: an untrained agent, draws with fixed rates (histogram), or the "
+        "mean of the last k states.",
+        needs={"model": CHOOSING},
     )
     control_of: str | None = path_setting(
-        None, "A finished run folder of one model with an agent, whose rates on dev are those of histogram."
+        None,
+        "A finished run folder of one model with an agent, which gives the rates.",
+        needs={"control": "histogram"},
     )
     rates: tuple[float, ...] | None = setting(
-        None, "Rates of histogram and of random:k, one for each k; by default all alike.", at_least=0
+        None,
+        "How often each k is drawn, one number for each; by default equally often.",
+        at_least=0,
+        needs={"control": "histogram", "model": "random:k"},
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvenAgent(Agent):
-    """Skips over time, the agents that choose them, and how these are trained."""
+    """Skips over time, their agents, and how these are trained."""
 
-    mix: Numbers = setting(0.5, **_MIX)
+    mix: Numbers = shared.mix(0.5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     """For how long and how fast."""
 
-    epochs: int = setting(1, "Passes over the training data; a run folder's may grow.", at_least=1)
-    batch_size: int = setting(20, "Sequences of a training step.", at_least=1)
-    learning_rate: Numbers = setting(0.001, "Initial learning rate.", above=0, sweep=True)
-    clip: float | None = setting(None, CLIP, above=0)
-    patience: int = setting(
-        0, "Stop after this many epochs without a better dev result; 0 never stops.", at_least=0
-    )
+    epochs: int = shared.epochs(1)
+    batch_size: int = shared.batch_size(20)
+    learning_rate: Numbers = shared.learning_rate(0.001)
+    clip: float | None = shared.clip(None)
+    patience: int = shared.patience(0)
     max_skipped: int = setting(
-        100, "Steps in a row that may be skipped because they are not finite before the run ends.", at_least=0
+        100, "End the run after this many steps in a row that are not finite.", at_least=0
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Devices:
-    """Where it runs; results are the same up to rounding, and a run may be resumed on others."""
+    """Where it runs; a run may be resumed on other devices."""
 
     devices: int | None = setting(
         None,
-        "Devices to train on; if not given 1, or as many parts of a CPU as can share the seeds. Each has "
-        "seeds of its own if their number divides that of the seeds, else a share of every batch.",
+        "Devices to train on: by default 1; on a CPU, the number of virtual devices that share the seeds. "
+        "Devices split the seeds if these divide evenly, otherwise each batch.",
         at_least=1,
     )
     parallel: Literal["jit", "pmap"] = setting("jit", "One program over a mesh, or one replica per device.")
     coordinator: str | None = setting(
         None,
-        "HOST:PORT where process 0 is found, if several processes train together with all their devices; "
-        "each is given the same command but for --process-id. TPU pods, Slurm, Open MPI: auto.",
+        "HOST:PORT of process 0, to train with several processes; auto on TPU pods, Slurm and Open MPI.",
     )
     process_id: int | None = setting(
         None, "Number of this process; process 0 writes the run folder and prints.", at_least=0
     )
-    process_count: int | None = setting(None, "How many processes there are.", at_least=1)
+    process_count: int | None = setting(None, "Number of processes.", at_least=1)
     heartbeat_seconds: int = setting(
-        60, "A process that has not been heard of for so long is lost: the others end.", at_least=1
+        60,
+        "Stop when a process has not been heard of for this long.",
+        at_least=1,
+        needs={"coordinator": ON},
     )
 
 
@@ -285,23 +287,13 @@ def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     return made
 
 
-def from_config(kind: type[Settings], config: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Return the settings that `Settings.to_config` described, read back from JSON.
-
-    Raises:
-        UserError: another version wrote them.
-    """
-    values = {name: value for group in config.values() for name, value in group.items()}
-    return fill(kind, {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
-
-
 @dataclasses.dataclass(frozen=True)
 class Resolved:
     """Settings, and where each comes from.
 
     Attributes:
         settings: all of them.
-        sources: `default`, `preset NAME` or `flag`, by name.
+        sources: `default`, `preset NAME`, `config FILE` or `flag`, by name.
     """
 
     settings: Settings
@@ -313,6 +305,7 @@ def resolve(
     presets: Mapping[str, Mapping[str, Any]],
     default_preset: str,
     given: Mapping[str, Any],
+    stored: Mapping[str, Any] | None = None,
 ) -> Resolved:
     """Fills settings from a preset and the flags given beside it.
 
@@ -321,23 +314,50 @@ def resolve(
         presets: name to values.
         default_preset: the preset to use if the command line names none.
         given: what the command line says, by name.
+        stored: the settings of a run, by name, in the place of a preset's; see `stored_settings`.
 
     Raises:
         UserError: an unknown preset, or a value that makes no sense.
     """
-    preset = given.get("preset") or default_preset
-    if preset not in presets:
-        raise UserError(f"unknown preset {preset!r}: choose one of {', '.join(presets)}")
-    values = {**presets[preset]}
-    if "compare" in given:  # in place of a preset's model
-        values.pop("model", None)
-    settings = fill(kind, {**values, **given, "preset": preset})
+    if stored is None:
+        preset = given.get("preset") or default_preset
+        if preset not in presets:
+            raise UserError(f"unknown preset {preset!r}: choose one of {', '.join(presets)}")
+        values, source = {**presets[preset]}, f"preset {preset}"
+        named = {"preset": preset}
+    else:
+        values, source, named = dict(stored), f"config {given['config']}", {}
+    for name, other in (("compare", "model"), ("model", "compare")):
+        if name in given:
+            values.pop(other, None)
+    settings = fill(kind, {**values, **given, **named})
     sources = {field.name: "default" for _, field, _ in fields_of(kind)}
-    sources |= dict.fromkeys(values, f"preset {preset}")
+    sources |= dict.fromkeys(values, source)
     sources |= dict.fromkeys(given, "flag")
-    if "preset" not in given:
-        sources["preset"] = "default"
     return Resolved(settings, sources)
+
+
+def check_effects(resolved: Resolved, default_model: str) -> None:
+    """Check that each flag has an effect with the other settings; those of presets and files may have none.
+
+    Args:
+        resolved: the settings, and which of them are flags.
+        default_model: the model that is trained by default.
+
+    Raises:
+        UserError: a flag has no effect.
+    """
+    settings = resolved.settings
+    models = settings.run.models(default_model)
+
+    def holds(name: str, allowed: Any) -> bool:
+        if name == "model":
+            names = allowed if isinstance(allowed, tuple) else (allowed,)
+            return any(is_one_of(model, names) for model in models)
+        return allows(allowed, get(settings, name))
+
+    given = {name: get(settings, name) for name, source in resolved.sources.items() if source == "flag"}
+    check_needs([field for _, field, _ in fields_of(type(settings))], given, holds, flag)
 
 
 def sweep_of(settings: Settings, names: Sequence[str]) -> tuple[dict[str, Any], ...]:

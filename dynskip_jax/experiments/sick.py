@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.sentences import (
@@ -77,14 +78,14 @@ PRESETS: dict[str, dict[str, Any]] = {
 class PairModel(SentenceModel):
     """What the network is made of."""
 
-    similarity_features: int = setting(50, "Size of the layer that compares.", at_least=1)
+    similarity_features: int = setting(50, "Size of the layer that compares two sentences.", at_least=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairTraining(SentenceTraining):
     """For how long and how fast."""
 
-    batch_size: int = setting(25, "Pairs of a training step.", at_least=1)
+    batch_size: int = shared.batch_size(25)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 class TreebankData(SentenceData):
     """The sentences."""
 
-    phrases: bool = setting(False, "Train on every labelled phrase, not on sentences alone.")
+    phrases: bool = setting(False, "Train on every labelled phrase, not only on sentences.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

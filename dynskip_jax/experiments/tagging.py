@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.commands.compare import COMPARE
 from dynskip_jax.experiments.commands.explain import EXPLAIN
 from dynskip_jax.experiments.commands.gradients import GRADIENTS
@@ -18,10 +19,11 @@ from dynskip_jax.experiments.commands.oracle import ORACLE
 from dynskip_jax.experiments.commands.tag import TAG
 from dynskip_jax.experiments.experiment import Experiment, choice_weights
 from dynskip_jax.experiments.model_spec import ModelSpec
-from dynskip_jax.experiments.settings import CLIP, Agent, Data, Model, Settings, Training
+from dynskip_jax.experiments.settings import Agent, Data, Model, Settings, Training
 from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.lazy import LazyModule
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.settings import ON, Other, setting
+from dynskip_jax.training.model_names import REWARDED
 
 if TYPE_CHECKING:
     from dynskip_jax.data.tagged_corpus import TaggedCorpus
@@ -57,89 +59,85 @@ word_vectors = LazyModule("dynskip_jax.data.word_vectors")
 class TaggerData(Data):
     """The tagged sentences, and word vectors."""
 
-    data_seed: int = setting(0, "Draws the sentences of splits that a corpus has not.", at_least=0)
-    word_column: int = setting(0, "Of --dataset columns, the one with the words, counted from 0.")
-    tag_column: int = setting(-1, "Of --dataset columns, the one with the tags; -1 is the last.")
-    embeddings: str | None = path_setting(
-        None,
-        "A text file of GloVe's or word2vec's, with vectors of word_features numbers: where words begin. "
-        "Words of dev and test that it has are known then. By default U(±√(3/d)), and words of train alone.",
+    word_column: int = setting(0, "Column of the words, counted from 0.", needs={"dataset": "columns"})
+    tag_column: int = setting(
+        -1, "Column of the tags, counted from 0; -1: the last.", needs={"dataset": "columns"}
     )
+    min_count: int = shared.min_count(1)
+    embeddings: str | None = shared.embeddings(None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggerModel(Model):
     """What the network is made of; sizes of layers are those of each direction."""
 
-    num_layers: int = setting(
-        1, "Layers in both directions; the last one has the skip over time.", at_least=1
-    )
-    dropout: float = setting(
-        0.5, "Rate on each layer's input and before the tags' scores.", at_least=0, below=1
-    )
-    dropout_inputs: float | None = setting(
-        None, "Rate on the first layer's input, if not that of dropout.", at_least=0, below=1
-    )
-    dropout_hidden: Literal["all", "ends"] = setting(
-        "all", "all: between all layers; ends: behind the first and the last one alone (Wu et al. 2016)."
+    num_layers: int = shared.num_layers(1)
+    dropout: float = shared.dropout(0.5)
+    dropout_inputs: float | None = shared.dropout_inputs(None)
+    dropout_between: Literal["all", "ends"] = setting(
+        "all",
+        "Drop after all layers, or only after the first and the last one (ends: Wu et al. 2016).",
+        needs={"num_layers": Other((1, 2), "3 or more")},
     )
     dropout_characters: float = setting(
-        0.0, "Rate on the embeddings of characters, before a CNN or LSTM reads them.", at_least=0, below=1
+        0.0,
+        "Dropout rate on characters' embeddings, before a CNN or LSTM reads them.",
+        at_least=0,
+        below=1,
+        needs={"characters": ("cnn", "lstm")},
     )
-    init_scale: float = setting(
-        1.0, "Times 1/√fan-in, the deviation of weights on inputs; those on states are orthogonal.", above=0
+    init_gain: float = setting(
+        1.0, "Gain of the weights on inputs: their standard deviation is this / √fan-in.", above=0
     )
-    output: Literal["crf", "softmax"] = setting(
-        "crf", "A CRF over the sentence, or a softmax at each word: for many tags."
-    )
-    word_features: int = setting(100, "d, size of a word's embedding.", at_least=1)
-    lowercase: bool = setting(True, "Words are known in lower case; characters stay as they are.")
+    output: Literal["crf", "softmax"] = shared.output("crf")
+    word_features: int = setting(100, "Size of a word's embedding.", at_least=1)
+    lowercase: bool = setting(True, "Lowercase words; characters keep their case.")
     digits: Literal["keep", "nine", "zero"] = setting(
-        "nine", "Digits of words become 9, or 0; characters stay as they are."
+        "nine", "Replace digits of words by 9 or 0; characters keep theirs."
     )
-    min_count: int = setting(1, "Words that train has fewer times are unknown.", at_least=1)
     unknown_rate: float = setting(
         0.5,
-        "How often a word seen once in train is read as the unknown one in training.",
+        "In training, read words that occur once in train as unknown at this rate.",
         at_least=0,
         below=1,
     )
     characters: Literal["none", "cnn", "lstm"] = setting(
-        "cnn", "What reads a word's characters: nothing, a CNN, or an LSTM in both directions."
+        "cnn", "Read a word's characters by a CNN or a bidirectional LSTM, or not at all."
     )
-    char_features: int = setting(30, "Size of a character's embedding.", at_least=1)
+    char_features: int = shared.char_features(30, needs={"characters": ("cnn", "lstm")})
     char_outputs: int = setting(
-        30, "Filters of the CNN, or size of both states of the LSTM together.", at_least=1
+        30,
+        "Filters of the CNN, or size of both states of the LSTM together.",
+        at_least=1,
+        needs={"characters": ("cnn", "lstm")},
     )
-    char_width: int = setting(3, "Characters that a filter covers.", at_least=1)
+    char_width: int = setting(3, "Characters that a filter covers.", at_least=1, needs={"characters": "cnn"})
     affixes: int = setting(
-        0,
-        "How many of a word's first and last characters stand beside it, embedded (Wu et al.: 5).",
-        at_least=0,
+        0, "Embed this many of a word's first and last characters (Wu et al.: 5).", at_least=0
     )
-    affix_features: int = setting(5, "Size of their embeddings.", at_least=1)
+    affix_features: int = setting(5, "Size of the embeddings of affixes.", at_least=1, needs={"affixes": ON})
     capital_features: int = setting(
         0, "Size of the embedding of which letters are capitals; 0: none.", at_least=0
     )
-    column_features: int = setting(
-        20, "Size of the embedding of each other column that is read (--columns of conll2003).", at_least=1
-    )
     window: int = setting(
-        1, "Words that stand side by side, each with a logistic gate (Wu et al.: 3); 1: none.", at_least=1
+        1, "Concatenate this many words, each with a logistic gate (Wu et al.: 3); 1: none.", at_least=1
     )
     word_length: int = setting(
-        20, "Characters of a word that are read: of longer ones the first and the last half.", at_least=2
+        20,
+        "Characters of a word that are read; of longer words the first and last half.",
+        at_least=2,
+        needs={"characters": ("cnn", "lstm"), "affixes": ON},
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggerAgent(Agent):
-    """Skips over time, the agents that choose them, and how these are loaded."""
+    """Skips over time, their agents, and how these are trained."""
 
     reward_of: Literal["sentence", "words"] = setting(
         "sentence",
-        "Agents are rewarded for the whole sequence of tags (Gui et al.), or at each word for its tag: with "
-        "a CRF its marginal.",
+        "Reward agents for the whole sequence of tags (Gui et al.), or at each word for its tag.",
+        needs={"model": REWARDED},
     )
 
 
@@ -147,16 +145,16 @@ class TaggerAgent(Agent):
 class TaggerTraining(Training):
     """For how long and how fast."""
 
-    epochs: int = setting(20, "Passes over the training data; a run folder's may grow.", at_least=1)
-    batch_size: int = setting(20, "Sentences of a training step, of like lengths.", at_least=1)
-    clip: float | None = setting(5.0, CLIP, above=0)
-    patience: int = setting(
-        5, "Stop after this many epochs without a better dev result; 0 never stops.", at_least=0
+    epochs: int = shared.epochs(20)
+    batch_size: int = shared.batch_size(20)
+    clip: float | None = shared.clip(5.0)
+    patience: int = shared.patience(5)
+    optimizer: Literal["adam", "adagrad", "sgd"] = shared.optimizer("adam")
+    momentum: float = setting(
+        0.0, "Momentum of gradient descent.", at_least=0, below=1, needs={"optimizer": "sgd"}
     )
-    optimizer: Literal["adam", "sgd"] = setting("adam", "Adam, or gradient descent.")
-    momentum: float = setting(0.0, "Of gradient descent.", at_least=0, below=1)
-    decay: float = setting(
-        0.0, "ρ: the learning rate is divided by 1 + ρ times the epochs before.", at_least=0
+    inverse_decay: float = setting(
+        0.0, "ρ: divide the learning rate by 1 + ρ · the number of epochs before.", at_least=0
     )
 
 
@@ -281,7 +279,7 @@ class TaggerExperiment(Experiment):
             (sentence.words for sentence in corpus.splits["train"]),
             (*tags, vocabularies.UNK) if self.unknown_tags else tags,
             **how,
-            min_count=m.min_count,
+            min_count=self.settings.data.min_count,
             word_length=m.word_length,
             more_words=more,
             columns=(sentence.columns for sentence in corpus.splits["train"]),
@@ -366,7 +364,7 @@ class TaggerExperiment(Experiment):
             num_capitals=len(tagger_vocabulary.CAPITALS),
             capital_features=m.capital_features,
             column_sizes=vocabulary.column_sizes,
-            column_features=m.column_features,
+            column_features=getattr(m, "column_features", 1),  # of taggers that read other columns
             window=m.window,
             output=m.output,
             allowed=self._allowed(vocabulary.tags),
@@ -404,13 +402,13 @@ class TaggerExperiment(Experiment):
         """Returns the rate at each place, bottom first; see `SkipLayers`."""
         m = self.settings.model
         behind = [m.dropout] * m.num_layers
-        if m.dropout_hidden == "ends":
+        if m.dropout_between == "ends":
             behind[1:-1] = [0.0] * len(behind[1:-1])
         return (m.dropout if m.dropout_inputs is None else m.dropout_inputs, *behind)
 
     def _cell_options(self, spec: ModelSpec) -> dict[str, Any]:
         """Return the options of every layer's cell; weights on inputs may have another scale."""
-        options, scale = dict(spec.cell_options), self.settings.model.init_scale
+        options, scale = dict(spec.cell_options), self.settings.model.init_gain
         if scale != 1.0:
             init = nnx.initializers.variance_scaling(scale**2, "fan_in", "normal")
             options = {"kernel_init": init} | options
@@ -418,7 +416,7 @@ class TaggerExperiment(Experiment):
 
     def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
         """See `Experiment`."""
-        return schedules.inverse_time(rate, self.settings.training.decay)
+        return schedules.inverse_time(rate, self.settings.training.inverse_decay)
 
     def optimizer_options(self, spec: ModelSpec) -> dict[str, Any]:
         """See `Experiment`."""

@@ -45,17 +45,17 @@ _MOST_WORDS = 10_000  # of a sentence that gensim reads
 class Flags:
     """Flags of this command."""
 
-    output: str = path_setting(help="The file to write.")
+    output: str = path_setting(help="File to write.")
     text: tuple[str, ...] | None = setting(
-        None, "Text files, plain or .gz, separated by commas, instead of the known ones."
+        None, "Text files, plain or .gz, separated by commas, in place of the known texts."
     )
-    width: int = setting(100, "Numbers of a vector.", at_least=1)
+    width: int = setting(100, "Size of a vector.", at_least=1)
     epochs: int = setting(5, "Passes over the texts.", at_least=1)
-    window: int = setting(5, "Words to each side that are predicted.", at_least=1)
-    min_count: int = setting(3, "Rarer words get no vector.", at_least=1)
-    digits: Literal["keep", "nine", "zero"] = setting("nine", "As of taggers.")
-    lowercase: bool = setting(True, "As of taggers.")
-    seed: int = setting(0, "Of the initial vectors and of sampling.", at_least=0, at_most=MAX_SEED - 1)
+    window: int = setting(5, "Number of words on each side that are predicted.", at_least=1)
+    min_count: int = setting(3, "Give no vector to words that occur less often.", at_least=1)
+    digits: Literal["keep", "nine", "zero"] = setting("nine", "Replace digits by 9 or 0, as taggers do.")
+    lowercase: bool = setting(True, "Lowercase words, as taggers do.")
+    seed: int = setting(0, "Seed of the initial vectors and of sampling.", at_least=0, at_most=MAX_SEED - 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

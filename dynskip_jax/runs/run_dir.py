@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class RunDir:
         *,
         about: Mapping[str, Any] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        upgrade: Callable[[dict], dict] | None = None,
         may_grow: Sequence[str] = (),
         fixed: Mapping[str, str] | None = None,
         ignored: Sequence[str] = (),
@@ -73,6 +74,7 @@ class RunDir:
             about: how the run was begun, kept beside the configuration as `about` and compared with nothing.
             defaults: the defaults of the settings in `config`: what a folder holds of a setting that is newer
                 than the run.
+            upgrade: turns the configuration of a folder that an older version wrote into one of this version.
             may_grow: settings, as in `training.epochs`, that may be larger than those of the run there,
                 or lists that may have more entries; the folder keeps the new ones from `go_on` on.
             fixed: of `may_grow` those that may not grow in this run, and why.
@@ -96,6 +98,8 @@ class RunDir:
             if resumed:
                 old = _read_config(path / "config.json")
                 kept = old.pop("about", []) + kept
+                if upgrade is not None and old.get("experiment") == written.get("experiment"):
+                    old = upgrade(old)
                 completed = _to_json(defaults or {})
                 grown = _check_config(
                     path, old, written, completed, may_grow, fixed or {}, ignored, named_by or {}

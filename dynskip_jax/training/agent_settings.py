@@ -3,10 +3,15 @@
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
-from dynskip_jax.settings import setting
+from dynskip_jax.settings import ON, setting
+from dynskip_jax.training.model_names import CHOOSING, READING_LESS, REWARDED
 
 if TYPE_CHECKING:
     from dynskip_jax.rl import AgentObjective
+
+_REWARDED = {"model": REWARDED}
+_CHOOSING = {"model": CHOOSING}
+_RELAXED = ({"relaxed_epochs": ON}, _CHOOSING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,65 +23,85 @@ class AgentSettings:
 
     reward: Literal["log_likelihood", "probability", "correct"] = setting(
         "log_likelihood",
-        "What an agent is rewarded with: log_likelihood (the paper) or probability of the truth, or correct: "
-        "1 where the prediction is right, else -1 (the released code).",
+        "What rewards agents: log-likelihood (the paper) or probability of the truth, or 1 and -1 for right "
+        "and wrong.",
+        needs=_REWARDED,
     )
-    rl_coef: float = setting(1.0, "Weight of the agents' loss J_2.", at_least=0)
+    rl_coef: float = setting(1.0, "Weight of the agents' loss J_2.", at_least=0, needs=_REWARDED)
     entropy_coef: float = setting(
-        1.0, "β, weight of the entropy in J_2 (the paper's is 1).", at_least=0, sweep=True
+        1.0,
+        "β, weight of the entropy in J_2 (the paper's is 1).",
+        at_least=0,
+        sweep=True,
+        needs=_REWARDED,
     )
     entropy: Literal["sampled", "exact"] = setting(
         "sampled",
-        "sampled: -log π of the actions taken, inside the return (Eq. 5); exact: the entropy of each step's "
-        "distribution, differentiated directly, without sampling noise; it leaves out how an action "
-        "moves later steps' entropies.",
+        "sampled: -log π of the actions taken, inside the return (Eq. 5); exact: each step's entropy, "
+        "differentiated directly.",
+        needs=_REWARDED,
     )
     discount: float = setting(
         1.0,
-        "Of the rewards that follow an action, one for each step (the paper's is 1).",
+        "Discount of later rewards, per step (the paper's is 1).",
         at_least=0,
         at_most=1,
+        needs=_REWARDED,
     )
     entropy_coef_final: float | None = setting(
-        None, "β of the last epoch, reached linearly; by default it stays.", at_least=0
+        None, "β of the last epoch, reached linearly; by default β stays.", at_least=0, needs=_REWARDED
     )
     baseline: Literal["none", "batch", "rollouts", "moving_average", "learned"] = setting(
         "none",
-        "Subtracted from the return: none (the paper); batch: the mean return of the other examples; "
-        "rollouts: of the other rollouts of the same example (Kool et al. 2019); moving_average: of the "
-        "batches before in the epoch (Williams 1992); learned: a critic's V(s(t)).",
+        "Subtract from the return: the mean of the other examples (batch), of the example's other rollouts, "
+        "of earlier batches (moving_average), or a learned critic.",
+        needs=_REWARDED,
     )
-    rollouts: int = setting(1, "M, how often the actions of each training example are sampled.", at_least=1)
+    rollouts: int = setting(
+        1, "M, number of samples of each training example's actions.", at_least=1, needs=_REWARDED
+    )
     estimator: Literal["reinforce", "vimco"] = setting(
         "reinforce",
-        "reinforce (the paper), for the mean reward of a sample; vimco, for the likelihood of the averaged "
-        "prediction of M samples (Mnih and Rezende 2016), with a baseline of its own.",
+        "Gradient estimator: reinforce (the paper), or vimco for the averaged prediction of M samples (Mnih "
+        "and Rezende 2016).",
+        needs=_REWARDED,
     )
     baseline_decay: float = setting(
-        0.99, "Of the baseline moving_average, for each batch.", at_least=0, below=1
+        0.99,
+        "Decay of the moving average, per batch.",
+        at_least=0,
+        below=1,
+        needs={"baseline": "moving_average"},
     )
     relaxation: Literal["none", "soft", "gumbel_softmax", "straight_through", "reinmax"] = setting(
-        "none", "How choices are relaxed in the first epochs, in place of the estimator."
+        "none",
+        "Relax choices in the first epochs, in place of the estimator.",
+        needs=({"relaxed_epochs": ON}, _CHOOSING),
     )
-    relaxed_epochs: int = setting(0, "For how many epochs they are.", at_least=0)
+    relaxed_epochs: int = setting(
+        0, "Number of relaxed epochs.", at_least=0, needs=({"relaxation": ON}, _CHOOSING)
+    )
     relaxed_entropy_coef: float | None = setting(
         None,
-        "β in these epochs, of the exact entropy; by default as in the others. Below 0 it makes the policy "
-        "certain, so that little changes when choices are no longer relaxed.",
+        "β of the exact entropy in relaxed epochs, by default as later; below 0 it sharpens the policy.",
+        needs=_RELAXED,
     )
     relaxed_entropy_coef_final: float | None = setting(
-        None, "β of the last relaxed epoch, reached linearly; by default it stays."
+        None, "β of the last relaxed epoch, reached linearly; by default β stays.", needs=_RELAXED
     )
-    temperature: float = setting(1.0, "τ of relaxed choices.", above=0, sweep=True)
+    temperature: float = setting(1.0, "τ of relaxed choices.", above=0, sweep=True, needs=_RELAXED)
     temperature_final: float | None = setting(
-        None, "τ of the last relaxed epoch, reached geometrically; by default it stays.", above=0
+        None,
+        "τ of the last relaxed epoch, reached geometrically; by default τ stays.",
+        above=0,
+        needs=_RELAXED,
     )
     update_cost: float = setting(
         0.0,
-        "Cost of each word that is read, summed over a sequence, where a skip learns by gradient which to "
-        "leave out: λ of Skip RNN (Campos et al. 2018, Eq. 6).",
+        "Cost of each word read: λ of Skip RNN (Campos et al. 2018, Eq. 6).",
         at_least=0,
         sweep=True,
+        needs={"model": READING_LESS},
     )
 
     def objective(self) -> "AgentObjective":

@@ -8,8 +8,7 @@ import pytest
 from benchmarks import accelerator
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import number_prediction, ptb
-from dynskip_jax.experiments.command_line import read_flags, read_training
-from dynskip_jax.experiments.settings import resolve
+from dynskip_jax.experiments.command_line import read_flags, read_training, resolve_training
 
 
 def flags(tmp_path, **options):
@@ -26,7 +25,7 @@ def test_every_run_has_a_name_of_its_own_and_a_command_that_parses(tmp_path):
         given, _ = read_training(commands[run.experiment], line[3:])
         assert given["run_dir"] == str(accelerator.folder(run, full))
         this = commands[run.experiment]
-        settings = resolve(this.settings_type, this.presets, this.default_preset(given), given).settings
+        settings = resolve_training(this, given).settings
         assert settings.run.models("none") == (given["model"],)
         assert line[:2] == [sys.executable, "-m"]
         assert ("--data" in line) == (run.experiment == "ptb")

@@ -16,10 +16,11 @@ from dynskip_jax.experiments.registry import find_experiment
 COMMANDS = {"ptb": ptb.PTB, "number_prediction": number_prediction.NumberPrediction}
 # The smallest networks: nearly all of the time goes into compiling.
 SMALL_PTB = (
-    *("--preset", "small", "--features", 4, "--agent-features", 2, "--num-layers", 1),
+    *("--preset", "small", "--features", 4, "--num-layers", 1),
     *("--num-steps", 5, "--batch-size", 4, "--devices", 1),
 )
-SMALL_NUMBERS = ("--features", 4, "--agent-features", 2, "--batch-size", 20, "--devices", 1)
+SMALL_NUMBERS = ("--features", 4, "--batch-size", 20, "--devices", 1)
+SMALL_AGENT = ("--agent-features", 2)  # of models that have one
 
 
 def experiment_in(module) -> type[Experiment]:

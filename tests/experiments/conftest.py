@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 import quick
-from commands import COMMANDS, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
+from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
 
 from dynskip_jax.data import NumberPredictionData, ptb
 from dynskip_jax.data.number_prediction import check_length, generate_splits
@@ -98,7 +98,16 @@ def finished_ptb(corpus_folder, tmp_path_factory):
 def compared_ptb(corpus_folder, tmp_path_factory):
     """Two models of letters, two seeds each, one epoch."""
     folder = tmp_path_factory.mktemp("ptb") / "compared"
-    arguments = ("--data", corpus_folder, "--compare", "lstm,dynamic:3", "--seeds", 2, *SMALL_PTB)
+    arguments = (
+        "--data",
+        corpus_folder,
+        "--compare",
+        "lstm,dynamic:3",
+        "--seeds",
+        2,
+        *SMALL_PTB,
+        *SMALL_AGENT,
+    )
     return finished_run(COMMANDS["ptb"], folder, *arguments, "--epochs", 1)
 
 
@@ -106,7 +115,7 @@ def compared_ptb(corpus_folder, tmp_path_factory):
 def finished_numbers(small_number_prediction, tmp_path_factory):
     """One model of number prediction, two seeds, two epochs; choices are sampled from the first."""
     folder = tmp_path_factory.mktemp("numbers") / "run"
-    arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *SMALL_NUMBERS)
+    arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *SMALL_NUMBERS, *SMALL_AGENT)
     return finished_run(COMMANDS["number_prediction"], folder, *arguments)
 
 

@@ -20,9 +20,10 @@ from commands import (
     write_result,
 )
 
-from dynskip_jax.experiments import agreement, number_prediction, ptb
+from dynskip_jax.experiments import agreement, conll2003, imdb, number_prediction, ptb
 
 PTB, NUMBERS, AGREEMENT = ptb.PTB, number_prediction.NumberPrediction, agreement.Agreement
+TAGGER, CLASSIFIER = conll2003.CoNLL2003, imdb.IMDB
 
 
 def label(value):
@@ -55,10 +56,11 @@ OF_BOTH = [
     (("--max-skip", "4,4"), ("--max-skip", "twice")),
     (("--max-skip", "0,2"), ("--max-skip must be at least 1",)),
     (("--model", "dynamic:10", "--max-skip", "4,12"), ("--max-skip 12", "dynamic:10", "larger k")),
-    (("--model", "lstm", "--mix", "0.1,0.5"), ("lstm", "no mix", "dynamic:10")),
-    (("--model", "fixed:3", "--max-skip", "2"), ("fixed:3", "no max_skip", "dynamic:10")),
-    (("--compare", "lstm,fixed:3", "--entropy-coef", "0,1"), ("lstm, fixed:3", "no entropy_coef")),
-    (("--model", "attention:5", "--temperature", "1,2"), ("attention:5", "no temperature")),
+    (("--model", "lstm", "--mix", "0.25"), ("--mix has no effect without --model dynamic:k", "leave it out")),
+    (("--model", "fixed:3", "--mix", "0.1,0.5"), ("fixed:3", "no mix", "dynamic:10")),
+    (("--model", "fixed:3", "--max-skip", "2"), ("--max-skip has no effect", "dynamic:k")),
+    (("--compare", "lstm,fixed:3", "--entropy-coef", "0,1"), ("--entropy-coef has no effect", "dynamic:k")),
+    (("--model", "attention:5", "--temperature", "1,2"), ("--temperature has no effect",)),
     (("--epochs", "0"), ("--epochs", "at least 1")),
     (("--epochs", "2.5"), ("--epochs: takes a whole number; got '2.5'",)),
     (("--epochs", "many"), ("--epochs: takes a whole number; got 'many'",)),
@@ -90,7 +92,7 @@ OF_BOTH = [
     (("--depth-skip", "nope"), ("nope", "gates")),
     (("--agent-input", "nope"), ("nope", "previous", "mean")),
     (("--relaxation", "hard", "--relaxed-epochs", "2"), ("--relaxation", "'hard'")),
-    (("--relaxation", "none", "--relaxed-epochs", "2"), ("need a relaxation",)),
+    (("--relaxation", "none", "--relaxed-epochs", "2"), ("--relaxed-epochs has no effect", "--relaxation")),
     (("--baseline", "rollouts", "--rollouts", "1"), ("rollouts", "at least 2")),
     (("--rollouts", "0"), ("--rollouts", "at least 1")),
     (("--devices", "0"), ("--devices", "at least 1")),
@@ -141,7 +143,13 @@ VIMCO = ("--estimator", "vimco", "--rollouts", "2", "--baseline", "none")
         (PTB, ("--data", "a\0b"), ("the folder a\\x00b does not exist",)),
         (NUMBERS, ("--depth-skip", "gates"), ("--depth-skip gates", "3 layers or more, got 1")),
         (PTB, ("--depth-skip", "gated_output"), ("--depth-skip gated_output", "3 layers or more, got 1")),
-        (PTB, ("--control-of", "nowhere"), ("--control-of", "--control histogram")),
+        (PTB, ("--control-of", "nowhere"), ("--control-of", "without --control histogram: leave it out")),
+        (PTB, ("--average-interval", "3"), ("without --average non_monotone: leave it out, or add that",)),
+        (PTB, ("--plateau", "1", "--decay-after", "3"), ("--decay-after", "without --plateau none: leave")),
+        (PTB, ("evaluate", "--run-dir", "nowhere", "--steps", "9"), ("--steps", "without --method dynamic")),
+        (TAGGER, ("--affix-features", "3"), ("--affix-features has no effect without --affixes: leave",)),
+        (TAGGER, ("--decay", "0.05"), ("--decay 0.05: it is called --inverse-decay now",)),
+        (CLASSIFIER, ("--dropout-hidden", "0.1"), ("--dropout-hidden", "without --num-layers 2 or more:")),
         (PTB, (*HISTOGRAM, "--control-of", "x", "--rates", "1,0"), ("--control-of and --rates",)),
         (PTB, ("--agent-init", "lecun"), ("--agent-init", "uniform or normal")),
         (NUMBERS, ("--agent-init", "uniform"), ("--agent-init", "one_hot")),
@@ -153,7 +161,7 @@ VIMCO = ("--estimator", "vimco", "--rollouts", "2", "--baseline", "none")
         (NUMBERS, ("--length", "10"), ("no length 10", "11", "21")),
         (NUMBERS, ("--length", "502"), ("no length 502",)),
         (NUMBERS, ("--rollouts", "1"), ("at least 2",)),
-        (NUMBERS, ("--preset", "rollouts", "--relaxed-epochs", "2"), ("need a relaxation",)),
+        (NUMBERS, ("--preset", "rollouts", "--relaxed-epochs", "2"), ("without --relaxation: leave it out",)),
         (NUMBERS, ("--estimator", "vimco", "--rollouts", "1"), ("at least 2",)),
         (NUMBERS, ("--positions", "all"), ("--positions", "'all'")),
     ],
@@ -162,7 +170,7 @@ VIMCO = ("--estimator", "vimco", "--rollouts", "2", "--baseline", "none")
 def test_senseless_flag_of_one_experiment(
     main, arguments, parts, command, corpus_folder, small_number_prediction, here
 ):
-    if main is PTB and not {"--dataset", "--data", "predict"} & set(arguments):
+    if main is PTB and not {"--dataset", "--data", "predict", "evaluate"} & set(arguments):
         arguments = ("--data", corpus_folder, *SMALL_PTB, *arguments)
     assert_user_error(command(main, *arguments), *parts)
     assert snapshot(here) == {}
@@ -277,7 +285,7 @@ def copied(finished_ptb, tmp_path):
         (("--features", 9), ("settings.model.features was 4 and is now 9",)),
         (("--seed", 1), ("settings.run.seed was 0 and is now 1",)),
         (("--seeds", 2), ("settings.run.seeds was 1 and is now 2",)),
-        (("--mix", "0.25"), ("settings.agent.mix was 0.5 and is now 0.25",)),
+        (("--forget-bias", 1), ("settings.model.forget_bias was 0.0 and is now 1.0",)),
         (("--learning-rate", "1,2"), ("learning_rate was 1.0 and is now [1.0, 2.0]",)),
         (("--precision", "bf16"), ('precision was "f32" and is now "bf16"',)),
         (("--epochs", 1), ("settings.training.epochs was 2 and is now 1",)),

@@ -444,7 +444,7 @@ TINY = dict(
     QUICK=False,
     SOURCE=None,
     EPOCHS=1,
-    MORE_FLAGS="--features 4 --agent-features 2 --batch-size 20",
+    MORE_FLAGS="--features 4 --batch-size 20",
     LANGUAGE_EPOCHS=1,
     LANGUAGE_FLAGS="--features 4 --num-layers 1 --agent-features 2 --num-steps 5 --batch-size 4",
 )

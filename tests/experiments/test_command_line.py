@@ -78,7 +78,7 @@ def test_run_folder_has_what_the_design_says(finished_ptb):
     groups = config["settings"]
     assert list(groups) == ["run", "data", "model", "agent", "training"]
     assert groups["run"] == {"preset": "small", "seed": 0, "seeds": 1}
-    assert (groups["model"]["features"], groups["agent"]["agent_features"]) == (4, 2)
+    assert (groups["model"]["features"], groups["agent"]["agent_features"]) == (4, 50)
     assert (groups["training"]["num_steps"], groups["training"]["epochs"]) == (5, 2)
     assert groups["training"]["learning_rate"] == 1.0  # what no flag names is resolved too
 

@@ -180,12 +180,12 @@ def test_a_row_says_of_a_model_only_what_is_its_own():
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--model", "lstm", "--control", "untrained"), "dynamic skip"),
-        (("--model", "lstm", "--copy", "expected"), "dynamic:200"),
+        (("--model", "lstm", "--control", "untrained"), "--control has no effect"),
+        (("--model", "lstm", "--copy", "expected"), "--copy has no effect"),
         (("--model", "dynamic:3", "--control", "histogram"), "--control-of"),
         (("--model", "dynamic:3", "--control", "histogram", "--rates", "1,2"), "3 rates"),
         (("--model", "random:2", "--rates", "0,0"), "rates"),
-        (("--model", "dynamic:2", "--rates", "0.5,0.5"), "--rates are of random:k"),
+        (("--model", "dynamic:2", "--rates", "0.5,0.5"), "without --control histogram or --model random:k"),
         (("--model", "dynamic:3", "--stride", "3"), "leaves dynamic:3 nothing but k = 1"),
         (("--model", "dynamic:3", "--control-of", "nowhere"), "--control-of"),
     ],

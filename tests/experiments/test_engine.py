@@ -14,7 +14,8 @@ from dynskip_jax import functional as F
 from dynskip_jax import load_run
 from dynskip_jax.experiments import run as run_module
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
-from dynskip_jax.experiments.settings import MODEL_NAMES, Run
+from dynskip_jax.experiments.settings import Run
+from dynskip_jax.training.model_names import MODEL_NAMES
 
 FOLDER = Path(experiments.__file__).parent
 

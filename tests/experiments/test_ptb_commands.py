@@ -267,7 +267,7 @@ def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, comp
 @pytest.mark.slow
 def test_dynamic_evaluation_keeps_the_rate_that_is_best_on_dev(command, compared, corpus_folder):
     def rows(rates):
-        flags = ("--steps", 10, "--decay", 0.1, "--learning-rate", rates)
+        flags = ("--steps", 10, "--return-rate", 0.1, "--learning-rate", rates)
         return evaluated(command, compared, corpus_folder, "dynamic", *flags)
 
     both, moved = rows("0.01,0"), rows(0.01)

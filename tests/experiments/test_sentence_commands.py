@@ -27,7 +27,7 @@ from dynskip_jax.experiments.sst import SST
 GOOD, BAD = ["fine", "great", "lovely"], ["awful", "bad", "dull"]
 REST = ["a", "film", "the", "it", "was", "with"]
 SMALL = (
-    *("--features", 4, "--embedding-features", 3, "--agent-features", 3),
+    *("--features", 4, "--embedding-features", 3),
     *("--epochs", 1, "--buckets", 1, "--devices", 1),
 )
 
@@ -61,17 +61,15 @@ def imdb_folder(tmp_path_factory):
     return folder
 
 
-OF_SKIPPERS = (
-    *("--read-steps", 2, "--max-jump", 3, "--update-bias", -1, "--update-cost", 0.01),
-    *("--batch-size", 8, "--max-length", 6),
-)
+OF_SKIP_RNN = ("--update-bias", -1, "--update-cost", 0.01, "--batch-size", 8, "--max-length", 6)
+OF_SKIPPERS = ("--read-steps", 2, "--max-jump", 3, *OF_SKIP_RNN)
 
 
 @pytest.fixture(scope="module")
 def skipper(command, imdb_folder, tmp_path_factory):
     """Skip RNN."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    arguments = ("--data", imdb_folder, "--model", "skip_rnn", *SMALL, *OF_SKIPPERS)
+    arguments = ("--data", imdb_folder, "--model", "skip_rnn", *SMALL, *OF_SKIP_RNN)
     return folder, run(command, imdb, *arguments, "--run-dir", folder)
 
 

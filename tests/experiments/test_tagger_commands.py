@@ -21,8 +21,8 @@ from dynskip_jax.tasks.entity_score import entity_score
 NER = partial(main, conll2003.CoNLL2003)
 POS = partial(main, pos.PartOfSpeech)
 SMALL = (
-    *("--features", 4, "--word-features", 4, "--char-features", 3, "--char-outputs", 4),
-    *("--agent-features", 3, "--batch-size", 10, "--epochs", 2, "--devices", 1),
+    *("--features", 4, "--word-features", 4),
+    *("--batch-size", 10, "--epochs", 2, "--devices", 1),
 )
 # Four columns as in CoNLL-2003, IOB1; 20 sentences of at most 8 words.
 SENTENCES = """

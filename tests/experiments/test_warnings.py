@@ -23,7 +23,6 @@ def warnings_of(model, **given):
     [
         ("dynamic:10", {}, []),
         ("dynamic:10", dict(epochs=3, relaxed_epochs=3), ["all 3 epochs use relaxed choices"]),
-        ("dynamic:10", dict(relaxed_epochs=0), ["--relaxation soft has no effect", "--relaxed-epochs"]),
         ("attention:10", dict(epochs=3, relaxed_epochs=3), []),  # takes no relaxed epochs
         ("dynamic:5", {}, ["10 steps back, and K = 5", "dynamic:10 reaches all"]),
         ("dynamic:5", dict(length=21), []),  # two hops: several choices in a row

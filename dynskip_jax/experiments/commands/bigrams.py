@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.experiments import shared_settings as shared
 from dynskip_jax.experiments.command_line import Subcommand
 from dynskip_jax.extras import needs
 from dynskip_jax.lazy import LazyModule
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.settings import setting
 
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
@@ -26,14 +27,12 @@ rich_table = LazyModule("rich.table")
 class BigramFlags:
     """Flags of `bigrams`."""
 
-    data: str | None = path_setting(None, "Folder of the data.")
-    dev_seed: int = setting(0, "Which 15 % of train are dev.", at_least=0)
-    max_length: int | None = setting(
-        None, "Longer reviews are cropped to so many words; by default none is.", at_least=1
-    )
-    min_count: int = setting(2, "Words and pairs in fewer reviews of train are left out.", at_least=1)
+    data: str | None = shared.data(None)
+    split_seed: int = shared.split_seed(0)
+    max_length: int | None = shared.max_length(None)
+    min_count: int = setting(2, "Leave out words and pairs in fewer reviews of train.", at_least=1)
     inverse_penalty: tuple[float, ...] = setting(
-        (0.03, 0.1, 0.3, 1.0), "C of the logistic regression; of several the best on dev is taken.", above=0
+        (0.03, 0.1, 0.3, 1.0), "C of the logistic regression; the best on dev is taken.", above=0
     )
 
 
@@ -54,7 +53,7 @@ def bigrams(experiment: type[Experiment], flags: BigramFlags) -> None:
     console.print(f"data: imdb, {source}")
     texts = {
         split: [(text.words[: flags.max_length], text.label) for text in own]
-        for split, own in imdb_data.imdb_splits(reviews, flags.dev_seed).items()
+        for split, own in imdb_data.imdb_splits(reviews, flags.split_seed).items()
     }
 
     def features(words: list[str]) -> list[str]:

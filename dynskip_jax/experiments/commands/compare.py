@@ -34,10 +34,10 @@ class CompareFlags(CodeFlags):
     """Flags of `compare`."""
 
     run_dir: tuple[str, ...] = path_setting(
-        help="Finished run folders, separated by commas: of several models compared, or of one model each."
+        help="Finished run folders, separated by commas, of one model or several."
     )
-    data: str | None = path_setting(None, "Folder of the data that the run was trained on.")
-    samples: int = setting(10_000, "Resamples of the bootstrap.", at_least=1)
+    data: str | None = path_setting(None, "Folder of the run's data; by default where the run found it.")
+    samples: int = setting(10_000, "Number of bootstrap resamples.", at_least=1)
 
 
 def compare(experiment: type[Experiment], flags: CompareFlags) -> None:

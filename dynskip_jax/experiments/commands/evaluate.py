@@ -33,37 +33,52 @@ tables = LazyModule("dynskip_jax.experiments.table")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateFlags(CodeFlags):
-    """Flags of `evaluate`; of several values, separated by commas, the best on dev is taken."""
+    """Flags of `evaluate`; of several values, separated by commas, the best on dev is used."""
 
     run_dir: str = path_setting(help="A finished run folder, of one model or of several compared.")
-    data: str | None = path_setting(
-        None, "Folder of the data that the run was trained on; by default where it was found then."
-    )
+    data: str | None = path_setting(None, "Folder of the run's data; by default where the run found it.")
     method: Literal["cache", "dynamic"] = setting(
         "cache",
-        "cache: words of the recent past are likelier (Grave et al. 2017); dynamic: parameters follow "
-        "the text (Krause et al. 2018).",
+        "cache: make words of the recent past likelier (Grave et al. 2017); dynamic: train on the text while "
+        "reading it (Krause et al. 2018).",
     )
-    cache: int = setting(500, "N, how many words the cache keeps.", at_least=1)
+    cache: int = setting(
+        500, "N, number of words that the cache stores.", at_least=1, needs={"method": "cache"}
+    )
     flatness: tuple[float, ...] = setting(
-        (0, 0.1, 0.2, 0.3, 0.5, 0.8), "θ of the cache, how much alike states count.", at_least=0
+        (0, 0.1, 0.2, 0.3, 0.5, 0.8),
+        "θ of the cache: how much similar states count.",
+        at_least=0,
+        needs={"method": "cache"},
     )
     weight: tuple[float, ...] = setting(
-        (0.02, 0.05, 0.1, 0.15, 0.2, 0.3), "The cache's share in a prediction.", at_least=0, below=1
+        (0.02, 0.05, 0.1, 0.15, 0.2, 0.3),
+        "Weight of the cache in a prediction.",
+        at_least=0,
+        below=1,
+        needs={"method": "cache"},
     )
     samples: int = setting(
         1,
-        "With the cache, predictions that are averaged, their agents' choices sampled; 1: agents choose "
-        "as in training.",
+        "Average this many predictions with sampled choices; 1: agents choose as in training.",
         at_least=1,
+        needs={"method": "cache"},
     )
     learning_rate: tuple[float, ...] = setting(
         (0.00005, 0.0001),
-        "η of dynamic evaluation, how far parameters follow each segment.",
+        "η of dynamic evaluation, the learning rate after each segment.",
         at_least=0,
+        needs={"method": "dynamic"},
     )
-    decay: tuple[float, ...] = setting((0.002,), "Of dynamic evaluation, how far they return.", at_least=0)
-    steps: int = setting(5, "Words of a segment, after each of which parameters change.", at_least=1)
+    return_rate: tuple[float, ...] = setting(
+        (0.002,),
+        "λ of dynamic evaluation: how fast parameters return to the trained ones.",
+        at_least=0,
+        needs={"method": "dynamic"},
+    )
+    steps: int = setting(
+        5, "Words of a segment; parameters change after each.", at_least=1, needs={"method": "dynamic"}
+    )
 
 
 Grid = tuple[tuple[float, ...], tuple[float, ...]]
@@ -143,7 +158,7 @@ def _dynamic(model: FinishedModel, corpus: LanguageCorpus, flags: EvaluateFlags)
     dynamic = dynamic_evaluation.DynamicEvaluation(
         learner, own(params), keys[model.members], policy=policy, num_steps=flags.steps
     )
-    grid = flags.learning_rate, flags.decay
+    grid = flags.learning_rate, flags.return_rate
     train, dev, test = map(dynamic.num_parts, ("train", "dev", "test"))
     scale = functools.cache(dynamic.gradient_scale)  # of train, once for dev and test
 

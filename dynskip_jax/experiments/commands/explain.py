@@ -35,15 +35,13 @@ class ExplainFlags(RunFlags):
     """Flags of `explain`."""
 
     text: str | None = setting(
-        None, "Words separated by spaces, as the data writes them; or see --raw-text. By default a sample."
+        None, "Words as the data writes them, separated by spaces; by default a sample."
     )
     raw_text: bool = setting(
         False,
-        "The text is as people type it: it is tokenized, and put into lower case, as the data is.",
+        "Tokenize and lowercase the text as the data is.",
     )
-    html: str | None = path_setting(
-        None, "A page to write beside the pictures: a word shows where it reaches while the mouse is on it."
-    )
+    html: str | None = path_setting(None, "Write a page on which each word shows where it reaches.")
 
 
 def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:

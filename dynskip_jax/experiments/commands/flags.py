@@ -9,9 +9,7 @@ from dynskip_jax.settings import path_setting, setting
 class CodeFlags:
     """Which code of your own is imported."""
 
-    code: str | None = setting(
-        None, "The module of pieces of your own, which is imported, where a run's model has any."
-    )
+    code: str | None = setting(None, "Import this module first: the one with your own skip or transition.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +18,7 @@ class RunFlags(CodeFlags):
 
     run_dir: str = path_setting(help="A finished run folder, of one model or of several compared.")
     of_seed: int | None = setting(
-        None, "Which of the models trained together, by its seed; by default the first.", at_least=0
+        None, "Seed of the model, if several were trained together; by default the first.", at_least=0
     )
 
 
@@ -28,4 +26,4 @@ class RunFlags(CodeFlags):
 class ModelFlags(RunFlags):
     """Which trained model of several is used."""
 
-    model: str | None = setting(None, "Which of several models; by default the last.")
+    model: str | None = setting(None, "Name of the model, if the run compares several; by default the last.")

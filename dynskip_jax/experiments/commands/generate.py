@@ -30,12 +30,10 @@ vocabularies = LazyModule("dynskip_jax.data.vocabulary")
 class GenerateFlags(ModelFlags):
     """Flags of `generate`."""
 
-    text: str = setting("", "The beginning, to be continued.")
-    words: int = setting(60, "How many words to write.", at_least=1)
-    temperature: float = setting(0.8, "Below 1 likely words become likelier.", above=0)
-    key: int = setting(
-        0, "The seed of the words: another one writes another text.", at_least=0, at_most=MAX_SEED
-    )
+    text: str = setting("", "Beginning of the text.")
+    words: int = setting(60, "Number of words to write.", at_least=1)
+    temperature: float = setting(0.8, "Temperature: below 1, likely words become likelier.", above=0)
+    key: int = setting(0, "Seed of the text.", at_least=0, at_most=MAX_SEED)
 
 
 def generate(experiment: type[Experiment], flags: GenerateFlags) -> None:

@@ -37,8 +37,8 @@ tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
 class GradientFlags(RunFlags):
     """Flags of `gradients`."""
 
-    data: str | None = path_setting(None, "Folder of the data that the run was trained on.")
-    steps: int = setting(20, "T: the loss is that of the T-th word.", at_least=2)
+    data: str | None = path_setting(None, "Folder of the run's data; by default where the run found it.")
+    steps: int = setting(20, "T: take the loss of the T-th word.", at_least=2)
 
 
 _AT_ONCE = 100  # sentences

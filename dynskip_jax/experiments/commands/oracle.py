@@ -48,34 +48,32 @@ _SHOWN = 10  # of so many constants, and of so many states that a probe sees, is
 class OracleFlags(ModelFlags):
     """Flags of `oracle`."""
 
-    data: str | None = path_setting(None, "Folder of the data that the run was trained on.")
+    data: str | None = path_setting(None, "Folder of the run's data; by default where the run found it.")
     beside: tuple[str, ...] | None = path_setting(
         None,
-        "Run folders of the same model with other seeds, separated by commas: their choices are compared as "
-        "those of seeds trained together are.",
+        "Run folders of the same model with other seeds, separated by commas, whose choices are compared.",
     )
-    split: Literal["train", "dev", "test"] = setting("dev", "Which split is read.")
-    steps: int = setting(60_000, "Choices that are examined, the first ones of the split.", at_least=1)
+    split: Literal["train", "dev", "test"] = setting("dev", "Split to read.")
+    steps: int = setting(60_000, "Number of choices to examine, from the start of the split.", at_least=1)
     layer: int | None = setting(
-        None, "Whose choices, counted from 1 as in agent_entropy_1; by default the last.", at_least=1
+        None, "Layer whose choices are examined, counted from 1; by default the last.", at_least=1
     )
     rows: int = setting(
         100,
-        "Sequences read side by side; of a language model into so many streams the text is cut.",
+        "Number of sequences, or streams of a text, to read side by side.",
         at_least=1,
     )
     window: int = setting(
         1,
-        "Language models: the text is read in windows of so many words, and a choice scored by its window's "
-        "loss.",
+        "Language models: score a choice by the loss of a window of this many words.",
         at_least=1,
     )
     beam: int = setting(
         0,
-        "Searches for the best choices of whole windows, or sequences, keeping so many paths; 0: does not.",
+        "Search for the best choices of whole windows or sequences with this many paths; 0: do not.",
         at_least=0,
     )
-    probe_features: int = setting(50, "Hidden units of the probes.", at_least=1)
+    probe_features: int = setting(50, "Number of hidden units of the probes.", at_least=1)
 
 
 class Examined(NamedTuple):

@@ -25,7 +25,7 @@ loading = LazyModule("dynskip_jax.experiments.loaded")
 class PredictFlags(ModelFlags):
     """Flags of `predict`."""
 
-    input: str | None = path_setting(None, "A file with a text on each line; by default standard input.")
+    input: str | None = path_setting(None, "File with one text per line; by default standard input.")
 
 
 def predict(experiment: type[Experiment], flags: PredictFlags) -> None:

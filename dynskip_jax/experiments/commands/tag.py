@@ -38,30 +38,29 @@ tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
 class TagFlags(ModelFlags):
     """Flags of `predict`."""
 
-    input: str | None = path_setting(None, "A file; by default standard input.")
+    input: str | None = path_setting(None, "File to read; by default standard input.")
     format: Literal["text", "columns", "conllu"] = setting(
         "text",
-        "What is read: text, a sentence on each line; columns, a word on each line and an empty line after "
-        "each sentence; or conllu. All lines are kept; columns get one more column, conllu its tags.",
+        "Format of the input: text (a sentence per line), columns (a word per line, an empty line after each "
+        "sentence) or conllu.",
     )
     raw_text: bool = setting(
-        True, "Text is as people type it, and is tokenized; otherwise words are separated by whitespace."
+        True, "Tokenize the text; otherwise split it at whitespace.", needs={"format": "text"}
     )
     word_column: int | None = setting(
-        None, "Of columns, the one with the words, counted from 0; by default as in training."
+        None, "Column of the words, counted from 0; by default as in training.", needs={"format": "columns"}
     )
     output: Literal["columns", "json"] = setting(
-        "columns", "What is written: a word and its tag on each line, or a JSON object for each sentence."
+        "columns", "Write a word and its tag per line, or a JSON object per sentence."
     )
-    scheme: Literal["IOB1", "BIO2", "BIOES"] = setting("BIO2", "In which entities are written.")
+    scheme: Literal["IOB1", "BIO2", "BIOES"] = setting("BIO2", "Scheme of the tags that are written.")
     at_once: int | None = setting(
         None,
-        "Sentences that are read before the first is written; by default 256, and 1 at a terminal. 1 writes "
-        "each as soon as it is read.",
+        "Read this many sentences before writing any; by default 256, and 1 at a terminal.",
         at_least=1,
     )
     max_words: int = setting(
-        400, "Of longer sentences so many words are read at a time, for memory's sake.", at_least=1
+        400, "Read longer sentences in pieces of this many words, to save memory.", at_least=1
     )
 
 
