@@ -71,6 +71,7 @@ def setting(
     several: bool = False,
     positional: str | None = None,
     path: bool = False,
+    absent: Any = dataclasses.MISSING,
 ) -> Any:
     """Return a dataclass's field with what is known of it.
 
@@ -85,9 +86,10 @@ def setting(
         several: several values, a tuple, mean something else than one value.
         positional: given without a flag, once or several times; what help calls it.
         path: of a file or a folder: `~` is the user's home wherever it is typed.
+        absent: its value in runs that are older than the setting, where that is not the default.
     """
     bounds = Bounds(at_least, above, at_most, below)
-    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "path": path}
+    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "path": path, "absent": absent}
     metadata |= {"several": sweep or several, "positional": positional}
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -22,7 +22,7 @@ from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.experiments.build import make_fit_settings, make_learner, run_config
 from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
 from dynskip_jax.experiments.model_spec import ModelSpec, check_specs
-from dynskip_jax.experiments.settings import path_fields
+from dynskip_jax.experiments.settings import absent_values, fill, path_fields
 from dynskip_jax.experiments.table import (
     best_value,
     by_epoch,
@@ -155,7 +155,7 @@ def _how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
     has_schedule = experiment.settings.agent.entropy_coef_final is not None
     return dict(
         about=_about(experiment, data),
-        defaults={"settings": kind().to_config()},
+        defaults={"settings": fill(kind, absent_values(kind)).to_config()},
         may_grow=_MAY_GROW,
         fixed={"settings.training.epochs": _OVER_ALL_EPOCHS} if has_schedule else {},
         named_by={"dataset.name": "dataset.fingerprint"},  # a folder of data may be renamed

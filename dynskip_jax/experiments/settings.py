@@ -292,7 +292,14 @@ def from_config(kind: type[Settings], config: Mapping[str, Mapping[str, Any]]) -
         UserError: another version wrote them.
     """
     values = {name: value for group in config.values() for name, value in group.items()}
-    return fill(kind, {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return fill(kind, absent_values(kind) | values)
+
+
+def absent_values(kind: type[Settings]) -> dict[str, Any]:
+    """Return the values of settings in runs that are older than them, where these are not the defaults."""
+    found = {field.name: field.metadata["absent"] for _, field, _ in fields_of(kind)}
+    return {name: value for name, value in found.items() if value is not dataclasses.MISSING}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,6 +313,24 @@ class Resolved:
 
     settings: Settings
     sources: Mapping[str, str]
+
+
+def continued(resolved: Resolved, config: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Return the settings with which a command goes on with a run that may be older than some of them.
+
+    Args:
+        resolved: the settings of the command.
+        config: those of the run, as `Settings.to_config` described them.
+    """
+    absent = absent_values(type(resolved.settings))
+    stored = absent | {name: value for group in config.values() for name, value in group.items()}
+    # A run that went on once has the setting in its configuration, with the value that it had before.
+    older = {
+        name: value
+        for name, value in absent.items()
+        if stored[name] == value and resolved.sources[name] != "flag"
+    }
+    return replace(resolved.settings, **older) if older else resolved.settings
 
 
 def resolve(

@@ -66,6 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         learning_rate=0.03,
         weight_decay=1e-4,
         epochs=10,
+        unknown_rate=0.0,
     ),
 }
 
@@ -122,6 +123,7 @@ class SICK(SentenceExperiment):
             min_count=data.min_count,
             max_words=data.max_words,
             buckets=data.buckets,
+            known=self.known,
         )
 
     def task(self, spec: ModelSpec, data: SentenceCorpus | None, vocabulary: Vocabulary) -> SentencePairs:
@@ -134,6 +136,7 @@ class SICK(SentenceExperiment):
                 m.features,
                 sick_data.NUM_RATINGS,
                 similarity_features=m.similarity_features,
+                **self.rare_words(data),
                 **self.layers(spec),
                 rngs=rngs,
             )

@@ -93,6 +93,19 @@ def test_texts_are_numbered_by_train_alone():
     assert corpus.fingerprint == labelled_corpus("x", TEXTS, "there", max_length=3).fingerprint
 
 
+def test_words_of_dev_and_test_may_be_known_and_are_rare():
+    asked = []
+
+    def known(train, others):
+        asked.append((set(train), set(others)))
+        return {"y", "a"}
+
+    corpus = labelled_corpus("letters", TEXTS, "here", max_length=3, known=known)
+    assert asked == [({"a", "b"}, {"z", "a", "y", "x"})]
+    assert corpus.vocabulary.tokens == ("<unk>", "a", "b", "y")
+    assert corpus.num_frequent == 3  # a and b stand twice in train
+
+
 def test_pairs_stand_in_one_row():
     pairs = [sick.Pair(["a", "b"], ["a"], 3.5), sick.Pair(["c"], ["a", "b", "c"], 1.0)]
     corpus = pair_corpus("pairs", {"train": pairs, "test": pairs[:1]}, "here")
