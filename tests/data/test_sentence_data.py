@@ -170,7 +170,7 @@ def test_both_layouts_of_imdb_hold_the_same(as_json, as_archive, tmp_path):
     assert not (tmp_path / "9_9.txt").exists()
 
 
-def test_imdb_is_kept_by_tfds(as_json, tmp_path, monkeypatch):
+def test_imdb_is_kept_by_tfds(as_json, tmp_path, monkeypatch, nothing_temporary_left):
     monkeypatch.setattr(imdb, "is_reachable", lambda url: False)
     expected = imdb.read_imdb(as_json)
     imdb.prepare_imdb(tmp_path / "tfds", as_json)
