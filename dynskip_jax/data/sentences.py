@@ -12,13 +12,15 @@ import numpy as np
 import regex
 from jaxtyping import Int
 
-from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences
+from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences, worthwhile_buckets
 from dynskip_jax.data.messages import bad_line
 from dynskip_jax.data.vocabulary import UNK, Vocabulary
 from dynskip_jax.errors import UserError
 
 # From the words of train and those of dev and test to those of the latter that are known without train.
 Known = Callable[[Collection[str], Collection[str]], Collection[str]]
+
+_MOST_BUCKETS = 8
 
 # A line break of HTML.
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -165,7 +167,8 @@ def labelled_corpus(
     min_count: int = 1,
     max_words: int | None = None,
     max_length: int | None = None,
-    buckets: int = 8,
+    buckets: int | None = 8,
+    batch_size: int = 1,
     known: Known | None = None,
 ) -> SentenceCorpus:
     """Numbers texts with a class each.
@@ -177,7 +180,9 @@ def labelled_corpus(
         min_count: see `word_vocabulary`.
         max_words: likewise.
         max_length: longer texts are cropped to their first words; None: they are kept whole.
-        buckets: to how many lengths batches are padded.
+        buckets: to how many lengths the batches of each split are padded. None: up to 8, as many as train is
+            worth (`worthwhile_buckets`), the same ones in all splits.
+        batch_size: texts of a training step.
         known: which words of dev and test are in the vocabulary although train lacks them; None: none.
     """
     numbers, ids, labels = _Numbers(), {}, {}
@@ -194,7 +199,8 @@ def labelled_corpus(
         inputs, lengths = pad_sequences([renumbered[own] for own in texts])
         unknown[split] = _share_unknown([inputs[row, :n] for row, n in enumerate(lengths)])
         targets = np.array(labels[split], np.int32)
-        examples[split] = Examples(inputs, targets, lengths, buckets=length_buckets(lengths, buckets))
+        examples[split] = Examples(inputs, targets, lengths)
+    examples = _bucketed(examples, buckets, batch_size)
     return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
 
 
@@ -205,7 +211,8 @@ def pair_corpus(
     *,
     min_count: int = 1,
     max_words: int | None = None,
-    buckets: int = 4,
+    buckets: int | None = 4,
+    batch_size: int = 1,
     known: Known | None = None,
 ) -> SentenceCorpus:
     """Numbers pairs of sentences: each row has the first and then the second; see `pair_inputs`.
@@ -230,9 +237,8 @@ def pair_corpus(
             {"tokens": tokens, "sentences": marks},
             np.array(ratings[split], np.float32),
             lengths,
-            buckets=length_buckets(lengths, buckets),
         )
-    cropped = dict.fromkeys(ids, 0)
+    examples, cropped = _bucketed(examples, buckets, batch_size), dict.fromkeys(ids, 0)
     return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
 
 
@@ -281,6 +287,21 @@ def _vocabulary(
     vocabulary = word_vocabulary(counts, min_count=min_count, max_words=max_words, more_words=more)
     rare = sum(counts.get(word, 0) < 2 for word in vocabulary.tokens[1:])
     return vocabulary, len(vocabulary) - rare, vocabulary.encode(words)
+
+
+def _bucketed(splits: Mapping[str, Examples], count: int | None, batch_size: int) -> dict[str, Examples]:
+    """The splits with the lengths to which their batches are padded; see `labelled_corpus`."""
+    shared: tuple[int, ...] = ()
+    if count is None:
+        worth = worthwhile_buckets(len(splits["train"]), batch_size)
+        shared = length_buckets(splits["train"].seq_lengths, min(_MOST_BUCKETS, worth))
+    found = {}
+    for split, own in splits.items():
+        buckets = shared or length_buckets(own.seq_lengths, count)
+        if buckets[-1] < own.longest:
+            buckets += length_buckets(own.seq_lengths, 1)
+        found[split] = dataclasses.replace(own, buckets=buckets)
+    return found
 
 
 def _share_unknown(texts: Sequence[Int[np.ndarray, "_"]]) -> float:

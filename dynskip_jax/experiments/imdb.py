@@ -126,6 +126,7 @@ class IMDB(ClassifierExperiment):
             max_words=data.max_words,
             max_length=data.max_length,
             buckets=data.buckets,
+            batch_size=self.settings.training.batch_size,
             known=self.known,
         )
 

@@ -49,7 +49,12 @@ class SentenceData(Data):
     max_words: int | None = setting(
         None, "Only so many words of train, the most frequent ones, are not <unk>.", at_least=1
     )
-    buckets: int = setting(8, "To how many lengths batches are padded.", at_least=1)
+    buckets: int | None = setting(
+        None,
+        "To how many lengths batches are padded; by default up to 8, fewer for small data.",
+        at_least=1,
+        absent=8,
+    )
     embeddings: str | None = path_setting(
         None,
         "A text file of word vectors (GloVe, word2vec) to start from; --embedding-features is their width.",

@@ -104,6 +104,7 @@ class SST(ClassifierExperiment):
             min_count=data.min_count,
             max_words=data.max_words,
             buckets=data.buckets,
+            batch_size=self.settings.training.batch_size,
             known=self.known,
         )
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 plots = LazyModule("dynskip_jax.analysis.plots")
 analysis = LazyModule("dynskip_jax.analysis")
 char_features = LazyModule("dynskip_jax.nn.char_features")
+examples = LazyModule("dynskip_jax.data.examples")
 functional = LazyModule("dynskip_jax.functional")
 jnp = LazyModule("jax.numpy")
 models_lib = LazyModule("dynskip_jax.models")
@@ -64,6 +65,12 @@ class TaggerData(Data):
         None,
         "A text file of GloVe's or word2vec's, with vectors of word_features numbers: where words begin. "
         "Words of dev and test that it has are known then. By default U(±√(3/d)), and words of train alone.",
+    )
+    buckets: int | None = setting(
+        None,
+        "To how many lengths batches are padded, at most; by default one for each 20 batches of train.",
+        at_least=1,
+        absent=99,  # no limit
     )
 
 
@@ -321,6 +328,7 @@ class TaggerExperiment(Experiment):
         if data is not None:
             index = {tag: i for i, tag in enumerate(vocabulary.tags)}
             unknown = index.get(vocabularies.UNK)
+            few = examples.worthwhile_buckets(len(data.corpus.splits["train"]), training.batch_size)
             for split in tagged_corpus.SPLIT_NAMES:
                 sentences = data.corpus.splits[split]
                 splits[split] = tagged_examples.tagged_examples(
@@ -330,6 +338,7 @@ class TaggerExperiment(Experiment):
                     columns=[sentence.columns for sentence in sentences],
                     # A program takes as long to compile as hundreds of steps.
                     least=_LEAST_BATCHES * training.batch_size,
+                    most=self.settings.data.buckets or few,
                 )
                 gold[split] = [sentence.tags for sentence in sentences]
         vectors = None if data is None else data.vectors

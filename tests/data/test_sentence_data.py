@@ -93,6 +93,22 @@ def test_texts_are_numbered_by_train_alone():
     assert corpus.fingerprint == labelled_corpus("x", TEXTS, "there", max_length=3).fingerprint
 
 
+def test_small_data_has_few_lengths():
+    """One for each 20 batches of train, the same ones in all splits, beside a longer text of dev."""
+    texts = {
+        split: [Labelled(["a"] * n, 0) for n in range(1, longest)]
+        for split, longest in (("train", 101), ("dev", 130), ("test", 11))
+    }
+
+    def lengths(batch_size, buckets=None):
+        corpus = labelled_corpus("x", texts, "here", buckets=buckets, batch_size=batch_size)
+        return [corpus.splits[split].buckets for split in texts]
+
+    assert lengths(2) == [(56, 104), (56, 104, 136), (56, 104)]
+    assert lengths(50) == [(104,), (104, 136), (104,)]
+    assert [len(own) for own in lengths(1, 8)] == [8, 8, 2] and len(lengths(0)[0]) == 5
+
+
 def test_words_of_dev_and_test_may_be_known_and_are_rare():
     asked = []
 
