@@ -1,5 +1,6 @@
 """One experiment: train each model in its run folder, evaluate, draw, write results, print the table."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -9,7 +10,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +35,7 @@ from dynskip_jax.experiments.table import (
     summary,
 )
 from dynskip_jax.runs.checkpoint import SavedCheckpoints
+from dynskip_jax.runs.event_files import EventFiles, check_tensorboard, member_name
 from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.runs.results import finished_row, rows_of
@@ -81,6 +84,8 @@ def run(
     """
     parallel = parallel or OneDevice()
     check_specs(specs, experiment.settings)
+    if experiment.settings.run.tensorboard:
+        check_tensorboard()
     vocabulary = experiment.vocabulary(data)
     trainings = []
     for spec in specs:
@@ -208,7 +213,8 @@ def _run_model(
     )
     _warn_of_changes(run_dir, about)
     parallel.processes.agree(spec.name)
-    result = fit(learner, settings, run_dir, parallel=parallel)
+    with _event_files(experiment, run_dir, len(spec.all_seeds)):
+        result = fit(learner, settings, run_dir, parallel=parallel)
     trained_at = time.monotonic()
     evaluated = _evaluate(experiment, data, training, result, run_dir, parallel)
     for line in edges_of_sweep(type(experiment.settings), spec.values, evaluated.selected):
@@ -240,6 +246,20 @@ def _run_model(
         row["vocabulary_sha256"] = sha256_of(run_dir.path / VOCABULARY)
     run_dir.write_result(_result(experiment, data, [row]))
     return rows_of(run_dir.result())[0]
+
+
+@contextlib.contextmanager
+def _event_files(experiment: Experiment, run_dir: RunDir, count: int) -> Iterator[None]:
+    """Write what the run logs as event files, too, if that is asked for."""
+    if not experiment.settings.run.tensorboard:
+        yield
+        return
+    files = EventFiles(lambda member: run_dir.path / "tensorboard" / member_name(run_dir, member))
+    run_dir.on_rewind, run_dir.on_log = partial(files.begin, count=count), files.add
+    try:
+        yield
+    finally:
+        files.close()
 
 
 class _Evaluated(NamedTuple):

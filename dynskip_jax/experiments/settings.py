@@ -59,6 +59,9 @@ class Run:
         at_least=0,
         several=True,
     )
+    tensorboard: bool = setting(
+        False, "Write metrics while training, as TensorBoard event files, to the run folder's tensorboard/."
+    )
 
     def __post_init__(self) -> None:
         """Checks what bounds cannot say."""
@@ -241,12 +244,12 @@ class Settings:
     devices: Devices = dataclasses.field(default_factory=Devices)
 
     def to_config(self) -> dict[str, Any]:
-        """Return what a run's configuration holds: all but the models' names, paths and devices.
+        """Return what a run's configuration holds: all but the models' names, paths, devices and event files.
 
         What a path leads to is a part of the data's fingerprint; the path itself may change.
         """
         config: dict[str, Any] = {}
-        left_out = {*path_fields(type(self)), ("run", "model"), ("run", "compare")}
+        left_out = {*path_fields(type(self)), ("run", "model"), ("run", "compare"), ("run", "tensorboard")}
         for group, field, _ in fields_of(type(self)):
             if group != "devices" and (group, field.name) not in left_out:
                 config.setdefault(group, {})[field.name] = getattr(getattr(self, group), field.name)
