@@ -326,7 +326,8 @@ def continued(resolved: Resolved, config: Mapping[str, Mapping[str, Any]]) -> Se
         config: those of the run, as `Settings.to_config` described them.
     """
     absent = absent_values(type(resolved.settings))
-    stored = absent | {name: value for group in config.values() for name, value in group.items()}
+    groups = (group for group in config.values() if isinstance(group, Mapping))  # else another error
+    stored = absent | {name: value for group in groups for name, value in group.items()}
     # A run that went on once has the setting in its configuration, with the value that it had before.
     older = {
         name: value
