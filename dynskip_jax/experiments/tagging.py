@@ -349,6 +349,8 @@ class TaggerExperiment(Experiment):
             scheme=self.scheme,
             gold=gold,
             reward_of=self.settings.agent.reward_of,
+            decode_in_training=self.settings.model.output == "softmax"
+            or self.settings.agent.reward == "correct",
             unknown_tag=vocabulary.tags.index(vocabularies.UNK)
             if vocabularies.UNK in vocabulary.tags
             else None,

@@ -339,6 +339,10 @@ _RENAMED = (
 )
 
 
+# Leaves that earlier versions wrote and nothing needs any more: what training of a CRF counted.
+_DROPPED = re.compile(r"\['state'\]\.sums\['(sentence_)?accuracy'\]\.\w+")
+
+
 def _current_path(path: str) -> str:
     """Return the path under which a leaf is known today."""
     for pattern, name in _RENAMED:
@@ -349,9 +353,17 @@ def _current_path(path: str) -> str:
 def _in_order_of(
     like: PyTree, leaves: list[dict], data: list[np.ndarray]
 ) -> tuple[list[dict], list[np.ndarray]]:
-    """Return leaves and their arrays in the order of `like`, where a renamed leaf changed its place."""
+    """Return leaves and their arrays in the order of `like`, where a renamed leaf changed its place.
+
+    Leaves that nothing needs any more are left out, unless `like` has them.
+    """
     places = {leaf["path"]: place for place, leaf in enumerate(_describe(like))}
-    pairs = sorted(zip(leaves, data, strict=True), key=lambda pair: places.get(pair[0]["path"], len(places)))
+    pairs = [
+        (leaf, array)
+        for leaf, array in zip(leaves, data, strict=True)
+        if leaf["path"] in places or not _DROPPED.fullmatch(leaf["path"])
+    ]
+    pairs.sort(key=lambda pair: places.get(pair[0]["path"], len(places)))
     return [leaf for leaf, _ in pairs], [array for _, array in pairs]
 
 
