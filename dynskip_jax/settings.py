@@ -89,6 +89,7 @@ def setting(
     positional: str | None = None,
     path: bool = False,
     needs: Needs | Sequence[Needs] = (),
+    absent: Any = dataclasses.MISSING,
 ) -> Any:
     """Return a dataclass's field with what is known of it.
 
@@ -105,11 +106,12 @@ def setting(
         path: of a file or a folder: `~` is the user's home wherever it is typed.
         needs: other settings, and their values with which this one has an effect. One entry of a mapping
             suffices; of several mappings each has to hold.
+        absent: its value in runs that are older than the setting, where that is not the default.
     """
     bounds = Bounds(at_least, above, at_most, below)
     needs = (needs,) if isinstance(needs, Mapping) else tuple(needs)
-    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "path": path, "needs": needs}
-    metadata |= {"several": sweep or several, "positional": positional}
+    metadata = {"help": help, "bounds": bounds, "sweep": sweep, "several": sweep or several}
+    metadata |= {"positional": positional, "path": path, "needs": needs, "absent": absent}
     return dataclasses.field(default=default, metadata=metadata)
 
 

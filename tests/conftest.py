@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import tempfile
 from pathlib import Path
 
 # Set before JAX starts: eight virtual devices, so that sharded code is tested on any machine; and little
@@ -130,3 +131,12 @@ def forgotten_programs():
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
+
+
+@pytest.fixture
+def nothing_temporary_left(monkeypatch, tmp_path_factory):
+    """Fail a test that leaves something in the folder for temporary files."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    assert not list(folder.iterdir())

@@ -98,6 +98,13 @@ def _write_reviews(folder: Path) -> None:
                 file.write(json.dumps({"text": text, "label": label}) + "\n")
 
 
+def _write_classes(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    for name, size in (("train", 24), ("valid", 12), ("test", 12)):
+        rows = [f"{_review(rng, n % 2, 2 + n % 5)}\t{('bad', 'good')[n % 2]}" for n in range(size)]
+        (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+
+
 def _write_pairs(folder: Path) -> None:
     rng = np.random.default_rng(2)
     for name in ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"):
@@ -132,6 +139,7 @@ SMALL_RUNS = {
             *("--model", "dynamic:4", "--relaxed-epochs", 1),
         ),
     ),
+    "classify": SmallRun(_write_classes, (*_SENTENCES, "--model", "dynamic:3")),
     "conll2003": SmallRun(_write_conll, (*_TAGGERS, "--model", "lstm")),
     "imdb": SmallRun(_write_reviews, (*_SENTENCES, "--max-length", 6, "--model", "dynamic:3")),
     "number_prediction": SmallRun(

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,13 @@ from benchmarks.faults.outcomes import Outcome
 
 TOLERANCE = 1e-4  # relative: sums over two devices are rounded otherwise than those over one
 _SECONDS = 180
+# Each process makes as few examples as the run that it is compared with.
+_START = """
+from benchmarks.faults.small_runs import shrink_generated_data
+from dynskip_jax.experiments.__main__ import main
+shrink_generated_data()
+main()
+"""
 
 
 def one_of_two_killed(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Outcome]:
@@ -26,6 +34,7 @@ def one_of_two_killed(whole: Reference, work: Path, count: int, seed: int) -> It
     draw = random.Random(f"{seed} two processes")
     for number in range(count):
         folder = work / whole.name / f"two-{number}"
+        shutil.rmtree(folder, ignore_errors=True)
         killed, delay = number % 2, draw.random()
         processes = _start(whole, folder, work)
         outcome = Outcome(
@@ -59,14 +68,13 @@ def _start(whole: Reference, folder: Path, work: Path) -> list[subprocess.Popen]
     # `--devices` is for one process; each of two brings its own device.
     flags = list(whole.arguments)
     del flags[flags.index("--devices") : flags.index("--devices") + 2]
-    start = "from dynskip_jax.experiments.__main__ import main; main()"
     processes = []
     for index in range(2):
         where = ["--coordinator", coordinator, "--process-count", "2", "--process-id", str(index)]
         with open(work / "streams" / f"two-{index}", "wb") as stream:
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", start, *flags, *where, "--run-dir", str(folder)],
+                    [sys.executable, "-c", _START, *flags, *where, "--run-dir", str(folder)],
                     env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"},
                     stdout=stream,
                     stderr=stream,

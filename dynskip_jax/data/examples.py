@@ -10,6 +10,8 @@ from jaxtyping import Bool, Int, Shaped
 from dynskip_jax.data.batching import Batch, epoch_order, minibatches
 from dynskip_jax.errors import UserError
 
+# Of an epoch. A program takes as long to compile as hundreds of steps, and data is read in several epochs.
+_BATCHES_PER_PROGRAM = 20
 Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays, each leading with the examples
 
 
@@ -156,6 +158,11 @@ def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tup
     """Returns at most `count` lengths to pad to, multiples of 8 that as many sequences each fit into."""
     quantiles = np.quantile(seq_lengths, np.arange(1, count + 1) / count, method="higher")
     return tuple(sorted({max(8, -(-int(length) // 8) * 8) for length in quantiles}))
+
+
+def worthwhile_buckets(num_examples: int, batch_size: int) -> int:
+    """Returns how many lengths of batches are worth the time to compile a program for each."""
+    return max(1, num_examples // (_BATCHES_PER_PROGRAM * max(1, batch_size)))
 
 
 def _filled(

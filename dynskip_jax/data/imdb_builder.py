@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynskip_jax.data import imdb
+from dynskip_jax.data.local_builder import LocalBuilder, LocalInfo
 from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
 
@@ -15,33 +16,23 @@ with needs("experiments"):
     import tensorflow_datasets as tfds
 
 
-class Imdb(tfds.core.GeneratorBasedBuilder):
+class Imdb(LocalBuilder):
     """The labelled reviews: splits train and test, features "text" (UTF-8) and "label" (1 is positive).
 
     Args:
       folder: holds the reviews (`dynskip_jax.data.imdb.read_imdb` says how); None takes the upstream archive.
-      data_dir: the TFDS directory; None takes TFDS's own.
-      kwargs: of `tfds.core.GeneratorBasedBuilder`.
+      kwargs: of `LocalBuilder`.
     """
 
     VERSION = tfds.core.Version(imdb.VERSION)
-    # As in `ptb_builder`: TFDS's look-up of checksums needs a package that it does not declare.
-    url_infos = None
     RELEASE_NOTES = {imdb.VERSION: "Labelled reviews as published."}  # noqa: RUF012
 
-    def __init__(
-        self,
-        *,
-        folder: str | os.PathLike[str] | None = None,
-        data_dir: str | os.PathLike[str] | None = None,
-        file_format: str = "array_record",
-        **kwargs: Any,
-    ):
+    def __init__(self, *, folder: str | os.PathLike[str] | None = None, **kwargs: Any):
         self.folder = folder
-        super().__init__(data_dir=data_dir, file_format=file_format, **kwargs)
+        super().__init__(**kwargs)
 
     def _info(self) -> tfds.core.DatasetInfo:
-        return tfds.core.DatasetInfo(
+        return LocalInfo(
             builder=self,
             description="Movie reviews, positive (1) or negative (0) (Maas et al. 2011).",
             features=tfds.features.FeaturesDict(

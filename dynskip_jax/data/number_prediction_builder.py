@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dynskip_jax.data import number_prediction as task
+from dynskip_jax.data.local_builder import LocalBuilder, LocalInfo
 from dynskip_jax.extras import needs
 
 with needs("experiments"):
@@ -37,27 +38,15 @@ class NumberPredictionConfig(tfds.core.BuilderConfig):
         self.dtype = np.min_scalar_type(task.num_symbols(length) - 1)
 
 
-class NumberPrediction(tfds.core.GeneratorBasedBuilder):
+class NumberPrediction(LocalBuilder):
     """Splits train, dev and test; a record has up to 1,000 examples: digits (n, length) and labels (n,)."""
 
     VERSION = tfds.core.Version(task.VERSION)
-    # No download, so no checksums; TFDS's own look-up of them needs importlib_resources, which it does not
-    # declare (tensorflow/datasets#11212).
-    url_infos = None
     BUILDER_CONFIGS = [NumberPredictionConfig(length) for length in task.PAPER_LENGTHS]  # noqa: RUF012
-
-    def __init__(
-        self,
-        *,
-        data_dir: str | os.PathLike[str] | None = None,
-        file_format: str = "array_record",
-        **kwargs: Any,
-    ):
-        super().__init__(data_dir=data_dir, file_format=file_format, **kwargs)
 
     def _info(self) -> tfds.core.DatasetInfo:
         config = self.builder_config
-        return tfds.core.DatasetInfo(
+        return LocalInfo(
             builder=self,
             description="Predict the digit that the last digit points to (Gui et al. 2019).",
             features=tfds.features.FeaturesDict(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dynskip_jax.data import ptb
+from dynskip_jax.data.local_builder import LocalBuilder, LocalInfo
 from dynskip_jax.data.text import SPLITS
 from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
@@ -14,35 +15,24 @@ with needs("experiments"):
     import tensorflow_datasets as tfds
 
 
-class Ptb(tfds.core.GeneratorBasedBuilder):
+class Ptb(LocalBuilder):
     """Mikolov's Penn Treebank text: splits train, valid and test, feature "text" (one line, UTF-8).
 
     Args:
       folder: holds the three text files (`dynskip_jax.data.ptb.read_ptb` says which); None takes the
         upstream archive.
-      data_dir: the TFDS directory; None takes TFDS's own.
-      kwargs: of `tfds.core.GeneratorBasedBuilder`.
+      kwargs: of `LocalBuilder`.
     """
 
     VERSION = tfds.core.Version(ptb.VERSION)
-    # The text itself is checked instead, wherever it comes from; TFDS's look-up of checksums needs
-    # importlib_resources, which it does not declare (tensorflow/datasets#11212).
-    url_infos = None
     RELEASE_NOTES = {ptb.VERSION: "Text as published, one record per line."}  # noqa: RUF012
 
-    def __init__(
-        self,
-        *,
-        folder: str | os.PathLike[str] | None = None,
-        data_dir: str | os.PathLike[str] | None = None,
-        file_format: str = "array_record",
-        **kwargs: Any,
-    ):
+    def __init__(self, *, folder: str | os.PathLike[str] | None = None, **kwargs: Any):
         self.folder = folder
-        super().__init__(data_dir=data_dir, file_format=file_format, **kwargs)
+        super().__init__(**kwargs)
 
     def _info(self) -> tfds.core.DatasetInfo:
-        return tfds.core.DatasetInfo(
+        return LocalInfo(
             builder=self,
             description="Penn Treebank, lower case, numbers as N, rare words as <unk>.",
             features=tfds.features.FeaturesDict({"text": tfds.features.Text()}),

@@ -1,22 +1,26 @@
 """Texts with a label, or pairs of them with a rating: split into words, numbered, and padded."""
 
-import collections
 import dataclasses
 import functools
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import regex
 from jaxtyping import Int
 
-from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences
+from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences, worthwhile_buckets
 from dynskip_jax.data.messages import bad_line
 from dynskip_jax.data.vocabulary import UNK, Vocabulary
 from dynskip_jax.errors import UserError
+
+# From the words of train and those of dev and test to those of the latter that are known without train.
+Known = Callable[[Collection[str], Collection[str]], Collection[str]]
+
+_MOST_BUCKETS = 8
 
 # A line break of HTML.
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -76,7 +80,8 @@ class SentenceCorpus:
 
     Attributes:
         name: what results call it.
-        vocabulary: of the words of train; `<unk>` is the first.
+        vocabulary: `<unk>`, the words of train, and words of dev and test that are known without it.
+        num_frequent: words from this id on are rare: train has them once, or not at all.
         splits: `train`, `dev` and `test`.
         source: a phrase for people: where it was found.
         unknown: of each split the share of its words that are `<unk>`.
@@ -85,6 +90,7 @@ class SentenceCorpus:
 
     name: str
     vocabulary: Vocabulary
+    num_frequent: int
     splits: Mapping[str, Examples]
     source: str
     unknown: Mapping[str, float]
@@ -121,18 +127,24 @@ class SentenceCorpus:
 
 
 def word_vocabulary(
-    counts: Mapping[str, int], *, min_count: int = 1, max_words: int | None = None
+    counts: Mapping[str, int],
+    *,
+    min_count: int = 1,
+    max_words: int | None = None,
+    more_words: Collection[str] = (),
 ) -> Vocabulary:
     """Returns `<unk>` and the words, most frequent first, ties in alphabetical order.
 
     Args:
         counts: how often each word occurs in train.
         min_count: words that occur less often are left out.
-        max_words: how many words there may be, beside `<unk>`; None for all.
+        max_words: how many words of train there may be; None for all.
+        more_words: words that train need not have; they come last, in alphabetical order.
     """
     words = sorted(word for word in counts if counts[word] >= min_count and word != UNK)
     words.sort(key=lambda word: -counts[word])
-    return Vocabulary((UNK, *words[:max_words]))
+    words = words[:max_words]
+    return Vocabulary((UNK, *words, *sorted(set(more_words) - {UNK, *words})))
 
 
 class _Numbers:
@@ -155,7 +167,9 @@ def labelled_corpus(
     min_count: int = 1,
     max_words: int | None = None,
     max_length: int | None = None,
-    buckets: int = 8,
+    buckets: int | None = 8,
+    batch_size: int = 1,
+    known: Known | None = None,
 ) -> SentenceCorpus:
     """Numbers texts with a class each.
 
@@ -166,7 +180,10 @@ def labelled_corpus(
         min_count: see `word_vocabulary`.
         max_words: likewise.
         max_length: longer texts are cropped to their first words; None: they are kept whole.
-        buckets: to how many lengths batches are padded.
+        buckets: to how many lengths the batches of each split are padded. None: up to 8, as many as train is
+            worth (`worthwhile_buckets`), the same ones in all splits.
+        batch_size: texts of a training step.
+        known: which words of dev and test are in the vocabulary although train lacks them; None: none.
     """
     numbers, ids, labels = _Numbers(), {}, {}
     for split, texts in splits.items():
@@ -176,14 +193,15 @@ def labelled_corpus(
             labels[split].append(text.label)
     cropped = {split: sum(len(own) > (max_length or len(own)) for own in ids[split]) for split in ids}
     ids = {split: [own[:max_length] for own in ids[split]] for split in ids}
-    vocabulary, renumbered = _vocabulary(numbers, ids["train"], min_count, max_words)
+    vocabulary, num_frequent, renumbered = _vocabulary(numbers, ids, min_count, max_words, known)
     examples, unknown = {}, {}
     for split, texts in ids.items():
         inputs, lengths = pad_sequences([renumbered[own] for own in texts])
         unknown[split] = _share_unknown([inputs[row, :n] for row, n in enumerate(lengths)])
         targets = np.array(labels[split], np.int32)
-        examples[split] = Examples(inputs, targets, lengths, buckets=length_buckets(lengths, buckets))
-    return SentenceCorpus(name, vocabulary, examples, source, unknown, cropped)
+        examples[split] = Examples(inputs, targets, lengths)
+    examples = _bucketed(examples, buckets, batch_size)
+    return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
 
 
 def pair_corpus(
@@ -193,7 +211,9 @@ def pair_corpus(
     *,
     min_count: int = 1,
     max_words: int | None = None,
-    buckets: int = 4,
+    buckets: int | None = 4,
+    batch_size: int = 1,
+    known: Known | None = None,
 ) -> SentenceCorpus:
     """Numbers pairs of sentences: each row has the first and then the second; see `pair_inputs`.
 
@@ -205,8 +225,8 @@ def pair_corpus(
         for pair in pairs:
             ids[split].append((numbers.of(pair.first), numbers.of(pair.second)))
             ratings[split].append(pair.rating)
-    sentences = [sentence for pair in ids["train"] for sentence in pair]
-    vocabulary, renumbered = _vocabulary(numbers, sentences, min_count, max_words)
+    sentences = {split: [sentence for pair in pairs for sentence in pair] for split, pairs in ids.items()}
+    vocabulary, num_frequent, renumbered = _vocabulary(numbers, sentences, min_count, max_words, known)
     examples, unknown = {}, {}
     for split, pairs in ids.items():
         rows = [pair_inputs(renumbered[first], renumbered[second]) for first, second in pairs]
@@ -217,9 +237,9 @@ def pair_corpus(
             {"tokens": tokens, "sentences": marks},
             np.array(ratings[split], np.float32),
             lengths,
-            buckets=length_buckets(lengths, buckets),
         )
-    return SentenceCorpus(name, vocabulary, examples, source, unknown, dict.fromkeys(ids, 0))
+    examples, cropped = _bucketed(examples, buckets, batch_size), dict.fromkeys(ids, 0)
+    return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
 
 
 def pair_inputs(
@@ -248,16 +268,40 @@ def numbered_lines(
 
 
 def _vocabulary(
-    numbers: _Numbers, train: Sequence[Int[np.ndarray, "_"]], min_count: int, max_words: int | None
-) -> tuple[Vocabulary, Int[np.ndarray, " numbers"]]:
-    """The vocabulary of train, and the id of each number."""
-    found = np.bincount(np.concatenate([np.zeros(0, np.int32), *train]), minlength=len(numbers.index))
+    numbers: _Numbers,
+    texts: Mapping[str, Sequence[Int[np.ndarray, "_"]]],
+    min_count: int,
+    max_words: int | None,
+    known: Known | None,
+) -> tuple[Vocabulary, int, Int[np.ndarray, " numbers"]]:
+    """The vocabulary, how many of its words are not rare, and the id of each number."""
     words = list(numbers.index)
-    counts: dict[str, Any] = collections.Counter(
-        {words[number]: int(found[number]) for number in np.flatnonzero(found)}
-    )
-    vocabulary = word_vocabulary(counts, min_count=min_count, max_words=max_words)
-    return vocabulary, vocabulary.encode(words)
+
+    def count(split: str) -> dict[str, int]:
+        found = np.bincount(np.concatenate([np.zeros(0, np.int32), *texts[split]]), minlength=len(words))
+        return {words[number]: int(found[number]) for number in np.flatnonzero(found)}
+
+    counts, more = count("train"), set[str]()
+    if known is not None:
+        more = known(counts.keys(), {word for split in texts if split != "train" for word in count(split)})
+    vocabulary = word_vocabulary(counts, min_count=min_count, max_words=max_words, more_words=more)
+    rare = sum(counts.get(word, 0) < 2 for word in vocabulary.tokens[1:])
+    return vocabulary, len(vocabulary) - rare, vocabulary.encode(words)
+
+
+def _bucketed(splits: Mapping[str, Examples], count: int | None, batch_size: int) -> dict[str, Examples]:
+    """The splits with the lengths to which their batches are padded; see `labelled_corpus`."""
+    shared: tuple[int, ...] = ()
+    if count is None:
+        worth = worthwhile_buckets(len(splits["train"]), batch_size)
+        shared = length_buckets(splits["train"].seq_lengths, min(_MOST_BUCKETS, worth))
+    found = {}
+    for split, own in splits.items():
+        buckets = shared or length_buckets(own.seq_lengths, count)
+        if buckets[-1] < own.longest:
+            buckets += length_buckets(own.seq_lengths, 1)
+        found[split] = dataclasses.replace(own, buckets=buckets)
+    return found
 
 
 def _share_unknown(texts: Sequence[Int[np.ndarray, "_"]]) -> float:

@@ -40,6 +40,7 @@ def tagged_examples(
     *,
     columns: Sequence[Sequence[tuple[str, ...]]] | None = None,
     least: int = 1,
+    most: int | None = None,
 ) -> TaggedExamples:
     """The examples of a split.
 
@@ -49,6 +50,7 @@ def tagged_examples(
         vocabulary: what is known.
         columns: what stands beside the words of each in the other columns that the vocabulary has.
         least: so many sentences have a bucket of their own; see `sentence_buckets`.
+        most: how many buckets there may be; likewise.
     """
     forms = {word: i for i, word in enumerate(dict.fromkeys(word for words in sentences for word in words))}
     known = vocabulary.encode_forms(list(forms))
@@ -62,7 +64,7 @@ def tagged_examples(
         *(np.where(inside, ids, 0) for ids in (known.words[padded], padded, known.capitals[padded])), beside
     )
     targets, _ = pad_sequences([np.array(row, np.int32) for row in tags])
-    buckets = sentence_buckets(lengths, least)
+    buckets = sentence_buckets(lengths, least, most)
     return TaggedExamples(inputs, targets, lengths, buckets=buckets, spellings=known.characters)
 
 
@@ -75,8 +77,13 @@ def padded_length(length: int) -> int:
     return size
 
 
-def sentence_buckets(lengths: Int[np.ndarray, " sentences"], least: int) -> tuple[int, ...]:
-    """The padded lengths of a split; one that fewer sentences than `least` have is left to the next."""
+def sentence_buckets(
+    lengths: Int[np.ndarray, " sentences"], least: int, most: int | None = None
+) -> tuple[int, ...]:
+    """The padded lengths of a split; one that fewer sentences than `least` have is left to the next.
+
+    Where these are more than `most`, `least` is doubled.
+    """
     sizes, counts = np.unique([padded_length(int(length)) for length in lengths], return_counts=True)
     kept, waiting = [], 0
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
@@ -84,4 +91,6 @@ def sentence_buckets(lengths: Int[np.ndarray, " sentences"], least: int) -> tupl
         if waiting >= least or size == sizes[-1]:
             kept.append(size)
             waiting = 0
+    if most is not None and len(kept) > max(1, most):
+        return sentence_buckets(lengths, 2 * least, most)
     return tuple(kept)

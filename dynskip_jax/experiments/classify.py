@@ -139,6 +139,8 @@ class Classify(ClassifierExperiment):
             max_words=data.max_words,
             max_length=data.max_length,
             buckets=data.buckets,
+            batch_size=self.settings.training.batch_size,
+            known=self.known,
         )
         vocabulary = class_vocabulary.ClassVocabulary(corpus.vocabulary.tokens, found.classes)
         lines = [

@@ -55,7 +55,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     ),
     # Gui et al. (2019), Section Sentiment Analysis on IMDB, where they say it: optimizer, learning rate,
     # epochs and the size of random vectors are not given there.
-    "paper": dict(features=128, dropout=0.2, dropout_inputs=0.0, epochs=10, patience=3, clip=5.0),
+    "paper": dict(
+        features=128, dropout=0.2, dropout_inputs=0.0, epochs=10, patience=3, clip=5.0, unknown_rate=0.0
+    ),
     "strong": dict(
         **AGENT,
         max_words=40_000,
@@ -128,6 +130,8 @@ class IMDB(ClassifierExperiment):
             max_words=data.max_words,
             max_length=data.max_length,
             buckets=data.buckets,
+            batch_size=self.settings.training.batch_size,
+            known=self.known,
         )
 
     def split(self, text: str) -> list[str]:

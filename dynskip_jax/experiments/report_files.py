@@ -10,8 +10,8 @@ import numpy as np
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.report_table import Line, tables
+from dynskip_jax.runs.event_files import EventFiles, check_tensorboard, member_name
 from dynskip_jax.runs.progress import Progress
-from dynskip_jax.runs.results import NO_METRICS, seeds_asked
 from dynskip_jax.runs.run_dir import RunDir, file_name
 
 _LATEX = {
@@ -130,36 +130,15 @@ def write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:
     Raises:
         UserError: tensorboardX is missing, or the folder is not empty.
     """
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError:
-        raise UserError(
-            'event files need tensorboardX: pip install -e ".[tensorboard]", or leave out --tensorboard'
-        ) from None
+    check_tensorboard()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty: name another folder with --tensorboard")
     with Progress(len(runs), "event files") as progress:
         for name, run in runs.items():
-            writers: dict[int, SummaryWriter] = {}  # by the number of the seed's entry
+            files = EventFiles(
+                lambda member, name=name, run=run: folder / file_name(f"{name}-{member_name(run, member)}")
+            )
             for record in run.records():
-                for metric in record.keys() - set(NO_METRICS):
-                    # A list has an entry for each seed, itself a list where that is of each k; folders
-                    # written before have a number where there is one seed.
-                    values = record[metric]
-                    for member, value in enumerate(values if isinstance(values, list) else [values]):
-                        if member not in writers:
-                            writers[member] = SummaryWriter(str(folder / _member_name(name, run, member)))
-                        for k, number in enumerate(value if isinstance(value, list) else [value], 1):
-                            tag = f"{metric}/k{k}" if isinstance(value, list) else metric
-                            writers[member].add_scalar(tag, number, record["step"])
-            for writer in writers.values():
-                writer.close()
+                files.add(record)
+            files.close()
             progress.advance()
-
-
-def _member_name(name: str, run: RunDir, member: int) -> str:
-    """The folder of one of the models that were trained together: its seed, of a sweep also which value."""
-    seeds = seeds_asked(run.config())
-    value, seed = divmod(member, len(seeds))
-    which = f"-value-{value + 1}" if value else ""
-    return file_name(f"{name}{which}-seed-{seeds[seed]}")

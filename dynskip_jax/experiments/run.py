@@ -1,5 +1,6 @@
 """One experiment: train each model in its run folder, evaluate, draw, write results, print the table."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -9,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.experiments.build import make_fit_settings, make_learner, run_config
 from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
 from dynskip_jax.experiments.model_spec import ModelSpec, check_specs
-from dynskip_jax.experiments.settings import path_fields
+from dynskip_jax.experiments.settings import absent_values, fill, path_fields
 from dynskip_jax.experiments.stored_settings import upgraded_config
 from dynskip_jax.experiments.table import (
     best_value,
@@ -35,6 +36,7 @@ from dynskip_jax.experiments.table import (
     summary,
 )
 from dynskip_jax.runs.checkpoint import SavedCheckpoints
+from dynskip_jax.runs.event_files import EventFiles, check_tensorboard, member_name
 from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.runs.results import finished_row, rows_of
@@ -83,6 +85,8 @@ def run(
     """
     parallel = parallel or OneDevice()
     check_specs(specs, experiment.settings)
+    if experiment.settings.run.tensorboard:
+        check_tensorboard()
     vocabulary = experiment.vocabulary(data)
     trainings = []
     for spec in specs:
@@ -157,7 +161,7 @@ def _how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
     has_schedule = experiment.settings.agent.entropy_coef_final is not None
     return dict(
         about=_about(experiment, data),
-        defaults={"settings": kind().to_config()},
+        defaults={"settings": fill(kind, absent_values(kind)).to_config()},
         upgrade=partial(upgraded_config, kind),
         may_grow=_MAY_GROW,
         fixed={"settings.training.epochs": _OVER_ALL_EPOCHS} if has_schedule else {},
@@ -211,7 +215,8 @@ def _run_model(
     )
     _warn_of_changes(run_dir, about)
     parallel.processes.agree(spec.name)
-    result = fit(learner, settings, run_dir, parallel=parallel)
+    with _event_files(experiment, run_dir, len(spec.all_seeds)):
+        result = fit(learner, settings, run_dir, parallel=parallel)
     trained_at = time.monotonic()
     evaluated = _evaluate(experiment, data, training, result, run_dir, parallel)
     for line in edges_of_sweep(type(experiment.settings), spec.values, evaluated.selected):
@@ -243,6 +248,20 @@ def _run_model(
         row["vocabulary_sha256"] = sha256_of(run_dir.path / VOCABULARY)
     run_dir.write_result(_result(experiment, data, [row]))
     return rows_of(run_dir.result())[0]
+
+
+@contextlib.contextmanager
+def _event_files(experiment: Experiment, run_dir: RunDir, count: int) -> Iterator[None]:
+    """Write what the run logs as event files, too, if that is asked for."""
+    if not experiment.settings.run.tensorboard:
+        yield
+        return
+    files = EventFiles(lambda member: run_dir.path / "tensorboard" / member_name(run_dir, member))
+    run_dir.on_rewind, run_dir.on_log = partial(files.begin, count=count), files.add
+    try:
+        yield
+    finally:
+        files.close()
 
 
 class _Evaluated(NamedTuple):

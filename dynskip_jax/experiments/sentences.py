@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -50,8 +50,14 @@ class SentenceData(Data):
     max_words: int | None = setting(
         None, "Keep this many words of train, the most frequent ones; others are unknown.", at_least=1
     )
-    buckets: int = setting(8, "Number of lengths to which batches are padded.", at_least=1)
+    buckets: int | None = shared.buckets(None, absent=8)
     embeddings: str | None = shared.embeddings(None)
+    known_by_vectors: bool = setting(
+        True,
+        "Know the words of dev and test that have vectors.",
+        absent=False,
+        needs={"embeddings": ON},
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +86,7 @@ class SentenceModel(Model):
     dropout_weights: float = shared.dropout_weights(0.0)
     locked: bool = shared.locked(False, needs={"dropout": ON, "dropout_inputs": ON, "dropout_hidden": ON})
     zoneout: tuple[float, ...] = shared.zoneout((0.0,))
+    unknown_rate: float = shared.unknown_rate(0.5, absent=0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,6 +179,25 @@ class SentenceExperiment(Experiment):
         """See `Experiment`."""
         return data.vocabulary
 
+    def known(self, train: Collection[str], others: Collection[str]) -> Collection[str]:
+        """Return which words of dev and test are known although train lacks them: those with vectors.
+
+        Args:
+            train: the words of train, whose vectors are read together with those of the others.
+            others: the words of dev and test.
+        """
+        data = self.settings.data
+        if data.embeddings is None or not data.known_by_vectors:
+            return ()
+        found = self._read_vectors({*train, *others})
+        return {word for word in others if word in found or word.lower() in found}
+
+    def rare_words(self, data: SentenceCorpus | None) -> dict[str, Any]:
+        """Return the options of a model that reads rare words as unknown ones; none where it is only used."""
+        if data is None:
+            return {}
+        return dict(unknown_rate=self.settings.model.unknown_rate, num_frequent=data.num_frequent)
+
     def layers(self, spec: ModelSpec) -> dict[str, Any]:
         """Return the options of a model's layers, without their sizes."""
         m = self.settings.model
@@ -220,8 +246,11 @@ class SentenceExperiment(Experiment):
         return digest.hexdigest()
 
     def _vectors(self, vocabulary: Vocabulary) -> WordVectors:
-        path, width = self.settings.data.embeddings, self.settings.model.embedding_features
-        return _read_vectors(path, width, vocabulary.tokens)
+        read = self._read_vectors(vocabulary.tokens)
+        return word_vectors.vectors_of(vocabulary.tokens, read, self.settings.model.embedding_features)
+
+    def _read_vectors(self, words: Collection[str]) -> Mapping[str, np.ndarray]:
+        return _file_of(self.settings.data.embeddings, self.settings.model.embedding_features).read(words)
 
     def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
         """See `Experiment`."""
@@ -244,11 +273,25 @@ class SentenceExperiment(Experiment):
         return {"average": rule}
 
 
-@functools.lru_cache(maxsize=1)
-def _read_vectors(path: str, width: int, tokens: tuple[str, ...]) -> WordVectors:
-    """Read the vectors of words, once for all models that are compared."""
-    wanted = {form for word in tokens for form in (word, word.lower())}
-    return word_vectors.vectors_of(tokens, word_vectors.read_word_vectors(path, wanted, width), width)
+class _VectorFile:
+    """A file of word vectors, which is read again only for words that were not asked for before."""
+
+    def __init__(self, path: str, width: int):
+        self._path, self._width = path, width
+        self._asked: set[str] = set()
+        self._found: Mapping[str, np.ndarray] = {}
+
+    def read(self, words: Collection[str]) -> Mapping[str, np.ndarray]:
+        """Return the vectors of words and of their lower-case forms, those of earlier calls included."""
+        wanted = {form for word in words for form in (word, word.lower())}
+        if not wanted <= self._asked:
+            wanted |= self._asked
+            self._found = word_vectors.read_word_vectors(self._path, wanted, self._width)
+            self._asked = wanted
+        return self._found
+
+
+_file_of = functools.lru_cache(maxsize=1)(_VectorFile)
 
 
 class ClassifierExperiment(SentenceExperiment):
@@ -284,6 +327,7 @@ class ClassifierExperiment(SentenceExperiment):
                 len(classes),
                 embedding=embedding(rngs),
                 word_dropout=m.dropout_words,
+                **self.rare_words(data),
                 **self.layers(spec),
                 rngs=rngs,
             )

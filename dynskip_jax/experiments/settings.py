@@ -46,6 +46,9 @@ class Run:
         at_least=0,
         several=True,
     )
+    tensorboard: bool = setting(
+        False, "Write metrics while training, as TensorBoard event files, to the run folder's tensorboard/."
+    )
 
     def __post_init__(self) -> None:
         """Checks what bounds cannot say."""
@@ -243,12 +246,12 @@ class Settings:
     devices: Devices = dataclasses.field(default_factory=Devices)
 
     def to_config(self) -> dict[str, Any]:
-        """Return what a run's configuration holds: all but the models' names, paths and devices.
+        """Return what a run's configuration holds: all but the models' names, paths, devices and event files.
 
         What a path leads to is a part of the data's fingerprint; the path itself may change.
         """
         config: dict[str, Any] = {}
-        left_out = {*path_fields(type(self)), ("run", "model"), ("run", "compare")}
+        left_out = {*path_fields(type(self)), ("run", "model"), ("run", "compare"), ("run", "tensorboard")}
         for group, field, _ in fields_of(type(self)):
             if group != "devices" and (group, field.name) not in left_out:
                 config.setdefault(group, {})[field.name] = getattr(getattr(self, group), field.name)
@@ -287,6 +290,12 @@ def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
     return made
 
 
+def absent_values(kind: type[Settings]) -> dict[str, Any]:
+    """Return the values of settings in runs that are older than them, where these are not the defaults."""
+    found = {field.name: field.metadata["absent"] for _, field, _ in fields_of(kind)}
+    return {name: value for name, value in found.items() if value is not dataclasses.MISSING}
+
+
 @dataclasses.dataclass(frozen=True)
 class Resolved:
     """Settings, and where each comes from.
@@ -298,6 +307,25 @@ class Resolved:
 
     settings: Settings
     sources: Mapping[str, str]
+
+
+def continued(resolved: Resolved, config: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Return the settings with which a command goes on with a run that may be older than some of them.
+
+    Args:
+        resolved: the settings of the command.
+        config: those of the run, as `Settings.to_config` described them.
+    """
+    absent = absent_values(type(resolved.settings))
+    groups = (group for group in config.values() if isinstance(group, Mapping))  # else another error
+    stored = absent | {name: value for group in groups for name, value in group.items()}
+    # A run that went on once has the setting in its configuration, with the value that it had before.
+    older = {
+        name: value
+        for name, value in absent.items()
+        if stored[name] == value and resolved.sources[name] != "flag"
+    }
+    return replace(resolved.settings, **older) if older else resolved.settings
 
 
 def resolve(

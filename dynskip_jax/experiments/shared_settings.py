@@ -17,6 +17,15 @@ train_examples = partial(setting, help="Number of training examples.", at_least=
 split_seed = partial(setting, help="Seed that draws missing splits from train.", at_least=0)
 min_count = partial(setting, help="Words seen less often in train are unknown.", at_least=1)
 max_length = partial(setting, help="Crop texts to this many words.", at_least=1)
+buckets = partial(
+    setting, help="Number of lengths to which batches are padded; by default few for small data.", at_least=1
+)
+unknown_rate = partial(
+    setting,
+    help="In training, read words that occur once in train as unknown at this rate.",
+    at_least=0,
+    below=1,
+)
 embeddings = partial(path_setting, help="Text file of GloVe or word2vec vectors to start from.")
 
 # --- Model ---

@@ -70,6 +70,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         learning_rate=0.03,
         weight_decay=1e-4,
         epochs=10,
+        unknown_rate=0.0,
     ),
 }
 
@@ -126,6 +127,8 @@ class SICK(SentenceExperiment):
             min_count=data.min_count,
             max_words=data.max_words,
             buckets=data.buckets,
+            batch_size=self.settings.training.batch_size,
+            known=self.known,
         )
 
     def task(self, spec: ModelSpec, data: SentenceCorpus | None, vocabulary: Vocabulary) -> SentencePairs:
@@ -138,6 +141,7 @@ class SICK(SentenceExperiment):
                 m.features,
                 sick_data.NUM_RATINGS,
                 similarity_features=m.similarity_features,
+                **self.rare_words(data),
                 **self.layers(spec),
                 rngs=rngs,
             )

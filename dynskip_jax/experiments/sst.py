@@ -64,6 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         batch_size=20,
         epochs=50,
         average="non_monotone",
+        unknown_rate=0.0,
     ),
 }
 
@@ -105,6 +106,8 @@ class SST(ClassifierExperiment):
             min_count=data.min_count,
             max_words=data.max_words,
             buckets=data.buckets,
+            batch_size=self.settings.training.batch_size,
+            known=self.known,
         )
 
     def split(self, text: str) -> list[str]:

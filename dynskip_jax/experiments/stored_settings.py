@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.settings import Settings, fields_of, fill, path_fields
+from dynskip_jax.experiments.settings import Settings, absent_values, fields_of, fill, path_fields
 from dynskip_jax.settings import without_none
 
 FORMAT = 2  # of run folders
@@ -58,7 +58,7 @@ def from_config(kind: type[Settings], groups: Mapping[str, Mapping[str, Any]]) -
     Raises:
         UserError: another version wrote them.
     """
-    return fill(kind, _values(upgraded(kind, groups)))
+    return fill(kind, absent_values(kind) | _values(upgraded(kind, groups)))
 
 
 def _values(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def read_config_file(kind: type[Settings], experiment: str, path: str) -> dict[s
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
         written = config["experiment"], config.get("format")
-        values = _values(upgraded(kind, config["settings"]))
+        values = absent_values(kind) | _values(upgraded(kind, config["settings"]))
         about = (config.get("about") or [{}])[-1]
         paths = {"data": about.get("data"), **last_paths(kind, config)}
         models = config.get("models")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 plots = LazyModule("dynskip_jax.analysis.plots")
 analysis = LazyModule("dynskip_jax.analysis")
 char_features = LazyModule("dynskip_jax.nn.char_features")
+examples = LazyModule("dynskip_jax.data.examples")
 functional = LazyModule("dynskip_jax.functional")
 jnp = LazyModule("jax.numpy")
 models_lib = LazyModule("dynskip_jax.models")
@@ -65,6 +66,7 @@ class TaggerData(Data):
     )
     min_count: int = shared.min_count(1)
     embeddings: str | None = shared.embeddings(None)
+    buckets: int | None = shared.buckets(None, absent=99)  # 99: no limit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,12 +97,7 @@ class TaggerModel(Model):
     digits: Literal["keep", "nine", "zero"] = setting(
         "nine", "Replace digits of words by 9 or 0; characters keep theirs."
     )
-    unknown_rate: float = setting(
-        0.5,
-        "In training, read words that occur once in train as unknown at this rate.",
-        at_least=0,
-        below=1,
-    )
+    unknown_rate: float = shared.unknown_rate(0.5)
     characters: Literal["none", "cnn", "lstm"] = setting(
         "cnn", "Read a word's characters by a CNN or a bidirectional LSTM, or not at all."
     )
@@ -319,6 +316,7 @@ class TaggerExperiment(Experiment):
         if data is not None:
             index = {tag: i for i, tag in enumerate(vocabulary.tags)}
             unknown = index.get(vocabularies.UNK)
+            few = examples.worthwhile_buckets(len(data.corpus.splits["train"]), training.batch_size)
             for split in tagged_corpus.SPLIT_NAMES:
                 sentences = data.corpus.splits[split]
                 splits[split] = tagged_examples.tagged_examples(
@@ -328,6 +326,7 @@ class TaggerExperiment(Experiment):
                     columns=[sentence.columns for sentence in sentences],
                     # A program takes as long to compile as hundreds of steps.
                     least=_LEAST_BATCHES * training.batch_size,
+                    most=self.settings.data.buckets or few,
                 )
                 gold[split] = [sentence.tags for sentence in sentences]
         vectors = None if data is None else data.vectors
@@ -338,6 +337,8 @@ class TaggerExperiment(Experiment):
             scheme=self.scheme,
             gold=gold,
             reward_of=self.settings.agent.reward_of,
+            decode_in_training=self.settings.model.output == "softmax"
+            or self.settings.agent.reward == "correct",
             unknown_tag=vocabulary.tags.index(vocabularies.UNK)
             if vocabularies.UNK in vocabulary.tags
             else None,

@@ -5,6 +5,7 @@ import logging
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 
@@ -16,7 +17,8 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec, make_spec
 from dynskip_jax.experiments.run import run
-from dynskip_jax.experiments.settings import Devices, Resolved
+from dynskip_jax.experiments.settings import Devices, Resolved, Settings, continued
+from dynskip_jax.runs.run_dir import RunDir
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +27,7 @@ _TURNS = 4  # devices that take turns on a core of a CPU, roughly
 
 def train(kind: type[Experiment], resolved: Resolved) -> None:
     """Train the models that settings name, in their run folders."""
-    settings = resolved.settings
+    settings = _settings_for(kind, resolved)
     experiment = kind(settings)
     # What is not known is said before anything is started.
     specs = [
@@ -44,6 +46,17 @@ def train(kind: type[Experiment], resolved: Resolved) -> None:
         chosen = "the default" if resolved.sources["preset"] == "default" else "as asked"
         logger.info("preset: %s (%s); %s", settings.run.preset, chosen, devices_line(parallel))
         run(experiment, specs, data, settings.run.run_dir, parallel=parallel)
+
+
+def _settings_for(kind: type[Experiment], resolved: Resolved) -> Settings:
+    """Return the settings of a command; a run folder that is older than some of them keeps its behaviour."""
+    folder = resolved.settings.run.run_dir
+    if folder is None or not (Path(folder) / "config.json").exists():
+        return resolved.settings
+    config = RunDir.existing(folder).config()
+    if config.get("experiment") != kind.name:
+        return resolved.settings  # another error
+    return continued(resolved, config.get("settings") or {})
 
 
 def join(flags: Devices, num_models: int = 1) -> Processes:

@@ -9,8 +9,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
-from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
+from dynskip_jax.models.rare_words import check_unknown_rate, forget_rare
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.layers import SkipLSTM, count_layers
 from dynskip_jax.nn.linear import Linear
@@ -50,6 +51,8 @@ class SequenceClassifier(nnx.Module):
         dropout: rate on every layer's input and before the linear layer, or one rate for each of these
             places, bottom first.
         word_dropout: rate at which single steps' inputs are dropped whole.
+        unknown_rate: how often a rare word is read as the unknown one in training; see `forget_rare`.
+        num_frequent: words from this id on are rare ones.
         dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
         rngs: source of the initial parameters.
         **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip`,
@@ -68,18 +71,22 @@ class SequenceClassifier(nnx.Module):
         pooling: Pooling = "last",
         dropout: float | Sequence[float] = 0.0,
         word_dropout: float = 0.0,
+        unknown_rate: float = 0.0,
+        num_frequent: int = 0,
         dtype: Any = None,
         rngs: nnx.Rngs,
         **rnn_options: Any,
     ):
         if isinstance(dropout, int | float):
             dropout = (dropout,) * (count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
+        check_unknown_rate(unknown_rate)
         self.num_symbols = num_symbols
         self.num_positions = num_positions
         self.embedding = nnx.data(embedding)
         self.pooling = pooling
         self.backward = hidden_features if rnn_options.get("bidirectional") else 0
         self.word_dropout = word_dropout
+        self.unknown_rate, self.num_frequent = unknown_rate, num_frequent
         # What is classified is dropped from, not each of the states that it is made of.
         self.dropout = dropout[-1]
         self.stack = SkipLSTM(
@@ -117,9 +124,12 @@ class SequenceClassifier(nnx.Module):
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         keys = (None, None)
-        if not deterministic and (self.dropout or self.word_dropout):
+        if not deterministic and (self.dropout or self.word_dropout or self.unknown_rate):
             own, rngs = split_each(require_key(rngs, "this classifier"), 2)
-            keys = split_each(example_keys(own, symbols.shape[:1]), 2)
+            own = example_keys(own, symbols.shape[:1])
+            keys = split_each(own, 2)
+            if self.unknown_rate:
+                symbols = forget_rare(symbols, fold_in_each(own, 2), self.unknown_rate, self.num_frequent)
         outputs = self.stack(
             self._inputs(symbols, keys[0]),
             seq_lengths=seq_lengths,

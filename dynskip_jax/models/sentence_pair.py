@@ -9,9 +9,10 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
-from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.classifier import ClassifierOutput
+from dynskip_jax.models.rare_words import check_unknown_rate, forget_rare
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.layers import SkipLSTM, count_layers
 from dynskip_jax.nn.linear import Linear
@@ -32,6 +33,8 @@ class SentencePairModel(nnx.Module):
         similarity_features: size of hₛ; the paper's is 50.
         pooling: which vector of a sentence's states h₁ and h₂ are; see `functional.pool_states`.
         dropout: rate on every layer's input and on h₁ and h₂, or one rate for each of these places.
+        unknown_rate: how often a rare word is read as the unknown one in training; see `forget_rare`.
+        num_frequent: words from this id on are rare ones.
         dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
         rngs: source of the initial parameters.
         **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip`,
@@ -48,6 +51,8 @@ class SentencePairModel(nnx.Module):
         similarity_features: int = 50,
         pooling: Pooling = "last",
         dropout: float | Sequence[float] = 0.0,
+        unknown_rate: float = 0.0,
+        num_frequent: int = 0,
         dtype: Any = None,
         rngs: nnx.Rngs,
         **rnn_options: Any,
@@ -58,6 +63,8 @@ class SentencePairModel(nnx.Module):
         self.pooling = pooling
         self.backward = hidden_features if rnn_options.get("bidirectional") else 0
         self.dropout = dropout[-1]
+        check_unknown_rate(unknown_rate)
+        self.unknown_rate, self.num_frequent = unknown_rate, num_frequent
         self.stack = SkipLSTM(
             embedding.features,
             hidden_features,
@@ -98,9 +105,12 @@ class SentencePairModel(nnx.Module):
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         keys = (None, None)
-        if not deterministic and self.dropout:
+        if not deterministic and (self.dropout or self.unknown_rate):
             own, rngs = split_each(require_key(rngs, "this model"), 2)
-            keys = split_each(example_keys(own, tokens.shape[:1]), 2)
+            own = example_keys(own, tokens.shape[:1])
+            keys = split_each(own, 2)
+            if self.unknown_rate:
+                tokens = forget_rare(tokens, fold_in_each(own, 2), self.unknown_rate, self.num_frequent)
         outputs = self.stack(
             self.embedding(tokens),
             seq_lengths=seq_lengths,

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -11,6 +10,7 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import example_keys, split_each
+from dynskip_jax.models.rare_words import check_unknown_rate, forget_rare
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.cells import Initializer
 from dynskip_jax.nn.char_features import CharFeatures, by_size
@@ -18,7 +18,6 @@ from dynskip_jax.nn.layers import SkipLSTM
 from dynskip_jax.nn.linear import Linear
 from dynskip_jax.nn.weights import Weights
 
-_UNKNOWN_WORD = 0
 Allowed = tuple[Any, Any, Any]
 _lecun_normal = nnx.initializers.lecun_normal()
 
@@ -122,8 +121,7 @@ class Tagger(nnx.Module):
             raise UserError(f"a window has a word in its middle: its size is odd, not {window}")
         if output not in ("crf", "softmax"):
             raise UserError(f"unknown output {output!r}: choose crf or softmax")
-        if not 0.0 <= unknown_rate < 1.0:
-            raise UserError(f"unknown_rate lies in [0, 1), got {unknown_rate}")
+        check_unknown_rate(unknown_rate)
         self.num_tags, self.is_crf = num_tags, output == "crf"
         self.allowed = None if allowed is None else F.CRFMasks.of(*allowed)
         self.unknown_rate, self.num_frequent, self.dtype = unknown_rate, num_frequent, dtype
@@ -195,7 +193,7 @@ class Tagger(nnx.Module):
             require_key(None, "this tagger")  # raises
         words = tokens.words
         if self.unknown_rate and not deterministic:
-            words = self._forget_rare(words, keys[0])
+            words = forget_rare(words, keys[0], self.unknown_rate, self.num_frequent)
         x = [self.words(words)]
         if self.gates is not None:
             x = [F.gated_window(self.gates.read(self.dtype), x[0], seq_lengths)]
@@ -223,9 +221,3 @@ class Tagger(nnx.Module):
             return None
         params = self.crf.read()
         return params if self.allowed is None else F.crf_constrain(params, *self.allowed.arrays())
-
-    def _forget_rare(self, words: Int[Array, "batch time"], keys: Array) -> Int[Array, "batch time"]:
-        """Rare words, some of them unknown; each row draws with its own key."""
-        time = words.shape[1]
-        forgotten = jax.vmap(lambda key: jax.random.bernoulli(key, self.unknown_rate, (time,)))(keys)
-        return jnp.where(forgotten & (words >= self.num_frequent), _UNKNOWN_WORD, words)

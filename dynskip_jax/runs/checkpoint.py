@@ -91,7 +91,7 @@ class SavedCheckpoints:
         Arguments:
             like: a pytree of the saved structure, of arrays or `jax.ShapeDtypeStruct`s. Where a leaf is a
                 committed JAX array, or a structure with a sharding, the restored array is placed likewise.
-            partial: `like` holds some of what was saved, and the rest is left alone.
+            partial: `like` holds some of what was saved, and the rest is neither read nor verified.
 
         Returns:
             The step, the state, the metadata and a line for each newer checkpoint that had to be skipped;
@@ -104,11 +104,12 @@ class SavedCheckpoints:
                 one holds a state of another structure, shape or dtype, or was written by a version that
                 numbered the arrays.
         """
+        asked = {leaf["path"] for leaf in _describe(like)} if partial else None
         failures: list[tuple[int, str]] = []
         for step in self._processes.agree(sorted(self._steps(), reverse=True)):
             reason, passing = None, False
             try:
-                document, data = self._read(step)
+                document, leaves, data = self._read(step, asked)
             except Exception as error:  # whatever a damaged file provokes in Orbax, TensorStore or JSON
                 reason, passing = _reason(error), not _is_damage(error)
             found = self._processes.collect((reason, passing))
@@ -127,16 +128,10 @@ class SavedCheckpoints:
                     f"checkpoint {step} in {self.directory} was written by an older version, which numbered "
                     "the arrays instead of naming them: go on with that version, or choose another --run-dir"
                 )
-            leaves = [leaf | {"path": _current_path(leaf["path"])} for leaf in document["leaves"]]
-            if partial:
-                asked = {leaf["path"] for leaf in _describe(like)}
-                kept = [
-                    (leaf, array) for leaf, array in zip(leaves, data, strict=True) if leaf["path"] in asked
-                ]
-                leaves, data = [leaf for leaf, _ in kept], [array for _, array in kept]
             leaves, data = _in_order_of(like, leaves, data)
             self._check_structure(step, leaves, like)
-            self._intact[step] = document["sha256"]
+            if not partial:
+                self._intact[step] = document["sha256"]
             state = jax.tree.unflatten(jax.tree.structure(like), map(_like, data, jax.tree.leaves(like)))
             skipped = tuple(
                 f"checkpoint {bad} in {self.directory} is unreadable ({reason})" for bad, reason in failures
@@ -168,24 +163,27 @@ class SavedCheckpoints:
         """The steps that have a folder, whatever Orbax thinks of it: only what is seen can be reported."""
         return {int(p.name) for p in self.directory.iterdir() if p.name.isdecimal() and p.is_dir()}
 
-    def _read(self, step: int) -> tuple[dict, list[np.ndarray] | None]:
-        """The document and the arrays of one checkpoint, verified; raises whatever is wrong with it.
+    def _read(self, step: int, asked: set[str] | None) -> tuple[dict, list[dict], list[np.ndarray] | None]:
+        """The document of a checkpoint, and the leaves that are asked for with their arrays, verified.
 
-        Of a checkpoint of the older layout there are no arrays.
+        None asks for all of them. Raises whatever is wrong. Of a checkpoint of the older layout there are no
+        arrays.
         """
         with _quiet():
             document = self._document.restore(self._folder(step, "document"), args=ocp.args.JsonRestore())
             if document.keys() == {"meta", "leaves", "sha256"}:
-                return document, None
+                return document, [], None
             if _digest(document) != document["sha256"]:
                 raise ValueError("the checksum of its description does not match")
-            data = [self._read_leaf(step, leaf) for leaf in document["leaves"]]
-        for leaf, array in zip(document["leaves"], data, strict=True):
+            leaves = [leaf | {"path": _current_path(leaf["path"])} for leaf in document["leaves"]]
+            leaves = [leaf for leaf in leaves if asked is None or leaf["path"] in asked]
+            data = [self._read_leaf(step, leaf) for leaf in leaves]
+        for leaf, array in zip(leaves, data, strict=True):
             if any(
                 _sha256(np.asarray(array[_slices(part)])) != digest for part, digest in leaf["sha256"].items()
             ):
                 raise ValueError(f"the checksum of {leaf['path']} does not match")
-        return document, data
+        return document, leaves, data
 
     def _read_leaf(self, step: int, leaf: dict) -> np.ndarray:
         # One at a time: when one of several concurrent reads fails, Orbax closes its event loop under the
@@ -341,6 +339,10 @@ _RENAMED = (
 )
 
 
+# Leaves that earlier versions wrote and nothing needs any more: what training of a CRF counted.
+_DROPPED = re.compile(r"\['state'\]\.sums\['(sentence_)?accuracy'\]\.\w+")
+
+
 def _current_path(path: str) -> str:
     """Return the path under which a leaf is known today."""
     for pattern, name in _RENAMED:
@@ -351,9 +353,17 @@ def _current_path(path: str) -> str:
 def _in_order_of(
     like: PyTree, leaves: list[dict], data: list[np.ndarray]
 ) -> tuple[list[dict], list[np.ndarray]]:
-    """Return leaves and their arrays in the order of `like`, where a renamed leaf changed its place."""
+    """Return leaves and their arrays in the order of `like`, where a renamed leaf changed its place.
+
+    Leaves that nothing needs any more are left out, unless `like` has them.
+    """
     places = {leaf["path"]: place for place, leaf in enumerate(_describe(like))}
-    pairs = sorted(zip(leaves, data, strict=True), key=lambda pair: places.get(pair[0]["path"], len(places)))
+    pairs = [
+        (leaf, array)
+        for leaf, array in zip(leaves, data, strict=True)
+        if leaf["path"] in places or not _DROPPED.fullmatch(leaf["path"])
+    ]
+    pairs.sort(key=lambda pair: places.get(pair[0]["path"], len(places)))
     return [leaf for leaf, _ in pairs], [array for _, array in pairs]
 
 

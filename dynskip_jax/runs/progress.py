@@ -1,7 +1,8 @@
 """Progress of a long loop: a bar on a terminal, an occasional line in a log file."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from rich.progress import Progress as RichProgress
 
 _REDRAW_SECONDS = 0.25
 _ROUNDING = 1e-6  # of parts of a step that add up
+_ENOUGH = 4  # steps of compiled programs for each compiled one, for an estimate before all are compiled
 
 
 class Progress:
@@ -55,6 +57,9 @@ class Progress:
         self._clock = clock
         self._began = clock()
         self._metrics: dict[str, Any] = {}
+        self._status = ""  # what is being compiled
+        self._programs, self._pending = 0, 0
+        self._compiling_seconds, self._compiling_steps = 0.0, 0
         self._closed = False
         self._bar = _bar(self.console) if self.console.is_terminal else None
         self._interval = every if self._bar is None else _REDRAW_SECONDS
@@ -77,6 +82,30 @@ class Progress:
             self._draw()
             self._next_draw = self._clock() + self._interval
 
+    @contextlib.contextmanager
+    def compiling(self, what: str, *, pending: int | None = None, steps: int = 1) -> Iterator[None]:
+        """Say what is being compiled; its time and its steps do not count in the estimate of what is left.
+
+        The estimate waits until everything is compiled, or until compiling is rare.
+
+        Arguments:
+            what: is shown in the place of the metrics, as in "compiling for length 24 (3 of 8)".
+            pending: how many programs will be compiled later; None: as many as before.
+            steps: how many steps are done meanwhile.
+        """
+        began, self._status = self._clock(), what
+        if self._bar is not None or began >= self._next_draw:
+            self._draw()
+            self._next_draw = began + self._interval
+        try:
+            yield
+        finally:
+            self._status = ""
+            self._compiling_seconds += self._clock() - began
+            self._compiling_steps += steps
+            self._programs += 1
+            self._pending = self._pending if pending is None else pending
+
     def close(self) -> None:
         """Draws the last state and ends; a second call does nothing."""
         if self._closed:
@@ -95,7 +124,7 @@ class Progress:
         self.close()
 
     def _draw(self) -> None:
-        metrics = "  ".join(f"{name} {_text(value)}" for name, value in self._metrics.items())
+        metrics = self._status or "  ".join(f"{name} {_text(value)}" for name, value in self._metrics.items())
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, eta=self._eta(), metrics=metrics)
             return
@@ -107,11 +136,16 @@ class Progress:
         self.console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
 
     def _eta(self) -> str:
-        here = self._done - self._start
+        here = self._done - self._start - self._compiling_steps
         left = max(0, self._total - self._done)
-        if left and not here:
+        if not left:
+            return _duration(0)
+        if self._status or here <= 0 or (self._pending and here < _ENOUGH * self._programs):
             return "-"
-        return _duration((self._clock() - self._began) * left / here if left else 0.0)
+        seconds = (self._clock() - self._began - self._compiling_seconds) * left / here
+        if self._pending:
+            seconds += self._pending * self._compiling_seconds / self._programs
+        return _duration(seconds)
 
 
 def _bar(console: Console) -> RichProgress:

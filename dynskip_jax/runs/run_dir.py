@@ -36,6 +36,8 @@ class RunDir:
         plots: the folder for plots.
         resumed: whether the run was there already.
         is_read_only: whether nothing may be written into the folder: its run is finished, and can be read.
+        on_rewind: is told the records that `rewind` has left.
+        on_log: is told each record that `log` adds.
     """
 
     def __init__(self, path: Path, *, resumed: bool):
@@ -43,6 +45,8 @@ class RunDir:
         self.path = path
         self.resumed = resumed
         self.is_read_only = False
+        self.on_rewind: Callable[[list[dict]], None] = lambda records: None
+        self.on_log: Callable[[dict], None] = lambda record: None
         self.checkpoints = path / "checkpoints"
         self.plots = path / "plots"
         self._lock: filelock.BaseFileLock | None = None
@@ -166,9 +170,10 @@ class RunDir:
         Arguments:
             record: names and values; NumPy and JAX arrays become numbers or lists.
         """
-        line = json.dumps(_to_json(record), allow_nan=False)
+        written = _to_json(record)
         with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+            file.write(json.dumps(written, allow_nan=False) + "\n")
+        self.on_log(_from_json(written))
 
     def records(self) -> list[dict]:
         """Returns the logged records, without a last line that was cut off when the run was killed.
@@ -209,6 +214,7 @@ class RunDir:
             kept = [record for record in self.records() if record.get("step", step) <= step]
             text = "".join(json.dumps(_to_json(record), allow_nan=False) + "\n" for record in kept)
             write_atomically(self._metrics, text)
+        self.on_rewind(self.records())
 
     def keep(self, name: str, text: str) -> None:
         """Write a file into the folder, all of it or nothing; another file of that name is replaced.

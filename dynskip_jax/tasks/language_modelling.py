@@ -84,6 +84,11 @@ class LanguageModelling(Task):
         row_length = num_segments(size, self.batch_size, 1, drop_tail=True)
         return bptt_lengths(row_length, self.num_steps, np.random.default_rng(0), drop_tail=True)
 
+    @property
+    def train_lengths(self) -> tuple[int, ...]:
+        """See `Task`."""
+        return tuple(sorted(set(self.lengths)))
+
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
         """See `Task`; streams are read in the same order in every epoch.
 

@@ -26,12 +26,12 @@ class OfTags(NamedTuple):
         target: of the true tags, (rows,) of the whole sequence by a CRF, (rows, time) of each by a softmax; 0
             where the truth is not known.
         marginals: of each tag at each word, whatever the others are, (rows, time, tags).
-        best: the tags that are predicted, (rows, time).
+        best: the tags that are predicted, (rows, time); None where training does not decode.
     """
 
     target: Float[Array, "rows *time"]
     marginals: Float[Array, "rows time tags"]
-    best: Int[Array, "rows time"]
+    best: Int[Array, "rows time"] | None
 
 
 class Tagging(ExampleTask):
@@ -55,6 +55,9 @@ class Tagging(ExampleTask):
         reward_of: agents are rewarded for the log-probability of the `sentence`'s tag sequence, or at each of
             the `words` for that of its true tag, with a CRF the marginal one. What an action moves at words
             that its layer has read before, through the CRF or layers above, is then left out of its return.
+        decode_in_training: whether training predicts tags and counts the right ones. If not, training of a
+            CRF searches for no best sequence, reports the loss, and cannot reward agents for `correct`
+            predictions.
         unknown_tag: the index of a tag that stands for all that train lacks, and is never predicted.
         batch_size: sentences of a training step.
         evaluation_rows: sentences of an evaluation step.
@@ -69,6 +72,7 @@ class Tagging(ExampleTask):
         scheme: Scheme | None = None,
         gold: Mapping[str, Sequence[Sequence[str]]] | None = None,
         reward_of: RewardOf = "sentence",
+        decode_in_training: bool = True,
         unknown_tag: int | None = None,
         batch_size: int = 1,
         evaluation_rows: int = 200,
@@ -81,29 +85,31 @@ class Tagging(ExampleTask):
         self.is_of_steps = reward_of == "words"
         self.has_host_metrics = scheme is not None
         self.score = "accuracy" if scheme is None else "f1"
-        self.primary_metric = "accuracy"  # F1 is not counted while training
+        self.decode_in_training = decode_in_training
+        self.primary_metric = "accuracy" if decode_in_training else "nll"  # F1 is not counted while training
 
     def forward(self, model: Tagger, batch: Batch, carry: Any, *, shared_key: Any, **how: Any) -> Forward:
         """See `Task`."""
         output = model(batch.inputs, seq_lengths=batch.seq_lengths, **how)
+        decode = self.decode_in_training or how["deterministic"]
         of_tags = self._of_softmax if output.crf is None else self._of_crf
-        log_probs = of_tags(output.emissions, output.crf, batch.targets, batch.seq_lengths)
+        log_probs = of_tags(output.emissions, output.crf, batch.targets, batch.seq_lengths, decode)
         return Forward(log_probs, output.decisions, observations=output.observations)
 
-    def _of_crf(self, emissions, crf: F.CRFParams, targets, seq_lengths) -> OfTags:
+    def _of_crf(self, emissions, crf: F.CRFParams, targets, seq_lengths, decode: bool) -> OfTags:
         known = targets is not None
         return OfTags(
             F.crf_log_likelihood(crf, emissions, targets, seq_lengths)
             if known
             else jnp.zeros(emissions.shape[0]),
             F.crf_marginals(crf, emissions, seq_lengths),
-            F.crf_decode(crf, self._predictable(emissions), seq_lengths)[0],
+            F.crf_decode(crf, self._predictable(emissions), seq_lengths)[0] if decode else None,
         )
 
-    def _of_softmax(self, emissions, crf: None, targets, seq_lengths) -> OfTags:
+    def _of_softmax(self, emissions, crf: None, targets, seq_lengths, decode: bool) -> OfTags:
         marginals = jax.nn.log_softmax(emissions)
         target = jnp.zeros(emissions.shape[:2]) if targets is None else _of_each(marginals, targets)
-        return OfTags(target, marginals, _best(self._predictable(marginals)))
+        return OfTags(target, marginals, _best(self._predictable(marginals)) if decode else None)
 
     def _predictable(self, scores: Float[Array, "rows time tags"]) -> Float[Array, "rows time tags"]:
         """The scores, none of which leads to the tag that is never predicted."""
@@ -125,16 +131,18 @@ class Tagging(ExampleTask):
     def compute_loss(self, log_probs: OfTags, batch: Batch) -> LossOutput:
         """See `Task`; also the share of sentences without a wrong tag."""
         inside = F.length_mask(batch.seq_lengths, batch.targets.shape[1])
-        right = (log_probs.best == batch.targets) & inside
-        all_right = (right | ~inside).all(axis=1)
         target = log_probs.target
-        counted = {"accuracy": right, "nll": -target, "sentence_accuracy": all_right}
-        counted = {name: values.astype(target.dtype) for name, values in counted.items()}
+        counted = {"nll": -target}
+        if log_probs.best is not None:
+            right = (log_probs.best == batch.targets) & inside
+            all_right = (right | ~inside).all(axis=1)
+            right, all_right = right.astype(target.dtype), all_right.astype(target.dtype)
+            counted = {"accuracy": right, "nll": -target, "sentence_accuracy": all_right}
         words = jnp.where(inside, _of_each(log_probs.marginals, batch.targets), 0)
         if self.reward_of == "words":
-            return LossOutput(-target, counted["accuracy"], counted, rewarded=words)
+            return LossOutput(-target, counted.get("accuracy"), counted, rewarded=words)
         sentence = target if target.ndim == 1 else words.sum(axis=1)
-        return LossOutput(-target, counted["sentence_accuracy"], counted, rewarded=sentence)
+        return LossOutput(-target, counted.get("sentence_accuracy"), counted, rewarded=sentence)
 
     def predict(self, log_probs: OfTags, batch: Batch) -> Int[Array, "rows time"]:
         """See `Task`."""

@@ -94,6 +94,11 @@ class Task:
         """Steps of the longest sequence of train; None where sequences have no end, or without data."""
         return None
 
+    @property
+    def train_lengths(self) -> tuple[int, ...]:
+        """The numbers of steps that training batches have; empty where all have the same one."""
+        return ()
+
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
         """Returns the batches of an epoch (from 0), the same ones each time; (seeds, rows, ...) or shared."""
         raise NotImplementedError
@@ -242,6 +247,14 @@ class ExampleTask(Task):
             if lengths is None
             else int(np.max(lengths))
         )
+
+    @property
+    def train_lengths(self) -> tuple[int, ...]:
+        """See `Task`."""
+        examples = self.splits.get("train")
+        if examples is None or not examples.buckets:
+            return ()
+        return tuple(examples.buckets[bucket] for bucket in np.unique(examples.bucket_of_each()))
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
         """See `Task`; see `data.examples.train_batches`."""

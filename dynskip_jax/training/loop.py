@@ -1,5 +1,6 @@
 """The training loop: all seeds in one compiled program, resumable bit for bit."""
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -141,7 +142,7 @@ def fit(
         with Progress(total, "training", start=start, console=console) as bar:
             while progress.epoch < settings.epochs and not progress.finished(settings.patience):
                 rates = epoch.rates(progress)
-                for after in epoch.steps(state, progress, rates):
+                for after in epoch.steps(state, progress, rates, bar):
                     state = after
                     bar.advance(1, **epoch.shown(state))
                     if progress.step % settings.log_every == 0:
@@ -155,7 +156,7 @@ def fit(
                         if stopping:
                             raise stopped()
                 epoch.check(state, progress, saver.latest_step)
-                train, dev, params = epoch.evaluate(state)
+                train, dev, params = epoch.evaluate(state, bar)
                 better = progress.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
                 best = epoch.keep_better(better, params, best)
                 recorder.end_epoch(bar.console, settings.epochs, train, dev, rates)
@@ -186,7 +187,8 @@ class Epoch:
         parallel: Parallel,
     ):
         self._task, self._settings, self._keys, self._parallel = task, settings, keys, parallel
-        self._has_said_memory = False
+        self._has_said_memory = self._has_evaluated = False
+        self._compiled: dict[Any, set] = {}  # from what is static in a schedule to the shapes of batches
         self._step = make_step(task, settings.optimizer, parallel)
         self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
         self._select = jax.jit(where_each)
@@ -206,8 +208,16 @@ class Epoch:
         """Returns the learning rate of each seed, (seeds,)."""
         return jnp.asarray(self._settings.learning_rate(progress.epoch, self._losses(progress)), jnp.float32)
 
-    def steps(self, state: TrainState, progress: TrainProgress, rates: Any) -> Iterator[TrainState]:
+    def steps(
+        self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress
+    ) -> Iterator[TrainState]:
         """Takes the steps that are left of the epoch; yields the state after each, `progress` being moved on.
+
+        Args:
+            state: to go on from.
+            progress: how far training has come.
+            rates: the learning rate of each seed.
+            bar: is told what is compiled.
 
         Raises:
             UserError: the task yields fewer batches than it said.
@@ -223,10 +233,11 @@ class Epoch:
             state = self._begin(state, progress)
         batches = itertools.islice(task.train_batches(progress.epoch), progress.batch, task.num_batches)
         for batch in batches:
-            batch = parallel.place(batch, batch_spec(task.batch_axis))
-            arguments = state, batch, self._train_keys, progress.step, rates, scheduled, averaged
-            self._say_memory(*arguments)
-            state = self._step(*arguments)
+            with self._compiling(batch, scheduled, bar):
+                batch = parallel.place(batch, batch_spec(task.batch_axis))
+                arguments = state, batch, self._train_keys, progress.step, rates, scheduled, averaged
+                self._say_memory(*arguments)
+                state = self._step(*arguments)
             progress.step += 1
             progress.batch += 1
             yield state
@@ -235,6 +246,22 @@ class Epoch:
                 f"the task yielded {progress.batch} batches in epoch {progress.epoch + 1} "
                 f"and said that there would be {task.num_batches}"
             )
+
+    def _compiling(
+        self, batch: PyTree, scheduled: PyTree, bar: Progress
+    ) -> contextlib.AbstractContextManager:
+        """Tells the bar where the step is compiled, as for each new shape of batches and each new mode."""
+        lengths, shapes = self._task.train_lengths, tuple(map(np.shape, jax.tree.leaves(batch)))
+        compiled = self._compiled.setdefault(jax.tree.structure(scheduled), set())
+        if shapes in compiled:
+            return contextlib.nullcontext()
+        compiled.add(shapes)
+        what, count = "compiling the training step", len(compiled)
+        time_axis = 1 if self._task.batch_axis is None else 2
+        length = next((shape[time_axis] for shape in shapes if len(shape) > time_axis), None)
+        if len(lengths) > 1 and length in lengths:
+            what = f"compiling for length {length} ({count} of {len(lengths)})"
+        return bar.compiling(what, pending=max(0, len(lengths) - count))
 
     def _begin(self, state: TrainState, progress: TrainProgress) -> TrainState:
         """A fresh carry, and sums of nothing."""
@@ -269,15 +296,18 @@ class Epoch:
         skipped = self._parallel.gather(state.skipped)
         check_finite(skipped, self._settings.seeds, self._settings.max_skipped, progress, latest_step)
 
-    def evaluate(self, state: TrainState) -> tuple[Metrics, Metrics, PyTree]:
+    def evaluate(self, state: TrainState, bar: Progress) -> tuple[Metrics, Metrics, PyTree]:
         """Returns the epoch's training metrics, dev metrics, and the parameters that were evaluated.
 
-        Before iterates are averaged, their average is the last one.
+        Before iterates are averaged, their average is the last one. The bar is told that the first evaluation
+        compiles.
         """
         task, parallel = self._task, self._parallel
         params = state.params if state.average is None else state.average.mean
         train, params = self.metrics(state), parallel.gather(params)
-        dev = task.evaluate(parallel.spread(params), "dev", parallel.spread(self._keys.evaluate))
+        first, self._has_evaluated = not self._has_evaluated, True
+        with bar.compiling("compiling the evaluation", steps=0) if first else contextlib.nullcontext():
+            dev = task.evaluate(parallel.spread(params), "dev", parallel.spread(self._keys.evaluate))
         dev = parallel.processes.agree(dev)
         return train, {name: np.asarray(value) for name, value in dev.items()}, params
 

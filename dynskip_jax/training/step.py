@@ -39,6 +39,8 @@ class Trainable(Protocol):
         num_batches: batches in an epoch.
         examples_per_batch: how many of its `unit` one model sees in a batch.
         unit: what is counted: `examples`, of a language model `tokens`.
+        train_lengths: the numbers of steps that training batches have; for each a program is compiled. Empty
+            where batches have no time axis, or all the same one.
         batch_axis: 0 if each seed has batches of its own, stacked; None if all share them. Beyond that every
             leaf of a batch leads with its examples.
     """
@@ -49,6 +51,7 @@ class Trainable(Protocol):
     num_batches: int
     examples_per_batch: int
     unit: str
+    train_lengths: tuple[int, ...]
     batch_axis: int | None
 
     def init(self, key: Key[Array, ""]) -> PyTree:

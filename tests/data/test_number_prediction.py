@@ -154,7 +154,7 @@ def test_default_sizes_prepare_once(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_cache_holds_what_is_generated(tmp_path):
+def test_cache_holds_what_is_generated(tmp_path, nothing_temporary_left):
     for length in (11, 257, 258, 501):
         data = load_number_prediction(length, data=str(tmp_path), seed=7, **SMALL)
         assert data.sizes == {"train": 2300, "dev": 40, "test": 1}

@@ -145,7 +145,7 @@ def test_missing_file_is_named(small_ptb, folder):
         read_ptb(folder)
 
 
-def test_cache_keeps_the_lines(small_ptb, folder, tmp_path, capfd):
+def test_cache_keeps_the_lines(small_ptb, folder, tmp_path, capfd, nothing_temporary_left):
     ptb.prepare_ptb(tmp_path / "tfds", folder)
     corpus = ptb.load_prepared_ptb(tmp_path / "tfds")
     assert corpus.fingerprint == read_ptb(folder).fingerprint

@@ -93,6 +93,35 @@ def test_texts_are_numbered_by_train_alone():
     assert corpus.fingerprint == labelled_corpus("x", TEXTS, "there", max_length=3).fingerprint
 
 
+def test_small_data_has_few_lengths():
+    """One for each 20 batches of train, the same ones in all splits, beside a longer text of dev."""
+    texts = {
+        split: [Labelled(["a"] * n, 0) for n in range(1, longest)]
+        for split, longest in (("train", 101), ("dev", 130), ("test", 11))
+    }
+
+    def lengths(batch_size, buckets=None):
+        corpus = labelled_corpus("x", texts, "here", buckets=buckets, batch_size=batch_size)
+        return [corpus.splits[split].buckets for split in texts]
+
+    assert lengths(2) == [(56, 104), (56, 104, 136), (56, 104)]
+    assert lengths(50) == [(104,), (104, 136), (104,)]
+    assert [len(own) for own in lengths(1, 8)] == [8, 8, 2] and len(lengths(0)[0]) == 5
+
+
+def test_words_of_dev_and_test_may_be_known_and_are_rare():
+    asked = []
+
+    def known(train, others):
+        asked.append((set(train), set(others)))
+        return {"y", "a"}
+
+    corpus = labelled_corpus("letters", TEXTS, "here", max_length=3, known=known)
+    assert asked == [({"a", "b"}, {"z", "a", "y", "x"})]
+    assert corpus.vocabulary.tokens == ("<unk>", "a", "b", "y")
+    assert corpus.num_frequent == 3  # a and b stand twice in train
+
+
 def test_pairs_stand_in_one_row():
     pairs = [sick.Pair(["a", "b"], ["a"], 3.5), sick.Pair(["c"], ["a", "b", "c"], 1.0)]
     corpus = pair_corpus("pairs", {"train": pairs, "test": pairs[:1]}, "here")
@@ -157,7 +186,7 @@ def test_both_layouts_of_imdb_hold_the_same(as_json, as_archive, tmp_path):
     assert not (tmp_path / "9_9.txt").exists()
 
 
-def test_imdb_is_kept_by_tfds(as_json, tmp_path, monkeypatch):
+def test_imdb_is_kept_by_tfds(as_json, tmp_path, monkeypatch, nothing_temporary_left):
     monkeypatch.setattr(imdb, "is_reachable", lambda url: False)
     expected = imdb.read_imdb(as_json)
     imdb.prepare_imdb(tmp_path / "tfds", as_json)

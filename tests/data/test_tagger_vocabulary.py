@@ -80,6 +80,8 @@ def test_few_padded_lengths():
     assert sentence_buckets(lengths, 1) == (8, 16, 24, 64)
     assert sentence_buckets(lengths, 4) == (8, 24, 64)
     assert sentence_buckets(lengths, 100) == (64,)
+    assert sentence_buckets(lengths, 1, most=3) == (8, 24, 64)
+    assert sentence_buckets(lengths, 1, most=1) == (64,)
 
 
 def test_batches_hold_each_sentence_with_its_own_characters():

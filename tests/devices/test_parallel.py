@@ -72,6 +72,7 @@ class Small:
     num_batches = 4
     examples_per_batch = BATCH
     unit = "examples"
+    train_lengths = ()
 
     def __init__(self, num_seeds, batch_axis):
         self.num_seeds, self.batch_axis = num_seeds, batch_axis

@@ -95,6 +95,20 @@ def records(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def events_in(folder):
+    """(step, name, number) of each point in TensorBoard event files, read by the format's own protocol."""
+    from tensorboardX.proto import event_pb2
+
+    found = []
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            event, data = event_pb2.Event.FromString(data[12 : 12 + length]), data[16 + length :]
+            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+    return found
+
+
 def snapshot(folder):
     """Every file and folder below, with the files' bytes."""
     return {p.relative_to(folder): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}

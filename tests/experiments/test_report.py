@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from commands import assert_user_error, load, records, write_result
+from commands import assert_user_error, events_in, load, records, write_result
 from scipy import stats
 
 from dynskip_jax.analysis import plots
@@ -197,20 +197,13 @@ def test_a_folder_written_before_there_were_rows(finished_ptb, command, tmp_path
 def test_event_files(compared_ptb, command, tmp_path, monkeypatch):
     """Read back by the format's own protocol: every logged number of a seed, at its step."""
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
-    from tensorboardX.proto import event_pb2
-
     outcome = command(report.main, compared_ptb.folder, "--tensorboard", tmp_path / "events")
     assert outcome.status == 0, outcome.err
     assert "tensorflow" not in sys.modules
     names = {path.name for path in (tmp_path / "events").iterdir()}
     assert names == {f"{model}-seed-{seed}" for model in ("lstm", "dynamic-3") for seed in (0, 1)}
-    found = {}
-    for path in (tmp_path / "events" / "dynamic-3-seed-1").iterdir():
-        data = path.read_bytes()
-        while data:
-            length = int.from_bytes(data[:8], "little")
-            event, data = event_pb2.Event.FromString(data[12 : 12 + length]), data[16 + length :]
-            found |= {(event.step, value.tag): value.simple_value for value in event.summary.value}
+    events = events_in(tmp_path / "events" / "dynamic-3-seed-1")
+    found = {(step, name): value for step, name, value in events}
     for record in records(compared_ptb.folder / "dynamic-3"):
         for name, values in record.items():
             if isinstance(values, list) and not isinstance(values[1], list):

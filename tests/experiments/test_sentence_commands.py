@@ -3,13 +3,14 @@
 import gzip
 import io
 import json
+import shutil
 import sys
 from functools import partial
 
 import jax
 import numpy as np
 import pytest
-from commands import experiment_in, row_of
+from commands import experiment_in, load, row_of, write_result
 
 from benchmarks import reading
 from dynskip_jax import load_run
@@ -20,7 +21,7 @@ from dynskip_jax.experiments import imdb, sick, sst
 from dynskip_jax.experiments.build import make_fit_settings, make_learner, run_config
 from dynskip_jax.experiments.cli import main
 from dynskip_jax.experiments.model_spec import make_spec
-from dynskip_jax.experiments.settings import resolve
+from dynskip_jax.experiments.settings import continued, resolve
 from dynskip_jax.experiments.sick import SICK
 from dynskip_jax.experiments.sst import SST
 
@@ -256,6 +257,42 @@ def test_vectors_count_by_content_and_not_by_path(sst_folder, tmp_path):
         return config["dataset"]["fingerprint"]
 
     assert fingerprint("a.txt", "1 2 3") == fingerprint("b.txt", "1 2 3") != fingerprint("c.txt", "1 2 4")
+
+
+def test_words_of_dev_that_have_vectors_are_known(tmp_path):
+    """But not in a run that is older than the setting, whose vocabulary stays as it is."""
+    for split, word in (("train", "fine"), ("dev", "Great"), ("test", "dull")):
+        (tmp_path / f"{split}.txt").write_text(f"(4 (2 a) (4 {word}))\n" * 2)
+    (tmp_path / "vectors.txt").write_text("great 1 2 3\nfine 4 5 6\n")
+    given = {"data": str(tmp_path), "embeddings": str(tmp_path / "vectors.txt"), "embedding_features": 3}
+    resolved = resolve(SST.settings_type, SST.presets, "small", given)
+    experiment = SST(resolved.settings)
+    data = experiment.load_data()
+    assert data.vocabulary.tokens == ("<unk>", "a", "fine", "great")
+    assert experiment._vectors(data.vocabulary).table[3].tolist() == [1, 2, 3]
+    assert experiment.rare_words(data) == {"unknown_rate": 0.5, "num_frequent": 3}
+    config = resolved.settings.to_config()
+    del config["data"]["known_by_vectors"]
+    older = SST(continued(resolved, config))
+    assert older.load_data().vocabulary.tokens == ("<unk>", "a", "fine")
+
+
+def test_a_run_that_is_older_than_unknown_words_goes_on_as_it_was(command, skipper, imdb_folder, tmp_path):
+    folder = shutil.copytree(skipper[0], tmp_path / "run")
+    config, result = (load(folder / name) for name in ("config.json", "result.json"))
+    assert config["settings"]["model"].pop("unknown_rate") == 0.5
+    assert config["settings"]["data"].pop("known_by_vectors") is True
+    (folder / "config.json").write_text(json.dumps(config))
+    write_result(folder, result)
+    assert load_run(folder).settings.model.unknown_rate == 0.0
+    arguments = ("--data", imdb_folder, "--model", "skip_rnn", *SMALL, *OF_SKIPPERS, "--run-dir", folder)
+    assert "finished already" in run(command, imdb, *arguments).out
+    outcome = command(partial(main, imdb.IMDB), *arguments, "--unknown-rate", 0.5)
+    assert outcome.status == 2 and "unknown_rate was 0.0 and is now 0.5" in outcome.err
+    # What goes on has the setting in its configuration, and goes on again.
+    config["settings"]["model"]["unknown_rate"] = 0.0
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "finished already" in run(command, imdb, *arguments).out
 
 
 # --- Presets ---

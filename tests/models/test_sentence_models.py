@@ -1,6 +1,7 @@
 """Sentence classifiers and pairs: pooling, directions, padding, and the pair layer by hand."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from compiled import compiled, drawn
@@ -67,6 +68,31 @@ def test_dropped_words_say_nothing_and_the_others_more():
     quiet = compiled(model)(TOKENS).logits
     loud = compiled(model)(TOKENS, rngs=KEY, deterministic=False).logits
     assert not np.allclose(quiet, loud)
+
+
+def test_rare_words_are_unknown_ones_in_training_alone():
+    """The table is asked for `<unk>` in place of words from num_frequent on, each row with its own key."""
+    tokens = np.tile(np.arange(1, 5), (40, 5))
+    rare = dict(unknown_rate=0.5, num_frequent=3)
+
+    def seen(model, deterministic, *more):
+        asked, definition = [], nnx.split(model)
+
+        def read(state):
+            copy = nnx.merge(definition[0], state)
+            copy.embedding = lambda ids: asked.append(ids) or jnp.zeros((*ids.shape, 3))
+            copy(tokens, *more, rngs=KEY, deterministic=deterministic)
+            return asked[0]
+
+        return np.asarray(jax.jit(read)(definition[1]))
+
+    for model, *more in ((classifier(**rare),), (pair_model(**rare), np.arange(20)[None] // 10 + 0 * tokens)):
+        np.testing.assert_array_equal(seen(model, True, *more), tokens)
+        found = seen(model, False, *more)
+        np.testing.assert_array_equal(found[tokens < 3], tokens[tokens < 3])
+        assert set(np.unique(found[tokens >= 3])) == {0, 3, 4}
+        assert 0.4 < (found[tokens >= 3] == 0).mean() < 0.6
+        assert len({tuple(row) for row in found == 0}) > 20
 
 
 def pair_model(**options):

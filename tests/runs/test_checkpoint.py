@@ -431,6 +431,13 @@ def test_leaves_that_were_renamed_since_are_found(tmp_path):
     class Renamed(NamedTuple):
         skip_state: Any
 
+    class State(NamedTuple):
+        sums: Any
+
+    class Mean(NamedTuple):
+        total: Any
+        count: Any
+
     def array(number):
         return np.full(2, number, np.float32)
 
@@ -438,11 +445,13 @@ def test_leaves_that_were_renamed_since_are_found(tmp_path):
         "characters": [{"backward": {"cell": {"w": array(1)}}, "forward": {"cell": {"w": array(2)}}}],
         "stack": {"layers": [{"cell": {"w": array(3)}}]},
         "carry": Carry(array(4)),
+        "state": State({"accuracy": Mean(array(5), array(6)), "nll": Mean(array(7), array(8))}),
     }
     new = {
         "characters": [{"rnn": {"cells": [{"w": array(2)}, {"w": array(1)}]}}],
         "stack": {"cells": [{"w": array(3)}]},
         "carry": Renamed(array(4)),
+        "state": State({"nll": Mean(array(7), array(8))}),  # what training of a CRF no longer counts is gone
     }
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, old, {})

@@ -53,6 +53,34 @@ def test_estimate_counts_only_the_steps_of_this_process(clock):
     assert lines(console)[0] == "train  91.0%  910/1000  elapsed 0:00:10  ETA 0:01:30"
 
 
+def test_compiling_is_said_and_is_no_part_of_the_estimate(clock):
+    """Two programs of 40 s each, and steps of 1 s; the estimate counts what is still to compile."""
+    console = plain()
+    progress = Progress(50, "train", console=console, every=1, clock=clock)
+
+    def step(what=None, pending=0):
+        if what:
+            with progress.compiling(what, pending=pending):
+                clock.now += 40
+        else:
+            clock.now += 1
+        progress.advance(loss=1)
+
+    clock.now += 1
+    step("compiling for length 8 (1 of 2)", pending=1)
+    for _ in range(4):
+        step()
+    step("compiling for length 16 (2 of 2)")
+    step()
+    assert [line.partition("ETA ")[2] for line in lines(console)] == [
+        "-  compiling for length 8 (1 of 2)",
+        *["-  loss 1"] * 4,
+        "0:01:36  loss 1",  # 45 steps of 5 / 4 s, and 40 s
+        "0:00:55  loss 1",
+        "0:00:52  loss 1",
+    ]
+
+
 def test_no_step_no_estimate(clock):
     console = plain()
     Progress(10, "train", console=console, clock=clock).close()

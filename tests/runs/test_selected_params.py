@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.checkpoint import Checkpoints
+from dynskip_jax.runs.checkpoint import Checkpoints, SavedCheckpoints
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.runs.trained import selected_params
 
@@ -24,6 +24,23 @@ def test_an_older_checkpoint_does_not_take_the_place_of_a_damaged_one_in_silence
     document.write_bytes(b"{")
     with pytest.raises(UserError, match=r"checkpoint 2 in .* is unreadable .*older one may hold other"):
         selected_params(run, like, 1)
+
+
+def test_only_the_parameters_are_read_and_verified(tmp_path, monkeypatch):
+    """The state of the optimizer may be large; what it holds does not matter to a trained model."""
+    run, read = RunDir.open(tmp_path, {}), []
+    with Checkpoints(run.checkpoints) as checkpoints:
+        checkpoints.save(1, {"best": {"w": jnp.ones((2, 3))}, "rest": jnp.zeros(2)}, {})
+    read_leaf = Checkpoints._read_leaf
+    monkeypatch.setattr(
+        SavedCheckpoints, "_read_leaf", lambda *args: read.append(args[2]["path"]) or read_leaf(*args)
+    )
+    like = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
+    np.testing.assert_array_equal(selected_params(run, like, 2)["w"], np.ones((2, 3)))
+    assert read == ["['best']['w']"]
+    monkeypatch.setattr(SavedCheckpoints, "_read_leaf", lambda *args: read_leaf(*args) + 1)
+    with pytest.raises(UserError, match="checksum"):
+        selected_params(run, like, 2)
 
 
 def test_to_read_parameters_writes_and_clears_nothing(tmp_path):

@@ -125,6 +125,31 @@ def test_longer_padding_changes_no_loss_and_no_tag(output, reward_of, padded):
         assert tags[row, : len(words)].tolist() == more[row, : len(words)].tolist()
 
 
+def test_a_crf_can_be_trained_without_decoding(monkeypatch):
+    """The loss is the same, and evaluation counts as before."""
+    batch = jax.tree.map(jnp.asarray, one_batch())
+    how = dict(policy=F.Policy("greedy"), rngs=jax.random.key(0), shared_key=None)
+    decoded, decode = [], F.crf_decode
+    monkeypatch.setattr(F, "crf_decode", lambda *args: decoded.append(1) or decode(*args))
+
+    def traced(deterministic, decode_in_training):
+        task = task_of(decode_in_training=decode_in_training)
+        model = model_of(task)
+        read = jax.eval_shape(lambda: task.forward(model, batch, (), deterministic=deterministic, **how))
+        return jax.eval_shape(lambda read: task.compute_loss(read, batch), read.log_probs)
+
+    scored = traced(False, False)
+    assert not decoded and list(scored.counted) == ["nll"] and scored.correct is None
+    for deterministic, decode_in_training in ((True, False), (False, True)):
+        assert list(traced(deterministic, decode_in_training).counted) == [
+            "accuracy",
+            "nll",
+            "sentence_accuracy",
+        ]
+    assert len(decoded) == 2
+    assert task_of(decode_in_training=False).primary_metric == "nll"
+
+
 def brute(crf, emissions, tags_of_length):
     """Log-probability of every tag sequence of one sentence, in float64."""
     scores = {}

@@ -41,6 +41,7 @@ class Scripted:
     num_batches = NUM_BATCHES
     examples_per_batch = 10
     unit = "examples"
+    train_lengths = ()
     batch_axis = None
 
     def __init__(self, *scripts, higher_is_better=False):
@@ -793,3 +794,32 @@ def test_deep_models_of_several_seeds_begin():
     each other without end."""
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     subprocess.run([sys.executable, "-c", _DEEP], check=True, timeout=300, env=environ)
+
+
+class OfLengths(Scripted):
+    """Batches of two lengths."""
+
+    train_lengths = (2, 4)
+
+    def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
+        return super().loss(params, carry, batch[0, :2], keys, scheduled, axis_name)
+
+    def train_batches(self, epoch):
+        return [np.full((1, length), epoch + 1, np.float32) for length in (4, 2, 4)]
+
+
+def test_each_length_is_compiled_once_and_said(monkeypatch):
+    said = []
+    compiling = loop.Progress.compiling
+
+    def spoken(bar, what, **how):
+        said.append((what, how.get("pending")))
+        return compiling(bar, what, **how)
+
+    monkeypatch.setattr(loop.Progress, "compiling", spoken)
+    run(OfLengths([2.0, 1.0]), seeds=(0,), epochs=2)
+    assert said == [
+        ("compiling for length 4 (1 of 2)", 1),
+        ("compiling for length 2 (2 of 2)", 0),
+        ("compiling the evaluation", None),
+    ]

@@ -1,0 +1,49 @@
+"""Event files that are written while a run trains, by command line."""
+
+import signal
+import sys
+
+import pytest
+import quick
+from commands import assert_user_error, events_in, records, snapshot
+
+from dynskip_jax.runs.run_dir import RunDir
+
+
+def test_points_are_written_while_training_and_once_each(command, tmp_path, monkeypatch):
+    """Also where a run is stopped and goes on from an earlier step than that of its last point."""
+    pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
+    folder, log = tmp_path / "run", RunDir.log
+    arguments = ("--seeds", 2, "--epochs", 3, "--devices", 1, "--tensorboard", "--run-dir", folder)
+
+    def points():
+        return [(step, name) for step, name, _ in events_in(folder / "tensorboard" / "seed-1")]
+
+    def log_and_stop(run_dir, record):
+        log(run_dir, record)
+        if record["split"] == "dev" and record["epoch"] == 2:
+            assert points() == [(r["step"], name) for r in records(folder) for name in metrics_of(r)]
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # at once: nothing is saved
+
+    def metrics_of(record):
+        return [name for name in record if name not in ("step", "epoch", "examples", "split")]
+
+    monkeypatch.setattr(RunDir, "log", log_and_stop)
+    assert command(quick.Quick, *arguments).status == 130
+    monkeypatch.setattr(RunDir, "log", log)
+    before = points()
+    assert command(quick.Quick, *arguments).status == 0
+    after = points()
+    assert len(after) > len(before)
+    assert after == [(r["step"], name) for r in records(folder) for name in metrics_of(r)]
+    # The flag is no setting of the run.
+    again = command(quick.Quick, *(part for part in arguments if part != "--tensorboard"))
+    assert again.status == 0 and "finished already" in again.out, again.err
+
+
+def test_without_the_library_nothing_is_trained(command, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    outcome = command(quick.Quick, "--tensorboard", "--run-dir", tmp_path / "run")
+    assert_user_error(outcome, 'pip install -e ".[tensorboard]"')
+    assert not snapshot(tmp_path)
