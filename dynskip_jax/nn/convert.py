@@ -333,7 +333,7 @@ def _read_keras(
     if kernel.ndim != 2 or kernel.shape[1] != width or bias.shape not in shapes:
         raise UserError(
             f"expected a kernel of shape (inputs, {width}) and a bias of {' or '.join(map(str, shapes))}, "
-            f"got {kernel.shape} and {bias.shape}: load weights of a CuDNN layer into an LSTM or GRU of Keras "
+            f"got {kernel.shape} and {bias.shape}: load weights of a CuDNN layer into another layer of Keras "
             "first"
         )
     order, reset = _KERAS[kind], "after" if bias.ndim == 2 else "before"
