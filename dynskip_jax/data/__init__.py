@@ -19,6 +19,7 @@ from dynskip_jax.data.labelled_text import (
 )
 from dynskip_jax.data.language_corpus import find_language_corpus
 from dynskip_jax.data.number_prediction import NumberPredictionData, load_number_prediction
+from dynskip_jax.data.pieces import Pieces
 from dynskip_jax.data.ptb import read_ptb
 from dynskip_jax.data.splits import find_splits
 from dynskip_jax.data.tag_schemes import (
@@ -71,6 +72,7 @@ __all__ = [
     "LanguageCorpus",
     "LinesToTag",
     "NumberPredictionData",
+    "Pieces",
     "TaggedCorpus",
     "TaggedExamples",
     "TaggedSentence",

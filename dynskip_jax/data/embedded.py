@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import regex
 
+from dynskip_jax.data.pieces import Pieces
 from dynskip_jax.data.text import SPLITS, LanguageCorpus, make_corpus
 from dynskip_jax.errors import UserError
 
@@ -82,7 +83,7 @@ def split_topics(sizes: Mapping[str, int]) -> dict[str, list[str]]:
     return {split: sorted(names) for split, names in chosen.items()}
 
 
-def embedded_corpus(min_count: int | None = None) -> LanguageCorpus:
+def embedded_corpus(min_count: int | None = None, pieces: Pieces | None = None) -> LanguageCorpus:
     """The corpus "pydoc-topics": about 50,000 words of the running Python's language reference.
 
     It exists so that a first run needs no download. It differs between Python versions, as its source and
@@ -90,6 +91,7 @@ def embedded_corpus(min_count: int | None = None) -> LanguageCorpus:
 
     Args:
       min_count: words that training has fewer times are `<unk>`; None is 2: those seen once.
+      pieces: what words are split into; None keeps them whole.
 
     Raises:
       UserError: when `min_count` is less than 2, as valid and test have words that training lacks, or when
@@ -107,7 +109,7 @@ def embedded_corpus(min_count: int | None = None) -> LanguageCorpus:
         split: [line for topic in names for line in lines[topic]]
         for split, names in split_topics(sizes).items()
     }
-    if min_count is None:
+    if min_count is None and pieces is None:
         min_count = 2
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return make_corpus(NAME, splits, f"CPython {version}'s own pydoc_data.topics", min_count=min_count)
+    return make_corpus(NAME, splits, f"CPython {version}'s own pydoc_data.topics", min_count, pieces)

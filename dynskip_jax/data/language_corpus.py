@@ -9,6 +9,7 @@ from dynskip_jax.data import embedded, ptb, tfds_tools
 from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
 from dynskip_jax.data.embedded import embedded_corpus
 from dynskip_jax.data.messages import bad_file, quoted, shown
+from dynskip_jax.data.pieces import Pieces
 from dynskip_jax.data.text import LanguageCorpus, read_corpus
 from dynskip_jax.errors import UserError
 
@@ -21,6 +22,7 @@ def find_language_corpus(
     *,
     min_count: int | None = None,
     blank_lines: bool | None = None,
+    pieces: Pieces | None = None,
     environ: Mapping[str, str] = os.environ,
     tfds_dir: str | os.PathLike[str] | None = None,
     allow_download: bool = True,
@@ -45,6 +47,7 @@ def find_language_corpus(
         None or 1.
       blank_lines: whether each blank line of the user's own text is an `<eos>`; None says yes for WikiText's
         file names alone (`dynskip_jax.data.text.read_lines`).
+      pieces: what words are split into; None keeps them whole.
       environ: the environment variables.
       tfds_dir: the TFDS directory; None takes TFDS's own (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
       allow_download: whether the network may be used.
@@ -56,7 +59,7 @@ def find_language_corpus(
       UserError: for an unknown `dataset`, one that is asked for by name and not found, a missing folder,
         unusable files and a `min_count` that the corpus cannot have.
     """
-    corpus = _find(data, dataset, min_count, blank_lines, environ, tfds_dir, allow_download)
+    corpus = _find(data, dataset, min_count, blank_lines, pieces, environ, tfds_dir, allow_download)
     if corpus.name == ptb.NAME and min_count not in (None, 1):
         raise UserError(
             f"PTB's vocabulary is the published one, with its own <unk>: leave out min_count, not {min_count}"
@@ -69,6 +72,7 @@ def _find(
     dataset: str | None,
     min_count: int | None,
     blank_lines: bool | None,
+    pieces: Pieces | None,
     environ: Mapping[str, str],
     tfds_dir: str | os.PathLike[str] | None,
     allow_download: bool,
@@ -83,35 +87,42 @@ def _find(
     if dataset == embedded.NAME:
         if data is not None:
             raise UserError(f"{dataset} comes with Python, and nothing is read: leave --data out")
-        return embedded_corpus(min_count)
+        return embedded_corpus(min_count, pieces)
     if data is not None:
-        return _read_folder(Path(data).expanduser(), dataset, f"the folder {data}", min_count, blank_lines)
+        folder = Path(data).expanduser()
+        return _read_folder(folder, dataset, f"the folder {data}", min_count, blank_lines, pieces)
     if kept is not None:
         source = f"the folder {kept} (${DATA_VARIABLE})"
-        return _read_folder(kept, dataset or ptb.NAME, source, min_count, blank_lines)
+        return _read_folder(kept, dataset or ptb.NAME, source, min_count, blank_lines, pieces)
 
     directory = Path(tfds_dir) if tfds_dir is not None else tfds_tools.default_directory(environ)
     if tfds_tools.is_prepared(ptb.prepared_folder(directory)):
-        return ptb.load_prepared_ptb(directory)
+        return ptb.load_prepared_ptb(directory, pieces=pieces)
     problem = _download(directory) if allow_download else "downloading is switched off"
     if problem is None:
         source = f"{ptb.UPSTREAM_URL}, now kept in {ptb.prepared_folder(directory)}"
-        return ptb.load_prepared_ptb(directory, source=source)
+        return ptb.load_prepared_ptb(directory, source=source, pieces=pieces)
     if dataset is not None:
         raise UserError(
             f"the dataset {dataset!r} was not found ({problem}): put ptb.train.txt, ptb.valid.txt and "
             f"ptb.test.txt into a folder and name it with --data DIR, or into ${DATA_VARIABLE}/ptb"
         )
-    corpus = embedded_corpus(min_count)
+    corpus = embedded_corpus(min_count, pieces)
     return dataclasses.replace(corpus, source=f"{corpus.source} (no PTB: {problem})")
 
 
 def _read_folder(
-    folder: Path, dataset: str | None, source: str, min_count: int | None, blank_lines: bool | None
+    folder: Path,
+    dataset: str | None,
+    source: str,
+    min_count: int | None,
+    blank_lines: bool | None,
+    pieces: Pieces | None,
 ) -> LanguageCorpus:
     """Read `folder`, holding it to PTB's text where it would be called PTB."""
+    how = dict(blank_lines=blank_lines, min_count=min_count, pieces=pieces)
     if folder.is_file():
-        corpus = read_corpus(folder, name=dataset, blank_lines=blank_lines, min_count=min_count)
+        corpus = read_corpus(folder, name=dataset, **how)
         if corpus.name == ptb.NAME:
             raise bad_file(
                 folder, "is one file, and PTB is three: name their folder, or call the file otherwise"
@@ -124,8 +135,8 @@ def _read_folder(
         )
     name = dataset or folder.resolve().name
     if name == ptb.NAME or (dataset is None and ptb.has_ptb_files(folder)):
-        return ptb.read_ptb(folder, source=source)
-    return read_corpus(folder, name=name, source=source, blank_lines=blank_lines, min_count=min_count)
+        return ptb.read_ptb(folder, source=source, pieces=pieces)
+    return read_corpus(folder, name=name, source=source, **how)
 
 
 def _download(directory: Path) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dynskip_jax.data import tfds_tools
 from dynskip_jax.data.messages import shown
+from dynskip_jax.data.pieces import Pieces
 from dynskip_jax.data.text import (
     SPLITS,
     LanguageCorpus,
@@ -108,18 +109,21 @@ def read_published_lines(folder: str | os.PathLike[str]) -> dict[str, list[str]]
     return lines
 
 
-def read_ptb(folder: str | os.PathLike[str], *, source: str | None = None) -> LanguageCorpus:
+def read_ptb(
+    folder: str | os.PathLike[str], *, source: str | None = None, pieces: Pieces | None = None
+) -> LanguageCorpus:
     """Read and check the corpus from a folder.
 
     Args:
       folder: holds ptb.train.txt, ptb.valid.txt and ptb.test.txt, or the same text under names that
         `dynskip_jax.data.read_corpus` accepts.
       source: a phrase for where it was found; None says the folder.
+      pieces: what words are split into; None keeps them whole.
 
     Raises:
       UserError: when files are missing or unreadable, or the text is not the published one.
     """
-    return make_corpus(NAME, read_published_lines(folder), source or f"the folder {folder}")
+    return make_corpus(NAME, read_published_lines(folder), source or f"the folder {folder}", pieces=pieces)
 
 
 def prepared_folder(tfds_dir: str | os.PathLike[str]) -> Path:
@@ -141,8 +145,10 @@ def prepare_ptb(tfds_dir: str | os.PathLike[str], folder: str | os.PathLike[str]
         Ptb(folder=folder, data_dir=tfds_dir).download_and_prepare(download_dir=downloads)
 
 
-def load_prepared_ptb(tfds_dir: str | os.PathLike[str], *, source: str | None = None) -> LanguageCorpus:
-    """Read and check the corpus from the TFDS cache.
+def load_prepared_ptb(
+    tfds_dir: str | os.PathLike[str], *, source: str | None = None, pieces: Pieces | None = None
+) -> LanguageCorpus:
+    """Read and check the corpus from the TFDS cache; see `read_ptb`.
 
     Raises:
       UserError: when the cache is damaged.
@@ -157,7 +163,7 @@ def load_prepared_ptb(tfds_dir: str | os.PathLike[str], *, source: str | None = 
         raise tfds_tools.damaged(folder, error) from error
     if (how := difference(lines)) is not None:
         raise tfds_tools.damaged(folder, f"PTB in it {how}")
-    return make_corpus(NAME, lines, source or f"the TFDS cache {folder}")
+    return make_corpus(NAME, lines, source or f"the TFDS cache {folder}", pieces=pieces)
 
 
 def extract_ptb(archive: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from dynskip_jax.data.tag_schemes import Scheme
 from dynskip_jax.data.vocabulary import UNK
 from dynskip_jax.errors import UserError
 
@@ -71,6 +72,8 @@ class TaggerVocabulary:
         digits: see `normal_form`.
         word_length: characters of a word that are read: of a longer one the first and the last, as many each.
         columns: of each other column that is read the values known; the first one has the id 1.
+        scheme: in which the files of train have the tags; None where tags spell out no entities, or in a
+            run of an older version.
 
     Raises:
         UserError: fewer than two characters of a word are to be read.
@@ -84,6 +87,7 @@ class TaggerVocabulary:
     digits: Digits
     word_length: int
     columns: tuple[Sequence[str], ...] = ()
+    scheme: Scheme | None = None
 
     def __post_init__(self) -> None:
         """Checks what types cannot say."""
@@ -157,7 +161,7 @@ class TaggerVocabulary:
 
     def to_json(self) -> dict[str, Any]:
         """What a run folder keeps of it, as JSON holds it."""
-        return dataclasses.asdict(self)
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "TaggerVocabulary":
@@ -193,6 +197,7 @@ def tagger_vocabulary(
     word_length: int = 20,
     more_words: Collection[str] = (),
     columns: Iterable[Sequence[tuple[str, ...]]] = (),
+    scheme: Scheme | None = None,
 ) -> TaggerVocabulary:
     """The vocabulary of a training split.
 
@@ -208,6 +213,7 @@ def tagger_vocabulary(
         more_words: normal forms that train need not have, such as words of other splits that have pretrained
             vectors; they come last.
         columns: what stands beside the words of each sentence of train in other columns.
+        scheme: in which the files of train have the tags.
     """
     forms = collections.Counter(word for sentence in train for word in sentence)
     counts: collections.Counter[str] = collections.Counter()
@@ -229,4 +235,5 @@ def tagger_vocabulary(
             tuple(sorted(set(values)))
             for values in zip(*(values for sentence in columns for values in sentence), strict=True)
         ),
+        scheme=scheme,
     )

@@ -7,11 +7,19 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.data.messages import bad_file, quoted
+from dynskip_jax.data.pieces import (
+    CharacterVocabulary,
+    Pieces,
+    consecutive_parts,
+    learn_byte_pairs,
+    split_words,
+)
 from dynskip_jax.data.splits import SPLITS, TEXT_ENDINGS, find_splits
 from dynskip_jax.data.text_files import iter_lines
 from dynskip_jax.data.vocabulary import EOS, UNK, Vocabulary, vocabulary_of_counts
@@ -19,8 +27,19 @@ from dynskip_jax.errors import UserError
 
 # A perplexity flatters where this much more of a split than of train is `<unk>`, as shares of all tokens.
 _MANY_UNKNOWN = 0.1
-_CHUNK = 1 << 20
 _CUTS = (0.8, 0.9)  # where a single file is cut into train, valid and test
+
+
+class TextSize(NamedTuple):
+    """How long a text is, whatever its tokens are.
+
+    Attributes:
+      words: words, and one `<eos>` for each line.
+      characters: characters, one space between words, and one end for each line.
+    """
+
+    words: int
+    characters: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +54,7 @@ class LanguageCorpus:
       vocabulary: the tokens behind the ids, made from the training text alone.
       source: a phrase for people: where the corpus was found.
       min_count: words that the training text has fewer times are `<unk>`; 1 where it kept all.
+      text_sizes: where tokens are pieces of words, the words and characters of each split.
     """
 
     name: str
@@ -44,6 +64,7 @@ class LanguageCorpus:
     vocabulary: Vocabulary
     source: str
     min_count: int = 1
+    text_sizes: Mapping[str, "TextSize"] = dataclasses.field(default_factory=dict)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -57,11 +78,22 @@ class LanguageCorpus:
         return {split: float(np.mean(getattr(self, split) == unknown)) for split in SPLITS}
 
     @property
+    def about_pieces(self) -> str:
+        """A line for people: what tokens are, where they are not words; else empty."""
+        if not self.text_sizes:
+            return ""
+        rate = self.train.size / self.text_sizes["train"].words
+        unit = self.vocabulary.unit
+        return f"tokens are {unit}s: {len(self.vocabulary):,} in the vocabulary, {rate:.2f} per word of train"
+
+    @property
     def about_unknown(self) -> str:
         """A line for people: which words are `<unk>`, and how many tokens of each split."""
+        unit = self.vocabulary.unit
         if UNK not in self.vocabulary.index:
-            return f"train has every word of valid and test: no {UNK}"
-        rare = "words seen once" if self.min_count == 2 else f"words seen fewer than {self.min_count} times"
+            return f"train has every {unit} of valid and test: no {UNK}"
+        seen = "once" if self.min_count == 2 else f"fewer than {self.min_count} times"
+        rare = f"{unit}s seen {seen}"
         of_train = f"{rare} in train are {UNK}" if self.min_count > 1 else f"{UNK} as in the text of train"
         shares = ", ".join(f"{100 * share:.2g} % of {split}" for split, share in self.unknown.items())
         return f"{of_train}: {shares}"
@@ -98,21 +130,6 @@ def tokenize(lines: Sequence[str]) -> list[str]:
     return [token for line in lines for token in (*line.split(), EOS)]
 
 
-def join_tokens(tokens: Sequence[str]) -> str:
-    """The text of tokens, for people: each `<eos>` ends a line, and text neither begins nor ends with one.
-
-    For lines with words it undoes `tokenize`. The first `<eos>` of `<eos> the cat`, which tells a model that
-    a line begins, is no line of its own; two of them in a row are an empty line.
-    """
-    lines: list[list[str]] = [[]]
-    for token in tokens:
-        if token == EOS:
-            lines.append([])
-        else:
-            lines[-1].append(token)
-    return "\n".join(" ".join(line) for line in lines).strip("\n")
-
-
 class TokenStream:
     """Numbers tokens in the order in which they first occur, and keeps the numbers alone: 4 bytes a token."""
 
@@ -142,7 +159,11 @@ class _Numbers(dict):
 
 
 def make_corpus(
-    name: str, lines: Mapping[str, Iterable[str]], source: str, min_count: int | None = None
+    name: str,
+    lines: Mapping[str, Iterable[str]],
+    source: str,
+    min_count: int | None = None,
+    pieces: Pieces | None = None,
 ) -> LanguageCorpus:
     """Number the tokens of a corpus.
 
@@ -159,8 +180,9 @@ def make_corpus(
       source: where the corpus was found.
       min_count: words that the training text has fewer times become `<unk>`. None is 1, which keeps all,
         where training has an `<unk>` or nothing in valid and test needs one, and else 2: valid and test
-        decide whether words are dropped, never which. Perplexities of different vocabularies cannot be
-        compared.
+        decide whether words are dropped, never which. For characters it is then the least that drops one.
+        Perplexities of different vocabularies cannot be compared.
+      pieces: what words are split into; None keeps them whole.
 
     Returns:
       The corpus. Its `min_count` is the one that was used.
@@ -172,7 +194,7 @@ def make_corpus(
     _check_min_count(min_count)
     stream = TokenStream()
     ids = {split: stream.read(lines[split]) for split in SPLITS}
-    return _numbered_corpus(name, stream.tokens, ids, source, min_count)
+    return _numbered_corpus(name, stream.tokens, ids, source, min_count, pieces)
 
 
 def _check_min_count(min_count: int | None) -> None:
@@ -186,10 +208,13 @@ def _numbered_corpus(
     ids: Mapping[str, Int[np.ndarray, "_"]],
     source: str,
     min_count: int | None,
+    pieces: Pieces | None = None,
 ) -> LanguageCorpus:
     """Turn a stream's numbers into ids of a vocabulary of train, in place."""
+    if pieces is not None:
+        return _corpus_of_pieces(name, tokens, ids, source, min_count, pieces)
     counted = np.zeros(len(tokens), np.int64)
-    for part in _parts(ids["train"]):
+    for part in consecutive_parts(ids["train"]):
         counted += np.bincount(part, minlength=len(tokens))
     counts = collections.Counter({tokens[i]: int(counted[i]) for i in np.flatnonzero(counted)})
     vocabulary = vocabulary_of_counts(counts, min_count=min_count or 1)
@@ -210,14 +235,38 @@ def _numbered_corpus(
     unknown = vocabulary.index.get(UNK, -1)
     renumbered = np.array([vocabulary.index.get(token, unknown) for token in tokens], np.int32)
     for split_ids in ids.values():
-        for part in _parts(split_ids):
+        for part in consecutive_parts(split_ids):
             part[:] = renumbered[part]
     return LanguageCorpus(name=name, **ids, vocabulary=vocabulary, source=source, min_count=min_count)
 
 
-def _parts(ids: Int[np.ndarray, "_"]) -> Iterator[Int[np.ndarray, "_"]]:
-    """Yield views of consecutive parts, so that temporary arrays stay small."""
-    return (ids[start : start + _CHUNK] for start in range(0, ids.size, _CHUNK))
+def _corpus_of_pieces(
+    name: str,
+    words: Sequence[str],
+    ids: Mapping[str, Int[np.ndarray, "_"]],
+    source: str,
+    min_count: int | None,
+    pieces: Pieces,
+) -> LanguageCorpus:
+    """Split a stream of words into pieces, and number them."""
+    vocabulary = None
+    if pieces.kind == "bpe":
+        vocabulary = learn_byte_pairs(words, ids["train"], pieces.size)
+    text = split_words(words, ids, vocabulary)
+    sizes = {split: TextSize(ids[split].size, text.characters[split]) for split in SPLITS}
+    if vocabulary is not None:
+        return LanguageCorpus(name, **text.ids, vocabulary=vocabulary, source=source, text_sizes=sizes)
+    if min_count is None:
+        min_count = _least_count(text.ids)
+    corpus = _numbered_corpus(name, text.tokens, text.ids, source, min_count)
+    characters = CharacterVocabulary(corpus.vocabulary.tokens)
+    return dataclasses.replace(corpus, vocabulary=characters, text_sizes=sizes)
+
+
+def _least_count(ids: Mapping[str, Int[np.ndarray, "_"]]) -> int:
+    """Return 1 where train has every token, else the least `min_count` that drops one; token 0 is `<eos>`."""
+    counts = np.bincount(ids["train"], minlength=1 + max(int(ids[split].max()) for split in SPLITS))
+    return 1 if counts.all() else 1 + int(counts[1:][counts[1:] > 0].min())
 
 
 def _unseen(
@@ -291,6 +340,7 @@ def read_corpus(
     source: str | None = None,
     blank_lines: bool | None = None,
     min_count: int | None = None,
+    pieces: Pieces | None = None,
 ) -> LanguageCorpus:
     """Read a folder with one text file for each of train, valid and test, or cut one file into the three.
 
@@ -304,20 +354,27 @@ def read_corpus(
       source: a phrase for where it was found; None says the folder.
       blank_lines: whether each is an `<eos>`; None says yes for WikiText's file names alone (`read_lines`).
       min_count: words that train has fewer times are `<unk>`; None as `make_corpus` says.
+      pieces: what words are split into; None keeps them whole.
 
     Raises:
       UserError: see `find_split_files`, `text_lines` and `make_corpus`; or a single file has too few lines.
     """
     folder = Path(folder)
     if folder.is_file():
-        return _read_single_file(folder, name, source, blank_lines, min_count)
+        return _read_single_file(folder, name, source, blank_lines, min_count, pieces)
     paths = find_split_files(folder, prefix=prefix)
     lines = {split: text_lines(path, blank_lines) for split, path in paths.items()}
-    return make_corpus(name or folder.resolve().name, lines, source or f"the folder {folder}", min_count)
+    source = source or f"the folder {folder}"
+    return make_corpus(name or folder.resolve().name, lines, source, min_count, pieces)
 
 
 def _read_single_file(
-    path: Path, name: str | None, source: str | None, blank_lines: bool | None, min_count: int | None
+    path: Path,
+    name: str | None,
+    source: str | None,
+    blank_lines: bool | None,
+    min_count: int | None,
+    pieces: Pieces | None,
 ) -> LanguageCorpus:
     """Read one text and cut it into train, valid and test."""
     _check_min_count(min_count)
@@ -333,4 +390,5 @@ def _read_single_file(
     if source is None:
         source = f"the file {path}, cut into 80 %, 10 % and 10 % of its tokens"
     name = name or path.name.removesuffix(".gz").rpartition(".")[0] or path.name
-    return _numbered_corpus(name, stream.tokens, dict(zip(SPLITS, parts, strict=True)), source, min_count)
+    ids = dict(zip(SPLITS, parts, strict=True))
+    return _numbered_corpus(name, stream.tokens, ids, source, min_count, pieces)

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int
@@ -14,6 +14,21 @@ from dynskip_jax.errors import UserError
 
 EOS = "<eos>"
 UNK = "<unk>"
+
+
+def join_tokens(tokens: Sequence[str]) -> str:
+    """The text of tokens, for people: each `<eos>` ends a line, and text neither begins nor ends with one.
+
+    For lines with words it undoes `tokenize`. The first `<eos>` of `<eos> the cat`, which tells a model that
+    a line begins, is no line of its own; two of them in a row are an empty line.
+    """
+    lines: list[list[str]] = [[]]
+    for token in tokens:
+        if token == EOS:
+            lines.append([])
+        else:
+            lines[-1].append(token)
+    return "\n".join(" ".join(line) for line in lines).strip("\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +42,7 @@ class Vocabulary:
       ValueError: when a token occurs twice.
     """
 
+    unit: ClassVar[str] = "word"  # what a token is called
     tokens: tuple[str, ...]
 
     def __post_init__(self):
@@ -42,7 +58,19 @@ class Vocabulary:
         """The id of each token."""
         return {token: i for i, token in enumerate(self.tokens)}
 
-    def to_json(self) -> list[str]:
+    def split(self, text: str) -> list[str]:
+        """Return the tokens of a line of text, known or not."""
+        return text.split()
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Return the text of tokens."""
+        return join_tokens(tokens)
+
+    def shown(self, tokens: Sequence[str]) -> list[str]:
+        """Return the tokens as people read them."""
+        return list(tokens)
+
+    def to_json(self) -> Any:
         """What a run folder keeps of it, as JSON holds it."""
         return list(self.tokens)
 

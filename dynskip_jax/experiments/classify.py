@@ -17,7 +17,6 @@ and a picture show which classes are confused.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,13 +39,11 @@ if TYPE_CHECKING:
 
 class_vocabulary = LazyModule("dynskip_jax.data.class_vocabulary")
 confusion = LazyModule("dynskip_jax.analysis.confusion")
+confusion_tables = LazyModule("dynskip_jax.experiments.confusion")
 labelled_text = LazyModule("dynskip_jax.data.labelled_text")
-plots = LazyModule("dynskip_jax.analysis.plots")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 
-logger = logging.getLogger(__name__)
-
-_MOST_CLASSES = 12  # of a confusion table that is printed
+_MOST_CLASSES = 12  # whose number of texts is printed
 
 PRESETS: dict[str, dict[str, Any]] = {name: IMDB_PRESETS[name] for name in ("small", "strong")}
 
@@ -177,12 +174,7 @@ class Classify(ClassifierExperiment):
         examples, classes = learner.task.splits["test"], learner.task.class_names
         predicted = np.asarray(learner.predictions(params, "test", keys)[member])
         matrix = confusion.confusion_matrix(np.asarray(examples.targets), predicted, len(classes))
-        title = f"{spec.name}: predicted classes on test, seed {spec.all_seeds[member]}"
-        plots.confusion(matrix, classes, folder / "confusion.png", title)
-        if len(classes) <= _MOST_CLASSES:
-            logger.info("%s: confusion on test, seed %d", spec.name, spec.all_seeds[member])
-            for line in confusion.confusion_text(matrix, classes).splitlines():  # a record is one line
-                logger.info("%s", line)
+        confusion_tables.show_confusion(matrix, classes, folder, spec, member, split="test")
 
 
 def _balance(counts: Mapping[str, Mapping[str, int]]) -> str:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from dynskip_jax.tasks import LanguageModelling, Learner
     from dynskip_jax.training.schedule import Schedule
 
+pieces = LazyModule("dynskip_jax.data.pieces")
 plots = LazyModule("dynskip_jax.analysis.plots")
 asgd = LazyModule("dynskip_jax.training.asgd")
 characters_data = LazyModule("dynskip_jax.data.characters")
@@ -228,6 +229,12 @@ class TextData(Data):
 
     dataset: str | None = shared.dataset(None)
     min_count: int | None = shared.min_count(None)
+    vocabulary: Literal["words", "characters", "bpe"] = setting(
+        "words", "Predict words, single characters, or byte pairs learned from train."
+    )
+    vocabulary_size: int = setting(
+        4000, "Largest number of byte pairs to learn.", at_least=258, needs={"vocabulary": "bpe"}
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -364,20 +371,46 @@ class PTB(Experiment):
         "test_perplexity": ("test perplexity", ".2f"),
         "test_perplexity_sampled": ("test, sampled", ".2f"),
         "test_perplexity_averaged": ("test, averaged", ".2f"),
+        "test_word_perplexity": ("per word", ".2f"),
+        "test_bits_per_character": ("bits/char", ".3f"),
     }
     curves = ("dev_perplexity",)
     samples = 10
     sample_text = "the company said it will buy a N N stake in the bank"
     final_rows = 1  # one stream for each split: no token without its past
 
+    def __init__(self, settings: LanguageSettings):
+        super().__init__(settings)
+        if settings.data.vocabulary != "words":  # a table has room for one column less
+            self.columns = {name: of for name, of in self.columns.items() if not name.endswith("_sampled")}
+
     def load_data(self) -> LanguageCorpus:
         """See `Experiment`."""
         data = self.settings.data
-        return data_lib.find_language_corpus(data.data, data.dataset, min_count=data.min_count)
+        split = None
+        if data.vocabulary != "words":
+            split = pieces.Pieces(data.vocabulary, data.vocabulary_size)
+        return data_lib.find_language_corpus(data.data, data.dataset, min_count=data.min_count, pieces=split)
+
+    def vocabulary_type(self) -> type[Any]:
+        """See `Experiment`."""
+        return pieces.LanguageVocabulary
+
+    def check(self) -> None:
+        """See `Experiment`."""
+        super().check()
+        data = self.settings.data
+        if data.vocabulary == "bpe" and data.min_count is not None:
+            raise UserError("--vocabulary bpe reads every text without <unk>: leave out --min-count")
+        if data.vocabulary != "words" and self.settings.model.embedding == "characters":
+            raise UserError(
+                f"--embedding characters reads the characters of words, not {data.vocabulary}: use "
+                "--embedding words, or leave out --vocabulary"
+            )
 
     def describe_data(self, data: LanguageCorpus) -> Sequence[str]:
-        """See `Experiment`; which words are unknown, and how many."""
-        return [line for line in (data.about_unknown, data.unknown_warning) if line]
+        """See `Experiment`; what tokens are, which are unknown, and how many."""
+        return [line for line in (data.about_pieces, data.about_unknown, data.unknown_warning) if line]
 
     def vocabulary(self, data: LanguageCorpus) -> Vocabulary:
         """See `Experiment`."""
@@ -517,14 +550,15 @@ class PTB(Experiment):
         plots.action_distribution(
             counts,
             folder / "skips_by_word.png",
-            f"{spec.name}: how far back the agent reaches after each word",
-            note=f"{corpus.name}, dev, greedy, the 20 most frequent words, seed {learner.seeds[member]}",
-            rows=[corpus.vocabulary.tokens[word] for word in frequent],
+            f"{spec.name}: how far back the agent reaches after each {corpus.vocabulary.unit}",
+            note=f"{corpus.name}, dev, greedy, the 20 most frequent {corpus.vocabulary.unit}s, "
+            f"seed {learner.seeds[member]}",
+            rows=corpus.vocabulary.shown([corpus.vocabulary.tokens[word] for word in frequent]),
         )
 
     def note(self, models: Sequence[str], data: LanguageCorpus) -> str:
         """What a table of this run must say."""
-        if data.name != "ptb":
+        if data.name != "ptb" or data.text_sizes:
             return f"Perplexities on {data.name}: not comparable with any published on PTB."
         own = (self.settings.model.num_layers, self.settings.model.features)
         theirs = PUBLISHED_SIZES[self._kind]
@@ -541,14 +575,17 @@ class PTB(Experiment):
         self, models: Sequence[str], data: LanguageCorpus
     ) -> Sequence[tuple[str, Mapping[str, float]]]:
         """The paper's rows, for its corpus alone."""
-        if data.name != "ptb":
+        if data.name != "ptb" or data.text_sizes:
             return []
         rows = [PUBLISHED[self._kind][model] for model in models if model in PUBLISHED[self._kind]]
         return [(name, {"dev_perplexity": dev, "test_perplexity": test}) for name, dev, test in rows]
 
     def tokenize(self, vocabulary: Vocabulary, text: str) -> str:
         """See `Experiment`; without capitals, without marks, and with N for numbers, where the vocabulary has
-        it so. Contractions are split (is n't), or not, in the way that leaves fewer words unknown."""
+        it so. Contractions are split (is n't), or not, in the way that leaves fewer words unknown. Pieces of
+        words need nothing of this."""
+        if vocabulary.unit != "word":
+            return text
         known = vocabulary.index
         if all(token == token.lower() for token in known if token != "N"):
             text = text.lower()
@@ -561,8 +598,8 @@ class PTB(Experiment):
         return " ".join(min(ways, key=lambda words: sum(word not in known for word in words)))
 
     def encode(self, vocabulary: Vocabulary, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
-        """See `Experiment`; the words are led by `<eos>`, and `<unk>` stands for those not known."""
-        tokens = vocabulary.encode([vocabularies.EOS, *text.split()])
+        """See `Experiment`; the tokens are led by `<eos>`, and `<unk>` stands for those not known."""
+        tokens = vocabulary.encode([vocabularies.EOS, *vocabulary.split(text)])
         return tokens, vocabulary.decode(tokens)
 
     def read(self, loaded: LoadedModel, text: str) -> TextReading:
@@ -574,12 +611,15 @@ class PTB(Experiment):
         log_probs = np.asarray(found.log_probs)
         before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
         best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
-        listed = ", ".join(f"{loaded.vocabulary.tokens[i]} {np.exp(log_probs[-1, i]):.3f}" for i in best)
+        vocabulary = loaded.vocabulary
+        names = vocabulary.shown([vocabulary.tokens[i] for i in best])
+        likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
+        listed = ", ".join(f"{name} {probability:.3f}" for name, probability in likeliest)
         return TextReading(
-            words,
-            [word for word, kept in zip(text.split(), words[1:], strict=True) if word != kept],
+            vocabulary.shown(words),
+            [word for word in vocabulary.split(text) if word not in vocabulary.index],
             np.asarray(found.skips).tolist() if loaded.shows_choices else [0] * len(words),
             [math.nan, *np.exp(before).tolist()],
-            f"next word {listed}",
+            f"next {vocabulary.unit} {listed}",
             weights=lambda: None if found.weights is None else np.asarray(found.weights),
         )

@@ -116,13 +116,11 @@ def run(
         spec = training.spec
         folder = run_dir / file_name(spec.name) if several else run_dir
         here = RunDir.open(folder, run_config(experiment, spec.name, data), **how, within=top)
-        if vocabulary is not None:
+        row = _finished_row(here, training)
+        if vocabulary is not None and not _holds_vocabulary(here, row):
             here.keep(VOCABULARY, vocabulary_file(vocabulary))
         try:
-            results.append(
-                _finished_row(here, training)
-                or _run_model(experiment, data, training, here, parallel, how["about"])
-            )
+            results.append(row or _run_model(experiment, data, training, here, parallel, how["about"]))
         except (Stopped, KeyboardInterrupt) as stopped:
             what = str(stopped) or "interrupted"
             raise type(stopped)(f"{what}; the same command with --run-dir {run_dir} goes on") from None
@@ -181,6 +179,12 @@ def _finished_row(run_dir: RunDir, training: _Training) -> dict[str, Any] | None
         return None
     logger.info("%s: finished already, in %s", training.spec.name, run_dir.path)
     return row
+
+
+def _holds_vocabulary(run_dir: RunDir, row: Mapping[str, Any] | None) -> bool:
+    """Return whether a finished model's vocabulary is there, in whichever form its version wrote it."""
+    path = run_dir.path / VOCABULARY
+    return row is not None and path.exists() and row.get("vocabulary_sha256") == sha256_of(path)
 
 
 def _warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 plots = LazyModule("dynskip_jax.analysis.plots")
 analysis = LazyModule("dynskip_jax.analysis")
+confusion_tables = LazyModule("dynskip_jax.experiments.confusion")
+entity_score = LazyModule("dynskip_jax.tasks.entity_score")
 char_features = LazyModule("dynskip_jax.nn.char_features")
 examples = LazyModule("dynskip_jax.data.examples")
 functional = LazyModule("dynskip_jax.functional")
@@ -186,6 +189,8 @@ AGENT = dict(
 )
 
 
+logger = logging.getLogger(__name__)
+
 _LEAST_BATCHES = 5  # that a padded length of their own is worth
 _MOST_ROWS = 20  # tags of a picture
 
@@ -280,6 +285,7 @@ class TaggerExperiment(Experiment):
             word_length=m.word_length,
             more_words=more,
             columns=(sentence.columns for sentence in corpus.splits["train"]),
+            scheme=corpus.file_scheme,
         )
         vectors = None if path is None else word_vectors.vectors_of(vocabulary.words, read, m.word_features)
         return ReadCorpus(corpus, vocabulary, vectors)
@@ -426,10 +432,39 @@ class TaggerExperiment(Experiment):
 
     # --- What is shown ---
 
+    def extra_metrics(
+        self, spec: ModelSpec, learner: Learner, params: Any, keys: Any
+    ) -> dict[str, np.ndarray]:
+        """See `Experiment`; precision, recall, F1 and support of each type of entity, or of each tag."""
+        metrics = {}
+        for split in ("dev", "test"):
+            found = learner.predictions(params, split, keys)
+            rows = [learner.task.label_metrics(split, predictions) for predictions in found]
+            metrics |= {f"{split}_{name}": np.array([row[name] for row in rows]) for name in rows[0]}
+        return metrics
+
     def draw(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
     ) -> None:
-        """How far each direction of the top layer reaches at words with each of the frequent tags."""
+        """See `Experiment`; also the scores of each type or tag of dev, and which are confused."""
+        task = learner.task
+        predictions = learner.predictions(params, "dev", keys)[member]
+        seed, has_entities = spec.all_seeds[member], self.scheme is not None
+        logger.info("%s: scores on dev, seed %d", spec.name, seed)
+        what = "type" if has_entities else "tag"
+        confusion_tables.log_lines(task.score_labels("dev", predictions).text(what))
+        matrix, labels = entity_score.tag_confusion(
+            task.gold["dev"], task.predicted_tags(predictions), has_entities=has_entities
+        )
+        confusion_tables.show_confusion(
+            matrix, labels, folder, spec, member, split="dev", what=f"{what}s of words"
+        )
+        self._draw_skips(spec, learner, params, keys, folder, member)
+
+    def _draw_skips(
+        self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
+    ) -> None:
+        """Draw how far each direction of the top layer reaches at words with each of the frequent tags."""
         skip, tags = spec.skip, learner.task.tags
         if not skip.has_agent:
             return

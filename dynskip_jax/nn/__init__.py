@@ -3,7 +3,15 @@
 from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.char_embedding import CharEmbedding
 from dynskip_jax.nn.char_features import CharAffixes, CharCNN, CharLSTM
-from dynskip_jax.nn.convert import from_flax, from_keras, from_torch, to_flax, to_keras, to_torch
+from dynskip_jax.nn.convert import (
+    from_flax,
+    from_keras,
+    from_keras_bidirectional,
+    from_torch,
+    to_flax,
+    to_keras,
+    to_torch,
+)
 from dynskip_jax.nn.layers import SkipLayers, SkipLSTM
 from dynskip_jax.nn.weights import Weights
 
@@ -18,6 +26,7 @@ __all__ = [
     "Weights",
     "from_flax",
     "from_keras",
+    "from_keras_bidirectional",
     "from_torch",
     "to_flax",
     "to_keras",

@@ -3,6 +3,7 @@
 Every library orders its gates in a way of its own; ours are g, i, f, o of an LSTM and r, z, n of a GRU.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from jaxtyping import Array
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.transitions.base import Activation
 from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.layers import SkipLayers, SkipLSTM
 
@@ -186,7 +188,7 @@ def from_flax(
             f"expected the weights of Flax's LSTM or GRU cell, got {', '.join(sorted(params)) or 'none'}"
         )
     w_x, w_h, b, b_h = (dict(zip(_FLAX[kind], part, strict=True)) for part in parts)
-    return _cell(kind, w_x, w_h, b, b_h, skip, rngs, cell_options)
+    return _cell(kind, w_x, w_h, b, b_h, _transition(kind), skip, rngs, cell_options)
 
 
 def to_flax(cell: SkipCell, layout: str = "nnx") -> dict[str, dict[str, np.ndarray]]:
@@ -224,22 +226,98 @@ def to_flax(cell: SkipCell, layout: str = "nnx") -> dict[str, dict[str, np.ndarr
 def from_keras(
     weights: Sequence[ArrayLike],
     *,
+    config: Mapping[str, Any] | None = None,
+    gate_fn: Activation | None = None,
+    activation_fn: Activation | None = None,
     skip: F.TimeSkip = F.Previous(),  # noqa: B008 (immutable)
     rngs: nnx.Rngs | None = None,
     **cell_options: Any,
 ) -> SkipCell:
-    """Makes a cell of the weights of Keras' `LSTM` or `GRU` layer, with `reset_after` or without.
+    """Make a cell with the weights of Keras' `LSTM` or `GRU` layer, with `reset_after` or without.
 
     Args:
         weights: `layer.get_weights()`: kernel, recurrent kernel and, unless `use_bias=False`, bias.
+        config: `layer.get_config()`. Weights do not tell the layer's activations; with it they are checked.
+        gate_fn: the layer's `recurrent_activation`, if it is not σ, such as `jax.nn.hard_sigmoid`.
+        activation_fn: the layer's `activation`, if it is not tanh.
         skip: the time skip.
         rngs: for an agent's weights; not needed without.
         **cell_options: of `SkipCell`.
 
     Raises:
-        UserError: these are not the weights of such a layer.
+        UserError: these are not the weights of such a layer, or it computes something else.
     """
+    layer = _read_keras(weights, config or {}, gate_fn, activation_fn)
+    return _cell(*layer, skip, rngs, cell_options)
+
+
+def from_keras_bidirectional(
+    weights: Sequence[ArrayLike],
+    *,
+    config: Mapping[str, Any] | None = None,
+    gate_fn: Activation | None = None,
+    activation_fn: Activation | None = None,
+    skip: F.TimeSkip = F.Previous(),  # noqa: B008 (immutable)
+    rngs: nnx.Rngs | None = None,
+    **cell_options: Any,
+) -> SkipLSTM:
+    """Make a layer with the weights of Keras' `Bidirectional(LSTM(...))` or `Bidirectional(GRU(...))`.
+
+    Its output has both directions side by side, as with `merge_mode="concat"`.
+
+    Args:
+        weights: `layer.get_weights()`: those of the forward layer, then those of the backward one.
+        config: `layer.get_config()`; see `from_keras`.
+        gate_fn: see `from_keras`.
+        activation_fn: see `from_keras`.
+        skip: the time skip of both directions.
+        rngs: for the agents' weights; not needed without.
+        **cell_options: of `SkipCell`.
+
+    Raises:
+        UserError: these are not the weights of such a layer, or it computes something else.
+    """
+    config = config or {}
+    if config.get("merge_mode", "concat") != "concat":
+        raise UserError(
+            f'expected merge_mode="concat", got {config["merge_mode"]!r}: merge the two halves of the output '
+            "yourself, and pass config without merge_mode"
+        )
+    if len(weights) not in (4, 6):
+        raise UserError(
+            f"expected the 6 arrays of a Bidirectional layer (4 without biases), got {len(weights)}: for a "
+            "layer of one direction use from_keras"
+        )
+    half = len(weights) // 2
+    own = {**config.get("layer", {}).get("config", {}), "go_backwards": False}
+    kind, *forward, transition = _read_keras(weights[:half], own, gate_fn, activation_fn)
+    _, *backward, _ = _read_keras(weights[half:], own, gate_fn, activation_fn)
+    _needs_rngs(skip, rngs)
+    layer = SkipLSTM(
+        *next(iter(forward[0].values())).shape,
+        skip=skip,
+        transition=transition,
+        bidirectional=True,
+        rngs=rngs or nnx.Rngs(0),
+        **_quick(cell_options),
+    )
+    for cell, parts in zip(layer.cells, (forward, backward), strict=True):
+        _fill(cell, kind, *parts)
+    return layer
+
+
+def _read_keras(
+    weights: Sequence[ArrayLike],
+    config: Mapping[str, Any],
+    gate_fn: Activation | None,
+    activation_fn: Activation | None,
+) -> tuple[str, dict, dict, dict, dict, F.Transition]:
+    """Return the kind of a Keras layer, W_x, W_h and both biases of each gate, and the transition."""
     arrays = [np.asarray(array) for array in weights]
+    if len(arrays) in (4, 6):
+        raise UserError(
+            f"got {len(arrays)} arrays, as many as a Bidirectional layer has: use from_keras_bidirectional"
+        )
     if len(arrays) not in (2, 3) or arrays[1].ndim != 2:
         raise UserError(
             f"expected kernel, recurrent kernel and bias of a Keras layer, got {len(arrays)} arrays"
@@ -249,20 +327,52 @@ def from_keras(
     kind = {4: "lstm", 3: "gru"}.get(width // hidden, "")
     if not kind:
         raise UserError(f"the recurrent kernel has {width // hidden} gates: an LSTM has 4 and a GRU 3")
-    bias = arrays[2] if len(arrays) == 3 else np.zeros((2, width) if kind == "gru" else width, kernel.dtype)
-    order = _KERAS[kind]
-    inside = bias[1] if bias.ndim == 2 else np.zeros_like(bias)
-    return _cell(
-        kind,
-        _named(order, kernel),
-        _named(order, recurrent),
-        _named(order, bias[0] if bias.ndim == 2 else bias),
-        _named(order, inside),
-        skip,
-        rngs,
-        cell_options,
-        transition=F.GRU("before") if kind == "gru" and bias.ndim == 1 else None,
-    )
+    after = kind == "gru" and config.get("reset_after", True)
+    bias = arrays[2] if len(arrays) == 3 else np.zeros((2, width) if after else width, kernel.dtype)
+    shapes = [(width,), (2, width)] if kind == "gru" else [(width,)]
+    if kernel.ndim != 2 or kernel.shape[1] != width or bias.shape not in shapes:
+        raise UserError(
+            f"expected a kernel of shape (inputs, {width}) and a bias of {' or '.join(map(str, shapes))}, "
+            f"got {kernel.shape} and {bias.shape}: load weights of a CuDNN layer into another layer of Keras "
+            "first"
+        )
+    order, reset = _KERAS[kind], "after" if bias.ndim == 2 else "before"
+    transition = F.LSTM() if kind == "lstm" else F.GRU(reset)
+    transition = _with_activations(transition, config, gate_fn, activation_fn)
+    first, inside = bias if bias.ndim == 2 else (bias, np.zeros_like(bias))
+    gates = (_named(order, array) for array in (kernel, recurrent, first, inside))
+    return kind, *gates, transition
+
+
+def _with_activations(
+    transition: F.Transition,
+    config: Mapping[str, Any],
+    gate_fn: Activation | None,
+    activation_fn: Activation | None,
+) -> F.Transition:
+    """Return the transition with the activations of a Keras layer.
+
+    Raises:
+        UserError: the configuration names other ones, and they are not given.
+    """
+    for name, expected, argument, given in (
+        ("recurrent_activation", "sigmoid", "gate_fn", gate_fn),
+        ("activation", "tanh", "activation_fn", activation_fn),
+    ):
+        found = config.get(name, expected)
+        if found != expected and given is None:
+            raise UserError(
+                f"the layer's {name} is {found!r}, not {expected!r}: pass that function as {argument} "
+                "(hard_sigmoid is jax.nn.hard_sigmoid in Keras 3, and clip(0.2 x + 0.5, 0, 1) in Keras 2)"
+            )
+        if given is not None:
+            transition = dataclasses.replace(transition, **{argument: given})
+    if config.get("go_backwards"):
+        raise UserError(
+            "the layer has go_backwards=True, and a cell reads from the start: reverse the inputs, and pass "
+            "config without go_backwards"
+        )
+    return transition
 
 
 def to_keras(cell: SkipCell, *, bias: bool = True) -> list[np.ndarray]:
@@ -311,13 +421,13 @@ def _needs_rngs(skip: F.TimeSkip, rngs: nnx.Rngs | None) -> None:
         raise UserError(f"the weights of {type(skip).__name__} are drawn: pass rngs=nnx.Rngs(0)")
 
 
-def _cell(kind, w_x, w_h, b, b_h, skip, rngs, cell_options, transition=None) -> SkipCell:
+def _cell(kind, w_x, w_h, b, b_h, transition, skip, rngs, cell_options) -> SkipCell:
     _needs_rngs(skip, rngs)
     gate = next(iter(w_x))
     cell = SkipCell(
         *w_x[gate].shape,
         skip,
-        transition=transition or _transition(kind),
+        transition=transition,
         **_quick(cell_options),
         rngs=rngs or nnx.Rngs(0),
     )

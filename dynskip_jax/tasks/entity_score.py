@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of entities or chunks, as the CoNLL shared tasks' `conlleval` counts them."""
+"""Precision, recall and F1 of entities or chunks, as `conlleval` counts them, or of the words of each tag."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from dynskip_jax.analysis.confusion import confusion_matrix, table_text
 from dynskip_jax.data.tag_schemes import entities
 
 Tags = Sequence[str]
 
 
 class EntityCounts(NamedTuple):
-    """How many entities there are, and what follows from that.
+    """How many entities (or words of a tag) there are, and the scores that follow.
 
     Attributes:
         correct: predicted with the right words and type.
@@ -47,7 +48,7 @@ class EntityScore(NamedTuple):
 
     Attributes:
         overall: the counts of all types together.
-        by_type: those of each type that is predicted or in the gold standard, types in sorted order.
+        by_type: those of each type (or tag) that is predicted or in the gold standard, in sorted order.
         correct_tags: words whose tag is the gold one.
         words: words altogether.
     """
@@ -61,6 +62,18 @@ class EntityScore(NamedTuple):
     def accuracy(self) -> float:
         """The share of words whose tag is the gold one, from 0 to 1; 0 where there are none."""
         return self.correct_tags / self.words if self.words else 0.0
+
+    def text(self, label: str = "type") -> str:
+        """Return a table as lines of text: precision, recall, F1 and support of each type, and of all.
+
+        Args:
+            label: the heading of the first column.
+        """
+        rows = [[label, "precision", "recall", "F1", "support"]]
+        for name, counts in {**self.by_type, "all": self.overall}.items():
+            scores = (f"{score:.2%}" for score in (counts.precision, counts.recall, counts.f1))
+            rows.append([name, *scores, f"{counts.gold:,}"])
+        return table_text(rows)
 
 
 def entity_score(gold: Sequence[Tags], predicted: Sequence[Tags]) -> EntityScore:
@@ -91,6 +104,58 @@ def entity_score(gold: Sequence[Tags], predicted: Sequence[Tags]) -> EntityScore
         int(tag_counts(gold, predicted)[:, 0].sum()),
         sum(map(len, gold)),
     )
+
+
+def tag_score(gold: Sequence[Tags], predicted: Sequence[Tags]) -> EntityScore:
+    """Return the score of words: precision, recall and F1 of each tag; the overall F1 is the accuracy.
+
+    Args:
+        gold: the true tags of each sentence.
+        predicted: as many tags for the same sentences.
+
+    Raises:
+        ValueError: the numbers of sentences, or of a sentence's tags, differ.
+    """
+    pairs = Counter(
+        pair for both in _pairs(gold, predicted) for pair in zip(*both, strict=True)
+    )  # from (gold, predicted) to words
+    true, found = Counter(), Counter()
+    for (gold_tag, predicted_tag), count in pairs.items():
+        true[gold_tag] += count
+        found[predicted_tag] += count
+    by_tag = {
+        tag: EntityCounts(pairs[tag, tag], found[tag], true[tag])
+        for tag in sorted(true.keys() | found.keys())
+    }
+    correct = sum(counts.correct for counts in by_tag.values())
+    return EntityScore(EntityCounts(correct, pairs.total(), pairs.total()), by_tag, correct, pairs.total())
+
+
+def tag_confusion(
+    gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entities: bool
+) -> tuple[Int[np.ndarray, "labels labels"], tuple[str, ...]]:
+    """Return how many words with the label of the row are predicted with that of the column, and the labels.
+
+    Args:
+        gold: the true tags of each sentence.
+        predicted: as many tags for the same sentences.
+        has_entities: whether a word's label is the type of its entity, or `O`; otherwise it is its tag.
+
+    Raises:
+        ValueError: the numbers of sentences, or of a sentence's tags, differ.
+    """
+    pairs = [pair for both in _pairs(gold, predicted) for pair in zip(*both, strict=True)]
+    if has_entities:
+        pairs = [(_label(a), _label(b)) for a, b in pairs]
+    labels = tuple(sorted({label for pair in pairs for label in pair}))
+    index = {label: i for i, label in enumerate(labels)}
+    ids = np.array([[index[a], index[b]] for a, b in pairs], np.int64).reshape(-1, 2)
+    return confusion_matrix(ids[:, 0], ids[:, 1], len(labels)), labels
+
+
+def _label(tag: str) -> str:
+    """Return the type of a word's entity, `entity` where tags have no types, or `O`."""
+    return "O" if tag == "O" else tag.partition("-")[2] or "entity"
 
 
 def entity_counts(gold: Sequence[Tags], predicted: Sequence[Tags]) -> Int[np.ndarray, "sentences 3"]:

@@ -14,6 +14,7 @@ from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
 
+_OWN_NAMES = {"dev": "valid"}  # what a corpus calls its splits
 _LONG = 400  # steps of a segment where few streams are read
 
 
@@ -118,7 +119,7 @@ class LanguageModelling(Task):
 
     def tokens(self, split: str) -> Int[np.ndarray, " tokens"]:
         """Returns the text of a split: `train`, `dev` or `test`."""
-        return getattr(self.corpus, {"dev": "valid"}.get(split, split))
+        return getattr(self.corpus, _OWN_NAMES.get(split, split))
 
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:
         """See `Task`."""
@@ -175,6 +176,17 @@ class LanguageModelling(Task):
         return {
             renamed.get(name, name): np.exp(value) if name in renamed else value
             for name, value in means.items()
+        }
+
+    def split_metrics(self, split: str, metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Perplexity per word and bits per character, where tokens are pieces of words; see `Task`."""
+        if not self.corpus.text_sizes or "perplexity" not in metrics:
+            return {}
+        nats = np.log(metrics["perplexity"]) * len(self.tokens(split))
+        size = self.corpus.text_sizes[_OWN_NAMES.get(split, split)]
+        return {
+            "word_perplexity": np.exp(nats / size.words),
+            "bits_per_character": nats / np.log(2) / size.characters,
         }
 
     def segment_nll(

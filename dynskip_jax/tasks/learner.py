@@ -362,6 +362,7 @@ class Learner:
             if task.has_host_metrics:
                 _collect(predictions, batch, predicted)
         metrics = {} if totals is None else self.summarise(totals, task)
+        metrics |= task.split_metrics(split, metrics)
         if task.has_host_metrics:
             scores = [task.host_metrics(split, [found[i] for i in sorted(found)]) for found in predictions]
             metrics |= {name: np.array([of[name] for of in scores]) for name in scores[0]}

@@ -1,5 +1,7 @@
 """Tagging: a tag for each word, by a CRF over the sentence or a softmax; score of entities or of words."""
 
+import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -13,10 +15,11 @@ from dynskip_jax.data.examples import Examples
 from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import Tagger
-from dynskip_jax.tasks.entity_score import entity_score
+from dynskip_jax.tasks.entity_score import EntityCounts, EntityScore, entity_score, tag_score
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel
 
 RewardOf = Literal["sentence", "words"]
+_MOST_LABELS = 50  # tags with metrics of their own
 
 
 class OfTags(NamedTuple):
@@ -51,7 +54,7 @@ class Tagging(ExampleTask):
         tags: the tag of each index.
         scheme: that of tags which spell out entities: these are scored (`f1`, as conlleval counts), and no
             CRF predicts what breaks its rules. None: words are scored (`accuracy`).
-        gold: the true tags of each sentence of a split, where entities are scored.
+        gold: the true tags of each sentence of a split, for `host_metrics` and `label_metrics`.
         reward_of: agents are rewarded for the log-probability of the `sentence`'s tag sequence, or at each of
             the `words` for that of its true tag, with a CRF the marginal one. What an action moves at words
             that its layer has read before, through the CRF or layers above, is then left out of its return.
@@ -150,13 +153,42 @@ class Tagging(ExampleTask):
 
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
         """F1, precision and recall of entities, from 0 to 1, and the F1 of each type; see `Task`."""
-        found = [[self.tags[tag] for tag in tags] for tags in predictions]
-        score = entity_score(self.gold[split], found)
+        score = self.score_labels(split, predictions)
         whole = score.overall
         metrics = {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall}
-        for kind in sorted({tag.partition("-")[2] for tag in self.tags} - {""}):
-            metrics[f"f1_{kind}"] = score.by_type[kind].f1 if kind in score.by_type else 0.0
+        for kind in self._labels:
+            metrics[f"f1_{kind}"] = score.by_type.get(kind, _NOTHING).f1
         return metrics
+
+    def predicted_tags(self, predictions: Sequence[Any]) -> list[list[str]]:
+        """Return the tags of predicted ids, for each sentence."""
+        return [[self.tags[tag] for tag in tags] for tags in predictions]
+
+    def score_labels(self, split: str, predictions: Sequence[Any]) -> EntityScore:
+        """Return the score of each type of entity, or of each tag where tags spell out no entities."""
+        score = tag_score if self.scheme is None else entity_score
+        return score(self.gold[split], self.predicted_tags(predictions))
+
+    def label_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
+        """Return precision, recall, F1 and support of each type of entity, or of the most frequent tags."""
+        score, metrics = self.score_labels(split, predictions), {}
+        for label in self._labels:
+            counts = score.by_type.get(label, _NOTHING)
+            for name in ("precision", "recall", "f1"):
+                metrics[f"{name}_{label}"] = getattr(counts, name)
+            metrics[f"support_{label}"] = float(counts.gold)
+        return metrics
+
+    @functools.cached_property
+    def _labels(self) -> list[str]:
+        """Types of entities, or the most frequent tags, in sorted order."""
+        if self.scheme is not None:
+            return sorted({tag.partition("-")[2] for tag in self.tags} - {""})
+        counts = Counter(tag for split in self.gold.values() for tags in split for tag in tags)
+        return sorted(tag for tag, _ in counts.most_common(_MOST_LABELS))
+
+
+_NOTHING = EntityCounts(0, 0, 0)
 
 
 def _of_each(

@@ -202,6 +202,15 @@ class Task:
         """Returns the metrics made of the means of what was counted, (seeds, ...)."""
         return dict(means)
 
+    def split_metrics(self, split: str, metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return more metrics of a split, which follow from those that were measured on it.
+
+        Args:
+            split: `train`, `dev` or `test`.
+            metrics: what `metrics` returned.
+        """
+        return {}
+
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
         """Returns metrics of one model that are no means: functions of all its predictions.
 

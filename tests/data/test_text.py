@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynskip_jax.data import EOS, UNK, build_vocabulary, find_language_corpus, make_corpus, read_corpus
-from dynskip_jax.data.text import join_tokens, read_lines, tokenize
+from dynskip_jax.data.text import read_lines, tokenize
+from dynskip_jax.data.vocabulary import join_tokens
 from dynskip_jax.errors import UserError
 
 TEXTS = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"}

@@ -10,12 +10,14 @@ import jax
 import numpy as np
 import pytest
 import toy
-from commands import assert_user_error
+from commands import assert_picture, assert_user_error
 from toy import Toy
 
 from dynskip_jax import load_run
 from dynskip_jax.experiments.build import make_learner
 from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.table import by_epoch
+from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.training.step import seed_keys
 
 SMALL = ("--agent-features", 4, "--batch-size", 10, "--devices", 1)
@@ -132,10 +134,28 @@ def test_the_page_on_own_tasks_runs_and_shows_this_one(own_task):
     assert shown.strip() in Path(toy.__file__).read_text()
 
 
+def test_the_pages_plot_of_several_runs(finished_quick, swept_quick, here):
+    """The code under "Plot several runs" on three finished runs."""
+    folders = [finished_quick.folder, swept_quick.folder / "lstm", swept_quick.folder / "fixed-2"]
+    names = dict(load_run=load_run, run_dirs=folders)
+    plot, final = (
+        code for code in code_of("own_analysis.md") if "run_dirs" in code or "test.groupby" in code
+    )
+    assert len([line for line in plot.splitlines() if line.strip()]) <= 15
+    exec(compile(plot, "own_analysis.md", "exec"), names)
+    exec(compile(final, "own_analysis.md", "exec"), names)
+    assert len(names["axes"].get_lines()) == 3
+    assert_picture(here / "dev_curves.png")
+    first = names["axes"].get_legend_handles_labels()[1].index("lstm (run)")
+    records = by_epoch(RunDir.existing(finished_quick.folder).records())
+    expected = [np.mean(record["dev_accuracy"]) for record in records if "dev_accuracy" in record]
+    np.testing.assert_allclose(names["axes"].get_lines()[first].get_ydata(), expected)
+
+
 @pytest.mark.slow
-def test_the_page_on_ones_own_analysis_runs(compared):
+def test_the_page_on_ones_own_analysis_runs(compared, here):
     folder, _ = compared
-    names = dict(run_dir=folder, text="a b c a")
+    names = dict(run_dir=folder, text="a b c a", run_dirs=[folder / "lstm", folder / "dynamic-3"])
     for code in code_of("own_analysis.md"):
         exec(compile(code, "own_analysis.md", "exec"), names)
     assert (names["always_1"].decisions[-1].action == 1).all()

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -308,3 +309,37 @@ def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, 
     refused = command(PTB, *how, "--model", "lstm", "--seeds", 3, "--run-dir", tmp_path / "no")
     assert_user_error(refused, "float32[2,9,4] there and float32[3,9,4] here")
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["characters", "bpe"])
+def test_models_of_pieces_are_trained_and_read_texts(command, tmp_path, kind):
+    folder, data = tmp_path / "run", tmp_path / "text.txt"
+    data.write_text("the cat saw the cats\na naïve dog sat on a mat\n" * 60)
+    pieces = ("--vocabulary", kind, "--vocabulary-size", 270, "--model", "dynamic:3")
+    arguments = (PTB, "--data", data, *pieces, *SMALL_PTB, "--epochs", 2, "--run-dir", folder)
+    outcome = command(*arguments)
+    assert outcome.status == 0, outcome.err
+    assert "per word" in outcome.out and "bits/char" in outcome.out
+    metrics = row_of(folder)["metrics"]
+    assert metrics["test_word_perplexity"]["mean"] > metrics["test_perplexity"]["mean"] > 1
+    outcome = command(PTB, "explain", "--run-dir", folder, "--text", "the naïve cat")
+    unit = {"characters": "character", "bpe": "piece"}[kind]
+    assert outcome.status == 0 and f"next {unit} " in outcome.out and "␣" in outcome.out, outcome.err
+    written = [command(PTB, "generate", "--run-dir", folder, "--text", "the cat", "--words", 9) for _ in "ab"]
+    assert written[0] == written[1] and written[0].out.startswith("the cat")
+    grid = ("--cache", 20, "--flatness", "0.1", "--weight", "0.1")
+    outcome = command(PTB, "evaluate", "--run-dir", folder, *grid)
+    assert outcome.status == 0 and f"Perplexities are per {unit}." in outcome.out, outcome.err
+    # The vocabulary is a part of the run: another one is refused.
+    stored = folder / VOCABULARY
+    stored.write_text(stored.read_text().replace("kind", "kinds"))
+    assert_user_error(command(PTB, "generate", "--run-dir", folder), VOCABULARY)
+
+
+def test_flags_of_pieces_that_do_not_fit_are_refused(command, corpus_folder, monkeypatch):
+    how = (PTB, "--data", corpus_folder, *SMALL_PTB, "--vocabulary")
+    assert_user_error(command(*how, "bpe", "--min-count", 2), "--min-count")
+    assert_user_error(command(*how, "characters", "--embedding", "characters"), "--embedding characters")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert_user_error(command(*how, "bpe"), 'tokenizers is not installed: pip install -e ".[bpe]"')

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_user_error, row_of
+from commands import assert_picture, assert_user_error, row_of
 
 from dynskip_jax import load_run
 from dynskip_jax.data.tag_schemes import first_problem
@@ -119,6 +119,31 @@ def predicted(command, main, monkeypatch, folder, text, *flags):
     return outcome.out
 
 
+def test_scores_of_each_type_are_shown_and_stored(tagged):
+    folder, outcome = tagged
+    metrics = {name: of["mean"] for name, of in row_of(folder)["metrics"].items()}
+    p, r = metrics["test_precision_PER"], metrics["test_recall_PER"]
+    assert metrics["test_f1_PER"] == pytest.approx(2 * p * r / max(p + r, 1e-9))
+    assert metrics["test_support_PER"] == 4 and metrics["dev_support_LOC"] == 5
+    lines = [line.split() for line in outcome.out.splitlines()]
+    assert ["type", "precision", "recall", "F1", "support"] in lines
+    assert "confusion on dev, seed 0" in outcome.out
+    assert [row[-1] for row in lines if row[:1] == ["LOC"] and len(row) == 5] == ["5"]
+    assert_picture(folder / "plots" / "confusion.png")
+
+
+def test_predict_scores_what_has_tags_and_writes_the_scheme_of_the_training_files(command, tagged, corpus):
+    folder, _ = tagged
+    how = ("--input", corpus / "eng.testa", "--format", "columns", "--scheme", "trained")
+    outcome = command(NER, "predict", "--run-dir", folder, *how, "--score")
+    assert outcome.status == 0 and "entities are written in IOB1" in outcome.err, outcome.err
+    tags = [line.split()[-1] for line in outcome.out.splitlines() if line]
+    assert tags and not any(tag[0] in "ES" for tag in tags)
+    overall = outcome.err.splitlines()[-1].split()
+    assert overall[:1] == ["all"] and overall[3] == f"{row_of(folder)['metrics']['dev_f1']['mean']:.2%}"
+    assert_user_error(command(NER, "predict", "--run-dir", folder, "--score"), "--format columns")
+
+
 @pytest.mark.slow
 def test_compared_taggers_are_scored_alike(compared):
     folder, _ = compared
@@ -150,10 +175,11 @@ def test_predict_without_standard_streams(compared, tmp_path):
     line = ["sh", "-c", 'exec "$@" <&- >&-', "sh", sys.executable, "-m", "experiments.conll2003", "predict"]
     environment = os.environ | {"PYTHONPATH": str(Path(pos.__file__).parents[1])}
     (tmp_path / "in.txt").write_text("Peter saw Bonn\n")
-    for more in ((), ("--input", tmp_path / "in.txt")):
+    scheme = b"tags of entities are written in BIO2\n"
+    for more, told in (((), b""), (("--input", tmp_path / "in.txt"), scheme)):
         arguments = [*line, "--run-dir", folder, *more]
         done = subprocess.run(arguments, stderr=subprocess.PIPE, timeout=120, env=environment)
-        assert (done.returncode, done.stderr) == (0, b"")
+        assert (done.returncode, done.stderr) == (0, told)
 
 
 def test_predict_json(command, tagged, monkeypatch):

@@ -20,6 +20,7 @@ from dynskip_jax.nn import (
     convert,
     from_flax,
     from_keras,
+    from_keras_bidirectional,
     from_torch,
     to_flax,
     to_keras,
@@ -214,6 +215,33 @@ def test_keras_gru_and_back(reset_after):
     np.testing.assert_allclose(again, out, atol=1e-6)
 
 
+def keras_layer(kind, seed):
+    """Weights as `get_weights` of Keras has them; a GRU with `reset_after`."""
+    width = {"lstm": 4, "gru": 3}[kind] * HIDDEN
+    bias = (2, width) if kind == "gru" else (width,)
+    return [normal(seed, INPUT, width), normal(seed + 1, HIDDEN, width), normal(seed + 2, *bias)]
+
+
+@pytest.mark.parametrize("kind", and_slow(["lstm", "gru"], "gru".__eq__))
+def test_both_directions_of_keras(kind):
+    forward, backward = keras_layer(kind, 1), keras_layer(kind, 4)
+    config = {"merge_mode": "concat", "layer": {"config": {"activation": "tanh"}}}
+    both = compiled(from_keras_bidirectional([*forward, *backward], config=config))(X).h
+    one, other = (compiled(SkipLayers([from_keras(part)])) for part in (forward, backward))
+    np.testing.assert_allclose(both[..., :HIDDEN], one(X).h, atol=1e-6)
+    np.testing.assert_allclose(both[..., HIDDEN:], other(X[:, ::-1]).h[:, ::-1], atol=1e-6)
+
+
+def test_keras_layer_with_other_activations():
+    kernel, _, b = weights = keras_layer("lstm", 1)
+    config = {"activation": "tanh", "recurrent_activation": "hard_sigmoid"}
+    cell = from_keras(weights, config=config, gate_fn=nnx.hard_sigmoid)
+    out = np.asarray(compiled(SkipLayers([cell]))(X).h)[:, 0]
+    i, _, c, o = np.split(X[:, 0] @ kernel + b, 4, axis=1)
+    i, o = (np.clip(part / 6 + 0.5, 0, 1) for part in (i, o))
+    np.testing.assert_allclose(out, o * np.tanh(i * np.tanh(c)), atol=1e-6)
+
+
 def test_an_agent_is_put_into_a_trained_network():
     state = torch_state("lstm", 1, False)
     stack = from_torch(state, skip=F.Dynamic(3, mix=0.0), rngs=nnx.Rngs(1))
@@ -298,6 +326,30 @@ def refusals():
         "inside": (lambda: to_flax(inside), "no bias inside its reset"),
         "keras": (lambda: from_keras([np.zeros(3)]), "kernel, recurrent kernel and bias"),
         "keras-gates": (lambda: from_keras([normal(0, 3, 8), normal(0, 4, 8)]), "2 gates"),
+        "keras-bidirectional": (
+            lambda: from_keras([np.zeros((3, 8))] * 6),
+            "6 arrays, .* use from_keras_bidirectional",
+        ),
+        "keras-one-direction": (
+            lambda: from_keras_bidirectional(keras_layer("lstm", 1)),
+            "expected the 6 arrays .* got 3",
+        ),
+        "keras-merged": (
+            lambda: from_keras_bidirectional(keras_layer("gru", 1) * 2, config={"merge_mode": "sum"}),
+            'expected merge_mode="concat", got .sum',
+        ),
+        "keras-two-biases": (
+            lambda: from_keras([*keras_layer("lstm", 1)[:2], normal(0, 8 * HIDDEN)]),
+            "weights of a CuDNN layer",
+        ),
+        "keras-activation": (
+            lambda: from_keras(keras_layer("gru", 1), config={"recurrent_activation": "hard_sigmoid"}),
+            "recurrent_activation is 'hard_sigmoid', not 'sigmoid': pass that function as gate_fn",
+        ),
+        "keras-backwards": (
+            lambda: from_keras(keras_layer("gru", 1), config={"go_backwards": True}),
+            "go_backwards=True",
+        ),
         "shapes": (
             lambda: from_torch({**lstm, "weight_ih_l0": lstm["weight_ih_l0"][:8]}),
             "expected weights",

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from dynskip_jax.tasks.entity_score import EntityCounts, entity_counts, entity_score, tag_counts
+from dynskip_jax.analysis.confusion import merge_rare
+from dynskip_jax.tasks.entity_score import (
+    EntityCounts,
+    entity_counts,
+    entity_score,
+    tag_confusion,
+    tag_counts,
+    tag_score,
+)
 
 
 def overall(gold, predicted):
@@ -91,6 +99,29 @@ def test_counts_of_each_sentence():
     assert entity_counts(gold, predicted).tolist() == [[1, 1, 1], [0, 0, 0], [0, 1, 0], [1, 2, 3]]
     assert tag_counts(gold, predicted).tolist() == [[2, 2], [0, 0], [0, 1], [2, 3]]
     assert entity_counts([], []).shape == (0, 3) and tag_counts([], []).shape == (0, 2)
+
+
+def test_words_of_each_tag_and_which_are_confused():
+    gold, predicted = [["N", "V", "N"], [], ["D"]], [["N", "N", "N"], [], ["X"]]
+    score = tag_score(gold, predicted)
+    assert {tag: tuple(counts) for tag, counts in score.by_type.items()} == {
+        "D": (0, 0, 1), "N": (2, 3, 2), "V": (0, 0, 1), "X": (0, 1, 0),
+    }  # fmt: skip
+    assert score.accuracy == score.overall.f1 == 0.5
+    assert score.text("tag").splitlines()[2].split() == ["N", "66.67%", "100.00%", "80.00%", "2"]
+    matrix, labels = tag_confusion(gold, predicted, has_entities=False)
+    assert labels == ("D", "N", "V", "X") and matrix.sum() == 4
+    assert matrix[1, 1] == 2 and matrix[2, 1] == 1 and matrix[0, 3] == 1
+    matrix, labels = tag_confusion([["B-A", "I-A", "O", "B"]], [["B-A", "O", "O", "B-A"]], has_entities=True)
+    assert labels == ("A", "O", "entity") and matrix.tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 0]]
+
+
+def test_rare_classes_are_merged():
+    matrix = np.arange(16).reshape(4, 4)
+    merged, names = merge_rare(matrix, "abcd", 3)
+    assert names == ("c", "d", "2 others") and merged.sum() == matrix.sum()
+    assert merged[0, 1] == matrix[2, 3] and merged[2, 2] == matrix[:2, :2].sum()
+    assert merge_rare(matrix, "abcd", 4)[1] == ("a", "b", "c", "d")
 
 
 def test_what_does_not_belong_together():

@@ -108,7 +108,19 @@ def evaluate(experiment: type[Experiment], flags: EvaluateFlags) -> None:
             without, with_method, chosen = _measured(method, progress.advance)
             table.add_row(name, *without)
             table.add_row(f"  + {flags.method}", *with_method, chosen)
-    consoles.PlainConsole().print(table)
+    console = consoles.PlainConsole()
+    console.print(table)
+    if corpus.text_sizes:
+        console.print(_per_word(corpus))
+
+
+def _per_word(corpus: LanguageCorpus) -> str:
+    """Return a line that says how a perplexity per piece becomes one per word."""
+    powers = [
+        f"{getattr(corpus, split).size / corpus.text_sizes[split].words:.4f} on {name}"
+        for split, name in (("valid", "dev"), ("test", "test"))
+    ]
+    return f"Perplexities are per {corpus.vocabulary.unit}. Per word: to the power {', '.join(powers)}."
 
 
 class _Method(NamedTuple):

@@ -22,7 +22,6 @@ jax = LazyModule("jax")
 jnp = LazyModule("jax.numpy")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 reading = LazyModule("dynskip_jax.analysis.reading")
-text_data = LazyModule("dynskip_jax.data.text")
 vocabularies = LazyModule("dynskip_jax.data.vocabulary")
 
 
@@ -31,7 +30,7 @@ class GenerateFlags(ModelFlags):
     """Flags of `generate`."""
 
     text: str = setting("", "Beginning of the text.")
-    words: int = setting(60, "Number of words to write.", at_least=1)
+    words: int = setting(60, "Number of words (or characters, or byte pairs) to write.", at_least=1)
     temperature: float = setting(0.8, "Temperature: below 1, likely words become likelier.", above=0)
     key: int = setting(0, "Seed of the text.", at_least=0, at_most=MAX_SEED)
 
@@ -40,8 +39,9 @@ def generate(experiment: type[Experiment], flags: GenerateFlags) -> None:
     """Prints a text that goes on from `--text`."""
     trained = loading.load_run(flags.run_dir, flags.model, flags.of_seed, experiment.name)
     tokens, words = trained.experiment.encode(trained.vocabulary, flags.text)
-    known = trained.vocabulary.index
-    if unknown := [word for word in dict.fromkeys(trained.experiment.split(flags.text)) if word not in known]:
+    vocabulary = trained.vocabulary
+    given = dict.fromkeys(vocabulary.split(flags.text))
+    if unknown := [token for token in given if token not in vocabulary.index]:
         consoles.say(f"not known, and read as {vocabularies.UNK}: {', '.join(unknown)}", sys.stderr)
     written, _ = reading.generate(
         trained.model,
@@ -51,7 +51,7 @@ def generate(experiment: type[Experiment], flags: GenerateFlags) -> None:
         temperature=flags.temperature,
         policy=dataclasses.replace(trained.policy, mode="sample"),
     )
-    text = text_data.join_tokens([*words[1:], *trained.vocabulary.decode(np.asarray(written))])
+    text = vocabulary.join([*words[1:], *vocabulary.decode(np.asarray(written))])
     consoles.write(f"{text}\n")
 
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import Subcommand
 from dynskip_jax.experiments.commands.flags import ModelFlags
 from dynskip_jax.experiments.commands.predict import input_lines
 from dynskip_jax.lazy import LazyModule
-from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.settings import ON, path_setting, setting
 
 if TYPE_CHECKING:
     from dynskip_jax.data.batching import Batch
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
     from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
     from dynskip_jax.data.tagging import TaggedSentence
     from dynskip_jax.experiments.experiment import Experiment
+    from dynskip_jax.experiments.loaded import LoadedModel
+    from dynskip_jax.experiments.tagging import TaggerData
 
 batching = LazyModule("dynskip_jax.data.batching")
 column_files = LazyModule("dynskip_jax.data.column_files")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
 consoles = LazyModule("dynskip_jax.experiments.console")
+entity_score = LazyModule("dynskip_jax.tasks.entity_score")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 tag_schemes = LazyModule("dynskip_jax.data.tag_schemes")
 tagged_examples = LazyModule("dynskip_jax.data.tagged_examples")
@@ -53,7 +57,9 @@ class TagFlags(ModelFlags):
     output: Literal["columns", "json"] = setting(
         "columns", "Write a word and its tag per line, or a JSON object per sentence."
     )
-    scheme: Literal["IOB1", "BIO2", "BIOES"] = setting("BIO2", "Scheme of the tags that are written.")
+    scheme: Literal["BIO2", "IOB1", "BIOES", "trained"] = setting(
+        "BIO2", "Scheme of the tags that are written; trained: that of the training files."
+    )
     at_once: int | None = setting(
         None,
         "Read this many sentences before writing any; by default 256, and 1 at a terminal.",
@@ -61,6 +67,12 @@ class TagFlags(ModelFlags):
     )
     max_words: int = setting(
         400, "Read longer sentences in pieces of this many words, to save memory.", at_least=1
+    )
+    score: bool = setting(
+        False, "Compare with the tags in the input (columns or conllu), and print scores to stderr."
+    )
+    tag_column: int | None = setting(
+        None, "Column of the true tags; by default as in training.", needs={"score": ON}
     )
 
 
@@ -75,32 +87,81 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
     at_once = flags.at_once or (1 if interactive else _AT_ONCE)
     rows = min(_ROWS, 1 << (at_once - 1).bit_length())
     has_entities = trained.experiment.scheme is not None
-    lines = input_lines(flags.input)
+    scheme = _scheme(trained, flags)
     data = trained.settings.data
-    if flags.format == "text":
-        sentences = read_text(lines, flags)
-    else:
-        word = data.word_column if flags.word_column is None else flags.word_column
-        how = dict(word=word, beside=getattr(data, "columns", None) or ())
-        sentences = column_files.lines_to_tag(
-            lines, flags.format, where=flags.input or "standard input", **how
-        )
     column = column_files.CONLLU_COLUMNS[getattr(data, "tag", "upos")]
-    if has_entities and sys.stderr.isatty():
-        print(f"entities are written in {flags.scheme}", file=sys.stderr)
+    sentences = read_input(flags, data, column)
+    gold, predicted = [], []
 
     def best(batch: Batch) -> np.ndarray:
         return np.asarray(trained.learner.predict(trained.params, batch, trained.policy))
 
-    for group in _groups(sentences, at_once):
+    for number, group in enumerate(_groups(sentences, at_once)):
+        if has_entities and number == 0:  # an error of the input comes alone
+            _tell(f"tags of entities are written in {scheme}")
+        if flags.score:
+            gold += [[beside[-1] for beside in sentence.columns] for sentence in group]
+            group = [s._replace(columns=[beside[:-1] for beside in s.columns]) for s in group]
         found = tag(best, trained.vocabulary, group, flags.max_words, rows)
         for sentence, tags in zip(group, found, strict=True):
-            tags = trained.experiment.written(tags, flags.scheme)
+            tags = trained.experiment.written(tags, scheme)
+            predicted += [tags] if flags.score else []
             if flags.output == "json":
                 consoles.write(as_json(sentence, tags, has_entities=has_entities))
             else:
                 consoles.write(as_columns(sentence, tags, flags, column))
         sys.stdout.flush()
+    if flags.score:
+        score = entity_score.entity_score if has_entities else entity_score.tag_score
+        _tell(score(gold, predicted).text("type" if has_entities else "tag"))
+
+
+def _scheme(trained: LoadedModel, flags: TagFlags) -> str:
+    """Return the scheme of the written tags.
+
+    Raises:
+        UserError: that of the training files is asked for, and the run does not say which it is.
+    """
+    if flags.scheme != "trained" or trained.experiment.scheme is None:
+        return flags.scheme
+    scheme = trained.vocabulary.scheme or trained.settings.data.scheme
+    if scheme is None:
+        raise UserError(
+            f"{flags.run_dir} was trained by an older version, which did not store the scheme of its files: "
+            "give --scheme BIO2, IOB1 or BIOES"
+        )
+    return scheme
+
+
+def _tell(text: str) -> None:
+    """Write to stderr, where there is one."""
+    if sys.stderr is not None:
+        print(text, file=sys.stderr)
+
+
+def read_input(flags: TagFlags, data: TaggerData, column: int) -> Iterator[LinesToTag]:
+    """Yield the sentences of the input; with --score the true tag of a word is the last of its columns.
+
+    Args:
+        flags: the flags of the command.
+        data: the settings of the data that the tagger was trained on.
+        column: the column of tags in CoNLL-U.
+
+    Raises:
+        UserError: the input cannot be read, or has no tags.
+    """
+    lines = input_lines(flags.input)
+    if flags.format == "text":
+        if flags.score:
+            raise UserError("--score reads the true tags from the input: add --format columns, or conllu")
+        return read_text(lines, flags)
+    word = data.word_column if flags.word_column is None else flags.word_column
+    beside = tuple(getattr(data, "columns", None) or ())
+    if flags.score:
+        own = data.tag_column if flags.tag_column is None else flags.tag_column
+        beside += (column if flags.format == "conllu" else own,)
+    where = flags.input or "standard input"
+    return column_files.lines_to_tag(lines, flags.format, word=word, beside=beside, where=where)
 
 
 def tag(

@@ -1,0 +1,51 @@
+"""Show which classes or tags a trained model confuses: a picture in the run folder, and a logged table."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from dynskip_jax.analysis import confusion as matrices
+from dynskip_jax.analysis import plots
+from dynskip_jax.experiments.model_spec import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+_MOST_CLASSES = 20  # rows; rarer classes are merged
+
+
+def show_confusion(
+    matrix: Int[np.ndarray, "classes classes"],
+    classes: Sequence[str],
+    folder: Path,
+    spec: ModelSpec,
+    member: int,
+    *,
+    split: str,
+    what: str = "classes",
+) -> None:
+    """Draw and log a confusion matrix of one of the models that were trained together.
+
+    Args:
+        matrix: how many examples (or words) of the row's class are predicted as the column's.
+        classes: the name of each row.
+        folder: where `confusion.png` is written.
+        spec: the model's specification.
+        member: the number of the model, which tells its seed.
+        split: the examples that were predicted.
+        what: what rows are, for the title.
+    """
+    matrix, classes = matrices.merge_rare(matrix, classes, _MOST_CLASSES)
+    seed = spec.all_seeds[member]
+    title = f"{spec.name}: predicted {what} on {split}, seed {seed}"
+    plots.confusion(matrix, classes, folder / "confusion.png", title)
+    logger.info("%s: confusion on %s, seed %d", spec.name, split, seed)
+    log_lines(matrices.confusion_text(matrix, classes))
+
+
+def log_lines(text: str) -> None:
+    """Log each line of a table."""
+    for line in text.splitlines():  # a record is one line
+        logger.info("%s", line)
