@@ -223,7 +223,7 @@ class Devices:
         "HOST:PORT of process 0, to train with several processes; auto on TPU pods, Slurm and Open MPI.",
     )
     process_id: int | None = setting(
-        None, "Number of this process; process 0 writes the run folder and prints.", at_least=0
+        None, "Number of this process; process 0 writes the run and prints.", at_least=0
     )
     process_count: int | None = setting(None, "Number of processes.", at_least=1)
     heartbeat_seconds: int = setting(
