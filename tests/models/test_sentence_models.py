@@ -76,15 +76,15 @@ def test_rare_words_are_unknown_ones_in_training_alone():
     rare = dict(unknown_rate=0.5, num_frequent=3)
 
     def seen(model, deterministic, *more):
-        asked, definition = [], nnx.split(model)
+        asked, (definition, state) = [], nnx.split(model)
 
-        def read(state):
-            copy = nnx.merge(definition[0], state)
+        def read(state, *inputs):
+            copy = nnx.merge(definition, state)
             copy.embedding = lambda ids: asked.append(ids) or jnp.zeros((*ids.shape, 3))
-            copy(tokens, *more, rngs=KEY, deterministic=deterministic)
+            copy(*inputs, rngs=KEY, deterministic=deterministic)
             return asked[0]
 
-        return np.asarray(jax.jit(read)(definition[1]))
+        return np.asarray(jax.jit(read)(state, tokens, *more))
 
     for model, *more in ((classifier(**rare),), (pair_model(**rare), np.arange(20)[None] // 10 + 0 * tokens)):
         np.testing.assert_array_equal(seen(model, True, *more), tokens)
