@@ -285,8 +285,7 @@ def test_a_run_that_is_older_than_unknown_words_goes_on_as_it_was(command, skipp
     (folder / "config.json").write_text(json.dumps(config))
     write_result(folder, result)
     assert load_run(folder).settings.model.unknown_rate == 0.0
-    arguments = ("--data", imdb_folder, "--compare", "skip_rnn,lstm_jump", *SMALL, *OF_SKIPPERS)
-    arguments = (*arguments, "--run-dir", folder)
+    arguments = ("--data", imdb_folder, "--model", "skip_rnn", *SMALL, *OF_SKIP_RNN, "--run-dir", folder)
     assert "finished already" in run(command, imdb, *arguments).out
     outcome = command(partial(main, imdb.IMDB), *arguments, "--unknown-rate", 0.5)
     assert outcome.status == 2 and "unknown_rate was 0.0 and is now 0.5" in outcome.err
