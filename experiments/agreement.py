@@ -1,7 +1,6 @@
 """Agreement at a distance: `python -m experiments.agreement` is `dynskip agreement`."""
 
-from dynskip_jax.experiments.__main__ import run_by_name
-from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.__main__ import run_file
 
 if __name__ == "__main__":
-    run_main(lambda: run_by_name("agreement"))
+    run_file(__file__)

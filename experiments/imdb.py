@@ -1,7 +1,6 @@
 """Sentiment of movie reviews (Gui et al. 2019, Table 4): `python -m experiments.imdb` is `dynskip imdb`."""
 
-from dynskip_jax.experiments.__main__ import run_by_name
-from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.__main__ import run_file
 
 if __name__ == "__main__":
-    run_main(lambda: run_by_name("imdb"))
+    run_file(__file__)

@@ -1,7 +1,6 @@
 """Parts of speech and CCG categories: `python -m experiments.pos` is `dynskip pos`."""
 
-from dynskip_jax.experiments.__main__ import run_by_name
-from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.__main__ import run_file
 
 if __name__ == "__main__":
-    run_main(lambda: run_by_name("pos"))
+    run_file(__file__)

@@ -1,7 +1,6 @@
 """How alike two sentences are (SICK): `python -m experiments.sick` is `dynskip sick`."""
 
-from dynskip_jax.experiments.__main__ import run_by_name
-from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.__main__ import run_file
 
 if __name__ == "__main__":
-    run_main(lambda: run_by_name("sick"))
+    run_file(__file__)

@@ -1,7 +1,6 @@
 """Sentiment of sentences in five classes (SST-5): `python -m experiments.sst` is `dynskip sst`."""
 
-from dynskip_jax.experiments.__main__ import run_by_name
-from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.__main__ import run_file
 
 if __name__ == "__main__":
-    run_main(lambda: run_by_name("sst"))
+    run_file(__file__)

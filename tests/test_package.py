@@ -75,7 +75,7 @@ def private_uses(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     modules = set()
     for module, name in imports_of(path):
-        if any(part.startswith("_") for part in (*module.split("."), name)):
+        if any(part.startswith("_") and not part.endswith("__") for part in (*module.split("."), name)):
             yield f"{module}.{name}"
         modules.add(name or module)
     aliases = {

@@ -22,6 +22,11 @@ def main() -> None:
         run_main(lambda: run_by_name(arguments[0], arguments[1:]))
 
 
+def run_file(file: str) -> None:
+    """Run the command line of the experiment or tool that a file is named after."""
+    run_main(lambda: run_by_name(Path(file).stem))
+
+
 def run_by_name(name: str, arguments: list[str] | None = None) -> None:
     """Run the command line of an experiment or a tool.
 

@@ -210,3 +210,9 @@ def _last_choices(
 def _buckets(length: int) -> tuple[int, ...]:
     """To how many lengths batches are padded: a few, for each is a program of its own."""
     return tuple(sorted({math.ceil(length * share) for share in (0.4, 0.7, 1.0)}))
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

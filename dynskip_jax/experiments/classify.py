@@ -182,3 +182,9 @@ def _balance(counts: Mapping[str, Mapping[str, int]]) -> str:
     shown = [f"{name} {count:,}" for name, count in list(counts["train"].items())[:_MOST_CLASSES]]
     more = len(counts["train"]) - len(shown)
     return f"classes of train: {', '.join(shown)}" + (f", and {more} more" if more > 0 else "")
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

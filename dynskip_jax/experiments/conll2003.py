@@ -193,3 +193,9 @@ class CoNLL2003(TaggerExperiment):
         if not self.published(models, data):
             return ""
         return f"Word vectors begin with those of {path}; the paper's are GloVe, 100 numbers."
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

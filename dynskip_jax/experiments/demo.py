@@ -92,3 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, accuracy in accuracies.items():
         print(f"  {name:12} {accuracy:.2%}")
     print(f"{time.monotonic() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

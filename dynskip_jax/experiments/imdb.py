@@ -155,3 +155,9 @@ class IMDB(ClassifierExperiment):
         if not self.published(models, data) or self.settings.data.embeddings:
             return ""
         return "Published rows begin with pretrained word vectors, those of this run with random ones."
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

@@ -343,3 +343,9 @@ def _choices(learner: Learner, params: Any, split: str, keys: Any) -> Int[np.nda
     """k at each step of each example of a split, chosen greedily."""
     read = learner.choices(params, split, keys, layer=0)
     return np.concatenate([chosen[:, batch.mask] for batch, chosen in read], axis=1)
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

@@ -164,3 +164,9 @@ class PartOfSpeech(TaggerExperiment):
         """What others reach on the same treebank."""
         value = PUBLISHED.get(data.name)
         return [] if value is None else [("UDPipe, UD 2.3", {"test_accuracy": value})]
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

@@ -623,3 +623,9 @@ class PTB(Experiment):
             f"next {vocabulary.unit} {listed}",
             weights=lambda: None if found.weights is None else np.asarray(found.weights),
         )
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

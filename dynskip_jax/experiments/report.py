@@ -267,3 +267,9 @@ def _print(lines: Sequence[Line]) -> None:
         for line in own:
             table.add_row(line.row.name, *cells(line))
         console.print(table)
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

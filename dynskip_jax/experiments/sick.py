@@ -192,3 +192,9 @@ class SICK(SentenceExperiment):
             return shown
 
         return reading._replace(skips=skips, weights=weights)
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

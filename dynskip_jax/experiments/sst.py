@@ -113,3 +113,9 @@ class SST(ClassifierExperiment):
     def split(self, text: str) -> list[str]:
         """See `Experiment`."""
         return sentence_data.treebank_words(text)
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)

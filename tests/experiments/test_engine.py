@@ -62,6 +62,9 @@ def test_every_experiment_has_a_command_of_the_checkout():
     assert commands == {*EXPERIMENTS, "demo", "report", "word_vectors", "__init__", "__main__"}
     for name in EXPERIMENTS:
         assert find_experiment(name).name == name
+    # Each is a command as a file of the package as well, and never ends without doing anything.
+    for name in commands - {"__init__", "__main__"}:
+        assert "run_file(__file__)" in (FOLDER / f"{name}.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
