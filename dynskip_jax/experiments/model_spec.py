@@ -32,7 +32,7 @@ _OF_UPDATES = ("update_cost",)
 
 # Settings that time skips are made with; each kind of skip takes what it has.
 _SKIP_SETTINGS = (
-    *("agent", "agent_input", "empty_slots", "stride", "first_step", "rates"),
+    *("agent", "agent_input", "empty_slots", "stride", "top", "first_step", "rates"),
     *("max_jump", "read_steps", "max_jumps", "update_bias"),
 )
 
@@ -316,6 +316,10 @@ def _variant(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     groups = [(settings.model, {"transition": "lstm", "depth_skip": None})]
     if isinstance(spec.named_skip, F.Dynamic):
         groups.append((settings.agent, {"agent": "mlp", "stride": 1, "control": "none"}))
+    if isinstance(spec.named_skip, F.SparseAttention | F.SegmentAttention):
+        usual = {"stride": 1, "top": 5}
+        has = {name: value for name, value in usual.items() if hasattr(spec.named_skip, name)}
+        groups.append((settings.agent, has))
     limited = spec.max_skip is not None and spec.reach == spec.max_skip
     variant = {"max_skip": spec.max_skip} if limited else {}
     for group, usual in groups:

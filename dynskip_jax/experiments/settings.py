@@ -153,6 +153,9 @@ class Agent(AgentSettings):
         at_least=1,
         needs={"model": WITH_AGENT},
     )
+    top: int = setting(
+        5, "Number of states that enter together, the best ones.", at_least=1, needs={"model": "sparse:k"}
+    )
     first_step: Literal["agent", "carried"] = setting(
         "agent",
         "Who chooses at the first step: the agent, or nobody (carried, as in the released code).",

@@ -48,3 +48,19 @@ def test_a_smaller_reach_is_part_of_the_name(model, max_skip, reach, named):
     experiment = command(settings)
     assert make_spec(model, experiment.settings).reach == reach
     assert dict(make_spec(model, experiment.settings).variant) == named
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "named"),
+    [
+        ("sparse:10", {"top": 3}, {"top": 3}),
+        ("segment_attention:10", {"stride": 2}, {"stride": 2}),
+        ("segment_dynamic:10", {"stride": 2}, {"stride": 2}),
+        ("sparse:10", {}, {}),
+    ],
+)
+def test_what_a_skip_is_made_with_is_part_of_the_name(model, given, named):
+    command = number_prediction.NumberPrediction
+    spec = make_spec(model, resolve(command.settings_type, command.presets, "relaxed", given).settings)
+    assert dict(spec.variant) == named
+    assert all(getattr(spec.skip, name) == value for name, value in given.items())
