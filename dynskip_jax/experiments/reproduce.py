@@ -447,6 +447,16 @@ def _reads_files(run: Run, flags: Flags) -> bool:
     return run.experiment not in _WITHOUT_FILES
 
 
+def _run(line: Sequence[str]) -> int:
+    """Run a command line of `dynskip`, and return its exit status."""
+    process = subprocess.Popen([sys.executable, "-m", "dynskip_jax.experiments", *line])
+    try:
+        return process.wait()
+    except KeyboardInterrupt:  # it was interrupted, too: it saves, and exits
+        process.wait()
+        return INTERRUPTED
+
+
 def _reproduce(table: Table, flags: Flags) -> None:
     """Print the commands of a table, or run them and report.
 
@@ -460,7 +470,7 @@ def _reproduce(table: Table, flags: Flags) -> None:
             trained.append(line[-1])
         if flags.dry_run:
             continue
-        status = subprocess.run([sys.executable, "-m", "dynskip_jax.experiments", *line]).returncode
+        status = _run(line)
         if status == INTERRUPTED:
             raise SystemExit(INTERRUPTED)
         if status:
