@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -22,20 +22,11 @@ from rich.table import Table
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
+from dynskip_jax.experiments.reproduce import INTERRUPTED, REDUCED, Run, last_of_each
 from dynskip_jax.runs.run_dir import RunDir, file_name
 from dynskip_jax.settings import path_setting, setting
 
-INTERRUPTED = 130  # the exit status of a run that was stopped and goes on later
 GRACE = 60.0  # seconds that a run is given to save; they are part of the minutes
-
-
-class Run(NamedTuple):
-    """One command; `experiment` and `flags` as typed, `why` says what it is for."""
-
-    name: str
-    experiment: str
-    flags: tuple[str, ...]
-    why: str
 
 
 def _ptb(name: str, why: str, *flags: str) -> Run:
@@ -95,13 +86,10 @@ PLAN: tuple[Run, ...] = (
 
 # Sizes with which every command above runs on a CPU in a moment, to see that it runs at all.
 TINY = {
-    "ptb": (
-        *("--dataset", "pydoc-topics", "--features", "8", "--epochs", "1", "--batch-size", "100"),
-        *("--seeds", "2"),
-    ),
+    "ptb": (*REDUCED["ptb"], "--seeds", "2"),
     "number_prediction": (
-        *("--features", "8", "--epochs", "1", "--train-examples", "256", "--seeds", "2"),
-        *("--agent-features", "4", "--length", "31", "--model", "dynamic:30"),
+        *(*REDUCED["number_prediction"], "--seeds", "2"),
+        *("--length", "31", "--model", "dynamic:30"),
     ),
 }
 
@@ -127,17 +115,10 @@ def command(run: Run, flags: Flags) -> list[str]:
     """Returns the command of a run; later flags win."""
     line = [sys.executable, "-m", f"experiments.{run.experiment}", *run.flags]
     if flags.size == "tiny":
-        line = _without_repeats([*line, *TINY[run.experiment]])
+        line = [*line[:3], *last_of_each([*run.flags, *TINY[run.experiment]])]
     elif run.experiment == "ptb" and flags.data is not None:
         line += ["--data", flags.data]
     return [*line, "--run-dir", str(folder(run, flags))]
-
-
-def _without_repeats(line: list[str]) -> list[str]:
-    """The command with the last value of each flag alone."""
-    start = next(i for i, part in enumerate(line) if part.startswith("--"))
-    given = dict(zip(line[start::2], line[start + 1 :: 2], strict=True))
-    return [*line[:start], *(part for pair in given.items() for part in pair)]
 
 
 def folder(run: Run, flags: Flags) -> Path:

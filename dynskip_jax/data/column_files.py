@@ -16,6 +16,7 @@ DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
 CONLLU_WIDTH = 10
 CONLLU_FORM = 1
+UNSPECIFIED = "_"
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _EMPTY_NODE = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 # `# text = …` and `# newdoc` of CoNLL-U, `# id …` of MultiCoNER.

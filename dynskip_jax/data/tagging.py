@@ -9,6 +9,7 @@ from dynskip_jax.data.column_files import (
     CONLLU_COLUMNS,
     CONLLU_FORM,
     DOCUMENT_START,
+    UNSPECIFIED,
     check_tag,
     check_word,
     column_rows,
@@ -42,7 +43,6 @@ CONLL2003_FILES = {"train": "eng.train", "valid": "eng.testa", "test": "eng.test
 CONLL2003_COLUMNS = {"pos": 1, "chunk": 2, "ner": 3}
 CONLL2000_FILES = {"train": "train.txt", "test": "test.txt"}
 CONLL2000_COLUMNS = {"pos": 1, "chunk": 2}
-_UNSPECIFIED = "_"
 
 
 class TaggedSentence(NamedTuple):
@@ -133,7 +133,7 @@ def read_conllu(
         if row.fields is None:
             continue
         word, chosen = row.fields[CONLLU_FORM], row.fields[CONLLU_COLUMNS[tag]]
-        if chosen == _UNSPECIFIED:
+        if chosen == UNSPECIFIED:
             raise bad_line(where, row.number, f"the word {quoted(word)} has no {tag.upper()}")
         check_tag(row.number, chosen, word, where)
         builder.add(word, chosen, row.number)

@@ -10,7 +10,7 @@ from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import program, unknown
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 
-_TOOLS = ("demo", "report", "word_vectors")  # commands that are no experiments
+_TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that are no experiments
 
 
 def main() -> None:

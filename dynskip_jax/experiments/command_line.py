@@ -204,7 +204,9 @@ def _add(parser: Any, kind: type, plain: Mapping[str, Any] | None = None) -> Non
         if default not in (None, dataclasses.MISSING):
             help += f" [{_shown(default)}]"
         if field.metadata["positional"]:
-            parser.add_argument(field.name, nargs="+", metavar=field.metadata["positional"], help=help)
+            times = "+" if field.default is dataclasses.MISSING else "*"
+            options = dict(nargs=times, metavar=field.metadata["positional"], help=help)
+            parser.add_argument(field.name, default=argparse.SUPPRESS, **options)
             continue
         options: dict[str, Any] = dict(default=argparse.SUPPRESS, help=help)
         if without_none(hint) is bool:

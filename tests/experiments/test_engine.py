@@ -59,7 +59,7 @@ def test_no_file_of_the_engine_imports_itself_through_others():
 
 def test_every_experiment_has_a_command_of_the_checkout():
     commands = {path.stem for path in (FOLDER.parents[1] / "experiments").glob("*.py")}
-    assert commands == {*EXPERIMENTS, "demo", "report", "word_vectors", "__init__", "__main__"}
+    assert commands == {*EXPERIMENTS, "demo", "report", "reproduce", "word_vectors", "__init__", "__main__"}
     for name in EXPERIMENTS:
         assert find_experiment(name).name == name
     # Each is a command as a file of the package as well, and never ends without doing anything.

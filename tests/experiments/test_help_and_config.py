@@ -127,7 +127,7 @@ def test_the_list_of_experiments_imports_no_jax():
     for command in COMMANDS.values():
         line = next(line for line in done.stdout.splitlines() if f"experiments.{command.name} " in line)
         assert line.endswith(command.about().strip().splitlines()[0])
-    assert len(done.stdout.splitlines()) == len(EXPERIMENTS) + 4  # report, word_vectors, and what --help does
+    assert len(done.stdout.splitlines()) == len(EXPERIMENTS) + 5  # the tools, and what --help does
 
 
 # --- --print-config ---

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_picture, assert_user_error, row_of
+from commands import assert_picture, assert_user_error, load, row_of, write_result
 
 from dynskip_jax import load_run
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.experiments import conll2003, pos
 from dynskip_jax.experiments.cli import main
+from dynskip_jax.experiments.run import VOCABULARY
+from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.tasks.entity_score import entity_score
 
 NER = partial(main, conll2003.CoNLL2003)
@@ -24,6 +27,7 @@ SMALL = (
     *("--features", 4, "--word-features", 4),
     *("--batch-size", 10, "--epochs", 2, "--devices", 1),
 )
+LEARNS = ("--model", "lstm", "--characters", "none", "--epochs", 20, "--patience", 0, "--learning-rate", 0.1)
 # Four columns as in CoNLL-2003, IOB1; 20 sentences of at most 8 words.
 SENTENCES = """
 EU/I-ORG rejects/O German/I-MISC call/O
@@ -81,9 +85,7 @@ def compared(command, corpus, tmp_path_factory):
 def tagged(command, corpus, tmp_path_factory):
     """A plain LSTM, whose programs are the smallest, trained until it finds some of the entities."""
     folder = tmp_path_factory.mktemp("runs") / "tagged"
-    more = ("--model", "lstm", "--characters", "none", "--epochs", 20, "--patience", 0)
-    more += ("--learning-rate", 0.1)
-    outcome = command(NER, "--data", corpus, *SMALL, *more, "--run-dir", folder)
+    outcome = command(NER, "--data", corpus, *SMALL, *LEARNS, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     return folder, outcome
 
@@ -142,6 +144,25 @@ def test_predict_scores_what_has_tags_and_writes_the_scheme_of_the_training_file
     overall = outcome.err.splitlines()[-1].split()
     assert overall[:1] == ["all"] and overall[3] == f"{row_of(folder)['metrics']['dev_f1']['mean']:.2%}"
     assert_user_error(command(NER, "predict", "--run-dir", folder, "--score"), "--format columns")
+    outcome = command(NER, "predict", "--run-dir", folder, *how, "--score", "--tag-column", 1)
+    assert outcome.status == 2 and "expected tags of entities, found no scheme" in outcome.err
+
+
+def test_a_run_of_an_older_version_keeps_its_vocabulary(command, tagged, corpus, tmp_path):
+    """It does not say the scheme of its files."""
+    folder = tmp_path / "run"
+    shutil.copytree(tagged[0], folder)
+    stored = json.loads((folder / VOCABULARY).read_text())
+    assert stored.pop("scheme") == "IOB1"
+    (folder / VOCABULARY).write_text(json.dumps(stored))
+    result = load(folder / "result.json")
+    result["rows"][0]["vocabulary_sha256"] = sha256_of(folder / VOCABULARY)
+    write_result(folder, result)
+    outcome = command(NER, "--data", corpus, *SMALL, *LEARNS, "--run-dir", folder)
+    assert outcome.status == 0 and "finished already" in outcome.out, outcome.err
+    assert json.loads((folder / VOCABULARY).read_text()) == stored
+    outcome = command(NER, "predict", "--run-dir", folder, "--scheme", "trained", standard_input="Bonn\n")
+    assert_user_error(outcome, "give --scheme BIO2, IOB1 or BIOES")
 
 
 @pytest.mark.slow

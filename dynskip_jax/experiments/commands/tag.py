@@ -97,12 +97,12 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
         return np.asarray(trained.learner.predict(trained.params, batch, trained.policy))
 
     for number, group in enumerate(_groups(sentences, at_once)):
-        if has_entities and number == 0:  # an error of the input comes alone
-            _tell(f"tags of entities are written in {scheme}")
         if flags.score:
             gold += [[beside[-1] for beside in sentence.columns] for sentence in group]
             group = [s._replace(columns=[beside[:-1] for beside in s.columns]) for s in group]
         found = tag(best, trained.vocabulary, group, flags.max_words, rows)
+        if has_entities and number == 0:  # an error of the input comes alone
+            _tell(f"tags of entities are written in {scheme}")
         for sentence, tags in zip(group, found, strict=True):
             tags = trained.experiment.written(tags, scheme)
             predicted += [tags] if flags.score else []
@@ -112,6 +112,7 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
                 consoles.write(as_columns(sentence, tags, flags, column))
         sys.stdout.flush()
     if flags.score:
+        _check_gold(gold, has_entities=has_entities)
         score = entity_score.entity_score if has_entities else entity_score.tag_score
         _tell(score(gold, predicted).text("type" if has_entities else "tag"))
 
@@ -131,6 +132,15 @@ def _scheme(trained: LoadedModel, flags: TagFlags) -> str:
             "give --scheme BIO2, IOB1 or BIOES"
         )
     return scheme
+
+
+def _check_gold(gold: Sequence[Sequence[str]], *, has_entities: bool) -> None:
+    """Raise a `UserError` if what --score read as the true tags cannot be tags."""
+    found = tag_schemes.detect_scheme(gold)
+    if has_entities and found.scheme is None and any(tag != "O" for tags in gold for tag in tags):
+        raise UserError(f"--score: expected tags of entities, found {found.says}: name their --tag-column")
+    if any(tag == column_files.UNSPECIFIED for tags in gold for tag in tags):
+        raise UserError("--score: some words of the input have no tag (_): leave out --score")
 
 
 def _tell(text: str) -> None:
