@@ -31,7 +31,7 @@ main()
 
 def one_of_two_killed(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Outcome]:
     """Yield the outcome of killing one of two processes some time after the first checkpoint."""
-    draw = random.Random(f"{seed} two processes")
+    draw = random.Random(f"{seed} {whole.name} two processes")
     for number in range(count):
         folder = work / whole.name / f"two-{number}"
         shutil.rmtree(folder, ignore_errors=True)

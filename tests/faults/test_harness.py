@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.faults.comparison import contents, differences
 from benchmarks.faults.outcomes import Outcome, markdown
+from benchmarks.faults.small_runs import SMALL_RUNS
+from dynskip_jax.experiments.registry import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,6 +80,10 @@ def test_the_table_counts_what_was_tried_survived_and_failed():
     outcomes = [Outcome("kill", "ptb", result="equal"), Outcome("kill", "sst", problem="differs")]
     *_, row = markdown(outcomes).splitlines()
     assert row == "| kill | ptb, sst | 2 | 1 | 1 | 1 equal |"
+
+
+def test_every_experiment_has_a_small_run():
+    assert sorted(SMALL_RUNS) == sorted(EXPERIMENTS)
 
 
 def test_two_harnesses_do_not_share_a_folder(tmp_path):
