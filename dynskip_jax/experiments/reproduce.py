@@ -201,7 +201,7 @@ TABLES: tuple[Table, ...] = (
     Table("ptb-mix", "language_models", "Two values of λ", _runs(
         "ptb", dynamic_5="--preset sketch --model dynamic:5 --mix 0.5,1"
     )),
-    Table("embedded", "language_models", "The embedded corpus (README's first command)", _runs(
+    Table("embedded", "language_models", "The embedded corpus", _runs(
         "ptb",
         compared="--dataset pydoc-topics --compare lstm,dynamic:5 --seeds 3",
         control="--dataset pydoc-topics --model dynamic:5 --control untrained --seeds 3",
@@ -480,3 +480,9 @@ def _reproduce(table: Table, flags: Flags) -> None:
     print(shlex.join([*program("report").split(), *trained]), flush=True)
     if not flags.dry_run:
         report.main(trained)
+
+
+if __name__ == "__main__":
+    from dynskip_jax.experiments.__main__ import run_file
+
+    run_file(__file__)
