@@ -41,7 +41,7 @@ class Progress:
     ):
         """Starts the clock.
 
-        Arguments:
+        Args:
             total: the number of steps of the whole loop.
             description: what is in progress, in a word or two.
             start: steps that were done before, in another process; the time still needed is estimated without
@@ -71,7 +71,7 @@ class Progress:
     def advance(self, n: float | int = 1, **metrics: Any) -> None:
         """Counts steps; cheap unless it is time to draw.
 
-        Arguments:
+        Args:
             n: how many steps were done; parts of a step add up.
             **metrics: current values by name: numbers, text, arrays (their mean is shown), or functions that
                 take nothing and return one, called only to draw. A metric not given keeps its last value.
@@ -88,7 +88,7 @@ class Progress:
 
         The estimate waits until everything is compiled, or until compiling is rare.
 
-        Arguments:
+        Args:
             what: is shown in the place of the metrics, as in "compiling for length 24 (3 of 8)".
             pending: how many programs will be compiled later; None: as many as before.
             steps: how many steps are done meanwhile.
