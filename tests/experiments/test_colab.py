@@ -541,7 +541,7 @@ def test_own_model_cells(here, capsys):
 
 def test_one_model_has_no_folders_within(in_this_process, monkeypatch, capsys):
     """Of an experiment whose programs take milliseconds to compile, in the place of number prediction."""
-    monkeypatch.setitem(COMMANDS, "experiments.number_prediction", quick.Quick)
+    monkeypatch.setitem(COMMANDS, "number_prediction", quick.Quick)
     namespace = namespace_of("install-functions", "helpers", **TINY | dict(BASELINE="", MODEL="fixed:3"))
     for name in ("numbers", "numbers-rows", "curve", "positions", "truth", "numbers-explain"):
         run_cell(name, namespace)
