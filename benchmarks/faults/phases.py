@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dynskip_jax.analysis import plots
-from dynskip_jax.experiments import run, table
+from dynskip_jax.experiments import evaluation, run
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 from dynskip_jax.runs.checkpoint import Checkpoints
 from dynskip_jax.runs.run_dir import RunDir
@@ -64,9 +64,9 @@ class Reporter:
             (RunDir, "go_on", SETTINGS),
             (Checkpoints, "save", CHECKPOINT),
             (Epoch, "evaluate", EVALUATION),
-            (run, "_evaluate", EVALUATION),
-            (run, "_draw_training", PICTURES),
-            (table, "draw_sweep", PICTURES),
+            (run, "evaluate_model", EVALUATION),
+            (evaluation, "draw_training", PICTURES),
+            (evaluation, "draw_sweep", PICTURES),
             (plots, "save", PICTURES),
             *((find_experiment(name), "draw", PICTURES) for name in EXPERIMENTS),
             (RunDir, "write_result", RESULT),

@@ -1,16 +1,35 @@
 """From a model's specification to what trains it: the learner, the optimizer and the schedule."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import optax
 
 from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
 from dynskip_jax.experiments.model_spec import ModelSpec, of_each
-from dynskip_jax.experiments.stored_settings import FORMAT
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.loop import FitSettings
 from dynskip_jax.training.optimizer import make_optimizer
+
+
+class Training(NamedTuple):
+    """One model, what trains it, and how."""
+
+    spec: ModelSpec
+    learner: Learner
+    settings: FitSettings
+
+
+def make_trainings(
+    experiment: Experiment, specs: Sequence[ModelSpec], data: Data, vocabulary: StoredVocabulary | None
+) -> list[Training]:
+    """Return what trains each model."""
+    trainings = []
+    for spec in specs:
+        learner = make_learner(experiment, spec, data, vocabulary)
+        trainings.append(Training(spec, learner, make_fit_settings(experiment, spec, learner)))
+    return trainings
 
 
 def make_learner(
@@ -58,20 +77,3 @@ def direction_of_descent(experiment: Experiment, spec: ModelSpec) -> optax.Gradi
         agent_learning_rate=rate,
         learning_rate=1.0 if rate is None else settings.training.learning_rate,
     )
-
-
-def run_config(experiment: Experiment, models: str | list[str], data: Data) -> dict[str, Any]:
-    """Return what a run folder has to agree with, to be resumed.
-
-    Args:
-        experiment: with its settings.
-        models: the name of the model, or the names of several that are compared.
-        data: what is trained on.
-    """
-    return {
-        "format": FORMAT,
-        "experiment": experiment.name,
-        ("model" if isinstance(models, str) else "models"): models,
-        "dataset": {"name": data.name, "fingerprint": experiment.fingerprint(data)},
-        "settings": experiment.settings.to_config(),
-    }

@@ -25,7 +25,7 @@ from commands import (
     snapshot,
 )
 
-from dynskip_jax.experiments import loaded, number_prediction, ptb, run
+from dynskip_jax.experiments import loaded, number_prediction, provenance, ptb, run
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Learner
 
@@ -105,14 +105,14 @@ def test_the_commit_is_null_where_nobody_knows_it(answer, monkeypatch):
     def git(command, **options):
         assert (options["cwd"] / "pyproject.toml").is_file()
         if command[1] == "ls-files":
-            return run.subprocess.CompletedProcess(command, 0, "", "")
+            return provenance.subprocess.CompletedProcess(command, 0, "", "")
         assert command[:2] == ["git", "describe"]
         if answer is None:
             raise FileNotFoundError(errno.ENOENT, "git")
-        return run.subprocess.CompletedProcess(command, 0, answer, "")
+        return provenance.subprocess.CompletedProcess(command, 0, answer, "")
 
-    monkeypatch.setattr(run.subprocess, "run", git)
-    assert run._commit() == (answer and answer.strip())
+    monkeypatch.setattr(provenance.subprocess, "run", git)
+    assert provenance._commit() == (answer and answer.strip())
 
 
 def test_result_has_what_the_design_says(compared_ptb, finished_ptb):

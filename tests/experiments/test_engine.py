@@ -12,7 +12,7 @@ from commands import assert_user_error, execute, finished_run, load, row_of
 import dynskip_jax.experiments as experiments
 from dynskip_jax import functional as F
 from dynskip_jax import load_run
-from dynskip_jax.experiments import run as run_module
+from dynskip_jax.experiments import provenance
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 from dynskip_jax.experiments.settings import Run
 from dynskip_jax.training.model_names import MODEL_NAMES
@@ -106,7 +106,7 @@ def test_a_log_file_has_what_is_printed(here):
 def test_resumes_are_recorded_and_another_commit_is_warned_of(tmp_path, monkeypatch):
     arguments = ("--devices", 1, "--run-dir", tmp_path / "run")
     assert execute(quick.Quick, "--epochs", 1, *arguments).status == 0
-    monkeypatch.setattr(run_module, "_commit", lambda: "another")
+    monkeypatch.setattr(provenance, "_commit", lambda: "another")
     outcome = execute(quick.Quick, "--epochs", 2, *arguments)
     assert outcome.status == 0 and "not be the same bit for bit" in outcome.out
     entries = load(tmp_path / "run" / "config.json")["about"]
@@ -129,10 +129,10 @@ def test_runs_of_older_versions_are_resumed_and_read(tmp_path):
 def test_new_source_files_make_a_commit_dirty(monkeypatch):
     def git(command, **options):
         answer = "mine.py\n" if command[1] == "ls-files" else "1f3a5b7c9d0e\n"
-        return run_module.subprocess.CompletedProcess(command, 0, answer, "")
+        return provenance.subprocess.CompletedProcess(command, 0, answer, "")
 
-    monkeypatch.setattr(run_module.subprocess, "run", git)
-    assert run_module._commit() == "1f3a5b7c9d0e-dirty"
+    monkeypatch.setattr(provenance.subprocess, "run", git)
+    assert provenance._commit() == "1f3a5b7c9d0e-dirty"
 
 
 def test_metrics_are_a_tidy_table(finished_quick):

@@ -18,9 +18,10 @@ from dynskip_jax.data import Vocabulary
 from dynskip_jax.data import imdb as reviews
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import imdb, sick, sst
-from dynskip_jax.experiments.build import make_fit_settings, make_learner, run_config
+from dynskip_jax.experiments.build import make_fit_settings, make_learner
 from dynskip_jax.experiments.cli import main
 from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.provenance import run_config
 from dynskip_jax.experiments.settings import continued, resolve
 from dynskip_jax.experiments.sick import SICK
 from dynskip_jax.experiments.sst import SST

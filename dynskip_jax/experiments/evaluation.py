@@ -1,0 +1,146 @@
+"""Evaluate a trained model in every mode, select the best value of a sweep, and draw."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynskip_jax.analysis import plots
+from dynskip_jax.devices.parallel import Parallel
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.build import Training
+from dynskip_jax.experiments.experiment import Data, Experiment
+from dynskip_jax.experiments.model_spec import ModelSpec
+from dynskip_jax.experiments.table import best_value, by_epoch, curves_of, draw_sweep, summary
+from dynskip_jax.runs.progress import Progress
+from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.tasks import Learner
+from dynskip_jax.training.loop import FitResult
+from dynskip_jax.training.step import evaluation_keys
+
+
+class Evaluated(NamedTuple):
+    """The metrics of each value of a sweep, and the number of the best value on dev."""
+
+    by_value: list[dict[str, Any]]
+    selected: int
+
+
+def evaluate_model(
+    experiment: Experiment,
+    data: Data,
+    training: Training,
+    result: FitResult,
+    run_dir: RunDir,
+    parallel: Parallel,
+) -> Evaluated:
+    """Evaluate the selected parameters in every mode, and draw."""
+    spec, learner, settings = training
+    params, keys = parallel.spread(result.params), evaluation_keys(settings.seeds)
+    modes = evaluations(spec.evaluation_mode, is_stochastic=spec.choices_matter(), samples=experiment.samples)
+    # Each evaluation is a step of the bar, and so are the extra metrics and the pictures.
+    with Progress(len(set(modes.values())) + 2, f"{spec.name}: evaluating and drawing") as progress:
+        how = dict(batch_size=experiment.final_rows, advance=progress.advance)
+        metrics = metrics_in_every_mode(
+            lambda split, **mode: learner.evaluate(params, split, keys, **mode, **how), modes
+        )
+        metrics |= experiment.extra_metrics(spec, learner, params, keys)
+        progress.advance()
+        metrics = _of_trained(metrics, learner, result, settings.seeds)
+        count = len(spec.values)
+        selected = best_value(metrics[learner.monitor], count, higher_is_better=learner.higher_is_better)
+        parts = {name: np.split(np.asarray(array), count) for name, array in metrics.items()}
+        by_value = [{name: summary(part[i]) for name, part in parts.items()} for i in range(count)]
+        draw_training(experiment, data, spec, run_dir, selected)
+        if count > 1:
+            draw_sweep(experiment, data, spec, by_value, run_dir.plots)
+        experiment.draw(spec, learner, params, keys, run_dir.plots, selected * len(spec.seeds))
+        progress.advance()
+    return Evaluated(by_value, selected)
+
+
+def evaluations(mode: str, *, is_stochastic: bool, samples: int) -> dict[tuple[str, str], tuple]:
+    """Return what is evaluated: from a split and a suffix of metrics to split, mode and samples.
+
+    Args:
+        mode: of the metrics without a suffix.
+        is_stochastic: whether there are agents that sample, and metrics `_greedy`, `_sampled`, `_averaged`.
+        samples: how many predictions are averaged.
+    """
+    modes = {"": (mode, 1)}
+    if is_stochastic:
+        modes |= {"_greedy": ("greedy", 1), "_sampled": ("sample", 1), "_averaged": ("sample", samples)}
+    return {(split, suffix): (split, *how) for suffix, how in modes.items() for split in ("dev", "test")}
+
+
+def metrics_in_every_mode(
+    evaluate: Callable[..., dict[str, np.ndarray]], modes: Mapping[tuple[str, str], tuple]
+) -> dict[str, np.ndarray]:
+    """Return the metrics of all `evaluations`.
+
+    Args:
+        evaluate: from a split, `mode` and `samples` to metrics; each combination is asked for once.
+        modes: what `evaluations` returns.
+    """
+    done = {at: evaluate(at[0], mode=at[1], samples=at[2]) for at in dict.fromkeys(modes.values())}
+    return {f"{name}{suffix}": value for (_, suffix), at in modes.items() for name, value in done[at].items()}
+
+
+def draw_training(
+    experiment: Experiment, data: Data, spec: ModelSpec, run_dir: RunDir, selected: int
+) -> None:
+    """Draws what was logged: metrics of train beside dev, and the agents' policies."""
+    records = by_epoch(run_dir.records())
+    curves = curves_of(spec.name, records, spec.values)
+    plots.learning_curves(
+        curves,
+        "epoch",
+        [name for metric in experiment.curves for name in (metric, of_train(metric))],
+        run_dir.plots / "learning_curve.png",
+        f"{experiment.name} on {data.name}: {spec.name}",
+    )
+    label, own = list(curves.items())[selected]
+    layers = sorted({name for r in own for name in r if name.startswith("dev_agent_share_")})
+    for name in layers:
+        layer = name.removeprefix("dev_agent_share_")
+        plots.policy_over_training(
+            [r for r in own if name in r],
+            f"dev_agent_share_{layer}",
+            f"dev_agent_entropy_{layer}",
+            run_dir.plots / f"policy_{layer}.png",
+            f"{experiment.name} on {data.name}: {label}, the policy of layer {layer}",
+            note=f"dev, {spec.evaluation_mode}, mean over seeds",
+        )
+
+
+def of_train(metric: str) -> str:
+    """What is drawn beside a metric of dev."""
+    return metric.replace("dev_", "train_", 1)
+
+
+def _of_trained(
+    metrics: Mapping[str, np.ndarray], learner: Learner, result: FitResult, seeds: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Return the metrics, NaN for each model that has failed: its dev metric or its dev loss is not finite.
+
+    A model of NaNs may have a plausible accuracy: that of always the same answer.
+
+    Raises:
+        UserError: all models have failed.
+    """
+    arrays = {name: np.asarray(values, float) for name, values in metrics.items()}
+    failed = np.asarray(result.best_epoch) == 0
+    for name in (learner.monitor, "dev_nll"):
+        if name in arrays:
+            failed = failed | ~np.isfinite(arrays[name])
+    if failed.all():
+        numbers = ", ".join(map(str, dict.fromkeys(seeds)))
+        raise UserError(
+            f"the dev loss or metric of seed {numbers} is not a finite number "
+            f"({int(np.sum(result.skipped)):,} training steps were skipped because loss or gradient were not "
+            "finite), so there is no result: lower --learning-rate or set --clip"
+        )
+    return {
+        name: np.where(failed.reshape(-1, *(1,) * (array.ndim - 1)), np.nan, array)
+        for name, array in arrays.items()
+    }
