@@ -35,7 +35,10 @@ def work(tmp_path_factory):
 def test_kills_in_every_phase_are_survived(work):
     status, out, err = faults("--kills", 7, "--experiment", "sst", "--folder", work)
     assert status == 0, out + err
-    assert out.count("equal bit by bit") == 14 and "7 faults, 0 failed" in out  # a line and a row for each
+    lines = [line for line in out.splitlines() if line.startswith("sst, SIGKILL")]
+    # A run that is quicker than the first one may be hit in the next phase, so rows may be fewer.
+    assert len(lines) == 7 and all(line.endswith("equal bit by bit") for line in lines)
+    assert "7 faults, 0 failed" in out
 
 
 @pytest.mark.slow
