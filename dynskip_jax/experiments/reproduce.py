@@ -113,6 +113,12 @@ TABLES: tuple[Table, ...] = (
         "number_prediction",
         compared="--compare lstm,attention:10,fixed:5 --seeds 5 --epochs 10 --patience 2",
         dynamic_10="--model dynamic:10 --seeds 5 --epochs 10 --patience 2",
+        dynamic_10_untrained="--model dynamic:10 --epochs 10 --patience 2 --control untrained",
+    )),
+    Table("numbers-11-skips", "number_prediction", "Other time skips", _runs(
+        "number_prediction",
+        compared="--compare sparse:10,log_attention:10,segment_attention:10,log_dynamic:10,"
+        "segment_dynamic:10 --epochs 10 --patience 2",
     )),
     Table("numbers-21", "number_prediction", "Length 21, two hops", _runs(
         "number_prediction",
