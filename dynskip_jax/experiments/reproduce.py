@@ -237,7 +237,7 @@ TABLES: tuple[Table, ...] = (
         gated_output_7=f"{_DEEP} --depth-skip gated_output --num-layers 7 --seeds 2",
         **{
             f"{kind}_7": f"{_DEEP} --depth-skip {kind} --num-layers 7"
-            for kind in ("output", "internal", "gated_internal", "gates", "highway")
+            for kind in ("output", "internal", "gated_internal", "gates", "highway", "dense", "attention")
         },
         **{
             f"gated_output_{layers}": f"{_DEEP} --depth-skip gated_output --num-layers {layers}"
