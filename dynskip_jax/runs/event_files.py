@@ -47,7 +47,7 @@ class EventFiles:
             self.add(record)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Write the metrics of a record, which are on disk when this returns."""
+        """Write the metrics of a record. The library writes in a thread of its own, so this may take a moment."""
         from tensorboardX import SummaryWriter
 
         for metric, values in record.items():

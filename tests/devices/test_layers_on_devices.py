@@ -13,7 +13,6 @@ from compiled import drawn
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.nn import SkipLSTM
@@ -107,11 +106,9 @@ WAYS = {
 
 @pytest.mark.parametrize(
     ("way", "skip", "implementation"),
-    and_slow(
-        itertools.product(WAYS, SKIPS, ("fused", "reference")),
-        lambda *case: case == ("shard_map", "skip_rnn", "fused"),
-    ),
+    list(itertools.product(WAYS, SKIPS, ("fused", "reference"))),
 )
+@pytest.mark.slow  # test_shardings.py has cheaper cases
 def test_several_devices_compute_what_one_does(way, skip, implementation):
     graphdef, state = layers(skip, implementation)
     keys = jax.random.split(jax.random.key(1), ROWS)

@@ -68,7 +68,7 @@ def mesh(axis_type):
     ("axis_type", "name", "implementation"),
     and_slow(
         itertools.product(("Explicit", "Auto"), CASES, ("fused", "reference")),
-        lambda *case: case == ("Explicit", "dynamic", "reference"),
+        lambda *case: case == ("Explicit", "lstm", "fused"),
     ),
 )
 def test_sharded_batch_equals_one_device(axis_type, name, implementation):
