@@ -47,7 +47,7 @@ class EventFiles:
             self.add(record)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Write the metrics of a record. The library writes in a thread of its own, so this may take a moment."""
+        """Write the metrics of a record; the library does so in a thread of its own."""
         from tensorboardX import SummaryWriter
 
         for metric, values in record.items():
