@@ -162,6 +162,7 @@ TABLES: tuple[Table, ...] = (
         rates="--preset far --model dynamic:200 --control histogram --control-of {dynamic-200}",
         mean="--preset far --model dynamic:200 --control mean",
         attention="--preset far --model content:200 --mix 0.5",
+        sparse="--preset far --model sparse:200",
         lstm_zoneout="--preset sketch --model lstm --zoneout 0.1",
         lstm="--preset sketch --model lstm --seeds 3",
     )),
