@@ -4,7 +4,16 @@ import json
 import shutil
 
 import pytest
-from commands import COMMANDS, SMALL_PTB, assert_user_error, finished_run, load, snapshot, write_result
+from commands import (
+    COMMANDS,
+    SMALL_AGENT,
+    SMALL_PTB,
+    assert_user_error,
+    finished_run,
+    load,
+    snapshot,
+    write_result,
+)
 
 
 @pytest.mark.slow
@@ -17,7 +26,7 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, reques
     beside = ()
     if name == "ptb":
         data, other = request.getfixturevalue("corpus_folder"), tmp_path_factory.mktemp("ptb") / "run"
-        given = ("--data", data, "--model", "dynamic:3", *SMALL_PTB, "--epochs", 2)
+        given = ("--data", data, "--model", "dynamic:3", *SMALL_PTB, *SMALL_AGENT, "--epochs", 2)
         beside = ("--beside", finished_run(COMMANDS["ptb"], other, *given).folder)
     # The folder of its data is that of the run.
     flags = ("--run-dir", folder, "--split", "train", "--rows", 4, "--steps", 100)
