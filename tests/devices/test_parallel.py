@@ -246,14 +246,12 @@ def test_several_seeds_share_batches_where_they_do_not_divide(kind, way, one_dev
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "first", "second"),
-    and_slow(
-        [
-            ("small", (4, "jit"), (1, "jit")),
-            ("classification", (1, "jit"), (4, "pmap")),
-            ("language modelling", (4, "jit"), (2, "pmap")),
-        ],
-        is_default,
-    ),
+    [
+        ("small", (4, "jit"), (1, "jit")),
+        ("small, own batches", (4, "pmap"), (2, "jit")),
+        ("classification", (1, "jit"), (4, "pmap")),
+        ("language modelling", (4, "jit"), (2, "pmap")),
+    ],
 )
 def test_run_resumes_on_other_devices(kind, first, second, one_device, tmp_path):
     with pytest.raises(Stopped):
