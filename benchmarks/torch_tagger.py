@@ -26,11 +26,11 @@ class BiLSTMCRF(nn.Module):
         m = chosen.model
         self.unknown_rate, self.num_frequent = m.unknown_rate, vocabulary.num_frequent
         self.width = m.char_width
-        self.words = nn.Embedding(len(vocabulary.words), m.word_features)
+        self.words = nn.Embedding(len(vocabulary.words), m.embedding_features)
         self.characters = nn.Embedding(vocabulary.num_characters, m.char_features, padding_idx=0)
         self.filters = nn.Conv1d(m.char_features, m.char_outputs, m.char_width, padding=m.char_width - 1)
         self.capitals = nn.Embedding(len(CAPITALS), m.capital_features)
-        size = m.word_features + m.char_outputs + m.capital_features
+        size = m.embedding_features + m.char_outputs + m.capital_features
         self.lstm = nn.LSTM(size, m.features, bidirectional=True, batch_first=True)
         self.before, self.behind = nn.Dropout(m.dropout), nn.Dropout(m.dropout)
         self.emissions = nn.Linear(2 * m.features, len(vocabulary.tags))

@@ -15,7 +15,7 @@ from dynskip_jax.data.number_prediction import generate_splits
 _SIZES = {"train": 60, "dev": 20, "test": 20}
 _EVERY = ("--features", 4, "--epochs", 3, "--devices", 1)
 _SENTENCES = ("--embedding-features", 3, "--buckets", 1, "--agent-features", 2, "--batch-size", 8)
-_TAGGERS = ("--word-features", 4, "--batch-size", 10, "--characters", "none")
+_TAGGERS = ("--embedding-features", 4, "--batch-size", 10, "--characters", "none")
 _TAGGED = """
 EU/I-ORG rejects/O German/I-MISC call/O
 Peter/I-PER Blackburn/I-PER

@@ -21,6 +21,7 @@ RENAMED = {
     "dev_seed": "split_seed",  # imdb
     "dropout_hidden": "dropout_between",  # taggers
     "init_scale": "init_gain",  # taggers
+    "word_features": "embedding_features",  # taggers
 }
 
 

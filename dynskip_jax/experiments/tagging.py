@@ -95,7 +95,7 @@ class TaggerModel(Model):
         1.0, "Gain of the weights on inputs: their standard deviation is this / √fan-in.", above=0
     )
     output: Literal["crf", "softmax"] = shared.output("crf")
-    word_features: int = setting(100, "Size of a word's embedding.", at_least=1)
+    embedding_features: int = shared.embedding_features(100)
     lowercase: bool = setting(True, "Lowercase words; characters keep their case.")
     digits: Literal["keep", "nine", "zero"] = setting(
         "nine", "Replace digits of words by 9 or 0; characters keep theirs."
@@ -273,7 +273,7 @@ class TaggerExperiment(Experiment):
                 for word in sentence.words
             }
             read = word_vectors.read_word_vectors(
-                path, words | {word.lower() for word in words}, m.word_features
+                path, words | {word.lower() for word in words}, m.embedding_features
             )
             more = {word for word in words if word in read or word.lower() in read}
         tags = self.tags(corpus)
@@ -287,7 +287,7 @@ class TaggerExperiment(Experiment):
             columns=(sentence.columns for sentence in corpus.splits["train"]),
             scheme=corpus.file_scheme,
         )
-        vectors = None if path is None else word_vectors.vectors_of(vocabulary.words, read, m.word_features)
+        vectors = None if path is None else word_vectors.vectors_of(vocabulary.words, read, m.embedding_features)
         return ReadCorpus(corpus, vocabulary, vectors)
 
     def describe_data(self, data: ReadCorpus) -> Sequence[str]:
@@ -365,7 +365,7 @@ class TaggerExperiment(Experiment):
             m.features,
             (functional.Previous(),) * (m.num_layers - 1) + (spec.skip,),
             **spec.recurrent_options,
-            word_features=m.word_features,
+            embedding_features=m.embedding_features,
             word_init=None if vectors is None else functools.partial(_beginning, vectors),
             characters=self._characters(spec, vocabulary, rngs),
             num_capitals=len(tagger_vocabulary.CAPITALS),

@@ -68,7 +68,7 @@ class Tagger(nnx.Module):
         features: size of every layer's state, in each direction.
         skip: the time skip of every layer, or one for each layer, bottom first.
         bidirectional: whether there are two directions.
-        word_features: d, size of a word's embedding.
+        embedding_features: d, size of a word's embedding.
         word_init: its initializer, such as one that returns pretrained vectors; by default U(±√(3/d)).
         characters: modules that make features of words from their characters, see `nn.char_features`.
         num_capitals: number of kinds of capitalisation.
@@ -100,7 +100,7 @@ class Tagger(nnx.Module):
         skip: F.TimeSkip | Sequence[F.TimeSkip],
         *,
         bidirectional: bool = True,
-        word_features: int = 100,
+        embedding_features: int = 100,
         word_init: Initializer | None = None,
         characters: Sequence[CharFeatures] = (),
         num_capitals: int = 0,
@@ -126,7 +126,7 @@ class Tagger(nnx.Module):
         self.allowed = None if allowed is None else F.CRFMasks.of(*allowed)
         self.unknown_rate, self.num_frequent, self.dtype = unknown_rate, num_frequent, dtype
         self.words = nnx.Embed(
-            num_words, word_features, embedding_init=word_init or by_size(word_features), rngs=rngs
+            num_words, embedding_features, embedding_init=word_init or by_size(embedding_features), rngs=rngs
         )
         self.characters = nnx.List(list(characters))
         self.capitals = nnx.data(None)
@@ -142,9 +142,9 @@ class Tagger(nnx.Module):
         )
         self.gates = nnx.data(None)
         if window > 1:
-            w = _lecun_normal(rngs.params(), (window * word_features, window), jnp.float32)
+            w = _lecun_normal(rngs.params(), (window * embedding_features, window), jnp.float32)
             self.gates = Weights(F.WindowGates(w, jnp.zeros(window)))
-        size = window * word_features + sum(module.features for module in characters) + capital_features
+        size = window * embedding_features + sum(module.features for module in characters) + capital_features
         size += len(column_sizes) * column_features
         self.stack = SkipLSTM(
             size,

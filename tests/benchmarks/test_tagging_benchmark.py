@@ -13,7 +13,7 @@ from dynskip_jax.experiments.model_spec import make_spec
 from dynskip_jax.experiments.settings import resolve
 
 SENTENCES = ["EU/I-ORG rejects/O", "Peter/I-PER left/O London/I-LOC", "it/O rained/O", "Rome/I-LOC won/O"]
-SMALL = dict(features=4, word_features=4, char_features=3, char_outputs=4, batch_size=2)
+SMALL = dict(features=4, embedding_features=4, char_features=3, char_outputs=4, batch_size=2)
 
 
 @pytest.fixture(scope="module")

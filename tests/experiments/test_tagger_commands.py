@@ -24,7 +24,7 @@ from dynskip_jax.tasks.entity_score import entity_score
 NER = partial(main, conll2003.CoNLL2003)
 POS = partial(main, pos.PartOfSpeech)
 SMALL = (
-    *("--features", 4, "--word-features", 4),
+    *("--features", 4, "--embedding-features", 4),
     *("--batch-size", 10, "--epochs", 2, "--devices", 1),
 )
 LEARNS = ("--model", "lstm", "--characters", "none", "--epochs", 20, "--patience", 0, "--learning-rate", 0.1)

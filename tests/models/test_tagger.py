@@ -51,7 +51,7 @@ def constructed(*skips, characters=("cnn",), **options):
         "affixes": lambda: CharAffixes(9, char_features=2, count=2, rngs=rngs),
     }
     skips = [F.parse_time_skip(name) for name in skips or ("lstm",)]
-    options = dict(word_features=6, allowed=BIOES) | options
+    options = dict(embedding_features=6, allowed=BIOES) | options
     characters = [kinds[name]() for name in characters]
     return Tagger(12, len(TAGS), 5, skips, num_capitals=5, characters=characters, **options, rngs=rngs)
 

@@ -151,7 +151,7 @@ def test_a_model_has_at_least_one_layer(kind):
 @pytest.mark.usefixtures("as_users")
 def test_a_tagger_ends_in_a_crf_or_a_softmax():
     with pytest.raises(UserError, match="unknown output 'CRF': choose crf or softmax"):
-        Tagger(5, 2, word_features=2, features=3, skip=F.Previous(), output="CRF", rngs=nnx.Rngs(0))
+        Tagger(5, 2, embedding_features=2, features=3, skip=F.Previous(), output="CRF", rngs=nnx.Rngs(0))
 
 
 @pytest.mark.usefixtures("as_users")

@@ -49,7 +49,7 @@ def make(rngs, output="crf", skip="dynamic:3"):
         len(TAGS),
         4,
         [F.parse_time_skip(skip)],
-        word_features=3,
+        embedding_features=3,
         characters=characters,
         output=output,
         allowed=allowed_transitions(TAGS, "BIOES") if output == "crf" else None,
