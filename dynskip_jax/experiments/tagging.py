@@ -287,7 +287,8 @@ class TaggerExperiment(Experiment):
             columns=(sentence.columns for sentence in corpus.splits["train"]),
             scheme=corpus.file_scheme,
         )
-        vectors = None if path is None else word_vectors.vectors_of(vocabulary.words, read, m.embedding_features)
+        size = m.embedding_features
+        vectors = None if path is None else word_vectors.vectors_of(vocabulary.words, read, size)
         return ReadCorpus(corpus, vocabulary, vectors)
 
     def describe_data(self, data: ReadCorpus) -> Sequence[str]:
