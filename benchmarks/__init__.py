@@ -1,1 +1,1 @@
-"""Benchmarks: `python -m benchmarks.<what>`."""
+"""Benchmarks; run one with `python -m benchmarks.<name>`."""

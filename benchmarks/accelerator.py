@@ -26,7 +26,7 @@ from dynskip_jax.experiments.reproduce import INTERRUPTED, REDUCED, Run, last_of
 from dynskip_jax.runs.run_dir import RunDir, file_name
 from dynskip_jax.settings import path_setting, setting
 
-GRACE = 60.0  # seconds that a run is given to save; they are part of the minutes
+GRACE = 60.0  # seconds that a run gets to save; they are part of --minutes
 
 
 def _ptb(name: str, why: str, *flags: str) -> Run:
@@ -34,7 +34,7 @@ def _ptb(name: str, why: str, *flags: str) -> Run:
 
 
 def _each(table: str, preset: str, models: Sequence[str], why: str, *flags: str) -> list[Run]:
-    """One run for each model."""
+    """Return one run for each model."""
     return [
         _ptb(f"{table}-{file_name(model)}", why, "--preset", preset, "--model", model, *flags)
         for model in models
@@ -84,7 +84,7 @@ PLAN: tuple[Run, ...] = (
     ),
 )
 
-# Sizes with which every command above runs on a CPU in a moment, to see that it runs at all.
+# Flags for tiny sizes, with which every run above takes seconds on a CPU; for tests.
 TINY = {
     "ptb": (*REDUCED["ptb"], "--seeds", "2"),
     "number_prediction": (
@@ -112,7 +112,7 @@ class Flags:
 
 
 def command(run: Run, flags: Flags) -> list[str]:
-    """Returns the command of a run; later flags win."""
+    """Return the command line of a run, for the chosen size."""
     line = [sys.executable, "-m", f"experiments.{run.experiment}", *run.flags]
     if flags.size == "tiny":
         line = [*line[:3], *last_of_each([*run.flags, *TINY[run.experiment]])]
@@ -122,15 +122,15 @@ def command(run: Run, flags: Flags) -> list[str]:
 
 
 def folder(run: Run, flags: Flags) -> Path:
-    """Returns the run folder."""
+    """Return the folder of a run."""
     return Path(flags.out) / flags.size / run.name
 
 
 def chosen(flags: Flags) -> list[Run]:
-    """Returns the runs asked for, most important first.
+    """Return the runs that match `--only`, most important first.
 
     Raises:
-        UserError: a name fits none.
+        UserError: If a name matches no run.
     """
     if flags.only is None:
         return list(PLAN)
@@ -142,7 +142,7 @@ def chosen(flags: Flags) -> list[Run]:
 
 
 def status(run: Run, flags: Flags) -> str:
-    """Returns `done`, how far a run is, or `not begun`."""
+    """Return `done`, the epoch that the run has reached, or `not begun`."""
     here = RunDir(folder(run, flags), resumed=True)
     if here.result() is not None:
         return "done"
@@ -151,29 +151,34 @@ def status(run: Run, flags: Flags) -> str:
 
 
 def go_on(run: Run, flags: Flags, seconds: float) -> bool:
-    """Runs until it is finished or the time is over; returns whether it is finished.
+    """Run or resume the command until it finishes or the time is over; return whether it has finished.
+
+    Args:
+        run: Run to start or resume.
+        flags: Flags of this script.
+        seconds: Seconds after which the run is asked to save and stop.
 
     Raises:
-        UserError: the run failed.
+        UserError: If the run failed.
     """
     process = subprocess.Popen(command(run, flags))
     try:
         process.wait(timeout=max(seconds, 1.0))
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)  # it saves, and exits
+        process.send_signal(signal.SIGINT)  # the run saves and exits
         try:
             process.wait(timeout=GRACE)
         except subprocess.TimeoutExpired:
-            process.kill()  # it goes on from its last checkpoint
+            process.kill()  # the next call resumes from its last checkpoint
             process.wait()
-        return process.returncode == 0  # other than that, it was stopped wherever it was
+        return process.returncode == 0  # any other status: the run was stopped
     if process.returncode in (0, INTERRUPTED):
         return process.returncode == 0
     raise UserError(f"{run.name} failed with exit status {process.returncode}: its message stands above")
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     flags = read_flags("python -m benchmarks.accelerator", __doc__, Flags, sys.argv[1:])
     runs = chosen(flags)
     end = time.monotonic() + 60 * flags.minutes - GRACE

@@ -1,4 +1,4 @@
-"""What a candidate is: something that is made ready and then computes one loss and gradient at a time."""
+"""Define the candidates of a benchmark: they are prepared, and then run one step at a time."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,12 +7,13 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Ready:
-    """A candidate that may start.
+    """A prepared candidate.
 
     Attributes:
-        step: computes once, waits for the result and returns it; of a layer this is
+        step: Function that runs one step, waits for the result and returns it. For a layer the result is
             (loss, (gradient of the weights, gradient of the inputs)).
-        peak_bytes: memory that one step needs beyond its arguments, in bytes; None where nobody says.
+        peak_bytes: Function that returns the memory of one step beyond its arguments, in bytes; None if it
+            cannot be measured.
     """
 
     step: Callable[[], Any]
@@ -21,12 +22,12 @@ class Ready:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """Something to be timed.
+    """An implementation to measure.
 
     Attributes:
-        name: as in the tables.
-        prepare: everything between a user's code and its first step: tracing and compiling, if any. Data
-            and weights exist before.
+        name: Name in the tables.
+        prepare: Function that does everything before the first step, such as tracing and compiling. Data and
+            weights are created before it is called.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Who takes part in which comparison."""
+"""List the candidates of each comparison."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,18 +13,18 @@ from benchmarks.shapes import Shape
 from dynskip_jax import functional as F
 from dynskip_jax.functional import Attention, Dynamic, Fixed, Previous, Transition
 
-GROWING = ("lstm", "dynamic:k", "torch.nn.LSTM")  # those whose growth is measured
+GROWING = ("lstm", "dynamic:k", "torch.nn.LSTM")  # candidates of the part `growth`
 
 
 def layers(
     shape: Shape, actions: Int[Array, "batch time"] | None = None, names: Sequence[str] | None = None
 ) -> list[Candidate]:
-    """Returns layers that can run here; k stands for the shape's K.
+    """Return the layers that can run on this machine; in names, k stands for the shape's K.
 
     Args:
-        shape: the problem.
-        actions: k in 1..K to be replayed by dynamic skips in place of samples, (batch, time).
-        names: only these; None for all.
+        shape: Sizes of the problem.
+        actions: k in 1..K that dynamic skips replay instead of sampling, (batch, time).
+        names: Names of the layers to return; None for all.
     """
     x = inputs(shape)
     k, mix = shape.max_skip, shape.mix
@@ -48,13 +48,13 @@ def layers(
 
 
 def pairs(shape: Shape, transition: Transition) -> list[Candidate]:
-    """The fused unroll of a transition without skips, and the reference it is held to."""
+    """Return the reference unroll and the fused unroll of a transition without skips."""
     make = partial(ours, shape=shape, skip=Previous(), x=inputs(shape), transition=transition)
     return [make(name, implementation=name) for name in ("reference", "fused")]
 
 
 def time_skips(shape: Shape) -> list[Candidate]:
-    """Every skip over time beside the plain LSTM; segments are a tenth of the shape's K."""
+    """Return the plain LSTM and every time skip; segments have a tenth of the shape's K states."""
     k, mix, x = shape.max_skip, shape.mix, inputs(shape)
     segment = max(1, k // 10)
     skips = {
@@ -76,7 +76,7 @@ def time_skips(shape: Shape) -> list[Candidate]:
 
 
 def why_no_torch() -> str | None:
-    """Returns why PyTorch takes no part, in a line for the reader; None where it does."""
+    """Return a line that explains why PyTorch cannot be measured; None if it can."""
     if find_spec("torch") is None:
         return 'PyTorch is not installed: its rows are left out (pip install -e ".[bench]").'
     if jax.default_backend() == "gpu":

@@ -32,7 +32,7 @@ from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import path_setting, setting
 
-# Of the first eight seeds of this length the one in which the choices move the reward most.
+# Among the first eight seeds of problems of this length, choices affect the reward most with this one.
 TIME, PROBLEM_SEED = 4, 2
 ROLLOUTS = 4
 ENTROPY_COEF = 0.1
@@ -52,14 +52,14 @@ class Flags:
 
 
 class Seen(NamedTuple):
-    """What an estimator may use of the M rollouts of an example.
+    """Values of the M rollouts of an example that an estimator can use.
 
     Attributes:
-        log_prob: log π of the choices taken, (M, time).
+        log_prob: log π of the sampled choices, (M, time).
         entropy: H(π) at each step, (M, time).
-        reward: terminal rewards, (M,).
+        reward: Terminal reward of each rollout, (M,).
         value: V(s(t)) of the critic, (M, time).
-        past: moving average of the mean rewards of earlier estimates.
+        past: Moving average of the mean rewards of earlier estimates.
     """
 
     log_prob: Float[Array, "M time"]
@@ -71,14 +71,15 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Estimator:
-    """One way from M rollouts to a gradient.
+    """An estimator of a gradient from M rollouts.
 
     Attributes:
-        name: in the table.
-        objective: what it should descend on, minus a key of `exact_gradients`.
-        loss: whose gradient of the agent's weights is the estimate.
-        mode: of `F.Policy`.
-        unbiased: whether its mean is the exact gradient.
+        name: Name in the table.
+        objective: Objective that it ascends, a key of `exact_gradients`.
+        loss: Loss whose gradient with respect to the agent's weights is the estimate of minus the objective's
+            gradient.
+        mode: Mode of `F.Policy`.
+        unbiased: Whether the mean of the estimates is the exact gradient.
     """
 
     name: str
@@ -90,14 +91,14 @@ class Estimator:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What N estimates came to.
+    """Statistics of N estimates.
 
     Attributes:
-        estimator: by which.
+        estimator: Estimator that was used.
         bias: |mean - exact| / |exact|.
-        standard_error: what an unbiased estimator's `bias` would be, root mean square.
-        variance: trace of the covariance of one estimate.
-        cosine: between one estimate and the exact gradient, mean; 0 where the estimate is 0.
+        standard_error: Root mean square of the `bias` that an unbiased estimator with this variance has.
+        variance: Trace of the covariance of one estimate.
+        cosine: Mean cosine between one estimate and the exact gradient; an estimate of 0 counts as 0.
         exact: |exact|.
     """
 
@@ -110,7 +111,7 @@ class Result:
 
 
 def estimators() -> list[Estimator]:
-    """Returns all that the table compares."""
+    """Return all estimators of the table."""
     reward, with_entropy = "E[R]", f"E[R] + {ENTROPY_COEF:g} H"
 
     def reinforce(seen: Seen, baseline: Array, entropy_coef: float) -> Float[Array, " M"]:
@@ -167,7 +168,7 @@ def estimators() -> list[Estimator]:
 
 
 def exact_gradients(of: Problem) -> dict[str, Float[Array, " weights"]]:
-    """Returns the gradient of each objective, of the agent's weights in one row."""
+    """Return the gradient of each objective with respect to the agent's flattened weights."""
     objectives = {
         "E[R]": tiny_problem.exact_objective,
         f"E[R] + {ENTROPY_COEF:g} H": lambda of: tiny_problem.exact_objective(of, ENTROPY_COEF),
@@ -181,7 +182,7 @@ def exact_gradients(of: Problem) -> dict[str, Float[Array, " weights"]]:
 
 
 def fitted_critic(of: Problem) -> F.AgentParams:
-    """Returns a critic of the exact values: a random hidden layer, and the output layer by least squares."""
+    """Return a critic fitted to the exact values: a random hidden layer, and a least-squares output layer."""
     rng = np.random.default_rng(0)
     shapes = [(HIDDEN, CRITIC_UNITS), (INPUT, CRITIC_UNITS), (CRITIC_UNITS,)]
     w_h, w_x, b = (rng.normal(size=shape) for shape in shapes)
@@ -199,14 +200,14 @@ def run_rollouts(
     past: Float[Array, ""],
     mode: str,
 ) -> Seen:
-    """Runs M rollouts of the example.
+    """Run M rollouts of the example, and return what estimators need.
 
     Args:
-        of: the problem.
-        critic: for the learned baseline.
-        key: of this estimate's noise.
-        past: moving average of earlier rewards.
-        mode: of `F.Policy`.
+        of: Problem with its example.
+        critic: Critic for the learned baseline.
+        key: Key for the noise of this estimate.
+        past: Moving average of earlier rewards.
+        mode: Mode of `F.Policy`.
     """
     policy = F.Policy(mode, temperature=TEMPERATURE)
     runs = tiny_problem.rollout(of, jax.random.split(key, ROLLOUTS), policy=policy)
@@ -221,7 +222,7 @@ def run_rollouts(
 
 
 def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> Float[Array, " N"]:
-    """Returns for each estimate the moving average of the rewards of those before it; 0 for the first."""
+    """Return for each estimate the moving average of the rewards of earlier estimates; 0 for the first."""
     nothing = jnp.zeros(())
     means = jax.lax.map(
         lambda key: run_rollouts(of, critic, key, nothing, "sample").reward.mean(), keys, batch_size=CHUNK
@@ -240,14 +241,14 @@ def estimates(
     keys: Key[Array, " N"],
     past: Float[Array, " N"],
 ) -> Float[Array, "estimators N weights"]:
-    """Returns N estimates by each estimator of minus its objective's gradient, the weights in one row.
+    """Return N estimates of minus the objective's gradient, in the flattened weights, by each estimator.
 
     Args:
-        sharing: estimators of one mode, all applied to the same rollouts.
-        of: the problem.
-        critic: for the learned baseline.
-        keys: of each estimate's noise.
-        past: moving average of earlier rewards.
+        sharing: Estimators with the same mode, which are applied to the same rollouts.
+        of: Problem with its example.
+        critic: Critic for the learned baseline.
+        keys: Keys for the noise of each estimate.
+        past: Moving average of earlier rewards, for each estimate.
     """
     weights, as_agent = ravel_pytree(of.agent)
 
@@ -262,12 +263,12 @@ def estimates(
 def summary(
     estimator: Estimator, found: Float[np.ndarray, "N weights"], exact: Float[np.ndarray, " weights"]
 ) -> Result:
-    """Compares estimates with the exact gradient.
+    """Return statistics that compare the estimates with the exact gradient.
 
     Args:
-        estimator: that made them.
-        found: the estimates.
-        exact: what their mean should be.
+        estimator: Estimator of the estimates.
+        found: The N estimates.
+        exact: Exact value of their mean, minus the objective's gradient.
     """
     norm = np.linalg.norm(exact)
     variance = found.var(axis=0).sum()
@@ -283,12 +284,12 @@ def summary(
 
 
 def run(samples: int, seed: int = 0, console: Console | None = None) -> list[Result]:
-    """Measures all estimators with the same noise.
+    """Measure all estimators with the same noise, and return the results.
 
     Args:
-        samples: N.
-        seed: of the noise.
-        console: for a bar of progress; None for none.
+        samples: N, the number of estimates by each estimator.
+        seed: Seed of the noise.
+        console: Console for a progress bar. None prints to standard error.
     """
     chosen = estimators()
     results = []
@@ -307,7 +308,7 @@ def run(samples: int, seed: int = 0, console: Console | None = None) -> list[Res
 
 
 def table(results: list[Result]) -> str:
-    """Returns the results in Markdown."""
+    """Return the results as a Markdown table."""
     lines = [
         "| estimator | objective | relative bias (s.e.) | total variance | cosine |",
         "| --- | --- | --- | --- | --- |",
@@ -315,24 +316,24 @@ def table(results: list[Result]) -> str:
     for result in results:
         bias = f"{result.bias:.4f} ({result.standard_error:.4f})"
         name, objective = result.estimator.name, result.estimator.objective
-        # Without noise what is left is the rounding of the mean.
+        # The variance of an estimator without noise is rounding error.
         variance = "0" if result.variance < 1e-20 else f"{result.variance:.3g}"
         lines.append(f"| {name} | {objective} | {bias} | {variance} | {result.cosine:.3f} |")
     return "\n".join(lines)
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Returns the figures and what they belong to."""
+    """Return the statistics with the names of the estimator and the objective."""
     figures = dataclasses.asdict(result)
     figures["estimator"] = result.estimator.name
     return {"objective": result.estimator.objective, "unbiased": result.estimator.unbiased, **figures}
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     flags = read_flags("python -m benchmarks.estimators", __doc__, Flags, sys.argv[1:])
     about = machine.describe("default", False)
-    # The bar is for a terminal; the table goes to a file as it is, to be pasted.
+    # The bar goes to standard error, so that standard output can be redirected to a Markdown file.
     terminal = Console(stderr=True)
     results = run(flags.samples, flags.seed, terminal if terminal.is_terminal else None)
     text = table(results)

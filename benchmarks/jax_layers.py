@@ -1,7 +1,7 @@
-"""Layers in JAX that are timed: this project's, Flax's and cuDNN's, with the same weights and loss.
+"""Make the JAX candidates: layers of this project, Flax and cuDNN, with the same weights and loss.
 
-The loss is the sum of the squares of all outputs, plus the sum of the log-probabilities of all choices
-where there are any; the gradient is that of the weights and of the inputs.
+The loss is the sum of the squares of all outputs, plus the sum of the log-probabilities of all choices, if
+there are any. The gradient is taken with respect to the weights and the inputs.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from dynskip_jax.nn import SkipCell, SkipLayers
 
 
 def inputs(shape: Shape, seed: int = 0) -> Float[Array, "batch time in"]:
-    """Returns normal inputs."""
+    """Return normally distributed inputs."""
     return jax.random.normal(jax.random.key(seed), (shape.batch, shape.time, shape.features))
 
 
@@ -29,34 +29,34 @@ def cell(
     seed: int = 0,
     transition: F.Transition = F.LSTM(),  # noqa: B008
 ) -> SkipCell:
-    """Returns a cell with fresh weights; cells of one seed share those that they both have."""
+    """Return a cell with random weights; cells with the same seed agree in the weights that both have."""
     return SkipCell(shape.features, shape.hidden, skip, transition=transition, rngs=nnx.Rngs(seed))
 
 
 def weights(shape: Shape, skip: F.TimeSkip) -> F.LayerParams:
-    """Returns the weights of `cell(shape, skip)` as the pure functions take them."""
+    """Return the weights of `cell(shape, skip)` in the form of the pure functions."""
     return cell(shape, skip).params()
 
 
 def torch_order(gates: Float[Array, "*rows four_hidden"]) -> Float[Array, "*rows four_hidden"]:
-    """Reorders the last axis from Eq. 2's gates g, i, f, o to i, f, g, o: that of Flax, PyTorch and cuDNN."""
+    """Reorder the last axis from the gates g, i, f, o of Eq. 2 to i, f, g, o (Flax, PyTorch and cuDNN)."""
     g, i, f, o = jnp.split(gates, 4, axis=-1)
     return jnp.concatenate([i, f, g, o], axis=-1)
 
 
 def compiled(name: str, loss: Callable[..., Array], *arguments: Any) -> Candidate:
-    """A candidate that differentiates a JAX function by its first two arguments.
+    """Return a candidate that differentiates a JAX function with respect to its first two arguments.
 
-    Whatever the loss depends on is an argument: XLA would compute with constants while it compiles.
+    Every array that the loss depends on has to be an argument, because XLA folds constants when it compiles.
 
     Args:
-        name: as in the tables.
-        loss: (weights, inputs, *rest) -> scalar.
-        *arguments: what it is called with.
+        name: Name in the tables.
+        loss: Function (weights, inputs, *rest) -> scalar.
+        *arguments: Arguments of `loss`.
     """
 
     def prepare() -> Ready:
-        def gradient(*arguments):  # a function of its own, so that no earlier trace is found
+        def gradient(*arguments):  # a new function, so that JAX does not reuse an earlier trace
             return jax.value_and_grad(loss, argnums=(0, 1))(*arguments)
 
         program = jax.jit(gradient).lower(*arguments).compile()
@@ -69,7 +69,7 @@ def compiled(name: str, loss: Callable[..., Array], *arguments: Any) -> Candidat
 
 
 def program_bytes(program: jax.stages.Compiled) -> int | None:
-    """Temporary memory and outputs of a compiled program in bytes, as XLA plans them."""
+    """Return the temporary memory plus outputs of a compiled program in bytes, as planned by XLA."""
     plan = program.memory_analysis()
     return None if plan is None else plan.temp_size_in_bytes + plan.output_size_in_bytes
 
@@ -77,7 +77,7 @@ def program_bytes(program: jax.stages.Compiled) -> int | None:
 def skip_loss(
     layer: SkipLayers, actions: Int[Array, "batch time"] | None = None
 ) -> tuple[Callable[..., Float[Array, ""]], nnx.State]:
-    """Returns (weights, inputs, carry) -> loss of a layer, and its weights."""
+    """Return the loss of a layer, a function of (weights, inputs, carry), and the layer's weights."""
     graphdef, state = nnx.split(layer)
 
     def loss(state, x, carry):
@@ -98,19 +98,19 @@ def ours(
     transition: F.Transition = F.LSTM(),  # noqa: B008
     **options: Any,
 ) -> Candidate:
-    """This project's layer."""
+    """Return the candidate with this project's layer; `options` are arguments of `SkipLayers`."""
     layer = SkipLayers([cell(shape, skip, transition=transition)], **options)
     loss, state = skip_loss(layer, actions)
     return compiled(name, loss, state, x, start(layer, shape))
 
 
 def start(layer: SkipLayers, shape: Shape, seed: int = 0) -> tuple[F.SkipCarry, ...]:
-    """Returns the carry from which a layer starts: zeros, and one key per sequence."""
+    """Return the initial carry of a layer, with states of zero and one key per sequence."""
     return (layer.cells[0].initialize_carry((shape.batch, shape.features), jax.random.key(seed)),)
 
 
 def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Candidate:
-    """Flax's own LSTM, `nnx.RNN(nnx.OptimizedLSTMCell)`."""
+    """Return the candidate with Flax's LSTM, `nnx.RNN(nnx.OptimizedLSTMCell)`."""
     lstm = weights(shape, F.Previous()).transition
     flax_cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
     flax_cell.dense_i.kernel[...] = torch_order(lstm.w_x)
@@ -126,14 +126,14 @@ def flax_rnn(name: str, shape: Shape, x: Float[Array, "batch time in"]) -> Candi
 
 
 def seed_candidates(shape: Shape, num_seeds: int) -> list[Candidate]:
-    """The dynamic skip with several seeds: one program for all, and one program run once for each."""
+    """Return candidates for dynamic skips with several seeds: one call per seed, and one `vmap` for all."""
     skip = F.Dynamic(shape.max_skip, shape.mix)
     runs = []
     for seed in range(num_seeds):
         layer = SkipLayers([cell(shape, skip, seed)])
         loss, state = skip_loss(layer)
         runs.append((state, inputs(shape, seed), start(layer, shape, seed)))
-    gradient = jax.value_and_grad(loss, argnums=(0, 1))  # every seed's layer has the same structure
+    gradient = jax.value_and_grad(loss, argnums=(0, 1))  # all seeds' layers have the same structure
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)
 
     def one_by_one() -> Ready:

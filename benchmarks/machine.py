@@ -1,4 +1,4 @@
-"""The machine and the software under test, and the precision of their products."""
+"""Describe the machine and the software versions, and set the precision of matrix products."""
 
 import contextlib
 import datetime
@@ -16,11 +16,11 @@ _PACKAGES = ("dynskip_jax", "jax", "jaxlib", "flax", "optax", "numpy", "torch")
 
 
 def describe(precision: Precision, with_torch: bool) -> dict[str, Any]:
-    """Returns what a reader needs to know to compare the figures with others.
+    """Return a description of the machine and the software, which is stored with the results.
 
     Args:
-        precision: of float32 matrix products.
-        with_torch: whether PyTorch takes part; it is not imported otherwise.
+        precision: Precision of float32 matrix products.
+        with_torch: Whether PyTorch is measured. If not, it is not imported.
     """
     device = jax.devices()[0]
     about = {
@@ -49,14 +49,14 @@ def describe(precision: Precision, with_torch: bool) -> dict[str, Any]:
 
 
 def one_line(about: dict[str, Any]) -> str:
-    """One line of it."""
+    """Return one line of the description from `describe`: device, cores, backend and versions."""
     versions = about["versions"]
     names = [f"{name} {versions[name]}" for name in ("jax", "flax", "torch") if name in versions]
     return f"{about['device']}, {about['cores']} cores, {about['backend']}; {', '.join(names)}"
 
 
 def cpu_model() -> str:
-    """Returns the processor's name."""
+    """Return the processor's name."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -65,7 +65,7 @@ def cpu_model() -> str:
 
 
 def usable_cores() -> int:
-    """Returns the number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -73,10 +73,10 @@ def usable_cores() -> int:
 
 @contextlib.contextmanager
 def products(precision: Precision, with_torch: bool) -> Iterator[None]:
-    """Gives JAX and PyTorch the same precision of float32 matrix products.
+    """Set the same precision of float32 matrix products for JAX and PyTorch within the context.
 
-    JAX's default on NVIDIA GPUs is TF32, PyTorch's is TF32 in cuDNN alone: with `default` both may use it
-    everywhere, with `highest` neither. On a CPU both compute in float32 either way.
+    On NVIDIA GPUs, JAX uses TF32 by default, and PyTorch uses it only in cuDNN. With `default` both may use
+    TF32 everywhere; with `highest` neither does. On a CPU both always compute in float32.
     """
     with contextlib.ExitStack() as stack:
         if precision == "highest":

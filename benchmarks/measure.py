@@ -1,4 +1,4 @@
-"""How candidates are measured: they take turns; ratios are taken turn by turn."""
+"""Measure candidates in turns, and compute ratios turn by turn."""
 
 import dataclasses
 import math
@@ -11,18 +11,18 @@ from jaxtyping import Float
 
 from benchmarks.candidate import Candidate, Ready
 
-Values = dict[str, Float[np.ndarray, " rounds"]]  # by candidate
+Values = dict[str, Float[np.ndarray, " rounds"]]  # by the candidate's name
 Tick = Callable[[], None]  # called when a candidate is ready, and after each turn
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What came out.
+    """Measurements of several candidates.
 
     Attributes:
-        values: of each candidate that ran.
-        failed: why, of each that did not. One that runs out of memory or lacks a library takes no other
-            with it.
+        values: Values of each candidate that ran.
+        failed: Reason of each candidate that failed, for example because a library is missing. The other
+            candidates are still measured.
     """
 
     values: Values
@@ -31,7 +31,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """A ratio taken turn by turn: its median and its quartiles."""
+    """Median and quartiles of the ratios of all turns."""
 
     median: float
     low: float
@@ -44,20 +44,20 @@ class Ratio:
 
 
 def number(value: float) -> str:
-    """Three digits; all of them before the point."""
+    """Return the value as text with three significant digits, or without decimals from 100 on."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.{2 - max(-3, math.floor(math.log10(value)))}f}" if value > 0 else f"{value:g}"
 
 
 def ratio(values: Float[np.ndarray, " rounds"], base: Float[np.ndarray, " rounds"]) -> Ratio:
-    """Returns values / base, each turn's with the same turn's: a machine that slows down does so for both."""
+    """Return values / base, turn by turn, so that changes in the machine's speed affect both."""
     low, median, high = np.percentile(values / base, (25, 50, 75))
     return Ratio(float(median), float(low), float(high))
 
 
 def milliseconds(entries: Sequence[Candidate], rounds: int, tick: Tick) -> Measured:
-    """Milliseconds of a step, each candidate once in each round."""
+    """Measure the milliseconds of a step, with each candidate once in each round."""
     ready, failed = _prepare(entries, tick)
     return Measured(take_turns({name: one.step for name, one in ready.items()}, rounds, tick), failed)
 
@@ -65,15 +65,20 @@ def milliseconds(entries: Sequence[Candidate], rounds: int, tick: Tick) -> Measu
 def take_turns(
     steps: Mapping[str, Callable[[], object]], rounds: int, tick: Tick, *, least_ms: float = 20.0
 ) -> Values:
-    """Milliseconds of each step in each round, (rounds,).
+    """Measure the milliseconds of each step in each round, (rounds,).
 
-    The order changes from round to round, since a turn may suffer from the one before it (threads that
-    still spin, a cache full of other data). A turn repeats a short step until `least_ms` have passed, and
-    counts the mean.
+    The order changes from round to round, because a turn can be slowed down by the one before it (spinning
+    threads, a cache full of other data).
+
+    Args:
+        steps: Function that runs one step, by name.
+        rounds: Number of turns of each step.
+        tick: Function called after each turn.
+        least_ms: Least duration of a turn. A short step is repeated about that long; its mean time counts.
     """
     repeats = {}
     for name, step in steps.items():
-        step()  # what happens only once
+        step()  # warm-up
         repeats[name] = max(1, round(least_ms / _milliseconds(step, 1)))
     times: dict[str, list[float]] = {name: [] for name in steps}
     for name in _shuffled(steps, rounds):
@@ -83,8 +88,8 @@ def take_turns(
 
 
 def first_steps(entries: Sequence[Candidate], rounds: int, tick: Tick) -> Measured:
-    """Seconds of the first step, with all that has to happen before it: tracing and compiling, if any."""
-    ready, failed = _prepare(entries, tick)  # libraries load what they load once in a process
+    """Measure the seconds until the first step is done, including tracing and compiling."""
+    ready, failed = _prepare(entries, tick)  # first load what libraries load once in a process
     times: dict[str, list[float]] = {name: [] for name in ready}
     by_name = {entry.name: entry for entry in entries}
     for name in _shuffled(ready, rounds):
@@ -97,7 +102,7 @@ def first_steps(entries: Sequence[Candidate], rounds: int, tick: Tick) -> Measur
 
 
 def megabytes(entries: Sequence[Candidate], rounds: int, tick: Tick) -> Measured:
-    """Memory (MiB) that a step needs beyond its arguments; one value, for it does not vary."""
+    """Measure the memory, in MiB, that a step needs beyond its arguments; one value, since it is constant."""
     values, failed = {}, {}
     for entry in entries:
         ready, why = _prepare([entry], tick)
@@ -110,7 +115,7 @@ def megabytes(entries: Sequence[Candidate], rounds: int, tick: Tick) -> Measured
 
 
 def _prepare(entries: Iterable[Candidate], tick: Tick) -> tuple[dict[str, Ready], dict[str, str]]:
-    """Makes each ready and takes its first step, or notes why that was not possible."""
+    """Prepare each candidate and run its first step; return those that ran, and the error of the others."""
     ready, failed = {}, {}
     for entry in entries:
         try:
@@ -118,14 +123,14 @@ def _prepare(entries: Iterable[Candidate], tick: Tick) -> tuple[dict[str, Ready]
             one.step()
             ready[entry.name] = one
         except Exception as error:
-            # The first line of its message, where it has one.
+            # Type and first line of the message, if there is one.
             failed[entry.name] = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
         tick()
     return ready, failed
 
 
 def _shuffled(names: Iterable[str], rounds: int) -> Iterable[str]:
-    """All names once in each round, in an order that changes, the same in each run."""
+    """Yield all names once in each round, in an order that differs between rounds but not between runs."""
     rng, names = np.random.default_rng(0), list(names)
     for _ in range(rounds):
         yield from rng.permutation(names).tolist()

@@ -32,7 +32,7 @@ from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import path_setting, setting
 
-_SEED = 0  # of which texts are read
+_SEED = 0  # seed for sampling the texts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,15 @@ class Flags:
 
 
 class Result(NamedTuple):
-    """A model's figures.
+    """Results of one model.
 
     Attributes:
-        model: its name.
-        read: share of the texts' words that it reads.
-        same: share of the texts that it says the same class of when it really skips.
-        unrolled: milliseconds of a text, a step for every word; one value for each round.
-        skipping: the same, a step for every word read; None where every word is.
+        model: Name of the model.
+        read: Fraction of the words that the model reads.
+        same: Fraction of the texts with the same class in both ways.
+        unrolled: Milliseconds per text with a step for every word, (rounds,).
+        skipping: Milliseconds per text with a step only for every word read, (rounds,); None if the model
+            reads every word.
     """
 
     model: str
@@ -67,14 +68,14 @@ class Result(NamedTuple):
 def unrolled(
     model: SequenceClassifier, tokens: Int[Array, "1 time"], length: Int[Array, " 1"], policy: F.Policy
 ) -> Float[Array, "1 classes"]:
-    """Returns the logits of one text, by a step for every word."""
+    """Return the logits of one text, with a step for every word."""
     return model(tokens, seq_lengths=length, policy=policy).logits
 
 
 def skipping(
     model: SequenceClassifier, tokens: Int[Array, "1 time"], length: Int[Array, " 1"], policy: F.Policy
 ) -> tuple[Float[Array, "1 classes"], Int[Array, ""]]:
-    """Returns the logits of one text, by a step for every word that is read, and how many these are."""
+    """Return the logits of one text, with a step only for every word read, and the number of words."""
     cell, x = model.stack.cells[0], model.embedding(tokens)
     start = cell.initialize_carry(x[:, 0].shape)
     _, reading = F.skim(cell.params(), start, x, cell.recurrence, seq_lengths=length, policy=policy)
@@ -83,7 +84,7 @@ def skipping(
 
 
 def one_by_one(examples: Examples, count: int) -> list[Batch]:
-    """Returns so many texts, the same ones each time, each a batch, padded to the length of its bucket."""
+    """Return `count` random texts, the same at each call, each as a batch padded to its bucket's length."""
     chosen = np.random.default_rng(_SEED).permutation(len(examples))[:count]
     buckets = examples.bucket_of_each()
     return [examples.batch(np.array([i]), None, int(buckets[i])) for i in chosen]
@@ -92,16 +93,16 @@ def one_by_one(examples: Examples, count: int) -> list[Batch]:
 def measure(
     trained: LoadedModel, texts: Sequence[Batch], rounds: int, advance: Callable[[float], None]
 ) -> Result:
-    """Measures a model on these texts.
+    """Measure a model on these texts.
 
     Args:
-        trained: the model, of one layer and one direction.
-        texts: what is read, a batch each.
-        rounds: how often.
-        advance: is told after each turn which part of the work that was.
+        trained: Model with one layer and one direction.
+        texts: Texts to read, each as a batch.
+        rounds: Number of turns of each way of reading.
+        advance: Function called after each turn with the turn's fraction of the work.
 
     Raises:
-        UserError: the model has several layers, or two directions.
+        UserError: If the model has several layers or two directions.
     """
     cells = trained.model.stack.cells
     if len(cells) > 1:
@@ -129,7 +130,7 @@ def measure(
 
 
 def table(results: list[Result]) -> str:
-    """Returns the results in Markdown."""
+    """Return the results as a Markdown table."""
     headings = ("model", "words read", "ms, every word", "ms, really skipping", "ratio", "same answers")
     lines = [f"| {' | '.join(headings)} |", "| --- " * len(headings) + "|"]
     for result in results:
@@ -144,7 +145,7 @@ def table(results: list[Result]) -> str:
 
 
 def main() -> None:
-    """Measures all models of a run folder, and writes what came out."""
+    """Measure all models of a run folder, print the results, and write them to files."""
     flags = read_flags("python -m benchmarks.reading", __doc__, Flags, sys.argv[1:])
     about, models = machine.describe("default", False), finished_models(flags.run_dir)
     for found in models.values():

@@ -69,7 +69,7 @@ class Flags:
     )
 
     def __post_init__(self) -> None:
-        """Checks the parts' names."""
+        """Check the names of the parts."""
         for part in self.parts:
             if part not in PARTS:
                 raise UserError(f"--parts has {part!r}: choose {listed(PARTS)}")
@@ -77,14 +77,14 @@ class Flags:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A case, and how it is measured.
+    """A case of the report, with the way in which it is measured.
 
     Attributes:
-        case: what the report says of it.
-        candidates: makes them.
-        method: (candidates, rounds, tick) -> what came out.
-        rounds: turns of each candidate.
-        work: about how many milliseconds it takes on two cores.
+        case: Description for the report.
+        candidates: Function that makes the candidates.
+        method: Function (candidates, rounds, tick) -> measurements.
+        rounds: Number of turns of each candidate.
+        work: Estimated milliseconds on two cores.
     """
 
     case: report.Case
@@ -95,17 +95,17 @@ class Task:
 
 
 def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
-    """Returns the tasks of a part.
+    """Return the tasks of a part.
 
     Args:
-        part: which.
-        sizes: of everything.
-        rounds: turns of each candidate in the part `shapes`.
+        part: Name of the part.
+        sizes: Sizes of all parts.
+        rounds: Number of turns of each candidate in the part `shapes`.
     """
     few, fewest = max(1, rounds // 2), max(1, rounds // 5)
     numbers = dataclasses.asdict
     peers = ("torch.nn.LSTM", "lstm")
-    num_layers, compiling = 9, 1000.0  # about, for the estimate of the time
+    num_layers, compiling = 9, 1000.0  # rough values for the time estimate
     match part:
         case "shapes":
             return [
@@ -219,7 +219,7 @@ def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
 
 
 def _axis(axis: str, grown: Sequence[Shape]) -> str:
-    """The letter of the axis along which shapes grow, and what they share."""
+    """Return the letter of the axis along which shapes grow, and the sizes that they share."""
     letters = dict(time="T", batch="B", hidden="H = in", max_skip="K")
     shape = grown[0]
     shared = dict(T=shape.time, B=shape.batch, H=shape.hidden, K=shape.max_skip)
@@ -228,12 +228,15 @@ def _axis(axis: str, grown: Sequence[Shape]) -> str:
 
 
 def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
-    """Measures, prints tables as they come, and writes files after each part.
+    """Measure all parts, print each part's tables, and write the files after each part.
 
     Args:
-        flags: the command line; `tiny` is up to the caller.
-        sizes: what to run.
-        console: for the tables.
+        flags: Command-line flags; `tiny` is ignored here.
+        sizes: Sizes to measure.
+        console: Console for the tables.
+
+    Returns:
+        One row for each candidate in each case.
     """
     without_torch = why_no_torch()
     about = machine.describe(flags.precision, without_torch is None)
@@ -244,7 +247,7 @@ def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
     tasks = {part: plan(part, sizes, flags.rounds) for part in flags.parts}
     total = sum(round(task.work) for group in tasks.values() for task in group)
     done: list[report.Row] = []
-    # A bar and tables share a terminal; in a file of tables nobody wants the bar's lines.
+    # The bar shares a terminal with the tables. If the tables go to a file, it uses standard error.
     bar_console = console if console.is_terminal else None
     with (
         machine.products(flags.precision, without_torch is None),
@@ -269,7 +272,7 @@ def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
 
 
 def write(folder: Path, about: dict, notes: Sequence[str], rows: Iterable[report.Row]) -> None:
-    """Writes what is known so far into a folder."""
+    """Write all results so far to files in a folder."""
     rows = list(rows)
     content = {"about": about, "notes": list(notes), "rows": [row.as_json() for row in rows]}
     text = [machine.one_line(about), *notes, *(table.as_markdown() for table in report.tables(rows))]
@@ -280,19 +283,19 @@ def write(folder: Path, about: dict, notes: Sequence[str], rows: Iterable[report
 
 
 def _ticker(progress: Progress, task: Task, ticks: int) -> measure.Tick:
-    """Returns a function that advances the bar by one of the equal parts of a task's work."""
+    """Return a function that advances the bar by one of `ticks` equal parts of a task's work."""
     marks = iter(np.diff(np.linspace(0, round(task.work), ticks + 1).astype(int)).tolist())
     now = f"{task.case.part}: {task.case.label}"
     return lambda: progress.advance(next(marks, 0), now=now)
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     flags = read_flags("python -m benchmarks.recurrence", __doc__, Flags, sys.argv[1:])
-    jax.config.update("jax_enable_compilation_cache", False)  # or `compile` would time reading a file
+    jax.config.update("jax_enable_compilation_cache", False)  # or `compile` would measure cache reads
     console = Console()
     if not console.is_terminal:
-        console = Console(width=140)  # a file has no width of its own
+        console = Console(width=140)  # a file has no width
     run(flags, TINY if flags.tiny else FULL, console)
 
 

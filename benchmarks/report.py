@@ -1,4 +1,4 @@
-"""Tables, JSON and a plot of what a benchmark measured."""
+"""Format measurements as tables, JSON and a plot."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,15 +18,15 @@ from benchmarks.measure import Measured, Ratio, number, ratio
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What the candidates met.
+    """A case in which candidates are measured.
 
     Attributes:
-        part: of the benchmark.
-        table: title of the table in which it stands.
-        label: its name among the cases of that table.
-        sizes: as numbers, by name.
-        unit: of the values.
-        baselines: candidates to which the others are compared.
+        part: Part of the benchmark.
+        table: Title of the table that contains the case.
+        label: Name of the case in its table.
+        sizes: Sizes of the case, by name.
+        unit: Unit of the values.
+        baselines: Names of the candidates with which the others are compared.
     """
 
     part: str
@@ -39,7 +39,14 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One candidate in one case; `ratios` are by the baseline's name."""
+    """Measurements of one candidate in one case.
+
+    Attributes:
+        case: Case that was measured.
+        candidate: Name of the candidate.
+        values: Value of each round, (rounds,).
+        ratios: Ratio to each baseline, by the baseline's name.
+    """
 
     case: Case
     candidate: str
@@ -48,11 +55,11 @@ class Row:
 
     @property
     def median(self) -> float:
-        """Of the values."""
+        """Median of the values."""
         return float(np.median(self.values))
 
     def as_json(self) -> dict[str, Any]:
-        """Returns everything, the single values included."""
+        """Return all fields and statistics as a dictionary that JSON can represent."""
         return {
             **dataclasses.asdict(self.case),
             "candidate": self.candidate,
@@ -65,7 +72,7 @@ class Row:
 
 
 def rows(case: Case, measured: Measured) -> list[Row]:
-    """Returns a row for each candidate, compared with the baselines that ran."""
+    """Return a row for each candidate that ran, with ratios to the baselines that ran."""
     values = measured.values
     return [
         Row(case, name, own, {base: ratio(own, values[base]) for base in case.baselines if base in values})
@@ -75,14 +82,20 @@ def rows(case: Case, measured: Measured) -> list[Row]:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """A table of text: its first column names the rows, and rows stand in sections."""
+    """A table of text cells.
+
+    Attributes:
+        title: Title of the table.
+        header: Heading of each column; the first column contains the names of the rows.
+        sections: Sections of rows, each row a list of cells.
+    """
 
     title: str
     header: Sequence[str]
     sections: Sequence[Sequence[Sequence[str]]]
 
     def for_terminal(self) -> Table:
-        """Return the table as Rich prints it."""
+        """Return the table for printing with Rich."""
         table = Table(title=self.title, title_justify="left")
         table.add_column(self.header[0], no_wrap=True)
         for heading in self.header[1:]:
@@ -94,7 +107,7 @@ class Grid:
         return table
 
     def as_markdown(self) -> str:
-        """Return the table below a heading with its title."""
+        """Return the table in Markdown, below a heading with its title."""
         rule = ["---"] * len(self.header)
         rows = [self.header, rule, *(row for section in self.sections for row in section)]
         return "\n".join([f"### {self.title}", "", *(f"| {' | '.join(row)} |" for row in rows)])
@@ -103,8 +116,9 @@ class Grid:
 def tables(all_rows: Iterable[Row]) -> list[Grid]:
     """Return the tables of the rows.
 
-    A part that compares one pair of candidates in table after table becomes one table of ratios. Elsewhere
-    there is a table for each title: in detail where it has one case, otherwise with cases side by side.
+    A part with several titles that compares one pair of candidates in each becomes one table of ratios. In
+    other parts, each title becomes a table: a detailed one for a single case, otherwise one with a column for
+    each case.
     """
     made = []
     for _, part in groupby(all_rows, key=lambda row: row.case.part):
@@ -119,7 +133,7 @@ def tables(all_rows: Iterable[Row]) -> list[Grid]:
 
 
 def _ratios(by_title: Sequence[Sequence[Row]]) -> Grid:
-    """Rows are titles, columns are cases: the ratio of the second candidate of a pair to the first."""
+    """Return a table of the ratios of two candidates, with titles as rows and cases as columns."""
     first = by_title[0]
     labels = list(dict.fromkeys(row.case.label for row in first))
     (base,) = _baselines(first)
@@ -132,7 +146,10 @@ def _ratios(by_title: Sequence[Sequence[Row]]) -> Grid:
 
 
 def _detail(group: Sequence[Row]) -> Grid:
-    """Rows are candidates: median, minimum, maximum, ratios, and tokens per second where it reads any."""
+    """Return a table of one case, with candidates as rows.
+
+    The columns are median, minimum, maximum and ratios, and tokens per second if the case has tokens.
+    """
     case = group[0].case
     tokens, bases = case.sizes.get("tokens"), _baselines(group)
     header = ["candidate", f"median {case.unit}", "min", "max", *(f"/ {base}" for base in bases)]
@@ -148,7 +165,7 @@ def _detail(group: Sequence[Row]) -> Grid:
 
 
 def _side_by_side(group: Sequence[Row]) -> Grid:
-    """Columns are cases; rows are the candidates' medians, and below them their ratios."""
+    """Return a table with cases as columns; rows are the candidates' medians, and then their ratios."""
     case = group[0].case
     labels = list(dict.fromkeys(row.case.label for row in group))
     names = list(dict.fromkeys(row.candidate for row in group))
@@ -161,7 +178,7 @@ def _side_by_side(group: Sequence[Row]) -> Grid:
     bases = _baselines(group)
     sections = [[line(name, lambda row: number(row.median), name) for name in names]]
     for i, base in enumerate(bases):
-        others = [name for name in names if name not in bases[: i + 1]]  # not 1, nor the inverse of one above
+        others = [name for name in names if name not in bases[: i + 1]]  # no ratio of 1, no inverse
         sections.append(
             [
                 line(f"{name} / {base}", lambda row, base=base: str(row.ratios.get(base, "")), name)
@@ -176,12 +193,12 @@ def _baselines(group: Sequence[Row]) -> list[str]:
 
 
 def draw_growth(all_rows: Iterable[Row], path: Path, title: str) -> None:
-    """Draws how time grows along each axis into a PNG file: medians, and bands from minimum to maximum.
+    """Draw how time grows along each axis, as medians with bands from minimum to maximum, to a PNG file.
 
     Args:
-        all_rows: those of the part `growth`; the label of a case is a number, its table names the axis.
-        path: the PNG file.
-        title: of the figure.
+        all_rows: Rows of the part `growth`; the label of a case is a number, and its table names the axis.
+        path: Path of the PNG file.
+        title: Title of the figure.
     """
     group = list(all_rows)
     axes_names = list(dict.fromkeys(row.case.table for row in group))

@@ -1,4 +1,4 @@
-"""Files of what a benchmark has measured."""
+"""Write the results of a benchmark to files."""
 
 import json
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def write(folder: str | Path, name: str, content: Mapping[str, Any], text: str | None = None) -> None:
-    """Writes the figures into NAME.json, and a table, where there is one, into NAME.md.
+    """Write the results to NAME.json, and a table, if given, to NAME.md.
 
     Args:
-        folder: is made if need be.
-        name: of the benchmark.
-        content: for the one, all that JSON can hold.
-        text: for the other.
+        folder: Folder of the files; it is created if necessary.
+        name: Name of the benchmark.
+        content: Content of NAME.json.
+        text: Text of NAME.md; None writes no such file.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

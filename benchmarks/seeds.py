@@ -38,7 +38,7 @@ class Flags:
 
 
 def wall_time(model: str, seeds: int, flags: Flags, folder: Path) -> float:
-    """Returns the seconds that one command takes from its start to its end."""
+    """Return the seconds that one command takes from start to end."""
     command = [
         *(sys.executable, "-m", "experiments.number_prediction", "--model", model, "--seeds", str(seeds)),
         *("--epochs", "1", "--train-examples", str(flags.train_examples), "--run-dir", str(folder)),
@@ -51,19 +51,19 @@ def wall_time(model: str, seeds: int, flags: Flags, folder: Path) -> float:
 
 
 def measure(model: str, flags: Flags) -> dict[str, list[float]]:
-    """Returns wall times in seconds: of a run of one seed, and of one run of all; the two take turns."""
+    """Measure the wall times, in seconds, of runs with one seed and with all seeds, in turns."""
     times: dict[str, list[float]] = {"one": [], "all": []}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(-1, flags.repeats):
             for name, seeds in (("one", 1), ("all", flags.seeds)):
                 seconds = wall_time(model, seeds, flags, Path(folder) / f"{name}{repeat}")
-                if repeat >= 0:  # the first run fills the cache of compiled programs
+                if repeat >= 0:  # the first run fills the compilation cache
                     times[name].append(seconds)
     return times
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     flags = read_flags("python -m benchmarks.seeds", __doc__, Flags, sys.argv[1:])
     about = describe("default", with_torch=False)
     table = Table(title=f"{flags.seeds} seeds of number prediction, one epoch of {flags.train_examples:,}")

@@ -1,4 +1,4 @@
-"""The sizes at which everything is timed."""
+"""Define the sizes at which everything is measured."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """One problem.
+    """Sizes of one problem.
 
     Attributes:
-        time: T, steps of each sequence.
-        batch: B, sequences side by side.
-        features: size of an input x(t).
-        hidden: H, size of h and c.
+        time: T, the number of steps of each sequence.
+        batch: B, the number of sequences.
+        features: Size of an input x(t).
+        hidden: H, the size of h and c.
         max_skip: K of every skip.
         mix: λ of every skip.
     """
@@ -32,25 +32,25 @@ class Shape:
 
     @property
     def work(self) -> float:
-        """About how many milliseconds a gradient takes on two cores, for the progress bar's estimate."""
-        # Forward and backward are three products of B x (in + H) with (in + H) x 4H; a step of a loop has a
-        # cost of its own as well.
+        """Estimated milliseconds of a gradient on two cores, for the progress bar."""
+        # Forward and backward pass are three products of B x (in + H) with (in + H) x 4H. Each step of the
+        # loop adds a constant.
         operations = 3 * 2 * self.batch * (self.features + self.hidden) * 4 * self.hidden
         return self.time * (operations / 1e8 + 0.1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Everything that one run of the benchmark goes through.
+    """Sizes of all parts of the benchmark.
 
     Attributes:
-        shapes: by name, for the parts `shapes`, `compile` and `memory`.
-        growth: for each axis (a field of `Shape`) the shapes along which it alone grows.
-        skips: the shape of the part `skips`.
-        seeds: the shape of the part `seeds`.
-        num_seeds: how many seeds are trained together.
-        presets: presets of `experiments.ptb` for the part `training`, with flags given beside them.
-        vocabulary: number of words of the synthetic corpus.
+        shapes: Shapes by name, for the parts `shapes`, `transitions`, `compile` and `memory`.
+        growth: For each axis (a field of `Shape`), shapes in which only that axis grows.
+        skips: Shape of the part `skips`.
+        seeds: Shape of the part `seeds`.
+        num_seeds: Numbers of seeds in the part `seeds`.
+        presets: Presets of `experiments.ptb` for the part `training`, each with additional flags.
+        vocabulary: Number of words of the synthetic corpus.
     """
 
     shapes: Mapping[str, Shape]
@@ -63,7 +63,13 @@ class Sizes:
 
 
 def grow(base: Shape, axis: str, values: tuple[int, ...]) -> tuple[Shape, ...]:
-    """Returns `base` with one field at each of the values; the input is as large as the state."""
+    """Return `base` with one field set to each of the values; the input is as large as the state.
+
+    Args:
+        base: Shape of the other fields.
+        axis: Name of the field.
+        values: Values of the field.
+    """
     shapes = (dataclasses.replace(base, **{axis: value}) for value in values)
     return tuple(dataclasses.replace(shape, features=shape.hidden) for shape in shapes)
 

@@ -57,7 +57,7 @@ class Flags:
 
 
 class _Few(CoNLL2003):
-    """The experiment on a part of its training sentences; its vocabulary is that of all."""
+    """The experiment with only the first `sentences` training sentences, and with the full vocabulary."""
 
     sentences: int
 
@@ -70,7 +70,7 @@ class _Few(CoNLL2003):
 
 
 def candidates(experiment: CoNLL2003, models: Sequence[str], data: ReadCorpus) -> dict[str, list[Candidate]]:
-    """Returns who trains and who predicts; of PyTorch's only where it is installed."""
+    """Return the candidates for training and for prediction; PyTorch's fail if it is not installed."""
     found: dict[str, list[Candidate]] = {"training": [], "predict": []}
     for model in models:
         training, predicting = _ours(experiment, model, data)
@@ -111,7 +111,7 @@ def _ours(experiment: CoNLL2003, model: str, data: ReadCorpus) -> tuple[Candidat
 
 
 def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Candidate, Candidate]:
-    """PyTorch's; what is missing is said where they are made ready."""
+    """Return PyTorch's candidates; a missing package raises an error when they are prepared."""
     chosen = experiment.settings
     learner = make_learner(experiment, make_spec("lstm", chosen), data, data.vocabulary)
 
@@ -136,12 +136,12 @@ def _peers(experiment: CoNLL2003, data: ReadCorpus) -> tuple[Candidate, Candidat
 
 
 def _read(data: ReadCorpus) -> tuple[TaggerVocabulary, Sequence[TaggedSentence]]:
-    """What `tag` looks words up in, and the sentences of train."""
+    """Return the vocabulary and the sentences of train, the arguments of `tag`."""
     return data.vocabulary, data.corpus.splits["train"]
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     flags = read_flags("python -m benchmarks.tagging", __doc__, Flags, sys.argv[1:])
     keep_freed_memory()
     models = flags.models.split(",")

@@ -1,4 +1,4 @@
-"""A problem so small that every expectation over the agent's choices is a sum over all action sequences."""
+"""Define a tiny problem whose expectations over choices are exact sums over all action sequences."""
 
 import itertools
 from typing import NamedTuple
@@ -16,7 +16,7 @@ LABEL = 1
 
 
 def sequences(time: int) -> Int[np.ndarray, "sequences time"]:
-    """Returns every sequence of actions."""
+    """Return every sequence of `time` actions, each in 1..K."""
     return np.array(list(itertools.product(range(1, K + 1), repeat=time)))
 
 
@@ -24,13 +24,13 @@ SEQUENCES = sequences(TIME)
 
 
 class Problem(NamedTuple):
-    """Weights and one example: h(T) decides the terminal reward, every h(t) a per-step one.
+    """Weights and one example; h(T) determines the terminal reward, and each h(t) the reward of step t.
 
     Attributes:
-        lstm: weights of the transition.
-        agent: weights of the agent.
-        head: from states to logits, (hidden, classes).
-        x: the input, (time, in).
+        lstm: Weights of the transition.
+        agent: Weights of the agent.
+        head: Weights from states to logits, (hidden, classes).
+        x: Input, (time, in).
         start: h(0) and c(0), (2, hidden).
     """
 
@@ -42,7 +42,7 @@ class Problem(NamedTuple):
 
 
 def problem(time: int = TIME, seed: int = 0) -> Problem:
-    """Returns a problem of some length, in double precision where JAX has it enabled."""
+    """Return a random problem with `time` steps, in double precision if JAX has it enabled."""
     rng = np.random.default_rng(seed)
 
     def draw(*shape: int) -> Array:
@@ -54,13 +54,13 @@ def problem(time: int = TIME, seed: int = 0) -> Problem:
 
 
 class Rollouts(NamedTuple):
-    """What several runs of the example came to.
+    """Results of several rollouts of the example.
 
     Attributes:
-        decision: traces of the choices, each (count, time).
-        rewards: log-likelihood of the label if it were predicted from h(t), (count, time), in nats; the last
+        decision: Traces of the choices, each (count, time).
+        rewards: Log-likelihood of the label when it is predicted from h(t), in nats, (count, time). The last
             one is the terminal reward.
-        seen: h(t-1), the state that the agent saw at step t, (count, time, hidden).
+        seen: h(t-1), the state that the agent observes at step t, (count, time, hidden).
     """
 
     decision: F.Decision
@@ -71,13 +71,13 @@ class Rollouts(NamedTuple):
 def rollout(
     of: Problem, keys: Key[Array, " count"], actions: Int[Array, "count time"] | None = None, **options
 ) -> Rollouts:
-    """Runs the example once per key.
+    """Run the example once per key.
 
     Args:
-        of: the problem.
-        keys: of the agent's noise.
-        actions: to be replayed in place of choices.
-        **options: of `F.unroll`.
+        of: Problem with its example.
+        keys: Keys for the agent's noise.
+        actions: Actions to replay instead of sampling.
+        **options: Other arguments of `F.unroll`.
     """
     count = len(keys)
 
@@ -93,13 +93,13 @@ def rollout(
 
 
 def every_sequence(of: Problem) -> Rollouts:
-    """Runs the example once with each of `sequences`."""
+    """Run the example once with each action sequence of `sequences`."""
     actions = jnp.asarray(sequences(len(of.x)))
     return rollout(of, jax.random.split(jax.random.key(0), len(actions)), actions)
 
 
 def exact_objective(of: Problem, entropy_coef: float = 0.0, per_step: bool = False) -> Float[Array, ""]:
-    """J_2 = E[R] + β H, of the terminal reward or of the sum of all steps'."""
+    """Return J_2 = E[R] + β H, where R is the terminal reward, or the sum of all rewards with `per_step`."""
     runs = every_sequence(of)
     log_pi = runs.decision.log_prob.sum(axis=1)
     pi = jnp.exp(log_pi)
@@ -108,12 +108,12 @@ def exact_objective(of: Problem, entropy_coef: float = 0.0, per_step: bool = Fal
 
 
 def tuples(size: int, time: int = TIME) -> Int[np.ndarray, "tuples size"]:
-    """Returns every tuple of places in `sequences`: what `size` rollouts of the example can be."""
+    """Return every tuple of indices into `sequences`, that is, every outcome of `size` rollouts."""
     return np.array(list(itertools.product(range(K**time), repeat=size)))
 
 
 def exact_averaged(of: Problem, size: int) -> Float[Array, ""]:
-    """E[log 1/M Σ_m p_m], M = `size`, of the terminal prediction."""
+    """Return E[log 1/M Σ_m p_m] of the terminal prediction, with M = `size`."""
     runs = every_sequence(of)
     pi = jnp.exp(runs.decision.log_prob.sum(axis=1))
     places = tuples(size, len(of.x))
@@ -122,7 +122,7 @@ def exact_averaged(of: Problem, size: int) -> Float[Array, ""]:
 
 
 def exact_values(of: Problem) -> Float[np.ndarray, "sequences time"]:
-    """E[R | a(1), ..., a(t-1)], R the terminal reward, before each step of each of `sequences`."""
+    """Return E[R | a(1), ..., a(t-1)] for each sequence and step t, where R is the terminal reward."""
     runs = every_sequence(of)
     pi = np.exp(np.asarray(runs.decision.log_prob).sum(axis=1))
     R = np.asarray(runs.rewards[:, -1])

@@ -1,4 +1,4 @@
-"""The same in PyTorch: its own LSTM, and the dynamic skip as one would write it there. Imports PyTorch."""
+"""Make the PyTorch candidates: its LSTM, and a dynamic skip written in PyTorch. Imports PyTorch."""
 
 import collections
 from collections.abc import Callable
@@ -20,16 +20,18 @@ Loss = Callable[[], torch.Tensor]
 
 
 class DynamicSkipLSTM(nn.Module):
-    """Gui et al. (2019), Eq. 1 and 2, eager: a Python loop over time and a queue of the last K states.
+    """An LSTM with dynamic skips in eager PyTorch (Gui et al. 2019, Eq. 1 and 2).
+
+    It is a Python loop over time with a queue of the last K states.
 
     Args:
-        in_features: size of an input.
-        hidden: H.
-        max_skip: K.
-        mix: λ.
-        agent_features: hidden units of the agent.
-        hoist: project all inputs in one product before the loop and write the gates out; otherwise use
-            `nn.LSTMCell`. PyTorch's authors do either, and neither is always ahead.
+        in_features: Size of an input.
+        hidden: H, the size of h and c.
+        max_skip: K, the largest skip.
+        mix: λ, the weight of the chosen state.
+        agent_features: Number of hidden units of the agent.
+        hoist: Whether to project all inputs in one product before the loop, with explicit gates; otherwise
+            `nn.LSTMCell` is used. Both are common in PyTorch code, and neither is always faster.
     """
 
     def __init__(
@@ -45,28 +47,28 @@ class DynamicSkipLSTM(nn.Module):
     def forward(
         self, x: torch.Tensor, actions: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Runs over all steps.
+        """Run all steps.
 
         Args:
-            x: (time, batch, in).
-            actions: k in 1..K to be replayed, (time, batch).
+            x: Inputs, (time, batch, in).
+            actions: k in 1..K to replay, (time, batch); None samples them.
 
         Returns:
-            h, (time, batch, hidden); log-probabilities and k, (time, batch).
+            h, (time, batch, hidden), and the log-probabilities and k of the choices, both (time, batch).
         """
         time, batch, _ = x.shape
         rows = torch.arange(batch, device=x.device)
         h = c = x.new_zeros(batch, self.hidden)
         past_h = collections.deque([h] * self.max_skip, maxlen=self.max_skip)  # newest first
         past_c = collections.deque([c] * self.max_skip, maxlen=self.max_skip)
-        # unbind, for the gradient of x[t] at each t would be a whole x of zeros.
+        # With unbind, the gradient of a step is not padded with zeros to the size of x, as for x[t].
         steps, seen = x.unbind(), x.detach().unbind()
         if self.hoist:
             steps = (x @ self.cell.weight_ih.T + (self.cell.bias_ih + self.cell.bias_hh)).unbind()
         hs, log_probs, chosen = [], [], []
         for t in range(time):
             logits = self.agent(torch.cat([h.detach(), seen[t]], dim=-1))
-            policy = Categorical(logits=logits, validate_args=False)  # checks would wait for a GPU
+            policy = Categorical(logits=logits, validate_args=False)  # checks would synchronize the GPU
             slot = policy.sample() if actions is None else actions[t] - 1
             log_probs.append(policy.log_prob(slot))
             chosen.append(slot + 1)
@@ -87,13 +89,13 @@ class DynamicSkipLSTM(nn.Module):
         return torch.stack(hs), torch.stack(log_probs), torch.stack(chosen)
 
     def load(self, params: F.LayerParams) -> "DynamicSkipLSTM":
-        """Takes the weights of this project's layer."""
+        """Copy the weights of this project's layer into this module, and return the module."""
         agent = params.skip
         with torch.no_grad():
             for ours, theirs in _lstm_pairs(params.transition, self.cell, ""):
                 theirs.copy_(ours)
             first, _, last = self.agent
-            # One matrix acts on h ⊕ x here.
+            # The module has one matrix for h ⊕ x.
             first.weight.copy_(_tensor(np.concatenate([agent.w_h, agent.w_x])).T)
             first.bias.copy_(_tensor(agent.b))
             last.weight.copy_(_tensor(agent.w_out).T)
@@ -102,20 +104,20 @@ class DynamicSkipLSTM(nn.Module):
 
 
 def device() -> torch.device:
-    """Returns where to compute: on the GPU if JAX does."""
+    """Return the device: the GPU if JAX uses one, and otherwise the CPU."""
     return torch.device("cuda" if jax.default_backend() == "gpu" else "cpu")
 
 
 def makers(
     params: F.LayerParams, shape: Shape, x: Any, actions: Any = None
 ) -> dict[str, Callable[[str], Candidate]]:
-    """Returns what makes PyTorch's candidates, by their names.
+    """Return the functions that make PyTorch's candidates, by name.
 
     Args:
-        params: weights of the dynamic skip; the plain LSTM has the same without the agent.
-        shape: the problem.
-        x: inputs, (batch, time, in).
-        actions: k to be replayed, (batch, time).
+        params: Weights of the dynamic skip; the plain LSTM uses those of the transition.
+        shape: Sizes of the problem.
+        x: Inputs, (batch, time, in).
+        actions: k in 1..K to replay, (batch, time); None samples them.
     """
     where = device()
     x = _time_major(x, where).requires_grad_()
@@ -152,7 +154,7 @@ def makers(
 
 
 def _ready(weights: list[torch.Tensor], x: torch.Tensor, loss: Loss, device: torch.device) -> Ready:
-    """Loss and gradient of the weights and of x, (time, batch, in)."""
+    """Return the prepared candidate; its step computes the loss and the gradients of the weights and of x."""
 
     def step():
         value = loss()
@@ -164,7 +166,7 @@ def _ready(weights: list[torch.Tensor], x: torch.Tensor, loss: Loss, device: tor
     def peak_bytes() -> int | None:
         if device.type != "cuda":
             return None
-        step()  # the libraries' own workspaces are there from now on
+        step()  # after this step the libraries have allocated their workspaces
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         step()
@@ -174,7 +176,7 @@ def _ready(weights: list[torch.Tensor], x: torch.Tensor, loss: Loss, device: tor
 
 
 def _lstm_pairs(lstm: F.LSTMParams, module: nn.Module, suffix: str):
-    """Yields our weights, as PyTorch lays them out, with its own; of its two biases the second is 0."""
+    """Yield pairs of our weights, in PyTorch's layout, and PyTorch's weights; its second bias becomes 0."""
     w_x, w_h, b = (_tensor(torch_order(leaf)) for leaf in lstm)
     yield w_x.T, getattr(module, f"weight_ih{suffix}")
     yield w_h.T, getattr(module, f"weight_hh{suffix}")

@@ -1,4 +1,4 @@
-"""The BiLSTM-CRF of `experiments.conll2003` in PyTorch with pytorch-crf. Imports both."""
+"""Implement the BiLSTM-CRF of `experiments.conll2003` in PyTorch and pytorch-crf. Imports both."""
 
 from collections.abc import Callable
 
@@ -14,11 +14,13 @@ from dynskip_jax.experiments.tagging import TaggerSettings
 
 
 class BiLSTMCRF(nn.Module):
-    """Words, characters and capitals; one LSTM in both directions; a CRF, as `models.Tagger` has them.
+    """A tagger with the architecture of `models.Tagger`: embeddings, one bidirectional LSTM, and a CRF.
+
+    The inputs of the LSTM are embeddings of words, characters and capitals.
 
     Args:
-        chosen: sizes and rates.
-        vocabulary: how many words, characters and tags there are, and which words are rare.
+        chosen: Settings with the sizes and rates.
+        vocabulary: Vocabulary with the numbers of words, characters and tags, and with the rare words.
     """
 
     def __init__(self, chosen: TaggerSettings, vocabulary: TaggerVocabulary):
@@ -37,13 +39,13 @@ class BiLSTMCRF(nn.Module):
         self.crf = CRF(len(vocabulary.tags), batch_first=True)
 
     def forward(self, words, characters, capitals, lengths) -> torch.Tensor:
-        """Scores of each tag, (batch, time, tags)."""
+        """Return the score of each tag at each word, (batch, time, tags)."""
         if self.training and self.unknown_rate:
             forgotten = torch.rand(words.shape) < self.unknown_rate
             words = words.masked_fill(forgotten & (words >= self.num_frequent), 0)
         batch, time, length = characters.shape
         spelled = self.characters(characters.reshape(batch * time, length)).transpose(1, 2)
-        # Windows that begin past a word's end have the value that the bias gives them: left out.
+        # Mask windows that start after the end of a word: they contain only the bias.
         windows = torch.arange(length + self.width - 1)
         inside = windows < ((characters != 0).sum(-1).reshape(-1, 1) + self.width - 1)
         read = self.filters(spelled).masked_fill(~inside[:, None], -torch.inf).amax(-1)
@@ -55,7 +57,7 @@ class BiLSTMCRF(nn.Module):
 
 
 def tensors(batch: Batch) -> tuple[torch.Tensor, ...]:
-    """The words, characters, capitals and lengths of a batch, cut at its longest sentence."""
+    """Return the words, characters, capitals and lengths of a batch, cut at its longest sentence."""
     longest = int(batch.seq_lengths.max())
     read = (batch.inputs.words, batch.inputs.characters, batch.inputs.capitals)
     leaves = (np.ascontiguousarray(leaf[:, :longest]) for leaf in read)
@@ -63,14 +65,14 @@ def tensors(batch: Batch) -> tuple[torch.Tensor, ...]:
 
 
 def of_one_seed(batch: Batch) -> Batch:
-    """The rows that count of a training batch of one seed, whose leaves have an axis of seeds."""
+    """Return the counted rows of a training batch with one seed, without the axis of seeds."""
     rows = slice(None) if batch.mask is None else np.asarray(batch.mask[0])
     inputs = type(batch.inputs)(*(np.asarray(leaf[0])[rows] for leaf in batch.inputs))
     return Batch(inputs, batch.targets[0][rows], seq_lengths=batch.seq_lengths[0][rows])
 
 
 def trainer(model: BiLSTMCRF, chosen: TaggerSettings) -> Callable[[Batch], None]:
-    """Returns what makes one step of Adam on a batch, whose loss is the mean over its sentences."""
+    """Return a function that makes one Adam step on a batch; the loss is the mean over its sentences."""
     optimizer = torch.optim.Adam(model.parameters(), lr=chosen.training.learning_rate)
 
     def step(batch: Batch) -> None:
@@ -87,7 +89,7 @@ def trainer(model: BiLSTMCRF, chosen: TaggerSettings) -> Callable[[Batch], None]
 
 
 def predict(model: BiLSTMCRF, batch: Batch) -> list[list[int]]:
-    """Returns the tags of each sentence."""
+    """Return the predicted tags of each sentence."""
     with torch.no_grad():
         *inputs, lengths = tensors(batch)
         mask = torch.arange(inputs[0].shape[1]) < lengths[:, None]

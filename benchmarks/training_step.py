@@ -1,4 +1,4 @@
-"""Whole training steps of `experiments.ptb`: forward, backward, clipping, update, on synthetic words."""
+"""Make candidates that run whole training steps of `experiments.ptb` on synthetic words."""
 
 from collections.abc import Callable, Mapping
 from itertools import cycle
@@ -26,36 +26,36 @@ MODELS: Mapping[str, tuple[str, Mapping[str, str | float]]] = {
     "lstm": ("lstm", {}),
     "dynamic:5": ("dynamic:5", {}),
     "dynamic:200, by content, copying": ("dynamic:200", {"agent": "content", "copy": "expected"}),
-    # As the preset `far`: no choice enters a state.
+    # As in the preset `far`, choices do not change states.
     "the same, λ = 0": (
         "dynamic:200",
         {"agent": "content", "copy": "expected", "mix": 0.0, "agent_features": 200, "rl_coef": 0.0},
     ),
 }
-_SEGMENTS = 4  # as many different batches are read in turn
+_SEGMENTS = 4  # number of different batches, which are used in turn
 
 
 def settings(preset: str, flags: Mapping[str, int]) -> LanguageSettings:
-    """Returns a preset of `experiments.ptb`, with flags given beside it."""
+    """Return the settings of a preset of `experiments.ptb` with additional flags."""
     return resolve(PTB.settings_type, PTB.presets, preset, flags).settings
 
 
 def tokens_per_step(chosen: LanguageSettings) -> int:
-    """Returns how many words a step reads."""
+    """Return the number of words in a step."""
     return chosen.training.batch_size * chosen.training.num_steps
 
 
 def work(chosen: LanguageSettings, vocabulary: int) -> float:
-    """About how many milliseconds a step takes on two cores, for the progress bar's estimate."""
+    """Return the estimated milliseconds of a step on two cores, for the progress bar."""
     model = chosen.model
     weights = model.num_layers * 8 * model.features**2 + vocabulary * model.features
     return 3 * 2 * tokens_per_step(chosen) * weights / 1e8
 
 
 def candidates(chosen: LanguageSettings, vocabulary: int) -> list[Candidate]:
-    """Returns a training step of each model; a step continues where the one before it stopped.
+    """Return a training step of each model; each step continues from the previous state.
 
-    From here on the process keeps the memory it frees, as experiments do.
+    This also calls `keep_freed_memory`, as experiments do.
     """
     keep_freed_memory()
     return [
@@ -65,7 +65,7 @@ def candidates(chosen: LanguageSettings, vocabulary: int) -> list[Candidate]:
 
 
 def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
-    """Returns words drawn evenly from a vocabulary: speed needs no text."""
+    """Return a corpus of words sampled uniformly from a vocabulary."""
     names = (EOS, *(f"word{i}" for i in range(1, vocabulary)))
     tokens = np.random.default_rng(0).integers(0, vocabulary, num_tokens, dtype=np.int32)
     return LanguageCorpus(
@@ -102,7 +102,7 @@ def _candidate(name: str, model: str, chosen: LanguageSettings, vocabulary: int)
 def trainer(
     learner: Learner, fit: FitSettings
 ) -> tuple[TrainState, Callable[[TrainState, Batch, int], TrainState]]:
-    """Returns the initial state, and its update by a batch and that batch's index in the first epoch."""
+    """Return the initial state, and a function (state, batch, index) -> next state for the first epoch."""
     keys = seed_keys(fit.seeds)
     rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
     scheduled, average = learner.scheduled(0), np.zeros(len(fit.seeds), bool)

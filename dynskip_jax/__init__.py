@@ -1,8 +1,8 @@
 """Skip-connected recurrent networks in JAX and Flax NNX.
 
-The names that README uses are imported from here: `from dynskip_jax import SkipLSTM, AgentObjective`.
-The others are in the packages `functional`, `rl`, `nn`, `models`, `tasks`, `training`, `runs`, `devices`,
-`data`, `analysis` and `experiments`.
+The names that the README uses can be imported from here, as in
+`from dynskip_jax import SkipLSTM, AgentObjective`. All other names are in the packages `functional`, `rl`,
+`nn`, `models`, `tasks`, `training`, `runs`, `devices`, `data`, `analysis` and `experiments`.
 """
 
 import importlib
@@ -23,7 +23,7 @@ __all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for when it is asked for: JAX and Flax take a second."""
+    """Import and return a public name on first access, because importing JAX and Flax takes a second."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)

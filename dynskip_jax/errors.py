@@ -1,20 +1,20 @@
-"""Exceptions whose messages are written for the person who typed the command."""
+"""Exceptions whose messages are written for the user of the command line."""
 
 
 def described(value: object) -> str:
-    """A value as messages name it: dtype and shape of an array, the type of anything else."""
+    """Return a short text for error messages: dtype and shape of an array, the type of any other value."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} {value.shape}"
     return f"a {type(value).__name__}"
 
 
 class UserError(ValueError):
-    """Something the user can put right; the message is one line naming the thing and the remedy.
+    """An error that the user can correct; the message is one line with the cause and the remedy.
 
-    Command-line programs print it without a traceback and exit with status 2; a program that uses the
-    library sees a `ValueError`.
+    Command-line programs print the message without a traceback and exit with status 2. In a program that uses
+    the library it is a `ValueError`.
     """
 
 
 class Stopped(Exception):
-    """Training was asked to stop, and has saved where it is."""
+    """Training was interrupted after it had saved a checkpoint."""

@@ -1,4 +1,4 @@
-"""Imports of packages that only an optional group of pyproject.toml installs."""
+"""Import packages of the optional dependency groups, with a helpful error if one is missing."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,18 +7,19 @@ from dynskip_jax.errors import UserError
 
 
 class MissingExtra(ImportError, UserError):
-    """A package that is needed here is part of an optional group, and not installed."""
+    """A required package is part of an optional dependency group and is not installed."""
 
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Within it stand imports of what the group `extra` installs.
+    """Guard the imports of packages that the optional group `extra` installs.
 
     Args:
-        extra: a name of `project.optional-dependencies` in pyproject.toml.
+        extra: Name of a group in `project.optional-dependencies` of pyproject.toml.
 
     Raises:
-        MissingExtra: a package is not installed; the message names it and says how to install the group.
+        MissingExtra: If a package is not installed; the message names it and the command that installs the
+            group.
     """
     try:
         yield

@@ -1,14 +1,14 @@
-"""Modules that are imported when they are first used: JAX takes a second, and `--help` does without it."""
+"""Import modules on first use: JAX takes a second to import, and `--help` does not need it."""
 
 import importlib
 from typing import Any
 
 
 class LazyModule:
-    """Stand in for a module, and import it when an attribute is asked for.
+    """A placeholder that imports a module when one of its attributes is first used.
 
     Args:
-        name: the module's name, as in `jax.numpy`.
+        name: Full name of the module, such as `jax.numpy`.
     """
 
     def __init__(self, name: str):

@@ -1,4 +1,4 @@
-"""Settings as dataclasses: default, bounds and help of each stand in one place, beside its type."""
+"""Define settings as dataclass fields with type, default, bounds and help, and check their values."""
 
 import dataclasses
 import functools
@@ -17,13 +17,13 @@ Number = int | float
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Where a number has to lie; None: no bound on that side.
+    """Bounds of a number; None means no such bound.
 
     Attributes:
-        at_least: the smallest value allowed.
-        above: below all values allowed.
-        at_most: the largest value allowed.
-        below: above all values allowed.
+        at_least: Inclusive lower bound.
+        above: Exclusive lower bound.
+        at_most: Inclusive upper bound.
+        below: Exclusive upper bound.
     """
 
     at_least: Number | None = None
@@ -32,7 +32,7 @@ class Bounds:
     below: Number | None = None
 
     def hold(self, value: Number) -> bool:
-        """Whether a value lies inside; NaN and infinity lie in no bounds."""
+        """Return whether `value` satisfies the bounds; NaN and infinity never do."""
         return math.isfinite(value) and not (
             (self.at_least is not None and value < self.at_least)
             or (self.above is not None and value <= self.above)
@@ -41,7 +41,7 @@ class Bounds:
         )
 
     def __str__(self) -> str:
-        """What a value outside is told."""
+        """Return the requirement as part of an error message, such as "must be positive and finite"."""
         has_end = self.at_most is not None or self.below is not None
         if self.at_least is not None and self.at_most is not None:
             return f"must lie between {_plain(self.at_least)} and {_plain(self.at_most)}"
@@ -61,19 +61,20 @@ def _plain(bound: Number) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Other:
-    """Any value of a setting but these.
+    """An entry of `Needs` that allows any value of a setting except some.
 
     Attributes:
-        values: the values that are not meant.
-        text: which ones are, after the flag's name; empty where the flag's name says it.
+        values: Excluded values.
+        text: Description of the allowed values, printed after the flag's name. Empty if the flag's name is
+            enough.
     """
 
     values: tuple[Any, ...]
     text: str = ""
 
 
-ON = Other((None, 0, "none"))  # the setting is used at all
-Needs = Mapping[str, Any]  # by a setting's name the value, the values (a tuple) or the `Other`
+ON = Other((None, 0, "none"))  # the setting is given, and turns its feature on
+Needs = Mapping[str, Any]  # maps a setting's name to its allowed value, values (a tuple) or `Other`
 
 
 def setting(
@@ -91,22 +92,22 @@ def setting(
     needs: Needs | Sequence[Needs] = (),
     absent: Any = dataclasses.MISSING,
 ) -> Any:
-    """Return a dataclass's field with what is known of it.
+    """Return a dataclass field whose metadata describe a setting.
 
     Args:
-        default: its value where nothing says another.
-        help: what it is, for `--help` and for readers of the class.
-        at_least: bound, as in `Bounds`; None and words have none.
-        above: likewise.
-        at_most: likewise.
-        below: likewise.
-        sweep: several values, a tuple, may be tried in one program.
-        several: several values, a tuple, mean something else than one value.
-        positional: given without a flag, once or several times; what help calls it.
-        path: of a file or a folder: `~` is the user's home wherever it is typed.
-        needs: other settings, and their values with which this one has an effect. One entry of a mapping
-            suffices; of several mappings each has to hold.
-        absent: its value in runs that are older than the setting, where that is not the default.
+        default: Default value.
+        help: Description, for `--help` and for readers of the class.
+        at_least: Inclusive lower bound; see `Bounds`. Bounds apply only to numbers.
+        above: Exclusive lower bound.
+        at_most: Inclusive upper bound.
+        below: Exclusive upper bound.
+        sweep: Whether a tuple of values may be given, to train one model for each value in one program.
+        several: Whether a tuple may be given in place of one value. Implied by `sweep`.
+        positional: Name in the help of a setting that is given without a flag, once or several times.
+        path: Whether the value is the path of a file or a folder, in which `~` is the user's home.
+        needs: Other settings, with the values for which this setting has an effect. One entry of a mapping
+            has to hold; of several mappings, each one has to hold.
+        absent: Value in runs that are older than the setting, if it differs from the default.
     """
     bounds = Bounds(at_least, above, at_most, below)
     needs = (needs,) if isinstance(needs, Mapping) else tuple(needs)
@@ -120,19 +121,19 @@ path_setting = functools.partial(setting, path=True)
 
 @functools.cache
 def field_types(kind: type) -> Mapping[str, Any]:
-    """Returns the type of each field of a dataclass."""
+    """Return the type of each field of a dataclass, by the field's name."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def words_of(kind: Any) -> tuple[str, ...]:
-    """Returns the words that a field of this type may be; none if it is no `Literal`."""
+    """Return the values of a `Literal` type, or of one with `| None`; an empty tuple for other types."""
     kind = without_none(kind)
     return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
 
 
 def without_none(kind: Any) -> Any:
-    """Returns X of the type X | None, and any other as it is."""
+    """Return X for a type `X | None`, and any other type unchanged."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         kinds = [other for other in typing.get_args(kind) if other is not type(None)]
         return kinds[0] if len(kinds) == 1 else kind
@@ -140,14 +141,14 @@ def without_none(kind: Any) -> Any:
 
 
 def check(settings: Any, name: Callable[[str], str] = str) -> None:
-    """Checks words and bounds of a dataclass of settings, and of those inside it.
+    """Check the type and the bounds of every value in a dataclass of settings and in nested dataclasses.
 
     Args:
-        settings: the dataclass.
-        name: from a field's name to what messages call it.
+        settings: An instance of the dataclass.
+        name: Function from a field's name to its name in error messages.
 
     Raises:
-        UserError: a value is none of the words of its type, or lies outside its bounds.
+        UserError: If a value has the wrong type, is none of the values of a `Literal`, or is out of bounds.
     """
     kinds = field_types(type(settings))
     for field in dataclasses.fields(settings):
@@ -170,16 +171,17 @@ def check_needs(
     holds: Callable[[str, Any], bool],
     name: Callable[[str], str] = str,
 ) -> None:
-    """Check that what was given has an effect; to give a default is always allowed.
+    """Check that every given setting has an effect; the default value is always allowed.
 
     Args:
-        fields: the settings.
-        given: the values that were given, by name.
-        holds: whether a setting, by its name, has what an entry of `Needs` says; see `allows`.
-        name: from a field's name to what messages call it.
+        fields: Fields of the settings.
+        given: Values that the user has given, by the field's name.
+        holds: Function from another setting's name and its entry in `Needs` to whether that setting has an
+            allowed value; see `allows`.
+        name: Function from a field's name to its name in error messages.
 
     Raises:
-        UserError: a setting has no effect with the others.
+        UserError: If a given setting has no effect because of the other settings.
     """
     for field in fields:
         if field.name not in given or given[field.name] == field.default:
@@ -193,19 +195,19 @@ def check_needs(
 
 
 def allows(allowed: Any, value: Any) -> bool:
-    """Return whether a value is what an entry of `Needs` asks for."""
+    """Return whether `value` is among the values that an entry of `Needs` allows."""
     if isinstance(allowed, Other):
         return value not in allowed.values
     return value in allowed if isinstance(allowed, tuple) else value == allowed
 
 
 def needs_text(needs: Needs, name: Callable[[str], str] = str, most: int = 3) -> str:
-    """Return the settings as they are given, such as `--average non_monotone`.
+    """Return the needed settings as command-line flags, such as `--average non_monotone`.
 
     Args:
-        needs: the settings.
-        name: from a field's name to what messages call it.
-        most: number of values of one setting that are all listed.
+        needs: Needed settings, one of which has to hold.
+        name: Function from a field's name to its name in error messages.
+        most: Largest number of values of one setting that are all listed.
     """
     parts = []
     for other, allowed in needs.items():
@@ -227,12 +229,12 @@ _TYPES = {
 
 
 def _has_type(value: Any, kind: Any) -> bool:
-    """Whether a value is of a field's type; types that settings do not consist of hold everything."""
+    """Return whether `value` has the type `kind`; types that are not checked accept every value."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return any(_has_type(value, each) for each in typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
         parts = [part for part in typing.get_args(kind) if part is not Ellipsis]
-        entries = value if isinstance(value, tuple | list) else (value,)  # one stands for a list of one
+        entries = value if isinstance(value, tuple | list) else (value,)  # a single value is a list of one
         return len(parts) != 1 or all(_has_type(each, parts[0]) for each in entries)
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
@@ -244,7 +246,7 @@ def _has_type(value: Any, kind: Any) -> bool:
 
 
 def _type_name(kind: Any) -> str:
-    """What messages call a field's type."""
+    """Return the name of a field's type in error messages."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return " or ".join(_type_name(each) for each in typing.get_args(kind) if each is not type(None))
     if typing.get_origin(kind) is tuple:
@@ -263,5 +265,5 @@ def _check_value(name: str, value: Any, kind: Any, bounds: Bounds | None) -> Non
 
 
 def listed(words: Sequence[str]) -> str:
-    """Returns `a, b or c`."""
+    """Return the words as one text, such as `a, b or c`."""
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,1 +1,1 @@
-"""Fault injection: runs are killed, their files damaged, their disk filled; then they have to go on."""
+"""Fault injection: kill runs, damage their files, or fill their disk, and check that they recover."""

@@ -24,7 +24,7 @@ from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.settings import path_setting, setting
 
-# Everything that a run needs, so that a forked process imports nothing.
+# Modules that a run needs; they are imported once, so that a forked process imports nothing.
 _IMPORTED = ("experiments.train", "experiments.loaded", "models", "tasks", "analysis.arcs", "analysis.page")
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -73,11 +73,11 @@ def main() -> None:
 
 
 def run(flags: Flags, work: Path) -> None:
-    """Inject the faults, print a line for each that was not survived, and the table.
+    """Inject the faults, print a line for each outcome, print the table, and exit.
 
     Raises:
-        UserError: an experiment is not known.
-        SystemExit: a fault was not survived.
+        UserError: If an experiment is unknown.
+        SystemExit: Always at the end; the status is 1 if a run did not survive a fault.
     """
     for module in _IMPORTED:
         importlib.import_module(f"dynskip_jax.{module}")

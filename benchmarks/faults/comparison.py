@@ -1,15 +1,15 @@
-"""What two run folders have to agree in, bit by bit: everything but times, dates and paths."""
+"""Compare the contents of two run folders bit by bit, except for times, dates and paths."""
 
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
-_OF_TIME = ("wall_seconds", "checkpoint")  # of a row of result.json; the checkpoint's digest covers seconds
+_OF_TIME = ("wall_seconds", "checkpoint")  # in rows of result.json; the checkpoint's digest covers seconds
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return what a finished run holds, by name: settings, metrics, results, arrays, pictures."""
+    """Return the contents of a finished run by name: settings, metrics, results, arrays, pictures."""
     config = json.loads((folder / "config.json").read_text())
     config.pop("about", None)
     found: dict[str, Any] = {"config.json": config}
@@ -30,9 +30,9 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 def newest_checkpoint(folder: Path) -> dict[str, Any]:
-    """Return the digests of all arrays of the newest checkpoint, and what stands beside them, without times.
+    """Return the array digests and the metadata of the newest checkpoint, without times.
 
-    An older one that was being deleted when the run was killed may stay, whole or in part; nothing reads it.
+    Older checkpoints are ignored. One that was being deleted when the run was killed may remain in part.
     """
     step = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     document = json.loads((step / "document" / "metadata").read_text())
@@ -41,7 +41,7 @@ def newest_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def outcome_of(found: dict[str, Any]) -> dict[str, Any]:
-    """Return of a run's contents what came out, without the metrics that were logged on the way."""
+    """Return the contents of a run without the logged metrics and the pictures."""
     return {
         name: part
         for name, part in found.items()
@@ -50,7 +50,12 @@ def outcome_of(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(folder: Path, expected: dict[str, Any]) -> list[str]:
-    """Return the names of what differs from the contents of another run."""
+    """Return the names of the contents that differ from those of another run.
+
+    Args:
+        folder: Run folder to compare.
+        expected: Contents of the other run.
+    """
     try:
         found = contents(folder)
     except (OSError, ValueError, KeyError) as error:

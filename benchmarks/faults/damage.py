@@ -1,4 +1,4 @@
-"""Damage to the files of a run folder: each is refused, repaired, or changes nothing."""
+"""Damage the files of a run folder, and check that the damage is refused, repaired or harmless."""
 
 import contextlib
 import io
@@ -16,17 +16,17 @@ from benchmarks.faults.kills import Reference
 from benchmarks.faults.outcomes import Outcome
 from benchmarks.faults.small_runs import SMALL_RUNS
 
-REGIONS = 8  # of each file, in each of which a bit is flipped
+REGIONS = 8  # parts of each file; one bit is flipped in each part
 REFUSED, SAME, REPAIRED = "refused in one line", "same answer", "same result"
 
 
 class Damage(NamedTuple):
-    """What is done to a file.
+    """A damage to a file.
 
     Attributes:
-        kind: as the table names it.
-        what: more of it, to try it again.
-        apply: does it to a file.
+        kind: Name in the table.
+        what: Details that are needed to repeat it.
+        apply: Function that damages the file at a path.
     """
 
     kind: str
@@ -35,7 +35,13 @@ class Damage(NamedTuple):
 
 
 def damages(path: Path, draw: random.Random, others: list[Path]) -> Iterator[Damage]:
-    """Yield each damage to a file: a bit flipped in each region, a cut, a deletion, a swap."""
+    """Yield each damage to a file: a flipped bit in each region, truncations, a deletion, a swap.
+
+    Args:
+        path: File to damage; it is only read here.
+        draw: Random generator of places and bits.
+        others: Files to swap contents with.
+    """
     size = path.stat().st_size
     bounds = [size * part // REGIONS for part in range(REGIONS + 1)]
     for start, end in itertools.pairwise(bounds):
@@ -52,13 +58,13 @@ def damages(path: Path, draw: random.Random, others: list[Path]) -> Iterator[Dam
 
 
 def damaged(whole: Reference, work: Path, seed: int, share: float = 1.0) -> Iterator[Outcome]:
-    """Yield the outcome of each damage to each file of a finished run.
+    """Yield the outcome of `explain` after each damage to each file of a finished run.
 
     Args:
-        whole: the run.
-        work: a folder for copies of it.
-        seed: of places and bits.
-        share: of all damages, drawn at random.
+        whole: Run without faults.
+        work: Folder for copies of the run.
+        seed: Seed of places and bits.
+        share: Fraction of all damages that is tried, sampled at random.
     """
     draw = random.Random(f"{seed} {whole.name} damage")
     folder = work / whole.name / "damaged"
@@ -83,13 +89,13 @@ def damaged(whole: Reference, work: Path, seed: int, share: float = 1.0) -> Iter
 
 
 def damaged_and_resumed(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Outcome]:
-    """Yield the outcome of damage to a run that has no result yet, and that the same command goes on with.
+    """Yield the outcome of damages to a run without a result, which the same command then resumes.
 
     Args:
-        whole: the run, finished; its copies lack result and pictures.
-        work: a folder for copies of it.
-        count: of damages, drawn at random from all.
-        seed: of places and bits, and of the damages.
+        whole: Finished run without faults; result and pictures are deleted from its copies.
+        work: Folder for copies of the run.
+        count: Number of damages, sampled from all.
+        seed: Seed of the places, the bits and the sample of damages.
     """
     draw = random.Random(f"{seed} {whole.name} resumed")
     folder = work / whole.name / "damaged"
@@ -118,7 +124,7 @@ def damaged_and_resumed(whole: Reference, work: Path, count: int, seed: int) -> 
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of a run but pictures and the lock, by their paths in its folder."""
+    """Return the files of a run, except pictures and locks, as paths relative to its folder."""
     names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return [name for name in names if name.parts[0] != "plots" and name.name not in (".lock", "lock")]
 
@@ -126,7 +132,13 @@ def _files(folder: Path) -> list[Path]:
 def _explained(
     whole: Reference, tasks: list[tuple[Path, Damage | None]], work: Path
 ) -> list[tuple[int, str, str]]:
-    """Return status, output and errors of `explain` after each damage, each to a fresh copy of the run."""
+    """Return status, output and errors of `explain` after each damage to a fresh copy of the run.
+
+    Args:
+        whole: Run without faults.
+        tasks: File in the copy, and the damage to it; None for no damage.
+        work: Folder for copies of the run.
+    """
     answers = work / "streams" / "answers"
     shutil.rmtree(answers, ignore_errors=True)
     answers.mkdir(parents=True)
@@ -168,7 +180,7 @@ def _explained(
 
 
 def _group(name: Path) -> str:
-    """Return what a file belongs to, as the table names it."""
+    """Return the name of a file's group in the table."""
     if name.parts[0] != "checkpoints":
         return name.name
     return "checkpoint, description" if name.parts[2] == "document" else "checkpoint, arrays and metadata"

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, forked from one that has imported everything: a start takes no time."""
+"""Run commands in forked processes of a parent that has imported everything, so that they start fast."""
 
 import contextlib
 import os
@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 from benchmarks.faults.phases import FileFault, Reporter
 
-_SECONDS = 300  # after which a run is taken for one that hangs
+_SECONDS = 300  # a run that takes longer counts as hanging
 
 
 class Entered(NamedTuple):
-    """A phase that a run entered.
+    """The start of a phase of a run.
 
     Attributes:
-        phase: which.
-        seconds: since the start.
-        operations: how many times files had been written to before.
+        phase: Name of the phase.
+        seconds: Seconds since the start of the process.
+        operations: Number of earlier operations that write to the run's files.
     """
 
     phase: str
@@ -31,12 +31,12 @@ class Entered(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When a signal is sent.
+    """The moment at which a signal is sent.
 
     Attributes:
-        phase: in which.
-        occurrence: how often it has been entered before.
-        delay: seconds after it is entered.
+        phase: Name of the phase.
+        occurrence: Number of earlier times that the phase was entered.
+        delay: Seconds after the phase is entered.
     """
 
     phase: str
@@ -45,15 +45,15 @@ class Moment(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a process ended.
+    """The result of a process.
 
     Attributes:
-        status: its exit status; negative: the signal that ended it.
-        out: its standard output.
-        err: its standard error.
-        phases: that it entered.
-        seconds: that it took.
-        hit: the phase in which the signal was sent; None: none was.
+        status: Exit status, or minus the number of the signal that ended the process.
+        out: Standard output.
+        err: Standard error.
+        phases: Phases that the process entered.
+        seconds: Duration in seconds.
+        hit: Phase in which the signal was sent; None if none was sent.
     """
 
     status: int
@@ -65,7 +65,7 @@ class Ended(NamedTuple):
 
     @property
     def has_traceback(self) -> bool:
-        """Whether it ended by an error that nobody had foreseen."""
+        """Whether the process printed a traceback, that is, met an unexpected error."""
         return "Traceback" in self.err + self.out
 
 
@@ -78,15 +78,15 @@ def train(
     number: int = signal.SIGKILL,
     fault: FileFault | None = None,
 ) -> Ended:
-    """Run a training command; send it a signal at a moment, or let a file operation fail.
+    """Run a training command in a forked process, with a signal at a moment or a fault at a file operation.
 
     Args:
-        arguments: the experiment's name and its flags.
-        folder: of the run; operations on files below it are counted.
-        scratch: a folder for what the process prints.
-        at: when the signal is sent; None: never.
-        number: of the signal.
-        fault: what happens at an operation on files.
+        arguments: Name of the experiment and its flags.
+        folder: Run folder; operations on files in it are counted.
+        scratch: Folder for the process's standard output and error.
+        at: Moment at which the signal is sent; None sends none.
+        number: Number of the signal.
+        fault: Fault at an operation on files; None for none.
     """
 
     def work(pipe: int) -> None:
@@ -97,7 +97,7 @@ def train(
 
 
 def run_command(arguments: Sequence[str]) -> None:
-    """Run a command line in this process, as `dynskip` does; ends by SystemExit where it fails."""
+    """Run a command line in this process, as `dynskip` does; a failure raises SystemExit."""
     from dynskip_jax.experiments.__main__ import run_by_name
     from dynskip_jax.experiments.cli import run_main
 
@@ -108,7 +108,14 @@ def run_command(arguments: Sequence[str]) -> None:
 def fork(
     work: Callable[[int], None], scratch: Path, *, at: Moment | None = None, number: int = signal.SIGKILL
 ) -> Ended:
-    """Do work in a forked process, which may report phases into a pipe; return how it ended."""
+    """Run a function in a forked process, and return how the process ended.
+
+    Args:
+        work: Function to run; its argument is a pipe into which it can report phases.
+        scratch: Folder for the process's standard output and error.
+        at: Moment at which a signal is sent; None sends none.
+        number: Number of the signal.
+    """
     scratch.mkdir(parents=True, exist_ok=True)
     reading, writing = os.pipe()
     paths = [scratch / "stdout", scratch / "stderr"]
@@ -129,7 +136,7 @@ def fork(
 
 
 def _work(work: Callable[[int], None], pipe: int, paths: Sequence[Path]) -> None:
-    """Do the work in the child, with standard streams of its own; never returns."""
+    """Run `work` in the child with output redirected to `paths`, and exit the process."""
     status = 1
     try:
         for descriptor, path in zip((1, 2), paths, strict=True):
@@ -154,7 +161,7 @@ def _work(work: Callable[[int], None], pipe: int, paths: Sequence[Path]) -> None
 def _watch(
     pid: int, pipe: int, began: float, at: Moment | None, number: int
 ) -> tuple[list[Entered], int, str | None]:
-    """Read the phases until the process ends, and send the signal when it is time.
+    """Read the reported phases until the process ends, and send the signal at its moment.
 
     Returns:
         The phases, the exit status, and the phase in which the signal was sent.

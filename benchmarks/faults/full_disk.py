@@ -1,4 +1,4 @@
-"""A disk that is full from some write on: the run ends in one line, and goes on once there is room."""
+"""Simulate a full disk, and check that a run stops with a one-line error and can be resumed later."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from benchmarks.faults.phases import FileFault
 
 
 def full_disks(whole: Reference, work: Path, count: int | None = None) -> Iterator[Outcome]:
-    """Yield the outcome of a disk that is full at each operation on the run's files, or at some of them.
+    """Yield the outcome of a disk that becomes full at each write to the run's files, or at some writes.
 
     Args:
-        whole: a run without interruption.
-        work: a folder for the runs.
-        count: of operations, evenly spread; None: all.
+        whole: Run without faults.
+        work: Folder for the runs.
+        count: Number of writes, evenly spread; None for all.
     """
     total = whole.ended.phases[-1].operations
     chosen = range(total) if count is None else sorted({i * total // count for i in range(count)})

@@ -1,4 +1,4 @@
-"""Runs that a signal ends at a seeded moment, and that the same command brings to the same end."""
+"""Stop runs by signals at seeded moments, and check that resuming them gives the same result."""
 
 import random
 import shutil
@@ -13,21 +13,21 @@ from benchmarks.faults.outcomes import Outcome
 from benchmarks.faults.phases import CHECKPOINT, PHASES, RESULT, SETTINGS, FileFault
 from benchmarks.faults.small_runs import SMALL_RUNS
 
-# Phases of milliseconds, in which half of the kills are at a certain operation on files.
+# Phases of a few milliseconds, in which half of the kills are at a chosen file operation, not at a time.
 _OF_FILES = (SETTINGS, CHECKPOINT, RESULT)
-_ATTEMPTS = 5  # at a moment that lies after the end of a run that is quicker than the first one
+_ATTEMPTS = 5  # a run may end before the chosen moment, since it can be faster than the reference
 SURVIVED = "equal bit by bit"
 
 
 class Reference(NamedTuple):
-    """A run that nothing interrupted.
+    """A run without faults.
 
     Attributes:
-        name: of the experiment.
-        arguments: the command line without `--run-dir`.
-        folder: of the run.
-        contents: what it holds; see `comparison.contents`.
-        ended: how it ended, with its phases.
+        name: Name of the experiment.
+        arguments: Command line without `--run-dir`.
+        folder: Run folder.
+        contents: Contents of the run folder; see `comparison.contents`.
+        ended: Result of the process, with its phases.
     """
 
     name: str
@@ -38,10 +38,12 @@ class Reference(NamedTuple):
 
 
 def reference(name: str, work: Path) -> Reference:
-    """Run an experiment without interruption, twice: the second one finds its programs compiled.
+    """Run an experiment twice without faults, and return the second run.
+
+    The second run loads its programs from the compilation cache.
 
     Raises:
-        RuntimeError: it fails, or two runs differ: then nothing can be compared.
+        RuntimeError: If a run fails, or if the two runs differ, so that they cannot serve as a reference.
     """
     data = work / "data" / ("letters" if name == "ptb" else name)
     arguments = [name, *SMALL_RUNS[name].arguments(data)]
@@ -59,7 +61,7 @@ def reference(name: str, work: Path) -> Reference:
 
 
 def kills(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Outcome]:
-    """Yield the outcome of SIGKILL at moments drawn from every phase in turn."""
+    """Yield the outcome of `count` SIGKILLs at random moments, in each phase in turn."""
     draw = random.Random(f"{seed} {whole.name}")
     for number in range(count):
         phase = PHASES[number % len(PHASES)]
@@ -67,18 +69,18 @@ def kills(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Outco
 
 
 def signals(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Outcome]:
-    """Yield the outcome of the signals by which people and systems end programs, in every phase in turn."""
+    """Yield the outcome of `count` termination signals (SIGINT, SIGTERM, …), in each phase in turn."""
     draw = random.Random(f"{seed} {whole.name} signals")
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     start = draw.randrange(len(numbers) * len(PHASES))
-    for pair in range(start, start + count):  # 4 signals and 7 phases: 28 in a row are all pairs
+    for pair in range(start, start + count):  # 28 in a row: all pairs of 4 signals and 7 phases
         yield stopped_and_resumed(whole, work, draw, PHASES[pair % len(PHASES)], numbers[pair % len(numbers)])
 
 
 def stopped_and_resumed(
     whole: Reference, work: Path, draw: random.Random, phase: str, number: int
 ) -> Outcome:
-    """Return what comes of a run that is stopped in a phase and started again by the same command."""
+    """Return the outcome of a run that is stopped in a phase and resumed by the same command."""
     folder = work / whole.name / "stopped"
     name = signal.Signals(number).name
     for _ in range(_ATTEMPTS):
@@ -87,7 +89,7 @@ def stopped_and_resumed(
         ended = train(whole.arguments, folder, work / "streams", at=moment, number=number, fault=fault)
         if ended.status:
             break
-    phase = ended.hit or phase  # a run quicker than the first one may have entered the next phase
+    phase = ended.hit or phase  # a run faster than the reference may be in the next phase
     outcome = Outcome(f"{name}, {phase}", whole.name, details=f"{details}, status {ended.status}")
     if number == signal.SIGKILL and ended.status != -signal.SIGKILL:
         return outcome._replace(problem=f"the run ended before, or hung (status {ended.status})")
@@ -106,7 +108,11 @@ def stopped_and_resumed(
 def _chosen(
     ended: Ended, draw: random.Random, phase: str, number: int
 ) -> tuple[Moment | None, FileFault | None, str]:
-    """Draw a moment in a phase: a time, or for half of the kills in short phases a file operation."""
+    """Sample a moment in a phase: a time, or a file operation for half of the kills in short phases.
+
+    Returns:
+        The time or None, the fault at a file operation or None, and a description.
+    """
     phases = ended.phases
     last = (*phases[-1][:1], ended.seconds, phases[-1].operations)
     spans = [

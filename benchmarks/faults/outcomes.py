@@ -1,18 +1,18 @@
-"""What was tried, what survived, what failed, and the table of it."""
+"""Collect the outcomes of faults, and format them as a table."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 
 class Outcome(NamedTuple):
-    """What came of one fault.
+    """The outcome of one fault.
 
     Attributes:
-        fault: what was done, as a row of the table names it.
-        what: to what it was done, as in `ptb`.
-        problem: what is wrong afterwards; empty where it was survived.
-        result: how it was survived, as in `refused in one line`.
-        details: the seeded choice, to try it again.
+        fault: Name of the fault, a row of the table.
+        what: Experiment in which it was injected, such as `ptb`.
+        problem: Description of the failure; empty if the run survived.
+        result: How the run survived, such as `refused in one line`.
+        details: Seeded choices that are needed to repeat the fault.
     """
 
     fault: str
@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
 
 
 def markdown(outcomes: Iterable[Outcome]) -> str:
-    """Return a table with a row for each fault: tried, survived, failed, and how it was survived."""
+    """Return a Markdown table with the counts of each fault: tried, survived, failed, and the results."""
     rows: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         rows.setdefault(outcome.fault, []).append(outcome)

@@ -1,4 +1,4 @@
-"""The phases of a run, reported as it enters them, and faults at a chosen operation on files."""
+"""Report the phases of a run as it enters them, and inject faults at a chosen operation on files."""
 
 import contextlib
 import errno
@@ -20,17 +20,18 @@ SETTINGS, DATA, TRAINING = "settings being written", "data and compiling", "trai
 CHECKPOINT, EVALUATION = "checkpoint being written", "evaluation"
 PICTURES, RESULT = "pictures", "result being written"
 PHASES = (SETTINGS, DATA, CHECKPOINT, TRAINING, EVALUATION, PICTURES, RESULT)
-# What of a file system changes by them; reading is left out.
+# Audit events that change the file system; `open` for writing is counted too.
 _WRITING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link")
 
 
 class FileFault(NamedTuple):
-    """What happens at an operation that writes to the file system.
+    """A fault at an operation that writes to the file system.
 
     Attributes:
-        phase: in which it is; None: in any.
-        operation: its number in the phase, or in the run, from 0.
-        kind: `kill` ends the process by SIGKILL; `full` fails from there on, as on a full disk.
+        phase: Phase of the operation; None for any phase.
+        operation: Number of the operation, from 0, in the phase, or in the run if `phase` is None.
+        kind: `kill` ends the process by SIGKILL. `full` makes this and later operations fail, as on a full
+            disk.
     """
 
     phase: str | None
@@ -39,12 +40,12 @@ class FileFault(NamedTuple):
 
 
 class Reporter:
-    """Writes each phase that is entered, and how many operations on files it had, into a pipe.
+    """A reporter that writes each phase that a run enters, with the number of file operations, into a pipe.
 
     Args:
-        pipe: the end to write to.
-        below: only operations on files in this folder count.
-        fault: what happens at one of them, if anything.
+        pipe: File descriptor of the pipe's writing end.
+        below: Folder whose file operations are counted.
+        fault: Fault at one of these operations; None for none.
     """
 
     def __init__(self, pipe: int, below: str, fault: FileFault | None = None):
@@ -55,7 +56,7 @@ class Reporter:
         self._is_full = False
 
     def install(self) -> None:
-        """Report the phases of the run that this process is about to do."""
+        """Wrap the functions of a run in this process so that they report their phases."""
         sys.addaudithook(self._audit)
         self._report(DATA)
         for owner, name, phase in (
@@ -95,7 +96,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def _inside(self, phase: str) -> Iterator[None]:
-        if phase in self._phases:  # pictures call each other
+        if phase in self._phases:  # functions that draw pictures call each other
             yield
             return
         self._phases.append(phase)

@@ -1,4 +1,4 @@
-"""A run of each experiment that takes seconds: its flags, and small data by hand or by a generator."""
+"""Define a run of a few seconds for each experiment: its flags and its small data."""
 
 import functools
 import gzip
@@ -33,12 +33,12 @@ _WORDS = ("a", "film", "the", "it", "was", "with")
 
 
 class SmallRun(NamedTuple):
-    """How an experiment is run at a tiny size.
+    """A run of an experiment at a tiny size.
 
     Attributes:
-        write_data: writes the data into a folder; None where a generator makes it.
-        flags: of the command line, without `--data` and `--run-dir`.
-        text: that `explain` reads; None: its sample.
+        write_data: Function that writes the data into a folder; None if the experiment generates its data.
+        flags: Command-line flags, without `--data` and `--run-dir`.
+        text: Text for `explain`; None for its sample.
     """
 
     write_data: Callable[[Path], None] | None
@@ -46,7 +46,7 @@ class SmallRun(NamedTuple):
     text: str | None = None
 
     def arguments(self, data: Path) -> list[str]:
-        """Return the flags of the command line, without `--run-dir`; write the data if it is not there."""
+        """Return the command-line flags, without `--run-dir`; write the data to `data` if it is missing."""
         flags = [*map(str, _EVERY), *map(str, self.flags)]
         if self.write_data is None:
             return flags
@@ -57,7 +57,7 @@ class SmallRun(NamedTuple):
 
 
 def shrink_generated_data() -> None:
-    """Let the generators of agreement and number prediction make 100 examples in this process."""
+    """Limit the generated data of agreement and number prediction to 100 examples in this process."""
     from dynskip_jax import data
 
     agreement.DEFAULT_SIZES = _SIZES

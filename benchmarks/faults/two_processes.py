@@ -1,4 +1,4 @@
-"""Two processes that train one run: one is killed, and one process brings the run to its end."""
+"""Train a run with two processes, kill one, and check that a single process completes the run."""
 
 import json
 import os
@@ -18,9 +18,9 @@ from benchmarks.faults.forked import train
 from benchmarks.faults.kills import Reference
 from benchmarks.faults.outcomes import Outcome
 
-TOLERANCE = 1e-4  # relative: sums over two devices are rounded otherwise than those over one
+TOLERANCE = 1e-4  # relative: sums over two devices are rounded differently from sums over one
 _SECONDS = 180
-# Each process makes as few examples as the run that it is compared with.
+# Each process limits generated data, as in the reference run.
 _START = """
 from benchmarks.faults.small_runs import shrink_generated_data
 from dynskip_jax.experiments.__main__ import main
@@ -30,7 +30,14 @@ main()
 
 
 def one_of_two_killed(whole: Reference, work: Path, count: int, seed: int) -> Iterator[Outcome]:
-    """Yield the outcome of killing one of two processes some time after the first checkpoint."""
+    """Yield the outcome of killing one of two processes within a second after the first checkpoint.
+
+    Args:
+        whole: Run without faults.
+        work: Folder for the runs.
+        count: Number of runs.
+        seed: Seed of the moments.
+    """
     draw = random.Random(f"{seed} {whole.name} two processes")
     for number in range(count):
         folder = work / whole.name / f"two-{number}"
@@ -65,7 +72,7 @@ def one_of_two_killed(whole: Reference, work: Path, count: int, seed: int) -> It
 def _start(whole: Reference, folder: Path, work: Path) -> list[subprocess.Popen]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         coordinator = f"127.0.0.1:{server.getsockname()[1]}"
-    # `--devices` is for one process; each of two brings its own device.
+    # Remove `--devices`, which is for one process; here each process has one device.
     flags = list(whole.arguments)
     del flags[flags.index("--devices") : flags.index("--devices") + 2]
     processes = []
@@ -84,7 +91,7 @@ def _start(whole: Reference, folder: Path, work: Path) -> list[subprocess.Popen]
 
 
 def _wait_for_checkpoint(folder: Path, processes: list[subprocess.Popen]) -> str | None:
-    """Return None once there is a checkpoint, or what is in the way."""
+    """Wait for the first checkpoint; return None once it exists, or a description of the problem."""
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
         checkpoints = folder / "checkpoints"
@@ -97,7 +104,7 @@ def _wait_for_checkpoint(folder: Path, processes: list[subprocess.Popen]) -> str
 
 
 def _differing(folder: Path, expected: Path) -> str | None:
-    """Return which metrics differ by more than the tolerance; None where none does."""
+    """Return a text with the metrics that differ by more than the tolerance; None if none does."""
     one, two = (json.loads((path / "result.json").read_text())["rows"][0] for path in (folder, expected))
     names = [
         name

@@ -1,1 +1,1 @@
-"""Analysis: gradient flow, skip traces and plots."""
+"""Analyse trained models: gradient flow, choices of skips, statistics over seeds, and plots."""

@@ -1,4 +1,4 @@
-"""Which earlier word each word of a text reached back to, drawn as arcs for a terminal and as a picture."""
+"""Draw the skips at each word of a text: as brackets in a terminal and as arcs in PNG files."""
 
 import dataclasses
 import textwrap
@@ -23,10 +23,10 @@ with needs("experiments"):
     from matplotlib.lines import Line2D
     from matplotlib.ticker import LogLocator, NullFormatter
 
-_BEFORE = "(before)"  # what a word reached to whose k leads to before the first word
-_SHORTEST = 8  # cells that words of the terminal keep on the narrowest page
-# The glyph beside a word, by whether its line continues up (to the word before), down (from the next word)
-# and to the left (where the brackets are).
+_BEFORE = "(before)"  # shown as the origin of a skip to before the first word
+_SHORTEST = 8  # smallest width of a column of words in the terminal, in cells
+# The glyph directly to the left of a word. The keys state whether a line continues up (to the word before),
+# down (to the next word) and left (to the brackets).
 _BESIDE = {
     (True, True, True): "┤",
     (True, True, False): "│",
@@ -37,7 +37,8 @@ _BESIDE = {
     (False, False, True): "─",
     (False, False, False): "·",
 }
-# The same for a line that joins a level one to the word. None begins and ends in one row.
+# The glyph where a vertical line meets a horizontal one, with the same keys. A vertical line spans at least
+# two rows, so one of the first two keys is True.
 _JOINTS = {
     (True, False, False): "╰",
     (True, False, True): "┴",
@@ -47,37 +48,38 @@ _JOINTS = {
     (True, True, True): "┼",
 }
 
-# The picture; lengths are in inches, sizes of letters in points.
+# Layout of the picture. Lengths are in inches, font sizes in points.
 _WIDTH, _LEFT, _RIGHT = 9.0, 0.7, 0.2
 _TITLE, _LETTERS, _SMALL = 13.0, 10.0, 9.0
-_LINE, _WORDS, _PROBABILITIES, _BETWEEN = 0.26, 0.3, 0.95, 0.3  # heights
-_MOST_WORDS = 14  # in a row
-_BEYOND = 0.18  # how far arcs go on at the ends of a row, so that those that meet there are seen to cross
-_LONGEST = 24  # cells of a word
-_MOST_SKIPS = 8  # in the legend
+_LINE, _WORDS, _PROBABILITIES, _BETWEEN = 0.26, 0.3, 0.95, 0.3  # heights of bands
+_MOST_WORDS = 14  # maximum number of words in a row
+_BEYOND = 0.18  # how far arcs extend beyond both ends of a row, so that crossings at the ends are visible
+_LONGEST = 24  # maximum width of a word, in cells
+_MOST_SKIPS = 8  # maximum number of skips in the legend
 _MARKERS = "oDs^vPX*"
 _TRIANGLE = dict(color="0.5", marker="<", markersize=5, markeredgewidth=0, linestyle="none")
-_MOST_ROWS = 5  # of a page
-_LEAST_WEIGHT = 0.05  # of attention that is drawn
+_MOST_ROWS = 5  # maximum number of rows on a page
+_LEAST_WEIGHT = 0.05  # smaller attention weights are not drawn
 _GOES_ON = Line2D([], [], label="goes on in another row, or comes from before the text", **_TRIANGLE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How models read a text: which word the agent reached back to at each, and how probable each word was.
+    """A text with the skips of one model and the probabilities of one or several models.
 
     Attributes:
-        words: the words of the text.
-        skips: k of each word: as word t was read, the state after word t - k entered the LSTM. That may lie
-            before the first word; 0 where there is no k.
-        probabilities: for each model, by its name, the probability it gave to each word after those before
-            it; NaN where there is none, as for the first word.
-        weights: how probable each k was at each word, or how heavy, (words, K); None where nobody knows.
-        is_attention: whether all of the K states entered, by these weights, and not one that was chosen.
+        words: Words of the text.
+        skips: Skip k at each word t: the state after word t - k entered the recurrent layer. t - k may lie
+            before the first word. 0 means that no earlier state was chosen.
+        probabilities: For each model name, one probability per word: that of the word given the words before
+            it (language models), or that of the predicted tag or class. NaN where there is none.
+        weights: Probability (of an agent) or weight (of attention) of each k = 1..K at each word, (words, K).
+            None if unknown.
+        is_attention: Whether a weighted mean of all K states entered, instead of one chosen state.
 
     Raises:
-        ValueError: there is no word, something is not given once for each word, a k is negative, or a
-            probability is not in 0..1.
+        ValueError: There is no word, an argument does not have one entry per word, a k is negative, or a
+            probability is outside of [0, 1].
     """
 
     words: Sequence[str]
@@ -102,38 +104,50 @@ class Reading:
                     f"{len(given)} probabilities by {name} for {len(self.words)} words: give one each"
                 )
             for p in given:
-                if p < 0 or p > 1.0001:  # the rounding of a softmax may lead beyond 1
+                if p < 0 or p > 1.0001:  # a softmax may exceed 1 by rounding
                     raise ValueError(f"{p} is no probability, among those by {name}: they lie in 0..1")
 
     def reached(self, t: int, least: float = 0.0) -> list[tuple[int, float]]:
-        """Returns each k that word t reached back by, with its weight: the one chosen, and of attention all
-        that weigh at least so much."""
+        """Return the skips at word t as pairs (k, weight).
+
+        With a chosen state there is one pair of weight 1, or none if k is 0. With attention there is a pair
+        for each k whose weight is at least `least`.
+
+        Args:
+            t: Index of the word.
+            least: Smallest attention weight that is returned.
+        """
         if self.is_attention and self.weights is not None:
             return [(k, float(w)) for k, w in enumerate(self.weights[t], 1) if w >= least]
         return [(self.skips[t], 1.0)] if self.skips[t] else []
 
 
 def arcs_text(reading: Reading, width: int = 100) -> str:
-    """Writes a reading for a terminal: a line for each word, with brackets that lead to where it reached.
+    """Format a reading for a terminal: one line per word, with brackets that lead to the origin of each skip.
 
-    Directly to the left of the words, a line from a word to the one above says k = 1. From a word with a
-    larger k a line leads to the left, up, and back to the word whose state it took. Words that took the same
-    state share the upright line; where a level line is interrupted, it passes below an upright one. Lines
-    that come from "⋮" in the heading come from before the text.
+    A line from a word to the word directly above it means k = 1. For a larger k, a bracket leads from the
+    word to the left, up, and back to the word whose state entered. Skips to the same state share the vertical
+    line of their brackets. A horizontal line that is interrupted passes below a vertical one. Lines from "⋮"
+    in the heading come from before the text.
 
-    To the right of a word are its k, how probable that k was (of attention: the heaviest k and its weight),
-    the word it reached to, and its probabilities, the highest with a star. The last line has the perplexities
-    over the words that have a probability by every model.
+    The columns to the right of a word are:
+
+    * k and its probability; with attention, the k in `skips` and its weight,
+    * the word from whose state the skip comes,
+    * the probability from each model. The highest one has a star.
+
+    The last line contains each model's perplexity over the words for which all models have a probability.
 
     Args:
-        reading: what is written.
-        width: how many cells a line may have. Where they do not suffice, the brackets move together, then
-            words are shortened, to 8 cells at the least, then the farthest brackets are left out: "◂" is
-            where a word reached to the left. Numbers and names of models are never cut, and may exceed a
-            very small width.
+        reading: The reading to format.
+        width: Maximum number of cells in a line. If the lines are too long, the brackets are drawn closer
+            together, then the words are cut, to 8 cells at least, and finally the outermost brackets are
+            left out: "◂" replaces them. Numbers and names of models are never cut, so lines may exceed a very
+            small width.
 
     Returns:
-        The lines, joined by newlines. What does not print is escaped in words, and blanks in them are "␣".
+        The lines, joined by newlines. Spaces in words are replaced by "␣" and unprintable characters are
+        escaped.
     """
     words = [_visible(word) for word in reading.words]
     skips = list(reading.skips)
@@ -146,7 +160,7 @@ def arcs_text(reading: Reading, width: int = 100) -> str:
         numbers = [f"{k}  {p}" for k, p in zip(numbers, likely, strict=True)]
     columns = _probability_columns(reading)
 
-    # The lane of k = 1 takes a cell and has one to either side; columns are two apart.
+    # Fixed widths: three cells for the lane of k = 1 and its margins, two between columns.
     room = width - 5 - sum(2 + cell_len(column[0]) for column in [numbers, *columns])
     sizes = [max(map(cell_len, text)) for text in texts]
     lanes = _lanes(_ends(skips))
@@ -161,33 +175,34 @@ def arcs_text(reading: Reading, width: int = 100) -> str:
     begins = [f"{a} {b}  {c}  {d}" for a, b, c, d in zip(brackets, word, numbers, origin, strict=True)]
     begins.append("perplexity".rjust(cell_len(begins[0])))
     ends = ["".join(f"  {cell}" for cell in row) for row in zip(*columns, strict=True)] or [""] * len(numbers)
-    # Columns without perplexities end one line before.
+    # Columns without perplexities are one line shorter.
     return "\n".join((begin + end).rstrip() for begin, end in zip(begins, ends, strict=False))
 
 
 def draw_arcs(reading: Reading, path: str | Path, title: str, note: str = "") -> list[Path]:
-    """Draws a reading into PNG files: arcs above the words, their probabilities below.
+    """Draw a reading into PNG files: arcs above the words, their probabilities below.
 
-    An arc leads from each word back to the one whose state it took; those of k = 1 are faint. Of attention an
-    arc leads to every state that weighs at least 5 %, as wide as it is heavy. A long text is broken into
-    rows, and these into pages. Arcs go on across the breaks, with a triangle where they leave a row and where
-    they enter one; those from before the text leave at the left edge.
+    An arc leads from each word back to the word whose state entered. Arcs of k = 1 are faint. With attention,
+    an arc leads to every state with a weight of at least 5 %, and its width shows the weight. A long text is
+    broken into rows, and the rows into pages. Arcs continue across the breaks, with a triangle where they
+    leave a row and where they enter one. Arcs from before the text leave at the left edge.
 
     Args:
-        reading: what is drawn.
-        path: the PNG file; of several pages the first is `…-page-1.png`.
-        title: the title; broken into lines where it is too long for one.
-        note: a line below the title, such as the name of the dataset.
+        reading: The reading to draw.
+        path: Path of the PNG file. If there are several pages, the first one is written to `…-page-1.png`.
+        title: Title of the picture, wrapped if it is too long for one line.
+        note: Line below the title, such as the name of the dataset.
 
     Returns:
-        The files.
+        The paths of the files that were written.
 
     Source: Gui et al. 2019, "Long Short-Term Memory with Dynamic Skip Connections", Figure 6.
     """
     measure = Figure(figsize=(_WIDTH, 1), dpi=150)
     FigureCanvasAgg(measure)
     words = [_fitted(word, min(cell_len(word), _LONGEST)) for word in map(_visible, reading.words)]
-    # Words lie on one endless line, on which the rows are windows: arcs go on where they are cut.
+    # All words have a place on one long line, and each row shows a window of it. So arcs that cross the end
+    # of a row continue in the next one.
     room = _WIDTH - _LEFT - _RIGHT - 2 * _BEYOND
     least = room / _MOST_WORDS
     slots = [max(_text_width(measure, word, _LETTERS) + 0.14, least) for word in words]
@@ -219,7 +234,18 @@ def _draw_page(
     edges: Float[np.ndarray, "ends"],
     arcs: Sequence["_Arc"],
 ) -> None:
-    """Some rows of a reading, each the window of the words from one on to another."""
+    """Draw one page into a PNG file.
+
+    Args:
+        path: Path of the PNG file.
+        title: Title of the page.
+        note: Line below the title.
+        rows: The rows of the page, each a half-open range (start, stop) of word indices.
+        reading: The reading that is drawn.
+        words: Words as they are drawn, of the whole text.
+        edges: Edges of the words' slots on one long line, in inches; one more than there are words.
+        arcs: Arcs of the whole text.
+    """
     places = (edges[:-1] + edges[1:]) / 2
     table, longest = _table(reading), max((arc.k for arc in arcs), default=0)
     figure = Figure(figsize=(_WIDTH, 1), dpi=150)
@@ -244,7 +270,7 @@ def _draw_page(
             axes.set_xlim(window)
         _draw_skips(above, arcs, longest)
         for word, place in zip(words[start:stop], places[start:stop], strict=True):
-            # parse_math: a word such as "$" is text, not mathematics.
+            # parse_math=False: "$" in a word does not start a formula.
             style = dict(size=_LETTERS, ha="center", va="top", parse_math=False)
             above.annotate(word, (place, 0), (0, -6), textcoords="offset points", **style)
         _draw_probabilities(below, places, table)
@@ -252,13 +278,13 @@ def _draw_page(
 
 
 class _Arc(NamedTuple):
-    """From a word back to where it reached: half an ellipse over a line.
+    """An arc from a word back to the word whose state entered: half an ellipse above the line of words.
 
     Attributes:
-        place: of the word, in inches.
-        origin: of the word reached to.
-        k: how far that is, in words.
-        weight: 1 where it was chosen, of attention less.
+        place: Horizontal position of the word, in inches.
+        origin: Horizontal position of the word whose state entered, in inches.
+        k: Distance between them, in words.
+        weight: 1 for a chosen state, the weight of the state with attention.
     """
 
     place: float
@@ -267,23 +293,23 @@ class _Arc(NamedTuple):
     weight: float
 
     def crosses(self, end: float) -> bool:
-        """Whether it is cut where a row ends."""
+        """Return whether the end of a row at position `end` cuts the arc."""
         return bool(self.origin < end < self.place)
 
     def height(self, place: float, longest: int) -> float:
-        """Of the arc above the line, where the longest one is 1 high."""
+        """Return the height of the arc at position `place`, where an arc of k = `longest` is 1 high."""
         middle, half = (self.place + self.origin) / 2, (self.place - self.origin) / 2
         share = np.clip((place - middle) / half, -1, 1)
         return float((self.k / longest) ** 0.8 * np.sqrt(1 - share**2))
 
 
 def _visible(word: str) -> str:
-    """The word with blanks made visible and what does not print escaped."""
+    """Return the word with visible spaces and escaped unprintable characters."""
     return "".join("␣" if c == " " else c if c.isprintable() else ascii(c)[1:-1] for c in word)
 
 
 def _fitted(text: str, size: int) -> str:
-    """The text in exactly so many cells of a terminal: filled with blanks, or cut and ended by "…"."""
+    """Return the text padded with spaces, or cut and ended by "…", to exactly `size` terminal cells."""
     if cell_len(text) > size:
         text = set_cell_size(text, size - 1).rstrip() + "…"
     return set_cell_size(text, size)
@@ -300,16 +326,17 @@ def _table(reading: Reading) -> Float[np.ndarray, "models words"]:
 
 
 def _probability_columns(reading: Reading) -> list[list[str]]:
-    """For each model its name, its probabilities and, where all models scored a word, its perplexity.
+    """Return a column of cells for each model: its name, its probabilities and its perplexity.
 
-    The best of the models, unless all are equally good, has a star.
+    The perplexity is that of the words for which all models have a probability. It is left out if there are
+    none. The best model in each row has a star, unless all are equally good.
     """
     table = _table(reading)
     scored = table[:, np.isfinite(table).all(axis=0)]
     if not table.size:
         return []
     if scored.size:
-        # The mean in logarithms is starred as if it were a word's: its inverse is the perplexity.
+        # The geometric mean of the probabilities is added as a last row. Its inverse is the perplexity.
         with np.errstate(divide="ignore"):  # a probability of 0 makes the perplexity infinite
             table = np.column_stack([table, np.exp(np.log(scored).mean(axis=1))])
     best, worst = (
@@ -331,15 +358,22 @@ def _probability(p: float) -> str:
 
 
 def _ends(skips: Sequence[int]) -> dict[int, int]:
-    """For each word that others reached back to by k > 1 the last of those; -1 stands for before the text."""
+    """Map the origin t - k of each skip with k > 1 to the last word t that uses it; -1: before the text."""
     return {max(t - k, -1): t for t, k in enumerate(skips) if k > 1}
 
 
 def _lanes(ends: Mapping[int, int]) -> dict[int, int]:
-    """The lane of each upright line, where 0 is next to the words; lines of one lane share no row."""
+    """Assign a lane to each vertical line; lane 0 is next to the words, and lines in a lane do not overlap.
+
+    Args:
+        ends: First and last row of each line, from `_ends`.
+
+    Returns:
+        The lane of each line, by its first row.
+    """
     lanes: dict[int, int] = {}
     taken: list[set[int]] = []
-    # Shorter lines come nearer to the words, so that fewer level ones pass below others.
+    # Shorter lines are closer to the words, so that fewer horizontal lines pass below vertical ones.
     for start, end in sorted(ends.items(), key=lambda line: (line[1] - line[0], line)):
         rows = set(range(start, end + 1))
         lane = next((lane for lane, used in enumerate(taken) if not used & rows), len(taken))
@@ -349,7 +383,13 @@ def _lanes(ends: Mapping[int, int]) -> dict[int, int]:
 
 
 def _brackets(skips: Sequence[int], lanes: Mapping[int, int], apart: int) -> list[str]:
-    """What is to the left of the heading and of each word, in lanes that are so many cells apart."""
+    """Return the text to the left of the heading and of each word.
+
+    Args:
+        skips: k of each word.
+        lanes: Lane of each vertical line that is drawn, by its first row; -1 is the heading.
+        apart: Distance between lanes, in cells.
+    """
     ends = _ends(skips)
     count = max(lanes.values(), default=-1) + 1
     heading = ["⋮" if lanes.get(-1) == lane else " " for lane in reversed(range(count))]
@@ -377,16 +417,16 @@ def _brackets(skips: Sequence[int], lanes: Mapping[int, int], apart: int) -> lis
 
 
 def _text_width(figure: Figure, text: str, size: float) -> float:
-    """The width of the text, in inches."""
+    """Return the width of the text, in inches."""
     renderer = figure.canvas.get_renderer()
     font = FontProperties(size=size) if text.isascii() else FontProperties(size=size, family=font_families())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # letters that no font has are named where the picture is saved
+        warnings.simplefilter("ignore")  # `save` reports characters that no font has
         return renderer.get_text_width_height_descent(text, font, False)[0] / figure.dpi
 
 
 def _broken(figure: Figure, text: str, size: float) -> list[str]:
-    """The text in as many lines as the width of the figure makes it need."""
+    """Return the lines of the text, wrapped to the width of the picture."""
     for length in range(len(text), 0, -1):
         lines = textwrap.wrap(text, length)
         if all(_text_width(figure, line, size) < _WIDTH - 0.4 for line in lines):
@@ -395,7 +435,15 @@ def _broken(figure: Figure, text: str, size: float) -> list[str]:
 
 
 def _rows(slots: Sequence[float], room: float) -> list[tuple[int, int]]:
-    """The first word of each row and the one after its last: as few rows as fit, of lengths alike."""
+    """Break words into rows: as few as possible, and of similar lengths.
+
+    Args:
+        slots: Width of each word.
+        room: Maximum width of a row.
+
+    Returns:
+        The half-open range (start, stop) of word indices of each row.
+    """
 
     def fill(limit: float) -> list[tuple[int, int]]:
         starts, used = [0], 0.0
@@ -432,7 +480,7 @@ def _keys_of_models(reading: Reading) -> list[Line2D]:
 
 
 def _lines_of_keys(figure: Figure, keys: Sequence[Line2D]) -> list[Sequence[Line2D]]:
-    """The keys of a legend, as many in a line as fit the width of the figure."""
+    """Break the keys of a legend into lines, with as many keys per line as fit the width of the figure."""
     widest = max((_text_width(figure, str(key.get_label()), _SMALL) for key in keys), default=0.0)
     most = max(int((_WIDTH - 0.4) / (widest + 0.6)), 1)
     return [keys[i : i + most] for i in range(0, len(keys), most)]
@@ -441,10 +489,17 @@ def _lines_of_keys(figure: Figure, keys: Sequence[Line2D]) -> list[Sequence[Line
 def _draw_head(
     axes: Axes, texts: Sequence[tuple[str, float, str]], keys: Sequence[Sequence[Line2D]], height: float
 ) -> None:
-    """Lines of text, each with its size and colour, and a legend in a line for each group of keys."""
+    """Draw the head of a page.
+
+    Args:
+        axes: Axes of the head.
+        texts: Lines of text, each with its font size and colour.
+        keys: Lines of the legend, below the text.
+        height: Height of the axes, in inches.
+    """
     axes.set_axis_off()
     axes.set(xlim=(0, 1), ylim=(-height, 0))
-    # The middle of the page is not that of the axes, whose left margin is wider.
+    # The axes are not centred on the page, because their left margin is wider.
     middle, place = (_WIDTH / 2 - _LEFT) / (_WIDTH - _LEFT - _RIGHT), -_BETWEEN / 2
     for text, size, color in texts:
         axes.text(middle, place, text, size=size, color=color, ha="center", va="top", parse_math=False)
@@ -457,8 +512,16 @@ def _draw_head(
 
 
 def _draw_skips(axes: Axes, arcs: Sequence[_Arc], longest: int) -> None:
-    """Half an ellipse for each skip in view, the higher the longer it is, with a point where it comes from
-    and a triangle where it goes on in another row."""
+    """Draw the arcs that are visible in a row.
+
+    Longer skips have higher arcs. A dot marks the origin of a chosen k > 1, and a triangle marks where an
+    arc continues in another row.
+
+    Args:
+        axes: Axes of the row; their x limits are set.
+        arcs: Arcs of the whole text.
+        longest: Largest k of all arcs.
+    """
     axes.set_axis_off()
     axes.set_ylim(-0.05, 1.05)
     left, right = axes.get_xlim()
@@ -486,7 +549,13 @@ def _draw_skips(axes: Axes, arcs: Sequence[_Arc], longest: int) -> None:
 def _draw_probabilities(
     axes: Axes, places: Float[np.ndarray, "words"], table: Float[np.ndarray, "models words"]
 ) -> None:
-    """The probabilities of the words in view, on a logarithmic axis that is the same in each row."""
+    """Draw the probabilities of the words in a row, on a logarithmic axis that is the same in all rows.
+
+    Args:
+        axes: Axes of the row; their x limits are set.
+        places: Horizontal position of each word of the text.
+        table: Probability from each model at each word, (models, words).
+    """
     positive = table[table > 0]
     if not table.size:
         axes.set_axis_off()
@@ -495,7 +564,7 @@ def _draw_probabilities(
     axes.set_yscale("log")
     axes.set_ylim(lowest * 0.8, 1.3)
     for index, probabilities in enumerate(table):
-        # A probability of 0 is at the lower edge.
+        # A probability of 0 is drawn at the lower edge.
         axes.plot(places, np.maximum(probabilities, lowest), **_model_style(index))
     axes.yaxis.set_major_locator(LogLocator(numticks=4))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -503,7 +572,7 @@ def _draw_probabilities(
     axes.set_xticks(places[(places > axes.get_xlim()[0]) & (places < axes.get_xlim()[1])], labels=[])
     axes.tick_params(labelsize=_SMALL, length=0)
     axes.set_ylabel("probability", size=_SMALL)
-    axes.yaxis.set_label_coords(-0.55 / (_WIDTH - _LEFT - _RIGHT), 0.5)  # the same in each row
+    axes.yaxis.set_label_coords(-0.55 / (_WIDTH - _LEFT - _RIGHT), 0.5)  # the same place in each row
     axes.grid(True, color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "bottom", "left"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""Paired bootstrap: is one model's score on a test set better than another's, or is it these sentences?"""
+"""Paired bootstrap: test whether the difference between two models' scores on a test set is significant."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,21 +6,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-# Resamples whose counts are summed at once: memory, not the answer, depends on it.
+# Number of resamples in one matrix product. It bounds the memory and does not change the result.
 _AT_ONCE = 256
 
 Score = Callable[[Any], Any]
 
 
 class Comparison(NamedTuple):
-    """What a paired bootstrap says of two models.
+    """Result of a paired bootstrap.
 
     Attributes:
-        difference: the second model's score less the first one's, on the test set as it is.
-        low: lower end of the difference's interval.
-        high: upper end.
-        p: how often chance alone would make a difference this large in either direction; see
-            `paired_bootstrap`.
+        difference: Score of the second model minus score of the first one, on the test set itself.
+        low: Lower end of the confidence interval of the difference.
+        high: Upper end of the confidence interval of the difference.
+        p: Two-sided p-value: probability of a difference at least this large if the models are equally good;
+            see `paired_bootstrap`.
     """
 
     difference: float
@@ -30,12 +30,12 @@ class Comparison(NamedTuple):
 
 
 def f1(counts: Num[np.ndarray, "*models 3"]) -> Float[np.ndarray, "*models"]:
-    """F1 of summed counts (correct, predicted, gold), from 0 to 1; 0 where nothing is predicted or gold."""
+    """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 if all counts are 0."""
     return _ratio(2 * counts[..., 0], counts[..., 1] + counts[..., 2])
 
 
 def accuracy(counts: Num[np.ndarray, "*models 2"]) -> Float[np.ndarray, "*models"]:
-    """Accuracy of summed counts (correct, all), from 0 to 1; 0 where there are none."""
+    """Return the accuracy, in [0, 1], from summed counts (correct, all); 0 if there are none."""
     return _ratio(counts[..., 0], counts[..., 1])
 
 
@@ -48,29 +48,31 @@ def paired_bootstrap(
     samples: int = 10_000,
     confidence: float = 0.95,
 ) -> Comparison:
-    """Compares two models over the sentences of a test set (Koehn 2004; Berg-Kirkpatrick et al. 2012).
+    """Compare two models over the sentences of a test set (Koehn 2004; Berg-Kirkpatrick et al. 2012).
 
-    As many sentences are drawn with replacement, `samples` times, and both models are scored on each such
-    sample: what is easy or hard in it is so for both. Where a model was trained with several seeds, its
-    score is the mean of theirs, on the same sentences; how much seeds differ is not in the interval.
+    Each of the `samples` resamples draws as many sentences as the test set has, with replacement, and scores
+    both models on them. So hard and easy sentences affect both models. If a model was trained with several
+    seeds, its score is the mean over the seeds, on the same sentences. The interval does not include the
+    variation between seeds.
 
-    With d the difference on the test set and d* that on a sample,
+    Let d be the difference on the test set and d* the difference on a resample.
 
-    * the interval holds the middle of the d*, `confidence` of them (percentiles);
-    * p = (1 + number of samples with |d* - d| ≥ |d|) / (1 + samples): were the models equally good, d* - d
-      shows how far a difference strays from none. Berg-Kirkpatrick et al.'s p is this one for one direction.
+    * The interval is the percentile interval of d*: it contains the central fraction `confidence` of them.
+    * p = (1 + number of resamples with |d* - d| ≥ |d|) / (1 + samples). It uses d* - d as the distribution of
+      the difference between equally good models. Berg-Kirkpatrick et al. use the same p in one direction.
 
     Args:
-        counts_a: what the first model's score is made of, for each sentence, whole numbers that are summed
-            over sentences: see `tasks.entity_score.entity_counts` and `tag_counts`. Seeds, if any, lead.
-        counts_b: the same for the second model, same sentences in the same order.
-        score: from summed counts, (..., counts), to scores (...): `f1` or `accuracy`.
-        seed: of the samples; the same seed gives the same answer.
-        samples: how many.
-        confidence: from 0 to 1.
+        counts_a: Counts from which the first model's score is computed, (*seeds, sentences, counts). They
+            are whole numbers that are summed over sentences, such as those of
+            `tasks.entity_score.entity_counts` and `tag_counts`.
+        counts_b: The same for the second model, for the same sentences in the same order.
+        score: Function from summed counts, (..., counts), to scores, (...): `f1` or `accuracy`.
+        seed: Seed of the resamples. The same seed gives the same result.
+        samples: Number of resamples.
+        confidence: Confidence level of the interval, between 0 and 1.
 
     Raises:
-        ValueError: there are no sentences or no samples, or the models have different numbers of sentences.
+        ValueError: There are no sentences or no samples, or the models have different numbers of sentences.
     """
     sentences = counts_a.shape[-2]
     if counts_b.shape[-2] != sentences:
@@ -79,10 +81,10 @@ def paired_bootstrap(
         raise ValueError(f"a bootstrap needs sentences and samples, got {sentences} and {samples}")
 
     def difference(weights: np.ndarray) -> np.ndarray:
-        """The one on each sample; a sample is how often each sentence is drawn, (samples, sentences)."""
+        """Return the difference on each resample; `weights` counts draws, (resamples, sentences)."""
         both = []
         for counts in (counts_a, counts_b):
-            # In float64, where products of matrices are fast, and exact for whole numbers.
+            # NumPy multiplies float64 matrices faster than integer ones, and exactly for whole numbers.
             summed = weights.astype(np.float64) @ counts.astype(np.float64)
             both.append(score(summed).reshape(-1, len(weights)).mean(axis=0))
         return both[1] - both[0]
@@ -95,7 +97,7 @@ def paired_bootstrap(
             for size in _pieces(samples)
         ]
     )
-    # What is equal in whole numbers counts as equal.
+    # The tolerance treats differences as equal that differ by rounding only.
     as_far = np.abs(drawn - observed) >= abs(observed) - 1e-12
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Comparison(observed, float(low), float(high), float((1 + as_far.sum()) / (1 + samples)))

@@ -1,17 +1,20 @@
-"""Chains of skips: which states the last one was computed from."""
+"""Follow chains of skips back from the last state of each sequence."""
 
 import numpy as np
 from jaxtyping import Bool, Int
 
 
 def visited(actions: Int[np.ndarray, "examples time"]) -> Bool[np.ndarray, "examples time"]:
-    """Which positions lie on the chain of states that leads to the last one.
+    """Return which positions lie on the chain of skips that leads to the last state of each example.
 
-    The chain starts at the last position, which counts as visited, and goes on from position t to t - k with
-    k = actions[:, t], until that is before the first. A k below 1, which stands at padding, ends it too.
+    The chain starts at the last position, which counts as visited. It continues from position t to t - k with
+    k = actions[:, t] and ends when t - k is before the first position. A k below 1 (padding) also ends it.
 
     Args:
-      actions: the skips k chosen at each position.
+        actions: Skip k chosen at each position, (examples, time).
+
+    Returns:
+        True at visited positions, (examples, time).
     """
     reached = np.zeros(actions.shape, bool)
     reached[:, -1:] = True

@@ -1,4 +1,4 @@
-"""Confusion matrices: how often each class is predicted where another one is right, and macro F1."""
+"""Compute and print confusion matrices and macro F1."""
 
 from collections.abc import Sequence
 
@@ -9,21 +9,27 @@ from jaxtyping import Int
 def confusion_matrix(
     truth: Int[np.ndarray, " examples"], predicted: Int[np.ndarray, " examples"], num_classes: int
 ) -> Int[np.ndarray, "classes classes"]:
-    """Return how many examples of each class (rows) are predicted as each class (columns)."""
+    """Return the number of examples of each true class (rows) predicted as each class (columns).
+
+    Args:
+        truth: True class of each example.
+        predicted: Predicted class of each example.
+        num_classes: Number of classes.
+    """
     counts = np.zeros((num_classes, num_classes), np.int64)
     np.add.at(counts, (truth, predicted), 1)
     return counts
 
 
 def f1_of_classes(confusion: Int[np.ndarray, "classes classes"]) -> np.ndarray:
-    """Return the F1 of each class, from 0 to 1; NaN of a class that is never right and never predicted."""
+    """Return the F1 of each class, in [0, 1]; NaN for a class that is never the true or the predicted one."""
     correct = np.diag(confusion).astype(float)
     both = confusion.sum(axis=0) + confusion.sum(axis=1)
     return np.divide(2 * correct, both, out=np.full(len(correct), np.nan), where=both > 0)
 
 
 def macro_f1(confusion: Int[np.ndarray, "classes classes"]) -> float:
-    """Return the mean F1 over the classes that are right or predicted somewhere; 0 without any example."""
+    """Return the mean F1 over the classes that occur as true or predicted class; 0 without examples."""
     scores = f1_of_classes(confusion)
     return float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.0
 
@@ -31,12 +37,14 @@ def macro_f1(confusion: Int[np.ndarray, "classes classes"]) -> float:
 def merge_rare(
     confusion: Int[np.ndarray, "classes classes"], classes: Sequence[str], most: int
 ) -> tuple[Int[np.ndarray, "kept kept"], tuple[str, ...]]:
-    """Return the matrix and names of the most frequent true classes, the other classes merged into one.
+    """Merge the least frequent true classes into one, and return the new matrix and its class names.
+
+    The merged class comes last. The other classes keep their order.
 
     Args:
-        confusion: the matrix.
-        classes: the name of each row.
-        most: the number of rows to return. With as many classes or fewer, nothing changes.
+        confusion: Confusion matrix.
+        classes: Name of each class.
+        most: Number of rows to return. Nothing is merged if there are at most this many classes.
     """
     if len(classes) <= most:
         return confusion, tuple(classes)
@@ -49,7 +57,7 @@ def merge_rare(
 
 
 def confusion_text(confusion: Int[np.ndarray, "classes classes"], classes: Sequence[str]) -> str:
-    """Return the matrix as lines of text: a row for each true class, with its F1 at the end."""
+    """Format the matrix as lines of text: one row for each true class, with its F1 at the end."""
     scores = f1_of_classes(confusion)
     heading = ["truth \\ predicted", *classes, "F1"]
     rows = [
@@ -60,7 +68,7 @@ def confusion_text(confusion: Int[np.ndarray, "classes classes"], classes: Seque
 
 
 def table_text(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as lines of text, the first column aligned left and the others right."""
+    """Format rows of cells as lines of text; the first column is left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

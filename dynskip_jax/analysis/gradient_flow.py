@@ -1,4 +1,4 @@
-"""How much of a loss's gradient reaches back to each earlier state: Gui et al. (2019), Figure 4."""
+"""Measure the gradient of the last step's loss with respect to earlier states (Gui et al. 2019, Figure 4)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,21 +22,25 @@ def state_gradient_norms(
     policy: F.Policy = F.Policy("greedy"),  # noqa: B008 (immutable)
     of: str = "h",
 ) -> Float[Array, "batch time"]:
-    """‖∂L_T/∂h_t‖ for each step t of each sequence: the total derivative, along every path from h_t to L_T.
+    """Return ‖∂L_T/∂h_t‖ for each step t of each sequence.
 
-    Choices are those that the policy makes; through how they are made no gradient flows, as in training.
+    It is the norm of the total derivative, along every path from h_t to L_T. The policy makes the choices. As
+    in training, no gradient flows through the decisions themselves.
 
     Args:
-        params: the layer's weights.
-        carry: where to start.
-        x: the layer's inputs, sequences of the same length T.
-        recurrence: what the layer computes.
-        last_loss: L_T of each sequence, given h_T.
-        policy: how choices are made.
-        of: which array of the state, such as `h` or `c`.
+        params: Parameters of the layer.
+        carry: Carry before the first step.
+        x: Inputs of the layer, (batch, time, in). All sequences have the same length T.
+        recurrence: Transition and skips of the layer.
+        last_loss: Function from h_T, (batch, hidden), to L_T of each sequence, (batch,).
+        policy: How choices are made.
+        of: Name of the state's array to differentiate with respect to, such as `h` or `c`.
+
+    Returns:
+        Norms, (batch, time).
 
     Raises:
-        UserError: the state has no such array, or the layer has a skip over depth.
+        UserError: The state has no array of this name, or the layer has a depth skip.
     """
     fields = recurrence.transition.state._fields
     if of not in fields:
@@ -47,7 +51,7 @@ def state_gradient_norms(
         raise UserError("gradient norms are those of a layer without a skip over depth")
 
     def unrolled(nudges: Float[Array, "time batch hidden"]) -> Float[Array, ""]:
-        """The sum of all L_T, where each state is moved by a nudge as soon as it is there."""
+        """Return the sum of all L_T, where `nudges` are added to the new states before they are used."""
 
         def step(carry, given):
             inputs, nudge = given
@@ -64,6 +68,6 @@ def state_gradient_norms(
 
 
 def normalized(norms: Float[Any, "sequences time"]) -> Float[np.ndarray, " time"]:
-    """The mean over the sequences at each step, as a share of the sum over all steps, as in Figure 4."""
+    """Return the mean norm over sequences at each step, divided by its sum over all steps, as in Figure 4."""
     mean = np.asarray(norms, np.float64).mean(axis=0)
     return mean / mean.sum()

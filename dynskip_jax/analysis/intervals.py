@@ -1,4 +1,4 @@
-"""Means over seeds with Student's confidence interval, and differences of two models seed by seed."""
+"""Compute means over seeds, and paired differences of two models, with Student's t confidence intervals."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,14 @@ from scipy import stats
 
 
 class Interval(NamedTuple):
-    """A mean over seeds, and where its expectation may lie.
+    """A mean over seeds with a confidence interval of the expected value.
 
     Attributes:
-        mean: of the values.
-        sd: standard deviation (n - 1) of the values; NaN for fewer than two.
-        low: lower end of the confidence interval; NaN for fewer than two values.
-        high: upper end.
-        count: how many values there are.
+        mean: Mean of the values; NaN without values.
+        sd: Standard deviation (n - 1) of the values; NaN for fewer than two values.
+        low: Lower end of the confidence interval; NaN for fewer than two values.
+        high: Upper end of the confidence interval; NaN for fewer than two values.
+        count: Number of values.
     """
 
     mean: float
@@ -27,13 +27,14 @@ class Interval(NamedTuple):
 
 
 def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Returns mean and interval of values that are taken for independent and normal: mean ± t sd / √n.
+    """Return the mean of the values and its t interval, mean ± t sd / √n.
 
-    A value that is not a number makes all of them NaN.
+    The interval assumes independent and normally distributed values. If a value is NaN, so are the mean, the
+    standard deviation and the interval.
 
     Args:
-        values: one for each seed.
-        confidence: with which the interval holds the expectation.
+        values: One value for each seed.
+        confidence: Confidence level of the interval.
     """
     given = np.asarray(values, np.float64)
     count = given.size
@@ -50,11 +51,11 @@ def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
 def paired_difference(
     values: Mapping[int, float], baseline: Mapping[int, float], confidence: float = 0.95
 ) -> Interval:
-    """Returns mean and interval of the differences at the seeds that both have; see `t_interval`.
+    """Return the mean and t interval of `values - baseline` over the seeds that both have; see `t_interval`.
 
     Args:
-        values: by seed.
-        baseline: is subtracted, by seed.
-        confidence: with which the interval holds the expected difference.
+        values: Value of each seed.
+        baseline: Value of each seed to subtract.
+        confidence: Confidence level of the interval.
     """
     return t_interval([values[seed] - baseline[seed] for seed in values if seed in baseline], confidence)

@@ -1,4 +1,4 @@
-"""How much there is to win by choosing: what every choice costs, and what a probe trained on that can win."""
+"""Oracle analysis: compare the agent's choices with random, constant, best and learned ones (probes)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ from jaxtyping import Float, Int
 
 from dynskip_jax.errors import UserError
 
-_FITTED = 0.7  # share of the steps on which constants and probes are fitted; figures are those of the rest
-_HELD_OUT = 0.15  # of those, the share on which the probe's epoch is chosen
-_UPDATES, _BATCH, _RATE = 2000, 256, 1e-3
-_BLOCK, _LEAST_BLOCKS, _RESAMPLES = 50, 10, 1000  # of the bootstrap
-_LEAST = 40  # steps below which nothing can be said
+_FITTED = 0.7  # fraction of the steps used to fit constants and probes; results are from the rest
+_HELD_OUT = 0.15  # fraction of the fitting steps held out to select the probe's epoch
+_UPDATES, _BATCH, _RATE = 2000, 256, 1e-3  # of a probe: gradient steps, batch size, learning rate
+_BLOCK, _LEAST_BLOCKS, _RESAMPLES = 50, 10, 1000  # of the block bootstrap
+_LEAST = 40  # smallest number of steps that can be analysed
 
 
 class Gain(NamedTuple):
-    """A mean of paired differences, nats.
+    """A mean decrease of the loss over paired steps, in nats.
 
     Attributes:
-        mean: how much less the loss is.
-        margin: 1.96 standard errors of that, by a block bootstrap.
+        mean: Mean decrease of the loss.
+        margin: 1.96 standard errors of the mean, from a block bootstrap.
     """
 
     mean: float
@@ -35,21 +35,25 @@ class Gain(NamedTuple):
 
     @property
     def is_chance(self) -> bool:
-        """Whether the difference is not above 0 for certain."""
+        """Whether the 95 % interval of the gain reaches down to 0, so that it may be chance."""
         return self.mean <= self.margin
 
 
 def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray, " steps"]) -> Gain:
-    """Return how much less the other one loses, nats at each of the same steps; there are at least two.
+    """Return the mean of `of_one - of_other` with its margin.
 
-    Neighbouring steps are not independent: the standard error is that of a circular block bootstrap
-    (Politis and Romano 1992) with blocks of 50 steps, or of fewer where there are few steps.
+    Neighbouring steps are not independent. So the standard error is that of a circular block bootstrap
+    (Politis and Romano 1992) with blocks of 50 steps, or of a tenth of the steps if that is less.
+
+    Args:
+        of_one: Loss of the baseline at each step, in nats; at least two steps.
+        of_other: Loss of the other candidate at the same steps, in nats.
     """
     less = np.asarray(of_one - of_other, np.float64)
     steps = len(less)
     size = max(1, min(_BLOCK, steps // _LEAST_BLOCKS))
     sums = np.concatenate([[0.0], np.cumsum(np.concatenate([less, less[: size - 1]]))])
-    of_blocks = sums[size:] - sums[:-size]  # one that begins at each step
+    of_blocks = sums[size:] - sums[:-size]  # the sum of the block that begins at each step
     starts = np.random.default_rng(0).integers(steps, size=(_RESAMPLES, -(-steps // size)))
     means = of_blocks[starts].mean(axis=1) / size
     return Gain(float(less.mean()), float(1.96 * means.std(ddof=1)))
@@ -57,19 +61,23 @@ def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray,
 
 @dataclasses.dataclass(frozen=True)
 class OracleLosses:
-    """Mean losses, nats, over the last 30 % of the steps, where a choice is made in one way or another.
+    """Mean losses of different ways to choose k, in nats, over the last 30 % of the steps.
+
+    Constants and probes are fitted on the first 70 % of the steps. The baseline of `gain` and `own` ignores
+    the input: it is either `fixed` or `random`, whichever has the lower loss on the first 70 %.
 
     Attributes:
-        count: these steps.
-        taken: as the agent chose.
-        random: k drawn evenly, in expectation.
-        constant: of each k, at all steps.
-        fixed: the k that is best on the first 70 %.
-        hindsight: the best k at each step.
-        averaged: the K predictions averaged, as probabilities.
-        probes: by what it sees, that of an MLP trained on the first 70 % of the steps to give the best k.
-        gain: by what it sees, how far a probe is below the better of `fixed` and random on the first 70 %.
-        own: how far the agent is below that one.
+        count: Number of steps in the last 30 %.
+        taken: Loss of the agent's choices.
+        random: Expected loss of uniformly random choices.
+        constant: Loss of each k, chosen at all steps.
+        fixed: The number, from 1, of the constant choice with the lowest loss on the first 70 % (not a loss).
+        hindsight: Loss of the best choice at each step.
+        averaged: Loss of the average of the K predicted probabilities.
+        probes: Loss of each probe, by the name of its features. A probe is an MLP that is trained on the
+            first 70 % to choose k.
+        gain: Decrease of the loss from the baseline to each probe, by the name of its features.
+        own: Decrease of the loss from the baseline to the agent.
     """
 
     count: int
@@ -92,17 +100,17 @@ def oracle_losses(
     units: int = 50,
     seed: int = 0,
 ) -> OracleLosses:
-    """Compares ways to choose among K states where it is known what every choice costs.
+    """Compare ways to choose among K states, given the loss of every choice at every step.
 
     Args:
-        losses: of each choice, k from 1, nats.
-        taken: the k that the agent chose, 1..K.
-        seen: what a probe may see, by a name for it.
-        units: hidden units of a probe.
-        seed: of the probes' initial weights and order of steps.
+        losses: Loss of each choice, in nats, (steps, K).
+        taken: Choice of the agent at each step, in 1..K.
+        seen: Features that a probe observes, by name, each (steps, features). One probe is trained for each.
+        units: Number of hidden units of a probe.
+        seed: Seed of the probes' initial weights and of the order of steps.
 
     Raises:
-        UserError: there are too few steps.
+        UserError: There are too few steps.
     """
     steps = len(losses)
     if steps < _LEAST:
@@ -113,7 +121,7 @@ def oracle_losses(
     rest = losses[fitted:]
     fixed = int(losses[:fitted].mean(axis=0).argmin())
     of_random = rest.mean(axis=1)
-    # Which of the two is the better choice without looking is decided where the constant was chosen.
+    # The baseline is selected on the steps on which the constant was selected.
     bar = rest[:, fixed] if losses[:fitted, fixed].mean() <= losses[:fitted].mean() else of_random
 
     probes, gain = {}, {}
@@ -145,8 +153,18 @@ def _probe(
     units: int,
     seed: int,
 ) -> Int[np.ndarray, " rest"]:
-    """Trains an MLP π(k | features) on the exact expectation of the loss, Σ_k π(k) loss(k), and returns its
-    most probable choices (from 0) at other steps; the epoch is the best one on the end of what is fitted."""
+    """Train a probe and return its most probable choices, from 0, at other steps.
+
+    The probe is an MLP π(k | features). It minimizes the exact expected loss Σ_k π(k) loss(k). The last 15 %
+    of the fitting steps are held out, and the epoch with the lowest loss on them is used.
+
+    Args:
+        features: Features at each step; the first `len(losses)` steps are used.
+        losses: Loss of each choice at the fitting steps.
+        others: Features at the steps to predict.
+        units: Number of hidden units.
+        seed: Seed of the initial weights and of the order of steps.
+    """
     features = np.asarray(features[: len(losses)], np.float32)
     middle, scale = features.mean(axis=0), features.std(axis=0) + 1e-6
     x, rest = ((values - middle) / scale for values in (features, others))

@@ -1,4 +1,4 @@
-"""A reading as a page of HTML that needs nothing else: a word shows where it reaches, and how probably."""
+"""Write readings as a self-contained HTML page that shows the skip and its probability at each word."""
 
 import html
 import json
@@ -85,16 +85,16 @@ for (const panel of document.querySelectorAll('section')) {
 
 
 def page_html(title: str, panels: Mapping[str, Reading], says: Mapping[str, str]) -> str:
-    """Returns a page with a panel for each reading; it loads nothing.
+    """Return an HTML page with one panel for each reading. The page loads no other files.
 
-    While the mouse is on a word, or the word has the focus, the earlier words are coloured by how probable it
-    was to reach back to them (of attention: by their weights), and below the text stands each k with that
-    number. A click keeps it.
+    While the mouse is over a word, or the word has the focus, earlier words are coloured by the probability
+    of a skip to them (with attention, by their weight). Each k is listed below the text with this number. A
+    click keeps the display.
 
     Args:
-        title: of the page.
-        panels: what is shown, by name: of each model, and of each direction in which it reads.
-        says: what each model predicts, models without a panel too.
+        title: Title of the page.
+        panels: Readings by the name of their panel; there is one for each model and direction.
+        says: Prediction of each model by its name, including models without a panel.
     """
     parts = [
         "<!DOCTYPE html>",
@@ -114,7 +114,7 @@ def page_html(title: str, panels: Mapping[str, Reading], says: Mapping[str, str]
             for word in reading.words
         )
         parts.append(f'<div class="words">{words}</div><div class="told"></div>')
-        # "<" could end the element, or begin a comment, inside of which JSON is not read.
+        # "<" in the data could end the element or begin a comment.
         data = json.dumps(_data(reading), ensure_ascii=False).replace("<", "\\u003c")
         parts.append(f'<script type="application/json">{data}</script></section>')
     parts.append(f"<script>{_SCRIPT}</script></body></html>")
@@ -122,7 +122,7 @@ def page_html(title: str, panels: Mapping[str, Reading], says: Mapping[str, str]
 
 
 def _data(reading: Reading) -> dict[str, Any]:
-    """What the page's program is given: of each word where it reached, and what is known of each k."""
+    """Return the data for the page's script: the skip of each word, and the probability of each k."""
     rows, ks = [], set()
     for t, k in enumerate(reading.skips):
         weights = [] if reading.weights is None else reading.weights[t].tolist()

@@ -1,4 +1,4 @@
-"""Plots of runs: how they learned, what a setting changes, and which skips the agent chose."""
+"""Plot runs into PNG files: learning curves, metrics over settings, and the skips that agents choose."""
 
 import functools
 import math
@@ -24,12 +24,12 @@ with needs("experiments"):
     from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 
 _LINE_STYLES = ("-", "--", ":", "-.")
-_MOST_LABELLED_SKIPS = 16  # beyond it, numbers in the cells of a K x K heat map no longer fit
+_MOST_LABELLED_SKIPS = 16  # with more, numbers do not fit into the cells of a K x K heat map
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 _OTHER_SCRIPTS = re.compile("CJK|Noto Sans|Gothic|Hei$|Micro Hei|Fallback|Arial Unicode|Hiragino|Malgun")
-_LAST_COLOR = 20  # the k from which on all have one colour
-_MOST_AREAS = 20  # up to so many k each has an area of its own
-_LARGE = 10_000  # from here on, numbers on an axis have k and M for thousands and millions
+_LAST_COLOR = 20  # all k from here on have the same colour
+_MOST_AREAS = 20  # up to this K, each k has its own area
+_LARGE = 10_000  # from here on, axes abbreviate thousands and millions as k and M
 
 
 def learning_curves(
@@ -41,18 +41,18 @@ def learning_curves(
     *,
     log: bool = False,
 ) -> None:
-    """Draws metrics of one or several models as curves into a PNG file.
+    """Draw metrics of one or several models as curves into a PNG file.
 
-    A value that is a list has one entry per seed: the curve is their mean, and a band shows one standard
-    deviation (n - 1) to either side. Records without `x` or without the metric are left out.
+    A value that is a list has one entry per seed. The curve is their mean, and a band shows one standard
+    deviation (n - 1) on either side. Records without `x` or without the metric are left out.
 
-    Arguments:
-        curves: for each model its records, as `RunDir.records` returns them.
-        x: the key of the horizontal axis, such as "epoch" or "examples".
-        y: the keys of the metrics; models differ by colour, metrics by line style.
-        path: the PNG file.
-        title: the title.
-        log: whether the vertical axis is logarithmic.
+    Args:
+        curves: Records of each model, by its name, as `RunDir.records` returns them.
+        x: Key of the horizontal axis, such as "epoch" or "examples".
+        y: Keys of the metrics. Models differ by colour, metrics by line style.
+        path: Path of the PNG file.
+        title: Title of the plot.
+        log: Whether the vertical axis is logarithmic.
     """
     figure, axes = _figure(title)
     for index, (name, records) in enumerate(curves.items()):
@@ -90,17 +90,19 @@ def policy_over_training(
     title: str,
     note: str = "",
 ) -> None:
-    """Draws the share of each skip and the policy's entropy over the epochs into a PNG file.
+    """Draw the fraction of each skip and the policy's entropy over the epochs into a PNG file.
 
-    Arguments:
-        records: as `RunDir.records` returns them; all have "epoch" and both metrics.
-        shares: the key of the shares, (seeds, K) in each record; their means over the seeds are stacked,
-            beyond K = 20 in bands that double: 1, 2, 3 to 4, 5 to 8 and so on.
-        entropy: the key of the entropy in nats, (seeds,); drawn as means with a band of one standard
-            deviation (n - 1), and at the top log K, the entropy of a policy that prefers nothing.
-        path: the PNG file.
-        title: the title.
-        note: a line below the title, such as the name of the dataset.
+    The fractions are means over the seeds, drawn as stacked areas. With K > 20, the areas are ranges of k of
+    doubling size: 1, 2, 3 to 4, 5 to 8 and so on. The entropy is drawn as the mean over the seeds, with a
+    band of one standard deviation (n - 1). A dotted line marks log K, the entropy of the uniform policy.
+
+    Args:
+        records: Records as `RunDir.records` returns them. All have "epoch" and both metrics.
+        shares: Key of the fractions, (seeds, K) in each record.
+        entropy: Key of the entropy, in nats, (seeds,) in each record.
+        path: Path of the PNG file.
+        title: Title of the plot.
+        note: Line below the title, such as the name of the dataset.
     """
     at = np.array([record["epoch"] for record in records], np.float64)
     of_k = np.array([np.asarray(record[shares], np.float64).mean(axis=0) for record in records])
@@ -117,11 +119,11 @@ def policy_over_training(
     for column, (first, last) in enumerate(bands):
         bottom = tops[:, column - 1] if column else np.zeros(len(records))
         which = f"{first}" if first == last else f"{first} to {last}"
-        # Bands are coloured by their place among them: beyond k = 20 all skips have one colour.
+        # Ranges of k are coloured by their index, because all k from 20 on would have the same colour.
         among = 1 + (_LAST_COLOR - 1) ** ((column - 1) / max(1, len(bands) - 2))
         shade = first if K <= _MOST_AREAS or column == 0 else among
         style = dict(color=skip_color(shade), label=f"k = {which}")
-        # A single epoch is no area: a bar stands in its place.
+        # A single epoch has no area, so it is drawn as a bar.
         if len(records) == 1:
             above.bar(at, tops[:, column] - bottom, 0.5, bottom, **style)
         else:
@@ -129,7 +131,7 @@ def policy_over_training(
     above.set_ylim(0, 1)
     above.set_ylabel("share of choices")
     handles, labels = above.get_legend_handles_labels()
-    # As the areas are stacked: the last k on top.
+    # The legend has the order of the stacked areas: the last k is on top.
     above.legend(handles[::-1], labels[::-1], frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     below.plot(at, mean, color="0.2", marker=marker, markersize=3.5)
     below.fill_between(at, mean - spread, mean + spread, color="0.2", alpha=0.2, lw=0)
@@ -148,12 +150,15 @@ def policy_over_training(
 
 
 def skip_color(k: int | float) -> tuple[float, float, float] | str:
-    """The colour of a skip, the same in every picture whatever K is: grey for k = 1, then from dark blue by
-    way of green and orange to dark red, which is reached at k = 20."""
+    """Return the colour of skip k. It is the same in all pictures and does not depend on K.
+
+    The colour is grey for k = 1. From k = 2 it goes from dark blue over green and orange to dark red at k =
+    20.
+    """
     if k <= 1:
         return "0.72"
     place = min(math.log(k - 1) / math.log(_LAST_COLOR - 1), 1.0)
-    # Darker than the map has them: its greens are hard to see on white.
+    # The colours of the map are darkened, because its greens are hard to see on white.
     red, green, blue, _ = matplotlib.colormaps["turbo"](0.03 + 0.94 * place)
     return 0.85 * red, 0.85 * green, 0.85 * blue
 
@@ -168,20 +173,20 @@ def metric_over_values(
     y_label: str,
     log_x: bool = False,
 ) -> None:
-    """Draws what a metric is at each value of a setting, such as a length, into a PNG file.
+    """Draw a metric over the values of a setting, such as a length, into a PNG file.
 
-    A line leads through the means over the seeds, with bars of one standard deviation (n - 1) to either side;
-    the faint points are the seeds.
+    A line connects the means over the seeds, with bars of one standard deviation (n - 1) on either side.
+    Faint points are single seeds.
 
-    Arguments:
-        curves: for each model, and each value in turn, the metric of each seed; where there is no seed,
-            nothing is drawn.
-        values: the values of the setting.
-        path: the PNG file.
-        title: the title.
-        x_label: what the setting is.
-        y_label: what the metric is.
-        log_x: whether the horizontal axis is logarithmic; all values are positive then.
+    Args:
+        curves: For each model, by its name, the metric of each seed at each value. A value without seeds is
+            left out.
+        values: Values of the setting.
+        path: Path of the PNG file.
+        title: Title of the plot.
+        x_label: Name of the setting.
+        y_label: Name of the metric.
+        log_x: Whether the horizontal axis is logarithmic. If so, all values must be positive.
     """
     figure, axes = _figure(title)
     for index, (name, metrics) in enumerate(curves.items()):
@@ -214,18 +219,20 @@ def metric_over_metric(
     y_label: str,
     levels: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> None:
-    """Draws what one metric is beside another, such as accuracy over the share of words read.
+    """Draw one metric against another, such as accuracy over the fraction of tokens read, into a PNG file.
 
-    A point stands at the means over the seeds, with bars of one standard deviation (n - 1); a line leads
-    through those of one group.
+    Each point is at the means over the seeds, with bars of one standard deviation (n - 1). A line connects
+    the points of a group.
 
-    Arguments:
-        groups: by name, of each point a label and both metrics of each seed.
-        path: the PNG file.
-        title: the title.
-        x_label: what lies to the right.
-        y_label: what lies above.
-        levels: what has the second metric alone, of each seed, by name: a dashed line at its mean.
+    Args:
+        groups: Points of each group, by its name. A point is a label, the first metric of each seed and the
+            second metric of each seed.
+        path: Path of the PNG file.
+        title: Title of the plot.
+        x_label: Name of the first metric.
+        y_label: Name of the second metric.
+        levels: Second metric of each seed, by name, of models without the first metric. Each is drawn as a
+            dashed line at the mean.
     """
     figure, axes = _figure(title)
     labelled = []
@@ -239,7 +246,7 @@ def metric_over_metric(
         labelled.extend(zip(labels, x, y, strict=True))
     low, high = axes.get_xlim()
     for label, *place in labelled:
-        # The right edge would cut off what stands to the right of a point near it.
+        # Labels of points near the right edge are on their left, so that the edge does not cut them.
         side, offset = ("right", (-6, 4)) if place[0] > low + 0.8 * (high - low) else ("left", (6, -12))
         axes.annotate(
             label, place, xytext=offset, textcoords="offset points", fontsize=9, color="0.35", ha=side
@@ -260,25 +267,26 @@ def action_distribution(
     *,
     rows: Sequence[str] | None = None,
 ) -> None:
-    """Draws how often the agent chose each skip at each position, or after each word, into a PNG file.
+    """Draw how often the agent chose each skip at each position, or at each word, into a PNG file.
 
-    Arguments:
-        counts: how often the skip k = column + 1 was chosen at the position (or word) of that row. The shares
-            of a row add up to 1; a row without any count is left blank.
-        path: the PNG file.
-        title: the title.
-        note: a line below the title, such as the name of the dataset.
-        rows: the words that the rows stand for; positions 0, 1, … if not given.
+    The fractions of a row of `counts` add up to 1. A row without counts is left blank.
+
+    Args:
+        counts: Number of times that the skip k = column + 1 was chosen at the position (or word) of the row.
+        path: Path of the PNG file.
+        title: Title of the plot.
+        note: Line below the title, such as the name of the dataset.
+        rows: Word of each row. By default rows are the positions 0, 1, …
     """
     figure, axes = _figure(title, note)
     shares = _shares(counts).T
-    # Up to the largest share: a policy that prefers nothing would be white else.
+    # The colours end at the largest fraction: otherwise a uniform policy would be almost white.
     image = _heat_map(axes, shares, np.nanmax(shares, initial=0.0) or 1.0)
     if rows is None:
         axes.set_xlabel("position t")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
-        # parse_math: a word such as "$" is text, not mathematics.
+        # parse_math=False: "$" in a word does not start a formula.
         axes.set_xticks(np.arange(len(rows)), labels=rows, rotation=60, ha="right", parse_math=False)
     axes.set_ylabel("chosen skip k")
     _label_skips(axes.yaxis, counts.shape[1])
@@ -293,16 +301,16 @@ def action_against_truth(
     path: str | Path,
     title: str,
 ) -> None:
-    """Draws the skips that were chosen against the skips that are right into a PNG file.
+    """Draw the chosen skips against the right skips as a heat map into a PNG file.
 
-    The title gains the fraction of decisions that are exactly right.
+    The fraction of exactly right decisions is appended to the title.
 
-    Arguments:
-        actions: the chosen actions, 0 … K - 1; action a is the skip k = a + 1.
-        truth: the right actions; where it is not in 0 … K - 1 nothing is right, and the decision is left out.
+    Args:
+        actions: Chosen actions, 0 … K - 1. Action a is the skip k = a + 1.
+        truth: Right actions. Decisions whose right action is outside of 0 … K - 1 are left out.
         num_actions: K.
-        path: the PNG file.
-        title: the title.
+        path: Path of the PNG file.
+        title: Title of the plot.
     """
     scored = (truth >= 0) & (truth < num_actions)
     counts = np.zeros((num_actions, num_actions), np.int64)
@@ -323,19 +331,19 @@ def action_against_truth(
 def confusion(
     counts: Int[np.ndarray, "classes classes"], classes: Sequence[str], path: str | Path, title: str
 ) -> None:
-    """Draw which classes are predicted for each true class into a PNG file.
+    """Draw a confusion matrix, normalized over each true class, into a PNG file.
 
-    Arguments:
-        counts: how many examples of the class of the row are predicted as the class of the column.
-        classes: the names of the classes.
-        path: the PNG file.
-        title: the title.
+    Args:
+        counts: Number of examples of the row's class that are predicted as the column's class.
+        classes: Names of the classes.
+        path: Path of the PNG file.
+        title: Title of the plot.
     """
     figure, axes = _figure(title)
     shares = _shares(counts)
     image = _heat_map(axes, shares)
     places = np.arange(len(classes))
-    # parse_math: a name such as "$" is text, not mathematics.
+    # parse_math=False: "$" in a name does not start a formula.
     axes.set_xticks(places, labels=classes, rotation=60, ha="right", parse_math=False)
     axes.set_yticks(places, labels=classes, parse_math=False)
     axes.set_xlabel("predicted class")
@@ -352,21 +360,22 @@ def visited_positions(
     title: str,
     note: str = "",
 ) -> None:
-    """Draws which positions the chains of skips visit, against the position that is right, into a PNG file.
+    """Draw the positions that chains of skips visit, against the right position, into a PNG file.
 
-    The title gains the share of examples whose chain visits the right position.
+    The fraction of examples whose chain visits the right position is appended to the title.
 
-    Arguments:
-        visited: which positions the chain of each example visits, as `chains.visited` returns them.
-        truth: the right position of each example; where it is not in 0 … time - 1 nothing is right, and the
-            example is left out.
-        path: the PNG file.
-        title: the title.
-        note: a line below the title, such as the name of the dataset.
+    Args:
+        visited: True at the positions that the chain of each example visits, as `chains.visited` returns
+            them.
+        truth: Right position of each example. Examples whose right position is outside of 0 … time - 1 are
+            left out.
+        path: Path of the PNG file.
+        title: Title of the plot.
+        note: Line below the title, such as the name of the dataset.
     """
     scored = (truth >= 0) & (truth < visited.shape[1])
     visited, truth = visited[scored], truth[scored]
-    examples = np.bincount(truth, minlength=1)  # a row for each position up to the last that is ever right
+    examples = np.bincount(truth, minlength=1)  # one row per position, up to the last right one
     counts = np.zeros((len(examples), visited.shape[1]), np.int64)
     np.add.at(counts, truth, visited)
     shares = _shares(counts, examples[:, None])
@@ -383,7 +392,7 @@ def visited_positions(
 
 
 def _write_shares(axes: Axes, shares: Float[np.ndarray, "rows columns"]) -> None:
-    """Write the shares into the cells of a square heat map, where it has few rows."""
+    """Write the fractions into the cells of a square heat map, unless it has too many rows."""
     if len(shares) > _MOST_LABELLED_SKIPS:
         return
     for row, column in np.argwhere(shares >= 0.005):
@@ -393,7 +402,7 @@ def _write_shares(axes: Axes, shares: Float[np.ndarray, "rows columns"]) -> None
 
 
 def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
-    """One pair of axes of 900 x 600 pixels, on no window system and unknown to pyplot."""
+    """Return a figure of 900 x 600 pixels and its axes; it needs no window system and is not in pyplot."""
     figure = Figure(figsize=(9, 6), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -404,9 +413,9 @@ def _figure(title: str, note: str = "") -> tuple[Figure, Axes]:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Write a figure as PNG; letters that no font has here are named in one warning.
+    """Write a figure as PNG, with one warning for all characters that no installed font has.
 
-    Names of models, folders and corpora are text: a "$" in them begins no mathematics.
+    "$" does not start a formula, because it may occur in names of models, folders and corpora.
     """
     ticks = {
         label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels()
@@ -418,7 +427,7 @@ def save(figure: Figure, path: str | Path) -> None:
             text.set_fontfamily(font_families())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        # Without the version of matplotlib in the file, equal plots are equal files.
+        # Without the version of Matplotlib in the metadata, equal plots give equal files.
         figure.savefig(path, format="png", metadata={"Software": None})
     missing: dict[str, None] = {}
     for warning in caught:
@@ -436,13 +445,13 @@ def save(figure: Figure, path: str | Path) -> None:
 
 @functools.cache
 def font_families() -> list[str]:
-    """Returns the usual font, and those installed that have other scripts."""
+    """Return the default font, followed by the installed fonts that contain other scripts."""
     installed = {font.name for font in fontManager.ttflist}
     return ["DejaVu Sans", *sorted(name for name in installed if _OTHER_SCRIPTS.search(name))]
 
 
 def _finish(axes: Axes) -> None:
-    """Grid, frame and legend of curves."""
+    """Add a grid and a legend to the axes, and remove the upper and the right edge of the frame."""
     axes.grid(True, which="both", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -452,12 +461,12 @@ def _finish(axes: Axes) -> None:
 
 def _mean_and_spread(value: Any) -> tuple[float, float]:
     seeds = np.atleast_1d(np.asarray(value, np.float64))
-    with np.errstate(invalid="ignore"):  # a seed that diverged has no distance from the mean
+    with np.errstate(invalid="ignore"):  # infinite values of a diverged seed have no deviation
         return float(seeds.mean()), float(seeds.std(ddof=1)) if seeds.size > 1 else 0.0
 
 
 def _bands(K: int) -> list[tuple[int, int]]:
-    """The first and the last k of each area: each k by itself; of many, bands that double."""
+    """Return the first and the last k of each area: one k each if K is small, else ranges that double."""
     if K <= _MOST_AREAS:
         return [(k, k) for k in range(1, K + 1)]
     lasts = [1]
@@ -467,7 +476,7 @@ def _bands(K: int) -> list[tuple[int, int]]:
 
 
 def _shares(counts: np.ndarray, totals: np.ndarray | None = None) -> np.ndarray:
-    """Each row divided by its total, its sum if none is given; NaN, which is drawn blank, where that is 0."""
+    """Return each row divided by its total (default: its sum); NaN, drawn blank, where the total is 0."""
     totals = counts.sum(axis=1, keepdims=True) if totals is None else totals
     return np.where(totals > 0, counts / np.maximum(totals, 1), np.nan)
 
@@ -484,7 +493,7 @@ def _label_skips(axis: Any, num_actions: int) -> None:
 
 
 def _apart(values: Sequence[float | int], log: bool) -> list[float]:
-    """The values, in order, without those whose numbers on an axis would run into the one before."""
+    """Return the sorted values, without those whose tick labels would overlap with the one before."""
     ticks: list[float] = []
     scale = np.log10 if log else np.asarray
     for value in sorted(set(map(float, values))):
@@ -498,7 +507,7 @@ def _number(x: float) -> str:
 
 
 class _RoundNumbers(LogFormatter):
-    """Labels between powers of ten as plain numbers, as many as there is room for."""
+    """Formatter of ticks between powers of ten: plain numbers, as many as there is space for."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""

@@ -1,4 +1,4 @@
-"""What a model chose as it read a text; reads one with a language model, and writes one."""
+"""Read and generate text with a language model, and compute the skips and their probabilities."""
 
 from functools import partial
 from typing import NamedTuple
@@ -14,12 +14,12 @@ from dynskip_jax.nn import SkipCell
 
 
 class TokenReading(NamedTuple):
-    """What a model makes of each token of a text.
+    """Predictions and skips of a language model at each token of a text.
 
     Attributes:
-        log_probs: of every token as the next one, in nats, (time, vocabulary).
-        skips: the top layer's `connections`, (time,).
-        weights: of the top layer; see `distribution`.
+        log_probs: Log-probability of every token as the next one, in nats, (time, vocabulary).
+        skips: `connections` of the top layer, (time,).
+        weights: `distribution` of the top layer, (time, K); None where it has none.
     """
 
     log_probs: Float[Array, "time vocabulary"]
@@ -28,13 +28,13 @@ class TokenReading(NamedTuple):
 
 
 def connections(decision: F.Decision) -> Int[Array, " time"]:
-    """Returns how far back the state was whose successor each word made: State(t-k) entered at word t.
+    """Return k at each word t, such that State(t-k) entered at word t.
 
-    Where a time skip leaves words out, k is the distance to the word read before, from a first word that to
-    before the text, and 0 at words that were not read.
+    If the time skip leaves words out, k is the distance to the last word that was read. At the first word
+    that is read, it is the distance to the position before the text. At words that are not read, k is 0.
 
     Args:
-        decision: of one sequence that was read from its start, each leaf (time,).
+        decision: Decisions of one sequence that was read from its start, each leaf (time,).
     """
     if decision.update is None:
         return decision.action
@@ -51,21 +51,24 @@ def distribution(
     *,
     reverse: bool = False,
 ) -> Float[Array, "time K"] | None:
-    """Returns how probable each k was to an agent at each step, or how heavy to attention; else None.
+    """Return the probability (of an agent) or weight (of attention) of each k at each step.
 
     Args:
-        cell: of a layer with an agent or attention.
-        observation: what its layer observed of one whole sequence, read from the initial state, as
-            `SkipLayers` returns it.
-        policy: how choices were made.
-        reverse: whether the layer reads from the end.
+        cell: Cell of the layer.
+        observation: x(t) and h(t-1) of the layer for one whole sequence, read from the initial state; an
+            entry of `observations` of `SkipLayers`, without the batch axis.
+        policy: How choices were made.
+        reverse: Whether the layer reads from the end.
+
+    Returns:
+        (time, K); None if the layer has neither an agent nor attention.
     """
     skip = cell.skip
     if not skip.has_agent:
         return None
     x, before = (leaf[::-1] if reverse else leaf for leaf in observation)
     params, steps = cell.params().skip, jnp.arange(x.shape[0])
-    # State(t-1-j) is what was newest j steps ago; before the sequence all K states are the initial one.
+    # Slot j is State(t-1-j). Before the sequence, all K states are the initial one.
     slots = before[jnp.maximum(steps[:, None] - jnp.arange(skip.max_skip)[None], 0)]
     seen = {
         "previous": before,
@@ -86,13 +89,13 @@ def read_tokens(
     key: Key[Array, ""],
     policy: F.Policy = F.Policy("greedy"),  # noqa: B008 (immutable)
 ) -> TokenReading:
-    """Reads a text from the initial state, once.
+    """Read a text once, from the initial state.
 
     Args:
-        model: the language model.
-        tokens: ids, usually led by `<eos>`: a line begins after it.
-        key: for sampled choices.
-        policy: how agents choose.
+        model: Language model.
+        tokens: Token ids. They usually begin with `<eos>`, which precedes the first token of a line.
+        key: PRNG key for sampled choices.
+        policy: How agents choose.
     """
     output = model(tokens[None], policy=policy, rngs=key, deterministic=True)
     decision = jax.tree.map(lambda leaf: leaf[0], output.decisions[-1])
@@ -110,19 +113,19 @@ def generate(
     temperature: float | Float[Array, ""] = 1.0,
     policy: F.Policy = F.Policy("sample"),  # noqa: B008 (immutable)
 ) -> tuple[Int[Array, " num_tokens"], Int[Array, " num_tokens"]]:
-    """Samples a continuation.
+    """Sample a continuation of a prompt.
 
     Args:
-        model: the language model.
-        prompt: ids of at least one token, such as `<eos>`.
-        num_tokens: how many to sample.
-        key: for words and choices.
-        temperature: logits are divided by it; below 1 the likely words become likelier.
-        policy: how agents choose.
+        model: Language model.
+        prompt: Ids of at least one token, such as `<eos>`.
+        num_tokens: Number of tokens to sample.
+        key: PRNG key for tokens and choices.
+        temperature: Divisor of the logits. Below 1, likely words become likelier.
+        policy: How agents choose.
 
     Returns:
-        The tokens that follow the prompt, and k that the top layer's agent chose when it read what stands
-        before each, (num_tokens,).
+        The ids of the sampled tokens, and for each of them the k that the top layer chose at the token before
+        it; both (num_tokens,).
     """
     carry_key, word_key = jax.random.split(key)
     read = partial(model, policy=policy, deterministic=True, return_carry=True)

@@ -1,4 +1,4 @@
-"""How often an agent goes back to the state of an earlier occurrence of the word that is read."""
+"""Measure how often an agent chooses the state after an earlier occurrence of the current word."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,13 @@ from jaxtyping import Bool, Int
 
 
 class SameWord(NamedTuple):
-    """Of the steps of a text at which an agent chose among its last states; shares of them.
+    """Fractions of the steps of a text at which a state after the same word, x(t-k) = x(t), is chosen.
 
     Attributes:
-        share: at which the state chosen is the one after the same word, x(t-k) = x(t).
-        possible: at which one of the states that may be chosen is.
-        by_chance: that share if the agent drew from its own rates, whatever it reads.
+        share: Fraction of steps at which the chosen state follows the same word.
+        possible: Fraction of steps at which any of the states that may be chosen follows the same word.
+        by_chance: Expected `share` of an agent that samples each k with the frequency of the agent's choices,
+            independently of the text.
     """
 
     share: float
@@ -33,15 +34,15 @@ def same_word(
     *,
     choices: Int[np.ndarray, " choices"],
 ) -> SameWord:
-    """Returns how often choices lead back to the word that is being read.
+    """Return how often choices lead back to the current word.
 
-    Where the text has fewer than k words before a step, h(t-k) is no word's state.
+    If a step has fewer than k words before it, h(t-k) follows no word.
 
     Args:
-        words: x(t), token ids; each row is a text from its beginning.
+        words: Token ids x(t). Each row is a text from its beginning.
         actions: k of each step: h(t-k), the state after x(t-k), was chosen.
-        counts: whether a step counts; at least one does.
-        choices: each k that may be chosen.
+        counts: True for steps that count; there is at least one.
+        choices: Values of k that may be chosen.
     """
     rates = np.bincount(actions[counts], minlength=choices.max() + 1) / counts.sum()
     taken, within, expected = (np.zeros(words.shape, dtype) for dtype in (bool, bool, float))

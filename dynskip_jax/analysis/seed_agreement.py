@@ -1,4 +1,4 @@
-"""How far agents of several seeds choose alike, beside what their rates alone would bring about."""
+"""Measure how often agents of different seeds make the same choice, compared with chance agreement."""
 
 import itertools
 from typing import NamedTuple
@@ -8,11 +8,12 @@ from jaxtyping import Int
 
 
 class Agreement(NamedTuple):
-    """Of two agents that choose in the same text.
+    """Agreement of two agents on the same text, or its mean over pairs of agents.
 
     Attributes:
-        share: of the choices that are equal.
-        by_chance: that share if each agent drew from its own rates, whatever it reads.
+        share: Fraction of equal choices.
+        by_chance: Expected `share` if each agent sampled with the frequencies of its own choices,
+            independently of the text.
     """
 
     share: float
@@ -20,8 +21,11 @@ class Agreement(NamedTuple):
 
     @property
     def kappa(self) -> float:
-        """Cohen's κ (1960), (share − by_chance) / (1 − by_chance): 1 where all are equal, 0 as by chance;
-        NaN where neither agent ever varies."""
+        """Cohen's κ (1960), (share − by_chance) / (1 − by_chance).
+
+        1 if all choices are equal, 0 for chance agreement, NaN if all agents make one and the same choice at
+        every step.
+        """
         return float("nan") if self.by_chance == 1 else (self.share - self.by_chance) / (1 - self.by_chance)
 
     def __str__(self) -> str:
@@ -31,10 +35,10 @@ class Agreement(NamedTuple):
 
 
 def agreement(actions: Int[np.ndarray, "steps agents"]) -> Agreement:
-    """Returns how far agents agree, the mean of all pairs of them.
+    """Return the mean agreement over all pairs of agents.
 
     Args:
-        actions: what each of at least two agents chose at each step.
+        actions: Choice of each agent at each step, (steps, agents), with at least two agents.
     """
     steps, agents = actions.shape
     pairs = list(itertools.combinations(range(agents), 2))

@@ -1,10 +1,11 @@
-"""Agreement at a distance: bracketed text whose last word has to agree with the one that opened its clause.
+"""Generate the agreement task: the last word of a text closes a clause; predict how that clause was opened.
 
-A positive control, made by this project: text by a grammar, where the right skip is known. A clause is opened
-by a word of one of several kinds, in one of several forms, and closed by a word of the same kind; in between
-stand fillers and whole other clauses, and no kind is opened again while it is open. The last word closes a
-clause that was opened anywhere before: the answer is the form in which it was opened, and the right choice at
-the last step is the state that had just read the opening word.
+This synthetic task is a positive control: the text comes from a grammar, so the right skip is known. An
+opening word has a kind and a form. A closing word has only a kind, and closes the open clause of this kind. A
+clause contains filler words and complete other clauses. No kind is opened again while it is open.
+
+The last word closes a clause that was opened anywhere before it. The answer is the form of the opening word.
+The right choice at the last step is the state right after the opening word.
 """
 
 import dataclasses
@@ -23,18 +24,18 @@ NUM_SYMBOLS = NUM_OPENING + NUM_KINDS + NUM_FILLERS
 SHORTEST, LONGEST = 5, 500
 DEFAULT_SIZES: Mapping[str, int] = {"train": 50_000, "dev": 5_000, "test": 5_000}
 _FILLER_RATE = 0.4
-_OPENING_RATE = 0.5  # of what is no filler, where both opening and closing are possible
+_OPENING_RATE = 0.5  # among words that are not fillers, where both opening and closing are possible
 _KINDS = "abcdefgh"
 
 
 class Texts(NamedTuple):
-    """Texts side by side.
+    """A batch of texts with their answers.
 
     Attributes:
-        symbols: padded with 0 at the end, (examples, time).
-        lengths: words of each, (examples,).
-        forms: those asked for, (examples,).
-        places: where they stand, (examples,).
+        symbols: Symbol ids, padded with 0 at the end, (examples, time).
+        lengths: Number of words of each text, (examples,).
+        forms: The answers: form of the word that opens the last clause, (examples,).
+        places: Positions of these opening words, counted from 0, (examples,).
     """
 
     symbols: Int[np.ndarray, "examples time"]
@@ -45,12 +46,12 @@ class Texts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AgreementData:
-    """The examples of one largest length.
+    """The examples of the task for one maximum length.
 
     Attributes:
-        name: such as `agreement/length_50`.
-        splits: for `train`, `dev` and `test` the texts.
-        source: a phrase for people: where the examples came from.
+        name: Name with the maximum length, such as `agreement/length_50`.
+        splits: Texts of `train`, `dev` and `test`.
+        source: Readable phrase for where the examples came from.
     """
 
     name: str
@@ -59,7 +60,7 @@ class AgreementData:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Examples of each split."""
+        """Number of examples of each split."""
         return {split: len(texts.forms) for split, texts in self.splits.items()}
 
     @property
@@ -74,30 +75,31 @@ class AgreementData:
 
 
 def opening(kind: int, form: int) -> int:
-    """Returns the symbol that opens a clause."""
+    """Return the symbol that opens a clause of this kind in this form."""
     return kind * NUM_FORMS + form
 
 
 def closing(kind: int) -> int:
-    """Returns the symbol that closes it."""
+    """Return the symbol that closes a clause of this kind."""
     return NUM_OPENING + kind
 
 
 def symbol_names() -> list[str]:
-    """Returns how people write each symbol: `a3` opens a clause of kind a in form 3, `)a` closes it."""
+    """Return the written form of each symbol: `a3` opens a clause of kind a in form 3, `)a` closes it."""
     words = [f"{kind}{form}" for kind in _KINDS for form in range(NUM_FORMS)]
     return [*words, *(f"){kind}" for kind in _KINDS), *(f"w{i}" for i in range(NUM_FILLERS))]
 
 
 def example(length: int, rng: np.random.Generator) -> tuple[list[int], int, int]:
-    """Draws one text.
+    """Draw one text.
 
     Args:
-        length: its words, the last of which closes the clause that is asked for.
-        rng: where it is drawn from.
+        length: Number of words, at least 2. The last word closes the clause whose form is the answer.
+        rng: Random generator.
 
     Returns:
-        The symbols, the form asked for, and the position of the word that shows it, uniform before the last.
+        The symbols, the answer (a form), and the position of the opening word that has this form. The
+        position is uniform over all positions before the last.
     """
     at = int(rng.integers(length - 1))
     symbols, open_kinds = _text(at, [], must_close=False, rng=rng)
@@ -110,14 +112,25 @@ def example(length: int, rng: np.random.Generator) -> tuple[list[int], int, int]
 def _text(
     length: int, held: list[int], *, must_close: bool, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    """Text of so many words, and the kinds that it leaves open; those that are held stay open throughout."""
+    """Draw a part of a text.
+
+    Args:
+        length: Number of words.
+        held: Kinds of the clauses that are open before this part and stay open throughout it.
+        must_close: Whether every clause that this part opens is closed in it.
+        rng: Random generator.
+
+    Returns:
+        The symbols, and the kinds that this part leaves open.
+    """
     symbols, own = [], []
     for left in range(length, 0, -1):
         if must_close and len(own) == left:
             symbols.append(closing(own.pop()))
             continue
         free = [kind for kind in range(NUM_KINDS) if kind not in held and kind not in own]
-        # One kind stays free for the clause that is asked for, and what is opened has to be closed in time.
+        # One kind stays free for the clause of the answer. With `must_close`, a clause is opened only if
+        # enough words are left to close all open ones.
         may_open = len(free) > 1 and not (must_close and left <= len(own) + 1)
         is_filler = rng.random() < _FILLER_RATE
         if not is_filler and may_open and (not own or rng.random() < _OPENING_RATE):
@@ -131,12 +144,17 @@ def _text(
 
 
 def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 0) -> AgreementData:
-    """Draws all examples: the length of each is uniform from 5 to the largest one.
+    """Draw all examples.
 
-    A split's examples do not depend on how many others there are.
+    The examples of a split do not depend on the sizes of the other splits.
+
+    Args:
+        length: Maximum length, from 5 to 500. The length of each text is uniform from 5 to this maximum.
+        sizes: Number of examples of each split.
+        seed: Random seed.
 
     Raises:
-        UserError: the length is none that the task has.
+        UserError: `length` is not from 5 to 500.
     """
     if not SHORTEST <= length <= LONGEST:
         raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {length}")
@@ -156,10 +174,12 @@ def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 
 
 
 def answer(symbols: Int[np.ndarray, " time"]) -> tuple[int, int]:
-    """Returns the form that the last word asks for and where it stands: the last opening of its kind.
+    """Return the form and the position of the word that opened the last clause.
+
+    This is the last opening word that has the kind of the text's last word.
 
     Raises:
-        UserError: the last word closes nothing that was opened.
+        UserError: The last word is not a closing word, or its kind was never opened.
     """
     kind = int(symbols[-1]) - NUM_OPENING
     places = [t for t, symbol in enumerate(symbols[:-1]) if symbol // NUM_FORMS == kind]

@@ -10,16 +10,17 @@ from dynskip_jax.errors import UserError
 
 
 class Batch(NamedTuple):
-    """What a step is given; every array leads with the rows, None stands for what a task has not.
+    """A batch for one training or evaluation step.
+
+    The first axis of every array is the rows. Optional fields are None if a task does not use them.
 
     Attributes:
-      inputs: what the model reads, such as ids (rows, time).
-      targets: the truth, such as classes (rows,) or the token after each input (rows, time).
-      mask: False where nothing is counted: at rows that only fill the batch, (rows,), or at steps, (rows,
-        time).
-      seq_lengths: true lengths of padded rows, (rows,).
-      weights: of the rows in the training loss, (rows,).
-      index: the number of each row's example in its split, (rows,).
+      inputs: Inputs of the model, such as token ids (rows, time).
+      targets: Targets, such as classes (rows,) or the token after each input (rows, time).
+      mask: False for padding rows (rows,) or padding steps (rows, time), which do not count.
+      seq_lengths: True lengths of padded rows, (rows,).
+      weights: Weights of the rows in the training loss, (rows,).
+      index: Index of each row's example in its split, (rows,).
     """
 
     inputs: Any
@@ -33,22 +34,23 @@ class Batch(NamedTuple):
 def segments(
     tokens: Int[np.ndarray, "tokens"], batch_size: int, num_steps: int, *, drop_tail: bool, first_token: int
 ) -> Iterator[Batch]:
-    """Segments of a text, each of which continues the rows of the one before.
+    """Cut a text into segments; the rows of each segment continue those of the previous one.
 
-    The targets are all tokens in order; the input before each is the token before it, `first_token` before
-    the first. The text is laid out as `batch_size` contiguous rows, cut every `num_steps` columns.
+    The text of N tokens is laid out as `batch_size` contiguous rows and cut every `num_steps` columns. The
+    targets are all tokens in order. The input for each target is the token before it; the input for the first
+    target is `first_token`.
 
     Args:
-      tokens: token ids of the text.
-      batch_size: rows, B.
-      num_steps: columns of a segment.
-      drop_tail: True for training: rows of N // B tokens, and what does not fill a segment is dropped
-        (Zaremba et al. 2014). False for evaluation: rows of ceil(N / B), the ends padded with
-        `first_token` and masked, so that the mask counts exactly N over all segments.
-      first_token: the input before the first target, usually `<eos>`.
+      tokens: Token ids of the text.
+      batch_size: Number of rows, B.
+      num_steps: Number of columns of a segment.
+      drop_tail: True for training: rows have N // B tokens, and columns that do not fill a segment are
+        dropped (Zaremba et al. 2014). False for evaluation: rows have ceil(N / B) tokens, and their ends are
+        padded with `first_token` and masked, so that the mask counts exactly N tokens over all segments.
+      first_token: Input for the first target, usually `<eos>`.
 
     Raises:
-      UserError: for sizes below 1, and when a training text does not fill one segment.
+      UserError: A size is below 1, or a training text does not fill one segment.
     """
     count = num_segments(tokens.size, batch_size, num_steps, drop_tail=drop_tail)
     row_length = _row_length(tokens.size, batch_size, drop_tail)
@@ -73,10 +75,10 @@ def segments(
 
 
 def num_segments(num_tokens: int, batch_size: int, num_steps: int, *, drop_tail: bool) -> int:
-    """How many segments `segments` gives for a text of `num_tokens`.
+    """Return the number of segments that `segments` yields for a text of `num_tokens` tokens.
 
     Raises:
-      UserError: as `segments`.
+      UserError: A size is below 1, or a training text does not fill one segment.
     """
     _check_positive("--batch-size", batch_size)
     _check_positive("the number of steps", num_steps)
@@ -96,17 +98,22 @@ def _row_length(num_tokens: int, batch_size: int, drop_tail: bool) -> int:
 
 
 def epoch_order(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "examples"]:
-    """The order of the examples in an epoch: a permutation that depends on (seed, epoch) alone."""
+    """Return the order of the examples in an epoch: a permutation that depends only on (seed, epoch)."""
     return np.random.default_rng([seed, epoch]).permutation(num_examples)
 
 
 def minibatches(
     order: Int[np.ndarray, "examples"], batch_size: int, drop_remainder: bool
 ) -> Iterator[Int[np.ndarray, "batch"]]:
-    """Consecutive pieces of `order`, `batch_size` indices each; a shorter last one unless it is dropped.
+    """Cut `order` into consecutive parts of `batch_size` indices.
+
+    Args:
+      order: Indices of the examples.
+      batch_size: Number of indices per part.
+      drop_remainder: Whether to drop a shorter last part.
 
     Raises:
-      UserError: for a batch size below 1, or above the number of examples where the remainder is dropped.
+      UserError: The batch size is below 1 or, if the remainder is dropped, above the number of examples.
     """
     _check_positive("--batch-size", batch_size)
     if drop_remainder and order.size < batch_size:

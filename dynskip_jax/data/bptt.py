@@ -1,4 +1,4 @@
-"""Truncated back-propagation over segments of random length (Merity et al. 2018, Section 4.1)."""
+"""Cut a text into segments of random length for truncated BPTT (Merity et al. 2018, Section 4.1)."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -21,32 +21,34 @@ def bptt_lengths(
     multiple: int = 10,
     drop_tail: bool = False,
 ) -> list[int]:
-    """Draws the lengths of an epoch's segments, so that no token always stands at the end of one.
+    """Draw the lengths of an epoch's segments, so that no token is at the end of a segment in every epoch.
 
-    As in the authors' code a length is max(minimum, N(mean, std) without its fraction), with the mean
-    `num_steps`, or half of it with `short_probability`. Each is then rounded to a multiple, since every
-    length is one more program to compile: of N(70, 5) nearly all are 60, 70 or 80. (They also multiply the
-    learning rate by length / num_steps, since their loss is a mean over tokens; a loss that is a sum over the
-    segment needs no such factor.)
+    As in the authors' code, a length is a sample of N(mean, std), truncated to an integer and not below
+    `minimum`. The mean is `num_steps`, or `num_steps / 2` with probability `short_probability`. The length is
+    then rounded to a multiple of `multiple`, because each different length needs one more compiled program.
+    For example, nearly all lengths from N(70, 5) become 60, 70 or 80.
+
+    The authors also multiply the learning rate by length / num_steps, because their loss is a mean over
+    tokens. A loss that is a sum over the segment needs no such factor.
 
     Args:
-      num_tokens_per_stream: tokens in a row, as `num_segments(num_tokens, batch_size, 1, drop_tail=True)`.
-      num_steps: the usual length.
-      rng: the source of chance, usually made from (seed, epoch); an epoch read again needs the same one.
-      short_probability: how often the mean is num_steps / 2.
-      std: standard deviation of a length before it is rounded, in steps.
-      minimum: no drawn length is below it.
-      multiple: of which the lengths are, rounded to the nearest that is not below the minimum; 1 for the
-        published lengths.
-      drop_tail: False: the last segment takes what is left, be it a single token (the authors drop that).
-        True: that too is cut to a multiple and no shorter than the minimum; the few tokens then left are
-        dropped.
+      num_tokens_per_stream: Tokens per row: `num_segments(num_tokens, batch_size, 1, drop_tail=True)`.
+      num_steps: Usual length.
+      rng: Random generator, usually made from (seed, epoch). To repeat an epoch, pass an equal generator.
+      short_probability: Probability that the mean is num_steps / 2.
+      std: Standard deviation of a length before rounding, in steps.
+      minimum: Lower bound of the drawn lengths.
+      multiple: Lengths are rounded to the nearest multiple of this number that is not below `minimum`. 1
+        gives the published lengths.
+      drop_tail: False: the last segment takes all remaining tokens, even a single one (which the authors
+        drop). True: the last segment is also a multiple of `multiple` and not below `minimum`; the tokens
+        after it are dropped.
 
     Returns:
-      The lengths in order; their sum is `num_tokens_per_stream` unless the tail is dropped.
+      The lengths in order. Their sum is `num_tokens_per_stream` unless the tail is dropped.
 
     Raises:
-      UserError: for numbers out of range, and when the text does not fill one segment.
+      UserError: A number is out of range, or the tail is dropped and the text does not fill one segment.
     """
     counts = {
         "the number of tokens": num_tokens_per_stream,
@@ -90,19 +92,20 @@ def segments_of_lengths(
     drop_tail: bool = True,
     first_token: int,
 ) -> Iterator[Batch]:
-    """As `segments`, but cut at the given lengths: the same tokens in the same order and rows.
+    """Cut a text into segments of the given lengths; the rows are those of `segments`.
 
     Args:
-      tokens: token ids of the text.
-      batch_size: rows, B.
-      lengths: columns of each segment, as from `bptt_lengths`.
-      drop_tail: True for training: rows of N // B tokens, of which those beyond the lengths are dropped.
-        False: rows of ceil(N / B), the ends padded and masked; the lengths then reach to their end.
-      first_token: the input before the first target, usually `<eos>`.
+      tokens: Token ids of the text.
+      batch_size: Number of rows, B.
+      lengths: Number of columns of each segment, for example from `bptt_lengths`.
+      drop_tail: True for training: rows have N // B tokens, and columns beyond the sum of `lengths` are
+        dropped. False: rows have ceil(N / B) tokens, their ends are padded and masked, and `lengths` must
+        cover the whole rows.
+      first_token: Input for the first target, usually `<eos>`.
 
     Raises:
-      UserError: for sizes below 1, and when the rows are too short for the lengths.
-      ValueError: when, with `drop_tail=False`, the lengths leave tokens over.
+      UserError: A size is below 1, or the rows are shorter than the sum of `lengths`.
+      ValueError: With `drop_tail=False`, `lengths` do not cover the rows.
     """
     if any(length < 1 for length in lengths):
         raise UserError(f"a segment of {min(lengths)} steps: use 1 or more")

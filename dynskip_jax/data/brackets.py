@@ -1,4 +1,4 @@
-"""Read bracketed trees, such as `(S (NN yes))`, piece by piece, with brackets that are words themselves."""
+"""Parse bracketed trees, such as `(S (NN yes))`, also where a bracket is itself a word."""
 
 import itertools
 import re
@@ -8,19 +8,19 @@ from typing import NamedTuple
 from dynskip_jax.data.messages import quoted
 from dynskip_jax.errors import UserError
 
-# Not \s: some words of treebanks hold a no-break space.
+# Not \s: some words of treebanks contain a no-break space.
 _PIECE = re.compile(r"([ \t\n\r\f\v]*)([()]|[^ \t\n\r\f\v()]+)")
 _Problem = Callable[[int, str], UserError]
 
 
 class Piece(NamedTuple):
-    """A step through a tree.
+    """One piece of a tree: the start of a bracket with children, the end of one, or a leaf.
 
     Attributes:
-        kind: `open` for a bracket with children, `leaf` for a word, `close` for the end of a bracket.
-        line: where it stands, counted from 1.
-        label: of `open` and `leaf`; may be empty.
-        word: of `leaf`.
+        kind: `open` for the start of a bracket with children, `close` for its end, `leaf` for a word.
+        line: Number of the piece's line, counted from 1.
+        label: Label of an `open` or `leaf` piece; empty for a bracket without a label.
+        word: Word of a `leaf`.
     """
 
     kind: str
@@ -30,28 +30,32 @@ class Piece(NamedTuple):
 
 
 def tree_pieces(lines: Iterable[tuple[int, str]], problem: _Problem) -> Iterator[Piece]:
-    """Yield the pieces of trees; every word is in one of them.
+    """Yield the pieces of trees, in order.
 
-    A leaf is a label and a word in brackets. The word may be a bracket that was not escaped: `(-LRB- ()` and
-    `(-RRB- ))` are leaves, where the label is followed by a space.
+    A leaf is a label and a word in brackets. The word may be a bracket that is not escaped: `(-LRB- ()` and
+    `(-RRB- ))` are leaves if whitespace follows the label.
 
     Args:
-        lines: numbers and texts.
-        problem: makes an error of a line's number and a text.
+        lines: Pairs of a line's number and its text.
+        problem: Function that returns an error for a line's number and a message.
 
     Raises:
-        UserError: brackets do not match, a bracket is empty or has two words, or a word is outside of them.
+        UserError: Brackets do not match; a bracket contains anything other than a label and one word, or an
+            optional label and other brackets; or a word is outside all brackets.
     """
     pieces = (
         (number, found[2], bool(found[1]) or not found.start())
         for number, line in lines
         for found in _PIECE.finditer(line)
     )
-    ahead: list[tuple[int, str, bool]] = []  # line, text, and whether a space or a line's end is before it
+    ahead: list[tuple[int, str, bool]] = []  # line, text, and whether whitespace or a line start precedes it
     opened: list[int] = []
 
     def look(count: int) -> str:
-        """The kinds of the next pieces: `(`, `)`, or `w` for anything else; shorter at the end."""
+        """Return one letter for each of the next `count` tokens: `(`, `)`, or `w` for a word or label.
+
+        The string is shorter at the end of the text.
+        """
         ahead.extend(itertools.islice(pieces, count - len(ahead)))
         return "".join(text if text in "()" else "w" for _, text, _ in ahead[:count])
 

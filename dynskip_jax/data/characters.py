@@ -1,4 +1,4 @@
-"""The characters of each word of a vocabulary, as a table of ids."""
+"""Make a table of the character ids of each word of a vocabulary."""
 
 import re
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ _FIRST_SYMBOL = 3
 def character_table(
     words: Sequence[str], max_length: int | None = None
 ) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
-    """Ids (int32) of each word's characters, between marks of its start and its end (Kim et al. 2016).
+    """Return the ids (int32) of each word's characters, between a start and an end mark (Kim et al. 2016).
 
-    0 is padding, at the end of rows; 1 marks the start and 2 the end of a word; from 3 on come the symbols in
-    sorted order. A symbol is a character; a word such as `<unk>` or `<eos>` is one symbol as a whole.
+    Id 0 is padding at the end of rows, 1 marks the start of a word, and 2 marks its end. Ids from 3 are the
+    symbols in sorted order. A symbol is a character; a word such as `<unk>` or `<eos>` is a single symbol.
 
     Args:
-      words: the vocabulary; row i belongs to `words[i]`.
-      max_length: the most ids in a row, both marks included; of longer words the last characters are cut,
-        and the mark of the end stays. By default the table is as long as the longest word needs.
+      words: The vocabulary; row i belongs to `words[i]`.
+      max_length: Maximum number of ids per row, including both marks. Longer words lose their last characters
+        but keep the end mark. By default, the longest word determines the number of columns.
 
     Returns:
-      The table, and its symbols: `symbols[i]` is the one with id i + 3.
+      The table (vocabulary, length), and the symbols: `symbols[i]` has the id i + 3.
 
     Raises:
-      UserError: when `max_length` leaves no room for a character between the marks.
+      UserError: `max_length` leaves no room for a character between the marks.
     """
     if max_length is not None and max_length < 3:
         raise UserError(f"max_length must be at least 3, two of them for the marks, not {max_length}")
@@ -45,5 +45,5 @@ def character_table(
 
 
 def _symbols(word: str) -> tuple[str, ...]:
-    """The characters of a word; `<...>` is none of text, but stands for something, and is one symbol."""
+    """Return the characters of a word; a special token such as `<unk>` is a single symbol."""
     return (word,) if re.fullmatch(r"<[^<>]+>", word) else tuple(word)

@@ -1,4 +1,4 @@
-"""A vocabulary of words with the names of the classes: what a classifier of any labels stores."""
+"""Store the vocabulary of a classifier together with the names of its classes."""
 
 import dataclasses
 from typing import Any
@@ -8,20 +8,20 @@ from dynskip_jax.data.vocabulary import Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class ClassVocabulary(Vocabulary):
-    """Words and classes.
+    """A vocabulary of words with the names of the classes.
 
     Attributes:
-        classes: the name of each class, in the order of their numbers.
+        classes: Name of each class; class i is `classes[i]`.
     """
 
     classes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` reads."""
+        """Return the words and classes as JSON values, for `from_json`."""
         return {"words": super().to_json(), "classes": list(self.classes)}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "ClassVocabulary":
-        """Return what `to_json` described."""
+        """Return the vocabulary for the JSON values that `to_json` returned."""
         words = Vocabulary.from_json(stored["words"])
         return cls(words.tokens, tuple(stored["classes"]))

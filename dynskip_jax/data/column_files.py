@@ -1,7 +1,8 @@
-"""Files with a word on each line: which lines are words, what stands in their columns, and how to add tags.
+"""Parse files with one word per line into rows of columns, and add tags to such lines.
 
-Columns are separated by tabs in a line that has a tab, else by spaces. An empty line ends a sentence. CoNLL-U
-has ten columns separated by tabs, and lines for ranges (`2-3`) and empty nodes (`8.1`) beside those of words.
+Columns are separated by tabs in a line that has a tab, and by spaces in any other line. An empty line ends a
+sentence. CoNLL-U has ten columns separated by tabs. In addition to the lines of words, it has lines for
+ranges (`2-3`) and empty nodes (`8.1`).
 """
 
 import re
@@ -19,7 +20,7 @@ CONLLU_FORM = 1
 UNSPECIFIED = "_"
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _EMPTY_NODE = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
-# `# text = …` and `# newdoc` of CoNLL-U, `# id …` of MultiCoNER.
+# Matches `# text = …` and `# newdoc` of CoNLL-U, and `# id …` of MultiCoNER.
 _KEYED_COMMENT = re.compile(r"#\s*(?:[\w.:-]+\s*=(?:\s|$)|(?:newdoc|newpar)(?:\s|$)|id\s)")
 
 
@@ -27,10 +28,10 @@ class Row(NamedTuple):
     """A line of a file of columns.
 
     Attributes:
-        number: counted from 1.
-        line: as the file has it, without its end.
-        fields: what stands in its columns; None for a line that is no word.
-        ends_sentence: whether no sentence goes on past this line.
+        number: Line number, counted from 1.
+        line: Text of the line, without its line end.
+        fields: Contents of the columns; None if the line does not contain a word.
+        ends_sentence: Whether the line ends the current sentence.
     """
 
     number: int
@@ -40,13 +41,13 @@ class Row(NamedTuple):
 
 
 class LinesToTag(NamedTuple):
-    """Consecutive lines of a file, with the words of one sentence at most.
+    """Consecutive lines of a file, with the words of at most one sentence.
 
     Attributes:
-        lines: all lines, as they were read, with comments and the empty line that ends the sentence.
-        words: the words to tag.
-        places: the line of each word, an index of `lines`.
-        columns: what stands beside each word in the other columns that were asked for.
+        lines: All lines, without their line ends, including comments and the empty line after the sentence.
+        words: Words to tag.
+        places: Index in `lines` of each word's line.
+        columns: For each word, the contents of the other requested columns.
     """
 
     lines: list[str]
@@ -56,24 +57,29 @@ class LinesToTag(NamedTuple):
 
 
 def split_columns(line: str) -> list[str]:
-    """Return the columns of a line, separated by tabs where it has one, else by spaces."""
+    """Return the columns of a line: split at tabs if the line has one, otherwise at spaces."""
     if "\t" in line:
         return [field.strip(" ") for field in line.split("\t")]
-    # Not split() of all whitespace: some words of corpora hold a no-break space.
+    # Not split(): some words of corpora contain a no-break space.
     return re.split(" +", line.strip(" "))
 
 
 def column_rows(lines: Iterable[str]) -> Iterator[Row]:
     """Yield a row for each line of a file of columns.
 
-    Empty lines, lines that begin with `-DOCSTART-`, and comments before a sentence are no words. A line that
-    begins with `#` may also be a word. It is a comment where it looks like `# key = value` or `# newdoc`, has
-    another number of columns than the file's words, or has a tab and a first column such as `# id 7`.
+    Empty lines, lines that begin with `-DOCSTART-`, and comments do not contain a word. Lines that begin with
+    `#` are comments only before the first word of a sentence, and only if one of these conditions holds:
+
+    * the line looks like `# key = value`, `# newdoc`, `# newpar` or `# id …`;
+    * its number of columns differs from that of the file's words;
+    * it has a tab, and its first column begins with `# `.
+
+    Any other line that begins with `#` contains a word.
     """
     width, waiting, before = None, [], True
     for number, line in enumerate(lines, 1):
         waiting.append((number, line))
-        # The first word that is no `#` tells how many columns words have.
+        # The first word that does not begin with `#` determines the number of columns.
         if width is None and line.strip(" \t") and not line.startswith(("#", DOCUMENT_START)):
             width = len(split_columns(line))
         if width is not None:
@@ -88,14 +94,15 @@ def column_rows(lines: Iterable[str]) -> Iterator[Row]:
 
 
 def conllu_rows(lines: Iterable[str], where: str) -> Iterator[Row]:
-    """Yield a row for each line of a CoNLL-U file; comments, ranges and empty nodes are no words.
+    """Yield a row for each line of a CoNLL-U file; comments, ranges and empty nodes are not words.
 
     Args:
-        lines: of the file.
-        where: the file, for errors.
+        lines: Lines of the file.
+        where: Name of the file, for error messages.
 
     Raises:
-        UserError: a line has not ten columns, an empty form, or an id that does not follow the one before.
+        UserError: A line does not have ten columns, has an empty form, or has an id that does not follow the
+            previous one; or a sentence ends within a range.
     """
     words, end_of_range, number = 0, 0, 0
     for number, line in enumerate(lines, 1):
@@ -141,20 +148,20 @@ def lines_to_tag(
     beside: Sequence[int] = (),
     where: str = "standard input",
 ) -> Iterator[LinesToTag]:
-    """Yield the sentences of a file together with all its lines, so that tags can be added to them.
+    """Yield the sentences of a file together with all its lines, so that `tagged_lines` can add tags.
 
-    Words are those that `read_columns` and `read_conllu` read. The lines of all answers together are the
-    lines of the file: see `tagged_lines`.
+    The words are those that `read_columns` and `read_conllu` read. The lines of all blocks together are the
+    lines of the file.
 
     Args:
-        lines: of the file, with or without their ends; read as they come.
-        format: what they hold.
-        word: the column of words, counted from 0; CoNLL-U has its own.
-        beside: other columns that are read, such as that of parts of speech.
-        where: the file, for errors.
+        lines: Lines of the file, with or without line ends; they are read lazily.
+        format: Format of the lines.
+        word: Column of the words, counted from 0; ignored for CoNLL-U, whose column of words is fixed.
+        beside: Other columns to read, such as that of the part-of-speech tags.
+        where: Name of the file, for error messages.
 
     Raises:
-        UserError: a line lacks a column that is read, has an empty word, or breaks the rules of CoNLL-U.
+        UserError: A line lacks a requested column, has an empty word, or is not valid CoNLL-U.
     """
     lines = (line.rstrip("\r\n") for line in lines)
     if format == "conllu":
@@ -184,13 +191,13 @@ def tagged_lines(
     *,
     column: int = CONLLU_COLUMNS["upos"],
 ) -> list[str]:
-    """Return the lines of a block with the tags of its words, as many lines as were read.
+    """Return all lines of a block, with tags added to the lines of words.
 
     Args:
-        block: see `lines_to_tag`.
-        tags: one for each word.
-        format: `columns` adds a column to each line of a word; `conllu` replaces what a column holds.
-        column: the column that is replaced, counted from 0.
+        block: A block of `lines_to_tag`.
+        tags: One tag for each word.
+        format: `columns` adds a column to the line of each word; `conllu` replaces the contents of a column.
+        column: Column to replace for `conllu`, counted from 0.
     """
     lines = list(block.lines)
     for place, tag in zip(block.places, tags, strict=True):
@@ -205,10 +212,10 @@ def tagged_lines(
 
 
 def pick_columns(row: Row, columns: Sequence[int], where: str) -> list[str]:
-    """Return the fields in these columns.
+    """Return the fields of `row` in these columns.
 
     Raises:
-        UserError: the row has no such column; the message names the line.
+        UserError: The row lacks one of the columns; the message contains the line number.
     """
     width = len(row.fields)
     for column in columns:
@@ -218,14 +225,14 @@ def pick_columns(row: Row, columns: Sequence[int], where: str) -> list[str]:
 
 
 def check_word(row: Row, word: str, column: int, where: str) -> None:
-    """Raise a `UserError` if a word is empty, which happens where two tabs stand side by side."""
+    """Raise a `UserError` if a word is empty, for example between two adjacent tabs."""
     if not word:
         problem = f"the word in column {column} is empty: columns are separated by single tabs"
         raise bad_line(where, row.number, problem)
 
 
 def check_tag(number: int, tag: str, word: str, where: str) -> None:
-    """Raise a `UserError` if a tag is empty or would not print: tags are written to terminals and tables."""
+    """Raise a `UserError` if a tag is empty or not printable: tags are printed to terminals and tables."""
     if not tag.strip():
         raise bad_line(where, number, f"the tag of the word {quoted(word)} is empty")
     if not tag.isprintable():
@@ -233,7 +240,7 @@ def check_tag(number: int, tag: str, word: str, where: str) -> None:
 
 
 def _column_row(number: int, line: str, width: int, before: bool) -> Row:
-    """The row of a line; `before` says whether no word of its sentence came before it."""
+    """Return the row of a line; `before` is True if no word of the line's sentence precedes it."""
     if not line.strip(" \t"):
         return Row(number, line, ends_sentence=True)
     fields = split_columns(line)

@@ -1,4 +1,4 @@
-"""The user's folder of data sets, `$DYNSKIP_DATA_DIR`: one sub-folder for each."""
+"""Find data sets in the user's data folder `$DYNSKIP_DATA_DIR`, which has one sub-folder for each."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ DATA_VARIABLE = "DYNSKIP_DATA_DIR"
 
 
 def named_folder(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The sub-folder `name` of `$DYNSKIP_DATA_DIR`; None where there is no such folder."""
+    """Return the sub-folder `name` of `$DYNSKIP_DATA_DIR`, or None if there is no such folder."""
     root = environ.get(DATA_VARIABLE)
     if not root or name in (".", "..") or Path(name).name != name:
         return None

@@ -1,4 +1,4 @@
-"""A small corpus of real English that every Python carries: the language reference behind `help()`."""
+"""Build a small English corpus from a text that comes with Python: the language reference behind `help()`."""
 
 import hashlib
 import importlib
@@ -16,18 +16,18 @@ NAME = "pydoc-topics"
 SHARES = {"train": 0.8, "valid": 0.1, "test": 0.1}
 
 # Words keep inner apostrophes, hyphens and dots ("doesn't", "built-in", "sys.maxsize"). `\w` of the package
-# regex has the marks that combine with letters.
+# regex also matches combining marks.
 TOKEN = regex.compile(r"\d+(?:[.,]\d+)*|[^\W\d]\w*(?:['.-]\w+)*|[.,;:?!()]|--")
 SENTENCE_END = re.compile(r"(?<=[.?!])\)? +(?=[A-Z(])")
 FOOTNOTE_OR_BULLET = re.compile(r"^(?:[*-] |\[\d+\] |\d+\. )+|\[\d+\]")
-# The quotes and stars around names are the page's typography, not the sentence's.
+# Quotes and stars around names are markup, not part of the sentence.
 MARKUP = str.maketrans(
     {'"': " ", "*": " ", "`": " ", "“": " ", "”": " ", "’": "'", "‘": "'", "—": " -- ", "–": "-"}
 )
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether a paragraph is English rather than a heading, grammar rule, table or piece of code."""
+    """Return whether a paragraph is English prose, not a heading, grammar rule, table or piece of code."""
     letters = sum(character.isalpha() or character == " " for character in paragraph)
     return (
         paragraph.endswith((".", ":", "?", "!", ")"))
@@ -38,23 +38,23 @@ def is_prose(paragraph: str) -> bool:
 
 
 def tokenize_sentence(sentence: str) -> list[str]:
-    """Lower-cased words, `N` for each number, and the punctuation marks `. , ; : ? ! ( ) --`."""
+    """Return the tokens of a sentence: lower-case words, `N` for each number, and `. , ; : ? ! ( ) --`."""
     tokens = TOKEN.findall(sentence.lower().translate(MARKUP))
     return ["N" if token[0].isdigit() else token for token in tokens]
 
 
 def sentences(paragraph: str) -> Iterator[str]:
-    """The sentences of a paragraph as lines of blank-separated tokens."""
+    """Yield the sentences of a paragraph as lines of space-separated tokens."""
     for sentence in SENTENCE_END.split(FOOTNOTE_OR_BULLET.sub("", paragraph)):
         if tokens := tokenize_sentence(sentence):
             yield " ".join(tokens)
 
 
 def topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
-    """The sentences of each topic, topics in alphabetical order.
+    """Return the sentences of each topic, with the topics in alphabetical order.
 
-    Chapters quote sections that are topics of their own, so a paragraph counts only where it first occurs:
-    otherwise the training text would hold parts of the test text.
+    Some topics repeat paragraphs of other topics. Each paragraph is kept only where it first occurs;
+    otherwise the training text would contain parts of the test text.
     """
     seen: set[str] = set()
     lines: dict[str, list[str]] = {}
@@ -67,11 +67,17 @@ def topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def split_topics(sizes: Mapping[str, int]) -> dict[str, list[str]]:
-    """Deal whole topics to train, valid and test, about 80 : 10 : 10 of the tokens.
+    """Assign whole topics to train, valid and test, with about 80, 10 and 10 % of the tokens.
 
-    Topics differ a hundredfold in size, so a hash or a stride over them would miss the shares. Taken from
-    the largest to the smallest (ties in the order of the names' hashes), each goes to the split that lacks
-    most: the same on every machine.
+    Topics differ in size by a factor of a hundred, so assigning them by hash or at regular intervals would
+    miss these fractions. Topics are assigned from the largest to the smallest (ties in the order of the
+    names' hashes), each to the split that lacks the most tokens. The result is the same on every machine.
+
+    Args:
+      sizes: Number of tokens of each topic.
+
+    Returns:
+      The sorted names of the topics of each split.
     """
     total = sum(sizes.values())
     missing = {split: share * total for split, share in SHARES.items()}
@@ -84,18 +90,19 @@ def split_topics(sizes: Mapping[str, int]) -> dict[str, list[str]]:
 
 
 def embedded_corpus(min_count: int | None = None, pieces: Pieces | None = None) -> LanguageCorpus:
-    """The corpus "pydoc-topics": about 50,000 words of the running Python's language reference.
+    """Return the corpus "pydoc-topics": about 50,000 words of the running Python's language reference.
 
-    It exists so that a first run needs no download. It differs between Python versions, as its source and
-    fingerprint say, so compare only results of the same version.
+    With this corpus, a first run needs no download. The text differs between Python versions, and so do
+    `source` and `fingerprint`: compare only results of the same version.
 
     Args:
-      min_count: words that training has fewer times are `<unk>`; None is 2: those seen once.
-      pieces: what words are split into; None keeps them whole.
+      min_count: Words that occur fewer times in the training text become `<unk>`. None: 2 for whole words;
+        see `make_corpus` for pieces.
+      pieces: Units into which words are split; None keeps words whole.
 
     Raises:
-      UserError: when `min_count` is less than 2, as valid and test have words that training lacks, or when
-        this Python was installed without its documentation topics.
+      UserError: `min_count` is too small, such as 1 for whole words: valid and test have words that the
+        training text lacks, and need an `<unk>`. Or this Python has no documentation topics.
     """
     try:
         topics = importlib.import_module("pydoc_data.topics").topics

@@ -1,4 +1,4 @@
-"""Examples of a split as arrays, and the batches they are cut into: of one shape, or bucketed."""
+"""Store the examples of a split as arrays, and cut them into batches of one shape or bucketed by length."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -10,22 +10,24 @@ from jaxtyping import Bool, Int, Shaped
 from dynskip_jax.data.batching import Batch, epoch_order, minibatches
 from dynskip_jax.errors import UserError
 
-# Of an epoch. A program takes as long to compile as hundreds of steps, and data is read in several epochs.
+# Minimum number of batches per epoch for each compiled program. To compile one takes as long as hundreds of
+# steps, but training has several epochs.
 _BATCHES_PER_PROGRAM = 20
-Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays, each leading with the examples
+Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays (examples, ...)
 
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """A split.
+    """The examples of a split.
 
     Attributes:
-      inputs: what the model reads, each array (examples, ...), sequences padded to the longest one's length.
-      targets: the truth, likewise.
-      seq_lengths: true lengths, (examples,); None where all are alike.
-      weights: of the examples in the training loss, (examples,); None: 1 each.
-      buckets: lengths to which batches are padded, the last at least the longest one; none: all of them to
-        the longest one. What has a time axis has it as the second, of one length, and is cut there.
+      inputs: Inputs of the model, each array (examples, ...). Sequences are padded to the longest one.
+      targets: Targets, each array (examples, ...).
+      seq_lengths: True lengths, (examples,); None if all sequences have the same length.
+      weights: Weights of the examples in the training loss, (examples,); None weights all examples with 1.
+      buckets: Increasing lengths to which batches are padded; the last one is at least the longest sequence's
+        length. If empty, arrays keep their length. The time axis is the second axis of the inputs; with
+        buckets, every array whose second axis has the same length is cut or padded.
     """
 
     inputs: Arrays
@@ -35,7 +37,7 @@ class Examples:
     buckets: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises a `UserError` unless the buckets hold every sequence."""
+        """Raise a `UserError` unless buckets are increasing and hold every sequence."""
         if not self.buckets:
             return
         if self.seq_lengths is None:
@@ -48,11 +50,11 @@ class Examples:
 
     @property
     def longest(self) -> int:
-        """The longest true length; 0 without lengths."""
+        """Longest true length; 0 without `seq_lengths`."""
         return 0 if self.seq_lengths is None else int(self.seq_lengths.max(initial=0))
 
     def bucket_of_each(self) -> Int[np.ndarray, " examples"]:
-        """The number of the bucket of each example."""
+        """Return the index of each example's bucket, (examples,); all 0 without buckets."""
         if not self.buckets:
             return np.zeros(len(self), int)
         return np.searchsorted(np.asarray(self.buckets), self.seq_lengths)
@@ -60,7 +62,13 @@ class Examples:
     def batch(
         self, index: Int[np.ndarray, "*lead rows"], mask: Bool[np.ndarray, "*lead rows"] | None, bucket: int
     ) -> Batch:
-        """The examples of these numbers, cut at a bucket's length."""
+        """Return the examples with these indices as a batch, padded to the length of a bucket.
+
+        Args:
+          index: Indices of the examples, (*lead, rows).
+          mask: Mask of the batch; None counts all rows.
+          bucket: Index of the bucket; ignored without buckets.
+        """
         time = next((leaf.shape[1] for leaf in _leaves(self.inputs) if leaf.ndim > 1), 0)
 
         def chosen(leaf: np.ndarray) -> np.ndarray:
@@ -83,14 +91,20 @@ class Examples:
 
 
 def train_batches(examples: Examples, batch_size: int, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
-    """The batches of an epoch, (seeds, rows, ...), each seed with an order of its own.
+    """Yield the batches of an epoch, (seeds, rows, ...); each seed has its own order of the examples.
 
-    Where all batches have one shape, the rest of an epoch's order, less than a batch, is left out; each epoch
-    leaves out another one. With buckets nothing is: the last batch of each is filled up with rows that do not
-    count. The order of the buckets is drawn anew in each epoch, and is the same for all seeds.
+    Without buckets, examples at the end of the epoch's order that do not fill a batch are dropped; these
+    differ between epochs. With buckets, no example is dropped: the last batch of each bucket is filled with
+    masked rows. The batches of all buckets are shuffled in each epoch, in the same order for all seeds.
+
+    Args:
+      examples: Examples of the split.
+      batch_size: Rows per batch and seed.
+      seeds: Seed of each order.
+      epoch: Number of the epoch.
 
     Raises:
-      UserError: for a batch size below 1, or above the number of examples.
+      UserError: The batch size is below 1 or, without buckets, above the number of examples.
     """
     orders = [epoch_order(len(examples), seed, epoch) for seed in seeds]
     if not examples.buckets:
@@ -99,7 +113,7 @@ def train_batches(examples: Examples, batch_size: int, seeds: Sequence[int], epo
             yield examples.batch(np.stack(indices), None, 0)
         return
     bucket_of = examples.bucket_of_each()
-    parts = []  # of each batch: its bucket, the numbers of its examples, and which of them count
+    parts = []  # for each batch: its bucket, the indices of its examples, and its mask
     for bucket in range(len(examples.buckets)):
         indices = np.stack([order[bucket_of[order] == bucket] for order in orders])
         for index, mask in _filled(indices, batch_size):
@@ -110,10 +124,10 @@ def train_batches(examples: Examples, batch_size: int, seeds: Sequence[int], epo
 
 
 def num_train_batches(examples: Examples, batch_size: int) -> int:
-    """How many `train_batches` gives.
+    """Return the number of batches that `train_batches` yields per epoch.
 
     Raises:
-      UserError: as `train_batches`.
+      UserError: See `train_batches`.
     """
     if not examples.buckets:
         every = np.arange(len(examples))
@@ -124,10 +138,16 @@ def num_train_batches(examples: Examples, batch_size: int) -> int:
 
 
 def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
-    """Every example once, in order within each bucket; the last batch of each is filled up, masked False.
+    """Yield batches with every example once, in order within each bucket.
+
+    The last batch of each bucket is filled with rows whose mask is False.
+
+    Args:
+      examples: Examples of the split.
+      rows: Rows per batch.
 
     Raises:
-      UserError: for fewer than one row.
+      UserError: `rows` is below 1.
     """
     bucket_of = examples.bucket_of_each()
     for bucket in range(max(1, len(examples.buckets))):
@@ -138,10 +158,14 @@ def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
 def pad_sequences(
     sequences: Sequence[Shaped[np.ndarray, "_ *features"]], length: int | None = None
 ) -> tuple[Shaped[np.ndarray, "examples time *features"], Int[np.ndarray, " examples"]]:
-    """Returns sequences, cut at `length`, as one array padded with zeros, and their lengths.
+    """Return sequences as one array padded with zeros, and their lengths.
+
+    Args:
+      sequences: At least one sequence, each (time, ...).
+      length: Maximum length; longer sequences are cut. None keeps them whole.
 
     Raises:
-      UserError: there is none.
+      UserError: There are no sequences.
     """
     if not len(sequences):
         raise UserError("there is no example to read: each split needs some")
@@ -155,20 +179,26 @@ def pad_sequences(
 
 
 def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tuple[int, ...]:
-    """Returns at most `count` lengths to pad to, multiples of 8 that as many sequences each fit into."""
+    """Return at most `count` lengths to pad to, multiples of 8 near quantiles of `seq_lengths`.
+
+    So about equally many sequences are padded to each length.
+    """
     quantiles = np.quantile(seq_lengths, np.arange(1, count + 1) / count, method="higher")
     return tuple(sorted({max(8, -(-int(length) // 8) * 8) for length in quantiles}))
 
 
 def worthwhile_buckets(num_examples: int, batch_size: int) -> int:
-    """Returns how many lengths of batches are worth the time to compile a program for each."""
+    """Return the number of buckets that is worth the time to compile one program for each, at least 1."""
     return max(1, num_examples // (_BATCHES_PER_PROGRAM * max(1, batch_size)))
 
 
 def _filled(
     indices: Int[np.ndarray, "*seeds examples"], rows: int
 ) -> Iterator[tuple[Int[np.ndarray, "*seeds rows"], Bool[np.ndarray, "*seeds rows"]]]:
-    """Consecutive pieces of so many rows, the last one filled up with the first example, masked False."""
+    """Yield consecutive parts of `rows` indices, each with its mask.
+
+    The last part is filled by repeating its first index, with the mask False.
+    """
     _check_rows(rows)
     for start in range(0, indices.shape[-1], rows):
         index = indices[..., start : start + rows]
@@ -185,7 +215,7 @@ def _check_rows(rows: int) -> None:
 
 
 def _map(function: Any, arrays: Arrays) -> Arrays:
-    """The function of each array; data knows nothing of JAX and its trees."""
+    """Apply `function` to each array, like `jax.tree.map`; the data package does not import JAX."""
     if isinstance(arrays, dict):
         return {name: _map(function, value) for name, value in arrays.items()}
     if isinstance(arrays, tuple):

@@ -1,4 +1,4 @@
-"""The Large Movie Review Dataset (Maas et al. 2011): find and read it, hold a part of train out as dev."""
+"""Find and read the Large Movie Review Dataset (Maas et al. 2011), and hold out a part of train as dev."""
 
 import os
 import re
@@ -23,16 +23,16 @@ SPLITS = ("train", "test")
 DEV_SHARE = 0.15
 UPSTREAM_URL = "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"
 ARCHIVE_FOLDER = "aclImdb"
-_FOLDERS = ("neg", "pos")  # the place of each is its label
+_FOLDERS = ("neg", "pos")  # the index of each is its label
 _FILE = re.compile(r"(\d+)_(\d+)\.txt")
 
 
 class Review(NamedTuple):
-    """A review as it was written.
+    """A review with its label.
 
     Attributes:
-        text: with its HTML line breaks.
-        label: 0, negative, or 1, positive.
+        text: Original text, including HTML line breaks.
+        label: 0 for negative, 1 for positive.
     """
 
     text: str
@@ -40,14 +40,18 @@ class Review(NamedTuple):
 
 
 def read_imdb(folder: str | os.PathLike[str]) -> dict[str, list[Review]]:
-    """Reads `train` and `test` of the official split, negative reviews first, in the order of their numbers.
+    """Read `train` and `test` of the official split.
+
+    Reviews from JSON files keep the order of their lines. Reviews from the upstream archive's folder are in
+    the order of their numbers, with all negative reviews before the positive ones.
 
     Args:
-        folder: has train.jsonl and test.jsonl (or .gz), an object with `text` and `label` on each line; or
-            is the folder aclImdb of the upstream archive, or has it.
+        folder: One of these: a folder with train.jsonl and test.jsonl (or .gz), which have an object with
+            `text` and `label` on each line; the folder aclImdb of the upstream archive; or a folder that
+            contains aclImdb.
 
     Raises:
-        UserError: files are missing or not as they should be; the message names file and line.
+        UserError: Files are missing or invalid; the message contains the file and, where possible, the line.
     """
     folder = Path(folder)
     found = {}
@@ -116,14 +120,16 @@ def _text(path: Path) -> str:
 
 
 def imdb_splits(reviews: Mapping[str, Sequence[Review]], dev_seed: int = 0) -> dict[str, Iterator[Labelled]]:
-    """Returns the words and labels of `train`, `dev` and `test`, each to be read once.
+    """Return iterators over the words and labels of `train`, `dev` and `test`.
+
+    A random 15 % of the reviews of `train` become `dev`. The order of the reviews does not change.
 
     Args:
-        reviews: of `train` and `test`.
-        dev_seed: of the 15 % of train that are held out as `dev`; the order of the reviews stays.
+        reviews: Reviews of `train` and `test`.
+        dev_seed: Random seed for the choice of the `dev` reviews.
 
     Raises:
-        UserError: train is too small to hold any out.
+        UserError: `train` has too few reviews to hold any out.
     """
     rest, held = held_out(len(reviews["train"]), DEV_SHARE, dev_seed)
     if not len(held):
@@ -142,23 +148,23 @@ def find_imdb(
     environ: Mapping[str, str] = os.environ,
     tfds_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[dict[str, list[Review]], str]:
-    """Reads the reviews from the first place that has them.
+    """Read the reviews from the first of these places that exists.
 
-    1. `data`, the user's folder;
+    1. `data`, the user's folder, if it is given;
     2. the sub-folder imdb of `$DYNSKIP_DATA_DIR`;
     3. the TFDS cache;
-    4. the upstream archive, which is then kept in the TFDS cache; gives up at once without a network.
+    4. the upstream archive, which is then stored in the TFDS cache. Without a network, this fails at once.
 
     Args:
-        data: see `read_imdb`; None goes on to the next place.
-        environ: the environment variables.
-        tfds_dir: the TFDS directory; None takes TFDS's own (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
+        data: The folder; see `read_imdb`. None tries the other places.
+        environ: Environment variables.
+        tfds_dir: The TFDS directory; None uses that of TFDS (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
 
     Returns:
-        The reviews of `train` and `test`, and a phrase for where they were found.
+        The reviews of `train` and `test`, and a readable phrase for where they were found.
 
     Raises:
-        UserError: they are nowhere, or not as they should be.
+        UserError: The reviews were not found, or files are invalid.
     """
     folder = named_folder(NAME, environ) if data is None else Path(data).expanduser()
     if folder is not None:
@@ -172,7 +178,7 @@ def find_imdb(
         try:
             prepare_imdb(directory)
             return load_prepared_imdb(directory), f"{UPSTREAM_URL}, now kept in {prepared}"
-        except Exception as error:  # TFDS's own, requests' and the file system's
+        except Exception as error:  # errors of TFDS, requests and the file system
             problem = f"its download failed: {' '.join(str(error).split())[:200]}"
     raise UserError(
         f"IMDB was not found ({problem}): unpack {UPSTREAM_URL} and name the folder with --data DIR, or put "
@@ -181,29 +187,29 @@ def find_imdb(
 
 
 def prepared_folder(tfds_dir: str | os.PathLike[str]) -> Path:
-    """Where TFDS keeps the prepared reviews."""
+    """Return the folder in which TFDS stores the prepared reviews."""
     return Path(tfds_dir) / NAME / VERSION
 
 
 def prepare_imdb(tfds_dir: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> None:
-    """Puts the reviews into the TFDS cache, from `folder` or, without one, from the upstream archive.
+    """Write the reviews to the TFDS cache, from `folder` or, if it is None, from the upstream archive.
 
     Raises:
-        UserError: they are not as they should be.
+        UserError: Files of the reviews are missing or invalid.
         OSError: `tfds_dir` cannot be written.
     """
     from dynskip_jax.data.imdb_builder import Imdb
 
-    # The download is kept only for the time of the preparation: a broken one must not be found again.
+    # The download is deleted after the preparation, so that a broken one cannot be used again.
     with tempfile.TemporaryDirectory() as downloads, tfds_tools.quietly():
         Imdb(folder=folder, data_dir=tfds_dir).download_and_prepare(download_dir=downloads)
 
 
 def load_prepared_imdb(tfds_dir: str | os.PathLike[str]) -> dict[str, list[Review]]:
-    """Reads the reviews from the TFDS cache.
+    """Read the reviews from the TFDS cache.
 
     Raises:
-        UserError: the cache is damaged.
+        UserError: The cache is damaged.
     """
     from dynskip_jax.data.imdb_builder import Imdb
 
@@ -219,10 +225,10 @@ def load_prepared_imdb(tfds_dir: str | os.PathLike[str]) -> dict[str, list[Revie
 
 
 def unpack_imdb(archive: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
-    """Copies the labelled reviews of the upstream archive into `folder`, and returns where they are.
+    """Copy the labelled reviews of the upstream archive to `folder`, and return the folder aclImdb there.
 
     Raises:
-        UserError: the archive is damaged.
+        UserError: The archive is damaged.
     """
     place = re.compile(rf"(?:\./)?{ARCHIVE_FOLDER}/(train|test)/(neg|pos)/(\d+_\d+\.txt)")
     top = Path(folder) / ARCHIVE_FOLDER
@@ -233,7 +239,7 @@ def unpack_imdb(archive: str | os.PathLike[str], folder: str | os.PathLike[str])
         for member in tar:
             named = place.fullmatch(member.name)
             if named and member.isfile():
-                # Read and write rather than extract: nothing in the archive chooses where a file goes.
+                # Not extract(): no path from the archive may determine where a file is written.
                 with tar.extractfile(member) as file:
                     top.joinpath(*named.groups()).write_bytes(file.read())
     return top

@@ -1,4 +1,4 @@
-"""The TFDS builder of the Large Movie Review Dataset, one record per review."""
+"""Define the TFDS builder of the Large Movie Review Dataset, with one record per review."""
 
 import os
 import tempfile
@@ -20,8 +20,8 @@ class Imdb(LocalBuilder):
     """The labelled reviews: splits train and test, features "text" (UTF-8) and "label" (1 is positive).
 
     Args:
-      folder: holds the reviews (`dynskip_jax.data.imdb.read_imdb` says how); None takes the upstream archive.
-      kwargs: of `LocalBuilder`.
+      folder: Folder with the reviews (see `dynskip_jax.data.imdb.read_imdb`); None uses the upstream archive.
+      kwargs: Arguments of `LocalBuilder`.
     """
 
     VERSION = tfds.core.Version(imdb.VERSION)
@@ -39,7 +39,7 @@ class Imdb(LocalBuilder):
                 {"text": tfds.features.Text(), "label": tfds.features.Scalar(dtype=np.int32)}
             ),
             homepage=imdb.UPSTREAM_URL,
-            disable_shuffling=True,  # Training shuffles; what is held out depends on the order.
+            disable_shuffling=True,  # Training shuffles; the choice of dev depends on the order.
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:

@@ -1,4 +1,4 @@
-"""Labelled texts of any classes: TSV, CSV, JSON lines, or one folder per class; splits, counts, baseline."""
+"""Read labelled texts of any classes from TSV, CSV, JSON lines, or one folder per class, and split them."""
 
 import collections
 import contextlib
@@ -23,9 +23,10 @@ from dynskip_jax.data.text_files import PathLike, iter_lines, parse_json, read_t
 from dynskip_jax.errors import UserError
 
 SPLIT_NAMES = ("train", "dev", "test")
-_FILE_WORD = {"train": "train", "dev": "valid", "test": "test"}  # what `find_splits` calls them
+_FILE_WORD = {"train": "train", "dev": "valid", "test": "test"}  # their names in `find_splits`
 _JSON_ENDINGS = ("jsonl", "ndjson", "json")
-# A column of labels has few different values; more suggest that it is another column.
+# A column of labels has few different values. If more than this fraction of the values differ, it is probably
+# another column. Files with at most `_FEW_EXAMPLES` texts are not checked.
 _MOST_CLASSES = 0.5
 _FEW_EXAMPLES = 20
 _COLUMN_NUMBER = re.compile(r"-?[0-9]{1,6}")
@@ -38,10 +39,11 @@ class LabelledText(NamedTuple):
     """A text and its class.
 
     Attributes:
-        text: as the file has it.
-        label: the name of its class.
-        file: where it stands, for messages.
-        line: its line, counted from 1; of several lines the last one.
+        text: The text, unchanged.
+        label: Name of its class.
+        file: Path of its file, for error messages.
+        line: Number of its line, counted from 1. A text in CSV over several lines has the number of the last
+            one; a text that is a whole file has 1.
     """
 
     text: str
@@ -55,11 +57,12 @@ class LabelledTextCorpus:
     """Texts of any number of classes in three splits.
 
     Attributes:
-        name: the name of its folder or file.
-        source: a phrase for people: where it was found.
-        classes: the classes of train, in the order of their names, or of their values if all are numbers.
-        splits: the texts of `train`, `dev` and `test`.
-        note: which splits were drawn from train, and with which seed; empty where files have all three.
+        name: Name of its folder or file.
+        source: Readable phrase for where it was found.
+        classes: Classes of train, sorted by name, or by value if all are numbers.
+        splits: Texts of `train`, `dev` and `test`.
+        note: Readable phrase for which splits were drawn from train, and with which seed; empty if the files
+            have all three splits.
     """
 
     name: str
@@ -70,7 +73,7 @@ class LabelledTextCorpus:
 
     @functools.cached_property
     def class_counts(self) -> dict[str, dict[str, int]]:
-        """Texts of each class in each split."""
+        """Number of texts of each class in each split."""
         counts = {}
         for split, texts in self.splits.items():
             found = collections.Counter(text.label for text in texts)
@@ -79,18 +82,18 @@ class LabelledTextCorpus:
 
     @property
     def majority_class(self) -> str:
-        """The most frequent class of train; of several the first."""
+        """Most frequent class of train; ties go to the first class."""
         return max(self.classes, key=self.class_counts["train"].__getitem__)
 
     @property
     def majority_accuracy(self) -> dict[str, float]:
-        """The accuracy in each split, from 0 to 1, of always predicting the most frequent class of train."""
+        """Accuracy in each split, from 0 to 1, of always predicting the most frequent class of train."""
         counts = self.class_counts
         return {split: counts[split][self.majority_class] / len(self.splits[split]) for split in self.splits}
 
     @property
     def about(self) -> str:
-        """A line for people: texts, classes, and the accuracy of the majority baseline."""
+        """Readable line with the number of texts and classes, and the accuracy of the majority baseline."""
         sizes = ", ".join(f"{len(texts):,} of {split}" for split, texts in self.splits.items())
         accuracies = ", ".join(f"{100 * x:.1f} % of {split}" for split, x in self.majority_accuracy.items())
         majority = f"always predicting {self.majority_class!r} is right for {accuracies}"
@@ -107,13 +110,13 @@ class LabelledTextCorpus:
         return digest.hexdigest()
 
     def labelled(self, words: Callable[[str], Sequence[str]]) -> dict[str, Iterator[Labelled]]:
-        """Return the words and class numbers of each split, to be read once, as `labelled_corpus` takes them.
+        """Return iterators over the words and class indices of each split, for `labelled_corpus`.
 
         Args:
-            words: splits a text into words, such as `review_words`.
+            words: Function that splits a text into words, such as `review_words`.
 
         Raises:
-            UserError: while they are read, if a text has no words.
+            UserError: A text has no words; raised while the iterators are read.
         """
         number = {name: i for i, name in enumerate(self.classes)}
         return {split: _labelled(texts, words, number) for split, texts in self.splits.items()}
@@ -133,26 +136,27 @@ def find_labelled_text(
 
     A folder holds one of these:
 
-    * files for train, dev and test in the usual names (`splits.find_splits`): TSV (also `.txt`), CSV or JSON
-      lines;
-    * folders for train, dev and test, each with a folder per class that holds a text in each file;
+    * files for train, dev and test with the usual names (`splits.find_splits`): TSV (also `.txt`), CSV or
+      JSON lines;
+    * folders for train, dev and test, each with a folder per class that contains one file per text;
     * a folder per class, or one file with all texts.
 
-    Where dev or test is missing, it is drawn from train: the same share of each class (`stratified_split`).
+    If dev or test is missing, it is drawn from train, with the same fraction of each class
+    (`stratified_split`).
 
     Args:
-        data: the folder or file.
-        split_seed: with which missing splits are drawn.
-        text: the column or JSON key of texts: a name, or a number counted from 0.
-        label: the column or key of classes.
-        header: whether the first line of TSV and CSV names the columns; None: it does where columns are given
-            by name.
-        dev_share: the share of all texts that become dev where it is missing.
-        test_share: the same of test.
+        data: The folder or file.
+        split_seed: Random seed for drawing missing splits.
+        text: Column or JSON key of the texts. A column is a name or a number counted from 0.
+        label: Column or JSON key of the classes.
+        header: Whether the first line of TSV and CSV contains the names of the columns. None: it does if
+            `text` or `label` is a name.
+        dev_share: Fraction of the texts of train that become dev if dev is missing.
+        test_share: Fraction of the texts of train that become test if test is missing.
 
     Raises:
-        UserError: nothing is found; a file is not as it should be; there are fewer than two classes; or dev
-            or test has a class that train lacks.
+        UserError: Nothing is found; a file is invalid; there are fewer than two classes; or dev or test has a
+            class that train lacks.
     """
     path = Path(data).expanduser()
     read = functools.partial(read_labelled_file, text=text, label=label, header=header)
@@ -179,20 +183,22 @@ def find_labelled_text(
 def read_labelled_file(
     path: PathLike, *, text: Column = "text", label: Column = "label", header: bool | None = None
 ) -> list[LabelledText]:
-    """Read a file of labelled texts: CSV, JSON lines, or columns separated by tabs under any other name.
+    """Read a file of labelled texts; the format depends on the ending of its name.
 
-    CSV has quoted fields, which may reach over lines; its separator may be a semicolon or a tab where the
-    first line names the columns. Quotes in TSV are part of the text.
+    `.csv` is CSV, and `.jsonl`, `.ndjson` and `.json` are JSON lines. Any other file has columns separated by
+    tabs (TSV). CSV may have quoted fields, which may extend over several lines. Its separator may be a
+    semicolon or a tab if the first line contains the names of the columns. In TSV, quotes are part of the
+    text.
 
     Args:
-        path: the file, plain or .gz.
-        text: see `find_labelled_text`.
-        label: see `find_labelled_text`.
-        header: see `find_labelled_text`.
+        path: The file, plain or .gz.
+        text: See `find_labelled_text`.
+        label: See `find_labelled_text`.
+        header: See `find_labelled_text`.
 
     Raises:
-        UserError: the file cannot be read or holds no text, or a line is not as it should be; the message
-            names the line.
+        UserError: The file cannot be read or contains no text, or a line is invalid; the message contains the
+            number of this line.
     """
     name = os.fspath(path).lower().removesuffix(".gz")
     ending = name.rpartition(".")[2]
@@ -210,20 +216,21 @@ def read_labelled_file(
 def stratified_split(
     labels: Sequence[Any], shares: Mapping[str, float], seed: int
 ) -> dict[str, Int[np.ndarray, "_"]]:
-    """Draw the same share of each class for each part; the rest is `train`.
+    """Split examples at random, with the same fraction of each class in each part; the rest is `train`.
 
-    A class gives each part one example at least, unless it has fewer than two for each part and train.
+    Each part in `shares` gets at least one example of every class that has at least two examples per part,
+    where `train` counts as a part. Parts with the fraction 0 stay empty.
 
     Args:
-        labels: the class of each example.
-        shares: of each part, such as `dev`, the share of all examples, from 0 to 1.
-        seed: of the draw.
+        labels: Class of each example.
+        shares: For each part, such as `dev`, its fraction of all examples, from 0 to 1.
+        seed: Random seed.
 
     Returns:
-        The places of the examples of each part and of `train`, each in ascending order.
+        The indices of the examples of each part and of `train`, in ascending order.
 
     Raises:
-        UserError: the shares are negative or leave nothing for train.
+        UserError: A fraction is negative, or they leave nothing for train.
     """
     if min(shares.values(), default=0) < 0 or sum(shares.values()) >= 1:
         given = ", ".join(f"{share:g} for {part}" for part, share in shares.items())
@@ -245,7 +252,7 @@ def stratified_split(
 
 
 def _read_splits(path: Path, read: Callable[[Path], list[LabelledText]]) -> dict[str, list[LabelledText]]:
-    """The texts of the splits that are there; all of them are `train` where there are no splits."""
+    """Return the texts of the splits found at `path`; without separate splits, all texts are `train`."""
     if not path.is_dir():
         return {"train": read(path)}
     files = find_splits(path, (*LABELLED_ENDINGS, "txt"), needed=())
@@ -279,7 +286,7 @@ def _split_folders(path: Path) -> dict[str, Path]:
 
 
 def _read_class_folders(path: Path) -> list[LabelledText]:
-    """The texts of a folder per class, classes and files in the order of their names."""
+    """Return the texts of a folder that has one folder per class, sorted by the names of class and file."""
     texts = []
     for folder in _visible(path, Path.is_dir):
         for file in _visible(folder, Path.is_file):
@@ -290,7 +297,12 @@ def _read_class_folders(path: Path) -> list[LabelledText]:
 
 
 def _visible(path: Path, kind: Callable[[Path], bool]) -> list[Path]:
-    """The files or folders in a folder whose names do not begin with a dot, in the order of their names."""
+    """Return the files or folders in `path` whose names do not begin with a dot, sorted by name.
+
+    Args:
+        path: The folder.
+        kind: `Path.is_file` or `Path.is_dir`.
+    """
     try:
         return sorted(own for own in path.iterdir() if not own.name.startswith(".") and kind(own))
     except OSError as error:
@@ -357,7 +369,7 @@ def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Iterator[tuple[int, 
 
 
 def _with_ends(first: str, lines: Iterable[str]) -> Iterator[str]:
-    """The lines with their ends, which a quoted field keeps."""
+    """Yield the lines with line ends, because a quoted CSV field includes them."""
     yield f"{first}\n"
     for line in lines:
         yield f"{line}\n"
@@ -365,7 +377,7 @@ def _with_ends(first: str, lines: Iterable[str]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _long_fields() -> Iterator[None]:
-    """Let the module csv read fields of any length: texts may be long."""
+    """Allow the csv module to read fields of any length, because texts may be long."""
     before = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     try:
         yield
@@ -395,14 +407,18 @@ def _column_records(
 
 
 def _number(column: Column) -> int | None:
-    """The number of a column that is given by its number, also as text."""
+    """Return the number of a column given by its number, as an integer or a string; None for a name."""
     if isinstance(column, str):
         return int(column) if _COLUMN_NUMBER.fullmatch(column) else None
     return column
 
 
 def _place(path: PathLike, number: int, names: Sequence[str], column: Column) -> int:
-    """The place of a column that is given by name or number."""
+    """Return the index of a column that is given by name or number; a negative number counts from the end.
+
+    Raises:
+        UserError: There is no such column.
+    """
     place = _number(column)
     if place is None and column in names:
         return names.index(column)
@@ -416,7 +432,7 @@ def _place(path: PathLike, number: int, names: Sequence[str], column: Column) ->
 
 
 def _example(path: PathLike, number: int, text: str, label: str) -> LabelledText:
-    """A text and its class, checked."""
+    """Return a text with its class, after checking both."""
     label = label.strip()
     if not label:
         raise bad_line(path, number, "the label is empty")
@@ -429,7 +445,7 @@ def _example(path: PathLike, number: int, text: str, label: str) -> LabelledText
 
 
 def _check_labels(path: Path, train: Sequence[LabelledText]) -> None:
-    """Raise a `UserError` if labels differ so often that they must be something else."""
+    """Raise a `UserError` if there are so many different labels that the column is probably the wrong one."""
     count = len({example.label for example in train})
     if len(train) > _FEW_EXAMPLES and count > _MOST_CLASSES * len(train):
         problem = f"has {count:,} different labels in {len(train):,} texts of train"
@@ -437,7 +453,7 @@ def _check_labels(path: Path, train: Sequence[LabelledText]) -> None:
 
 
 def _classes(path: Path, splits: Mapping[str, Sequence[LabelledText]]) -> tuple[str, ...]:
-    """The classes of train in order, once those of all splits are checked."""
+    """Return the sorted classes of train, after checking that dev and test have no other classes."""
     found = {example.label for example in splits["train"]}
     if len(found) < 2:
         raise bad_file(path, f"has only the class {quoted(next(iter(found)))} in train: two are needed")

@@ -27,37 +27,38 @@ def find_language_corpus(
     tfds_dir: str | os.PathLike[str] | None = None,
     allow_download: bool = True,
 ) -> LanguageCorpus:
-    """Load the first corpus found, in this order.
+    """Load a corpus from the first of these places that has one.
 
-    1. `data`, the user's folder;
-    2. the sub-folder `dataset` (or ptb) of `$DYNSKIP_DATA_DIR`;
-    3. the TFDS cache;
-    4. the upstream archive, which is then kept in the TFDS cache; gives up at once without a network;
-    5. the embedded corpus, unless `dataset` asks for another.
+    1. `data`, the user's folder or file, if it is given;
+    2. the sub-folder `dataset` of `$DYNSKIP_DATA_DIR`, or ptb if `dataset` is None;
+    3. PTB in the TFDS cache;
+    4. PTB's upstream archive, which is then stored in the TFDS cache; without a network, this fails at once;
+    5. the embedded corpus, unless `dataset` names another.
 
-    A corpus called "ptb" is the published one, word for word, or an error.
+    A corpus named "ptb" must be the published text, word for word; otherwise a `UserError` is raised.
 
     Args:
-      data: folder with the files of train, valid and test, or one text file to cut into them; None goes on to
-        the next place.
-      dataset: "ptb", "pydoc-topics" (the embedded corpus, straight away) or a sub-folder of
-        `$DYNSKIP_DATA_DIR`; None takes PTB where it is found and else the embedded corpus.
-      min_count: words that train has fewer times are `<unk>`; None keeps them where it can
-        (`dynskip_jax.data.make_corpus`), and is 2 for the embedded corpus. PTB has its own `<unk>`, and takes
-        None or 1.
-      blank_lines: whether each blank line of the user's own text is an `<eos>`; None says yes for WikiText's
-        file names alone (`dynskip_jax.data.text.read_lines`).
-      pieces: what words are split into; None keeps them whole.
-      environ: the environment variables.
-      tfds_dir: the TFDS directory; None takes TFDS's own (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
-      allow_download: whether the network may be used.
+      data: Folder with the files of train, valid and test, or one text file, which is cut into these
+        splits; None tries the other places.
+      dataset: "ptb", "pydoc-topics" (the embedded corpus, without trying other places) or a sub-folder of
+        `$DYNSKIP_DATA_DIR`. None uses PTB if it is found, otherwise the embedded corpus. With `data`, it is
+        the name of the corpus.
+      min_count: Words that occur fewer times in the training text become `<unk>`. None keeps all words where
+        possible (see `dynskip_jax.data.make_corpus`), and is 2 for whole words of the embedded corpus. PTB
+        has its own `<unk>`, and allows only None or 1.
+      blank_lines: Whether each blank line of the user's text becomes an `<eos>`. None: only in files with
+        names like those of WikiText (see `dynskip_jax.data.text.text_lines`).
+      pieces: Units into which words are split; None keeps words whole.
+      environ: Environment variables.
+      tfds_dir: The TFDS directory; None uses that of TFDS (`$TFDS_DATA_DIR`, `~/tensorflow_datasets`).
+      allow_download: Whether the network may be used.
 
     Returns:
-      The corpus; its `source` says where it was found.
+      The corpus; its `source` is a readable phrase for where it was found.
 
     Raises:
-      UserError: for an unknown `dataset`, one that is asked for by name and not found, a missing folder,
-        unusable files and a `min_count` that the corpus cannot have.
+      UserError: `dataset` is unknown or was not found, `data` does not exist or is given with
+        "pydoc-topics", files are invalid, or the corpus does not allow this `min_count`.
     """
     corpus = _find(data, dataset, min_count, blank_lines, pieces, environ, tfds_dir, allow_download)
     if corpus.name == ptb.NAME and min_count not in (None, 1):
@@ -77,7 +78,7 @@ def _find(
     tfds_dir: str | os.PathLike[str] | None,
     allow_download: bool,
 ) -> LanguageCorpus:
-    """The first corpus found; PTB has no choice of `min_count`."""
+    """Return the first corpus found (see `find_language_corpus`); `min_count` is not applied to PTB."""
     kept = named_folder(dataset or ptb.NAME, environ)
     if dataset is not None and dataset not in KNOWN_NAMES and kept is None:
         raise UserError(
@@ -119,7 +120,7 @@ def _read_folder(
     blank_lines: bool | None,
     pieces: Pieces | None,
 ) -> LanguageCorpus:
-    """Read `folder`, holding it to PTB's text where it would be called PTB."""
+    """Read a corpus from a folder or file; a corpus that would be named "ptb" must be the published text."""
     how = dict(blank_lines=blank_lines, min_count=min_count, pieces=pieces)
     if folder.is_file():
         corpus = read_corpus(folder, name=dataset, **how)
@@ -140,12 +141,12 @@ def _read_folder(
 
 
 def _download(directory: Path) -> str | None:
-    """Put PTB into the TFDS cache; None, or in a few words why that failed."""
-    # Asked before TFDS starts, which would retry for long without a network.
+    """Download PTB to the TFDS cache; return None, or a short reason if the download fails."""
+    # Check this first: without a network, TFDS would retry for a long time.
     if not ptb.is_reachable(ptb.UPSTREAM_URL):
         return "its upstream address does not answer"
     try:
         ptb.prepare_ptb(directory)
-    except Exception as error:  # TFDS's own, requests' and the file system's: none may stop a first run.
+    except Exception as error:  # No error of TFDS, requests or the file system may stop a first run.
         return f"its download failed: {' '.join(str(error).split())[:200]}"
     return None

@@ -1,4 +1,4 @@
-"""What the TFDS builders of this package share: their datasets are made on this machine."""
+"""Define the base classes of this package's TFDS builders, whose data sets are made on the user's machine."""
 
 import os
 from typing import Any
@@ -10,19 +10,19 @@ with needs("experiments"):
 
 
 class LocalInfo(tfds.core.DatasetInfo):
-    """Information that no server has."""
+    """Information about a data set that is not on TFDS's server."""
 
     def initialize_from_bucket(self) -> None:
-        """Do nothing: TFDS would make a temporary folder, ask its server, and leave the folder behind."""
+        """Do nothing: TFDS's version queries a server and leaves a temporary folder behind."""
 
 
 class LocalBuilder(tfds.core.GeneratorBasedBuilder):
-    """A builder that verifies its own input.
+    """A TFDS builder that does not use TFDS's checksums: its subclasses verify their own input.
 
     Args:
-        data_dir: the TFDS directory; None takes TFDS's own.
-        file_format: of the records.
-        kwargs: of `tfds.core.GeneratorBasedBuilder`.
+        data_dir: The TFDS directory; None uses that of TFDS.
+        file_format: File format of the records.
+        kwargs: Arguments of `tfds.core.GeneratorBasedBuilder`.
     """
 
     # TFDS's look-up of checksums needs importlib_resources, which it does not declare

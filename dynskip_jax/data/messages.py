@@ -1,4 +1,4 @@
-"""Text from users' files in messages: printable, short, and with the file and line it comes from."""
+"""Format text from users' files for messages: printable, short, and with the file and line of its origin."""
 
 import os
 import reprlib
@@ -9,10 +9,10 @@ from dynskip_jax.errors import UserError
 MAX_MESSAGE = 299
 _MAX_WHERE = 130
 _MAX_QUOTED = 40
-# Control and format characters, halves of surrogate pairs, and separators that end a line. Format characters
-# are invisible, or make a terminal show the text after them in another order.
+# Control and format characters, surrogates, and line and paragraph separators. Format characters are
+# invisible, or change the order in which a terminal displays the text after them.
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-# Format characters that belong to words: joiners, and the signs of Arabic numbers and verses.
+# Format characters that are parts of words: joiners, and signs such as those of Arabic numbers and verses.
 _OF_WORDS = frozenset("\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u08e2")
 
 _REPR = reprlib.Repr()
@@ -22,10 +22,10 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
 
 
 def printable(text: object) -> str:
-    r"""Return `text` with control characters escaped, so that a terminal shows it and does not obey it.
+    r"""Return `text` with control characters escaped, so that a terminal displays but does not execute them.
 
-    Letters and marks of every script stay as they are. Control characters, line ends, invisible characters
-    and marks of direction become escapes such as `\x1b`.
+    Letters and marks of every script do not change. Control characters, line ends, invisible characters and
+    bidirectional controls become escapes such as `\x1b`.
     """
     text = str(text)
     if text.isprintable():
@@ -34,7 +34,7 @@ def printable(text: object) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return `text`, or its beginning and its end around an ellipsis, in at most `limit` characters."""
+    """Return `text`; if it has more than `limit` characters, an ellipsis replaces its middle."""
     if len(text) <= limit:
         return text
     tail = (limit - 1) // 2
@@ -42,13 +42,13 @@ def shortened(text: str, limit: int) -> str:
 
 
 def shown(text: object, limit: int = _MAX_QUOTED) -> str:
-    """Return `text` printable and in at most `limit` characters."""
-    # Shortened twice: the first cut keeps a text of megabytes from being escaped as a whole.
+    """Return `text` as printable text of at most `limit` characters."""
+    # Shortened twice: without the first cut, a text of megabytes would be escaped as a whole.
     return shortened(printable(shortened(str(text), limit)), limit)
 
 
 def quoted(value: object, limit: int = _MAX_QUOTED) -> str:
-    """Return the `repr` of a value from a file, shortened to about `limit` characters."""
+    """Return the `repr` of a value from a file in about `limit` (at most `2 * limit`) characters."""
     if isinstance(value, str):
         return shortened(repr(shortened(value, limit)), 2 * limit)
     return shortened(printable(_REPR.repr(value)), 2 * limit)

@@ -1,7 +1,7 @@
-"""Number prediction (Gui et al. 2019): follow one or two pointers in a sequence of random digits.
+"""Generate the number prediction task (Gui et al. 2019): follow one or two pointers in a sequence of digits.
 
-The paper has lengths 11 (one hop) and 21 (two hops). Beyond the paper, every other length up to 501 is the
-one-hop task with a pointer that reaches the whole sequence.
+The paper uses the lengths 11 (one hop) and 21 (two hops). As an extension, every other length up to 501 is a
+one-hop task whose pointer can point to any position before the last.
 """
 
 import dataclasses
@@ -31,9 +31,10 @@ class NumberPredictionData:
     """The examples of one length.
 
     Attributes:
-      name: such as "number_prediction/length_11".
-      splits: for "train", "dev" and "test" the digits, int32 (examples, time), and labels, int32 (examples,).
-      source: a phrase for people: where the examples came from.
+      name: Name with the length, such as "number_prediction/length_11".
+      splits: For "train", "dev" and "test", the digits, int32 (examples, time), and the labels, int32
+        (examples,).
+      source: Readable phrase for where the examples came from.
     """
 
     name: str
@@ -42,7 +43,7 @@ class NumberPredictionData:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Examples of each split."""
+        """Number of examples of each split."""
         return {split: len(labels) for split, (_, labels) in self.splits.items()}
 
     @property
@@ -57,24 +58,28 @@ class NumberPredictionData:
 
 
 def num_hops(length: int) -> int:
-    """How many pointers lead to the answer: two at length 21, one at every other."""
+    """Return the number of pointers to follow: two at length 21, one at every other length."""
     return 2 if length == TWO_HOPS else 1
 
 
 def num_symbols(length: int) -> int:
-    """How many symbols there are: the ten digits, with one hop as many as the positions before the last."""
+    """Return the number of symbols: 10 with two hops, `max(10, length - 1)` with one hop."""
     return NUM_DIGITS if num_hops(length) == 2 else max(NUM_DIGITS, length - 1)
 
 
 def symbols_by_position(length: int) -> Int[np.ndarray, "time"]:
-    """For each position n, where its symbol is uniform in 0..n-1: ten, at the last one all symbols."""
+    """Return, for each position, the number n of its possible symbols, which are uniform in 0..n-1.
+
+    n is 10 at all positions but the last, where it is `num_symbols(length)`.
+    """
     return np.array([NUM_DIGITS] * (length - 1) + [num_symbols(length)])
 
 
 def follow(digits: Int[np.ndarray, "examples time"], hops: int) -> Int[np.ndarray, "examples"]:
-    """Start from the last symbol and `hops` times take the one at the position (from 0) that it names.
+    """Return the symbol of each row after `hops` hops from the last symbol.
 
-    One hop is x[x[T-1]], two hops are x[x[x[T-1]]]. The symbols that are followed must be positions.
+    A hop replaces a symbol by the symbol at the position that it denotes, counted from 0. So one hop gives
+    x[x[T-1]], and two hops give x[x[x[T-1]]]. The symbols that are followed must be valid positions.
     """
     rows = np.arange(len(digits))
     value = digits[:, -1]
@@ -84,30 +89,34 @@ def follow(digits: Int[np.ndarray, "examples time"], hops: int) -> Int[np.ndarra
 
 
 def labels_of(digits: Int[np.ndarray, "examples time"]) -> Int[np.ndarray, "examples"]:
-    """The label of each row: the digit where the last hop leads."""
+    """Return the label of each row: the digit at the position to which the last pointer points."""
     return follow(digits, num_hops(digits.shape[1]))
 
 
 def hops_of(digits: Int[np.ndarray, "examples time"]) -> Int[np.ndarray, "examples hops"]:
-    """The positions that the pointers lead to, in order; at the last of them stands the answer.
+    """Return the positions to which the pointers point, in order; the answer is at the last of them.
 
-    One hop has x[T-1], two hops have x[T-1] and x[x[T-1]].
+    They are x[T-1] with one hop, and x[T-1] and x[x[T-1]] with two hops.
     """
     return np.stack([follow(digits, hop) for hop in range(num_hops(digits.shape[1]))], axis=1)
 
 
 def is_allowed(digits: Int[np.ndarray, "examples time"]) -> np.ndarray:
-    """Which rows the task has: with two hops, those whose first hop leads backwards, x' < x[T-1]."""
+    """Return whether each row is a valid example, (examples,).
+
+    With one hop, all rows are valid. With two hops, the second pointer must point to an earlier position than
+    the first: x[x[T-1]] < x[T-1].
+    """
     if num_hops(digits.shape[1]) == 1:
         return np.ones(len(digits), bool)
     return follow(digits, 1) < digits[:, -1]
 
 
 def check_length(length: int) -> None:
-    """Refuse a sequence length that the task does not define.
+    """Check that the task is defined for a sequence length.
 
     Raises:
-      UserError: when `length` is not in 11..501.
+      UserError: `length` is not in 11..501.
     """
     if not SHORTEST <= length <= LONGEST:
         raise UserError(
@@ -119,22 +128,22 @@ def check_length(length: int) -> None:
 def generate(
     length: int, num_examples: int, seed: int, stream: int = 0
 ) -> tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples"]]:
-    """Draw examples: digits uniform in 0..9, rows that `is_allowed` refuses drawn again.
+    """Draw examples whose digits are uniform in 0..9; rows that are not `is_allowed` are drawn again.
 
-    With one hop the last symbol is no digit but a position, uniform in 0..T-2; at T = 11 that is the same.
+    With one hop, the last symbol is a position that is uniform in 0..T-2. At T = 11 this is also 0..9.
 
     Args:
-      length: symbols in a row, T: 21 (x' = x[x[T-1]], y = x[x'], x' < x[T-1]) or another from 11 to 501
-        (y = x[x[T-1]]).
-      num_examples: rows.
-      seed: of the dataset, at least 0.
-      stream: number of an independent stream of the same seed; the splits use 0, 1 and 2.
+      length: Number of symbols in a row, T: 21 (x' = x[x[T-1]], y = x[x'], x' < x[T-1]) or another from 11 to
+        501 (y = x[x[T-1]]).
+      num_examples: Number of rows.
+      seed: Random seed of the data set, at least 0.
+      stream: Number of an independent random stream of this seed; the splits use 0, 1 and 2.
 
     Returns:
-      The symbols and the labels, both int32.
+      The symbols (examples, time) and the labels (examples,), both int32.
 
     Raises:
-      UserError: for another length or a negative number of examples.
+      UserError: `length` is not in 11..501, or `num_examples` is negative.
     """
     check_length(length)
     if num_examples < 0:
@@ -142,7 +151,7 @@ def generate(
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
     rows = np.empty((0, length), np.int32)
     while len(rows) < num_examples:
-        # The first of two hops leads backwards in nearly half of the rows, so two or three rounds are enough.
+        # With two hops, nearly half of the rows are allowed, so two or three rounds are enough.
         size = (num_hops(length) * num_examples, length)
         drawn = rng.integers(symbols_by_position(length), size=size, dtype=np.int32)
         rows = np.concatenate([rows, drawn[is_allowed(drawn)]])
@@ -160,24 +169,26 @@ def load_number_prediction(
     num_test: int = DEFAULT_SIZES["test"],
     environ: Mapping[str, str] = os.environ,
 ) -> NumberPredictionData:
-    """The examples of one length, generated in memory: a matter of 0.1 s at length 11, of 3 s at length 501.
+    """Return the examples of one length.
 
-    Where a TFDS directory is named, by `data` or as `$DYNSKIP_DATA_DIR` with a sub-folder number_prediction,
-    the same examples are prepared in it the first time, and read from there later: each length, seed and
-    choice of sizes is a TFDS config, and so a folder, of its own. If the directory cannot be written, they
-    are generated in memory after all, and `source` says so.
+    By default, they are generated in memory, which takes about 0.1 s at length 11 and 3 s at length 501.
+
+    With a TFDS directory, the same examples are written to it by the first call and read by later ones. The
+    directory is `data`, or `$DYNSKIP_DATA_DIR` if that has a sub-folder number_prediction. Each combination
+    of length, seed and sizes is a separate TFDS config in a separate folder. If the directory cannot be
+    written, the examples are generated in memory, and `source` contains the reason.
 
     Args:
-      length: symbols in a row: 21 (two hops) or another from 11 to 501 (one hop).
-      data: the TFDS directory; None writes no files, unless `$DYNSKIP_DATA_DIR/number_prediction` exists.
-      seed: of the examples, at least 0.
-      num_train: training examples, at least 1.
-      num_dev: development examples, at least 1.
-      num_test: test examples, at least 1.
-      environ: the environment variables.
+      length: Number of symbols in a row: 21 (two hops) or another from 11 to 501 (one hop).
+      data: The TFDS directory; None writes no files, unless `$DYNSKIP_DATA_DIR/number_prediction` exists.
+      seed: Random seed of the examples, at least 0.
+      num_train: Number of training examples, at least 1.
+      num_dev: Number of development examples, at least 1.
+      num_test: Number of test examples, at least 1.
+      environ: Environment variables.
 
     Raises:
-      UserError: for another length, seed or size, or when the prepared files are damaged.
+      UserError: `length`, `seed` or a size is out of range, or the prepared files are damaged.
     """
     check_length(length)
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
@@ -197,7 +208,7 @@ def load_number_prediction(
         try:
             _prepare(directory, length, seed, sizes)
         except OSError as error:
-            # Another process may have prepared the same folder in the meantime; then it is ready to be read.
+            # Another process may have prepared the same folder in the meantime; then it can be read.
             if not tfds_tools.is_prepared(folder):
                 reason = error.strerror or " ".join(str(error).split())
                 source = f"generated in memory, as {folder} cannot be written ({reason})"
@@ -207,7 +218,7 @@ def load_number_prediction(
 
 
 def _tfds_directory(data: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
-    """Where the user keeps prepared examples, if anywhere."""
+    """Return the user's TFDS directory for the examples, or None if there is none."""
     if data is not None:
         return Path(data).expanduser()
     folder = named_folder(NAME, environ)
@@ -215,7 +226,7 @@ def _tfds_directory(data: str | os.PathLike[str] | None, environ: Mapping[str, s
 
 
 def config_name(length: int, seed: int, sizes: Mapping[str, int]) -> str:
-    """The TFDS config: `length_11`, with the seed and sizes appended where they are not the default ones."""
+    """Return the name of the TFDS config: `length_11`, followed by seed and sizes unless both are default."""
     if seed == 0 and sizes == DEFAULT_SIZES:
         return f"length_{length}"
     return f"length_{length}-seed_{seed}-" + "_".join(str(sizes[split]) for split in SPLITS)
@@ -224,7 +235,7 @@ def config_name(length: int, seed: int, sizes: Mapping[str, int]) -> str:
 def generate_splits(
     length: int, seed: int, sizes: Mapping[str, int]
 ) -> dict[str, tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples"]]]:
-    """Digits and labels of each split, from independent streams of `seed`."""
+    """Return the digits and labels of each split, drawn from independent random streams of `seed`."""
     return {split: generate(length, sizes[split], seed, stream) for stream, split in enumerate(SPLITS)}
 
 

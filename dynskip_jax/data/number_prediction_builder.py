@@ -1,4 +1,4 @@
-"""The TFDS builder of number prediction, a thousand examples per record."""
+"""Define the TFDS builder of number prediction, with a thousand examples per record."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,17 +13,17 @@ from dynskip_jax.extras import needs
 with needs("experiments"):
     import tensorflow_datasets as tfds
 
-# Writing and reading one example per record is a hundred times slower.
+# Writing and reading with one example per record is a hundred times slower.
 EXAMPLES_PER_RECORD = 1000
 
 
 class NumberPredictionConfig(tfds.core.BuilderConfig):
-    """Which examples: their length, seed and numbers.
+    """The TFDS config that determines the examples.
 
     Args:
-      length: symbols in a row, 11 to 501.
-      seed: of the examples.
-      sizes: examples of "train", "dev" and "test".
+      length: Number of symbols in a row, from 11 to 501.
+      seed: Random seed of the examples.
+      sizes: Number of examples of "train", "dev" and "test".
     """
 
     def __init__(self, length: int, seed: int = 0, sizes: Mapping[str, int] = task.DEFAULT_SIZES):
@@ -34,12 +34,15 @@ class NumberPredictionConfig(tfds.core.BuilderConfig):
             description=f"{length} digits, label after {hops} hop{'s' if hops > 1 else ''}, seed {seed}.",
         )
         self.length, self.seed, self.sizes = length, seed, sizes
-        # A byte, unless the sequence is too long for it.
+        # uint8, or uint16 if there are more than 256 symbols.
         self.dtype = np.min_scalar_type(task.num_symbols(length) - 1)
 
 
 class NumberPrediction(LocalBuilder):
-    """Splits train, dev and test; a record has up to 1,000 examples: digits (n, length) and labels (n,)."""
+    """TFDS builder of number prediction, with the splits train, dev and test.
+
+    A record has n <= 1,000 examples: digits (n, length) and labels (n,).
+    """
 
     VERSION = tfds.core.Version(task.VERSION)
     BUILDER_CONFIGS = [NumberPredictionConfig(length) for length in task.PAPER_LENGTHS]  # noqa: RUF012
@@ -55,7 +58,7 @@ class NumberPrediction(LocalBuilder):
                     "labels": tfds.features.Tensor(shape=(None,), dtype=np.uint8),
                 }
             ),
-            disable_shuffling=True,  # The order is already random, and the same everywhere.
+            disable_shuffling=True,  # The order is already random, and the same on all machines.
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, np.ndarray]]]]:
@@ -76,7 +79,7 @@ class NumberPrediction(LocalBuilder):
 def make_builder(
     directory: str | os.PathLike[str], length: int, seed: int, sizes: Mapping[str, int]
 ) -> NumberPrediction:
-    """The builder of these examples in the TFDS directory `directory`."""
+    """Return the builder of these examples in the TFDS directory `directory`."""
     name = task.config_name(length, seed, sizes)
     predefined = name in NumberPrediction.builder_configs
     # TFDS refuses a second config with the name of a predefined one.

@@ -1,7 +1,8 @@
-"""Vocabularies of pieces of words: single characters, or byte pairs that are learnt from the training text.
+"""Split words into pieces: single characters, or byte pairs that are learned from the training text.
 
-A text is its words, with one space between them, and an `<eos>` after each line. A space belongs to the word
-after it. So each distinct word is split once, with a space before it or not, wherever it occurs.
+A text consists of words with one space between them, and an `<eos>` after each line. A space belongs to the
+word after it. So each distinct word has two forms, with and without a leading space, and each form is split
+only once.
 """
 
 import collections
@@ -18,16 +19,16 @@ from jaxtyping import Int
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.extras import needs
 
-SPACE = "␣"  # how a space is shown
+SPACE = "␣"  # displayed in place of a space
 _CHUNK = 1 << 20
 
 
 class Pieces(NamedTuple):
-    """What a text is split into.
+    """The units into which words are split.
 
     Attributes:
-      kind: single characters, or byte pairs (Sennrich et al. 2016).
-      size: the number of byte pairs in the vocabulary, at most.
+      kind: Single characters, or byte pairs (BPE, Sennrich et al. 2016).
+      size: Maximum size of the vocabulary of byte pairs, including `<eos>` and the 256 bytes.
     """
 
     kind: Literal["characters", "bpe"]
@@ -36,7 +37,7 @@ class Pieces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CharacterVocabulary(Vocabulary):
-    """Single characters."""
+    """A vocabulary of single characters."""
 
     unit: ClassVar[str] = "character"
 
@@ -49,7 +50,7 @@ class CharacterVocabulary(Vocabulary):
         return "".join("\n" if token == EOS else token for token in tokens).strip("\n")
 
     def shown(self, tokens: Sequence[str]) -> list[str]:
-        """See `Vocabulary`; a space is `␣`."""
+        """See `Vocabulary`; a space becomes `␣`."""
         return [SPACE if token == " " else token for token in tokens]
 
     def to_json(self) -> dict[str, Any]:
@@ -59,10 +60,10 @@ class CharacterVocabulary(Vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class BytePairVocabulary(Vocabulary):
-    """Byte pairs; every text can be read, so there is no `<unk>`.
+    """A vocabulary of byte pairs; every text can be split into them, so there is no `<unk>`.
 
     Attributes:
-      tokenizer: of the library `tokenizers`, as JSON.
+      tokenizer: A `tokenizers.Tokenizer` as JSON.
     """
 
     unit: ClassVar[str] = "piece"
@@ -89,7 +90,7 @@ class BytePairVocabulary(Vocabulary):
         return "\n".join(self._tokenizer.decoder.decode(line) for line in lines)
 
     def shown(self, tokens: Sequence[str]) -> list[str]:
-        """See `Vocabulary`; a space is `␣`, and `�` stands for a part of a character."""
+        """See `Vocabulary`; a space becomes `␣`, and a part of a character becomes `�`."""
         decode = self._tokenizer.decoder.decode
         return [token if token == EOS else decode([token]).replace(" ", SPACE) for token in tokens]
 
@@ -99,14 +100,14 @@ class BytePairVocabulary(Vocabulary):
 
 
 class LanguageVocabulary:
-    """The vocabulary of a language model: words, characters or byte pairs."""
+    """Loader for any vocabulary of a language model: words, characters or byte pairs."""
 
     @staticmethod
     def from_json(stored: Any) -> Vocabulary:
-        """Return the vocabulary that `to_json` of one of them described.
+        """Return the vocabulary for the JSON values that the `to_json` of any of these vocabularies returned.
 
         Raises:
-          ValueError: it describes no vocabulary.
+          ValueError: The values do not describe a vocabulary.
         """
         if not isinstance(stored, dict):
             return Vocabulary.from_json(stored)
@@ -119,12 +120,12 @@ class LanguageVocabulary:
 
 
 class SplitText(NamedTuple):
-    """A text in pieces.
+    """A text that is split into pieces.
 
     Attributes:
-      tokens: the distinct pieces; the first is `<eos>`.
-      ids: the place of each piece among `tokens`, for each split.
-      characters: the number of characters of each split, an end of line being one.
+      tokens: Distinct pieces; the first is `<eos>`.
+      ids: For each split, the index in `tokens` of each piece of the text.
+      characters: Number of characters of each split; the end of a line counts as one.
     """
 
     tokens: list[str]
@@ -133,15 +134,15 @@ class SplitText(NamedTuple):
 
 
 def learn_byte_pairs(words: Sequence[str], ids: Int[np.ndarray, " words"], size: int) -> BytePairVocabulary:
-    """Learn byte pairs from a training text.
+    """Learn a vocabulary of byte pairs from a training text.
 
     Args:
-      words: the distinct words; the first is `<eos>`.
-      ids: the training text, as places among `words`.
-      size: the number of entries, at most; 257 are `<eos>` and the bytes.
+      words: Distinct words; the first is `<eos>`.
+      ids: The training text, as indices into `words`.
+      size: Maximum number of entries, including `<eos>` and the 256 bytes.
 
     Raises:
-      MissingExtra: the library `tokenizers` is not installed.
+      MissingExtra: The library `tokenizers` is not installed.
     """
     with needs("bpe"):
         import tokenizers
@@ -149,7 +150,7 @@ def learn_byte_pairs(words: Sequence[str], ids: Int[np.ndarray, " words"], size:
     counts = np.zeros(len(forms), np.int64)
     for part in consecutive_parts(_form_ids(ids)):
         counts += np.bincount(part, minlength=len(forms))
-    # In a fixed order, which does not depend on where the words stand.
+    # Sorted, so that the result does not depend on the order of the words in the text.
     counted = sorted((forms[i], int(counts[i])) for i in np.flatnonzero(counts) if forms[i] != EOS)
     byte_level = tokenizers.pre_tokenizers.ByteLevel
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -176,9 +177,9 @@ def split_words(
     """Split the words of a text into byte pairs, or into characters.
 
     Args:
-      words: the distinct words; the first is `<eos>`.
-      ids: each split, as places among `words`.
-      vocabulary: of the byte pairs; None splits into characters.
+      words: Distinct words; the first is `<eos>`.
+      ids: For each split, the text as indices into `words`.
+      vocabulary: Vocabulary of the byte pairs; None splits words into characters.
     """
     forms = _forms(words)
     characters = np.array([1 if form == EOS else len(form) for form in forms])
@@ -201,24 +202,27 @@ def split_words(
 
 
 def _with_spaces(words: Sequence[str]) -> list[str]:
-    """Return the words of a line, each but the first with a space before it."""
+    """Return the words of a line, with a space before every word except the first."""
     return [word if place == 0 else f" {word}" for place, word in enumerate(words)]
 
 
 def _forms(words: Sequence[str]) -> list[str]:
-    """Return each word as it stands at the start of a line, and after another word."""
+    """Return the two forms of each word: at the start of a line, and with a space after another word.
+
+    Both forms of `<eos>` are the same.
+    """
     return [form for word in words for form in ((word, word) if word == EOS else (word, f" {word}"))]
 
 
 def _form_ids(ids: Int[np.ndarray, " words"]) -> Int[np.ndarray, " words"]:
-    """Return the place of each word among `_forms`; `<eos>` is word 0."""
+    """Return the index in `_forms` of each word of a text; `ids` are indices of words, where 0 is `<eos>`."""
     form_ids = 2 * ids
     form_ids[1:] += ids[:-1] != 0
     return form_ids
 
 
 def _expand(form_ids: Int[np.ndarray, " words"], tables: Sequence[Sequence[int]]) -> Int[np.ndarray, "_"]:
-    """Return the pieces of all words, one after another."""
+    """Return the piece ids of a text, one form after another; `tables[i]` has the piece ids of form i."""
     lengths = np.array([len(table) for table in tables])
     starts = np.cumsum(lengths) - lengths
     flat = np.fromiter(itertools.chain.from_iterable(tables), np.int32, int(lengths.sum()))
@@ -231,5 +235,5 @@ def _expand(form_ids: Int[np.ndarray, " words"], tables: Sequence[Sequence[int]]
 
 
 def consecutive_parts(ids: Int[np.ndarray, "_"]) -> Iterator[Int[np.ndarray, "_"]]:
-    """Yield views of consecutive parts, so that temporary arrays stay small."""
+    """Yield views of consecutive parts of `ids`, so that temporary arrays stay small."""
     return (ids[start : start + _CHUNK] for start in range(0, ids.size, _CHUNK))

@@ -1,4 +1,4 @@
-"""The Penn Treebank corpus of language modelling (Mikolov's preprocessing): find, check and read it."""
+"""Find, check and read the Penn Treebank corpus for language modelling (Mikolov's preprocessing)."""
 
 import hashlib
 import http.client
@@ -30,10 +30,10 @@ PREFIX = "ptb."
 UPSTREAM_URL = "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz"
 ARCHIVE_FOLDER = "simple-examples/data"
 
-# Tokens with one <eos> per line (Mikolov et al. 2010).
+# Number of tokens, with one <eos> per line (Mikolov et al. 2010).
 PUBLISHED_COUNTS: Mapping[str, int] = {"train": 929_589, "valid": 73_760, "test": 82_430}
 
-# Of that text, by `content_sha256`; public copies of it agree byte for byte.
+# Result of `content_sha256` for each split; public copies of the text agree byte for byte.
 PUBLISHED_SHA256: Mapping[str, str] = {
     "train": "5145926136ee9aef6f359b267ac09cc8a920879cd71725de17c490dd111d2998",
     "valid": "fadf6277290823f881b7bf39b84e88536c87a859cd629dcfd1d2dfdef06097cf",
@@ -42,17 +42,17 @@ PUBLISHED_SHA256: Mapping[str, str] = {
 
 
 def has_ptb_files(folder: str | os.PathLike[str]) -> bool:
-    """Whether `folder` has any of ptb.train.txt, ptb.valid.txt and ptb.test.txt, plain or .gz."""
+    """Return whether `folder` has any of ptb.train.txt, ptb.valid.txt and ptb.test.txt, plain or .gz."""
     names = [f"{PREFIX}{split}.txt{suffix}" for split in SPLITS for suffix in ("", ".gz")]
     return any((Path(folder) / name).is_file() for name in names)
 
 
 def content_sha256(lines: Iterable[str]) -> str:
-    """SHA-256 (hex) of a text's normal form: what a model reads of it, and no more.
+    """Return the SHA-256 (hex) of a text after its whitespace is normalized.
 
-    In UTF-8, the words of each line joined by one blank, and a line feed after every line. So the ends of
-    lines on other systems, blanks around words and whether the last line is ended change nothing; each word,
-    and each line, does.
+    The hashed text is UTF-8, has one space between the words of each line, and a line feed after each line.
+    The hash depends on the words and lines only. It does not depend on the line ends of the system, on extra
+    whitespace around words, or on whether the last line ends with a line feed.
     """
     digest = hashlib.sha256()
     for line in lines:
@@ -61,10 +61,15 @@ def content_sha256(lines: Iterable[str]) -> str:
 
 
 def difference(lines: Mapping[str, Sequence[str]]) -> str | None:
-    """How a text differs from the published corpus, to follow its name; None where it is the same.
+    """Return how a text differs from the published corpus, or None if it is the same.
+
+    The numbers of tokens are compared before the hashes, because they give a more useful message.
 
     Args:
-      lines: of "train", "valid" and "test". Numbers of tokens are compared first, as they tell more.
+      lines: Lines of "train", "valid" and "test".
+
+    Returns:
+      Phrase that continues a sentence after the name of the corpus, such as "looks truncated: …".
     """
     for split, expected in PUBLISHED_COUNTS.items():
         found = len(tokenize(lines[split]))
@@ -81,14 +86,14 @@ def difference(lines: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def check_published(lines: Mapping[str, Sequence[str]], where: str) -> None:
-    """Refuse a text that is not the published corpus.
+    """Check that a text is the published corpus.
 
     Args:
-      lines: of "train", "valid" and "test".
-      where: where the corpus is, for the error.
+      lines: Lines of "train", "valid" and "test".
+      where: Location of the corpus, for the error message.
 
     Raises:
-      UserError: naming the first split that differs.
+      UserError: If the text differs; the message names the first split that differs.
     """
     if (how := difference(lines)) is not None:
         raise UserError(
@@ -98,10 +103,10 @@ def check_published(lines: Mapping[str, Sequence[str]], where: str) -> None:
 
 
 def read_published_lines(folder: str | os.PathLike[str]) -> dict[str, list[str]]:
-    """The lines of the three splits in a folder, once they are known to be the published ones.
+    """Return the lines of the three splits in a folder, after checking that they are the published text.
 
     Raises:
-      UserError: as `read_ptb`.
+      UserError: See `read_ptb`.
     """
     paths = find_split_files(folder, prefix=PREFIX if has_ptb_files(folder) else None)
     lines = {split: read_lines(path, blank_lines=False) for split, path in paths.items()}
@@ -115,32 +120,32 @@ def read_ptb(
     """Read and check the corpus from a folder.
 
     Args:
-      folder: holds ptb.train.txt, ptb.valid.txt and ptb.test.txt, or the same text under names that
-        `dynskip_jax.data.read_corpus` accepts.
-      source: a phrase for where it was found; None says the folder.
-      pieces: what words are split into; None keeps them whole.
+      folder: Folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt, or with the same text under names
+        that `dynskip_jax.data.read_corpus` accepts.
+      source: Phrase that describes where the corpus was found; None names the folder.
+      pieces: Units into which words are split; None keeps words whole.
 
     Raises:
-      UserError: when files are missing or unreadable, or the text is not the published one.
+      UserError: If files are missing or unreadable, or the text is not the published one.
     """
     return make_corpus(NAME, read_published_lines(folder), source or f"the folder {folder}", pieces=pieces)
 
 
 def prepared_folder(tfds_dir: str | os.PathLike[str]) -> Path:
-    """Where TFDS keeps the prepared corpus."""
+    """Return the folder in which TFDS stores the prepared corpus."""
     return Path(tfds_dir) / NAME / VERSION
 
 
 def prepare_ptb(tfds_dir: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None) -> None:
-    """Put the corpus into the TFDS cache, from `folder` or, without one, from the upstream archive.
+    """Write the corpus to the TFDS cache, from `folder` or, if that is None, from the upstream archive.
 
     Raises:
-      UserError: when the corpus is not as published or the archive cannot be fetched.
-      OSError: when `tfds_dir` cannot be written.
+      UserError: If the text is not the published one, or the archive cannot be downloaded.
+      OSError: If `tfds_dir` is not writable.
     """
     from dynskip_jax.data.ptb_builder import Ptb
 
-    # The download is kept only for the time of the preparation: a broken one must not be found again.
+    # A temporary download folder, so that a later call does not reuse a broken download.
     with tempfile.TemporaryDirectory() as downloads, tfds_tools.quietly():
         Ptb(folder=folder, data_dir=tfds_dir).download_and_prepare(download_dir=downloads)
 
@@ -148,10 +153,10 @@ def prepare_ptb(tfds_dir: str | os.PathLike[str], folder: str | os.PathLike[str]
 def load_prepared_ptb(
     tfds_dir: str | os.PathLike[str], *, source: str | None = None, pieces: Pieces | None = None
 ) -> LanguageCorpus:
-    """Read and check the corpus from the TFDS cache; see `read_ptb`.
+    """Read and check the corpus from the TFDS cache; for the arguments see `read_ptb`.
 
     Raises:
-      UserError: when the cache is damaged.
+      UserError: If the cache is damaged.
     """
     from dynskip_jax.data.ptb_builder import Ptb
 
@@ -167,10 +172,10 @@ def load_prepared_ptb(
 
 
 def extract_ptb(archive: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path:
-    """Copy the three text files of the upstream archive into `folder`.
+    """Copy the three text files of the upstream archive into `folder`, and return `folder`.
 
     Raises:
-      UserError: when the archive is damaged or lacks a file.
+      UserError: If the archive is damaged or lacks a file.
     """
     folder = Path(folder)
     with open_tar(archive, UPSTREAM_URL) as tar:
@@ -182,14 +187,17 @@ def extract_ptb(archive: str | os.PathLike[str], folder: str | os.PathLike[str])
                 raise UserError(
                     f"the archive from {UPSTREAM_URL} has no {ARCHIVE_FOLDER}/{name}: get PTB elsewhere"
                 )
-            # Read and write rather than extract: nothing in the archive chooses where a file goes.
+            # Read and write instead of `extract`, so that the archive cannot choose the target path.
             with tar.extractfile(member) as file:
                 (folder / name).write_bytes(file.read())
     return folder
 
 
 def is_reachable(url: str, seconds: float = 2.5) -> bool:
-    """Whether `url` answers within `seconds`, looking up the name included."""
+    """Return whether `url` can be opened within `seconds`, including the name lookup.
+
+    An HTTP error status counts as not reachable.
+    """
     answers: list[bool] = []
 
     def ask() -> None:
@@ -201,7 +209,7 @@ def is_reachable(url: str, seconds: float = 2.5) -> bool:
         except (OSError, http.client.HTTPException):
             pass
 
-    # A thread, since a socket's timeout does not bound the look-up of the name.
+    # A thread, because a socket's timeout does not limit the name lookup.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(seconds)

@@ -1,4 +1,4 @@
-"""The TFDS builder of the Penn Treebank corpus, one record per line of text."""
+"""Define the TFDS builder of the Penn Treebank corpus, with one record per line of text."""
 
 import os
 import tempfile
@@ -16,12 +16,14 @@ with needs("experiments"):
 
 
 class Ptb(LocalBuilder):
-    """Mikolov's Penn Treebank text: splits train, valid and test, feature "text" (one line, UTF-8).
+    """TFDS builder of Mikolov's Penn Treebank text, with the splits train, valid and test.
+
+    Each record has one feature, "text": one line in UTF-8.
 
     Args:
-      folder: holds the three text files (`dynskip_jax.data.ptb.read_ptb` says which); None takes the
+      folder: Folder with the three text files, as for `dynskip_jax.data.ptb.read_ptb`; None downloads the
         upstream archive.
-      kwargs: of `LocalBuilder`.
+      kwargs: Keyword arguments of `LocalBuilder`.
     """
 
     VERSION = tfds.core.Version(ptb.VERSION)
@@ -37,7 +39,7 @@ class Ptb(LocalBuilder):
             description="Penn Treebank, lower case, numbers as N, rare words as <unk>.",
             features=tfds.features.FeaturesDict({"text": tfds.features.Text()}),
             homepage=ptb.UPSTREAM_URL,
-            disable_shuffling=True,  # A language model reads the lines in their order.
+            disable_shuffling=True,  # A language model reads the lines in order.
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, str]]]]:

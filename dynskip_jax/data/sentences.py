@@ -1,4 +1,4 @@
-"""Texts with a label, or pairs of them with a rating: split into words, numbered, and padded."""
+"""Turn labelled texts, or rated pairs of sentences, into padded arrays of word ids."""
 
 import dataclasses
 import functools
@@ -17,21 +17,23 @@ from dynskip_jax.data.messages import bad_line
 from dynskip_jax.data.vocabulary import UNK, Vocabulary
 from dynskip_jax.errors import UserError
 
-# From the words of train and those of dev and test to those of the latter that are known without train.
+# A function of two arguments: the words of train, and the words of dev and test. It returns those words of
+# dev and test that the vocabulary contains even if train lacks them.
 Known = Callable[[Collection[str], Collection[str]], Collection[str]]
 
 _MOST_BUCKETS = 8
 
-# A line break of HTML.
+# An HTML line break.
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-# A character of a word: `\w` of the package regex has letters of every script, the marks that combine with
-# them, and the joiners within words; numbers such as ² are added.
+# A character of a word. `\w` of the package regex matches letters of every script, combining marks, and the
+# joiners within words; `\p{N}` adds numbers such as ².
 _LETTER = r"[\w\p{N}]"
-# Any other character as readers see it, with all that combines with it, such as a joined emoji.
+# Any other visible character, together with its combining characters, as in a joined emoji.
 _SYMBOL = r"(?![\s\x1c-\x1f])\X"
-# A word, with apostrophes inside it; or up to three of the same mark.
+# A word, possibly with apostrophes inside; or the same symbol up to three times.
 _REVIEW_WORD = regex.compile(rf"{_LETTER}+(?:['’]{_LETTER}+)*|({_SYMBOL})\1{{0,2}}")
-# What the Penn Treebank writes apart: n't and 's; brackets by name; words with hyphens, dots or slashes.
+# Tokens of the Penn Treebank: bracket names; n't and 's as separate tokens; words with hyphens, dots or
+# slashes; or the same symbol any number of times.
 _TREEBANK_WORD = regex.compile(
     rf"-[lr][rscb]b-|{_LETTER}+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b"
     rf"|{_LETTER}+(?:[-.,/:&]{_LETTER}+)*|({_SYMBOL})\1*",
@@ -40,34 +42,34 @@ _TREEBANK_WORD = regex.compile(
 
 
 def review_words(text: str) -> list[str]:
-    """Return the words of a text as people type it, in lower case.
+    """Return the words of a raw text in lower case.
 
-    A word is letters and digits in any script, with the marks that combine with them and with apostrophes
-    inside it. Any other visible character is a word of its own, up to three of the same together (`...`,
-    `!!!`). HTML line breaks, of which IMDB's reviews are full, separate words.
+    A word consists of letters and digits in any script, with their combining marks and with apostrophes
+    inside the word. Any other visible character is a separate word; up to three equal ones in a row form one
+    word (`...`, `!!!`). HTML line breaks, which are frequent in IMDB's reviews, separate words.
     """
     return [found[0] for found in _REVIEW_WORD.finditer(LINE_BREAK.sub(" ", text).lower())]
 
 
 def treebank_words(text: str, *, lowercase: bool = True) -> list[str]:
-    """Returns the words of a text much as the Penn Treebank has them: `is n't`, `it 's`, `(`.
+    """Return the words of a text, approximately as the Penn Treebank splits them: `is n't`, `it 's`, `(`.
 
     Args:
-        text: as people type it.
-        lowercase: whether the words are put into lower case.
+        text: Raw text.
+        lowercase: Whether to convert the words to lower case.
     """
     return [found[0] for found in _TREEBANK_WORD.finditer(text.lower() if lowercase else text)]
 
 
 class Labelled(NamedTuple):
-    """Words and their class."""
+    """The words of a text and its class."""
 
     words: Sequence[str]
     label: int
 
 
 class Pair(NamedTuple):
-    """Two sentences and how alike they are."""
+    """The words of two sentences and a rating of how similar or related they are."""
 
     first: Sequence[str]
     second: Sequence[str]
@@ -76,16 +78,16 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceCorpus:
-    """A corpus as ids.
+    """A corpus of labelled texts or rated pairs, with words as ids.
 
     Attributes:
-        name: what results call it.
-        vocabulary: `<unk>`, the words of train, and words of dev and test that are known without it.
-        num_frequent: words from this id on are rare: train has them once, or not at all.
-        splits: `train`, `dev` and `test`.
-        source: a phrase for people: where it was found.
-        unknown: of each split the share of its words that are `<unk>`.
-        cropped: of each split how many texts were longer than what is kept of them.
+        name: Name of the corpus in results.
+        vocabulary: `<unk>`, the words of train, and words of dev and test that are known without train.
+        num_frequent: First id of the rare words. Rare words occur at most once in train.
+        splits: Examples of `train`, `dev` and `test`.
+        source: Phrase for messages that describes where the corpus was found.
+        unknown: Fraction of the words of each split that are `<unk>`.
+        cropped: Number of texts in each split that were cropped to the maximum length.
     """
 
     name: str
@@ -98,14 +100,14 @@ class SentenceCorpus:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Examples of each split, and words of the vocabulary."""
+        """Number of examples of each split, and number of entries of the vocabulary."""
         return {name: len(split) for name, split in self.splits.items()} | {
             "vocabulary": len(self.vocabulary)
         }
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over vocabulary, ids, lengths and targets."""
+        """SHA-256 (hex) of the vocabulary, ids, lengths and targets."""
         digest = hashlib.sha256("\n".join(self.vocabulary.tokens).encode())
         for name, split in self.splits.items():
             digest.update(f"\n{name} {len(split)}\n".encode())
@@ -117,7 +119,7 @@ class SentenceCorpus:
 
     @property
     def about(self) -> str:
-        """A line for people: how many words are unknown, and how many texts are cropped."""
+        """One line for messages: percentage of unknown words and number of cropped texts in each split."""
         unknown = ", ".join(f"{100 * share:.2g} % of {name}" for name, share in self.unknown.items())
         line = f"words that the vocabulary of {len(self.vocabulary):,} has not: {unknown}"
         if not any(self.cropped.values()):
@@ -133,13 +135,13 @@ def word_vocabulary(
     max_words: int | None = None,
     more_words: Collection[str] = (),
 ) -> Vocabulary:
-    """Returns `<unk>` and the words, most frequent first, ties in alphabetical order.
+    """Return a vocabulary of `<unk>` and the words, most frequent first, ties in alphabetical order.
 
     Args:
-        counts: how often each word occurs in train.
-        min_count: words that occur less often are left out.
-        max_words: how many words of train there may be; None for all.
-        more_words: words that train need not have; they come last, in alphabetical order.
+        counts: Number of occurrences of each word in train.
+        min_count: Words that occur less often are left out.
+        max_words: Maximum number of words of train; None keeps all.
+        more_words: Additional words, which train may lack. They come last, in alphabetical order.
     """
     words = sorted(word for word in counts if counts[word] >= min_count and word != UNK)
     words.sort(key=lambda word: -counts[word])
@@ -148,13 +150,16 @@ def word_vocabulary(
 
 
 class _Numbers:
-    """Numbers for words as they come: texts are kept as numbers alone, a tenth of what words take."""
+    """Numbers for words in the order in which they first occur.
+
+    Texts are stored as numbers, which take about a tenth of the memory of their words.
+    """
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
 
     def of(self, words: Sequence[str]) -> Int[np.ndarray, " time"]:
-        """A number for each word; a word that is new takes the next one."""
+        """Return the number of each word; a new word gets the next unused number."""
         index = self.index
         return np.fromiter((index.setdefault(word, len(index)) for word in words), np.int32, len(words))
 
@@ -171,19 +176,20 @@ def labelled_corpus(
     batch_size: int = 1,
     known: Known | None = None,
 ) -> SentenceCorpus:
-    """Numbers texts with a class each.
+    """Build a corpus from texts with one class each.
 
     Args:
-        name: of the corpus.
-        splits: the texts of `train`, `dev` and `test`, each read once.
-        source: where it was found.
-        min_count: see `word_vocabulary`.
-        max_words: likewise.
-        max_length: longer texts are cropped to their first words; None: they are kept whole.
-        buckets: to how many lengths the batches of each split are padded. None: up to 8, as many as train is
-            worth (`worthwhile_buckets`), the same ones in all splits.
-        batch_size: texts of a training step.
-        known: which words of dev and test are in the vocabulary although train lacks them; None: none.
+        name: Name of the corpus.
+        splits: Texts of `train`, `dev` and `test`; each iterable is read once.
+        source: Phrase that describes where the corpus was found.
+        min_count: Words that occur less often in train are left out; see `word_vocabulary`.
+        max_words: Maximum number of words of train in the vocabulary; None keeps all.
+        max_length: Maximum number of words of a text; longer texts keep their first words. None keeps all.
+        buckets: Maximum number of lengths to which batches are padded, chosen for each split. None chooses at
+            most 8 lengths from train, fewer for small data (see `worthwhile_buckets`), for all splits. A
+            split with longer texts gets one more.
+        batch_size: Number of texts per training step; used only if `buckets` is None.
+        known: Function that returns the words of dev and test to add to the vocabulary; None adds none.
     """
     numbers, ids, labels = _Numbers(), {}, {}
     for split, texts in splits.items():
@@ -215,9 +221,10 @@ def pair_corpus(
     batch_size: int = 1,
     known: Known | None = None,
 ) -> SentenceCorpus:
-    """Numbers pairs of sentences: each row has the first and then the second; see `pair_inputs`.
+    """Build a corpus from rated pairs of sentences.
 
-    The arguments are those of `labelled_corpus`.
+    Each row contains the first sentence and then the second one; see `pair_inputs`. For the arguments see
+    `labelled_corpus`.
     """
     numbers, ids, ratings = _Numbers(), {}, {}
     for split, pairs in splits.items():
@@ -245,7 +252,16 @@ def pair_corpus(
 def pair_inputs(
     first: Int[np.ndarray, " first"], second: Int[np.ndarray, " second"]
 ) -> dict[str, Int[np.ndarray, " time"]]:
-    """Returns two sentences in one row: their `tokens`, and of which of the `sentences` each is, 0 or 1."""
+    """Return two sentences as one row.
+
+    Args:
+        first: Word ids of the first sentence, (first,).
+        second: Word ids of the second sentence, (second,).
+
+    Returns:
+        `tokens`: The ids of both sentences, (first + second,). `sentences`: 0 for each token of the first
+        sentence and 1 for each token of the second one, of the same shape.
+    """
     marks = np.repeat(np.arange(2, dtype=np.int32), [len(first), len(second)])
     return {"tokens": np.concatenate([first, second]).astype(np.int32), "sentences": marks}
 
@@ -253,7 +269,16 @@ def pair_inputs(
 def held_out(
     num_examples: int, share: float, seed: int
 ) -> tuple[Int[np.ndarray, " rest"], Int[np.ndarray, " held"]]:
-    """Returns which examples are left to train on and which are held out, each in their order."""
+    """Draw a random part of the examples to hold out.
+
+    Args:
+        num_examples: Number of examples.
+        share: Fraction of the examples to hold out.
+        seed: Seed of the random choice.
+
+    Returns:
+        Indices of the remaining examples and indices of the held-out examples, each in ascending order.
+    """
     order = np.random.default_rng([seed, num_examples]).permutation(num_examples)
     count = round(share * num_examples)
     return np.sort(order[count:]), np.sort(order[:count])
@@ -262,7 +287,12 @@ def held_out(
 def numbered_lines(
     lines: Iterable[str], where: str | os.PathLike[str]
 ) -> Iterator[tuple[int, str, Callable[[str], UserError]]]:
-    """Yield the number and the text of each line, and a function that makes an error of a problem with it."""
+    """Yield the number and text of each line, and a function that makes an error from a problem in the line.
+
+    Args:
+        lines: Lines of a file.
+        where: Name of the file, for error messages.
+    """
     for number, line in enumerate(lines, 1):
         yield number, line, functools.partial(bad_line, where, number)
 
@@ -274,7 +304,15 @@ def _vocabulary(
     max_words: int | None,
     known: Known | None,
 ) -> tuple[Vocabulary, int, Int[np.ndarray, " numbers"]]:
-    """The vocabulary, how many of its words are not rare, and the id of each number."""
+    """Return the vocabulary, the number of its entries that are not rare, and the id of each word number.
+
+    Args:
+        numbers: Number of each distinct word.
+        texts: Texts of each split, as word numbers.
+        min_count: See `labelled_corpus`.
+        max_words: See `labelled_corpus`.
+        known: See `labelled_corpus`.
+    """
     words = list(numbers.index)
 
     def count(split: str) -> dict[str, int]:
@@ -290,7 +328,7 @@ def _vocabulary(
 
 
 def _bucketed(splits: Mapping[str, Examples], count: int | None, batch_size: int) -> dict[str, Examples]:
-    """The splits with the lengths to which their batches are padded; see `labelled_corpus`."""
+    """Return the splits with the lengths to which their batches are padded; see `labelled_corpus`."""
     shared: tuple[int, ...] = ()
     if count is None:
         worth = worthwhile_buckets(len(splits["train"]), batch_size)
@@ -305,5 +343,5 @@ def _bucketed(splits: Mapping[str, Examples], count: int | None, batch_size: int
 
 
 def _share_unknown(texts: Sequence[Int[np.ndarray, "_"]]) -> float:
-    """The share of words that are `<unk>`, id 0."""
+    """Return the fraction of words that are `<unk>`, id 0."""
     return float(np.mean(np.concatenate([np.zeros(0, np.int32), *texts]) == 0)) if texts else 0.0

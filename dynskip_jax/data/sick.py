@@ -1,4 +1,4 @@
-"""SICK (Marelli et al. 2014), in the split of SemEval-2014: pairs of sentences and how related they are."""
+"""Read SICK (Marelli et al. 2014): pairs of sentences rated by relatedness, in the split of SemEval-2014."""
 
 import os
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ COLUMNS = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score")
 
 
 def read_pairs(path: str | os.PathLike[str]) -> list[Pair]:
-    """Reads a file of pairs: columns apart by tabs, which the first line names.
+    """Read a file of sentence pairs: tab-separated columns, with the names of the columns in the first line.
 
     Args:
-        path: the file, plain or .gz, with line ends of any system.
+        path: Text file, plain or .gz, with the line ends of any system.
 
     Raises:
-        UserError: the file cannot be read, or a line is not as it should be; the message names the line.
+        UserError: If the file cannot be read or a line is invalid; the message names the line.
     """
     pairs, header = [], None
     for _, line, bad in numbered_lines(read_lines(path, blank_lines=True), path):
@@ -62,13 +62,13 @@ def read_pairs(path: str | os.PathLike[str]) -> list[Pair]:
 def find_sick(
     data: str | os.PathLike[str] | None, environ: Mapping[str, str] = os.environ
 ) -> tuple[dict[str, list[Pair]], str]:
-    """Reads the corpus from `data`, or from the sub-folder sick of `$DYNSKIP_DATA_DIR`.
+    """Read the corpus from `data`, or from the sub-folder sick of `$DYNSKIP_DATA_DIR` if `data` is None.
 
     Returns:
-        The pairs of `train`, `dev` (trial) and `test`, and a phrase for where they were found.
+        The pairs of `train`, `dev` (trial) and `test`, and a phrase that describes where they were found.
 
     Raises:
-        UserError: there is no such folder, or it is not as it should be.
+        UserError: If there is no such folder, or a file is missing or invalid.
     """
     folder = named_folder(NAME, environ) if data is None else Path(data).expanduser()
     names = ", ".join(FILES.values())

@@ -1,4 +1,4 @@
-"""Find the files of train, valid and test in a folder, by the names that people give them."""
+"""Find the files of train, valid and test in a folder by their usual names."""
 
 import os
 import re
@@ -13,7 +13,7 @@ SPLIT_WORDS = {
     "valid": ("valid", "validation", "val", "dev", "development", "testa"),
     "test": ("test", "testb"),
 }
-# What file names end with; the empty ending stands for names such as `eng.testa`.
+# Endings of file names; the empty ending allows names such as `eng.testa`.
 TEXT_ENDINGS = ("txt", "tokens")
 COLUMN_ENDINGS = ("txt", "conll", "tsv", "iob", "iob2", "bio", "bio2", "bioes", "stagged", "")
 LABELLED_ENDINGS = ("tsv", "csv", "jsonl", "ndjson", "json")
@@ -31,18 +31,20 @@ def find_splits(
 ) -> dict[str, Path]:
     """Return the file of each split in `folder`.
 
-    A name is one of the split's words (`SPLIT_WORDS`), alone or after a dot, a hyphen or an underscore, with
-    one of the endings: `train.txt`, `wiki.valid.tokens`, `en_ewt-ud-dev.conllu`, `eng.testa`. Each may be
-    compressed (`.gz`). Letters may be upper case.
+    A file name consists of one of the split's words (`SPLIT_WORDS`) and one of the endings. Other text may
+    precede the word if it ends with a dot, a hyphen or an underscore. Examples are `train.txt`,
+    `wiki.valid.tokens`, `en_ewt-ud-dev.conllu` and `eng.testa`. Files may be compressed (`.gz`). Upper and
+    lower case are equivalent.
 
     Args:
-        folder: where to look, sub-folders excluded.
-        endings: what names end with, without the dot; the first one is the example in messages.
-        prefix: take only names with exactly this before the split's word, such as `ptb.`; None takes any.
-        needed: the splits that have to be there; others are returned where they are found.
+        folder: Folder to search; its sub-folders are not searched.
+        endings: Accepted endings of file names, without the dot. Messages use the first one as the example.
+        prefix: Exact text before the split's word, such as `ptb.`; None accepts any.
+        needed: Splits that must exist; other splits are returned if they are found.
 
     Raises:
-        UserError: `folder` is not a readable folder, a needed split is missing, or a split has two files.
+        UserError: If `folder` is not a readable folder, a needed split is missing, or a split has more than
+            one file.
     """
     folder = Path(folder)
     example = f".{endings[0]}"

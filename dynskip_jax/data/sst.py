@@ -1,4 +1,4 @@
-"""The Stanford Sentiment Treebank (Socher et al. 2013): trees whose every node has one of five labels."""
+"""Read the Stanford Sentiment Treebank (Socher et al. 2013): trees with one of five labels at each node."""
 
 import functools
 import os
@@ -20,18 +20,19 @@ _BRACKETS = {"-lrb-": "(", "-rrb-": ")"}
 
 
 def read_trees(path: str | os.PathLike[str]) -> list[list[Labelled]]:
-    r"""Reads a file with a tree on each line, as in `(3 (2 It) (4 shines))`.
+    r"""Read a file with one tree on each line, such as `(3 (2 It) (4 shines))`.
 
-    Words become lower-case, brackets are `(` and `)`, escaped (`-LRB-`) or not, and `\/` is a slash.
+    Words are converted to lower case. Brackets become `(` and `)`, whether the file escapes them (`-LRB-`) or
+    not, and `\/` becomes a slash.
 
     Args:
-        path: the file, plain or .gz.
+        path: Text file, plain or .gz.
 
     Returns:
-        Of each tree all its nodes, the sentence itself first and then in the order in which they open.
+        All nodes of each tree, in the order in which they open; the first one is the whole sentence.
 
     Raises:
-        UserError: the file cannot be read, or a line is no such tree; the message names the line.
+        UserError: If the file cannot be read, or a line is not such a tree; the message names the line.
     """
     trees = []
     for number, line in enumerate(read_lines(path, blank_lines=True), 1):
@@ -41,9 +42,9 @@ def read_trees(path: str | os.PathLike[str]) -> list[list[Labelled]]:
 
 
 def _tree(number: int, line: str, path: str | os.PathLike[str]) -> list[Labelled]:
-    """The nodes of the tree on a line."""
-    nodes: list[tuple[int, int]] = []  # label, and where its words begin
-    spans: dict[int, int] = {}  # where those of a node end
+    """Return the nodes of the tree on a line."""
+    nodes: list[tuple[int, int]] = []  # label and index of the first word
+    spans: dict[int, int] = {}  # from a node to the index after its last word
     open_nodes: list[int] = []
     words: list[str] = []
     for piece in tree_pieces([(number, line)], functools.partial(bad_line, path)):
@@ -60,7 +61,7 @@ def _tree(number: int, line: str, path: str | os.PathLike[str]) -> list[Labelled
         if piece.kind == "open":
             open_nodes.append(len(nodes) - 1)
         else:
-            leaf = piece.word.lower().replace("\\/", "/").split()  # a leaf may hold a no-break space
+            leaf = piece.word.lower().replace("\\/", "/").split()  # a leaf may contain a no-break space
             if not leaf:
                 raise bad_line(path, number, "a node has no words")
             words += [_BRACKETS.get(word, word) for word in leaf]
@@ -69,10 +70,10 @@ def _tree(number: int, line: str, path: str | os.PathLike[str]) -> list[Labelled
 
 
 def read_sst(folder: str | os.PathLike[str]) -> dict[str, list[list[Labelled]]]:
-    """Reads the trees of `train`, `dev` and `test`; see `read_trees`.
+    """Read the trees of `train`, `dev` and `test` from a folder; see `read_trees`.
 
     Raises:
-        UserError: a file is missing or not as it should be.
+        UserError: If a file is missing or invalid.
     """
     folder = Path(folder)
     found = {}
@@ -87,11 +88,11 @@ def read_sst(folder: str | os.PathLike[str]) -> dict[str, list[list[Labelled]]]:
 def sst_splits(
     trees: Mapping[str, Sequence[Sequence[Labelled]]], *, phrases: bool
 ) -> dict[str, list[Labelled]]:
-    """Returns what is trained on and scored: sentences, in train also the phrases that they are made of.
+    """Return the examples of each split: its sentences, and in train optionally all phrases.
 
     Args:
-        trees: of each split, from `read_sst`.
-        phrases: train on every node of every tree; dev and test are sentences alone in any case.
+        trees: Trees of each split, from `read_sst`.
+        phrases: Whether train contains every node of every tree; dev and test contain only whole sentences.
     """
     return {
         split: [node for tree in own for node in (tree if phrases and split == "train" else tree[:1])]
@@ -102,13 +103,13 @@ def sst_splits(
 def find_sst(
     data: str | os.PathLike[str] | None, environ: Mapping[str, str] = os.environ
 ) -> tuple[dict[str, list[list[Labelled]]], str]:
-    """Reads the corpus from `data`, or from the sub-folder sst of `$DYNSKIP_DATA_DIR`.
+    """Read the corpus from `data`, or from the sub-folder sst of `$DYNSKIP_DATA_DIR` if `data` is None.
 
     Returns:
-        The trees, and a phrase for where they were found.
+        The trees of each split, and a phrase that describes where they were found.
 
     Raises:
-        UserError: there is no such folder, or it is not as it should be.
+        UserError: If there is no such folder, or a file is missing or invalid.
     """
     folder = named_folder(NAME, environ) if data is None else Path(data).expanduser()
     if folder is None:

@@ -1,14 +1,15 @@
-"""Tags that spell out entities or chunks, one per word: IOB1, BIO2 and BIOES; what may follow what.
+"""Convert between entities or chunks and their tags, one per word, in the schemes IOB1, BIO2 and BIOES.
 
 A tag is `O`, or a letter and a type such as `B-PER`. With X for the type:
 
-* IOB1 (CoNLL-2003): `I-X` on each word of an entity, but `B-X` on the first one where an entity of the same
-  type ends just before it. A `B-X` elsewhere is read all the same (CoNLL-2003's training file has two), so
-  that any order of its tags can be read; it is written as `I-X`.
-* BIO2 (CoNLL-2000): `B-X` on the first word of each entity, `I-X` on the others.
-* BIOES: `S-X` on the only word of an entity; else `B-X` on the first, `E-X` on the last, `I-X` between them.
+* IOB1 (CoNLL-2003): Each word of an entity has `I-X`. The first word has `B-X` if an entity of the same type
+  ends just before it. A `B-X` elsewhere is also accepted (CoNLL-2003's training file has two), so the tags
+  may follow each other in any order. It becomes `I-X` when tags are written.
+* BIO2 (CoNLL-2000): The first word of each entity has `B-X`, the others have `I-X`.
+* BIOES: The only word of an entity has `S-X`. In a longer entity, the first word has `B-X`, the last one
+  `E-X`, and the words between them `I-X`.
 
-Where there is one kind of entity, tags may be letters alone: `B`, `I`, `O`. Its type is then empty.
+If there is only one kind of entity, tags may be plain letters: `B`, `I`, `O`. The type is then empty.
 """
 
 import itertools
@@ -31,7 +32,7 @@ _OUTSIDE: _Tag = ("O", "")
 _BARE_TAGS = frozenset("BIESO")
 _TAG = re.compile(r"O|[BIES](?:-.+)?", re.DOTALL)
 
-# Letters of neighbours between which conlleval always lets an entity begin, or end.
+# Pairs of letters (previous tag, this tag) at which conlleval always begins, or ends, an entity.
 _BEGINS = {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")}
 _ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")}
 
@@ -40,9 +41,9 @@ class Entity(NamedTuple):
     """An entity or chunk of a sentence.
 
     Attributes:
-        kind: its type; empty where tags have none.
-        start: its first word, counted from 0.
-        end: the word after its last one.
+        kind: Type of the entity; empty if tags have no types.
+        start: Index of its first word.
+        end: Index after its last word.
     """
 
     kind: str
@@ -51,12 +52,12 @@ class Entity(NamedTuple):
 
 
 class AllowedTransitions(NamedTuple):
-    """Which tags a scheme lets stand where; it unpacks into `functional.crf_constrain`.
+    """Masks of the transitions that a scheme allows, in the order of `functional.crf_constrain`'s arguments.
 
     Attributes:
-        transitions: whether tag i may be followed by tag j, at [i, j], (tags, tags).
-        start: whether a tag may come first, (tags,).
-        end: whether a tag may come last, (tags,).
+        transitions: Whether tag j may follow tag i, at [i, j], (tags, tags).
+        start: Whether each tag may be the first one of a sentence, (tags,).
+        end: Whether each tag may be the last one of a sentence, (tags,).
     """
 
     transitions: Bool[np.ndarray, "tags tags"]
@@ -65,21 +66,27 @@ class AllowedTransitions(NamedTuple):
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence as `conlleval` reads them, whatever the tags are: nothing is an error.
+    """Return the entities of a sentence as `conlleval` finds them; no tag is an error.
 
-    These are the rules of `startOfChunk` and `endOfChunk` in the script of the CoNLL-2000 to 2003 shared
-    tasks (conlleval, version 2004-01-26, by Erik Tjong Kim Sang). What stands before the first hyphen is the
-    letter, what follows it the type, both possibly empty. An entity begins at `B` after `B`, `I` or `O`, at
-    `I` after `O`, and at any tag but `O` whose type is not that of the tag before; it ends before `B` and `O`
-    where the tag before is `B` or `I`, and wherever the type changes. So IOB1 and BIO2 are both read as
-    meant, an `I-X` after `O` or after another type begins an entity, and a letter that is none of these
-    continues an entity of its type, or begins one.
+    The rules are those of `startOfChunk` and `endOfChunk` in the script of the CoNLL-2000 to 2003 shared
+    tasks (conlleval, version 2004-01-26, by Erik Tjong Kim Sang):
 
-    `S` and `E` are read as `B` and `I`, as if tags of BIOES had been turned into BIO2 before, which is the
-    custom: the script has no `S`, and its `E`, of the schemes IOE1 and IOE2, does not end before a `B`, so
-    that it takes two neighbours of one type, `B-X E-X B-X E-X`, for one entity. With `O-X`, or another letter
-    without a type, as in `PER`, the script loses track of where entities end, and may call fewer of them
-    correct than a comparison of these; it finds as many.
+    * The letter of a tag is the text before the first hyphen, the type is the text after it. Both may be
+      empty.
+    * An entity begins at `B` after `B`, `I` or `O`, at `I` after `O`, and at any tag except `O` and `.` whose
+      type differs from that of the previous tag.
+    * An entity ends before `B` and `O` if the previous tag is `B` or `I`, and wherever the type changes.
+
+    So tags of IOB1 and of BIO2 are both read correctly. An `I-X` after `O` or after another type begins an
+    entity. A tag with any other letter continues an entity of the same type, and begins one if the type
+    changes.
+
+    `S` is read as `B` and `E` as `I`, as if BIOES tags had been converted to BIO2 first, which is common
+    practice. The script itself does not define `S`. Its `E` belongs to the schemes IOE1 and IOE2 and does not
+    end before a `B`, so that it reads `B-X E-X B-X E-X` as one entity.
+
+    For `O-X`, or an unknown letter without a type such as `PER`, the script loses track of where entities
+    end. It then finds as many entities as this function, but may count fewer of them as correct.
     """
     found, start = [], None
     last_letter, last_kind = _OUTSIDE
@@ -97,10 +104,10 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def read_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
-    """The entities of a sentence whose tags must follow the scheme.
+    """Return the entities of a sentence whose tags must follow the scheme.
 
     Raises:
-        UserError: they do not; the message names the first word where, counted from 1.
+        UserError: If the tags do not follow it; the message contains the first wrong word, counted from 1.
     """
     problem = first_problem(tags, scheme)
     if problem is not None:
@@ -109,15 +116,15 @@ def read_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
 
 
 def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence, one per word.
+    """Return the tags of a sentence, one per word.
 
     Args:
-        found: its entities, in any order.
-        length: its number of words.
-        scheme: in which to write them.
+        found: Entities of the sentence, in any order.
+        length: Number of words of the sentence.
+        scheme: Scheme of the returned tags.
 
     Raises:
-        ValueError: entities overlap, are empty or reach past the sentence.
+        ValueError: If entities overlap, are empty or reach past the end of the sentence.
     """
     tags, last = ["O"] * length, Entity("", 0, 0)
     for entity in sorted(found, key=lambda entity: entity.start):
@@ -136,19 +143,20 @@ def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str
 
 
 def convert_tags(tags: Sequence[str], source: Scheme, target: Scheme, *, repair: bool = False) -> list[str]:
-    """The same entities in another scheme, or in the same one.
+    """Return tags for the same entities in another scheme, or in the same one.
 
-    Converting there and back gives valid tags back; in IOB1 those without a `B-X` that is not needed.
+    Converting valid tags there and back returns the same tags. The only exception is a `B-X` that IOB1 does
+    not need, which becomes `I-X`.
 
     Args:
-        tags: those of one sentence.
-        source: their scheme.
-        target: that of the answer.
-        repair: read tags that break the rules as `conlleval` does (`entities`); else they are an error.
-            Entities without a type are left out, unless the sentence has no others.
+        tags: Tags of one sentence.
+        source: Scheme of `tags`.
+        target: Scheme of the returned tags.
+        repair: Whether to read tags that break the rules as `conlleval` does (see `entities`) instead of
+            raising an error. Entities without a type are then left out, unless all tags are plain letters.
 
     Raises:
-        UserError: the tags do not follow `source`, and are not to be repaired.
+        UserError: If the tags do not follow `source` and `repair` is False.
     """
     found = entities(tags) if repair else read_entities(tags, source)
     if repair and not all(tag in _BARE_TAGS for tag in tags):
@@ -157,17 +165,17 @@ def convert_tags(tags: Sequence[str], source: Scheme, target: Scheme, *, repair:
 
 
 def tag_of(letter: str, kind: str) -> str:
-    """Return the tag of a letter and a type, or the letter where the type is empty."""
+    """Return the tag of a letter and a type, or only the letter if the type is empty."""
     return f"{letter}-{kind}" if kind else letter
 
 
 class DetectedScheme(NamedTuple):
-    """What the tags of sentences look like.
+    """The result of `detect_scheme`.
 
     Attributes:
-        scheme: the scheme; None where tags spell out no entities.
-        has_types: whether tags have a type, as in `B-PER`; False for `B`, `I` and `O`.
-        says: a line for people: the scheme and what shows it, or why there is none.
+        scheme: Scheme of the tags; None if the tags do not mark entities.
+        has_types: Whether tags have a type, as in `B-PER`; False for `B`, `I` and `O`.
+        says: One line for messages: the scheme and the evidence for it, or the reason why there is none.
     """
 
     scheme: Scheme | None
@@ -178,8 +186,9 @@ class DetectedScheme(NamedTuple):
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
     """Return the scheme of the tags of sentences.
 
-    BIOES has tags with E or S. Without them it is BIO2 where entities begin with B, and IOB1 where most begin
-    with I. Tags that are neither `O` nor one of these letters, alone or with a type, are of no scheme.
+    Tags with E or S are BIOES. Otherwise the scheme is IOB1 if more entities begin with I than with a B that
+    IOB1 does not need, and BIO2 if not. There is no scheme if a tag is neither `O` nor one of the letters B,
+    I, E and S with or without a type, if some tags have a type and others have none, or if all tags are `O`.
     """
     sentences = list(sentences)
     tags = sorted(set(itertools.chain(*sentences)))
@@ -205,7 +214,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
 
 
 def _begin_with_i(sentences: Iterable[Sequence[str]]) -> bool:
-    """Whether more entities begin with I than with a B that IOB1 does not need."""
+    """Return whether more entities begin with I than with a B that IOB1 does not need."""
     with_i = with_b = 0
     for sentence in sentences:
         last_kind = None
@@ -219,11 +228,11 @@ def _begin_with_i(sentences: Iterable[Sequence[str]]) -> bool:
 
 
 def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:
-    """Where a sentence's tags first break the scheme's rules.
+    """Return the first place where a sentence's tags break the scheme's rules.
 
     Returns:
-        The word, counted from 0, and a phrase that says what is wrong; None for valid tags. That an entity of
-        BIOES does not end is a problem of the word after it, or of the last word.
+        Index of the word and a phrase that describes the problem; None for valid tags. An entity of BIOES
+        without an end is reported at the word after it, or at the last word of the sentence.
     """
     before = None
     for place, tag in enumerate(tags):
@@ -240,14 +249,14 @@ def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None
 
 
 def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitions:
-    """Which tags may follow each other, come first and come last.
+    """Return which tags may follow each other, begin a sentence and end a sentence.
 
     Args:
-        tags: the tag of each index.
-        scheme: whose rules.
+        tags: Tag of each index.
+        scheme: Scheme whose rules are applied.
 
     Raises:
-        UserError: one of them is no tag of the scheme.
+        UserError: If one of `tags` does not belong to the scheme.
     """
     parsed = [_parsed(tag, scheme) for tag in tags]
     for tag, now in zip(tags, parsed, strict=True):
@@ -262,7 +271,7 @@ def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitio
 
 
 def _may_follow(before: _Tag | None, now: _Tag | None, scheme: Scheme) -> bool:
-    """Whether the scheme allows two neighbours; None stands for the bounds of the sentence."""
+    """Return whether tag `now` may follow `before`; None stands for the start or end of the sentence."""
     (last_letter, last_kind), (letter, kind) = before or _OUTSIDE, now or _OUTSIDE
     continues = last_letter in ("B", "I") and last_kind == kind
     if scheme == "BIOES":
@@ -271,7 +280,7 @@ def _may_follow(before: _Tag | None, now: _Tag | None, scheme: Scheme) -> bool:
 
 
 def _parsed(tag: str, scheme: Scheme) -> _Tag | None:
-    """Letter and type of a tag of the scheme, None for another."""
+    """Return the letter and type of a tag, or None if the tag does not belong to the scheme."""
     letter, _, kind = tag.partition("-")
     if tag == "O" or (letter in tuple(_LETTERS[scheme]) and (kind or tag == letter)):
         return letter, kind
@@ -287,6 +296,6 @@ def _unknown(tag: str, scheme: Scheme) -> str:
 
 
 def _as_bio(tag: str) -> _Tag:
-    """Letter and type of any tag, those of BIOES as in BIO2."""
+    """Return the letter and type of any tag, with the letters of BIOES replaced by those of BIO2."""
     letter, _, kind = tag.partition("-")
     return {"S": "B", "E": "I"}.get(letter, letter), kind

@@ -1,4 +1,4 @@
-"""Find and read a tagged corpus: where each is looked for, its splits, and what they must have in common."""
+"""Find and read a tagged corpus, make its missing splits, and check that its splits have the same tags."""
 
 import dataclasses
 import functools
@@ -38,10 +38,11 @@ Sentences = Sequence[TaggedSentence]
 EntityDataset = Literal["conll2003", "conll2000", "columns"]
 PartOfSpeechDataset = Literal["ud", "wsj", "conllu", "word_tag", "columns"]
 SPLIT_NAMES = ("train", "dev", "test")
-_DEV_SENTENCES = 1000  # of CoNLL-2000, at most a tenth of train
-# Words of a text differ in more than this share of its places, tags in fewer; told from this many words on.
+_DEV_SENTENCES = 1000  # Size of the dev split of CoNLL-2000; at most a tenth of train.
+# If the distinct values of a tag column exceed this fraction of the number of words, the column contains
+# words. The check needs at least `_MANY_WORDS` words.
 _MOST_TAGS, _MANY_WORDS = 0.35, 200
-_DEV_WORD = {"train": "train", "dev": "valid", "test": "test"}  # what other modules call the splits
+_DEV_WORD = {"train": "train", "dev": "valid", "test": "test"}  # names of the splits in other modules
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +50,13 @@ class TaggedCorpus:
     """Sentences with a tag for each word, in three splits.
 
     Attributes:
-        name: what results call it.
-        source: a phrase for people: where it was found.
-        splits: the sentences of `train`, `dev` and `test`.
-        files: where those of each split stand, for messages.
-        scheme: that of the tags; None where they spell out no entities.
-        note: what else is to be said of it, or nothing.
-        file_scheme: the scheme in which the files have the tags; None where they spell out no entities.
+        name: Name of the corpus in results.
+        source: Phrase for messages that describes where the corpus was found.
+        splits: Sentences of `train`, `dev` and `test`.
+        files: Name of each split's file, for error messages.
+        scheme: Scheme of the tags; None if the tags do not mark entities.
+        note: Additional line for messages, or an empty string.
+        file_scheme: Scheme of the tags in the files; None if the tags do not mark entities.
     """
 
     name: str
@@ -68,12 +69,12 @@ class TaggedCorpus:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Sentences of each split."""
+        """Number of sentences of each split."""
         return {split: len(self.splits[split]) for split in SPLIT_NAMES}
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over the words and tags of all splits."""
+        """SHA-256 (hex) of the scheme and of the words, tags and other columns of all splits."""
         digest = hashlib.sha256(str(self.scheme).encode())
         for split in SPLIT_NAMES:
             for sentence in self.splits[split]:
@@ -84,11 +85,19 @@ class TaggedCorpus:
 
     @property
     def train_tags(self) -> tuple[str, ...]:
-        """The tags that occur in train, in sorted order."""
+        """Tags that occur in train, in sorted order."""
         return tuple(sorted({tag for sentence in self.splits["train"] for tag in sentence.tags}))
 
     def check_tags(self, known: Iterable[str], remedy: str) -> None:
-        """Raises a `UserError` for the first tag of dev or test that is not known; it names file and line."""
+        """Check that all tags of dev and test are known.
+
+        Args:
+            known: Known tags.
+            remedy: Text that continues the error message.
+
+        Raises:
+            UserError: If a tag is not known; the message names the file and the line of the first one.
+        """
         known = set(known)
         for split in ("dev", "test"):
             for sentence in self.splits[split]:
@@ -99,7 +108,10 @@ class TaggedCorpus:
 
 
 def entity_tags(corpus: TaggedCorpus) -> tuple[str, ...]:
-    """Return `O`, and every letter of BIOES with every type that train has: what a type needs may be rare."""
+    """Return `O` and, for each type of entity in train, its tags with all letters of BIOES.
+
+    Train may lack some of the tags of a rare type.
+    """
     kinds = sorted({tag.partition("-")[2] for tag in corpus.train_tags if tag != "O"})
     return ("O", *(tag_of(letter, kind) for kind in kinds for letter in "BIES"))
 
@@ -115,24 +127,24 @@ def find_entity_corpus(
     seed: int = 0,
     environ: Mapping[str, str] = os.environ,
 ) -> TaggedCorpus:
-    """Load named entities or chunks, their tags turned into BIOES.
+    """Load a corpus of named entities or chunks, and convert its tags to BIOES.
 
     Args:
-        dataset: `conll2003` (entities), `conll2000` (chunks; a tenth of train, at most 1,000 sentences drawn
-            at random, is its dev), or `columns`: any folder with files for train, dev (or valid) and test
-            that have one word on each line, and its tag in another column.
-        data: the folder, of `conll2000` also NLTK's archive; by default looked for below
-            `$DYNSKIP_DATA_DIR`.
-        scheme: that of the files' tags; by default IOB1 for `conll2003`, BIO2 for `conll2000`, and what the
-            tags of train look like for `columns`, which the corpus's note says.
-        beside: other columns that are read, counted from 0.
-        word: of `columns` the column of words, counted from 0, or from the end when negative.
-        tag: of `columns` the column of tags.
-        seed: with which sentences of dev are drawn.
-        environ: the environment variables.
+        dataset: `conll2003` (entities), `conll2000` (chunks) or `columns`. `conll2000` has no dev split, so a
+            random tenth of train, at most 1,000 sentences, becomes dev. `columns` is any folder with files
+            for train, dev (or valid) and test that have one word on each line, and its tag in another column.
+        data: Folder of the corpus; for `conll2000` also NLTK's archive. None searches `$DYNSKIP_DATA_DIR`;
+            `columns` requires a folder.
+        scheme: Scheme of the tags in the files. None means IOB1 for `conll2003` and BIO2 for `conll2000`; for
+            `columns` the scheme is detected from the tags of train, and the corpus's `note` names it.
+        beside: Other columns to read, counted from 0.
+        word: Column of words for `columns`, counted from 0, or from the end if negative.
+        tag: Column of tags for `columns`, counted likewise.
+        seed: Seed of the random choice of dev for `conll2000`.
+        environ: Environment variables.
 
     Raises:
-        UserError: it is not found, or not as it should be; or the tags of `columns` are of no scheme.
+        UserError: If the corpus is not found or is invalid, or if the tags of `columns` have no scheme.
     """
     if dataset == "columns":
         corpus = _columns(data, word, tag, beside)
@@ -164,22 +176,24 @@ def find_part_of_speech_corpus(
     seed: int = 0,
     environ: Mapping[str, str] = os.environ,
 ) -> TaggedCorpus:
-    """Load words with a tag each: parts of speech, or CCG categories.
+    """Load a corpus with one tag per word, such as parts of speech or CCG categories.
 
     Args:
-        dataset: `ud` (a treebank of Universal Dependencies, by default the English EWT); `wsj` (the Penn
-            Treebank sample of NLTK: a tenth of it, drawn at random, is dev, and another one test); or any
-            folder with files for train, dev (or valid) and test: `conllu`, `word_tag` (word/tag pairs, a
-            sentence on each line) or `columns` (a word on each line, its tag in another column).
-        data: the folder, of `wsj` also NLTK's archive; by default looked for below `$DYNSKIP_DATA_DIR`.
-        tag: of `ud` and `conllu`: universal tags, or those of the treebank.
-        word_column: of `columns` the column of words, counted from 0, or from the end when negative.
-        tag_column: of `columns` the column of tags.
-        seed: with which sentences of `wsj` are drawn.
-        environ: the environment variables.
+        dataset: `ud` is a treebank of Universal Dependencies, by default the English EWT. `wsj` is NLTK's
+            sample of the Penn Treebank: a random tenth of it becomes dev, and another tenth test. The others
+            are any folder with files for train, dev (or valid) and test: `conllu`, `word_tag` (word/tag
+            pairs, one sentence per line) or `columns` (one word per line, with its tag in another column).
+        data: Folder of the corpus; for `wsj` also NLTK's archive. None searches `$DYNSKIP_DATA_DIR` for `ud`
+            and `wsj`; the others require a folder.
+        tag: Tags to read for `ud` and `conllu`: `upos` for universal tags, `xpos` for those of the treebank.
+        word_column: Column of words for `columns`, counted from 0, or from the end if negative.
+        tag_column: Column of tags for `columns`, counted likewise.
+        seed: Seed of the random choice of dev and test for `wsj`.
+        environ: Environment variables.
 
     Raises:
-        UserError: it is not found, or not as it should be; or the tags of `columns` are as many as words.
+        UserError: If the corpus is not found or is invalid, or if `tag_column` has so many distinct values
+            that it must contain words.
     """
     if dataset == "ud":
         return _ud(data, tag, environ)
@@ -195,7 +209,16 @@ def find_part_of_speech_corpus(
 
 
 def cut(sentences: Sentences, sizes: Sequence[int], seed: int) -> list[list[TaggedSentence]]:
-    """So many sentences, drawn at random, and so many others; then the rest; each in their own order."""
+    """Split sentences at random into parts of the given sizes, and a last part with the rest.
+
+    Args:
+        sentences: Sentences to split.
+        sizes: Size of each part except the last one.
+        seed: Seed of the random choice.
+
+    Returns:
+        The parts; each one keeps the order of `sentences`.
+    """
     order = np.random.default_rng(seed).permutation(len(sentences))
     bounds = np.cumsum([0, *sizes, len(sentences) - sum(sizes)])
     parts = [np.sort(order[start:stop]) for start, stop in itertools.pairwise(bounds)]
@@ -225,7 +248,7 @@ def _conll2000(data: PathLike | None, environ: Mapping[str, str], beside: Sequen
 
 
 def _with_dev(corpus: TaggedCorpus, seed: int) -> TaggedCorpus:
-    """The corpus with a dev split, which is taken from train."""
+    """Return the corpus with a dev split that is taken from train."""
     size = min(_DEV_SENTENCES, len(corpus.splits["train"]) // 10)
     if not size:
         raise UserError(f"{corpus.files['train']} has too few sentences to take a tenth of them for dev")
@@ -244,10 +267,15 @@ def _columns(data: PathLike | None, word: int, tag: int, beside: Sequence[int]) 
 
 
 def _detected(corpus: TaggedCorpus, word: int, tag: int) -> tuple[Scheme, str]:
-    """The scheme of train's tags, and a line that says it.
+    """Return the scheme of train's tags, and a line that describes it.
+
+    Args:
+        corpus: Corpus to examine.
+        word: Column of words, for error messages.
+        tag: Column of tags, for error messages.
 
     Raises:
-        UserError: the tags are of no scheme, or the words look like tags.
+        UserError: If the tags have no scheme, or the words look like tags.
     """
     path, train = corpus.files["train"], corpus.splits["train"]
     words = detect_scheme([sentence.words for sentence in train])
@@ -265,7 +293,7 @@ def _detected(corpus: TaggedCorpus, word: int, tag: int) -> tuple[Scheme, str]:
 
 
 def _check_few_tags(corpus: TaggedCorpus, tag: int) -> None:
-    """Raise a `UserError` if train has so many different tags that they must be words."""
+    """Raise a `UserError` if train has so many distinct tags that they must be words."""
     words, tags = sum(map(len, (s.words for s in corpus.splits["train"]))), len(corpus.train_tags)
     if words >= _MANY_WORDS and tags > _MOST_TAGS * words:
         problem = (
@@ -275,9 +303,9 @@ def _check_few_tags(corpus: TaggedCorpus, tag: int) -> None:
 
 
 def _columns_of_tags(path: str) -> list[int]:
-    """The columns of a file whose values are tags of a scheme."""
+    """Return the indices of the columns of a file whose values are tags of a scheme."""
     rows = [row.fields for row in column_rows(iter_lines(path)) if row.fields is not None]
-    values = zip(*rows, strict=True)  # all rows have as many columns: they were read before
+    values = zip(*rows, strict=True)  # strict: `read_columns` has checked that all rows have the same width
     return [column for column, own in enumerate(values) if detect_scheme([own]).scheme is not None]
 
 
@@ -287,7 +315,14 @@ def _own(
     endings: Sequence[str],
     read: Callable[[Path], list[TaggedSentence]],
 ) -> TaggedCorpus:
-    """A folder of the user's own, with a file for each split."""
+    """Read a user's folder with one file for each split.
+
+    Args:
+        data: Folder; None raises a `UserError`.
+        dataset: Value of --dataset, for the error message.
+        endings: Accepted endings of file names.
+        read: Function that reads one file.
+    """
     if data is None:
         raise UserError(
             f"--dataset {dataset} reads a folder of your own, with files for train, dev and test: name it "
@@ -325,7 +360,15 @@ def _wsj(data: PathLike | None, seed: int, environ: Mapping[str, str]) -> Tagged
 
 
 def _folder(data: PathLike | None, name: str, files: str, title: str, environ: Mapping[str, str]) -> Path:
-    """The folder named, or the one found."""
+    """Return the folder `data` or, if that is None, the folder `name` in `$DYNSKIP_DATA_DIR`.
+
+    Args:
+        data: Folder given by the user.
+        name: Name of the sub-folder.
+        files: Description of the files in the folder, for error messages.
+        title: Name of the corpus, for error messages.
+        environ: Environment variables.
+    """
     if data is not None:
         folder = Path(data).expanduser()
         if not folder.is_dir():
@@ -343,7 +386,17 @@ def _folder(data: PathLike | None, name: str, files: str, title: str, environ: M
 def _archive(
     data: PathLike | None, name: str, archive: str, files: str, title: str, environ: Mapping[str, str]
 ) -> Path:
-    """The folder or zip archive named, or the one found, by itself or among NLTK's."""
+    """Return the zip archive of a corpus, or the folder with its files.
+
+    Args:
+        data: Archive, or folder with the archive or the files, given by the user. None searches the folders
+            `name` and `nltk` in `$DYNSKIP_DATA_DIR`.
+        name: Name of the corpus's sub-folder.
+        archive: File name of the archive.
+        files: Description of the files in the folder, for error messages.
+        title: Name of the corpus, for error messages.
+        environ: Environment variables.
+    """
     if data is not None:
         path = Path(data).expanduser()
         path = path / archive if (path / archive).is_file() else path

@@ -1,4 +1,4 @@
-"""Tagged sentences as examples: ids of words, characters and tags, in buckets by length."""
+"""Turn tagged sentences into examples: ids of words, characters and tags, in buckets by length."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.examples import Examples, pad_sequences
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
 
-_FIRST = 8  # the least length to which sentences are padded
+_FIRST = 8  # The shortest length to which sentences are padded.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggedExamples(Examples):
-    """Sentences; their characters are looked up batch by batch, for a table of all would be large.
+    """Sentences as ids; the characters of words are looked up for each batch, to save memory.
 
     Attributes:
-        spellings: the characters of each distinct word, (forms, length); `inputs.characters` has the number
-            of each word's own, and a batch its characters.
+        spellings: Character ids of each distinct word, (forms, length). `inputs.characters` contains the row
+            of each word in this table; `batch` replaces the row numbers by the characters.
     """
 
     spellings: Int[np.ndarray, "forms length"]
@@ -27,7 +27,7 @@ class TaggedExamples(Examples):
     def batch(
         self, index: Int[np.ndarray, "*lead rows"], mask: Bool[np.ndarray, "*lead rows"] | None, bucket: int
     ) -> Batch:
-        """See `Examples`; characters are (*lead, rows, time, length)."""
+        """Return a batch as `Examples.batch` does; `inputs.characters` is (*lead, rows, time, length)."""
         batch = super().batch(index, mask, bucket)
         characters = self.spellings[batch.inputs.characters]
         return batch._replace(inputs=batch.inputs._replace(characters=characters))
@@ -42,15 +42,15 @@ def tagged_examples(
     least: int = 1,
     most: int | None = None,
 ) -> TaggedExamples:
-    """The examples of a split.
+    """Return the examples of a split.
 
     Args:
-        sentences: the words of each.
-        tags: the index of each word's tag.
-        vocabulary: what is known.
-        columns: what stands beside the words of each in the other columns that the vocabulary has.
-        least: so many sentences have a bucket of their own; see `sentence_buckets`.
-        most: how many buckets there may be; likewise.
+        sentences: Words of each sentence.
+        tags: Tag index of each word of each sentence.
+        vocabulary: Vocabulary of words, characters, and values of other columns.
+        columns: Values of the vocabulary's other columns for each word of each sentence; None if it has none.
+        least: Minimum number of sentences of a bucket; see `sentence_buckets`.
+        most: Maximum number of buckets; see `sentence_buckets`.
     """
     forms = {word: i for i, word in enumerate(dict.fromkeys(word for words in sentences for word in words))}
     known = vocabulary.encode_forms(list(forms))
@@ -69,8 +69,10 @@ def tagged_examples(
 
 
 def padded_length(length: int) -> int:
-    """The least of 8, 16, 24, 40, 64, 104, 168 and so on (eight times the Fibonacci numbers) that is no less:
-    few lengths, so that few programs are compiled, and the same ones for all splits."""
+    """Return the smallest of 8, 16, 24, 40, 64, 104, 168, … (8 times the Fibonacci numbers) >= `length`.
+
+    All splits share these few lengths, so that few programs are compiled.
+    """
     size, following = _FIRST, 2 * _FIRST
     while size < length:
         size, following = following, size + following
@@ -80,9 +82,13 @@ def padded_length(length: int) -> int:
 def sentence_buckets(
     lengths: Int[np.ndarray, " sentences"], least: int, most: int | None = None
 ) -> tuple[int, ...]:
-    """The padded lengths of a split; one that fewer sentences than `least` have is left to the next.
+    """Return the padded lengths (buckets) of a split.
 
-    Where these are more than `most`, `least` is doubled.
+    Args:
+        lengths: Length of each sentence.
+        least: Minimum number of sentences of a bucket. Smaller buckets are merged into the next longer one;
+            only the longest bucket may have fewer sentences.
+        most: Maximum number of buckets; None means no maximum. `least` is doubled until the maximum holds.
     """
     sizes, counts = np.unique([padded_length(int(length)) for length in lengths], return_counts=True)
     kept, waiting = [], 0

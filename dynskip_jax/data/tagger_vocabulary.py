@@ -1,4 +1,4 @@
-"""What a tagger knows: words in their normal form, characters, tags; sentences as numbers."""
+"""Build a tagger's vocabulary of words, characters and tags, and encode sentences with it."""
 
 import collections
 import dataclasses
@@ -16,19 +16,19 @@ from dynskip_jax.errors import UserError
 
 Digits = Literal["keep", "nine", "zero"]
 
-PADDING, UNKNOWN = 0, 1  # ids of characters
+PADDING, UNKNOWN = 0, 1  # Character ids.
 _FIRST_SYMBOL = 2
 CAPITALS = ("lower", "first", "all", "mixed", "none")
 
 
 class TokenIds(NamedTuple):
-    """Words as numbers; each array leads with (*sentences, time).
+    """Encoded words; the leading axes of each array are (*sentences, time).
 
     Attributes:
-        words: id of each word's normal form.
-        characters: ids of its characters, (..., time, length), 0 past its end.
-        capitals: its capitalisation, an index of `CAPITALS`.
-        columns: ids of what stands beside it in other columns of a file, (..., time, columns), 0 unknown.
+        words: Id of each word's normal form, (..., time).
+        characters: Ids of each word's characters, (..., time, length), padded with 0.
+        capitals: Capitalisation of each word, an index of `CAPITALS`, (..., time).
+        columns: Ids of each word's values in other columns of a file, (..., time, columns); 0 is unknown.
     """
 
     words: Any
@@ -38,15 +38,24 @@ class TokenIds(NamedTuple):
 
 
 def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
-    """A word as the vocabulary has it: digits become 9 (Wu et al. 2016) or 0, letters lower case, or not."""
+    """Return the normal form of a word, under which the vocabulary lists it.
+
+    Args:
+        word: Word as it is spelled.
+        lowercase: Whether to convert the word to lower case.
+        digits: `nine` replaces each digit by 9 (Wu et al. 2016), `zero` by 0; `keep` replaces none.
+    """
     if digits != "keep":
         word = re.sub(r"\d", {"nine": "9", "zero": "0"}[digits], word)
     return word.lower() if lowercase else word
 
 
 def capitalisation(word: str) -> int:
-    """Which letters are capitals, an index of `CAPITALS`: no letter, the first letter alone, all of several,
-    others, or none because the word has no letters with case."""
+    """Return the capitalisation of a word, as an index of `CAPITALS`.
+
+    The classes are: no capitals (`lower`), only the first letter (`first`), all of several letters (`all`),
+    any other capitals (`mixed`), and no letters with case (`none`).
+    """
     cased = [letter for letter in word if letter.isupper() or letter.islower()]
     upper = sum(letter.isupper() for letter in cased)
     if not cased:
@@ -63,20 +72,22 @@ class TaggerVocabulary:
     """Words, characters and tags, each in a fixed order.
 
     Attributes:
-        words: normal forms; the first, `<unk>`, stands for all that are not known. Those of train come next,
-            the most frequent first.
-        num_frequent: the words before this one are no rare ones: `<unk>`, and what train has more than once.
-        characters: the first has the id 2: 0 is padding, 1 an unknown one.
-        tags: the tags that may be predicted.
-        lowercase: see `normal_form`.
-        digits: see `normal_form`.
-        word_length: characters of a word that are read: of a longer one the first and the last, as many each.
-        columns: of each other column that is read the values known; the first one has the id 1.
-        scheme: in which the files of train have the tags; None where tags spell out no entities, or in a
-            run of an older version.
+        words: Normal forms of words. The first one is `<unk>`, which stands for all unknown words. The words
+            of train come next, the most frequent ones first.
+        num_frequent: First id of the rare words. Smaller ids are `<unk>` and words that occur more than once
+            in train.
+        characters: Known characters. The first one has the id 2, because 0 is padding and 1 is unknown.
+        tags: Tags that may be predicted.
+        lowercase: See `normal_form`.
+        digits: See `normal_form`.
+        word_length: Maximum number of characters of a word to read. Of a longer word only the beginning and
+            the end are read, about half of the characters each.
+        columns: Known values of each other column that is read; the first value has the id 1.
+        scheme: Scheme of the tags in the files of train. None if the tags do not mark entities, or if the run
+            was made by an older version.
 
     Raises:
-        UserError: fewer than two characters of a word are to be read.
+        UserError: If `word_length` is less than 2.
     """
 
     words: tuple[str, ...]
@@ -90,38 +101,38 @@ class TaggerVocabulary:
     scheme: Scheme | None = None
 
     def __post_init__(self) -> None:
-        """Checks what types cannot say."""
+        """Check that `word_length` is at least 2."""
         if self.word_length < 2:
             raise UserError(f"at least 2 characters of a word are read, not {self.word_length}")
 
     @property
     def column_sizes(self) -> tuple[int, ...]:
-        """Ids of each other column, the unknown one included."""
+        """Number of ids of each other column, including that of unknown values."""
         return tuple(len(values) + 1 for values in self.columns)
 
     @property
     def num_characters(self) -> int:
-        """Ids of characters, padding and the unknown one included."""
+        """Number of character ids, including padding and unknown."""
         return len(self.characters) + _FIRST_SYMBOL
 
     def knows(self, word: str) -> bool:
-        """Whether the word, in its normal form, is one of those known."""
+        """Return whether the vocabulary contains the normal form of `word`."""
         return self._normal(word) in self._word_ids
 
     def encode(self, words: Sequence[str], columns: Sequence[Sequence[str]] = ()) -> TokenIds:
-        """One sentence, (time, ...), int32.
+        """Encode one sentence as int32 arrays of shape (time, ...).
 
         Args:
-            words: as they are spelled.
-            columns: what stands beside each word in the other columns that the vocabulary has.
+            words: Words as they are spelled.
+            columns: Values of the vocabulary's other columns for each word; ignored if it has none.
 
         Raises:
-            UserError: there are other columns, and it is not said what stands in them.
+            UserError: If the vocabulary has other columns and `columns` does not have one entry per word.
         """
         return self.encode_forms(words)._replace(columns=self.encode_columns(columns, len(words)))
 
     def encode_forms(self, words: Sequence[str]) -> TokenIds:
-        """Words by themselves, (words, ...), int32, without other columns."""
+        """Encode words as int32 arrays of shape (words, ...), without values of other columns."""
         known = self._word_ids
         return TokenIds(
             np.array([known.get(self._normal(word), 0) for word in words], np.int32),
@@ -133,7 +144,7 @@ class TaggerVocabulary:
     def encode_columns(
         self, columns: Sequence[Sequence[str]], length: int
     ) -> Int[np.ndarray, "length columns"]:
-        """What stands beside the words of a sentence of this length; see `encode`."""
+        """Encode the values of other columns for a sentence of `length` words; see `encode`."""
         if not self.columns:
             return np.zeros((length, 0), np.int32)
         if len(columns) != length:
@@ -146,7 +157,7 @@ class TaggerVocabulary:
         return np.array(ids, np.int32)
 
     def spell(self, words: Sequence[str]) -> Int[np.ndarray, "words length"]:
-        """The characters of each word, as they are written, padded with 0."""
+        """Encode the characters of each word as it is spelled, padded with 0; see `word_length`."""
         known, table = self._character_ids, np.full((len(words), self.word_length), PADDING, np.int32)
         first = self.word_length // 2
         for row, word in zip(table, words, strict=True):
@@ -156,16 +167,16 @@ class TaggerVocabulary:
         return table
 
     def unknown_characters(self, words: Iterable[str]) -> set[str]:
-        """The characters of these words that are not known."""
+        """Return the characters of `words` that the vocabulary lacks."""
         return {symbol for word in words for symbol in word} - self._character_ids.keys()
 
     def to_json(self) -> dict[str, Any]:
-        """What a run folder keeps of it, as JSON holds it."""
+        """Return the vocabulary as a JSON-serializable value, for the run folder."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "TaggerVocabulary":
-        """The vocabulary that `to_json` described."""
+        """Return the vocabulary that `to_json` returned as `kept`."""
         return cls(
             **{name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()}
         )
@@ -199,21 +210,21 @@ def tagger_vocabulary(
     columns: Iterable[Sequence[tuple[str, ...]]] = (),
     scheme: Scheme | None = None,
 ) -> TaggerVocabulary:
-    """The vocabulary of a training split.
+    """Return the vocabulary of a training split.
 
     Args:
-        train: the words of each sentence.
-        tags: those that may be predicted.
-        lowercase: see `normal_form`.
-        digits: see `normal_form`.
-        min_count: normal forms that train has fewer times are `<unk>`.
-        min_character_count: characters that distinct words of train have fewer times are unknown ones, which
-            teaches the model what those are.
-        word_length: see `TaggerVocabulary`.
-        more_words: normal forms that train need not have, such as words of other splits that have pretrained
-            vectors; they come last.
-        columns: what stands beside the words of each sentence of train in other columns.
-        scheme: in which the files of train have the tags.
+        train: Words of each sentence.
+        tags: Tags that may be predicted.
+        lowercase: See `normal_form`.
+        digits: See `normal_form`.
+        min_count: Normal forms that occur less often in train become `<unk>`.
+        min_character_count: Characters that occur less often in the distinct words of train become unknown,
+            so that the model learns an embedding of unknown characters.
+        word_length: See `TaggerVocabulary`.
+        more_words: Additional normal forms, which train may lack, such as words of other splits with
+            pretrained vectors. They come last, in alphabetical order.
+        columns: Values of other columns for each word of each sentence of train.
+        scheme: Scheme of the tags in the files of train.
     """
     forms = collections.Counter(word for sentence in train for word in sentence)
     counts: collections.Counter[str] = collections.Counter()

@@ -1,4 +1,4 @@
-"""Tagged sentences from files: columns (CoNLL-2000, CoNLL-2003), CoNLL-U, word/tag text, bracketed parses."""
+"""Read tagged sentences from files: columns (CoNLL-2000, CoNLL-2003), CoNLL-U, word/tag text, parses."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -49,10 +49,10 @@ class TaggedSentence(NamedTuple):
     """A sentence with a tag for each word.
 
     Attributes:
-        words: as the file spells them.
-        tags: one for each word; none at all where the file was read without tags.
-        lines: on which line of its file each word stands, counted from 1.
-        columns: what else was read beside each word; nothing where nothing was asked for.
+        words: Words as the file spells them.
+        tags: Tag of each word; empty if the file was read without tags.
+        lines: Line number of each word in its file, counted from 1.
+        columns: Values of other columns for each word; empty if no other columns were requested.
     """
 
     words: list[str]
@@ -71,20 +71,21 @@ def read_columns(
 ) -> list[TaggedSentence]:
     """Read a file with one word per line, its columns separated by tabs or spaces, sentences by empty lines.
 
-    A line with a tab is split at tabs only, so that words may hold spaces. Comments before a sentence, which
-    begin with `#`, and lines that begin with `-DOCSTART-`, which CoNLL-2003 has where documents start, are no
-    words; see `column_files.column_rows`.
+    A line with a tab is split at tabs only, so that words may contain spaces. Two kinds of lines are skipped:
+    comments before a sentence, which begin with `#`, and lines that begin with `-DOCSTART-`, which CoNLL-2003
+    has at the start of documents. See `column_files.column_rows`.
 
     Args:
-        path: a text file, plain or .gz, or a zip archive.
-        member: the file within the zip archive.
-        word: the column of words, counted from 0, or from the end when negative.
-        tag: that of tags; None reads words alone.
-        beside: other columns to be read, such as that of parts of speech.
+        path: Text file, plain or .gz, or a zip archive.
+        member: File within the zip archive.
+        word: Column of words, counted from 0, or from the end if negative.
+        tag: Column of tags, counted likewise; None reads no tags.
+        beside: Other columns to read, such as that of parts of speech.
 
     Raises:
-        UserError: the file cannot be read or holds no sentence; or a line has not as many columns as the
-            first one, too few for those that are read, or an empty word or tag.
+        UserError: If the file cannot be read or contains no sentence. Also if a line does not have as many
+            columns as the first one, lacks a requested column, or has an empty word or an empty or
+            unprintable tag.
     """
     where, columns = place(path, member), (word, *(() if tag is None else (tag,)), *beside)
     width = None
@@ -110,20 +111,20 @@ def read_columns(
 def read_conllu(
     path: PathLike, *, member: str | None = None, tag: Literal["upos", "xpos"] = "upos"
 ) -> list[TaggedSentence]:
-    """Read a CoNLL-U file of Universal Dependencies: its syntactic words and their part-of-speech tags.
+    """Read the syntactic words of a CoNLL-U file of Universal Dependencies, with their part-of-speech tags.
 
     UD tags syntactic words, which have the ids 1, 2, 3 and so on. So the lines of multiword tokens (`2-3
     didn't`, before `2 did` and `3 n't`) and of empty nodes (`8.1`) are left out, and so are comments (#).
 
     Args:
-        path: a text file, plain or .gz, or a zip archive.
-        member: the file within the zip archive.
-        tag: `upos`, the universal tag (column 3, counted from 0), or `xpos`, that of the treebank's own set
-            (column 4).
+        path: Text file, plain or .gz, or a zip archive.
+        member: File within the zip archive.
+        tag: `upos` for the universal tag (column 3, counted from 0), or `xpos` for the tag of the treebank's
+            tag set (column 4).
 
     Raises:
-        UserError: the file cannot be read or holds no sentence; or a line has not ten columns, an id that is
-            not the next one, an empty form, or no tag.
+        UserError: If the file cannot be read or contains no sentence. Also if a line does not have ten
+            columns, its id is not the next one, its form is empty, or its tag is missing or unprintable.
     """
     where = place(path, member)
     builder = _Sentences()
@@ -143,19 +144,21 @@ def read_conllu(
 def read_word_tag(
     path: PathLike, *, member: str | None = None, sentences: Literal["lines", "blocks"] = "lines"
 ) -> list[TaggedSentence]:
-    r"""Read text of `word/tag` pairs apart by blanks, as the Brown corpus and the tagged WSJ have it.
+    r"""Read text of whitespace-separated `word/tag` pairs, as in the Brown corpus and the tagged WSJ files.
 
-    The tag follows the last slash; `\/` in a word stands for a slash. Brackets around noun phrases ([ and ])
-    and rulers (=====), which the tagged WSJ files have, are left out.
+    The tag follows the last slash; `\/` and `\*` in a word stand for / and *. Brackets around noun phrases ([
+    and ]) and rulers (=====), which the tagged WSJ files contain, are left out.
 
     Args:
-        path: a text file, plain or .gz, or a zip archive.
-        member: the file within the zip archive.
-        sentences: whether each line is one, as in Brown, or each block of lines between empty ones or rulers,
-            as in the WSJ files (where some blocks are only part of a sentence: `read_parses` has the whole).
+        path: Text file, plain or .gz, or a zip archive.
+        member: File within the zip archive.
+        sentences: `lines` if each line is a sentence, as in Brown. `blocks` if each block of lines between
+            empty lines or rulers is one, as in the WSJ files. Some blocks of the WSJ are only a part of a
+            sentence; `read_parses` returns whole sentences.
 
     Raises:
-        UserError: the file cannot be read or holds no sentence, or something is no pair.
+        UserError: If the file cannot be read or contains no sentence, or an item is not a pair or has an
+            unprintable tag.
     """
     where = place(path, member)
     builder = _Sentences()
@@ -179,17 +182,17 @@ def read_word_tag(
 def read_parses(path: PathLike, *, member: str | None = None) -> list[TaggedSentence]:
     r"""Read the words and part-of-speech tags of bracketed parses, as in the Penn Treebank's .mrg files.
 
-    Each outermost bracket is a sentence, each `(TAG word)` a word; traces (`-NONE-`) are left out. `\/` and
-    `\*` in words stand for / and *; brackets in the text stay `-LRB-` and `-RRB-`, or are `(` and `)` where
-    the file does not escape them.
+    Each outermost bracket is a sentence, and each `(TAG word)` is a word. Traces (`-NONE-`) are left out.
+    `\/` and `\*` in words stand for / and *. Brackets in the text stay as the file has them: `-LRB-` and
+    `-RRB-`, or `(` and `)` if they are not escaped.
 
     Args:
-        path: a text file, plain or .gz, or a zip archive.
-        member: the file within the zip archive.
+        path: Text file, plain or .gz, or a zip archive.
+        member: File within the zip archive.
 
     Raises:
-        UserError: the file cannot be read or holds no sentence, its brackets do not match, or a word is not
-            alone with its tag in a bracket.
+        UserError: If the file cannot be read or contains no sentence, its brackets do not match, a word is
+            not in a bracket with only its tag, or a tag is empty or unprintable.
     """
     where = place(path, member)
     builder, depth = _Sentences(), 0
@@ -209,15 +212,15 @@ def read_conll2003(
 ) -> dict[str, list[TaggedSentence]]:
     """Read English CoNLL-2003: `train`, `valid` (eng.testa) and `test` (eng.testb).
 
-    Entities and chunks are in the scheme IOB1, as the shared task has them: see `convert_sentences`.
+    Entities and chunks are in the scheme IOB1, as in the shared task; for others see `convert_sentences`.
 
     Args:
-        folder: holds eng.train, eng.testa and eng.testb.
-        tag: which column.
-        beside: see `read_columns`; parts of speech are 1, chunks 2.
+        folder: Folder with eng.train, eng.testa and eng.testb.
+        tag: Kind of tags to read: entities, chunks or parts of speech.
+        beside: Other columns to read; column 1 has parts of speech, column 2 has chunks.
 
     Raises:
-        UserError: a file is missing or not as it should be.
+        UserError: If a file is missing or invalid.
     """
     column = CONLL2003_COLUMNS[tag]
     folder = Path(folder)
@@ -236,11 +239,11 @@ def read_conll2000(
 
     Args:
         path: NLTK's archive conll2000.zip, or a folder with train.txt and test.txt.
-        tag: which column.
-        beside: see `read_columns`; parts of speech are 1.
+        tag: Kind of tags to read: chunks or parts of speech.
+        beside: Other columns to read; column 1 has parts of speech.
 
     Raises:
-        UserError: a file is missing or not as it should be.
+        UserError: If a file is missing or invalid.
     """
     column = CONLL2000_COLUMNS[tag]
     path = Path(path)
@@ -259,11 +262,12 @@ def read_ud(folder: PathLike, tag: Literal["upos", "xpos"] = "upos") -> dict[str
     """Read a treebank of Universal Dependencies: `train`, `valid` (dev) and `test`.
 
     Args:
-        folder: holds one file each named like en_ewt-ud-train.conllu, -ud-dev and -ud-test, or the same .gz.
-        tag: see `read_conllu`.
+        folder: Folder with one file for each split, named like en_ewt-ud-train.conllu, -ud-dev and -ud-test;
+            each may also be .gz.
+        tag: See `read_conllu`.
 
     Raises:
-        UserError: a file is missing, ambiguous or not as it should be.
+        UserError: If a file is missing, ambiguous or invalid.
     """
     corpus = {}
     for split in SPLITS:
@@ -277,15 +281,15 @@ def read_ud(folder: PathLike, tag: Literal["upos", "xpos"] = "upos") -> dict[str
 
 
 def read_wsj_sample(path: PathLike) -> list[TaggedSentence]:
-    """Read the sample of the Penn Treebank's WSJ that NLTK distributes: all its sentences, file by file.
+    """Read all sentences of the WSJ sample of the Penn Treebank that NLTK distributes, file by file.
 
-    Lines are counted within each file.
+    Line numbers are counted within each file.
 
     Args:
         path: NLTK's archive treebank.zip, or a folder with .mrg files.
 
     Raises:
-        UserError: there are no parses, or a file is not as it should be.
+        UserError: If there are no parses, or a file is invalid.
     """
     path = Path(path)
     if path.is_dir():
@@ -306,31 +310,31 @@ def convert_sentences(
     *,
     repair: bool = False,
 ) -> list[TaggedSentence]:
-    """The same sentences with their entities in another scheme, or in the same one.
+    """Return the sentences with the tags of their entities in another scheme, or in the same one.
 
     Args:
-        sentences: of one file.
-        source: the scheme of their tags.
-        target: that of the answer.
-        path: the file, for errors.
-        repair: read tags that break the rules as `conlleval` does; see `tag_schemes.convert_tags`.
+        sentences: Sentences of one file.
+        source: Scheme of their tags.
+        target: Scheme of the returned tags.
+        path: Name of the file, for error messages.
+        repair: Whether to read tags that break the rules as `conlleval` does; see `tag_schemes.convert_tags`.
 
     Raises:
-        UserError: tags do not follow `source`, and are not to be repaired; the message names file and line.
+        UserError: If tags do not follow `source` and `repair` is False; the message names the file and line.
     """
     converted = []
     for sentence in sentences:
         problem = None if repair else first_problem(sentence.tags, source)
         if problem is not None:
             raise bad_line(path, sentence.lines[problem[0]], problem[1])
-        # Checked above, where a problem is named with its line.
+        # Without `repair`, the check above has already raised the error, which names the line.
         tags = convert_tags(sentence.tags, source, target, repair=True)
         converted.append(sentence._replace(tags=tags))
     return converted
 
 
 class _Sentences:
-    """Sentences as they are read: words are added to the open one."""
+    """A collector of sentences while a file is read: `add` appends a word, `end` closes the sentence."""
 
     def __init__(self, with_tags: bool = True):
         self.with_tags = with_tags

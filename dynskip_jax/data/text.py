@@ -1,4 +1,4 @@
-"""Word-level text corpora: read train, valid and test as streams of lines, and number their tokens."""
+"""Read the train, valid and test text of a language-modelling corpus and convert it to token ids."""
 
 import array
 import collections
@@ -25,17 +25,17 @@ from dynskip_jax.data.text_files import iter_lines
 from dynskip_jax.data.vocabulary import EOS, UNK, Vocabulary, vocabulary_of_counts
 from dynskip_jax.errors import UserError
 
-# A perplexity flatters where this much more of a split than of train is `<unk>`, as shares of all tokens.
+# `unknown_warning` warns if more than this fraction of a split's tokens is `<unk>`.
 _MANY_UNKNOWN = 0.1
-_CUTS = (0.8, 0.9)  # where a single file is cut into train, valid and test
+_CUTS = (0.8, 0.9)  # Where a single file is cut into train, valid and test, as fractions of its tokens.
 
 
 class TextSize(NamedTuple):
-    """How long a text is, whatever its tokens are.
+    """Length of a text, independent of its tokens.
 
     Attributes:
-      words: words, and one `<eos>` for each line.
-      characters: characters, one space between words, and one end for each line.
+      words: Number of words, plus one `<eos>` per line.
+      characters: Number of characters, with one space between words, plus one per line end.
     """
 
     words: int
@@ -47,14 +47,14 @@ class LanguageCorpus:
     """A corpus for language modelling, as token ids.
 
     Attributes:
-      name: what results call it: "ptb", "pydoc-topics" or the name of its folder.
-      train: ids (int32) of the training text in order, one `<eos>` after each line.
-      valid: the same for the validation text.
-      test: the same for the test text.
-      vocabulary: the tokens behind the ids, made from the training text alone.
-      source: a phrase for people: where the corpus was found.
-      min_count: words that the training text has fewer times are `<unk>`; 1 where it kept all.
-      text_sizes: where tokens are pieces of words, the words and characters of each split.
+      name: Name of the corpus in results: "ptb", "pydoc-topics" or the name of its folder.
+      train: Token ids (int32) of the training text in order, with one `<eos>` after each line.
+      valid: The same for the validation text.
+      test: The same for the test text.
+      vocabulary: Tokens of the ids, built from the training text only.
+      source: Phrase for messages that describes where the corpus was found.
+      min_count: Tokens that occur less often in the training text are `<unk>`; 1 if all were kept.
+      text_sizes: Length of each split in words and characters if tokens are pieces of words; else empty.
     """
 
     name: str
@@ -68,18 +68,18 @@ class LanguageCorpus:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Tokens of each split, `<eos>` included, and entries of the vocabulary."""
+        """Number of tokens of each split, including `<eos>`, and number of entries of the vocabulary."""
         return {split: getattr(self, split).size for split in SPLITS} | {"vocabulary": len(self.vocabulary)}
 
     @property
     def unknown(self) -> dict[str, float]:
-        """The share of each split's tokens, `<eos>` included, that are `<unk>`: in the text or for a word."""
+        """Fraction of each split's tokens that are `<unk>`; tokens include `<eos>`."""
         unknown = self.vocabulary.index.get(UNK, -1)
         return {split: float(np.mean(getattr(self, split) == unknown)) for split in SPLITS}
 
     @property
     def about_pieces(self) -> str:
-        """A line for people: what tokens are, where they are not words; else empty."""
+        """One line for messages that describes the tokens; empty if tokens are words."""
         if not self.text_sizes:
             return ""
         rate = self.train.size / self.text_sizes["train"].words
@@ -88,7 +88,7 @@ class LanguageCorpus:
 
     @property
     def about_unknown(self) -> str:
-        """A line for people: which words are `<unk>`, and how many tokens of each split."""
+        """One line for messages: which tokens are `<unk>`, and their percentage in each split."""
         unit = self.vocabulary.unit
         if UNK not in self.vocabulary.index:
             return f"train has every {unit} of valid and test: no {UNK}"
@@ -100,9 +100,9 @@ class LanguageCorpus:
 
     @property
     def unknown_warning(self) -> str:
-        """A line for people where `<unk>` makes a perplexity low; empty where it does not.
+        """One line for messages if frequent `<unk>` makes a perplexity low; else empty.
 
-        Predicting `<unk>` is easy where it is frequent, so a split with many has a low perplexity.
+        A frequent `<unk>` is easy to predict, so a split with many of them has a low perplexity.
         """
         unknown = self.unknown
         many = {split: share for split, share in unknown.items() if share > _MANY_UNKNOWN}
@@ -116,7 +116,7 @@ class LanguageCorpus:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over the token ids of the splits and the vocabulary."""
+        """SHA-256 (hex) of the vocabulary and of the token ids of all splits."""
         digest = hashlib.sha256("\n".join(self.vocabulary.tokens).encode())
         for split in SPLITS:
             ids = getattr(self, split)
@@ -126,19 +126,22 @@ class LanguageCorpus:
 
 
 def tokenize(lines: Sequence[str]) -> list[str]:
-    """Blank-separated tokens of all lines, with one `<eos>` after each line, also after an empty one."""
+    """Return the whitespace-separated tokens of all lines, with an `<eos>` after each line, even if empty."""
     return [token for line in lines for token in (*line.split(), EOS)]
 
 
 class TokenStream:
-    """Numbers tokens in the order in which they first occur, and keeps the numbers alone: 4 bytes a token."""
+    """A converter from lines to token numbers, which need only 4 bytes per token.
+
+    Tokens are numbered in the order in which they first occur, except `<eos>`, which is 0.
+    """
 
     def __init__(self) -> None:
         self._numbers = _Numbers({EOS: 0})
 
     @property
     def tokens(self) -> list[str]:
-        """The distinct tokens so far; the token with number i stands at place i."""
+        """Distinct tokens so far; the token with number i is at index i."""
         return list(self._numbers)
 
     def read(self, lines: Iterable[str]) -> Int[np.ndarray, "tokens"]:
@@ -151,7 +154,7 @@ class TokenStream:
 
 
 class _Numbers(dict):
-    """A number for each key, the next one for a new key."""
+    """Dictionary that assigns the next unused number to a new key."""
 
     def __missing__(self, key: str) -> int:
         number = self[key] = len(self)
@@ -165,31 +168,31 @@ def make_corpus(
     min_count: int | None = None,
     pieces: Pieces | None = None,
 ) -> LanguageCorpus:
-    """Number the tokens of a corpus.
+    """Build a corpus of token ids from lines of text.
 
-    The vocabulary is made from the training text alone. Words of other splits that it lacks are read as
-    `<unk>`, and are counted as every token is: leaving them out would make a perplexity too good. For that
-    `<unk>` must occur in training; a row of the softmax that never was a target would answer for them with
-    a probability that nothing has taught it. Where the training text has no `<unk>` of its own, its rarest
-    words stand in: as a rule those seen once, whose share of the text is the usual estimate of the share of
-    words never seen (Good 1953).
+    The vocabulary is built from the training text only. Words of other splits that the vocabulary lacks
+    become `<unk>`. They count as tokens, because leaving them out would make the perplexity too low. So
+    `<unk>` must occur in training: otherwise the model would never learn its probability. If valid or test
+    need an `<unk>` that the training text lacks, its rarest words become `<unk>`, by default those that occur
+    once. Their fraction of the text is the usual estimate of the fraction of unseen words (Good 1953).
 
     Args:
-      name: the corpus' name.
-      lines: the lines of "train", "valid" and "test", each read once; only their ids are kept in memory.
-      source: where the corpus was found.
-      min_count: words that the training text has fewer times become `<unk>`. None is 1, which keeps all,
-        where training has an `<unk>` or nothing in valid and test needs one, and else 2: valid and test
-        decide whether words are dropped, never which. For characters it is then the least that drops one.
-        Perplexities of different vocabularies cannot be compared.
-      pieces: what words are split into; None keeps them whole.
+      name: Name of the corpus.
+      lines: Lines of "train", "valid" and "test", each read once; only their ids are kept in memory.
+      source: Phrase that describes where the corpus was found.
+      min_count: Words that occur less often in the training text become `<unk>`. None means 1, which keeps
+        all words, if training contains an `<unk>` or has all words of valid and test. Otherwise None means 2;
+        for characters, it means the smallest value that drops a character. So valid and test decide whether
+        words are dropped, but not which. Perplexities with different vocabularies cannot be compared. Byte
+        pairs need no `<unk>` and ignore `min_count`.
+      pieces: Units into which words are split; None keeps words whole.
 
     Returns:
-      The corpus. Its `min_count` is the one that was used.
+      The corpus. Its `min_count` is the value that was used.
 
     Raises:
-      UserError: when `min_count` is less than 1, or leaves training without an `<unk>` that valid or test
-        need.
+      UserError: If `min_count` is less than 1, or leaves training without an `<unk>` that valid or test
+        needs.
     """
     _check_min_count(min_count)
     stream = TokenStream()
@@ -210,7 +213,16 @@ def _numbered_corpus(
     min_count: int | None,
     pieces: Pieces | None = None,
 ) -> LanguageCorpus:
-    """Turn a stream's numbers into ids of a vocabulary of train, in place."""
+    """Build a corpus from the token numbers of a `TokenStream`.
+
+    Args:
+      name: Name of the corpus.
+      tokens: Distinct tokens in the order of their numbers.
+      ids: Token numbers of each split. Without `pieces`, they are replaced in place by ids of the vocabulary.
+      source: Phrase that describes where the corpus was found.
+      min_count: See `make_corpus`.
+      pieces: See `make_corpus`.
+    """
     if pieces is not None:
         return _corpus_of_pieces(name, tokens, ids, source, min_count, pieces)
     counted = np.zeros(len(tokens), np.int64)
@@ -248,7 +260,7 @@ def _corpus_of_pieces(
     min_count: int | None,
     pieces: Pieces,
 ) -> LanguageCorpus:
-    """Split a stream of words into pieces, and number them."""
+    """Split words into pieces, and build a corpus from them; for the arguments see `_numbered_corpus`."""
     vocabulary = None
     if pieces.kind == "bpe":
         vocabulary = learn_byte_pairs(words, ids["train"], pieces.size)
@@ -264,7 +276,11 @@ def _corpus_of_pieces(
 
 
 def _least_count(ids: Mapping[str, Int[np.ndarray, "_"]]) -> int:
-    """Return 1 where train has every token, else the least `min_count` that drops one; token 0 is `<eos>`."""
+    """Return the default `min_count` for characters.
+
+    It is 1 if train has every token, and otherwise the smallest value that drops a token of train. Token 0 is
+    `<eos>`, which is never dropped.
+    """
     counts = np.bincount(ids["train"], minlength=1 + max(int(ids[split].max()) for split in SPLITS))
     return 1 if counts.all() else 1 + int(counts[1:][counts[1:] > 0].min())
 
@@ -272,7 +288,7 @@ def _least_count(ids: Mapping[str, Int[np.ndarray, "_"]]) -> int:
 def _unseen(
     vocabulary: Vocabulary, tokens: Sequence[str], ids: Mapping[str, Int[np.ndarray, "_"]]
 ) -> tuple[str, str] | None:
-    """Return the first split with a token that the vocabulary lacks, and that token."""
+    """Return the first split with a token that the vocabulary lacks, and that token; None if it has all."""
     known = np.array([token in vocabulary.index for token in tokens])
     for split in SPLITS:
         missing = np.flatnonzero(~known[ids[split]])
@@ -285,12 +301,11 @@ def find_split_files(folder: str | os.PathLike[str], *, prefix: str | None = Non
     """Return the text files of the three splits in `folder`; see `find_splits`.
 
     Args:
-      folder: where to look, sub-folders excluded.
-      prefix: take only the names with exactly this before the split's word ("ptb." for `ptb.train.txt`);
-        None takes any.
+      folder: Folder to search; its sub-folders are not searched.
+      prefix: Exact text before the split's word, such as "ptb." for `ptb.train.txt`; None accepts any.
 
     Raises:
-      UserError: when `folder` is not a readable folder, or a split is missing or ambiguous.
+      UserError: If `folder` is not a readable folder, or a split is missing or ambiguous.
     """
     return find_splits(folder, TEXT_ENDINGS, prefix=prefix)
 
@@ -299,25 +314,25 @@ def read_lines(path: str | os.PathLike[str], blank_lines: bool | None = None) ->
     """Return the lines of a text file; see `text_lines`.
 
     Raises:
-      UserError: see `text_lines`.
+      UserError: See `text_lines`.
     """
     return list(text_lines(path, blank_lines))
 
 
 def text_lines(path: str | os.PathLike[str], blank_lines: bool | None = None) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file, plain or gzip, without their ends.
+    """Yield the lines of a UTF-8 text file, plain or gzip, without their line ends.
 
-    A blank line stands between paragraphs, or at the end of a file, for the eye; kept, it would be an `<eos>`
-    on its own, which is easy to predict and flatters a perplexity. WikiText is different: its published
-    counts and perplexities have an `<eos>` for each blank line, and its files are called `.tokens`.
+    Blank lines usually only separate paragraphs. Each one that is kept becomes an additional `<eos>`, which
+    is easy to predict and lowers the perplexity. WikiText is different: its published counts and perplexities
+    include an `<eos>` for each blank line, and the names of its files end with `.tokens`.
 
     Args:
-      path: the file.
-      blank_lines: whether to keep lines without a word; None keeps them in files called `.tokens` or
-        `.tokens.gz`, and leaves them out of all others. A copy of WikiText under other names needs True.
+      path: Text file.
+      blank_lines: Whether to keep lines without words. None keeps them only if the file name ends with
+        `.tokens` or `.tokens.gz`. A copy of WikiText under other names needs True.
 
     Raises:
-      UserError: when the file cannot be read, is a damaged gzip, is not UTF-8 or holds no word.
+      UserError: If the file cannot be read, is a damaged gzip file, is not UTF-8 or contains no words.
     """
     path = Path(path)
     if blank_lines is None:
@@ -344,20 +359,21 @@ def read_corpus(
 ) -> LanguageCorpus:
     """Read a folder with one text file for each of train, valid and test, or cut one file into the three.
 
-    A single file is cut at ends of lines: about 80 % of its tokens are train, the next 10 % valid, the last
-    10 % test. Files are streamed: memory holds 4 bytes for each token, and each distinct token once.
+    A single file is cut at line ends: about 80 % of its tokens are train, the next 10 % valid, the last 10 %
+    test. Files are streamed: memory contains 4 bytes for each token, and each distinct token once.
 
     Args:
-      folder: the folder, or the file.
-      name: the corpus' name; None takes that of the folder or file.
-      prefix: see `find_split_files`.
-      source: a phrase for where it was found; None says the folder.
-      blank_lines: whether each is an `<eos>`; None says yes for WikiText's file names alone (`read_lines`).
-      min_count: words that train has fewer times are `<unk>`; None as `make_corpus` says.
-      pieces: what words are split into; None keeps them whole.
+      folder: Folder, or single file.
+      name: Name of the corpus; None uses the name of the folder or file.
+      prefix: See `find_split_files`.
+      source: Phrase that describes where the corpus was found; None names the folder or file.
+      blank_lines: Whether to keep lines without words, each of which becomes an `<eos>`; see `text_lines`.
+      min_count: Words that occur less often in train become `<unk>`; for None see `make_corpus`.
+      pieces: Units into which words are split; None keeps words whole.
 
     Raises:
-      UserError: see `find_split_files`, `text_lines` and `make_corpus`; or a single file has too few lines.
+      UserError: See `find_split_files`, `text_lines` and `make_corpus`; also if a single file has fewer than
+        three lines.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -376,14 +392,14 @@ def _read_single_file(
     min_count: int | None,
     pieces: Pieces | None,
 ) -> LanguageCorpus:
-    """Read one text and cut it into train, valid and test."""
+    """Read one text file and cut it into train, valid and test; for the arguments see `read_corpus`."""
     _check_min_count(min_count)
     stream = TokenStream()
     ids = stream.read(text_lines(path, blank_lines))
     ends = np.flatnonzero(ids == stream.tokens.index(EOS)) + 1
     if len(ends) < len(SPLITS):
         raise bad_file(path, f"has {len(ends)} lines of text, too few to cut it into {', '.join(SPLITS)}")
-    # Each split has a line at least.
+    # Each split gets at least one line.
     first = int(np.clip(np.searchsorted(ends, _CUTS[0] * ids.size), 0, len(ends) - 3))
     second = int(np.clip(np.searchsorted(ends, _CUTS[1] * ids.size), first + 1, len(ends) - 2))
     parts = np.split(ids, [ends[first], ends[second]])

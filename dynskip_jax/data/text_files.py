@@ -1,7 +1,8 @@
-"""Read users' files: text line by line, members of zip archives, JSON; each failure is a `UserError`.
+"""Read users' files: text line by line, members of archives, JSON.
 
-Files are UTF-8, plain or gzip. A byte-order mark is left out. Lines end with a line feed, a carriage return,
-or both. Named pipes and devices are refused, because reading them may never end.
+Unreadable or damaged files raise a `UserError`. Text files are UTF-8, plain or gzip. A byte-order mark is
+removed. Lines end with a line feed, a carriage return, or both. Named pipes and devices are refused, because
+reading them may never end.
 """
 
 import codecs
@@ -25,7 +26,7 @@ PathLike = str | os.PathLike[str]
 
 _CHUNK = 1 << 20
 _DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
-# What `zipfile` and its decompressors raise for damaged archives.
+# Exceptions that `zipfile` and its decompressors raise for damaged archives.
 _DAMAGED_ZIP = (
     zipfile.BadZipFile,
     zlib.error,
@@ -41,10 +42,11 @@ _DAMAGED_ZIP = (
 
 @contextlib.contextmanager
 def open_binary(path: PathLike) -> Iterator[io.BufferedIOBase]:
-    """Open a regular file to read its bytes; one named `.gz` is decompressed.
+    """Open a regular file to read its bytes; a file whose name ends with `.gz` is decompressed.
 
     Raises:
-        UserError: the file does not exist, cannot be read, is no regular file, or is a damaged gzip file.
+        UserError: If the file does not exist, cannot be read, is not a regular file, or is a damaged gzip
+            file.
     """
     try:
         with _open_regular(path) as file:
@@ -65,14 +67,14 @@ def open_binary(path: PathLike) -> Iterator[io.BufferedIOBase]:
 
 
 def iter_lines(path: PathLike, member: str | None = None) -> Iterator[str]:
-    """Yield the lines of a text file without their ends; only a part of the file is in memory.
+    """Yield the lines of a text file without their line ends; only a part of the file is in memory.
 
     Args:
-        path: a text file, plain or .gz; or a zip archive, where `member` is given.
-        member: a file within the archive.
+        path: Text file, plain or .gz; a zip archive if `member` is given.
+        member: File within the archive.
 
     Raises:
-        UserError: the file cannot be read, is damaged, or is not UTF-8.
+        UserError: If the file cannot be read, is damaged, or is not UTF-8.
     """
     if member is None:
         with open_binary(path) as file:
@@ -86,13 +88,13 @@ def stream_lines(stream: io.BufferedIOBase, where: str = "standard input") -> It
     """Yield the lines of an open stream, such as standard input, as soon as each is complete.
 
     Args:
-        stream: its bytes are UTF-8.
-        where: what messages call it.
+        stream: Binary stream of UTF-8 text.
+        where: Name of the stream in error messages.
 
     Raises:
-        UserError: the stream cannot be read, or is not UTF-8.
+        UserError: If the stream cannot be read, or is not UTF-8.
     """
-    read = getattr(stream, "read1", stream.read)  # read1 does not wait for more than there is
+    read = getattr(stream, "read1", stream.read)  # read1 returns available bytes without waiting for more
     try:
         yield from _lines(iter(lambda: read(_CHUNK), b""), where)
     except OSError as error:
@@ -103,17 +105,18 @@ def read_text(path: PathLike) -> str:
     """Return the text of a UTF-8 file with line feeds as line ends.
 
     Raises:
-        UserError: see `iter_lines`.
+        UserError: See `iter_lines`.
     """
     return "\n".join(iter_lines(path))
 
 
 @contextlib.contextmanager
 def open_archive(path: PathLike) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive; what fails while its members are read is a `UserError` too.
+    """Open a zip archive; errors while its members are read also become a `UserError`.
 
     Raises:
-        UserError: the archive is missing, damaged or encrypted, lacks a member, or needs an unknown method.
+        UserError: If the archive is missing, damaged or encrypted, lacks a member, or needs an unknown
+            compression method.
     """
     with _open_user_file(path) as file:
         try:
@@ -133,7 +136,7 @@ def open_archive(path: PathLike) -> Iterator[zipfile.ZipFile]:
             problem = f"is no zip archive, or a damaged one ({error}): fetch it again"
             raise bad_file(path, problem) from error
         except Exception as error:
-            if type(error).__module__ not in ("lzma", "_lzma"):  # an optional module of Python
+            if type(error).__module__ not in ("lzma", "_lzma"):  # Python may be built without lzma
                 raise
             problem = f"is no zip archive, or a damaged one ({error}): fetch it again"
             raise bad_file(path, problem) from error
@@ -141,14 +144,14 @@ def open_archive(path: PathLike) -> Iterator[zipfile.ZipFile]:
 
 @contextlib.contextmanager
 def open_tar(path: PathLike, source: str) -> Iterator[tarfile.TarFile]:
-    """Open a tar archive, compressed or not; what fails while its members are read is a `UserError` too.
+    """Open a tar archive, compressed or not; errors while its members are read also become a `UserError`.
 
     Args:
-        path: the archive.
-        source: its address, for errors.
+        path: Tar archive.
+        source: Address from which the archive was downloaded, for error messages.
 
     Raises:
-        UserError: the archive is missing or damaged.
+        UserError: If the archive is missing or damaged.
     """
     with _open_user_file(path) as file:
         try:
@@ -162,16 +165,16 @@ def open_tar(path: PathLike, source: str) -> Iterator[tarfile.TarFile]:
 
 
 def place(path: PathLike, member: str | None = None) -> str:
-    """Return how messages name a file, or a member of an archive."""
+    """Return the name of a file, or of a member of an archive, for messages."""
     return os.fspath(path) if member is None else f"{os.fspath(path)} ({member})"
 
 
 def parse_json(text: str) -> Any:
-    """Return the value that a JSON text holds.
+    """Return the value of a JSON text.
 
     Raises:
-        ValueError: the text is not JSON, is nested too deeply, or has half of a surrogate pair; the message
-            is short.
+        ValueError: If the text is not JSON, is nested too deeply, or contains half of a surrogate pair; the
+            message is short.
     """
     try:
         value = json.loads(text)
@@ -183,7 +186,7 @@ def parse_json(text: str) -> Any:
 
 
 def check_characters(value: Any) -> None:
-    r"""Raise a `ValueError` if a text within `value` has half of a surrogate pair, such as `\ud800`."""
+    r"""Raise a `ValueError` if a string in `value` contains half of a surrogate pair, such as `\ud800`."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -200,7 +203,7 @@ def check_characters(value: Any) -> None:
 
 @contextlib.contextmanager
 def _open_user_file(path: PathLike) -> Iterator[io.BufferedIOBase]:
-    """Open a regular file as it is; only errors of opening it become a `UserError`."""
+    """Open a regular file without decompression; only errors while opening it become a `UserError`."""
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(_open_regular(path))
@@ -213,7 +216,7 @@ def _open_user_file(path: PathLike) -> Iterator[io.BufferedIOBase]:
 def _open_regular(path: PathLike) -> io.BufferedIOBase:
     try:
         file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # a NUL character in the name
         raise bad_file(path, f"cannot be read ({error}): check its name") from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -232,12 +235,12 @@ def _chunks(file: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 class _Decoder:
-    """Decodes UTF-8 piece by piece, without a byte-order mark and with line feeds as line ends.
+    """Incremental UTF-8 decoder that removes a byte-order mark and converts line ends to line feeds.
 
     Attributes:
-        where: the file, for errors.
-        offset: bytes decoded so far.
-        lines: line ends decoded so far.
+        where: Name of the file, for error messages.
+        offset: Number of bytes decoded so far.
+        lines: Number of line ends decoded so far.
     """
 
     def __init__(self, where: str):
@@ -246,10 +249,17 @@ class _Decoder:
         self._newlines = io.IncrementalNewlineDecoder(None, translate=True)
 
     def decode(self, data: bytes, *, is_last: bool = False) -> str:
-        """Return the text of the next bytes; a line end that may go on is kept for the next call.
+        """Return the text of the next bytes.
+
+        Incomplete characters, and a final carriage return that a line feed may follow, are held back for the
+        next call.
+
+        Args:
+            data: Next bytes of the file.
+            is_last: Whether this is the last call, which holds nothing back.
 
         Raises:
-            UserError: the bytes are not UTF-8.
+            UserError: If the bytes are not UTF-8.
         """
         start = self.offset - len(self._codec.getstate()[0])
         try:
@@ -268,7 +278,7 @@ class _Decoder:
 
 
 def _lines(chunks: Iterable[bytes], where: str) -> Iterator[str]:
-    """Decode and split; a line may reach over several chunks."""
+    """Decode chunks of bytes and yield their lines; a line may extend over several chunks."""
     decoder = _Decoder(where)
     unfinished: list[str] = []
     for chunk in chunks:

@@ -12,18 +12,18 @@ from dynskip_jax.errors import UserError
 
 
 def default_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """TFDS's own data directory: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
+    """Return the default data directory of TFDS: `$TFDS_DATA_DIR`, else `~/tensorflow_datasets`."""
     return Path(environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether `folder` (dataset/config/version) holds a prepared dataset; needs no import of TFDS."""
+    """Return whether `folder` (dataset/config/version) contains a prepared dataset; does not import TFDS."""
     return (folder / "dataset_info.json").is_file()
 
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Swallow what TFDS prints, draws and logs up to warnings; exceptions pass."""
+    """Suppress printed output, progress bars, and log messages up to warnings; let exceptions pass."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -34,17 +34,17 @@ def quietly() -> Iterator[None]:
 
 
 def read_splits(make_builder: Callable[[], Any], folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """All records of all splits of a prepared dataset, in order.
+    """Return all records of all splits of a prepared dataset, in order.
 
     Args:
-      make_builder: makes the builder that reads `folder`.
-      folder: where the dataset is (dataset/config/version), for the error.
+      make_builder: Function that makes the builder that reads `folder`.
+      folder: Folder of the dataset (dataset/config/version), for error messages.
 
     Returns:
-      For each split its records, each a dict of NumPy arrays, numbers and bytes.
+      Records of each split; each record is a dict of NumPy arrays, numbers and bytes.
 
     Raises:
-      UserError: when the dataset is damaged.
+      UserError: If the dataset is damaged.
     """
     try:
         with quietly():
@@ -55,17 +55,17 @@ def read_splits(make_builder: Callable[[], Any], folder: Path) -> dict[str, list
         if not records:
             raise ValueError("it has no splits")
         for split, examples in records.items():
-            # ArrayRecord reads some truncated files without a complaint, as records without content.
+            # ArrayRecord reads some truncated files without an error, as records without content.
             if any(value is None for example in examples for value in example.values()):
                 raise ValueError(f"its {split} split has empty records")
-    # Whatever TFDS, protobuf or ArrayRecord raise on a damaged file, the remedy is the same.
+    # TFDS, protobuf and ArrayRecord raise different errors for damaged files; the remedy is always the same.
     except Exception as error:
         raise damaged(folder, error) from error
     return records
 
 
 def damaged(folder: Path, reason: object) -> UserError:
-    """The error for a prepared dataset that cannot be used."""
+    """Return the error for a prepared dataset that is damaged for this `reason`."""
     line = " ".join(str(reason).split())[:200] or type(reason).__name__
     return UserError(
         f"the prepared dataset in {folder} is damaged ({line}): delete that folder and run again"

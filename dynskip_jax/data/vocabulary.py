@@ -1,4 +1,4 @@
-"""A vocabulary: the two-way mapping between tokens and integer ids."""
+"""Define the vocabulary, which maps between tokens and integer ids, and build it from a text."""
 
 import collections
 import dataclasses
@@ -17,10 +17,11 @@ UNK = "<unk>"
 
 
 def join_tokens(tokens: Sequence[str]) -> str:
-    """The text of tokens, for people: each `<eos>` ends a line, and text neither begins nor ends with one.
+    """Return tokens as readable text, with a line end in place of each `<eos>`.
 
-    For lines with words it undoes `tokenize`. The first `<eos>` of `<eos> the cat`, which tells a model that
-    a line begins, is no line of its own; two of them in a row are an empty line.
+    Line ends at the start and end of the text are removed. So the first `<eos>` of `<eos> the cat`, which
+    marks the start of a line, adds no empty line. Two `<eos>` in a row between words are an empty line. For
+    lines that contain words, this function is the inverse of `tokenize`.
     """
     lines: list[list[str]] = [[]]
     for token in tokens:
@@ -36,13 +37,13 @@ class Vocabulary:
     """Distinct tokens in a fixed order; a token's id is its position.
 
     Attributes:
-      tokens: the tokens, `tokens[i]` being the one with id i.
+      tokens: Tokens; `tokens[i]` has the id i.
 
     Raises:
-      ValueError: when a token occurs twice.
+      ValueError: If a token occurs twice.
     """
 
-    unit: ClassVar[str] = "word"  # what a token is called
+    unit: ClassVar[str] = "word"  # Name of a token in messages.
     tokens: tuple[str, ...]
 
     def __post_init__(self):
@@ -55,41 +56,41 @@ class Vocabulary:
 
     @functools.cached_property
     def index(self) -> Mapping[str, int]:
-        """The id of each token."""
+        """Id of each token."""
         return {token: i for i, token in enumerate(self.tokens)}
 
     def split(self, text: str) -> list[str]:
-        """Return the tokens of a line of text, known or not."""
+        """Return the tokens of a line of text, including unknown ones."""
         return text.split()
 
     def join(self, tokens: Sequence[str]) -> str:
-        """Return the text of tokens."""
+        """Return the text of tokens; see `join_tokens`."""
         return join_tokens(tokens)
 
     def shown(self, tokens: Sequence[str]) -> list[str]:
-        """Return the tokens as people read them."""
+        """Return the tokens in a readable form."""
         return list(tokens)
 
     def to_json(self) -> Any:
-        """What a run folder keeps of it, as JSON holds it."""
+        """Return the vocabulary as a JSON-serializable value, for the run folder."""
         return list(self.tokens)
 
     @classmethod
     def from_json(cls, kept: Any) -> "Vocabulary":
-        """The vocabulary that `to_json` described.
+        """Return the vocabulary that `to_json` returned as `kept`.
 
         Raises:
-          ValueError: it is no list of words.
+          ValueError: If `kept` is not a list of words.
         """
         if not isinstance(kept, list) or not all(isinstance(word, str) for word in kept):
             raise ValueError("no list of words")
         return cls(tuple(kept))
 
     def encode(self, tokens: Sequence[str]) -> Int[np.ndarray, "n"]:
-        """Ids (int32) of `tokens`; those that the vocabulary lacks become `<unk>`.
+        """Return the ids (int32) of `tokens`; tokens that the vocabulary lacks become `<unk>`.
 
         Raises:
-          UserError: for an unknown token when the vocabulary has no `<unk>`.
+          UserError: If a token is unknown and the vocabulary has no `<unk>`.
         """
         index, unknown = self.index, self.index.get(UNK)
         if unknown is None:
@@ -103,10 +104,10 @@ class Vocabulary:
         return np.fromiter(ids, dtype=np.int32, count=len(tokens))
 
     def decode(self, ids: Int[np.ndarray, "n"]) -> list[str]:
-        """Tokens of `ids`.
+        """Return the tokens of `ids`.
 
         Raises:
-          ValueError: for an id outside 0 .. len(self) - 1.
+          ValueError: If an id is outside of 0 .. len(self) - 1.
         """
         if ids.size and (ids.min() < 0 or ids.max() >= len(self)):
             raise ValueError(f"ids must lie in 0..{len(self) - 1}, found {ids.min()}..{ids.max()}")
@@ -114,18 +115,19 @@ class Vocabulary:
 
 
 def build_vocabulary(tokens: Iterable[str], max_size: int | None = None, min_count: int = 1) -> Vocabulary:
-    """The vocabulary of a text, most frequent token first, ties in alphabetical order.
+    """Return the vocabulary of a text, most frequent token first, ties in alphabetical order.
 
-    `<eos>` is always in it; `<unk>` is in it when the text has it or when a token is dropped. Both stand at
-    the place of their frequency, that of `<unk>` including the occurrences it replaces.
+    The vocabulary always contains `<eos>`. It contains `<unk>` if the text does or if a token is dropped.
+    Both are ordered by frequency like other tokens; the frequency of `<unk>` includes the tokens that it
+    replaces.
 
     Args:
-      tokens: the text.
-      max_size: the most entries to keep, `<eos>` and `<unk>` included; None keeps all.
-      min_count: tokens that occur less often are dropped.
+      tokens: Tokens of the text.
+      max_size: Maximum number of entries, including `<eos>` and `<unk>`; None keeps all.
+      min_count: Tokens that occur less often are dropped.
 
     Raises:
-      ValueError: when `max_size` leaves no room for `<eos>` and `<unk>`.
+      ValueError: If `max_size` is less than 2, which leaves no room for `<eos>` and `<unk>`.
     """
     return vocabulary_of_counts(collections.Counter(tokens), max_size, min_count)
 
@@ -133,10 +135,10 @@ def build_vocabulary(tokens: Iterable[str], max_size: int | None = None, min_cou
 def vocabulary_of_counts(
     counts: Mapping[str, int], max_size: int | None = None, min_count: int = 1
 ) -> Vocabulary:
-    """Return the vocabulary of a text whose tokens are counted; see `build_vocabulary`.
+    """Return the vocabulary of a text from the count of each token; see `build_vocabulary`.
 
     Raises:
-      ValueError: when `max_size` leaves no room for `<eos>` and `<unk>`.
+      ValueError: If `max_size` is less than 2, which leaves no room for `<eos>` and `<unk>`.
     """
     if max_size is not None and max_size < 2:
         raise ValueError(f"max_size must be at least 2, for {EOS} and {UNK}, not {max_size}")
@@ -147,7 +149,7 @@ def vocabulary_of_counts(
 
     words = sorted(counts.keys() - {EOS, UNK}, key=rank)
     kept = [word for word in words if counts[word] >= min_count]
-    # <unk> takes a place only where it is needed, and whether it is depends on the room it leaves.
+    # <unk> takes an entry only if a word is dropped or the text has it; that entry counts towards `max_size`.
     needs_unknown = UNK in counts or len(kept) < len(words)
     if max_size is not None and 1 + needs_unknown + len(kept) > max_size:
         needs_unknown = True

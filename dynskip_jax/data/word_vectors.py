@@ -1,4 +1,4 @@
-"""Word vectors from a text file, as GloVe and word2vec write them; only those that are asked for are kept."""
+"""Read the vectors of given words from a text file in the format of GloVe or word2vec."""
 
 import itertools
 import re
@@ -12,15 +12,15 @@ from dynskip_jax.data.messages import bad_file, bad_line, quoted
 from dynskip_jax.data.text_files import PathLike, iter_lines
 
 _SIZES = re.compile(r"[0-9]{1,12} [0-9]{1,12}")
-_LOOKED_AT = 100  # lines that are looked at for the width of the vectors
+_LOOKED_AT = 100  # Number of lines that are examined for the width of the vectors.
 
 
 class WordVectors(NamedTuple):
     """The vectors of a vocabulary.
 
     Attributes:
-        table: one row for each word, zeros where the file has none, (words, width).
-        found: whether it has one, (words,).
+        table: Vector of each word, (words, width); zeros if the file has no vector of the word.
+        found: Whether the file has a vector of each word, (words,).
     """
 
     table: Float[np.ndarray, "words width"]
@@ -30,20 +30,24 @@ class WordVectors(NamedTuple):
 def read_word_vectors(
     path: PathLike, words: Collection[str], width: int
 ) -> dict[str, Float[np.ndarray, " width"]]:
-    """Read the vectors of some words: a word and its numbers on each line, separated by spaces or tabs.
+    """Read the vectors of some words from a file with a word and its numbers on each line.
 
-    A first line of two whole numbers, as word2vec writes it, holds the number of words and the width of their
-    vectors. Words may hold spaces: the last `width` columns are the vector. Of a word that occurs twice the
-    first vector counts. A vector's numbers are checked only where they are kept.
+    Columns are separated by spaces or tabs. A first line of two whole numbers, as in word2vec's files,
+    contains the number of words and the width of their vectors. Words may contain spaces: the last `width`
+    columns are the vector. If a word occurs twice, its first vector is used. The numbers are checked only for
+    the given words.
 
     Args:
-        path: a text file in UTF-8, plain or .gz.
-        words: those to be read.
-        width: how many numbers a vector has to have.
+        path: UTF-8 text file, plain or .gz.
+        words: Words whose vectors are read.
+        width: Number of components of a vector.
+
+    Returns:
+        Vector of each word that was found, (width,).
 
     Raises:
-        UserError: the file cannot be read, holds fewer vectors than its first line says, or has a line that
-            is no vector of this width; the message names the line.
+        UserError: If the file cannot be read, contains fewer vectors than its first line states, or has a
+            line that is not a vector of this width; the message names the line.
     """
     found: dict[str, np.ndarray] = {}
     lines = ((number, fields) for number, fields in _rows(path) if fields)
@@ -51,7 +55,7 @@ def read_word_vectors(
     looked_at = list(itertools.islice(lines, _LOOKED_AT))
     if looked_at and _SIZES.fullmatch(" ".join(looked_at[0][1])):
         count, given = map(int, looked_at[0][1])
-        if given == width or width > 1:  # else the line is a word and its one number
+        if given == width or width > 1:  # else the line is a word with its one number, not a header
             number, _ = looked_at.pop(0)
             announced = count
             if given != width:
@@ -77,12 +81,12 @@ def read_word_vectors(
 
 
 def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int) -> WordVectors:
-    """The vector of each word, or that of its lower-case form where there is none.
+    """Return the vector of each word, or that of its lower-case form if the word has none.
 
     Args:
-        words: the vocabulary.
-        read: see `read_word_vectors`.
-        width: how many numbers a vector has.
+        words: Words of the vocabulary.
+        read: Vectors from `read_word_vectors`.
+        width: Number of components of a vector.
     """
     table, found = np.zeros((len(words), width), np.float32), np.zeros(len(words), bool)
     for row, word in enumerate(words):
@@ -93,7 +97,7 @@ def vectors_of(words: Sequence[str], read: Mapping[str, np.ndarray], width: int)
 
 
 def _rows(path: PathLike) -> Iterator[tuple[int, list[str]]]:
-    """Number and columns of each line; columns may have several spaces or tabs between them."""
+    """Yield the number and columns of each line; several spaces or tabs may separate two columns."""
     for number, line in enumerate(iter_lines(path), 1):
         line = line.replace("\t", " ")
         fields = line.split(" ")
@@ -105,7 +109,7 @@ def _rows(path: PathLike) -> Iterator[tuple[int, list[str]]]:
 def _check_width(path: PathLike, rows: Sequence[tuple[int, list[str]]], width: int) -> None:
     """Raise a `UserError` if no row has exactly `width` numbers after a word.
 
-    A row with more columns may be a word with spaces, such as `10 000`, but not all rows are.
+    A row with more columns may be a word with spaces, such as `10 000`, but not every row can be one.
     """
     if any(_count_numbers(fields, width + 1) == width for _, fields in rows):
         return
@@ -115,7 +119,7 @@ def _check_width(path: PathLike, rows: Sequence[tuple[int, list[str]]], width: i
 
 
 def _count_numbers(fields: Sequence[str], most: int) -> int:
-    """How many columns at the end are numbers, the first column excluded, counted up to `most`."""
+    """Return how many of the last columns are numbers, without the first column and at most `most`."""
     count = 0
     for field in fields[:0:-1]:
         if count == most or not _is_number(field):

@@ -1,1 +1,1 @@
-"""Where programs run: one device, several, several processes; their memory, and compiled programs."""
+"""Execution on one device, several devices or several processes; memory use and the compilation cache."""

@@ -1,24 +1,24 @@
-"""Memory that a step has used on a CPU, kept by the process for the next step."""
+"""Reuse the memory that a step frees on a CPU, instead of returning it to the system."""
 
 import ctypes
 import os
 import sys
 
-# glibc's names (malloc.h).
+# Parameters of glibc's mallopt (malloc.h).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MOST = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Lets glibc keep what is freed, unless the user has told it what to do (`MALLOC_…`, `GLIBC_TUNABLES`).
+    """Make glibc keep freed memory, unless the user has configured it (`MALLOC_…`, `GLIBC_TUNABLES`).
 
-    On a CPU JAX allocates what a step works in and frees it afterwards. glibc gives large pieces back to the
-    system at once and so receives other pages for each step, every one of which the kernel first fills with
-    zeros: a quarter of the time of a step of the small language model (BENCHMARKS.md). Kept in one arena they
-    are used again; the process then stays as large as its largest step.
+    On a CPU, JAX allocates the work memory of each step and frees it afterwards. By default glibc returns
+    large blocks to the system at once, so every step gets new pages, which the kernel fills with zeros. This
+    takes a quarter of the time of a step of the small language model (BENCHMARKS.md). With this setting glibc
+    keeps the blocks in one arena and reuses them. The process then stays as large as its largest step.
 
     Returns:
-        Whether it will; False also where the C library is another one.
+        True if glibc accepts the settings. False if the user has configured it, or on another C library.
     """
     if sys.platform != "linux" or any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         return False

@@ -1,15 +1,15 @@
-"""How much memory a compiled program needs on each device."""
+"""Memory that a compiled program needs on each device."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
 class ProgramMemory(NamedTuple):
-    """Bytes on each device.
+    """Memory of one program on each device, in bytes.
 
     Attributes:
-        arguments: what is given to the program and what it returns; memory that it takes over counts once.
-        work: what it needs beyond that while it runs.
+        arguments: Memory of the arguments and results; donated arguments count once.
+        work: Additional memory while the program runs.
     """
 
     arguments: int
@@ -17,17 +17,17 @@ class ProgramMemory(NamedTuple):
 
 
 def program_memory(program: Callable[..., Any], *args: Any) -> ProgramMemory | None:
-    """Compiles a program for arguments, as its first call would, and says what it will need.
+    """Compile a program for these arguments, as its first call would, and return the memory that it needs.
 
-    A call that follows finds a program of `jax.jit` compiled; one of `jax.pmap` is compiled once more, or
-    found where compiled programs are kept.
+    A later call reuses the compiled program of `jax.jit`. A program of `jax.pmap` is compiled again, or
+    loaded from the compilation cache.
 
     Args:
-        program: made by `jax.jit` or `jax.pmap`.
-        *args: as for the call; nothing is run and nothing donated.
+        program: Function returned by `jax.jit` or `jax.pmap`.
+        *args: Arguments of a call. The program is not run, and no argument is donated.
 
     Returns:
-        The compiler's own account; None where the backend gives none.
+        The compiler's memory analysis, or None if the backend has none.
     """
     analysis = program.lower(*args).compile().memory_analysis()
     if analysis is None:
@@ -37,7 +37,7 @@ def program_memory(program: Callable[..., Any], *args: Any) -> ProgramMemory | N
 
 
 def memory_line(memory: ProgramMemory) -> str:
-    """Says it in a line, as in `memory: 1.50 GiB on each device (state and batch 0.50, work 1.00)`."""
+    """Return one line such as `memory: 1.50 GiB on each device (state and batch 0.50, work 1.00)`."""
     arguments, work = (size / 2**30 for size in memory)
     total = arguments + work
     return f"memory: {total:.2f} GiB on each device (state and batch {arguments:.2f}, work {work:.2f})"

@@ -1,9 +1,9 @@
-"""Compiles one update for one device or for many: `jit`, `jit` over a mesh, or `pmap`; places its arrays.
+"""Compile an update for one or more devices with `jit`, `jit` over a mesh, or `pmap`, and place its arrays.
 
-What is divided among the devices is said once, by a `PartitionSpec` over two names: `seeds`, the leading axis
-of the whole training state, and `data`, the batch. If the number of seeds is a multiple of the number of
-devices, each device trains seeds of its own and nothing is exchanged; otherwise each has a share of every
-batch, and gradients are averaged over the devices.
+A `PartitionSpec` over two mesh axes states how an array is divided: `seeds` is the leading axis of the whole
+training state, and `data` is the batch axis. If the number of seeds is a multiple of the number of devices,
+each device trains different seeds and the devices exchange nothing. Otherwise each device gets a part of
+every batch, and gradients are averaged over the devices.
 """
 
 from collections.abc import Callable
@@ -27,19 +27,24 @@ PER_EXAMPLE = P("seeds", "data")  # the carry: (seeds, batch, ...)
 
 
 def batch_spec(batch_axis: int | None) -> P:
-    """How a batch is divided: (seeds, batch, ...) where each seed has its own (0), or (batch, ...) (None)."""
+    """Return how a batch is divided.
+
+    Args:
+        batch_axis: 0 if each seed has its own batch, (seeds, batch, ...); None if all seeds share one batch,
+            (batch, ...).
+    """
     return P("data") if batch_axis is None else PER_EXAMPLE
 
 
 @runtime_checkable
 class Parallel(Protocol):
-    """A way to run the update.
+    """A backend that compiles and runs the update on some devices.
 
     Attributes:
-        devices: those that take part.
-        processes: those that take part.
-        axis_name: the mapped axis over which the update has to exchange sums itself; None where it sees
-            whole batches (or whole seeds), and the compiler does the exchange.
+        devices: Devices that run the update.
+        processes: Processes of the run.
+        axis_name: Mapped axis over which the update itself has to reduce sums and means. None if the update
+            sees whole batches (or whole seeds), so that it needs no explicit reduction.
     """
 
     devices: tuple[jax.Device, ...]
@@ -47,27 +52,27 @@ class Parallel(Protocol):
     axis_name: str | None
 
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
-        """Compiles an update whose first argument's memory is given to the result."""
+        """Compile `update` for arguments and results of these specs; the first argument is donated."""
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
-        """Puts whole arrays, which every process has, where the compiled update takes them."""
+        """Place whole arrays, which every process holds, in the layout of the compiled update's arguments."""
 
     def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """Returns whole arrays, however the update left them, on whatever devices they are."""
+        """Return results of the update as whole arrays, without moving them to other devices."""
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """Returns whole arrays on one device of each process, however the update left them."""
+        """Return results of the update as whole arrays on one device of each process."""
 
     def spread(self, tree: PyTree) -> PyTree:
-        """Puts whole arrays that lead with the seeds where each can be evaluated on the device it trains on.
+        """Place whole arrays, (seeds, ...), so that each seed is evaluated on the device that trains it.
 
-        Whatever is computed from them seed by seed is then computed there. Where the devices share batches
-        instead of seeds, or processes share the devices, they stay as they are.
+        Computations for each seed then run on that device. The arrays stay where they are if the devices
+        divide the batch instead of the seeds, if there are several processes, and under `pmap`.
         """
 
 
 class OneDevice:
-    """Everything on JAX's default device."""
+    """A backend that runs everything on the first device of JAX."""
 
     axis_name = None
 
@@ -97,7 +102,7 @@ class OneDevice:
 
 
 class ShardedJit:
-    """One program over a mesh (seeds x data): the update sees whole arrays, the compiler divides them."""
+    """A backend with one program over a mesh (seeds x data): the compiler divides the arrays."""
 
     axis_name = None
 
@@ -146,9 +151,9 @@ class ShardedJit:
 
 
 class Pmap:
-    """One replica per device (`jax.pmap`, which JAX maintains and no longer develops).
+    """A backend with one replica per device, by `jax.pmap`, which JAX maintains but no longer develops.
 
-    The divided axis of an array is cut in two, (..., devices, share, ...), and the first of them is mapped.
+    The divided axis of an array is split into two axes, (..., devices, share, ...); the first one is mapped.
     """
 
     def __init__(self, devices: tuple[jax.Device, ...], shape: tuple[int, int]):
@@ -207,17 +212,18 @@ def make_parallel(
     batch_size: int,
     processes: Processes | None = None,
 ) -> OneDevice | ShardedJit | Pmap:
-    """Chooses how an update is run; for any choice it is the same up to rounding, noise included.
+    """Return the backend that runs the update; all backends agree up to rounding, noise included.
 
     Args:
-        num_devices: how many devices to use; by default one, and with several processes all of theirs.
+        num_devices: Number of devices to use. By default 1, or with several processes all of their devices.
         way: `jit` or `pmap`.
-        num_seeds: models trained together.
-        batch_size: examples of one update of one model, on all devices together.
-        processes: those that take part.
+        num_seeds: Number of models that are trained together.
+        batch_size: Number of examples in one update of one model, summed over all devices.
+        processes: Processes of the run. By default only this one.
 
     Raises:
-        UserError: there are not so many devices, they cannot share the batch, or the way is unknown.
+        UserError: If `num_devices` or `way` is invalid, if there are too few devices, or if the batch cannot
+            be divided equally among them.
     """
     if way not in WAYS:
         raise UserError(f"--parallel is {way!r}: choose {' or '.join(WAYS)}")
@@ -252,27 +258,27 @@ def make_parallel(
     return OneDevice() if num_devices == 1 else ShardedJit(devices, shape, processes)
 
 
-# --- Inside the update: the identity unless the batch is divided over a mapped axis ---
+# --- Functions for use inside the update; without a mapped axis they exchange nothing ---
 
 
 def own_examples(count: int, axis_name: str | None) -> jax.Array:
-    """The numbers, within the whole batch, of the `count` examples that the update sees here, (count,)."""
+    """Return the index in the whole batch of each of the `count` examples on this device, (count,)."""
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * count
     return first + jnp.arange(count)
 
 
 def mean_over(tree: PyTree, axis_name: str | None) -> PyTree:
-    """The mean over all parts of the batch."""
+    """Return the mean over the mapped axis `axis_name`, or `tree` itself if `axis_name` is None."""
     return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
 
 
 def sum_over(tree: PyTree, axis_name: str | None) -> PyTree:
-    """The sum over all parts of the batch."""
+    """Return the sum over the mapped axis `axis_name`, or `tree` itself if `axis_name` is None."""
     return tree if axis_name is None else jax.lax.psum(tree, axis_name)
 
 
 def _own_share(leaf: Any, sharding: NamedSharding) -> jax.Array:
-    """An array of all processes; each puts only its own devices' share of the whole on them."""
+    """Return a global array from the whole `leaf`; each process copies only the parts of its own devices."""
     if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         data = _own_share(jax.random.key_data(leaf), sharding)
         wrap = jax.jit(

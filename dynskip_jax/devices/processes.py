@@ -1,7 +1,8 @@
-"""Several processes as one run, on JAX's own engine: they start together, agree, and end together.
+"""Connect several processes to one run: they start together, exchange values, and stop together.
 
-`jax.distributed` finds the processes and watches over them; what they say goes over their devices. If one is
-lost, what waits for it fails: at once where its connection breaks, else after the heartbeat's timeout.
+`jax.distributed` finds and monitors the processes. They exchange values through collectives on their devices.
+If a process is lost, the calls that wait for it fail: at once if its connection breaks, and otherwise after
+the heartbeat timeout.
 """
 
 import contextlib
@@ -19,37 +20,38 @@ from dynskip_jax.errors import UserError
 
 HEARTBEAT_SECONDS = 60
 _CONNECT_SECONDS = 300
-_PATIENCE_SECONDS = 7 * 24 * 3600  # one evaluates for hours while the others wait
-_GRACE_SECONDS = 5  # for the others to hear why this one stops
-_ASK_SECONDS = 1.0  # how often flags are exchanged, about
+_PATIENCE_SECONDS = 7 * 24 * 3600  # one process may evaluate for hours while the others wait
+_GRACE_SECONDS = 5  # time for the other processes to receive the error
+_ASK_SECONDS = 1.0  # approximate interval between two exchanges of flags
 
 
 class Processes:
-    """The processes of a run, as `connect` finds them; by default this one alone, with nothing to agree on.
+    """The processes of a run, as returned by `connect`; by default only this process.
 
-    Every method is called by all of them, in the same order.
+    All processes must call every method, in the same order.
 
     Attributes:
-        index: of this process.
-        count: number of processes.
-        first: whether this process has the run folder and prints.
+        index: Index of this process, 0 to `count` - 1.
+        count: Number of processes.
+        first: Whether this is process 0, which holds the run folder and prints.
     """
 
     def __init__(self, index: int = 0, count: int = 1):
         self.index, self.count, self.first = index, count, index == 0
         self._exchanges = 0
-        self._told = False  # that a process stops, and why
+        self._told = False  # whether this process has received the error of another one
         self._raised: tuple[bool, ...] = ()
         self._calls, self._calls_between, self._asked = 0, 1, time.monotonic()
 
     def collect(self, value: Any) -> list[Any]:
-        """Returns every process's value, on all of them.
+        """Return the values of all processes, on every process, in the order of their indices.
 
         Args:
-            value: what JSON can hold; of several processes, NumPy arrays in it become lists.
+            value: A value that JSON can represent, or one with NumPy arrays. With several processes, these
+                arrays become lists.
 
         Raises:
-            UserError: another process has stopped; the message says why.
+            UserError: If another process has stopped; the message contains its error.
         """
         if self.count == 1:
             return [value]
@@ -61,15 +63,18 @@ class Processes:
         return [message["value"] for message in said]
 
     def agree(self, value: Any) -> Any:
-        """Returns the first process's value, on all of them; otherwise as `collect`."""
+        """Return the value of process 0 on every process; see `collect` for `value` and errors."""
         return self.collect(value)[0]
 
     def anyone(self, *flags: bool, now: bool = False) -> tuple[bool, ...]:
-        """Whether a process has raised each flag; about once a second they tell each other, all in one call.
+        """Return for each flag whether any process has raised it.
+
+        Several processes exchange flags about once a second, all in the same call. Calls in between return
+        False for every flag.
 
         Args:
-            flags: as many in every call; one that was raised in a call before counts.
-            now: tell each other in this call.
+            flags: The same number of flags in every call. A flag raised since the last exchange counts.
+            now: Exchange flags in this call.
         """
         if self.count == 1:
             return flags
@@ -87,11 +92,11 @@ class Processes:
     def _exchange(self, message: dict, seconds: int) -> list[dict]:
         text = json.dumps(message, default=lambda array: array.tolist()).encode()
         self._exchanges += 1
-        # Wait here: a collective on CPUs gives up after half an hour.
+        # Wait at a barrier, because a collective on CPUs times out after half an hour.
         barrier = multihost.get_barrier_sync_fn()
         barrier(key=f"dynskip_jax {self._exchanges}", timeout_ms=1000 * seconds)
         lengths = multihost_utils.process_allgather(np.int32(len(text)))
-        padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)  # few lengths, few programs
+        padded = np.zeros(1 << int(lengths.max()).bit_length(), np.uint8)  # few sizes, few compilations
         padded[: len(text)] = np.frombuffer(text, np.uint8)
         rows = multihost_utils.process_allgather(padded)
         return [json.loads(bytes(row[:length])) for row, length in zip(rows, lengths, strict=True)]
@@ -100,13 +105,13 @@ class Processes:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        """Tells the others why this one stops, if they listen; where one is lost, says so in one line."""
+        """Send a `UserError` of this process to the others; turn a failed collective into a `UserError`."""
         if self.count == 1:
             return
         if isinstance(error, UserError) and not self._told:
             with contextlib.suppress(RuntimeError, ValueError):
                 self._exchange({"error": str(error)}, _GRACE_SECONDS)
-        # JAX has no exception of its own for a collective that fails.
+        # JAX has no dedicated exception for a failed collective.
         elif "Gloo" in str(error) or isinstance(error, jax.errors.JaxRuntimeError):
             raise UserError(
                 f"what all processes do together has failed ({_brief(error)}): if one was lost, start all "
@@ -121,17 +126,18 @@ def connect(
     *,
     heartbeat_seconds: int = HEARTBEAT_SECONDS,
 ) -> Processes:
-    """Joins the processes of one run; before anything else asks JAX for its devices.
+    """Connect to the other processes of the run; call it before anything asks JAX for its devices.
 
     Args:
-        coordinator: HOST:PORT at which the others find process 0; or "auto": JAX asks the cluster (a TPU pod,
-            Slurm, Open MPI, Kubernetes) for all three.
-        process_id: of this process, 0 to process_count - 1.
-        process_count: number of processes. With all three None this is the only one.
-        heartbeat_seconds: a process that has not been heard of for so long is lost.
+        coordinator: HOST:PORT of process 0; or "auto", with which JAX gets all three values from the cluster
+            (a TPU pod, Slurm, Open MPI, Kubernetes).
+        process_id: Index of this process, 0 to `process_count` - 1.
+        process_count: Number of processes. If all three values are None, this is the only process.
+        heartbeat_seconds: Seconds without a heartbeat after which a process counts as lost.
 
     Raises:
-        UserError: some are given and others not, or they make no sense, or the others are not found.
+        UserError: If only some of the three values are given, if a value is invalid, or if the other
+            processes are not found.
     """
     given = (coordinator, process_id, process_count)
     if given == (None, None, None):
@@ -144,9 +150,9 @@ def connect(
         raise UserError(f"--heartbeat-seconds must be at least 1, got {heartbeat_seconds}")
     if process_count == 1:
         return Processes()
-    # If the others are not found in time, JAX aborts, and does not say where it looked.
+    # JAX aborts if it cannot connect in time, without naming the address: print it first.
     print(f"looking for the other processes: {coordinator}, {_CONNECT_SECONDS} s at most", file=sys.stderr)
-    jax.config.update("jax_enable_preemption_service", False)  # SIGTERM is for the training loop
+    jax.config.update("jax_enable_preemption_service", False)  # the training loop handles SIGTERM
     address = None if coordinator == "auto" else coordinator
     seconds = dict(initialization_timeout=_CONNECT_SECONDS, heartbeat_timeout_seconds=heartbeat_seconds)
     try:

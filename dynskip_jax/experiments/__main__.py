@@ -10,11 +10,11 @@ from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import program, unknown
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 
-_TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that are no experiments
+_TOOLS = ("demo", "report", "reproduce", "word_vectors")  # commands that are not experiments
 
 
 def main() -> None:
-    """Run `dynskip NAME …`; without a name, list what there is."""
+    """Run `dynskip NAME …`; without a name, list the commands."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
         run_main(list_experiments)
@@ -23,15 +23,19 @@ def main() -> None:
 
 
 def run_file(file: str) -> None:
-    """Run the command line of the experiment or tool that a file is named after."""
+    """Run the experiment or tool that a file is named after, with the arguments of this process."""
     run_main(lambda: run_by_name(Path(file).stem))
 
 
 def run_by_name(name: str, arguments: list[str] | None = None) -> None:
     """Run the command line of an experiment or a tool.
 
+    Args:
+        name: Name of the experiment or tool.
+        arguments: Command-line arguments after the name. Default: those of this process.
+
     Raises:
-        UserError: there is no such command, or the user can put it right.
+        UserError: If there is no such command, or the command fails for a reason that the user can fix.
     """
     if name in _TOOLS:
         importlib.import_module(f"dynskip_jax.experiments.{name}").main(arguments)

@@ -45,8 +45,8 @@ nnx = LazyModule("flax.nnx")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # As the preset `far` of number prediction: relaxed epochs find where the answers stand, four rollouts of
-    # each text make the choice hard.
+    # Like the preset `far` of number prediction: relaxed epochs find the positions of the answers, then four
+    # rollouts of each text train hard choices.
     "relaxed": dict(
         agent="content",
         agent_features=64,
@@ -152,13 +152,13 @@ class Agreement(Experiment):
         return tasks_lib.Classification(splits, make_model, batch_size=s.training.batch_size)
 
     def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
-        """See `Experiment`; what takes no relaxed epochs keeps its learning rate."""
+        """See `Experiment`; models without relaxed epochs keep a constant rate."""
         return decay_once_sampled(spec, rate, self.settings.training.sampled_decay)
 
     def extra_metrics(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any
     ) -> dict[str, np.ndarray]:
-        """How often the agent's last choice is the state that had just read the opening word."""
+        """See `Experiment`; how often the agent's last choice is the state right after the opening word."""
         if not spec.skip.is_stochastic:
             return {}
         chosen, right = _last_choices(learner, params, "test", keys)
@@ -167,7 +167,7 @@ class Agreement(Experiment):
     def draw(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
     ) -> None:
-        """The agent's last choice against the right one."""
+        """See `Experiment`; draw the agent's last choice against the correct one."""
         skip = spec.skip
         if not skip.is_stochastic:
             return
@@ -182,7 +182,7 @@ class Agreement(Experiment):
         )
 
     def encode(self, vocabulary: None, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
-        """See `Experiment`; words as `symbol_names` writes them."""
+        """See `Experiment`; words are the names that `symbol_names` returns."""
         index = {name: symbol for symbol, name in enumerate(agreement_data.symbol_names())}
         words = text.split()
         unknown = [word for word in words if word not in index]
@@ -196,7 +196,7 @@ class Agreement(Experiment):
 def _last_choices(
     learner: Learner, params: Any, split: str, keys: Any
 ) -> tuple[Int[np.ndarray, "seeds examples"], Int[np.ndarray, " examples"]]:
-    """The last k of each example, chosen greedily, and the right one."""
+    """Return the k chosen greedily at the last step of each example, and the correct k."""
     found, right = [], []
     for batch, chosen in learner.choices(params, split, keys, layer=0):
         lengths = batch.seq_lengths[batch.mask]
@@ -208,7 +208,7 @@ def _last_choices(
 
 
 def _buckets(length: int) -> tuple[int, ...]:
-    """To how many lengths batches are padded: a few, for each is a program of its own."""
+    """Return the lengths to which batches are padded: only a few, because each one compiles a program."""
     return tuple(sorted({math.ceil(length * share) for share in (0.4, 0.7, 1.0)}))
 
 

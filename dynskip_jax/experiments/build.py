@@ -1,4 +1,4 @@
-"""From a model's specification to what trains it: the learner, the optimizer and the schedule."""
+"""Build the learner, the optimizer and the schedule of a model from its specification."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from dynskip_jax.training.optimizer import make_optimizer
 
 
 class Training(NamedTuple):
-    """One model, what trains it, and how."""
+    """A model's specification, the learner that trains it, and the settings of training."""
 
     spec: ModelSpec
     learner: Learner
@@ -24,7 +24,7 @@ class Training(NamedTuple):
 def make_trainings(
     experiment: Experiment, specs: Sequence[ModelSpec], data: Data, vocabulary: StoredVocabulary | None
 ) -> list[Training]:
-    """Return what trains each model."""
+    """Return the learner and the training settings of each model in `specs`."""
     trainings = []
     for spec in specs:
         learner = make_learner(experiment, spec, data, vocabulary)
@@ -35,7 +35,10 @@ def make_trainings(
 def make_learner(
     experiment: Experiment, spec: ModelSpec, data: Data | None, vocabulary: StoredVocabulary | None
 ) -> Learner:
-    """Return what is trained together for a model; without data it is only used."""
+    """Return the learner that trains all seeds and sweep values of a model together.
+
+    Without `data`, the learner can read single texts, but cannot train or evaluate.
+    """
     return Learner(
         experiment.task(spec, data, vocabulary),
         spec.all_seeds,
@@ -47,7 +50,7 @@ def make_learner(
 
 
 def make_fit_settings(experiment: Experiment, spec: ModelSpec, learner: Learner) -> FitSettings:
-    """Return how a model is trained."""
+    """Return the training settings of a model: seeds, epochs, optimizer, learning rates and stopping rule."""
     training = experiment.settings.training
     rate: Any = training.learning_rate
     if "learning_rate" in spec.values[0]:
@@ -66,8 +69,9 @@ def make_fit_settings(experiment: Experiment, spec: ModelSpec, learner: Learner)
 def direction_of_descent(experiment: Experiment, spec: ModelSpec) -> optax.GradientTransformation:
     """Return the optimizer of a model.
 
-    Agents that only a score function trains are clipped by a norm of their own. While choices are relaxed,
-    the agents' gradient is a part of the network's, like that of attention and of Skip RNN's gate.
+    Gradients of agents that are trained only by a score function are clipped separately. With a relaxation,
+    the agents' gradients are clipped together with the network's, like those of attention and of Skip RNN's
+    gate.
     """
     settings, rate = experiment.settings, spec.agent_learning_rate
     return make_optimizer(

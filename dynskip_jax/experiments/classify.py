@@ -43,7 +43,7 @@ confusion_tables = LazyModule("dynskip_jax.experiments.confusion")
 labelled_text = LazyModule("dynskip_jax.data.labelled_text")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 
-_MOST_CLASSES = 12  # whose number of texts is printed
+_MOST_CLASSES = 12  # number of classes whose text counts are printed
 
 PRESETS: dict[str, dict[str, Any]] = {name: IMDB_PRESETS[name] for name in ("small", "strong")}
 
@@ -76,13 +76,13 @@ class ClassifySettings(ClassifierSettings):
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyCorpus:
-    """Texts as ids, with the names of their classes, and what people are told about them.
+    """Texts as ids, with the names of their classes and a description.
 
     Attributes:
-        corpus: the texts as ids.
-        vocabulary: the words and classes.
-        fingerprint: SHA-256 (hex) over the corpus and the classes.
-        lines: what is printed before training.
+        corpus: Texts as ids.
+        vocabulary: Words and classes.
+        fingerprint: SHA-256 (hex) over the texts and classes of all splits.
+        lines: Lines that are printed before training.
     """
 
     corpus: SentenceCorpus
@@ -169,7 +169,7 @@ class Classify(ClassifierExperiment):
     def draw(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
     ) -> None:
-        """See `Experiment`; draws and logs which classes are confused on test."""
+        """See `Experiment`; also draw and log the confusion matrix of test."""
         super().draw(spec, learner, params, keys, folder, member)
         examples, classes = learner.task.splits["test"], learner.task.class_names
         predicted = np.asarray(learner.predictions(params, "test", keys)[member])
@@ -178,7 +178,7 @@ class Classify(ClassifierExperiment):
 
 
 def _balance(counts: Mapping[str, Mapping[str, int]]) -> str:
-    """Return a line with the number of texts of each class of train."""
+    """Return a line with the number of texts of each class of train, for the first classes only."""
     shown = [f"{name} {count:,}" for name, count in list(counts["train"].items())[:_MOST_CLASSES]]
     more = len(counts["train"]) - len(shown)
     return f"classes of train: {', '.join(shown)}" + (f", and {more} more" if more > 0 else "")

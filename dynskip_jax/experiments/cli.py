@@ -1,4 +1,4 @@
-"""The one way in: `main` runs the command line of any experiment, and says in one line what went wrong."""
+"""Run the command line of any experiment, and report errors in one line."""
 
 import contextlib
 import errno
@@ -30,7 +30,7 @@ consoles = LazyModule("dynskip_jax.experiments.console")
 messages = LazyModule("dynskip_jax.data.messages")
 train = LazyModule("dynskip_jax.experiments.train")
 
-# What to do where nothing more, or nothing here, can be written.
+# Remedies for errors of the file system, by errno: no space left, or no permission.
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, then the same command goes on"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a place that you may read and write"),
@@ -40,15 +40,15 @@ _PLATFORMS = 'leave it out, or install JAX for it (pip install -e ".[cuda]", for
 
 
 def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None) -> None:
-    """Run a command line of an experiment; JAX is imported once there is something to run.
+    """Run a command line of an experiment; JAX is imported only when there is something to run.
 
     Args:
-        experiment: the class of the experiment.
-        arguments: the command line without its first word; by default this process's own.
+        experiment: Class of the experiment.
+        arguments: Command-line arguments without the program's name. Default: those of this process.
 
     Raises:
-        UserError: the user can put it right.
-        Stopped: training was interrupted.
+        UserError: If the command fails for a reason that the user can fix.
+        Stopped: If training was interrupted.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "train"
@@ -79,10 +79,10 @@ def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None)
 
 
 def log_to_standard_output(log_file: str | None = None) -> None:
-    """Print what the library logs, and write it to a file, too, where one is given.
+    """Print the library's log messages, and also append them to `log_file` if it is given.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: If the file cannot be written.
     """
     logger = logging.getLogger("dynskip_jax")
     for handler in list(logger.handlers):
@@ -104,28 +104,28 @@ def log_to_standard_output(log_file: str | None = None) -> None:
 
 
 def _as_one_line(record: logging.LogRecord) -> bool:
-    """Escape the control characters of a record, which may hold names from users' files."""
+    """Escape control characters in a record, which may contain names from users' files; return True."""
     record.msg, record.args = messages.printable(record.getMessage()), ()
     return True
 
 
 class _StandardOutput(logging.Handler):
-    """Prints to what standard output is at that time, which may change in notebooks and tests."""
+    """Logging handler that prints to the current `sys.stdout`, which notebooks and tests may replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a line; warnings begin with the word."""
+        """Print a record as one line, with the prefix `warning: ` from that level on."""
         print(f"{'warning: ' if record.levelno >= logging.WARNING else ''}{record.getMessage()}", flush=True)
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Runs a command: what the user can put right is one line on standard error and exit status 2.
+    """Run a command; print errors that the user can fix as one line on standard error and exit with status 2.
 
-    Standard streams that were closed lead to the null device, and what the encoding of standard output lacks
-    is written as "?".
+    Closed standard streams are opened on the null device. Characters that the encoding of standard output
+    lacks are written as "?".
     """
     _open_standard_streams()
     debug = "--debug" in sys.argv
-    if isinstance(sys.stdout, io.TextIOWrapper):  # in a notebook and in tests it may be another thing
+    if isinstance(sys.stdout, io.TextIOWrapper):  # notebooks and tests may replace it by another type
         sys.stdout.reconfigure(errors="replace")
     try:
         main()
@@ -141,7 +141,8 @@ def run_main(main: Callable[[], None]) -> None:
         print(messages.printable(interrupted) or "interrupted", file=sys.stderr)
         _leave(130)
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`); Python would complain once more while it exits.
+        # The reader of the output has closed the pipe (`| head`). Without this, Python would report the error
+        # again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(1)
     except Exception as error:
@@ -164,8 +165,8 @@ def run_main(main: Callable[[], None]) -> None:
 
 
 def _open_standard_streams() -> None:
-    """Leads those that are closed to the null device, where files opened next would take their places."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest that is free
+    """Open closed standard streams on the null device, so that no other file gets their descriptors."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest free descriptor
         os.set_inheritable(number, True)
     os.close(number)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -176,7 +177,7 @@ def _open_standard_streams() -> None:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether the host (Python, NumPy) or a device (XLA) had too little."""
+    """Return whether an error means that the host (Python, NumPy) or a device (XLA) ran out of memory."""
     jax = sys.modules.get("jax")
     return isinstance(error, MemoryError) or (
         jax is not None
@@ -186,9 +187,9 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _lacks_its_platform(error: Exception) -> bool:
-    """Whether JAX was told where to run (JAX_PLATFORMS) and has no such devices.
+    """Return whether JAX finds no device of the platforms that `JAX_PLATFORMS` names.
 
-    Some of these errors have neither text nor type of their own: JAX is asked for its devices once more.
+    Some of these errors have neither a message nor a type of their own, so JAX's devices are listed again.
     """
     jax = sys.modules.get("jax")
     if jax is None or not jax.config.jax_platforms or not isinstance(error, AssertionError | RuntimeError):
@@ -201,7 +202,7 @@ def _lacks_its_platform(error: Exception) -> bool:
 
 
 def _what_was_asked(error: Exception) -> str:
-    """Of which there was too little: how many bytes, where the error says it."""
+    """Return the first line of an out-of-memory error, which may contain the number of bytes."""
     return str(error).partition("\n")[0].removeprefix("RESOURCE_EXHAUSTED: ").rstrip(".") or "Out of memory"
 
 
@@ -211,7 +212,10 @@ def _is_one_of_several() -> bool:
 
 
 def _leave(status: int) -> NoReturn:
-    """Ends this process; one of several at once, where JAX would first wait for the others for minutes."""
+    """End this process with an exit status.
+
+    One of several processes ends at once, because JAX would otherwise wait minutes for the other processes.
+    """
     if _is_one_of_several():
         with contextlib.suppress(OSError):
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Reads a command line into a dataclass of settings, and prints what they are; nothing of JAX is imported."""
+"""Parse command lines into dataclasses of settings; importing this module does not import JAX."""
 
 import argparse
 import dataclasses
@@ -29,17 +29,17 @@ from dynskip_jax.settings import (
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
-_GLUE = "\0"  # between a flag and its value, which stay in one line
+_GLUE = "\0"  # joins a flag and its value, so that wrapping keeps them on one line
 
 
 @dataclasses.dataclass(frozen=True)
 class Subcommand:
-    """A command beside training.
+    """A command of an experiment other than training.
 
     Attributes:
-        about: what it does, in one line.
-        flags: a dataclass of settings.
-        run: is given the experiment's class and the flags.
+        about: Description in one line.
+        flags: Dataclass of settings that defines the command's flags.
+        run: Function of the experiment's class and the parsed flags that runs the command.
     """
 
     about: str
@@ -48,17 +48,17 @@ class Subcommand:
 
 
 def program(name: str) -> str:
-    """Return how this process was asked for a command: `dynskip NAME`, or `python -m experiments.NAME`."""
+    """Return a command as users of this process type it: `dynskip NAME` or `python -m experiments.NAME`."""
     return f"dynskip {name}" if Path(sys.argv[0]).stem == "dynskip" else f"python -m experiments.{name}"
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:
-        """Raise a `UserError` of one line in place of printing the usage."""
+        """Raise a `UserError` of one line instead of printing the usage."""
         raise UserError(f"{message} (--help lists the flags)")
 
     def parse_args(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Read the arguments; for a flag that is not known, say which one is alike."""
+        """Parse the arguments; the error for an unknown flag suggests a similar one, or its new name."""
         found, unknown = self.parse_known_args(arguments)
         if unknown:
             flags = [name for action in self._actions for name in action.option_strings]
@@ -76,11 +76,18 @@ class _Parser(argparse.ArgumentParser):
 def read_training(
     experiment: "type[Experiment]", arguments: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, bool]]:
-    """Return the settings that the command line gives, by name, and the flags that are no settings.
+    """Parse the command line of training.
+
+    Args:
+        experiment: Class of the experiment.
+        arguments: Command-line arguments.
+
+    Returns:
+        The settings that the command line gives, by name, and the flags that are not settings.
 
     Raises:
-        UserError: it cannot be read.
-        SystemExit: `--help` was asked for.
+        UserError: If the command line cannot be parsed.
+        SystemExit: If `--help` was given.
     """
     name = program(experiment.name)
     width = min(shutil.get_terminal_size().columns, 110)
@@ -107,10 +114,14 @@ def read_training(
 
 
 def resolve_training(experiment: "type[Experiment]", given: Mapping[str, Any]) -> Resolved:
-    """Return all settings of a training command, from the flags that it gives.
+    """Return all settings of a training command, from the settings that its flags give.
+
+    Args:
+        experiment: Class of the experiment.
+        given: Settings that the command line gives, by name; see `read_training`.
 
     Raises:
-        UserError: settings make no sense, or a flag has no effect.
+        UserError: If a setting is invalid, or a flag has no effect.
     """
     kind, stored = experiment.settings_type, None
     if given.get("config") is not None:
@@ -123,11 +134,20 @@ def resolve_training(experiment: "type[Experiment]", given: Mapping[str, Any]) -
 
 
 def read_flags(prog: str, about: str, kind: type, arguments: Sequence[str]) -> Any:
-    """Returns a flat dataclass of settings read from a command line.
+    """Parse a command line into a flat dataclass of settings.
+
+    Args:
+        prog: Name of the program, for `--help`.
+        about: Description of the program, for `--help`.
+        kind: Dataclass of settings that defines the flags.
+        arguments: Command-line arguments.
+
+    Returns:
+        An instance of `kind`.
 
     Raises:
-        UserError: it cannot be read, or a value makes no sense.
-        SystemExit: `--help` was asked for.
+        UserError: If the command line cannot be parsed, or a value is invalid.
+        SystemExit: If `--help` was given.
     """
     parser = _Parser(
         prog=prog,
@@ -148,7 +168,7 @@ def read_flags(prog: str, about: str, kind: type, arguments: Sequence[str]) -> A
 
 
 def config_table(experiment: "type[Experiment]", resolved: Resolved) -> str:
-    """Returns every setting with its value and where it comes from."""
+    """Return a table of every setting with its value and its source, one setting per line."""
     rows = []
     for group, field, _ in fields_of(type(resolved.settings)):
         value = _shown(get(resolved.settings, field.name))
@@ -173,7 +193,7 @@ def _epilog(experiment: "type[Experiment]", width: int) -> str:
 
 
 def _listed(entries: Mapping[str, str], width: int) -> list[str]:
-    """Lines of an indented list."""
+    """Return the entries as lines of an indented list, wrapped to `width`."""
     how = dict(
         initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
     )
@@ -182,16 +202,17 @@ def _listed(entries: Mapping[str, str], width: int) -> list[str]:
 
 
 def _typed(name: str, value: Any) -> str:
-    """A setting as it is typed."""
+    """Return a setting in the form in which it is typed on the command line."""
     if isinstance(value, bool):
         return flag(name) if value else flag(f"no_{name}")
     return f"{flag(name)}{_GLUE}{_shown(value)}"
 
 
 def _add(parser: Any, kind: type, plain: Mapping[str, Any] | None = None) -> None:
-    """Adds a flag for each field; those that are not given are absent from what is read.
+    """Add a flag to `parser` for each field of `kind`; flags that are not given are absent from the result.
 
-    In brackets stands what a command line without flags takes: `plain` of it where it has it.
+    The help text shows the default in brackets: the value in `plain` if there is one, otherwise that of the
+    field.
     """
     for field in dataclasses.fields(kind):
         hint = field_types(kind)[field.name]
@@ -228,7 +249,7 @@ def _is_tuple(hint: Any) -> bool:
 
 
 def _number_of(hint: Any) -> type:
-    """int, float or str: of what a field's value, or each of its values, is made."""
+    """Return the type of a field's value, or of each of its values: int, float or str."""
     text = str(hint)
     return int if "int" in text else float if "float" in text else str
 
@@ -265,5 +286,5 @@ def _shown(value: Any) -> str:
 
 
 def unknown(name: str, known: Sequence[str]) -> UserError:
-    """Returns the error for a word that is none of those known."""
+    """Return the error for a name that is not in `known`."""
     return UserError(f"there is no {name!r}: choose {listed(list(known))}")

@@ -13,7 +13,7 @@ from dynskip_jax.experiments.model_spec import ModelSpec
 
 logger = logging.getLogger(__name__)
 
-_MOST_CLASSES = 20  # rows; rarer classes are merged
+_MOST_CLASSES = 20  # rows of the matrix; rarer classes are merged into one
 
 
 def show_confusion(
@@ -29,13 +29,13 @@ def show_confusion(
     """Draw and log a confusion matrix of one of the models that were trained together.
 
     Args:
-        matrix: how many examples (or words) of the row's class are predicted as the column's.
-        classes: the name of each row.
-        folder: where `confusion.png` is written.
-        spec: the model's specification.
-        member: the number of the model, which tells its seed.
-        split: the examples that were predicted.
-        what: what rows are, for the title.
+        matrix: Number of examples (or words) of the row's class that are predicted as the column's class.
+        classes: Name of each row's class.
+        folder: Folder in which `confusion.png` is written.
+        spec: The model's specification.
+        member: Index of the model among those trained together, which determines its seed.
+        split: Name of the split that was predicted.
+        what: Word for the rows in the title.
     """
     matrix, classes = matrices.merge_rare(matrix, classes, _MOST_CLASSES)
     seed = spec.all_seeds[member]

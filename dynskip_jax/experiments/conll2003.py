@@ -53,8 +53,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         inverse_decay=0.05,
         epochs=20,
     ),
-    # Gui et al. (2019), Section Named Entity Recognition, where they say it; else Ma & Hovy (2016), whose
-    # loss is a mean over the sentences of a batch, as ours is. Eq. 5 as printed.
+    # Gui et al. (2019), Section Named Entity Recognition; values that it does not give are those of Ma & Hovy
+    # (2016). The loss of Ma & Hovy is a mean over the sentences of a batch, as is the loss here. Eq. 5 as
+    # printed.
     "paper": dict(
         features=200,
         mix=1.0,
@@ -71,8 +72,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         epochs=100,
         patience=20,
     ),
-    # NCRF++ (Yang & Zhang 2018). Its loss is a sum over the 10 sentences of a batch, ours their mean: its
-    # learning rate of 0.015 is 0.15. Its 200 units are those of both directions.
+    # NCRF++ (Yang & Zhang 2018). Its loss is a sum over the 10 sentences of a batch, the loss here is a mean.
+    # Its learning rate of 0.015 therefore becomes 0.15. Its 200 units are those of both directions together.
     "ncrfpp": dict(
         **AGENT,
         features=100,
@@ -125,7 +126,7 @@ class EntitySettings(TaggerSettings):
     model: EntityModel = dataclasses.field(default_factory=EntityModel)
 
 
-# Test F1 of CoNLL-2003. Gui et al. (2019), Table 2; "91.21" is Ma and Hovy (2016), the plain BiLSTM of it.
+# Test F1 of CoNLL-2003 in Gui et al. (2019), Table 2. Its plain BiLSTM, 91.21, is that of Ma and Hovy (2016).
 PUBLISHED = {
     "lstm": ("paper: Ma and Hovy 2016", 0.9121),
     "fixed:3": ("paper: fixed skip 3", 0.9114),
@@ -133,7 +134,7 @@ PUBLISHED = {
     "attention:5": ("paper: attention", 0.9123),
     "dynamic:5": ("paper: dynamic skip, λ=1, K=5", 0.9156),
 }
-# Huang et al. (2015), without pretrained vectors: BiLSTM-CRF, with features of spelling, POS and chunks.
+# Test F1 of Huang et al. (2015) without pretrained vectors: BiLSTM-CRF with spelling, POS and chunk features.
 PUBLISHED_RANDOM = {"conll2003": 0.8426, "conll2000": 0.9413}
 
 
@@ -168,11 +169,11 @@ class CoNLL2003(TaggerExperiment):
         return tagged_corpus.find_entity_corpus(data.dataset, data.data, **how)
 
     def tags(self, corpus: TaggedCorpus) -> tuple[str, ...]:
-        """See `TaggerExperiment`; all letters of BIOES with each type."""
+        """See `TaggerExperiment`; `O`, and each entity type with all letters of BIOES."""
         return tagged_corpus.entity_tags(corpus)
 
     def published(self, models: Sequence[str], data: ReadCorpus) -> Sequence[tuple[str, Mapping[str, float]]]:
-        """The paper's rows where there are vectors, else what others reach without."""
+        """See `Experiment`; the paper's rows with word vectors, else the row of Huang et al. (2015)."""
         if self.settings.data.embeddings is None:
             value = PUBLISHED_RANDOM.get(data.name)
             name = "Huang et al. 2015, random vectors, BiLSTM-CRF and features"
@@ -182,7 +183,7 @@ class CoNLL2003(TaggerExperiment):
         return [(PUBLISHED[m][0], {"test_f1": PUBLISHED[m][1]}) for m in models if m in PUBLISHED]
 
     def note(self, models: Sequence[str], data: ReadCorpus) -> str:
-        """What a table of this run must say."""
+        """See `Experiment`; which word vectors this run and the published rows start from."""
         path = self.settings.data.embeddings
         if path is None:
             if data.name != "conll2003":

@@ -1,4 +1,4 @@
-"""Where tables and text are printed. Text of users and of their files is shown, and never obeyed."""
+"""Print tables and text. Markup and control characters in users' text and files have no effect."""
 
 import sys
 from typing import Any, TextIO
@@ -10,35 +10,38 @@ from dynskip_jax.data.messages import printable
 
 
 class PlainConsole(Console):
-    """A console that takes no text for markup, and escapes control characters in it."""
+    """A Rich console that does not interpret markup in text, and escapes control characters."""
 
     def __init__(self, **options: Any):
-        """Make the console; options are those of Rich's."""
+        """Create the console; `options` are those of `rich.console.Console`."""
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return what stands for a text in tables and lines."""
+        """Return a text in the form that tables and lines show, with control characters escaped."""
         return super().render_str(printable_lines(text), **options)
 
 
 def wide_console() -> PlainConsole:
-    """Return the terminal, or 120 columns of a file, which has no width of its own."""
+    """Return a console of standard output, 120 columns wide if it is not a terminal."""
     console = PlainConsole()
     return console if console.is_terminal else PlainConsole(width=120)
 
 
 def printable_lines(text: str) -> str:
-    """Return text with the control characters escaped that do not end a line."""
+    """Return `text` with all control characters escaped except line feeds."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def say(text: object, file: TextIO | None = None) -> None:
-    """Print a message, with the control characters in it escaped."""
+    """Print a message to `file` (default: standard output), with its control characters escaped."""
     print(printable_lines(str(text)), file=file, flush=True)
 
 
 def write(text: str) -> None:
-    """Write results to standard output: as they are into a file or a pipe, escaped on a terminal."""
+    """Write results to standard output: escaped on a terminal, unchanged to a file or a pipe.
+
+    On a terminal, all control characters are escaped except tabs and line feeds.
+    """
     if sys.stdout.isatty():
         text = "\t".join(map(printable_lines, text.split("\t")))
     sys.stdout.write(text)

@@ -29,7 +29,7 @@ loop = LazyModule("dynskip_jax.training.loop")
 model_spec = LazyModule("dynskip_jax.experiments.model_spec")
 step = LazyModule("dynskip_jax.training.step")
 
-# A fifth of the data and a quarter of the units of the preset that the tables use: enough for one minute.
+# A fifth of the data and a third of the units of the preset in the results tables, to finish in one minute.
 _SETTINGS = dict(
     train_examples=20_000,
     features=64,
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train both models, and print their accuracy and what the agent chose.
 
     Raises:
-        UserError: the text is not eleven numbers.
+        UserError: If the text is not eleven numbers.
     """
     flags = read_flags(program("demo"), __doc__, Flags, sys.argv[1:] if arguments is None else arguments)
     begun = time.monotonic()

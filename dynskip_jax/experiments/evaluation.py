@@ -1,4 +1,4 @@
-"""Evaluate a trained model in every mode, select the best value of a sweep, and draw."""
+"""Evaluate a trained model in every mode, select the best value of a sweep, and draw plots."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from dynskip_jax.training.step import evaluation_keys
 
 
 class Evaluated(NamedTuple):
-    """The metrics of each value of a sweep, and the number of the best value on dev."""
+    """Metrics of each value of a sweep, and index of the best value on dev."""
 
     by_value: list[dict[str, Any]]
     selected: int
@@ -34,11 +34,15 @@ def evaluate_model(
     run_dir: RunDir,
     parallel: Parallel,
 ) -> Evaluated:
-    """Evaluate the selected parameters in every mode, and draw."""
+    """Evaluate the parameters of the best epoch in every mode, and draw plots into the run folder.
+
+    Raises:
+        UserError: If all models have failed.
+    """
     spec, learner, settings = training
     params, keys = parallel.spread(result.params), evaluation_keys(settings.seeds)
     modes = evaluations(spec.evaluation_mode, is_stochastic=spec.choices_matter(), samples=experiment.samples)
-    # Each evaluation is a step of the bar, and so are the extra metrics and the pictures.
+    # Each evaluation is a step of the progress bar. The extra metrics and the plots are one step each.
     with Progress(len(set(modes.values())) + 2, f"{spec.name}: evaluating and drawing") as progress:
         how = dict(batch_size=experiment.final_rows, advance=progress.advance)
         metrics = metrics_in_every_mode(
@@ -60,12 +64,13 @@ def evaluate_model(
 
 
 def evaluations(mode: str, *, is_stochastic: bool, samples: int) -> dict[tuple[str, str], tuple]:
-    """Return what is evaluated: from a split and a suffix of metrics to split, mode and samples.
+    """Return a mapping from (split, suffix of metric names) to the (split, mode, samples) to evaluate.
 
     Args:
-        mode: of the metrics without a suffix.
-        is_stochastic: whether there are agents that sample, and metrics `_greedy`, `_sampled`, `_averaged`.
-        samples: how many predictions are averaged.
+        mode: Mode of the metrics without a suffix.
+        is_stochastic: Whether agents sample. If so, there are also metrics with the suffixes `_greedy`,
+            `_sampled` and `_averaged`.
+        samples: Number of predictions that are averaged for `_averaged`.
     """
     modes = {"": (mode, 1)}
     if is_stochastic:
@@ -76,11 +81,12 @@ def evaluations(mode: str, *, is_stochastic: bool, samples: int) -> dict[tuple[s
 def metrics_in_every_mode(
     evaluate: Callable[..., dict[str, np.ndarray]], modes: Mapping[tuple[str, str], tuple]
 ) -> dict[str, np.ndarray]:
-    """Return the metrics of all `evaluations`.
+    """Return the metrics of all `evaluations`, with their suffixes.
 
     Args:
-        evaluate: from a split, `mode` and `samples` to metrics; each combination is asked for once.
-        modes: what `evaluations` returns.
+        evaluate: Function of a split, `mode` and `samples` that returns metrics. It is called once for each
+            distinct combination.
+        modes: Result of `evaluations`.
     """
     done = {at: evaluate(at[0], mode=at[1], samples=at[2]) for at in dict.fromkeys(modes.values())}
     return {f"{name}{suffix}": value for (_, suffix), at in modes.items() for name, value in done[at].items()}
@@ -89,7 +95,7 @@ def metrics_in_every_mode(
 def draw_training(
     experiment: Experiment, data: Data, spec: ModelSpec, run_dir: RunDir, selected: int
 ) -> None:
-    """Draws what was logged: metrics of train beside dev, and the agents' policies."""
+    """Draw the logged metrics of dev and train, and the agents' policies of the selected sweep value."""
     records = by_epoch(run_dir.records())
     curves = curves_of(spec.name, records, spec.values)
     plots.learning_curves(
@@ -114,19 +120,20 @@ def draw_training(
 
 
 def of_train(metric: str) -> str:
-    """What is drawn beside a metric of dev."""
+    """Return the name of the train metric that is drawn next to a dev metric."""
     return metric.replace("dev_", "train_", 1)
 
 
 def _of_trained(
     metrics: Mapping[str, np.ndarray], learner: Learner, result: FitResult, seeds: Sequence[int]
 ) -> dict[str, np.ndarray]:
-    """Return the metrics, NaN for each model that has failed: its dev metric or its dev loss is not finite.
+    """Return the metrics, with NaN for each model that has failed.
 
-    A model of NaNs may have a plausible accuracy: that of always the same answer.
+    A model has failed if it has no best epoch, or if its dev metric or dev loss is not finite. Otherwise a
+    model with NaN parameters could show a plausible accuracy, because it always predicts the same class.
 
     Raises:
-        UserError: all models have failed.
+        UserError: If all models have failed.
     """
     arrays = {name: np.asarray(values, float) for name, values in metrics.items()}
     failed = np.asarray(result.best_epoch) == 0

@@ -1,4 +1,4 @@
-"""The hooks of an experiment: what a task says about its data, model, tables and texts."""
+"""The base class `Experiment`: its hooks define the data, models, tables and texts of a task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,14 @@ schedules = LazyModule("dynskip_jax.training.schedule")
 
 
 class Data(Protocol):
-    """What is trained on; any object with these attributes."""
+    """Training data: any object with these attributes.
+
+    Attributes:
+        name: Name of the data.
+        sizes: Sizes by name, such as the number of examples of each split.
+        fingerprint: Hash that identifies the data.
+        source: Place where the data was found, as a phrase.
+    """
 
     name: str
     sizes: Mapping[str, int]
@@ -47,35 +54,35 @@ class StoredVocabulary(Protocol):
     """A vocabulary that a run folder stores."""
 
     def to_json(self) -> Any:
-        """Return what JSON can hold."""
+        """Return the vocabulary as a value that JSON can represent."""
 
     @classmethod
     def from_json(cls, stored: Any) -> StoredVocabulary:
-        """Return what `to_json` described."""
+        """Return the vocabulary that `to_json` described."""
 
 
 class Experiment:
-    """One task: its settings, data, models and tables. A task of your own is a subclass.
+    """The settings, data, models and tables of one task. A new task is a subclass.
 
-    The module of a subclass opens with the text that `--help` shows; its first line stands in the list of
-    all experiments. Nothing at the module's top level imports JAX, so that `--help` is immediate.
+    The docstring of the subclass's module is the text of `--help`; its first line appears in the list of all
+    experiments. The module must not import JAX at its top level, so that `--help` is fast.
 
     Args:
-        settings: all settings, resolved.
+        settings: All settings, resolved.
 
     Attributes:
-        name: as in `dynskip <name>`.
-        settings_type: the groups of settings.
-        presets: from a preset's name to values, by the settings' names.
-        default_model: the model that is trained by default.
-        commands: what stands beside training, by name.
-        columns: metrics of the printed table, with their headings and formats.
-        curves: metrics drawn as learning curves.
-        samples: how many predictions are averaged in the last evaluation.
-        final_rows: rows read side by side in the last evaluation; None: as the task thinks best.
-        sample_text: what `explain` reads by default.
-        published_sizes: from the name of a corpus to the sizes of its splits. Published rows stand only
-            beside results on data of these sizes.
+        name: Name of the experiment, as in `dynskip <name>`.
+        settings_type: Class of the settings.
+        presets: Values of each preset, by the names of the preset and of the setting.
+        default_model: Model that is trained by default.
+        commands: Commands other than training, by name.
+        columns: Heading and format of each metric in the printed table, by the metric's name.
+        curves: Metrics that are drawn as learning curves.
+        samples: Number of predictions that are averaged in the final evaluation.
+        final_rows: Number of rows in a batch of the final evaluation; None for the task's default.
+        sample_text: Text that `explain` reads by default.
+        published_sizes: Sizes of the splits of each published corpus, by its name. Published rows are shown
+            only next to results on data of these sizes.
     """
 
     name: ClassVar[str]
@@ -103,17 +110,17 @@ class Experiment:
 
     @classmethod
     def default_preset(cls, given: Mapping[str, Any]) -> str:
-        """Return the preset that is used by default with the flags given, by name: the first one."""
+        """Return the name of the preset to use with the flags in `given`: here the first preset."""
         return next(iter(cls.presets))
 
     # --- Data ---
 
     def load_data(self) -> Data:
-        """Return the data."""
+        """Load and return the data."""
         raise NotImplementedError
 
     def fingerprint(self, data: Data) -> str:
-        """Return what identifies everything that is read: by default the fingerprint of the data."""
+        """Return a hash of everything that a run reads; by default the fingerprint of the data."""
         return data.fingerprint
 
     def describe_data(self, data: Data) -> Sequence[str]:
@@ -121,17 +128,17 @@ class Experiment:
         return ()
 
     def vocabulary(self, data: Data) -> StoredVocabulary | None:
-        """Return what a run folder stores so that its models can be used without the data."""
+        """Return the vocabulary that a run folder stores, so that models can be used without the data."""
         return None
 
     def vocabulary_type(self) -> type[StoredVocabulary]:
-        """Return the type of what `vocabulary` returns."""
+        """Return the class of the vocabulary that `vocabulary` returns."""
         return data_package.Vocabulary
 
     # --- Training ---
 
     def check(self) -> None:
-        """Raise a `UserError` where settings do not fit each other."""
+        """Raise a `UserError` if settings contradict each other."""
         agent = self.settings.agent
         if agent.control == "histogram" and agent.rates is None and agent.control_of is None:
             raise UserError("--control histogram needs to know the rates: give --control-of DIR, or --rates")
@@ -142,23 +149,23 @@ class Experiment:
             F.parse_time_skip("dynamic:1", mix=mix)
 
     def task(self, spec: ModelSpec, data: Data | None, vocabulary: Vocabulary | None) -> Task:
-        """Return the task of a model; without data it is only used."""
+        """Return the task of a model; without `data` it has no splits to train on."""
         raise NotImplementedError
 
     def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
-        """Return the learning rates, from the initial one or one for each model."""
+        """Return the schedule of the learning rate; `rate` is the initial rate, of all models or of each."""
         return schedules.decay_after(rate, 1.0, 0)
 
     def optimizer_options(self, spec: ModelSpec) -> dict[str, Any]:
-        """Return what `make_optimizer` is told of the network: the kind of optimizer, and more."""
+        """Return the options of `make_optimizer` that concern the network, such as the kind of optimizer."""
         return {"kind": "adam"}
 
     def fit_options(self, spec: ModelSpec, learner: Learner) -> dict[str, Any]:
-        """Return more options of `FitSettings`: an average of the iterates, parameters to start from."""
+        """Return further options of `FitSettings`, such as `average` and `start`."""
         return {}
 
     def warnings(self, spec: ModelSpec, learner: Learner) -> list[str]:
-        """Return lines about settings that can be trained but are likely not meant."""
+        """Return warnings about settings that are valid but probably unintended, one line each."""
         return _warnings(spec, learner, self.settings.training.epochs)
 
     # --- Results ---
@@ -166,7 +173,7 @@ class Experiment:
     def extra_metrics(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Key[Array, " seeds"]
     ) -> dict[str, np.ndarray]:
-        """Return metrics of the selected parameters that evaluation does not give, (seeds,)."""
+        """Return further metrics of the selected parameters, each (seeds,), in addition to the task's."""
         return {}
 
     def draw(
@@ -178,7 +185,16 @@ class Experiment:
         folder: Path,
         member: int,
     ) -> None:
-        """Draw what the agent of one of the models trained together chose; by default by position."""
+        """Draw the choices of one model's agent; by default, how often it chooses each k at each position.
+
+        Args:
+            spec: Specification of the models.
+            learner: Learner of the models, with data.
+            params: Parameters of all models that are trained together, (seeds, ...).
+            keys: Evaluation keys, (seeds,).
+            folder: Folder of the plots.
+            member: Index of the model to draw, along the leading axis of `params`.
+        """
         if not spec.skip.has_agent:
             return
         counts = np.zeros((1, spec.skip.max_skip), int)
@@ -196,15 +212,15 @@ class Experiment:
         )
 
     def published(self, models: Sequence[str], data: Data) -> Sequence[tuple[str, Mapping[str, float]]]:
-        """Return published rows: a name, and values for some of `columns`."""
+        """Return rows of published results: a name, and values for some of `columns`."""
         return []
 
     def note(self, models: Sequence[str], data: Data) -> str:
-        """Return a line under the table, or an empty string."""
+        """Return a line to print under the table, or an empty string."""
         return ""
 
     def differs_from_published(self, data: Data) -> str:
-        """Return in what sizes the data differs from the published corpus of its name, in a few words."""
+        """Return a phrase with the split sizes that differ from the published corpus; empty if none does."""
         sizes = self.published_sizes.get(data.name, {})
         differs = [name for name, size in sizes.items() if data.sizes.get(name) != size]
         return ", ".join(
@@ -214,38 +230,38 @@ class Experiment:
     # --- Texts ---
 
     def split(self, text: str) -> list[str]:
-        """Return the words of a line of text; none where there is nothing to read."""
+        """Return the words of a line of text, or an empty list."""
         return text.split()
 
     def tokenize(self, vocabulary: Any, text: str) -> str:
-        """Return raw text as a line that `encode` reads."""
+        """Convert raw text into a line that `encode` can read."""
         return " ".join(self.split(text))
 
     def encode(self, vocabulary: Vocabulary | None, text: str) -> tuple[Any, list[str]]:
-        """Return the ids of a line of text, each array (time, ...), and the word of each id.
+        """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id.
 
         Raises:
-            UserError: the text cannot be read.
+            UserError: If the text cannot be read.
         """
         tokens = vocabulary.encode(self.split(text))
         return tokens, vocabulary.decode(tokens)
 
     def format_prediction(self, vocabulary: Vocabulary | None, predicted: Any, probability: float) -> str:
-        """Return the prediction of one line of text, as people read it.
+        """Format the prediction for one line of text.
 
         Args:
-            vocabulary: the vocabulary of the run.
-            predicted: what the task predicts.
-            probability: of the likeliest class, at the step where that is smallest.
+            vocabulary: Vocabulary of the run.
+            predicted: Prediction of the task.
+            probability: Probability of the most likely class, at the step where it is smallest.
         """
         values = " ".join(str(value) for value in np.atleast_1d(predicted))
         return f"{values}  ({probability:.3f})"
 
     def read(self, loaded: LoadedModel, text: str) -> TextReading:
-        """Read a text with a trained model, and predict.
+        """Read a text with a trained model, and return its prediction and its choices.
 
         Raises:
-            UserError: the text cannot be read.
+            UserError: If the text cannot be read.
         """
         inputs, words = self.encode(loaded.vocabulary, text)
         found, predicted = loaded.learner.read(loaded.params, inputs, len(words), loaded.policy)
@@ -257,14 +273,20 @@ class Experiment:
             forward = [i for i, back in enumerate(loaded.learner.reverse) if not back]
             skips = np.asarray(reading.connections(found.decisions[forward[-1]])).tolist()
             weights = partial(choice_weights, loaded, found, forward[-1])
-        # A text longer than the model reads ends where its words end.
+        # A text may be longer than the model reads, so `words` may be shorter.
         unknown = [word for word, known in zip(self.split(text), words, strict=False) if word != known]
         prediction = self.format_prediction(loaded.vocabulary, predicted, float(certain.min()))
         return TextReading(words, unknown, skips, probabilities, prediction, weights=weights)
 
 
 def choice_weights(loaded: LoadedModel, found: Forward, layer: int) -> Float[np.ndarray, "words K"] | None:
-    """Return the `distribution` over k of a layer of a text that was read; None where there is none."""
+    """Return the probability or weight of each k at each word of a text, or None; see `distribution`.
+
+    Args:
+        loaded: Model that has read the text.
+        found: Its forward pass over the text.
+        layer: Index of the layer.
+    """
     if found.observations is None:
         return None
     cell, reverse = loaded.model.stack.cells[layer], loaded.learner.reverse[layer]
@@ -273,7 +295,10 @@ def choice_weights(loaded: LoadedModel, found: Forward, layer: int) -> Float[np.
 
 
 def decay_once_sampled(spec: ModelSpec, rate: Any, decay: float) -> Schedule:
-    """Return learning rates that fall by a factor an epoch after the relaxed epochs, if there are any."""
+    """Return a schedule that multiplies the rate by `decay` once an epoch, after the relaxed epochs.
+
+    Without relaxed epochs the rate is constant.
+    """
     relaxed = spec.objective.relaxed_epochs
     return schedules.decay_after(rate, decay if relaxed else 1.0, relaxed)
 

@@ -37,7 +37,7 @@ imdb_data = LazyModule("dynskip_jax.data.imdb")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # Fewer words and half the units; means over states learn in fewer epochs than last states do.
+    # Fewer words and half the units of `paper`. Means over states learn in fewer epochs than last states.
     "small": dict(
         **AGENT,
         max_words=20_000,
@@ -53,8 +53,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         epochs=5,
         patience=2,
     ),
-    # Gui et al. (2019), Section Sentiment Analysis on IMDB, where they say it: optimizer, learning rate,
-    # epochs and the size of random vectors are not given there.
+    # Gui et al. (2019), Section Sentiment Analysis on IMDB. The paper does not give the optimizer, the
+    # learning rate, the number of epochs or the size of random vectors.
     "paper": dict(
         features=128, dropout=0.2, dropout_inputs=0.0, epochs=10, patience=3, clip=5.0, unknown_rate=0.0
     ),
@@ -146,12 +146,12 @@ class IMDB(ClassifierExperiment):
     def published(
         self, models: Sequence[str], data: SentenceCorpus
     ) -> Sequence[tuple[str, Mapping[str, float]]]:
-        """The paper's rows."""
+        """See `Experiment`; the paper's rows."""
         rows = [PUBLISHED[model] for model in models if model in PUBLISHED]
         return [(name, {"test_accuracy": accuracy}) for name, accuracy in rows]
 
     def note(self, models: Sequence[str], data: SentenceCorpus) -> str:
-        """Where published rows begin."""
+        """See `Experiment`; which word vectors this run and the published rows start from."""
         if not self.published(models, data) or self.settings.data.embeddings:
             return ""
         return "Published rows begin with pretrained word vectors, those of this run with random ones."

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 
 class FinishedModel(NamedTuple):
-    """All that were trained together as one model of a run folder.
+    """One model of a run folder, with the parameters of all its seeds and sweep values.
 
     Attributes:
-        run: its folder; None of a model that was trained without one.
-        spec: the model's specification.
-        experiment: with the settings it was trained with.
-        vocabulary: what the run folder keeps of it; None where the experiment has none.
-        learner: what trained it, without data.
-        params: the selected parameters of all seeds, of each value of a sweep, as the learner orders them.
-        seeds: the seeds that were trained.
-        value: of a sweep the number of the selected value, else 0.
+        run: Run folder; None for a model that was trained without one.
+        spec: Specification of the model.
+        experiment: Experiment with the settings of the run.
+        vocabulary: Vocabulary from the run folder; None if the experiment has none.
+        learner: Learner of the model, without data.
+        params: Selected parameters of all seeds, for each value of a sweep, in the learner's order.
+        seeds: Seeds that were trained.
+        value: Index of the selected value of a sweep; 0 without a sweep.
     """
 
     run: RunDir | None
@@ -60,16 +60,16 @@ class FinishedModel(NamedTuple):
 
     @property
     def selected(self) -> dict[str, Any]:
-        """What the selected value of a sweep sets; nothing without a sweep."""
+        """Settings of the selected value of a sweep; empty without a sweep."""
         return self.spec.values[self.value]
 
     def learner_with(self, data: Data) -> Learner:
-        """Return what trained the model, with data to read."""
+        """Return a learner of the model that reads `data`."""
         return make_learner(self.experiment, self.spec, data, self.vocabulary)
 
     @property
     def members(self) -> slice:
-        """Those of all parameters that have the selected value, in the order of the seeds."""
+        """Slice of `params` with the selected value of the sweep, in the order of the seeds."""
         return slice(self.value * len(self.seeds), (self.value + 1) * len(self.seeds))
 
 
@@ -77,16 +77,16 @@ class LoadedModel(NamedTuple):
     """One trained model.
 
     Attributes:
-        model: with the parameters that were selected, as `.eval()` leaves it.
-        params: these parameters.
-        vocabulary: what its ids stand for; None where the experiment has none.
-        settings: all that it was trained with.
-        policy: how it chooses in evaluation, of a sweep with the selected λ and K.
-        spec: the model's specification; its `name` is that of the command line, such as `dynamic:5`.
-        seed: with which it was trained.
-        experiment: which it belongs to.
-        learner: what trained it, without data; its task reads batches.
-        run: its folder.
+        model: Flax module with the selected parameters, in evaluation mode.
+        params: Parameters of `model`.
+        vocabulary: Vocabulary of the ids; None if the experiment has none.
+        settings: All settings of the run.
+        policy: Policy of the agents in evaluation, with the selected λ and K of a sweep.
+        spec: Specification of the model; its `name` is that of the command line, such as `dynamic:5`.
+        seed: Seed of the model.
+        experiment: Experiment of the run.
+        learner: Learner of the model, without data; its task reads batches.
+        run: Run folder; None for a model that was trained without one.
     """
 
     model: nnx.Module
@@ -107,38 +107,38 @@ class LoadedModel(NamedTuple):
 
     @property
     def metrics(self) -> "pandas.DataFrame":
-        """What the run logged, and its final metrics: a row for each seed, epoch and split.
+        """Logged and final metrics of the run: a row for each seed, epoch and split.
 
-        Columns: `model`, `seed`, `epoch`, `split`, and one for each metric. `epoch` is empty in the rows of
-        the final evaluation, which reads the parameters of the best epoch.
+        Columns: `model`, `seed`, `epoch`, `split`, and one for each metric. `epoch` is NaN in the rows of the
+        final evaluation, which uses the parameters of the best epoch.
         """
         return metrics_table(self.run)
 
     def read(self, text: str) -> TextReading:
-        """Read a text, and predict; see `TextReading`.
+        """Read a text, and return the model's prediction and choices; see `TextReading`.
 
         Raises:
-            UserError: the text cannot be read.
+            UserError: If the text cannot be read.
         """
         return self.experiment.read(self, text)
 
     def data(self, folder: str | None = None) -> Data:
-        """Return the data that it was trained on; see `data_of`."""
+        """Return the data that the model was trained on; see `data_of`."""
         return data_of(self, folder)
 
     def learner_with(self, data: Data) -> Learner:
-        """Return what trained the model, with data to read."""
+        """Return a learner of the model that reads `data`."""
         return make_learner(self.experiment, self.spec, data, self.vocabulary)
 
     @property
     def is_attention(self) -> bool:
-        """Whether the last K states enter its top layer together, by weight."""
+        """Whether a weighted mean of the last K states enters the top layer, rather than a chosen state."""
         skip = self.learner.skips[-1]
         return skip.has_agent and not skip.is_stochastic
 
     @property
     def shows_choices(self) -> bool:
-        """Whether its top layer has choices to show: which state enters, or which words are read."""
+        """Whether the top layer has choices to show: which state enters, or which words are read."""
         skip = self.learner.skips[-1]
         return skip.has_agent or not skip.writes_all
 
@@ -146,7 +146,7 @@ class LoadedModel(NamedTuple):
 def load_run(
     run_dir: str | Path, model: str | None = None, seed: int | None = None, experiment: str | None = None
 ) -> LoadedModel:
-    """Load one trained model of a finished run, from any directory.
+    """Load one trained model of a finished run.
 
     Example::
 
@@ -154,13 +154,13 @@ def load_run(
         output = loaded.model(ids, policy=loaded.policy, rngs=jax.random.key(0))
 
     Args:
-        run_dir: a finished run folder, of one model or of several compared.
-        model: its name, as on the command line; by default the last one.
-        seed: one of those that were trained; by default the first.
-        experiment: the one that it has to be a run of; by default any.
+        run_dir: Finished run folder, of one model or of several compared models.
+        model: Name of the model, as on the command line; by default the last one of the folder.
+        seed: Seed of the model; by default the first one that was trained.
+        experiment: Name of the experiment that the run must belong to; by default any.
 
     Raises:
-        UserError: there is no such model, or no such seed, or another version or experiment wrote the folder.
+        UserError: If there is no such model or seed, or if another version or experiment wrote the folder.
     """
     found = finished_models(run_dir, experiment)
     name = model or list(found)[-1]
@@ -172,19 +172,19 @@ def load_run(
 def load_all(
     run_dir: str | Path, seed: int | None = None, experiment: str | None = None
 ) -> dict[str, LoadedModel]:
-    """Reads one trained model of each in a run folder; see `load_run`."""
+    """Load one seed of each model in a run folder, by the model's name; see `load_run`."""
     return {name: one_of(found, seed) for name, found in finished_models(run_dir, experiment).items()}
 
 
 def finished_models(run_dir: str | Path, experiment: str | None = None) -> dict[str, FinishedModel]:
-    """Reads all that a run folder holds.
+    """Load all models of a run folder, by name.
 
     Args:
-        run_dir: the folder.
-        experiment: the one that it has to be a run of; by default any.
+        run_dir: Run folder.
+        experiment: Name of the experiment that the run must belong to; by default any.
 
     Raises:
-        UserError: there is no finished run, or one of another version or experiment.
+        UserError: If there is no finished run, or if another version or experiment wrote the folder.
     """
     return {name: _finished(run, name) for name, run in finished_runs(run_dir, experiment).items()}
 
@@ -230,17 +230,21 @@ def _finished(run: RunDir, name: str) -> FinishedModel:
 
 
 def _settings_of(kind: type[Experiment], config: dict[str, Any]) -> Settings:
-    """Return the settings of a run, with the paths that its command last named."""
+    """Return the settings of a run, with the paths of its last command."""
     settings = from_config(kind.settings_type, config["settings"])
     paths = last_paths(kind.settings_type, config)
     return replace(settings, **paths) if paths else settings
 
 
 def one_of(found: FinishedModel, seed: int | None) -> LoadedModel:
-    """Returns the model of a seed, with the selected value of a sweep; by default of the first seed.
+    """Return the model of one seed, with the selected value of a sweep.
+
+    Args:
+        found: The model with all its seeds.
+        seed: Seed to return; None for the first one.
 
     Raises:
-        UserError: there is none of that seed.
+        UserError: If the model was not trained with this seed.
     """
     if seed is not None and seed not in found.seeds:
         raise UserError(
@@ -266,20 +270,20 @@ def one_of(found: FinishedModel, seed: int | None) -> LoadedModel:
 
 
 def data_of(model: FinishedModel | LoadedModel, folder: str | None) -> Data:
-    """Reads the data that a run was trained on.
+    """Load the data that a run was trained on.
 
     Args:
-        model: of the run.
-        folder: where the data is; None: where the run was told, if that is still there, else where the
-            experiment looks for it.
+        model: A model of the run.
+        folder: Folder or file of the data. None for the last --data of the run if it still exists, else for
+            the places where the experiment looks by default.
 
     Raises:
-        UserError: it is other data.
+        UserError: If this is not the data of the run.
     """
     experiment, settings = model.experiment, model.experiment.settings
     place = dataclasses.replace(settings.data, data=folder or _folder_of(model.run))
     if place.data is None and getattr(place, "dataset", "") is None:
-        # Which corpus is found without its name depends on what else the machine has by now.
+        # Without a name, which corpus is found depends on the files that exist now.
         place = dataclasses.replace(place, dataset=model.run.config()["dataset"]["name"])
     data = type(experiment)(dataclasses.replace(settings, data=place)).load_data()
     check_data(model, data)
@@ -287,13 +291,13 @@ def data_of(model: FinishedModel | LoadedModel, folder: str | None) -> Data:
 
 
 def _folder_of(run: RunDir) -> str | None:
-    """The folder that the run's --data last named, if it is there."""
+    """Return the last --data of a run's commands; None if there is none or it no longer exists."""
     told = [about["data"] for about in run.config().get("about", ()) if about.get("data")]
     return told[-1] if told and Path(told[-1]).exists() else None
 
 
 def check_data(model: FinishedModel | LoadedModel, data: Data) -> None:
-    """Raises a `UserError` where a run was trained on other data."""
+    """Raise a `UserError` if the model was trained on other data."""
     trained_on = model.run.config()["dataset"]
     if trained_on["fingerprint"] != model.experiment.fingerprint(data):
         raise UserError(
@@ -303,10 +307,10 @@ def check_data(model: FinishedModel | LoadedModel, data: Data) -> None:
 
 
 def stored_vocabulary(run: RunDir, kind: type[StoredVocabulary]) -> Any:
-    """Return the vocabulary that a run folder holds; None where it holds none.
+    """Return the vocabulary of a run folder, or None if the folder has none.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: If the file of the vocabulary cannot be read.
     """
     path = run.path / VOCABULARY
     if not path.exists():

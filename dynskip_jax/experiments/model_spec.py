@@ -1,4 +1,4 @@
-"""One model of a run: its name and the settings, resolved once into what everything downstream reads."""
+"""Resolve a model's name and the settings into one specification, `ModelSpec`."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ jnp = LazyModule("jax.numpy")
 nnx = LazyModule("flax.nnx")
 np = LazyModule("numpy")
 
-# Settings that a sweep may vary: for models that choose, for those that sample, for those that learn by
-# gradient what to leave out.
+# Settings that a sweep may vary: of models with an agent or attention, of models that sample, and of models
+# that learn by gradient which tokens to read.
 _OF_CHOICES = ("mix", "max_skip")
 _OF_SAMPLING = ("entropy_coef", "temperature")
 _OF_UPDATES = ("update_cost",)
 
-# Settings that time skips are made with; each kind of skip takes what it has.
+# Settings that are passed to time skips; each kind of skip uses those that it has.
 _SKIP_SETTINGS = (
     *("agent", "agent_input", "empty_slots", "stride", "top", "first_step", "rates"),
     *("max_jump", "read_steps", "max_jumps", "update_bias"),
 )
 
-_SHARE = re.compile(r"dev_agent_share_\d+")  # the metric of a layer whose agent chooses on dev
+_SHARE = re.compile(r"dev_agent_share_\d+")  # metric: how often a layer's agent chose each k on dev
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,23 +44,23 @@ class ModelSpec:
     """One model of a run.
 
     Attributes:
-        name: as on the command line, such as `dynamic:5`.
-        named_skip: the time skip that the name stands for.
-        skip: the time skip of the top layer: that one, or what a control puts in its place.
-        transition: the transition of every layer.
-        depth_skip: the skip over depth of every layer, or None.
-        copy: how a language model copies words of the past: `none`, `chosen` or `expected`.
-        objective: how the agents are trained.
-        values: what a sweep sets, value by value; one empty mapping without a sweep.
-        sweep: the same for each model that is trained together.
-        seeds: the seeds of each value.
-        evaluation_mode: how the agents choose on dev and test.
-        is_untrained: whether the agents keep their initial parameters, as a control.
-        agent_learning_rate: the rate of the agents' own Adam; None where they share the network's optimizer.
-        dtype: in which matrices are multiplied.
-        cell_options: options of `SkipCell` in the layer with the time skip.
-        max_skip: the one limit on K that `--max-skip` sets, or None.
-        variant: settings that tell the model from others of its name, for result rows.
+        name: Name on the command line, such as `dynamic:5`.
+        named_skip: Time skip that the name describes.
+        skip: Time skip of the top layer: `named_skip`, or the skip that replaces it in a control.
+        transition: Transition of every layer.
+        depth_skip: Depth skip of every layer, or None.
+        copy: How a language model copies words of the past: `none`, `chosen` or `expected`.
+        objective: Objective that trains the agents.
+        values: Settings of each value of a sweep, by name; one empty mapping without a sweep.
+        sweep: The swept settings, with one value for each model that is trained together.
+        seeds: Seeds of each value of the sweep.
+        evaluation_mode: How the agents choose on dev and test.
+        is_untrained: Whether the agents keep their initial parameters, as a control.
+        agent_learning_rate: Rate of the agents' own Adam; None if they share the network's optimizer.
+        dtype: Dtype of matrix products.
+        cell_options: Options of `SkipCell` in the layer with the time skip.
+        max_skip: Limit on k that `--max-skip` sets; None without a limit, or if a sweep varies it.
+        variant: Settings that distinguish the model from others of its name in result rows.
     """
 
     name: str
@@ -83,35 +83,37 @@ class ModelSpec:
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """The seed of each model trained together: all seeds with the first value, then the second."""
+        """Seed of each model that is trained together: all seeds of the first value, then of the second, …"""
         return self.seeds * len(self.values)
 
     @property
     def recurrent_options(self) -> dict[str, Any]:
-        """The options of models that concern every layer."""
+        """Options of a model that apply to every layer."""
         return dict(transition=self.transition, depth_skip=self.depth_skip)
 
     @property
     def reach(self) -> int:
-        """How far back the model may choose: K, or the smaller limit of `--max-skip`."""
+        """Largest k that the model may choose: K, or the limit of `--max-skip` if that is smaller."""
         K = self.skip.max_skip
         return min(K, self.max_skip) if self.skip.has_agent and self.max_skip is not None else K
 
     @property
     def copies_in_expectation(self) -> bool:
-        """Whether words are copied by the probabilities of all choices."""
+        """Whether words are copied with the probabilities of all choices, rather than by a sampled choice."""
         return self.copy == "expected"
 
     @property
     def mixes(self) -> tuple[float, ...]:
-        """Every λ that is trained."""
+        """λ of each value of the sweep."""
         return tuple(value.get("mix", self.skip.mix) for value in self.values)
 
     def choices_matter(self, value: Mapping[str, Any] | None = None) -> bool:
-        """Return whether sampled choices change what the model says: with λ = 0 no chosen state enters.
+        """Return whether sampled choices change the model's output.
+
+        With λ = 0 no chosen state enters, so choices matter only if words are copied by them.
 
         Args:
-            value: of a sweep the value that is asked for; by default any.
+            value: The value of a sweep to check; by default, whether choices matter for any value.
         """
         if not self.skip.is_stochastic:
             return False
@@ -121,15 +123,15 @@ class ModelSpec:
 
 
 def make_spec(name: str, settings: Settings, *, import_code: bool = False) -> ModelSpec:
-    """Return what a model's name means under these settings.
+    """Return the specification of a model, from its name and the settings.
 
     Args:
-        name: as on the command line, such as `dynamic:5` or `my_pieces:LogSpaced(16)`.
-        settings: all settings.
-        import_code: whether modules of pieces of your own are imported; see `own_pieces`.
+        name: Name on the command line, such as `dynamic:5` or `my_pieces:LogSpaced(16)`.
+        settings: All settings.
+        import_code: Whether to import the modules of user-defined skips and transitions; see `own_pieces`.
 
     Raises:
-        UserError: there is no such model, or a value is beyond it.
+        UserError: If there is no such model, or a setting does not fit it.
     """
     agent, model = settings.agent, settings.model
     named = _named_skip(name, settings, import_code=import_code)
@@ -165,7 +167,7 @@ def make_spec(name: str, settings: Settings, *, import_code: bool = False) -> Mo
 
 
 def check_specs(specs: Sequence[ModelSpec], settings: Settings) -> None:
-    """Raise a `UserError` where settings and models do not fit each other."""
+    """Raise a `UserError` if the models and the settings do not fit together."""
     for spec in specs:
         skip = spec.named_skip
         if isinstance(skip, F.Dynamic) and skip.stride > 1 and skip.stride >= skip.max_skip:
@@ -199,14 +201,14 @@ def _check_sweep(specs: Sequence[ModelSpec], settings: Settings) -> None:
 
 
 def learnt_rates(run_dir: str, experiment: str) -> tuple[float, ...]:
-    """Return how often the agents of a finished run chose each k on dev: a mean over seeds and layers.
+    """Return how often the agents of a finished run chose each k on dev: a mean over seeds and layers, (K,).
 
     Args:
-        run_dir: the folder of the run.
-        experiment: the name of the experiment that it has to be a run of.
+        run_dir: Run folder.
+        experiment: Name of the experiment that the run must belong to.
 
     Raises:
-        UserError: the run has not finished, or has no agent, or several models with one, or is of another
+        UserError: If the run has not finished, has no agent or several models with one, or belongs to another
             experiment.
     """
     from dynskip_jax.runs.results import rows_of
@@ -225,7 +227,7 @@ def learnt_rates(run_dir: str, experiment: str) -> tuple[float, ...]:
 
 
 def _named_skip(name: str, settings: Settings, *, import_code: bool) -> F.TimeSkip:
-    """Return the time skip of a model's name, before any control."""
+    """Return the time skip that a model's name describes, before a control replaces it."""
     agent = settings.agent
     options = {key: getattr(agent, key) for key in _SKIP_SETTINGS if hasattr(agent, key)}
     options["mix"] = each(agent.mix)[0]
@@ -235,9 +237,9 @@ def _named_skip(name: str, settings: Settings, *, import_code: bool) -> F.TimeSk
 
 
 def _controlled(skip: F.TimeSkip, control: str, rates: tuple[float, ...] | None) -> F.TimeSkip:
-    """Return what a control puts in the place of a dynamic skip; other skips are returned as they are.
+    """Return the skip that replaces a dynamic skip in a control; other skips stay unchanged.
 
-    The control `untrained` changes how the agent is trained, and hence nothing here.
+    The control `untrained` changes only how the agent is trained, so it also leaves the skip unchanged.
     """
     if not isinstance(skip, F.Dynamic):
         return skip
@@ -263,13 +265,17 @@ def _transition(settings: Settings, *, import_code: bool) -> F.Transition:
 
 
 def _copy(skip: F.TimeSkip, settings: Settings) -> str:
-    """Return how a model copies; it needs the probabilities of a choice among several states."""
+    """Return how a model copies words: `none` for skips without a distribution over several states."""
     chooses = skip.max_skip > 1 and type(skip).log_distribution is not F.TimeSkip.log_distribution
     return getattr(settings.model, "copy", "none") if chooses else "none"
 
 
 def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> AgentObjective:
-    """Return a model's objective; rollouts are of use only with sampling, relaxation only where it exists."""
+    """Return the objective of a model, without the settings that do not apply to its skip.
+
+    Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for untrained
+    agents and for skips that cannot be relaxed.
+    """
     objective = settings.agent.objective()
     if not skip.is_stochastic:
         return rl.AgentObjective(reward=objective.reward, update_cost=objective.update_cost)
@@ -298,7 +304,7 @@ def _sweep(values: Sequence[Mapping[str, Any]], num_seeds: int) -> Sweep:
 
 
 def of_each(values: Sequence[Mapping[str, Any]], name: str, num_seeds: int) -> tuple:
-    """Return a swept setting of each model that is trained together."""
+    """Return the value of a swept setting for each model that is trained together."""
     return tuple(value[name] for value in values for _ in range(num_seeds))
 
 
@@ -312,7 +318,11 @@ def _cell_options(settings: Settings) -> dict[str, Any]:
 
 
 def _variant(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
-    """Return what of a model its name leaves out: limits, transition, depth skip, agent, control, copying."""
+    """Return the settings that distinguish a model from others of its name, unless they have their defaults.
+
+    These are the limit on k, the transition, the depth skip, the agent, its stride, `top`, the control, and
+    copying.
+    """
     groups = [(settings.model, {"transition": "lstm", "depth_skip": None})]
     if isinstance(spec.named_skip, F.Dynamic):
         groups.append((settings.agent, {"agent": "mlp", "stride": 1, "control": "none"}))
@@ -329,5 +339,5 @@ def _variant(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
 
 
 def each(value: Any) -> tuple:
-    """Return the values of a setting that may be swept."""
+    """Return the values of a setting that may be swept; a single value becomes a tuple of one."""
     return value if isinstance(value, tuple) else (value,)

@@ -52,19 +52,20 @@ nnx = LazyModule("flax.nnx")
 number_prediction = LazyModule("dynskip_jax.data.number_prediction")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 
-TWO_HOPS = 21  # the length at which it takes two
+TWO_HOPS = 21  # the length at which the task takes two hops
 
-# How agents are trained once their choices are sampled: leave-one-out over four rollouts of each example
-# (Kool et al. 2019), and the exact entropy.
+# Training of agents with sampled choices: a leave-one-out baseline over four rollouts of each example (Kool
+# et al. 2019), and the exact entropy.
 _ROLLOUTS = dict(rollouts=4, baseline="rollouts", entropy="exact")
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # The paper's model, its agent trained on four rollouts per example with a leave-one-out baseline (Kool et
-    # al. 2019) and the exact entropy at a small weight. The plain LSTM learns slowly and for long: hence the
-    # many epochs, and early stopping on dev for those that need few.
+    # The paper's model. Its agent is trained on four rollouts per example with a leave-one-out baseline (Kool
+    # et al. 2019) and a small weight of the exact entropy. The plain LSTM needs many epochs; models that need
+    # few stop early on dev.
     "rollouts": dict(**_ROLLOUTS, entropy_coef=0.02, epochs=25, patience=5),
-    # As `rollouts`, after a few relaxed epochs, in which the gradient says which states would have helped.
-    # The entropy first keeps the policy open and then closes it, so that choosing one state changes little.
+    # Like `rollouts`, after a few relaxed epochs, in which the gradient shows which states would reduce the
+    # loss. The weight of the entropy falls from positive to negative: the policy is first kept broad and then
+    # made nearly deterministic, so that the switch to sampled choices changes little.
     "relaxed": dict(
         relaxation="soft",
         relaxed_epochs=3,
@@ -76,9 +77,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         epochs=25,
         patience=3,
     ),
-    # Two hops take a chain of choices: the number of the step lets the agent tell its links apart, and the
-    # entropy keeps the policy open until rollouts choose. Closing it before (as in `relaxed`) ends at 95 %.
-    # Half as many units as the paper's.
+    # Two hops take a chain of choices. The number of the step in the input lets the agent distinguish the
+    # links of the chain. The entropy keeps the policy broad until rollouts train it; a policy that is made
+    # deterministic before, as in `relaxed`, ends at 95 %. Half as many units as the paper's.
     "two_hops": dict(
         positions="input",
         agent_init="one_hot",
@@ -96,9 +97,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         entropy_coef_final=0.0,
         epochs=10,
     ),
-    # One hop from far away, K = 50 to 200: as `relaxed`, without any entropy. Its bonus is a sum over all
-    # steps, of which only the last one matters, and closing the policy early fixes wrong choices: 80 % at
-    # length 51. The large learning rate makes the relaxed epochs, whose cost grows with K, few.
+    # One hop over a long distance, K = 50 to 200: like `relaxed`, without an entropy bonus. The bonus is a
+    # sum over all steps, of which only the last one matters. A policy that is made deterministic early keeps
+    # wrong choices (80 % at length 51). The cost of relaxed epochs grows with K; the large learning rate
+    # keeps their number small.
     "far": dict(
         features=64,
         batch_size=64,
@@ -112,9 +114,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         sampled_decay=0.5,
         epochs=4,
     ),
-    # Gui et al. (2019), Section Number Prediction with Skips; batch size and epochs are not given there.
+    # Gui et al. (2019), Section Number Prediction with Skips. The paper does not give batch size and epochs.
     "paper": {},
-    # As `paper`, with the choices of the authors' released code.
+    # Like `paper`, with the settings of the authors' released code.
     "released": dict(
         mix=1.0,
         agent_features=10,
@@ -172,7 +174,7 @@ class NumberSettings(Settings):
     training: NumberTraining = dataclasses.field(default_factory=NumberTraining)
 
 
-# Accuracies in percent of Gui et al. (2019), Table 5; the LSTM's dev accuracy at length 11 is not given.
+# Accuracies of Gui et al. (2019), Table 5. The paper does not give the LSTM's dev accuracy at length 11.
 PUBLISHED = {
     11: [
         ("paper: LSTM", {"test_accuracy": 0.704}),
@@ -208,7 +210,7 @@ class NumberPrediction(Experiment):
 
     @classmethod
     def default_preset(cls, given: Mapping[str, Any]) -> str:
-        """Return the preset that solves the task of a length."""
+        """Return the name of the preset that solves the task at the given length."""
         length = given.get("length", 11)
         if length == TWO_HOPS:
             return "two_hops"
@@ -247,11 +249,11 @@ class NumberPrediction(Experiment):
         return tasks_lib.Classification(splits, make_model, batch_size=s.training.batch_size)
 
     def schedule(self, spec: ModelSpec, rate: Any) -> Schedule:
-        """See `Experiment`; what takes no relaxed epochs, the baselines, keeps its learning rate."""
+        """See `Experiment`; models without relaxed epochs, such as baselines, keep a constant rate."""
         return decay_once_sampled(spec, rate, self.settings.training.sampled_decay)
 
     def warnings(self, spec: ModelSpec, learner: Learner) -> list[str]:
-        """See `Experiment`; with one hop, an agent that cannot reach every answer."""
+        """See `Experiment`; with one hop, also warn of an agent that cannot reach every answer."""
         lines, K, back = super().warnings(spec, learner), spec.reach, self.settings.data.length - 1
         if spec.skip.has_agent and self.settings.data.length != TWO_HOPS and back > K:
             lines.append(
@@ -263,23 +265,31 @@ class NumberPrediction(Experiment):
     def extra_metrics(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any
     ) -> dict[str, np.ndarray]:
-        """How often the agent's choices are the right ones."""
+        """See `Experiment`; how often the agent's choices are correct."""
         if not self._truth_is_known(spec):
             return {}
         chosen = _choices(learner, params, "test", keys)
         return {"test_exact_decisions": self._exact(chosen, learner.task.splits["test"].inputs).mean(axis=1)}
 
     def _truth_is_known(self, spec: ModelSpec) -> bool:
-        """One hop takes one choice, the last one, if it reaches so far; two hops take a chain of choices."""
+        """Return whether the agent's choices can be compared with the correct ones.
+
+        One hop takes one choice at the last step, which must be able to reach every answer. Two hops take a
+        chain of choices.
+        """
         length = self.settings.data.length
         reaches_all = length == TWO_HOPS or spec.reach >= length - 1
         return spec.skip.is_stochastic and reaches_all
 
     def _exact(self, chosen: np.ndarray, digits: np.ndarray) -> np.ndarray:
-        """Where the choices, (seeds, examples, time), are right, (seeds, examples).
+        """Return whether the choices of each example are correct, (seeds, examples).
 
-        With one hop the last choice is to reach the answer; with two, the chain of choices that leads to the
-        last state is to visit both positions that the digits point to.
+        With one hop, the last choice must reach the answer. With two hops, the chain of choices that leads to
+        the last state must visit both positions that the digits point to.
+
+        Args:
+            chosen: k at each step, (seeds, examples, time).
+            digits: Inputs, (examples, time).
         """
         hops = number_prediction.hops_of(digits)
         if hops.shape[1] == 1:
@@ -290,7 +300,7 @@ class NumberPrediction(Experiment):
     def draw(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
     ) -> None:
-        """Where the agent reaches at each position, and at the end against the truth."""
+        """See `Experiment`; also draw the last choice or the chain of choices against the correct ones."""
         super().draw(spec, learner, params, keys, folder, member)
         if not self._truth_is_known(spec):
             return
@@ -319,19 +329,19 @@ class NumberPrediction(Experiment):
     def published(
         self, models: Sequence[str], data: NumberPredictionData
     ) -> Sequence[tuple[str, dict[str, float]]]:
-        """The paper's rows for this length."""
+        """See `Experiment`; the paper's rows for this length."""
         return PUBLISHED.get(self.settings.data.length, [])
 
     @property
     def sample_text(self) -> str:
-        """Numbers of the length trained on, always the same ones."""
+        """Random numbers, always the same ones, as many as in a training example."""
         length = self.settings.data.length
         return " ".join(
             map(str, np.random.default_rng(0).integers(number_prediction.num_symbols(length), size=length))
         )
 
     def encode(self, vocabulary: None, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
-        """See `Experiment`; digits, and at length 21 and beyond numbers, separated by spaces."""
+        """See `Experiment`; a text contains numbers separated by spaces, as many as a training example."""
         length = self.settings.data.length
         symbols, words = number_prediction.num_symbols(length), text.split()
         if len(words) != length or not all(w.isdecimal() and int(w) < symbols for w in words):
@@ -340,7 +350,7 @@ class NumberPrediction(Experiment):
 
 
 def _choices(learner: Learner, params: Any, split: str, keys: Any) -> Int[np.ndarray, "seeds examples time"]:
-    """k at each step of each example of a split, chosen greedily."""
+    """Return the k chosen greedily at each step of each example of a split."""
     read = learner.choices(params, split, keys, layer=0)
     return np.concatenate([chosen[:, batch.mask] for batch, chosen in read], axis=1)
 

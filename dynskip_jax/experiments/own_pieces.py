@@ -1,4 +1,4 @@
-"""Time skips and transitions of your own, named on the command line as `my_module:MyClass(16)`."""
+"""Create user-defined time skips and transitions, named on the command line as `my_module:MyClass(16)`."""
 
 import ast
 import dataclasses
@@ -14,27 +14,27 @@ _PIECE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)(?P<argu
 
 
 def is_own_piece(text: str, known: Collection[str]) -> bool:
-    """Return whether a name is that of a class in a module, as in `my_pieces:LogSpaced(16)`.
+    """Return whether a name refers to a class in a module, as in `my_pieces:LogSpaced(16)`.
 
     Args:
-        text: the name.
-        known: names of the library's own pieces, which no module before a colon is called.
+        text: Name on the command line.
+        known: Names of the library's skips or transitions, which are never read as the name of a module.
     """
     return text.partition(":")[0] not in known and _PIECE.fullmatch(text) is not None
 
 
 def make_own_piece(text: str, kind: type, options: dict[str, Any], *, import_code: bool) -> Any:
-    """Return the piece that a name describes.
+    """Create the user-defined skip or transition that a name describes.
 
     Args:
-        text: `module:Class`, or with arguments, which are literals: `module:Class(16, mix=0.5)`.
-        kind: the class that it has to be derived from.
-        options: values of other fields; those that the class does not have are ignored.
-        import_code: whether the module is imported; otherwise the program must have imported it, because
-            names that a run folder holds never import code.
+        text: `module:Class`, or with literal arguments: `module:Class(16, mix=0.5)`.
+        kind: Base class that the class must be derived from.
+        options: Values of other fields; those that the class does not have are ignored.
+        import_code: Whether to import the module. If not, the program must have imported it already: names
+            that a run folder contains never import code.
 
     Raises:
-        UserError: there is no such module or class, or it does not take these arguments.
+        UserError: If there is no such module or class, or it does not accept these arguments.
     """
     found = _PIECE.fullmatch(text)
     module = _module(found["module"], text, import_code=import_code)
@@ -56,10 +56,10 @@ def import_module(name: str, flag: str) -> Any:
     """Import a module that the command line names, from the current folder or the environment.
 
     Raises:
-        UserError: it cannot be imported.
+        UserError: If the module cannot be imported.
     """
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` has it
+        sys.path.insert(0, "")  # the current folder, as in `python -m`
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -78,7 +78,7 @@ def _module(name: str, text: str, *, import_code: bool) -> Any:
 
 
 def _arguments(text: str, piece: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return the literals of a call's arguments."""
+    """Return the positional and the keyword arguments of a call, which must be literals."""
     try:
         call = ast.parse(f"f{text}", mode="eval").body
         positional = [ast.literal_eval(argument) for argument in call.args]

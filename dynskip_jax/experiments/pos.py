@@ -60,7 +60,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "small": _SMALL,
     "deep": {**_SMALL, "features": 64, "num_layers": 7, "characters": "none", "dropout_between": "ends",
              "depth_skip": "gated_output"},
-    # Wu et al. (2016), Section 6.1.2; one optimizer for all, Eq. 5 of Gui et al. (2019) as printed.
+    # Wu et al. (2016), Section 6.1.2. Agents share the network's optimizer; Eq. 5 of Gui et al. (2019) as
+    # printed.
     "paper": dict(
         features=512,
         num_layers=7,
@@ -116,7 +117,7 @@ class PartOfSpeechSettings(TaggerSettings):
     model: PartOfSpeechModel = dataclasses.field(default_factory=PartOfSpeechModel)
 
 
-# Test accuracy on the English EWT: UDPipe, words as in the treebank (UD 2.3; the treebank has changed since).
+# Test accuracy of UDPipe on English EWT, with the treebank's words (UD 2.3; the treebank has changed since).
 PUBLISHED = {"ud_ewt, UPOS": 0.944, "ud_ewt, XPOS": 0.939}
 
 
@@ -161,7 +162,7 @@ class PartOfSpeech(TaggerExperiment):
         return corpus
 
     def published(self, models: Sequence[str], data: ReadCorpus) -> Sequence[tuple[str, Mapping[str, float]]]:
-        """What others reach on the same treebank."""
+        """See `Experiment`; the accuracy of UDPipe on the same treebank."""
         value = PUBLISHED.get(data.name)
         return [] if value is None else [("UDPipe, UD 2.3", {"test_accuracy": value})]
 

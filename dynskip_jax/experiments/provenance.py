@@ -1,4 +1,4 @@
-"""How a run folder is opened: what it has to agree with, and who began or resumed it, with which versions."""
+"""Describe runs for their folders: the configuration to match when resuming, the data, and the versions."""
 
 import datetime
 import importlib.metadata
@@ -18,14 +18,14 @@ from dynskip_jax.runs.run_dir import RunDir
 
 logger = logging.getLogger(__name__)
 
-_MAY_GROW = ("settings.training.epochs", "models")  # in a run folder that is there
+_MAY_GROW = ("settings.training.epochs", "models")  # when a run is resumed
 _OVER_ALL_EPOCHS = (
     "--entropy-coef-final is reached in the last epoch, so more epochs would change those that were trained"
 )
 
 
 def how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
-    """Return how a run folder is begun, resumed and compared with its configuration."""
+    """Return the options of `RunDir.open` for starting or resuming a run of an experiment."""
     kind = type(experiment.settings)
     has_schedule = experiment.settings.agent.entropy_coef_final is not None
     return dict(
@@ -40,12 +40,12 @@ def how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
 
 
 def run_config(experiment: Experiment, models: str | list[str], data: Data) -> dict[str, Any]:
-    """Return what a run folder has to agree with, to be resumed.
+    """Return the configuration that a run folder must match to be resumed.
 
     Args:
-        experiment: with its settings.
-        models: the name of the model, or the names of several that are compared.
-        data: what is trained on.
+        experiment: The experiment, with its settings.
+        models: Name of the model, or a list of the names of compared models.
+        data: Training data.
     """
     return {
         "format": FORMAT,
@@ -57,7 +57,7 @@ def run_config(experiment: Experiment, models: str | list[str], data: Data) -> d
 
 
 def describe_dataset(experiment: Experiment, data: Data) -> dict[str, Any]:
-    """Return what `result.json` says of the data."""
+    """Return the description of the data for `result.json`."""
     return {
         "name": data.name,
         "sizes": dict(data.sizes),
@@ -67,7 +67,7 @@ def describe_dataset(experiment: Experiment, data: Data) -> dict[str, Any]:
 
 
 def warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
-    """Warn where a run is started with another commit or JAX than before: results may differ by rounding."""
+    """Log a warning if a run is resumed with another commit or JAX version, which may change rounding."""
     entries = run_dir.config().get("about", [])
     if not run_dir.resumed or not entries:
         return
@@ -81,7 +81,7 @@ def warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
 
 
 def _about(experiment: Experiment, data: Data) -> dict[str, Any]:
-    """Return how a run was begun or resumed: for people, and compared with nothing."""
+    """Return the command, the versions, the date and the paths of a run's start, which are never compared."""
     settings = experiment.settings
     paths = {
         name: str(Path(path).expanduser().absolute())
@@ -100,7 +100,10 @@ def _about(experiment: Experiment, data: Data) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Return the commit of this package's checkout, `-dirty` with changed or new source files; else None."""
+    """Return the commit of this package's checkout, or None without git or a checkout.
+
+    The suffix `-dirty` marks changed files or new Python files.
+    """
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     others = ["git", "ls-files", "--others", "--exclude-standard", "--", "*.py"]
     how = dict(cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)

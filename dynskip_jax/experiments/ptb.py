@@ -81,11 +81,11 @@ sentence_data = LazyModule("dynskip_jax.data.sentences")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 vocabularies = LazyModule("dynskip_jax.data.vocabulary")
 
-# What the agents of presets that fit a CPU are trained with: an Adam of their own, since gradient descent
-# with the network's rate moves them by a whole clipping norm in each step.
+# Training of the agents in presets that fit a CPU. They have their own Adam, because gradient descent with
+# the network's rate moves them by the whole clipping norm in each step.
 _AGENT = dict(agent_learning_rate=0.001, entropy_coef=0.01, discount=0.5, baseline="batch", mix=0.5)
 
-# What the medium models of Zaremba et al. (2014) and of those who follow them share.
+# Settings that the medium model of Zaremba et al. (2014) and the models that follow it share.
 _LARGE = dict(
     features=650,
     num_layers=2,
@@ -100,11 +100,11 @@ _LARGE = dict(
 # Zaremba et al. (2014), the medium model.
 _MEDIUM = dict(**_LARGE, epochs=39, decay=1.2, decay_after=6)
 
-# Kim et al. (2016), the large model; no dropout on what the characters make of a word.
+# Kim et al. (2016), the large model; no dropout on the word embeddings made from characters.
 _CHARACTERS = dict(**_LARGE, embedding="characters", dropout_inputs=0.0, epochs=25, decay=2.0, plateau=1.0)
 
-# Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70 steps:
-# their learning rate of 30 and clipping norm of 0.25 are 30 / 70 and 0.25 x 70.
+# Merity et al. (2018), Section 5. Losses here are summed over a segment, theirs are means over its 70 steps.
+# Their learning rate of 30 and clipping norm of 0.25 therefore become 30 / 70 and 0.25 x 70.
 _AWD = dict(
     features=1150,
     embedding_features=400,
@@ -145,13 +145,13 @@ _SMALL = dict(
 )
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # Their schedule, stopped when dev no longer improves: half way through 13 epochs. λ = 0.5 was ahead of
-    # the paper's 1 on dev after one epoch (176.7 against 180.8).
+    # The schedule of Zaremba et al., with early stopping on dev about half way through the 13 epochs. After
+    # one epoch, λ = 0.5 has a better dev perplexity than the paper's 1 (176.7 against 180.8).
     "small": dict(**_SMALL, epochs=13, decay_after=4, patience=2),
-    # A schedule of half that time, for sweeps.
+    # A schedule that takes half the time, for sweeps.
     "sketch": dict(**_SMALL, epochs=4, decay_after=2),
-    # Words of the last K are copied by the choice of an agent by content, which learns from the exact
-    # gradient of what is copied alone: with λ = 0 only the previous state enters, and nothing is reinforced.
+    # Copies words of the last K steps with the probabilities of a dot-product agent. The agent learns only
+    # from the exact gradient of copying: with λ = 0 only the previous state enters, and there are no rewards.
     "far": {
         **_SMALL,
         "model": "dynamic:200",
@@ -164,9 +164,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epochs": 4,
         "decay_after": 2,
     },
-    # Gui et al. (2019), Section Language Modeling, where they say it; Zaremba et al.'s medium elsewhere.
+    # Gui et al. (2019), Section Language Modeling; values that it does not give are those of the medium model
+    # of Zaremba et al. (2014).
     "paper": _MEDIUM,
-    # As `paper`, its agents trained as those of `small`, except for λ.
+    # Like `paper`, with agents that are trained as in `small`, except for λ.
     "medium": {**_MEDIUM, **_AGENT, "mix": 1.0},
     # Kim et al. (2016), the large and the small model.
     "charlm": _CHARACTERS,
@@ -177,7 +178,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "num_highway": 1,
         "features": 300,
     },
-    # Merity et al. (2018), and the same parts at a size, and with rates, that fit a CPU.
+    # Merity et al. (2018), and the same recipe with sizes and rates that fit a CPU.
     "awd": _AWD,
     "awd_small": {
         **_AWD,
@@ -195,7 +196,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning_rate": 30 / 35,
         "clip": 0.25 * 35,
     },
-    # As `paper`, with the choices of the authors' released code.
+    # Like `paper`, with the settings of the authors' released code.
     "released": dict(
         features=650,
         num_layers=3,
@@ -328,8 +329,8 @@ class LanguageSettings(Settings):
     training: LanguageModelTraining = dataclasses.field(default_factory=LanguageModelTraining)
 
 
-# Dev and test perplexities of Gui et al. (2019), Table 3, averages of ten runs; and what Merity et al. (2018)
-# report for their recipe.
+# Dev and test perplexities of Gui et al. (2019), Table 3, averages of ten runs; and those of the recipe of
+# Merity et al. (2018).
 PUBLISHED = {
     "words": {
         "lstm": ("paper: Regularized LSTM", 86.2, 82.7),
@@ -347,10 +348,10 @@ PUBLISHED = {
     },
     "awd": {"lstm": ("Merity et al. (2018): AWD-LSTM", 60.0, 57.3)},
 }
-PUBLISHED_SIZES = {"words": (2, 650), "characters": (2, 650), "awd": (3, 1150)}  # layers and their units
+PUBLISHED_SIZES = {"words": (2, 650), "characters": (2, 650), "awd": (3, 1150)}  # (layers, units)
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_NEXT_WORDS = 5  # the most probable words after a text that are shown
+_NEXT_WORDS = 5  # number of most probable next words that are shown
 
 
 class PTB(Experiment):
@@ -377,11 +378,11 @@ class PTB(Experiment):
     curves = ("dev_perplexity",)
     samples = 10
     sample_text = "the company said it will buy a N N stake in the bank"
-    final_rows = 1  # one stream for each split: no token without its past
+    final_rows = 1  # one stream for each split: tokens have their full context
 
     def __init__(self, settings: LanguageSettings):
         super().__init__(settings)
-        if settings.data.vocabulary != "words":  # a table has room for one column less
+        if settings.data.vocabulary != "words":  # makes room for further columns
             self.columns = {name: of for name, of in self.columns.items() if not name.endswith("_sampled")}
 
     def load_data(self) -> LanguageCorpus:
@@ -409,7 +410,7 @@ class PTB(Experiment):
             )
 
     def describe_data(self, data: LanguageCorpus) -> Sequence[str]:
-        """See `Experiment`; what tokens are, which are unknown, and how many."""
+        """See `Experiment`; the kind of the tokens, and which of them are unknown and how many."""
         return [line for line in (data.about_pieces, data.about_unknown, data.unknown_warning) if line]
 
     def vocabulary(self, data: LanguageCorpus) -> Vocabulary:
@@ -419,7 +420,7 @@ class PTB(Experiment):
     def task(
         self, spec: ModelSpec, data: LanguageCorpus | None, vocabulary: Vocabulary, kind: type | None = None
     ) -> LanguageModelling:
-        """See `Experiment`; `kind` may be another task that reads the same model."""
+        """See `Experiment`; `kind` may be the class of another task for the same model."""
         training = self.settings.training
         return (kind or tasks_lib.LanguageModelling)(
             data,
@@ -463,13 +464,16 @@ class PTB(Experiment):
         )
 
     def sizes(self) -> tuple[int, ...]:
-        """Returns the size of each layer's state, bottom first; tied, the last is as large as a word."""
+        """Return the size of each layer's state, bottom first.
+
+        With tied weights, the last layer has the size of the embedding.
+        """
         m = self.settings.model
         last = m.embedding_features if m.tied and m.embedding_features else m.features
         return (m.features,) * (m.num_layers - 1) + (last,)
 
     def all_dropout(self) -> models_lib.LanguageModelDropout:
-        """Returns what is dropped, and where."""
+        """Return all dropout rates of the model."""
         m = self.settings.model
         return models_lib.LanguageModelDropout(
             words=m.dropout_words,
@@ -481,9 +485,10 @@ class PTB(Experiment):
         )
 
     def cell_options_of_layers(self, spec: ModelSpec) -> tuple[dict[str, Any], ...]:
-        """Returns the options of each layer's cell, bottom first.
+        """Return the options of each layer's cell, bottom first.
 
-        Zaremba et al. draw every weight from one uniform distribution; the top layer may differ.
+        Zaremba et al. (2014) draw every weight from one uniform distribution. `recurrent_init` and the
+        options of the time skip may change this.
         """
         m, layers = self.settings.model, []
         zoneout = m.zoneout if len(m.zoneout) > 1 else m.zoneout[0]
@@ -511,7 +516,7 @@ class PTB(Experiment):
         return {
             "kind": "sgd",
             "weight_decay": self.settings.training.weight_decay,
-            # Where words are copied, an agent has a gradient beside its rewards.
+            # With copying, an agent also has a gradient that is not due to its rewards.
             "frozen": ("agent",) if spec.is_untrained else (),
         }
 
@@ -524,7 +529,11 @@ class PTB(Experiment):
         }
 
     def _start(self, spec: ModelSpec, learner: Learner, run_dir: str) -> Any:
-        """Return the parameters of an earlier run of a model, of the same seeds."""
+        """Return the selected parameters of a finished run of the same model with as many seeds.
+
+        Raises:
+            UserError: If the folder has no finished run of the model, or if its vocabulary differs.
+        """
         runs = finished.finished_runs(run_dir)
         if spec.name not in runs:
             raise UserError(f"--start-from {run_dir} holds no finished run of {spec.name}")
@@ -536,7 +545,7 @@ class PTB(Experiment):
     def draw(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
     ) -> None:
-        """Which k the agent chooses at the corpus's most frequent words."""
+        """See `Experiment`; draw which k the agent chooses at the most frequent words of dev."""
         skip, corpus = spec.skip, learner.task.corpus
         if not skip.has_agent:
             return
@@ -557,7 +566,7 @@ class PTB(Experiment):
         )
 
     def note(self, models: Sequence[str], data: LanguageCorpus) -> str:
-        """What a table of this run must say."""
+        """See `Experiment`; why published perplexities are not comparable with those of this run."""
         if data.name != "ptb" or data.text_sizes:
             return f"Perplexities on {data.name}: not comparable with any published on PTB."
         own = (self.settings.model.num_layers, self.settings.model.features)
@@ -574,16 +583,20 @@ class PTB(Experiment):
     def published(
         self, models: Sequence[str], data: LanguageCorpus
     ) -> Sequence[tuple[str, Mapping[str, float]]]:
-        """The paper's rows, for its corpus alone."""
+        """See `Experiment`; published rows, only for the words of Penn Treebank."""
         if data.name != "ptb" or data.text_sizes:
             return []
         rows = [PUBLISHED[self._kind][model] for model in models if model in PUBLISHED[self._kind]]
         return [(name, {"dev_perplexity": dev, "test_perplexity": test}) for name, dev, test in rows]
 
     def tokenize(self, vocabulary: Vocabulary, text: str) -> str:
-        """See `Experiment`; without capitals, without marks, and with N for numbers, where the vocabulary has
-        it so. Contractions are split (is n't), or not, in the way that leaves fewer words unknown. Pieces of
-        words need nothing of this."""
+        """See `Experiment`; adapt the words to the conventions of the vocabulary.
+
+        If all words of the vocabulary are lowercase, the text becomes lowercase. If the vocabulary contains
+        `N`, numbers become `N`. Punctuation marks that the vocabulary lacks are dropped. Contractions are
+        split (is n't) or not, whichever leaves fewer words unknown. For characters and byte pairs, the text
+        stays unchanged.
+        """
         if vocabulary.unit != "word":
             return text
         known = vocabulary.index
@@ -593,17 +606,17 @@ class PTB(Experiment):
         for words in (embedded.TOKEN.findall(text), sentence_data.treebank_words(text, lowercase=False)):
             if "N" in known:
                 words = ["N" if _NUMBER.fullmatch(word) and word not in known else word for word in words]
-            # A mark that the corpus lacks is no word of it.
+            # Drop punctuation marks that the vocabulary lacks.
             ways.append([word for word in words if word in known or any(map(str.isalnum, word))])
         return " ".join(min(ways, key=lambda words: sum(word not in known for word in words)))
 
     def encode(self, vocabulary: Vocabulary, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
-        """See `Experiment`; the tokens are led by `<eos>`, and `<unk>` stands for those not known."""
+        """See `Experiment`; the tokens begin with `<eos>`, and unknown ones become `<unk>`."""
         tokens = vocabulary.encode([vocabularies.EOS, *vocabulary.split(text)])
         return tokens, vocabulary.decode(tokens)
 
     def read(self, loaded: LoadedModel, text: str) -> TextReading:
-        """See `Experiment`; probabilities are of each word after those before it."""
+        """See `Experiment`; `probabilities` are those of each word, given the words before it."""
         tokens, words = self.encode(loaded.vocabulary, text)
         found = reading.read_tokens(
             loaded.model, jnp.asarray(tokens), jax.random.key(0), policy=loaded.policy

@@ -1,4 +1,4 @@
-"""All experiments by name. Reading a run folder never imports the code that the folder names."""
+"""Find experiments by name. Reading a run folder never imports code that the folder names."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
     from dynskip_jax.runs.run_dir import RunDir
 
-# From the name of each experiment of this package to its class.
+# Class of each experiment of this package, by the name of the experiment.
 EXPERIMENTS = {
     "agreement": "Agreement",
     "classify": "Classify",
@@ -24,10 +24,10 @@ EXPERIMENTS = {
 
 
 def find_experiment(name: str) -> "type[Experiment]":
-    """Return the class of an experiment: one of this package, or one that the program has imported itself.
+    """Return the class of an experiment: one of this package, or one that the program has imported.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: If there is no experiment of that name.
     """
     from dynskip_jax.experiments.experiment import Experiment
 
@@ -47,7 +47,7 @@ def experiment_of(run: "RunDir") -> "type[Experiment]":
     """Return the class of the experiment that a run folder belongs to.
 
     Raises:
-        UserError: its `config.json` names no experiment, or one that is not known.
+        UserError: If its `config.json` names no experiment, or an unknown one.
     """
     name = run.config().get("experiment")
     if not isinstance(name, str):

@@ -30,7 +30,7 @@ from dynskip_jax.runs.results import progress_of, rows_of, runs_of_models
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.settings import listed, path_setting, setting
 
-_MODES = ("_greedy", "_sampled", "_averaged")  # of metrics that are not asked for
+_MODES = ("_greedy", "_sampled", "_averaged")  # suffixes of metrics that are left out by default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Flags:
 
 
 class Found(NamedTuple):
-    """What the folders hold.
+    """The contents of run folders.
 
     Attributes:
-        rows: of finished models.
-        columns: heading and format of each metric that the experiments show.
-        runs: every run, by its name, finished or not.
-        notes: what is left out, a line each.
+        rows: Rows of finished models.
+        columns: Heading and format of each metric that the experiments show.
+        runs: Every run by its name, finished or not.
+        notes: Messages about what is left out, one line each.
     """
 
     rows: list[Row]
@@ -73,15 +73,16 @@ class Found(NamedTuple):
     notes: list[str]
 
     def heading(self, metric: str) -> tuple[str, str]:
-        """What people call a metric, and how its numbers are written."""
+        """Return the heading of a metric, and the format of its numbers."""
         return self.columns.get(metric, (metric.replace("_", " "), ".4g"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line.
+    """Run the command line.
 
     Raises:
-        UserError: no folder holds a finished run, something asked for is not there, or a file exists.
+        UserError: If no folder contains a finished run, a requested metric or row does not exist, or an
+            output file exists.
     """
     given = sys.argv[1:] if arguments is None else arguments
     flags = read_flags(program("report"), __doc__, Flags, given)
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def read_folders(folders: Sequence[str]) -> Found:
-    """Reads the results of run folders, of one model or of several."""
+    """Read the results of run folders, each of one model or of several."""
     found = Found([], {}, {}, [])
     single = len(folders) == 1
     for folder in dict.fromkeys(folders):
@@ -127,7 +128,7 @@ def read_folders(folders: Sequence[str]) -> Found:
             continue
         shown = "" if single else _short(folder, folders)
         for model, run in runs.items():
-            # Of several folders each is named; a model alone in its folder may be known by that.
+            # With several folders, the name of a row begins with that of its folder.
             name = _named(shown, model)
             if (run.path / "config.json").exists():
                 found.runs[name] = run
@@ -149,10 +150,15 @@ def read_folders(folders: Sequence[str]) -> Found:
 
 
 def compared(found: Found, metrics: Sequence[str] | None, baseline: str | None) -> list[Line]:
-    """Returns the table, metric by metric.
+    """Return the lines of the tables, metric by metric.
+
+    Args:
+        found: Contents of the run folders.
+        metrics: Metrics to show; None for the main ones.
+        baseline: Name of the row that others are compared with; None for the first row on the same data.
 
     Raises:
-        UserError: there is no row, no such metric, or no such baseline.
+        UserError: If there are no rows, no such metric, or no such baseline.
     """
     rows = found.rows
     if not rows:
@@ -167,7 +173,7 @@ def compared(found: Found, metrics: Sequence[str] | None, baseline: str | None) 
     if baseline is not None and baseline not in names:
         raise UserError(f"there is no row {baseline!r} for --baseline: choose {listed(names)}")
     asked = rows if baseline is None else [rows[names.index(baseline)]]
-    bases = {row.data: row for row in reversed(asked)}  # of each corpus the first
+    bases = {row.data: row for row in reversed(asked)}  # the first row of each corpus
     lines = []
     for metric in chosen:
         heading, form = found.heading(metric)
@@ -183,9 +189,10 @@ def compared(found: Found, metrics: Sequence[str] | None, baseline: str | None) 
 
 
 def draw(found: Found, x: str, y: str, path: str) -> None:
-    """Draws one metric over another: a line for each model, a point for each of its rows.
+    """Draw the metric `y` over the metric `x`: a line for each model, a point for each of its rows.
 
-    Rows that have the second alone, as models that read every word have no share of them, are levels.
+    A row without the metric `x` is drawn as a level. For example, a model that reads every word has no
+    fraction of words read.
     """
     from dynskip_jax.analysis import plots
 
@@ -194,7 +201,7 @@ def draw(found: Found, x: str, y: str, path: str) -> None:
     folders = {row.model: {other.folder for other in points if other.model == row.model} for row in points}
     groups: dict[str, list] = {}
     for row in points:
-        folder = row.folder if len(folders[row.model]) > 1 else ""  # one folder tells none from another
+        folder = row.folder if len(folders[row.model]) > 1 else ""  # a single folder needs no label
         label = ", ".join(filter(None, (row.label, folder)))
         groups.setdefault(row.model, []).append((label, row.metrics[x], row.metrics[y]))
     headings = [found.heading(metric)[0] for metric in (x, y)]
@@ -208,7 +215,10 @@ def _rows_of_run(model: str, folder: str, result: Mapping[str, Any]) -> list[Row
 
 
 def _rows(model: str, folder: str, row: Mapping[str, Any], dataset: Mapping[str, Any]) -> list[Row]:
-    """The row of a model, or of each value of a sweep; the folder is named where there are several."""
+    """Return the row of a model, or one row for each value of a sweep.
+
+    If `folder` is not empty, the names of the rows begin with it.
+    """
     from dynskip_jax.experiments.table import label_of, row_name
 
     values = row.get("sweep") or [{"value": {}, "metrics": row["metrics"]}]
@@ -237,9 +247,9 @@ def _named(folder: str, name: str) -> str:
 
 
 def _columns(run: RunDir, notes: list[str]) -> Mapping[str, tuple[str, str]]:
-    """Return heading and format of the metrics that an experiment's own table shows.
+    """Return the heading and format of each metric that the experiment's own table shows.
 
-    Where the experiment is not known, a note says so, and metrics have their names in `result.json`.
+    If the experiment is unknown, add a note to `notes`, and return an empty mapping.
     """
     try:
         return experiment_of(run).columns
@@ -249,7 +259,7 @@ def _columns(run: RunDir, notes: list[str]) -> Mapping[str, tuple[str, str]]:
 
 
 def _short(folder: str, folders: Sequence[str]) -> str:
-    """The last part of a folder's name, or all of it where others have the same."""
+    """Return the last part of a folder's path, or the whole path if others end in the same part."""
     last = Path(folder).absolute().name
     same = [other for other in dict.fromkeys(folders) if Path(other).absolute().name == last]
     return last if len(same) == 1 else folder

@@ -1,4 +1,4 @@
-"""What a report writes: CSV, a LaTeX tabular, TensorBoard event files."""
+"""Write reports as CSV, as a LaTeX tabular and as TensorBoard event files."""
 
 import csv
 import io
@@ -28,21 +28,21 @@ _LATEX = {
     "τ": r"$\tau$",
     "–": "--",
 }
-# A number's sign, which is a minus there and a hyphen elsewhere.
+# The minus sign of a number, as opposed to a hyphen.
 _MINUS = re.compile(r"(?<![\w-])-(?=\d)")
 _BOUNDS = ("mean", "sd", "low", "high")
 _LATEX_HEADINGS = ("model", "seeds", "mean ± sd", "± 95 %", "difference", "± 95 %", "pairs")
-_SEEDS, _PAIRS = 1, 6  # columns
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which spreadsheets take a text for a formula
-_STRUT = r"\rule{0pt}{2.6ex}"  # room below a line
+_SEEDS, _PAIRS = 1, 6  # indices of columns
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of what spreadsheets read as a formula
+_STRUT = r"\rule{0pt}{2.6ex}"  # space below a horizontal line
 
 
 def csv_text(lines: Sequence[Line]) -> str:
-    """Returns a table with a line for each row and metric; empty where there is no number.
+    """Return the table as CSV, with a line for each row and metric; missing numbers are empty.
 
-    `low` and `high` bound the 95 % confidence interval of the mean (Student's t over seeds), `difference_…`
-    are of the differences to the baseline, seed by seed. A name that a spreadsheet would take for a formula
-    begins with an apostrophe.
+    `low` and `high` bound the 95 % confidence interval of the mean (Student's t over seeds). The columns
+    `difference_…` describe the differences to the baseline, paired by seed. Text that a spreadsheet would
+    read as a formula begins with an apostrophe.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -59,17 +59,16 @@ def csv_text(lines: Sequence[Line]) -> str:
 
 
 def _as_text(cell: str) -> str:
-    """Return a cell of one line that no spreadsheet computes."""
+    """Return a cell as one line, with an apostrophe in front if a spreadsheet would read it as a formula."""
     cell = cell.replace("\r", "\\r").replace("\n", "\\n")
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 
 def latex_text(lines: Sequence[Line]) -> str:
-    """Returns a tabular that needs no package, with a block of rows for each metric and corpus.
+    """Return a LaTeX tabular that needs no package, with a block of rows for each metric and corpus.
 
-    Percentages are without their sign, which stands in the block's title, and intervals are written as half
-    their width: so a row has room between the margins. Columns in which nothing stands are left out, and so
-    are the pairs where they are as many as the seeds.
+    To keep rows short, the percent sign stands only in the block's title, and intervals are written as half
+    their width. Empty columns are left out. So is the number of pairs if it always equals that of the seeds.
     """
     blocks = {
         title + (", %" if own[0].form.endswith("%") else ""): [_latex_cells(line) for line in own]
@@ -95,7 +94,7 @@ def latex_text(lines: Sequence[Line]) -> str:
 
 
 def _latex_cells(line: Line) -> list[str]:
-    """Name, seeds, mean ± sd, half of its interval, the difference, half of its interval, its pairs."""
+    """Return the cells of a line, in the order of `_LATEX_HEADINGS`."""
     percent, form = line.form.endswith("%"), line.form.replace("%", "f")
 
     def number(value: float, sign: str = "") -> str:
@@ -115,7 +114,7 @@ def _latex_cells(line: Line) -> list[str]:
 
 
 def latex_escaped(text: str) -> str:
-    """Returns the text as LaTeX prints it; letters that plain LaTeX has no glyphs for become "?"."""
+    """Return a text escaped for LaTeX; letters for which plain LaTeX has no glyph become "?"."""
     safe = "".join(c if c in _LATEX or c.encode("latin-1", "ignore") else "?" for c in text)
     return "".join(_LATEX.get(c, c) for c in safe)
 
@@ -125,10 +124,10 @@ def _latex_row(texts: Sequence[str]) -> str:
 
 
 def write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:
-    """Writes what runs have logged as event files, a folder for each run and seed below `folder`.
+    """Write the logged metrics of runs as event files, in a subfolder of `folder` for each run and seed.
 
     Raises:
-        UserError: tensorboardX is missing, or the folder is not empty.
+        UserError: If tensorboardX is not installed, or `folder` exists and is not an empty folder.
     """
     check_tensorboard()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -1,4 +1,4 @@
-"""What the tables of a report consist of, and how their cells are written."""
+"""Group the lines of a report into tables, and format their cells."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -7,17 +7,17 @@ from dynskip_jax.analysis.intervals import Interval
 
 
 class Row(NamedTuple):
-    """A model of a run.
+    """The results of one model of a run.
 
     Attributes:
-        name: as tables have it.
-        seeds: with which it was trained.
-        metrics: of each its values, (seeds,).
-        data: what identifies the data it was trained on.
-        parameters: how many it has.
-        model: its own name, as in `dynamic:5`.
-        label: the settings that its name says beside the model.
-        folder: the short name of its folder; empty where there is one folder alone.
+        name: Name in tables.
+        seeds: Seeds of the model.
+        metrics: Values of each metric, (seeds,).
+        data: Name and fingerprint of the training data.
+        parameters: Number of parameters.
+        model: Name of the model, as in `dynamic:5`.
+        label: Settings that `name` contains in addition to the model.
+        folder: Short name of the run's folder; empty if there is only one folder.
     """
 
     name: str
@@ -30,21 +30,21 @@ class Row(NamedTuple):
     folder: str
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """The values of a metric."""
+        """Return the value of a metric for each seed; empty if the row lacks the metric."""
         return dict(zip(self.seeds, self.metrics.get(metric, ()), strict=False))
 
 
 class Line(NamedTuple):
-    """A row of a table, of one metric.
+    """A line of a table: one metric of one row.
 
     Attributes:
-        row: whose.
-        metric: which, as in result.json.
-        heading: what people call it.
-        form: how its numbers are written, as in `.2%`.
-        own: mean and interval of it.
-        difference: to the baseline, over the seeds that both have; None for the baseline itself, and where
-            there is none.
+        row: Row of the model.
+        metric: Name of the metric in `result.json`.
+        heading: Heading of the metric in tables.
+        form: Format of its numbers, as in `.2%`.
+        own: Mean of the metric and its interval.
+        difference: Difference to the baseline over the seeds that both have, with its interval; None for the
+            baseline itself, and without a baseline.
     """
 
     row: Row
@@ -56,10 +56,10 @@ class Line(NamedTuple):
 
 
 def tables(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """Returns the lines of each table, by its title: those of one metric on one corpus.
+    """Return the lines of each table, by its title. A table is of one metric on one corpus.
 
-    Where corpora have one name and differ, as one with word vectors and without, their titles end in the
-    first digits of their fingerprints.
+    Corpora of the same name may differ, for example with and without word vectors. The titles of their tables
+    end in the first digits of the fingerprint.
     """
     found: dict[tuple, list[Line]] = {}
     for line in lines:
@@ -75,15 +75,15 @@ def tables(lines: Sequence[Line]) -> dict[str, list[Line]]:
 
 
 def headings(lines: Sequence[Line]) -> list[str]:
-    """Returns those of a table's columns, the model's name and the `cells`."""
+    """Return the headings of a table's columns: that of the model's name, and those of `cells`."""
     points = " (points)" if lines[0].form.endswith("%") else ""
     return ["model", "seeds", "mean ± sd", "95 % interval", f"difference{points}", "95 % interval", "pairs"]
 
 
 def cells(line: Line) -> list[str]:
-    """Returns seeds, mean ± sd, its interval, the difference, its interval, and how many pairs that is of.
+    """Return the cells of a line: seeds, mean ± sd, interval, difference, its interval, number of pairs.
 
-    A difference of percentages is in points.
+    A difference of percentages is in percentage points.
     """
     own, other, form = line.own, line.difference, line.form
     spread = f"{own.mean:{form}} ± {own.sd:{form}}" if own.count > 1 else f"{own.mean:{form}}"

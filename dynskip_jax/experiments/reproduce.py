@@ -28,18 +28,19 @@ from dynskip_jax.settings import path_setting, setting
 
 report = LazyModule("dynskip_jax.experiments.report")
 
-INTERRUPTED = 130  # the exit status of a run that was stopped and goes on later
+INTERRUPTED = 130  # exit status of a run that was interrupted and can be resumed
 
 
 class Run(NamedTuple):
     """One command.
 
     Attributes:
-        name: of its folder.
-        experiment: its experiment.
-        flags: as typed. `{NAME}` is the folder of an earlier run, `{vectors}` the file of --embeddings. The
-            first one may be a command over a finished run, such as `evaluate`.
-        why: what it is for.
+        name: Name of the run's folder.
+        experiment: Name of the experiment.
+        flags: Command-line flags, as typed. `{NAME}` stands for the folder of an earlier run, and `{vectors}`
+            for the file of --embeddings. The first entry may be a command other than training, such as
+            `evaluate`.
+        why: Purpose of the command.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Run(NamedTuple):
 
     @property
     def trains(self) -> bool:
-        """Whether it trains; otherwise it is a command over a finished run."""
+        """Whether the command trains; otherwise its first flag is the name of another command."""
         return self.flags[0].startswith("--")
 
 
@@ -57,10 +58,10 @@ class Table(NamedTuple):
     """A table of results.
 
     Attributes:
-        name: what this command calls it.
-        page: in docs/results, without its ending.
-        section: the heading above it.
-        runs: its commands, in order.
+        name: Name of the table on the command line.
+        page: Name of its page in docs/results, without the file ending.
+        section: Heading above the table.
+        runs: Commands of the table, in order.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Table(NamedTuple):
 
 
 def _runs(experiment: str, **commands: str) -> tuple[Run, ...]:
-    """Return a run for each command line, by its name with `_` for `-`."""
+    """Return a run for each command line in `commands`; `_` in its name becomes `-`."""
     return tuple(
         Run(name.replace("_", "-"), experiment, tuple(shlex.split(line))) for name, line in commands.items()
     )
@@ -97,7 +98,7 @@ _DEEP = "--preset deep --model lstm --epochs 4"
 
 
 def _transitions(experiment: str, flags: str) -> tuple[Run, ...]:
-    """Return the plain LSTM and dynamic:3 with each of three transitions."""
+    """Return a run of the models lstm and dynamic:3 with each of three transitions."""
     lines = {
         f"{transition}{'' if model == 'lstm' else '_dynamic_3'}": (
             f"--model {model} --transition {transition} {flags}"
@@ -320,7 +321,7 @@ TABLES: tuple[Table, ...] = (
     )),
 )  # fmt: skip
 
-# What every command has at reduced size; a language model then reads the embedded corpus.
+# Flags that every training command gets at reduced size. Language models then read the embedded corpus.
 REDUCED: Mapping[str, tuple[str, ...]] = {
     "agreement": (
         *("--features", "8", "--agent-features", "4", "--train-examples", "512", "--epochs", "1"),
@@ -345,7 +346,7 @@ _REDUCED_COMMANDS = {
     "evaluate": ("--cache", "20", "--flatness", "0.1", "--weight", "0.1"),
     "oracle": ("--steps", "200"),
 }
-_WITHOUT_FILES = ("number_prediction", "agreement")  # experiments whose data is made
+_WITHOUT_FILES = ("number_prediction", "agreement")  # experiments with generated data
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line.
 
     Raises:
-        UserError: there is no such table, or a command failed.
+        UserError: If there is no such table, or a command failed.
     """
     given = sys.argv[1:] if arguments is None else arguments
     flags = read_flags(program("reproduce"), __doc__, Flags, given)
@@ -385,10 +386,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def find_table(name: str) -> Table:
-    """Return the table of a name.
+    """Return the table with a name.
 
     Raises:
-        UserError: there is none.
+        UserError: If there is no such table.
     """
     for table in TABLES:
         if table.name == name:
@@ -400,7 +401,7 @@ def arguments_of(table: Table, flags: Flags) -> Iterator[tuple[Run, list[str]]]:
     """Yield each run of a table with its command line, which begins with the experiment's name.
 
     Raises:
-        UserError: a run needs word vectors, and --embeddings names none.
+        UserError: If a run needs word vectors, and --embeddings is not given.
     """
     out = Path(flags.out or Path("runs", "reproduce", f"{table.name}-{flags.size}"))
     folders = {run.name: str(out / run.name) for run in table.runs}
@@ -415,12 +416,16 @@ def arguments_of(table: Table, flags: Flags) -> Iterator[tuple[Run, list[str]]]:
 
 
 def _with_paths(part: str, paths: Mapping[str, str | None]) -> str:
-    """Return a part of a command line with the path of each `{NAME}`."""
+    """Return a part of a command line with each `{NAME}` replaced by its path."""
     return re.sub(r"\{(.*?)\}", lambda found: paths[found[1]], part)
 
 
 def _sized(run: Run, flags: Flags) -> list[str]:
-    """Return the flags of a run at the size that was asked for."""
+    """Return the flags of a run at the requested size, without the name of a command.
+
+    Raises:
+        UserError: If the run needs word vectors at full size, and --embeddings is not given.
+    """
     line = list(run.flags if run.trains else run.flags[1:])
     if flags.size == "reduced":
         line += REDUCED[run.experiment] if run.trains else _REDUCED_COMMANDS[run.flags[0]]
@@ -435,7 +440,7 @@ def _sized(run: Run, flags: Flags) -> list[str]:
 
 
 def last_of_each(line: Sequence[str], without: Sequence[str] = ()) -> list[str]:
-    """Return a command line with the last value of each flag only, and without some flags."""
+    """Return a command line with only the last value of each flag, and without the flags in `without`."""
     given: dict[str, list[str]] = {}
     for part in line:
         if part.startswith("--"):
@@ -446,7 +451,7 @@ def last_of_each(line: Sequence[str], without: Sequence[str] = ()) -> list[str]:
 
 
 def _reads_files(run: Run, flags: Flags) -> bool:
-    """Return whether a run reads a corpus from a folder; a finished run says where its own is."""
+    """Return whether a run takes --data; commands over a finished run take the location from that run."""
     if "--run-dir" in run.flags:
         return False
     if run.experiment == "ptb":
@@ -459,7 +464,7 @@ def _run(line: Sequence[str]) -> int:
     process = subprocess.Popen([sys.executable, "-m", "dynskip_jax.experiments", *line])
     try:
         return process.wait()
-    except KeyboardInterrupt:  # it was interrupted, too: it saves, and exits
+    except KeyboardInterrupt:  # the process was interrupted, too: it saves and exits
         process.wait()
         return INTERRUPTED
 
@@ -468,7 +473,7 @@ def _reproduce(table: Table, flags: Flags) -> None:
     """Print the commands of a table, or run them and report.
 
     Raises:
-        UserError: a command failed.
+        UserError: If a command failed.
     """
     trained = []
     for run, line in arguments_of(table, flags):

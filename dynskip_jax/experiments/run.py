@@ -1,4 +1,4 @@
-"""One experiment: train each model in its run folder, evaluate, draw, write results, print the table."""
+"""Run an experiment: train and evaluate each model in its run folder, write results, print the table."""
 
 import contextlib
 import datetime
@@ -46,25 +46,25 @@ def run(
     *,
     parallel: Parallel | None = None,
 ) -> list[dict[str, Any]]:
-    """Run or resume an experiment; what is finished already is not trained again.
+    """Run or resume an experiment; models that are finished already are not trained again.
 
-    With several models each has a run folder of its own inside the experiment's. Of several processes the
-    first one does what is not training; the others train as it says.
+    Several models have a run folder each, inside the experiment's. With several processes, all of them train
+    the models that the first one selects. Only the first one runs the final evaluation, draws and prints.
 
     Args:
-        experiment: what to run.
-        specs: the models.
-        data: to train on.
-        run_dir: the run folder; by default a new one below `runs/<name>/`.
-        parallel: on which devices to train, and how; by default one. Results are the same up to rounding, so
+        experiment: Experiment to run.
+        specs: Specifications of the models.
+        data: Training data.
+        run_dir: Run folder; by default a new one below `runs/<name>/`.
+        parallel: Devices to train on, and how; by default one device. Results are the same up to rounding, so
             a run may be resumed on other devices.
 
     Returns:
-        The row of each model in `result.json`; in other processes than the first nothing.
+        The row of each model in `result.json`; an empty list in all processes except the first.
 
     Raises:
-        Stopped: training was interrupted; the message says how to go on.
-        UserError: the run folder cannot be used.
+        Stopped: If training was interrupted; the message contains the flag that resumes it.
+        UserError: If the run folder cannot be used, or all seeds of a model have failed.
     """
     parallel = parallel or OneDevice()
     check_specs(specs, experiment.settings)
@@ -72,7 +72,7 @@ def run(
         check_tensorboard()
     vocabulary = experiment.vocabulary(data)
     trainings = make_trainings(experiment, specs, data, vocabulary)
-    # Errors come before folders.
+    # Settings and models are checked before any folder is created.
     if not parallel.processes.first:
         _follow(trainings, parallel)
         return []
@@ -109,15 +109,15 @@ def run(
         for metric in experiment.curves:
             path, title = top.plots / f"{metric}.png", f"{data.name}: {metric.replace('_', ' ')}"
             plots.learning_curves(curves, "epoch", [metric, of_train(metric)], path, title)
-        top.go_on()  # a model that was finished already may be new to it
+        top.go_on()  # a finished model may be new to this comparison
         top.write_result(_result(experiment, data, results))
-    parallel.processes.agree(None)  # that was all
+    parallel.processes.agree(None)  # there are no more models
     print_table(experiment, specs, data, results)
     return results
 
 
 def _follow(trainings: Sequence[Training], parallel: Parallel) -> None:
-    """Train in a process that is not the first: the models that the first one names, in its order."""
+    """Train in a process other than the first: the models that the first process selects, in its order."""
     by_name = {training.spec.name: training for training in trainings}
     while (name := parallel.processes.agree(None)) is not None:
         fit(by_name[name].learner, by_name[name].settings, None, parallel=parallel)
@@ -126,7 +126,7 @@ def _follow(trainings: Sequence[Training], parallel: Parallel) -> None:
 
 
 def _finished_row(run_dir: RunDir, training: Training) -> dict[str, Any] | None:
-    """Return the row of a model that has been trained for as many epochs; None where it is to be trained."""
+    """Return the row of a model that was trained for enough epochs; None if it still has to be trained."""
     result = run_dir.result()
     try:
         row = None if result is None else finished_row(result)
@@ -139,7 +139,7 @@ def _finished_row(run_dir: RunDir, training: Training) -> dict[str, Any] | None:
 
 
 def _holds_vocabulary(run_dir: RunDir, row: Mapping[str, Any] | None) -> bool:
-    """Return whether a finished model's vocabulary is there, in whichever form its version wrote it."""
+    """Return whether a finished model's vocabulary file is there, unchanged since its version wrote it."""
     path = run_dir.path / VOCABULARY
     return row is not None and path.exists() and row.get("vocabulary_sha256") == sha256_of(path)
 
@@ -152,7 +152,10 @@ def _run_model(
     parallel: Parallel,
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Train, evaluate and draw a model, and write its result; `about` says how the run is started."""
+    """Train, evaluate and draw a model, write its result, and return its row.
+
+    `about` describes how the run is started; see `how_to_open`.
+    """
     run_dir.check_writable()
     spec, learner, settings = training
     parameters = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(learner.abstract_params()))
@@ -199,7 +202,7 @@ def _run_model(
 
 @contextlib.contextmanager
 def _event_files(experiment: Experiment, run_dir: RunDir, count: int) -> Iterator[None]:
-    """Write what the run logs as event files, too, if that is asked for."""
+    """Also write the metrics that the run logs as event files, if the settings request it."""
     if not experiment.settings.run.tensorboard:
         yield
         return
@@ -212,10 +215,10 @@ def _event_files(experiment: Experiment, run_dir: RunDir, count: int) -> Iterato
 
 
 def _result(experiment: Experiment, data: Data, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `result.json` holds, of one model or of several."""
+    """Return the content of `result.json`, for one model or for several."""
     return {"experiment": experiment.name, "dataset": describe_dataset(experiment, data), "rows": rows}
 
 
 def vocabulary_file(vocabulary: StoredVocabulary) -> str:
-    """Returns the content of the file in which a run folder keeps its vocabulary."""
+    """Return the content of a run folder's vocabulary file."""
     return json.dumps(vocabulary.to_json(), ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Settings that all experiments on sentences share; nothing of JAX is imported."""
+"""Settings and base classes of all experiments on sentences; importing this module does not import JAX."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ schedules = LazyModule("dynskip_jax.training.schedule")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 word_vectors = LazyModule("dynskip_jax.data.word_vectors")
 
-# What agents are trained with where the paper is left: an Adam with a rate of their own, and an entropy that
-# does not outweigh the one reward of a long text.
+# Training of agents in presets that depart from the paper: an Adam with its own rate, and a weight of the
+# entropy that does not outweigh the single reward of a long text.
 AGENT = dict(agent_learning_rate=0.001, baseline="batch", entropy="exact", entropy_coef=0.001)
 
 
@@ -154,11 +154,11 @@ class ClassifierSettings(SentenceSettings):
     training: ClassifierTraining = dataclasses.field(default_factory=ClassifierTraining)
 
 
-_ROWS = 200  # side by side in evaluation: what is projected of long texts takes memory
+_ROWS = 200  # rows of an evaluation batch; the projected inputs of long texts take much memory
 
 
 class SentenceExperiment(Experiment):
-    """See `Experiment`; an experiment on sentences says its data, its task and how a text is split."""
+    """See `Experiment`; a subclass defines its data, its task and how a text is split."""
 
     settings: SentenceSettings
 
@@ -172,7 +172,7 @@ class SentenceExperiment(Experiment):
             )
 
     def describe_data(self, data: SentenceCorpus) -> Sequence[str]:
-        """See `Experiment`; which words are unknown, and how many."""
+        """See `Experiment`; how many words are unknown, and how many texts are cropped."""
         return [data.about]
 
     def vocabulary(self, data: SentenceCorpus) -> Vocabulary:
@@ -180,11 +180,11 @@ class SentenceExperiment(Experiment):
         return data.vocabulary
 
     def known(self, train: Collection[str], others: Collection[str]) -> Collection[str]:
-        """Return which words of dev and test are known although train lacks them: those with vectors.
+        """Return the words of dev and test that are known even if train lacks them: those with vectors.
 
         Args:
-            train: the words of train, whose vectors are read together with those of the others.
-            others: the words of dev and test.
+            train: Words of train; their vectors are read in the same pass over the file.
+            others: Words of dev and test.
         """
         data = self.settings.data
         if data.embeddings is None or not data.known_by_vectors:
@@ -193,7 +193,7 @@ class SentenceExperiment(Experiment):
         return {word for word in others if word in found or word.lower() in found}
 
     def rare_words(self, data: SentenceCorpus | None) -> dict[str, Any]:
-        """Return the options of a model that reads rare words as unknown ones; none where it is only used."""
+        """Return the options for reading rare words as unknown in training; empty without data."""
         if data is None:
             return {}
         return dict(unknown_rate=self.settings.model.unknown_rate, num_frequent=data.num_frequent)
@@ -223,7 +223,7 @@ class SentenceExperiment(Experiment):
     def embedding(
         self, data: SentenceCorpus | None, vocabulary: Vocabulary
     ) -> Callable[[nnx.Rngs], nnx.Embed]:
-        """Returns what makes the table of words; vectors are read where there is something to train on."""
+        """Return a function that creates the word embedding; pretrained vectors are read only with data."""
         m, init = self.settings.model, initializers.uniform(self.settings.model.embedding_scale)
         found = self._vectors(vocabulary) if self.settings.data.embeddings and data is not None else None
 
@@ -238,7 +238,7 @@ class SentenceExperiment(Experiment):
         return lambda rngs: nnx.Embed(len(vocabulary), m.embedding_features, embedding_init=start, rngs=rngs)
 
     def fingerprint(self, data: SentenceCorpus) -> str:
-        """See `Experiment`; with the vectors that words begin with, wherever their file is."""
+        """See `Experiment`; includes the pretrained vectors, but not the path of their file."""
         if self.settings.data.embeddings is None:
             return data.fingerprint
         digest = hashlib.sha256(data.fingerprint.encode())
@@ -274,7 +274,7 @@ class SentenceExperiment(Experiment):
 
 
 class _VectorFile:
-    """A file of word vectors, which is read again only for words that were not asked for before."""
+    """A file of word vectors that is read again only when new words are requested."""
 
     def __init__(self, path: str, width: int):
         self._path, self._width = path, width
@@ -282,7 +282,7 @@ class _VectorFile:
         self._found: Mapping[str, np.ndarray] = {}
 
     def read(self, words: Collection[str]) -> Mapping[str, np.ndarray]:
-        """Return the vectors of words and of their lower-case forms, those of earlier calls included."""
+        """Return the vectors of words and of their lowercase forms, including those of earlier calls."""
         wanted = {form for word in words for form in (word, word.lower())}
         if not wanted <= self._asked:
             wanted |= self._asked
@@ -295,11 +295,11 @@ _file_of = functools.lru_cache(maxsize=1)(_VectorFile)
 
 
 class ClassifierExperiment(SentenceExperiment):
-    """Sentences with a class each.
+    """An experiment that classifies sentences.
 
     Attributes:
-        labels: the names of the classes, where they are always the same.
-        has_macro_f1: whether macro F1 is measured.
+        labels: Names of the classes, if they do not depend on the data.
+        has_macro_f1: Whether macro F1 is measured.
     """
 
     settings: ClassifierSettings
@@ -349,11 +349,11 @@ class ClassifierExperiment(SentenceExperiment):
 
     @property
     def max_length(self) -> int | None:
-        """How many words of a text are read; None for all."""
+        """Largest number of words of a text that are read; None for all."""
         return None
 
     def encode(self, vocabulary: Vocabulary, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:
-        """See `Experiment`; `<unk>` stands for words that are not known."""
+        """See `Experiment`; unknown words become `<unk>`."""
         tokens = vocabulary.encode(self.split(text)[: self.max_length])
         return tokens, vocabulary.decode(tokens)
 

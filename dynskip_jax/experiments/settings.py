@@ -1,4 +1,4 @@
-"""Settings in groups that all experiments share, presets, and sweeps; nothing of JAX is imported."""
+"""Settings that all experiments share, presets and sweeps; importing this module does not import JAX."""
 
 import dataclasses
 import itertools
@@ -12,8 +12,8 @@ from dynskip_jax.settings import ON, allows, check, check_needs, field_types, pa
 from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.model_names import CHOOSING, REWARDED, WITH_AGENT, WITH_K, is_one_of
 
-MAX_SEED = 2**32 - 1  # beyond, JAX would repeat the keys of others
-Numbers = float | tuple[float, ...]  # a number, or several to be tried in one program
+MAX_SEED = 2**32 - 1  # for larger seeds JAX would repeat the keys of smaller ones
+Numbers = float | tuple[float, ...]  # a number, or several values of a sweep
 WholeNumbers = int | tuple[int, ...]
 
 
@@ -51,7 +51,7 @@ class Run:
     )
 
     def __post_init__(self) -> None:
-        """Checks what bounds cannot say."""
+        """Check what bounds cannot express."""
         if self.model is not None and self.compare is not None:
             raise UserError("give either --model or --compare, not both")
         if self.model is not None and len(_names(self.model)) > 1:
@@ -63,16 +63,16 @@ class Run:
 
     @property
     def all_seeds(self) -> Sequence[int]:
-        """The seeds that train together."""
+        """Seeds that are trained together."""
         if isinstance(self.seeds, tuple):
             return self.seeds
         return range(self.seed, self.seed + self.seeds)
 
     def models(self, default: str) -> tuple[str, ...]:
-        """Returns the models asked for.
+        """Return the names of the models to train; `default` if neither --model nor --compare is given.
 
         Raises:
-            UserError: one is named twice.
+            UserError: If a model is named twice.
         """
         given = self.compare if self.compare is not None else self.model
         names = _names(default if given is None else given)
@@ -83,7 +83,7 @@ class Run:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Return the names between commas; those inside brackets belong to a name."""
+    """Return the names between commas; commas inside parentheses belong to a name."""
     return tuple(name.strip() for name in re.split(r",(?![^()]*\))", text))
 
 
@@ -249,9 +249,10 @@ class Settings:
     devices: Devices = dataclasses.field(default_factory=Devices)
 
     def to_config(self) -> dict[str, Any]:
-        """Return what a run's configuration holds: all but the models' names, paths, devices and event files.
+        """Return the settings that a run's configuration contains, by group and name.
 
-        What a path leads to is a part of the data's fingerprint; the path itself may change.
+        It leaves out the names of the models, paths, devices and `tensorboard`. Paths of data may change,
+        because the fingerprint of the data covers the content.
         """
         config: dict[str, Any] = {}
         left_out = {*path_fields(type(self)), ("run", "model"), ("run", "compare"), ("run", "tensorboard")}
@@ -262,24 +263,24 @@ class Settings:
 
 
 def fields_of(kind: type[Settings]) -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """Yields the group, the field and the type of every setting. Names are unique over all groups."""
+    """Yield the group, the field and the type of every setting. Names are unique over all groups."""
     for group, group_type in field_types(kind).items():
         for field in dataclasses.fields(group_type):
             yield group, field, field_types(group_type)[field.name]
 
 
 def path_fields(kind: type[Settings]) -> Iterator[tuple[str, str]]:
-    """Yield the group and the name of every setting that is a path, or several."""
+    """Yield the group and the name of every setting that is a path."""
     for group, field, _ in fields_of(kind):
         if field.metadata["path"]:
             yield group, field.name
 
 
 def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
-    """Returns settings with these values, by name, and defaults elsewhere.
+    """Create settings with the given values, by name; all other settings have their defaults.
 
     Raises:
-        UserError: a value makes no sense, or there is no such setting.
+        UserError: If a value is invalid, or there is no such setting.
     """
     groups: dict[str, dict[str, Any]] = {group: {} for group in field_types(kind)}
     rest = dict(values)
@@ -294,18 +295,18 @@ def fill(kind: type[Settings], values: Mapping[str, Any]) -> Settings:
 
 
 def absent_values(kind: type[Settings]) -> dict[str, Any]:
-    """Return the values of settings in runs that are older than them, where these are not the defaults."""
+    """Return the values that newer settings have in older runs, by name, if these are not the defaults."""
     found = {field.name: field.metadata["absent"] for _, field, _ in fields_of(kind)}
     return {name: value for name, value in found.items() if value is not dataclasses.MISSING}
 
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
-    """Settings, and where each comes from.
+    """Settings, and the source of each.
 
     Attributes:
-        settings: all of them.
-        sources: `default`, `preset NAME`, `config FILE` or `flag`, by name.
+        settings: All settings.
+        sources: Source of each setting, by name: `default`, `preset NAME`, `config FILE` or `flag`.
     """
 
     settings: Settings
@@ -313,16 +314,18 @@ class Resolved:
 
 
 def continued(resolved: Resolved, config: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """Return the settings with which a command goes on with a run that may be older than some of them.
+    """Return the settings with which a command resumes a run that may be older than some of the settings.
+
+    Such a setting has the value that fits older runs, unless a flag sets it; see `absent_values`.
 
     Args:
-        resolved: the settings of the command.
-        config: those of the run, as `Settings.to_config` described them.
+        resolved: Settings of the command.
+        config: Settings of the run, as returned by `Settings.to_config`.
     """
     absent = absent_values(type(resolved.settings))
-    groups = (group for group in config.values() if isinstance(group, Mapping))  # else another error
+    groups = (group for group in config.values() if isinstance(group, Mapping))  # others raise later
     stored = absent | {name: value for group in groups for name, value in group.items()}
-    # A run that went on once has the setting in its configuration, with the value that it had before.
+    # A run that was resumed before has the setting in its configuration, with the value for older runs.
     older = {
         name: value
         for name, value in absent.items()
@@ -338,17 +341,17 @@ def resolve(
     given: Mapping[str, Any],
     stored: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """Fills settings from a preset and the flags given beside it.
+    """Resolve all settings from a preset and the flags given in addition to it.
 
     Args:
-        kind: the settings to fill.
-        presets: name to values.
-        default_preset: the preset to use if the command line names none.
-        given: what the command line says, by name.
-        stored: the settings of a run, by name, in the place of a preset's; see `stored_settings`.
+        kind: Class of the settings.
+        presets: Values of each preset, by its name.
+        default_preset: Preset to use if the command line names none.
+        given: Settings that the command line gives, by name.
+        stored: Settings of a run, by name, in place of a preset's; see `stored_settings`.
 
     Raises:
-        UserError: an unknown preset, or a value that makes no sense.
+        UserError: If the preset is unknown, or a value is invalid.
     """
     if stored is None:
         preset = given.get("preset") or default_preset
@@ -369,14 +372,14 @@ def resolve(
 
 
 def check_effects(resolved: Resolved, default_model: str) -> None:
-    """Check that each flag has an effect with the other settings; those of presets and files may have none.
+    """Check that each flag has an effect with the other settings; those of presets and files need not.
 
     Args:
-        resolved: the settings, and which of them are flags.
-        default_model: the model that is trained by default.
+        resolved: Settings, and which of them are flags.
+        default_model: Model that is trained by default.
 
     Raises:
-        UserError: a flag has no effect.
+        UserError: If a flag has no effect.
     """
     settings = resolved.settings
     models = settings.run.models(default_model)
@@ -392,7 +395,10 @@ def check_effects(resolved: Resolved, default_model: str) -> None:
 
 
 def sweep_of(settings: Settings, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Returns what a sweep sets, value by value; one empty dictionary where none of these names is swept."""
+    """Return the settings of each value of a sweep; one empty dictionary if none of `names` is swept.
+
+    Several swept settings give all combinations of their values.
+    """
     axes = []
     for _, field, _ in fields_of(type(settings)):
         value = get(settings, field.name)
@@ -402,7 +408,7 @@ def sweep_of(settings: Settings, names: Sequence[str]) -> tuple[dict[str, Any], 
 
 
 def get(settings: Settings, name: str) -> Any:
-    """Returns a setting by its name."""
+    """Return the value of a setting by its name."""
     for group, field, _ in fields_of(type(settings)):
         if field.name == name:
             return getattr(getattr(settings, group), name)
@@ -410,11 +416,11 @@ def get(settings: Settings, name: str) -> Any:
 
 
 def replace(settings: Settings, **values: Any) -> Settings:
-    """Returns settings with other values, by name."""
+    """Return a copy of the settings with other values, by name."""
     old = {field.name: get(settings, field.name) for _, field, _ in fields_of(type(settings))}
     return fill(type(settings), {**old, **values})
 
 
 def flag(name: str) -> str:
-    """Returns what a setting is called on the command line."""
+    """Return the name of a setting on the command line."""
     return f"--{name.replace('_', '-')}"

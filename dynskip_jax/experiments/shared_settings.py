@@ -1,6 +1,6 @@
-"""Settings that several experiments have: meaning, bounds and needs of each, declared once.
+"""Declare the help text, bounds and needs of settings that several experiments share.
 
-A group of settings gives the type and the default: `epochs: int = shared.epochs(20)`.
+A group of settings adds the type and the default: `epochs: int = shared.epochs(20)`.
 """
 
 from functools import partial

@@ -62,7 +62,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         average="always",
         average_after=2,
     ),
-    # Section Semantic Relatedness, and Tai et al. (2015), whose vectors are not loaded.
+    # The paper on untied LSTMs, Section Semantic Relatedness, and Tai et al. (2015). Their vectors are not
+    # included: the preset needs --embeddings.
     "paper": dict(
         features=150,
         train_embeddings=False,
@@ -161,7 +162,7 @@ class SICK(SentenceExperiment):
         """See `Experiment`.
 
         Raises:
-            UserError: there are not two sentences.
+            UserError: If the text does not consist of two sentences.
         """
         sentences = [sentence_data.treebank_words(part) for part in text.split("\t")]
         if len(sentences) != 2 or not all(sentences):
@@ -171,18 +172,18 @@ class SICK(SentenceExperiment):
         return inputs, vocabulary.decode(inputs["tokens"])
 
     def format_prediction(self, vocabulary: Vocabulary, predicted: Any, probability: float) -> str:
-        """See `Experiment`; the rating."""
+        """See `Experiment`; the predicted rating."""
         return f"{float(predicted):.2f}"
 
     def read(self, loaded: LoadedModel, text: str) -> TextReading:
-        """See `Experiment`; a choice that reaches into the other sentence is shown as one before the text."""
+        """See `Experiment`; a choice that reaches into the first sentence is shown as one before the text."""
         reading = super().read(loaded, text)
         first = int((self.encode(loaded.vocabulary, text)[0]["sentences"] == 0).sum())
         before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
         skips = [before_text.get(t, k) for t, k in enumerate(reading.skips)]
 
         def weights() -> np.ndarray | None:
-            """The weight of each choice stands under the k that is shown, which may be larger than K."""
+            """Return the weights, with that of each choice at the k that is shown, which may exceed K."""
             of_k = reading.weights()
             if of_k is None:
                 return None

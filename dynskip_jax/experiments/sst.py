@@ -47,7 +47,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         average="always",
         average_after=1,
     ),
-    # Section Sentiment Classification; the size of a batch is not given there.
+    # The paper on untied LSTMs, Section Sentiment Classification. It does not give the batch size.
     "paper": dict(
         phrases=False,
         features=150,

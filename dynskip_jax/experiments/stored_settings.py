@@ -1,4 +1,4 @@
-"""Settings as JSON: what run folders of this version and of older ones hold, and `--config FILE`."""
+"""Read settings from JSON: those of run folders, also of older versions, and of `--config FILE`."""
 
 import json
 import typing
@@ -10,10 +10,10 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.settings import Settings, absent_values, fields_of, fill, path_fields
 from dynskip_jax.settings import without_none
 
-FORMAT = 2  # of run folders
+FORMAT = 2  # version of the format of run folders
 
-# From the names that older versions wrote to those of now, in the experiments that lack the old name. None:
-# the experiment never used the setting.
+# Current names of settings, by the names that older versions wrote. A name is replaced only in experiments
+# that have no setting of the old name. None: the experiment never used the setting.
 RENAMED = {
     "column_features": None,  # pos
     "data_seed": "split_seed",  # taggers
@@ -26,11 +26,11 @@ RENAMED = {
 
 
 def upgraded(kind: type[Settings], groups: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run with the names, groups and forms that they have in this version.
+    """Convert the settings of a run to the names, groups and forms that they have in this version.
 
     Args:
-        kind: the experiment's settings.
-        groups: the settings as `config.json` holds them. What this version does not know stays.
+        kind: Class of the experiment's settings.
+        groups: Settings as in `config.json`. Unknown settings stay unchanged.
     """
     known = {field.name: (group, hint) for group, field, hint in fields_of(kind)}
     found: dict[str, Any] = {group: {} if isinstance(of, Mapping) else of for group, of in groups.items()}
@@ -48,7 +48,7 @@ def upgraded(kind: type[Settings], groups: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_config(kind: type[Settings], config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a run with its settings `upgraded`."""
+    """Return the configuration of a run with its settings converted to this version; see `upgraded`."""
     groups = config.get("settings")
     return {**config, "settings": upgraded(kind, groups)} if isinstance(groups, dict) else config
 
@@ -57,36 +57,36 @@ def from_config(kind: type[Settings], groups: Mapping[str, Mapping[str, Any]]) -
     """Return the settings that `Settings.to_config` described, read back from JSON.
 
     Raises:
-        UserError: another version wrote them.
+        UserError: If another version wrote settings that this version does not accept.
     """
     return fill(kind, absent_values(kind) | _values(upgraded(kind, groups)))
 
 
 def _values(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return settings by name, without their groups."""
+    """Return settings by name, without their groups; lists become tuples."""
     values = {name: value for group in groups.values() for name, value in group.items()}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def last_paths(kind: type[Settings], config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the paths that the last command of a run named, by setting; without that of the data."""
+    """Return the paths that the last command of a run gave, by setting, without that of the data."""
     about = config.get("about") or [{}]
     known = {name for _, name in path_fields(kind)}
     paths = {name: path for name, path in about[-1].get("paths", {}).items() if name in known}
-    paths.pop("control_of", None)  # its rates are settings of their own
+    paths.pop("control_of", None)  # its rates are stored as the setting `rates`
     return paths
 
 
 def read_config_file(kind: type[Settings], experiment: str, path: str) -> dict[str, Any]:
-    """Return the settings of a run by name, with its models, and with its paths where these are known.
+    """Read the settings of a run by name, including its models, and its paths if these are known.
 
     Args:
-        kind: the experiment's settings.
-        experiment: the experiment's name.
-        path: the `config.json` of a run of it.
+        kind: Class of the experiment's settings.
+        experiment: Name of the experiment.
+        path: Path of the `config.json` of a run of the experiment.
 
     Raises:
-        UserError: it cannot be read, or belongs to another experiment or version.
+        UserError: If the file cannot be read, or belongs to another experiment or version.
     """
     expected = f"--config {path}: expected the config.json of a run of {experiment}"
     try:

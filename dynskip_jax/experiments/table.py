@@ -1,4 +1,4 @@
-"""Tables and curves of a run: rows with mean and spread over seeds, the values of a sweep."""
+"""Prepare the results of a run for people: tables with mean and spread over seeds, and curves."""
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from dynskip_jax.experiments.experiment import Data, Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Settings, fields_of
 
-# How a swept setting is called in tables and plots.
+# Symbols of swept settings in tables and plots.
 _SIGNS = {
     "mix": "λ",
     "max_skip": "K",
@@ -24,7 +24,7 @@ _SIGNS = {
     "update_cost": "cost",
 }
 
-# What of a model its name does not say (`ModelSpec.variant`), as a row says it.
+# Texts that the name of a row adds for the settings in `ModelSpec.variant`.
 _VARIANT = {
     "max_skip": "K = {}",
     "transition": "{}",
@@ -39,12 +39,12 @@ _VARIANT = {
 def print_table(
     experiment: Experiment, specs: Sequence[ModelSpec], data: Data, results: Sequence[dict[str, Any]]
 ) -> None:
-    """Prints the rows of a run, and published ones below them."""
+    """Print a table with the rows of a run, and the published ones below them."""
     table = Table(title=f"{experiment.name} on {data.name}", title_justify="left")
     models = [spec.name for spec in specs]
     differs = experiment.differs_from_published(data)
     published = [] if differs else experiment.published(models, data)
-    # Where room is short names are folded, and numbers stay whole.
+    # In a narrow console the names are folded, but not the numbers.
     table.add_column("model", overflow="fold", min_width=12)
     columns = {
         metric: column
@@ -62,7 +62,7 @@ def print_table(
         rows = result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]
         for number, row in enumerate(rows):
             cells = [cell(row["metrics"].get(metric), form) for metric, (_, form) in columns.items()]
-            # All values of a sweep have taken this time together.
+            # This is the time of all values of a sweep together.
             shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
             table.add_row(label_of(row_name(result), row["value"]), *cells, *shared)
     if published:
@@ -79,7 +79,7 @@ def print_table(
 
 
 def cell(values: Mapping[str, Any] | None, form: str) -> str:
-    """A metric of one row, with its spread over seeds where there are several; empty where there is none."""
+    """Return the text of a metric: its mean, and its spread if there are several seeds; empty for None."""
     if values is None:
         return ""
     if len(values["per_seed"]) == 1:
@@ -88,10 +88,10 @@ def cell(values: Mapping[str, Any] | None, form: str) -> str:
 
 
 def summary(values: np.ndarray) -> dict[str, Any]:
-    """Mean, standard deviation (n - 1; 0 for one seed) and the values themselves.
+    """Return the mean, the standard deviation (n - 1; 0 for one seed) and the values themselves.
 
     Args:
-        values: (seeds, ...).
+        values: Values of a metric, (seeds, ...).
     """
     values = np.asarray(values, np.float64)
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1:])
@@ -99,7 +99,10 @@ def summary(values: np.ndarray) -> dict[str, Any]:
 
 
 def best_value(dev: np.ndarray, num_values: int, *, higher_is_better: bool) -> int:
-    """Returns the value of a sweep whose models are best on dev, on average; 0 without a sweep."""
+    """Return the index of the sweep value with the best mean dev metric; 0 without a sweep.
+
+    A value with a NaN, from a model that has failed, is not selected unless all values have one.
+    """
     if num_values == 1:
         return 0
     means = np.asarray(dev, float).reshape(num_values, -1).mean(axis=1)
@@ -109,14 +112,14 @@ def best_value(dev: np.ndarray, num_values: int, *, higher_is_better: bool) -> i
 
 
 def label_of(model: str, value: Mapping[str, Any]) -> str:
-    """Names a row or a curve, as in `dynamic:10, λ=0.5`."""
+    """Return the name of a row or a curve, as in `dynamic:10, λ=0.5`."""
     return ", ".join([model, *(f"{_SIGNS[name]}={setting}" for name, setting in value.items())])
 
 
 def curves_of(
     model: str, records: Sequence[Mapping[str, Any]], values: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """The records of each value of a sweep, under its name."""
+    """Return the records of each value of a sweep, by the name of its curve."""
 
     def part(number: int, entry: Any) -> Any:
         if not isinstance(entry, list):
@@ -131,13 +134,15 @@ def curves_of(
 
 
 def by_epoch(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The records of whole epochs: those inside of one are means over a part of it."""
+    """Return the records of whole epochs; records within an epoch are means over a part of it."""
     return [dict(r) for r in records if float(r.get("epoch", 0.5)).is_integer()]
 
 
 def edges_of_sweep(kind: type[Settings], values: Sequence[Mapping[str, Any]], selected: int) -> Iterator[str]:
-    """Yields a line for each setting whose best value lies at an end of those tried, of three or more, and
-    beyond which there could be others."""
+    """Yield a line for each setting whose best value is the smallest or the largest of those tried.
+
+    There is no line for fewer than three values, or if the best value equals a bound of the setting.
+    """
     bounds = {field.name: field.metadata["bounds"] for _, field, _ in fields_of(kind)}
     for name, best in values[selected].items():
         tried, allowed = sorted({value[name] for value in values}), bounds[name]
@@ -154,7 +159,10 @@ def draw_sweep(
     by_value: Sequence[Mapping[str, Any]],
     folder: Path,
 ) -> None:
-    """Draws the first column of the table over each swept setting; the other setting makes the curves."""
+    """Draw the metric of the table's first column over each swept setting.
+
+    A plot has a curve for each combination of the other swept settings.
+    """
     metric, (heading, _) = next(iter(experiment.columns.items()))
     for axis in spec.values[0]:
         points = sorted({value[axis] for value in spec.values})
@@ -176,6 +184,6 @@ def draw_sweep(
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """Returns a model's name in a table, with what its own name does not say."""
+    """Return the name of a row: the model's name, and the settings that distinguish it from others."""
     more = [text.format(row[name]) for name, text in _VARIANT.items() if name in row]
     return ", ".join([row["model"], *more])

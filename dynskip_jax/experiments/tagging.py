@@ -1,4 +1,4 @@
-"""Settings that the taggers of all corpora share, and their commands; nothing of JAX is imported."""
+"""Settings, commands and the base class of all taggers; importing this module does not import JAX."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ TAGGER_COMMANDS = {
     "gradients": GRADIENTS,
 }
 
-# As the presets of language models that fit a CPU: an Adam of their own; a reward at each word, compared with
-# that of the other sentences.
+# Training of agents as in the presets of language models that fit a CPU: an Adam of their own. The reward at
+# each word is compared with that of the other sentences.
 AGENT = dict(
     agent_learning_rate=0.001,
     reward_of="words",
@@ -191,18 +191,18 @@ AGENT = dict(
 
 logger = logging.getLogger(__name__)
 
-_LEAST_BATCHES = 5  # that a padded length of their own is worth
-_MOST_ROWS = 20  # tags of a picture
+_LEAST_BATCHES = 5  # smallest number of batches for which a padded length of their own is worth compiling
+_MOST_ROWS = 20  # largest number of tags in a plot
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadCorpus:
-    """A corpus, what of it is known to a model, and vectors.
+    """A corpus with its vocabulary and word vectors.
 
     Attributes:
-        corpus: the sentences.
-        vocabulary: made of train.
-        vectors: of its words; None where they begin at random.
+        corpus: Tagged sentences.
+        vocabulary: Words and tags of train, and other words that have vectors.
+        vectors: Vectors of the vocabulary's words; None if their embeddings start at random.
     """
 
     corpus: TaggedCorpus
@@ -211,17 +211,17 @@ class ReadCorpus:
 
     @property
     def name(self) -> str:
-        """That of the corpus."""
+        """Name of the corpus."""
         return self.corpus.name
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Sentences of each split, and words that are known."""
+        """Number of sentences of each split, and number of words in the vocabulary."""
         return {**self.corpus.sizes, "words": len(self.vocabulary.words)}
 
     @property
     def source(self) -> str:
-        """Where the corpus was found."""
+        """Place where the corpus was found."""
         return self.corpus.source
 
     @functools.cached_property
@@ -235,28 +235,28 @@ class ReadCorpus:
 
 
 class TaggerExperiment(Experiment):
-    """See `Experiment`; another corpus needs `load_corpus`, and its tags.
+    """See `Experiment`; a subclass for another corpus defines `load_corpus`, and `tags` if needed.
 
     Attributes:
-        unknown_tags: whether tags of dev and test that train lacks count as wrong, rather than as an error.
+        unknown_tags: Whether tags of dev and test that train lacks count as wrong instead of being an error.
     """
 
     curves = ("dev_accuracy",)
     unknown_tags = False
 
-    # --- What is read ---
+    # --- Data ---
 
     def load_corpus(self) -> TaggedCorpus:
-        """Returns the corpus."""
+        """Load and return the corpus."""
         raise NotImplementedError
 
     def tags(self, corpus: TaggedCorpus) -> tuple[str, ...]:
-        """Returns the tags that may be predicted."""
+        """Return the tags that may be predicted."""
         return corpus.train_tags
 
     @property
     def scheme(self) -> str | None:
-        """That of the tags; None where they spell out no entities."""
+        """Scheme of the tags, such as BIOES; None if the tags do not encode entities."""
         return None
 
     def load_data(self) -> ReadCorpus:
@@ -292,7 +292,7 @@ class TaggerExperiment(Experiment):
         return ReadCorpus(corpus, vocabulary, vectors)
 
     def describe_data(self, data: ReadCorpus) -> Sequence[str]:
-        """See `Experiment`; how much of each split is known, and has vectors."""
+        """See `Experiment`; how many words of each split are unknown, and how many words have vectors."""
         shares = []
         for split in tagged_corpus.SPLIT_NAMES:
             words = [word for sentence in data.corpus.splits[split] for word in sentence.words]
@@ -315,7 +315,7 @@ class TaggerExperiment(Experiment):
         """See `Experiment`."""
         return data.vocabulary
 
-    # --- What is trained ---
+    # --- Training ---
 
     def task(self, spec: ModelSpec, data: ReadCorpus | None, vocabulary: TaggerVocabulary) -> Tagging:
         """See `Experiment`."""
@@ -372,7 +372,7 @@ class TaggerExperiment(Experiment):
             num_capitals=len(tagger_vocabulary.CAPITALS),
             capital_features=m.capital_features,
             column_sizes=vocabulary.column_sizes,
-            column_features=getattr(m, "column_features", 1),  # of taggers that read other columns
+            column_features=getattr(m, "column_features", 1),  # only taggers that read other columns have it
             window=m.window,
             output=m.output,
             allowed=self._allowed(vocabulary.tags),
@@ -385,7 +385,7 @@ class TaggerExperiment(Experiment):
         )
 
     def _allowed(self, tags: Sequence[str]) -> tag_schemes.AllowedTransitions | None:
-        """Returns which tags may follow each other, where a CRF keeps to the rules of the scheme."""
+        """Return which tags may follow each other in the scheme; None without a scheme or a CRF."""
         if self.scheme is None or self.settings.model.output != "crf":
             return None
         return tag_schemes.allowed_transitions(tags, self.scheme)
@@ -407,7 +407,7 @@ class TaggerExperiment(Experiment):
         return modules
 
     def dropout(self) -> tuple[float, ...]:
-        """Returns the rate at each place, bottom first; see `SkipLayers`."""
+        """Return the dropout rate at each place, bottom first; see `SkipLayers`."""
         m = self.settings.model
         behind = [m.dropout] * m.num_layers
         if m.dropout_between == "ends":
@@ -415,7 +415,7 @@ class TaggerExperiment(Experiment):
         return (m.dropout if m.dropout_inputs is None else m.dropout_inputs, *behind)
 
     def _cell_options(self, spec: ModelSpec) -> dict[str, Any]:
-        """Return the options of every layer's cell; weights on inputs may have another scale."""
+        """Return the options of every layer's cell, with the initial scale of the weights on inputs."""
         options, scale = dict(spec.cell_options), self.settings.model.init_gain
         if scale != 1.0:
             init = nnx.initializers.variance_scaling(scale**2, "fan_in", "normal")
@@ -431,12 +431,12 @@ class TaggerExperiment(Experiment):
         training = self.settings.training
         return {"kind": training.optimizer, "momentum": training.momentum}
 
-    # --- What is shown ---
+    # --- Results and texts ---
 
     def extra_metrics(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any
     ) -> dict[str, np.ndarray]:
-        """See `Experiment`; precision, recall, F1 and support of each type of entity, or of each tag."""
+        """See `Experiment`; precision, recall, F1 and support of each entity type or each frequent tag."""
         metrics = {}
         for split in ("dev", "test"):
             found = learner.predictions(params, split, keys)
@@ -447,7 +447,7 @@ class TaggerExperiment(Experiment):
     def draw(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
     ) -> None:
-        """See `Experiment`; also the scores of each type or tag of dev, and which are confused."""
+        """See `Experiment`; also log the scores of each type or tag on dev, and draw the confusion matrix."""
         task = learner.task
         predictions = learner.predictions(params, "dev", keys)[member]
         seed, has_entities = spec.all_seeds[member], self.scheme is not None
@@ -465,7 +465,7 @@ class TaggerExperiment(Experiment):
     def _draw_skips(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
     ) -> None:
-        """Draw how far each direction of the top layer reaches at words with each of the frequent tags."""
+        """Draw how far back each direction of the top layer reaches at words with each frequent tag."""
         skip, tags = spec.skip, learner.task.tags
         if not skip.has_agent:
             return
@@ -485,11 +485,11 @@ class TaggerExperiment(Experiment):
             )
 
     def tokenize(self, vocabulary: TaggerVocabulary, text: str) -> str:
-        """See `Experiment`; the case stays, because characters are read as they stand."""
+        """See `Experiment`; case is kept, because the model reads a word's characters unchanged."""
         return " ".join(sentence_data.treebank_words(text, lowercase=False))
 
     def read(self, loaded: LoadedModel, text: str) -> TextReading:
-        """See `Experiment`; probabilities are those of each word's tag, whatever the others are."""
+        """See `Experiment`; `probabilities` are the marginal probabilities of each word's tag."""
         words, vocabulary = text.split(), loaded.vocabulary
         policy = loaded.policy
         read, best = loaded.learner.read(loaded.params, vocabulary.encode(words), len(words), policy)
@@ -506,13 +506,13 @@ class TaggerExperiment(Experiment):
         return TextReading(pairs, unknown, forward, probabilities.tolist(), prediction, backward, *weights)
 
     def written(self, tags: Sequence[str], scheme: str = "BIO2") -> list[str]:
-        """Returns tags as users see them: entities in a scheme, others as they are."""
+        """Convert tags to the form that users see: entity tags in `scheme`, others unchanged."""
         if self.scheme is None:
             return list(tags)
         return tag_schemes.convert_tags(tags, "BIOES", scheme, repair=True)
 
 
 def _beginning(vectors: WordVectors, key: Any, shape: tuple[int, int], dtype: Any = "float32", *_: Any):
-    """The vectors, and U(±√(3/d)) for words that have none."""
+    """Return initial embeddings of size d: pretrained vectors, and U(±√(3/d)) for words without one."""
     drawn = char_features.by_size(shape[1])(key, shape, dtype)
     return jnp.where(jnp.asarray(vectors.found)[:, None], jnp.asarray(vectors.table, dtype), drawn)

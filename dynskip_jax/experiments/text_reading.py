@@ -1,4 +1,4 @@
-"""What a finished model makes of one text, for `predict`, `explain` and notebooks."""
+"""The output of a finished model for one text, for `predict`, `explain` and notebooks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from jaxtyping import Float
 
 
 class TextReading(NamedTuple):
-    """What a model makes of a text.
+    """A model's prediction for a text, and its choices at each word.
 
     Attributes:
-        words: the words as the model reads them.
-        unknown: the words of the text that the model does not know.
-        skips: the top layer's `connections`; 0 without choices to show.
-        probabilities: of what is predicted, or of the words themselves; NaN where there is no prediction.
-        prediction: the prediction in one line.
-        backward: k of the layer that reads from the end, where the model reads in both directions.
-        weights: return how probable each k was to the agent of the top layer, or how heavy to its attention,
-            (words, K); None where it has neither.
-        backward_weights: the same of the layer that reads from the end.
+        words: Words as the model reads them.
+        unknown: Words of the text that are not in the vocabulary.
+        skips: `connections` of the top layer at each word; 0 if there are no choices to show.
+        probabilities: Probability of each prediction, or of each word; NaN where there is no prediction.
+        prediction: The prediction as one line.
+        backward: k of the layer that reads from the end; None if there is no such layer.
+        weights: Function that returns the probability of each k for the top layer's agent, or the weight of
+            each k for its attention, (words, K). It returns None if the layer has neither.
+        backward_weights: The same function for the layer that reads from the end.
     """
 
     words: list[str]

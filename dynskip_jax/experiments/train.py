@@ -1,4 +1,4 @@
-"""The command `train`: devices, data, and one experiment's models."""
+"""The command `train`: choose devices, load the data, and train the models of an experiment."""
 
 import contextlib
 import logging
@@ -22,14 +22,14 @@ from dynskip_jax.runs.run_dir import RunDir
 
 logger = logging.getLogger(__name__)
 
-_TURNS = 4  # devices that take turns on a core of a CPU, roughly
+_TURNS = 4  # approximate number of virtual devices that take turns on a core of a CPU
 
 
 def train(kind: type[Experiment], resolved: Resolved) -> None:
     """Train the models that settings name, in their run folders."""
     settings = _settings_for(kind, resolved)
     experiment = kind(settings)
-    # What is not known is said before anything is started.
+    # Unknown names raise an error before anything starts.
     specs = [
         make_spec(name, experiment.settings, import_code=True)
         for name in settings.run.models(kind.default_model)
@@ -49,25 +49,29 @@ def train(kind: type[Experiment], resolved: Resolved) -> None:
 
 
 def _settings_for(kind: type[Experiment], resolved: Resolved) -> Settings:
-    """Return the settings of a command; a run folder that is older than some of them keeps its behaviour."""
+    """Return the settings of a command; a resumed run that is older than some of them keeps its behaviour."""
     folder = resolved.settings.run.run_dir
     if folder is None or not (Path(folder) / "config.json").exists():
         return resolved.settings
     config = RunDir.existing(folder).config()
     if config.get("experiment") != kind.name:
-        return resolved.settings  # another error
+        return resolved.settings  # another error follows
     return continued(resolved, config.get("settings") or {})
 
 
 def join(flags: Devices, num_models: int = 1) -> Processes:
-    """Joins the processes that the flags name; JAX must not have been asked for its devices before.
+    """Connect the processes that the flags name; call this before JAX initializes its devices.
 
-    Every process keeps the memory it frees. A process alone also keeps its compiled programs for the next
-    start. Several do not: the first one would find them in its folder where others compile, and on GPUs they
-    compile together.
+    Every process keeps the memory that it frees. A single process also caches its compiled programs on disk.
+    Several processes do not: the first one could find a program in its cache that the others compile, and on
+    GPUs they compile together.
+
+    Args:
+        flags: Settings of the devices and processes.
+        num_models: Largest number of models that are trained together.
 
     Raises:
-        UserError: the flags make no sense together, or the processes do not find each other.
+        UserError: If the flags contradict each other, or the processes do not find each other.
     """
     given = (flags.coordinator, flags.process_id, flags.process_count)
     if given != (None, None, None) and flags.parallel == "pmap":
@@ -81,18 +85,18 @@ def join(flags: Devices, num_models: int = 1) -> Processes:
 
 
 def choose_devices(experiment: Experiment, specs: Sequence[ModelSpec], processes: Processes) -> Parallel:
-    """Returns the devices asked for and how they are driven; on a CPU, by default, its cores share the seeds.
+    """Return the devices to train on, and how they are used; on a CPU, by default, the cores share the seeds.
 
     Raises:
-        UserError: there are not so many, or they cannot share the batch.
+        UserError: If there are too few devices, or they cannot share the batch.
     """
     flags = experiment.settings.devices
-    # All models are driven alike, also where a sweep makes more of one than of another.
+    # All models use the devices alike, even if a sweep trains more of one model than of another.
     num_models = math.gcd(*(len(spec.all_seeds) for spec in specs))
     devices = flags.devices
     if devices is None and processes.count == 1 and jax.default_backend() == "cpu":
-        # Few seeds for each: products of several at once are slow on a CPU. Where there are more devices than
-        # cores, they take turns; a few turns also even out that some are finished before others.
+        # Each device gets few seeds, because products of several seeds at once are slow on a CPU. If there
+        # are more devices than cores, they take turns. A few turns also even out different durations.
         fitting = [n for n in range(1, jax.device_count() + 1) if num_models % n == 0]
         devices = min(fitting, key=lambda n: abs(n - _TURNS * _num_cores()))
     return make_parallel(
@@ -105,21 +109,22 @@ def choose_devices(experiment: Experiment, specs: Sequence[ModelSpec], processes
 
 
 def devices_line(chosen: Parallel) -> str:
-    """Says which devices train, as in `2 of 8 cpu devices`."""
+    """Return a description of the devices that train, as in `2 of 8 cpu device(s)`."""
     platform = chosen.devices[0].platform
     line = f"{len(chosen.devices)} of {jax.device_count()} {platform} device(s)"
     return line if chosen.processes.count == 1 else f"{line}, {chosen.processes.count} processes"
 
 
 def _num_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _make_cpu_devices(count: int) -> None:
-    """Lets JAX see the CPU as several devices, each to have seeds of its own: small products share badly.
+    """Make JAX split the CPU into virtual devices, so that each can train some of the seeds.
 
-    Where the user says how many there are (`XLA_FLAGS`, `JAX_NUM_CPU_DEVICES`), that is left as it is.
+    The cores are used badly if they share one small matrix product. A number of devices that the user sets
+    (`XLA_FLAGS`, `JAX_NUM_CPU_DEVICES`) stays unchanged.
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return

@@ -36,9 +36,9 @@ from dynskip_jax.settings import path_setting, setting
 
 Sentences = Sequence[Sequence[str]]
 
-# WikiText writes the marks inside of words and numbers apart: `state @-@ of`, `1 @,@ 000`.
+# WikiText separates the marks inside words and numbers: `state @-@ of`, `1 @,@ 000`.
 _JOINED = {" @-@ ": "-", " @,@ ": ",", " @.@ ": "."}
-_MOST_WORDS = 10_000  # of a sentence that gensim reads
+_MOST_WORDS = 10_000  # largest number of words of a sentence that gensim reads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +59,10 @@ class Flags:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line.
+    """Run the command line.
 
     Raises:
-        UserError: gensim is missing, no text is found, or the file exists.
+        UserError: If gensim is not installed, no text is found, or the output file exists.
     """
     given = sys.argv[1:] if arguments is None else arguments
     flags = read_flags(program("word_vectors"), __doc__, Flags, given)
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def known_texts(environ: Mapping[str, str] = os.environ) -> dict[str, Sentences]:
-    """Training texts of the corpora found below `$DYNSKIP_DATA_DIR`, by the corpus's name."""
+    """Return the training texts of the corpora found below `$DYNSKIP_DATA_DIR`, by the corpus's name."""
     found: dict[str, Sentences] = {}
     for name, read in _READERS.items():
         folder = named_folder(name, environ)
@@ -102,26 +102,26 @@ def known_texts(environ: Mapping[str, str] = os.environ) -> dict[str, Sentences]
 def skip_gram(
     sentences: Iterable[Sequence[str]], *, width: int, epochs: int, window: int, min_count: int, seed: int
 ) -> tuple[list[str], np.ndarray]:
-    """Trains a skip-gram model with ten negative samples (Mikolov et al. 2013).
+    """Train a skip-gram model with ten negative samples (Mikolov et al. 2013).
 
     Args:
-        sentences: words in their normal form; no pair of words reaches over a sentence's end.
-        width: numbers of a vector.
-        epochs: passes over the sentences.
-        window: the most words to each side that are predicted.
-        min_count: rarer words get no vector.
-        seed: of the initial vectors and of sampling.
+        sentences: Words in their normal form. Pairs of words do not cross the end of a sentence.
+        width: Size of a vector.
+        epochs: Number of passes over the sentences.
+        window: Largest number of words on each side that are predicted.
+        min_count: Smallest number of occurrences; rarer words get no vector.
+        seed: Seed of the initial vectors and of sampling.
 
     Returns:
-        The words, the most frequent first, and their vectors, (words, width), float32.
+        The words, most frequent first, and their vectors, (words, width), float32.
 
     Raises:
-        UserError: gensim is not installed, or no word is frequent enough.
+        UserError: If gensim is not installed, or no word is frequent enough.
     """
     logging.getLogger("gensim").setLevel(logging.ERROR)
     with needs("vectors"):
         from gensim.models import Word2Vec
-    # gensim reads no more than so many words of a sentence, and drops the rest without a word.
+    # gensim reads at most this many words of a sentence, and silently drops the rest.
     pieces = [
         words[start : start + _MOST_WORDS]
         for words in sentences
@@ -136,7 +136,7 @@ def skip_gram(
     with Progress(epochs * len(pieces), "skip-gram") as progress:
 
         class Pieces:
-            """Begins anew in every epoch, as gensim asks for it, and moves the bar."""
+            """Iterable over the pieces, which gensim restarts in every epoch; advances the progress bar."""
 
             def __iter__(self) -> Iterator[Sequence[str]]:
                 for words in pieces:
@@ -149,7 +149,7 @@ def skip_gram(
 
 
 def write_word_vectors(path: Path, words: Sequence[str], vectors: np.ndarray) -> None:
-    """Writes vectors as word2vec's text files have them: whole, or not at all."""
+    """Write vectors as a word2vec text file, atomically."""
     lines = [f"{len(words)} {vectors.shape[1]}"]
     for word, vector in zip(words, vectors, strict=True):
         lines.append(" ".join([word, *(f"{number:.5g}" for number in vector)]))

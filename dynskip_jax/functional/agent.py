@@ -1,4 +1,4 @@
-"""The agent of Gui et al. (2019), Eq. 1: a distribution over the last K states, and a choice from it."""
+"""The agent of Gui et al. (2019), Eq. 1: a distribution over the last K states and a choice from it."""
 
 import math
 from typing import Any, Literal, NamedTuple
@@ -11,22 +11,23 @@ from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.relaxation import Relaxation
 from dynskip_jax.functional.stored import Window
 
-# Sample a state, take the most probable one, or weigh all of them (a relaxation, see `relaxation.py`).
+# Sample a state, take the most probable one, or compute weights for all of them (see `relaxation.py`).
 ActionMode = Literal["sample", "greedy", Relaxation]
 
 
 class AgentParams(NamedTuple):
     """Weights of the MLP in Eq. 1: one tanh hidden layer between s(t) = h(t-1) ⊕ x(t) and K logits.
 
-    The matrix of the first layer is kept as two blocks, so that the input's part can be computed for all
-    steps at once. A content-based (dot-product) agent has the same weights, and its output is a query.
+    The first layer's matrix is stored as two blocks, so that the part that depends on the input can be
+    computed for all steps at once. A content-based (dot-product) agent has the same weights, but its output
+    layer computes a query.
 
     Attributes:
-        w_h: state block of the first layer, (hidden, units).
-        w_x: input block of the first layer, (in, units).
-        b: bias of the first layer, (units,).
-        w_out: output layer, (units, K); of a content-based agent (units, hidden).
-        b_out: bias of the K logits, (K,).
+        w_h: State block of the first layer's matrix, (hidden, units).
+        w_x: Input block of the first layer's matrix, (in, units).
+        b: Bias of the first layer, (units,).
+        w_out: Matrix of the output layer, (units, K); for a content-based agent, (units, hidden).
+        b_out: Bias of the K logits, (K,).
     """
 
     w_h: Float[Array, "hidden units"]
@@ -48,17 +49,17 @@ def agent_logits(
     h: Float[Array, "*batch hidden"],
     allowed: Bool[Array, "*batch_or_1 K"] | None = None,
 ) -> Float[Array, "*batch K"]:
-    """Return MLP(s(t)), Eq. 1: unnormalised log-probabilities.
+    """Return the logits MLP(s(t)) of Eq. 1, unnormalised log-probabilities.
 
     Args:
-        params: the agent's weights.
-        units_x: `project_agent_input(params, x)`, (*batch, units).
-        h: the state that the agent sees, (*batch, hidden).
-        allowed: False for skips that must not be chosen, (*batch, K), or with ones in place of batch sizes.
-            At least one skip must be allowed.
+        params: Weights of the agent.
+        units_x: Result of `project_agent_input(params, x)`, (*batch, units).
+        h: State that the agent observes, (*batch, hidden).
+        allowed: Mask that is False for skips that must not be chosen, (*batch, K); batch sizes may be 1. At
+            least one skip must be allowed. None allows all.
 
     Returns:
-        (*batch, K); finite and very negative where not allowed.
+        Logits, (*batch, K); finite and very negative where `allowed` is False.
     """
     logits = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
     return _where_allowed(logits + row(params.b_out, logits), allowed)
@@ -74,11 +75,11 @@ def content_logits(
     """Return dot-product logits: q · h(t-k) / √hidden + b_k, with the query q = W_out tanh(W s(t) + b).
 
     Args:
-        params: the agent's weights, with w_out of (units, hidden).
-        units_x: `project_agent_input(params, x)`, (*batch, units).
-        stored: the last K stored h.
-        allowed: see `agent_logits`.
-        slots: the slots to compare with, in place of all K; see `Window.compare_at`.
+        params: Weights of the agent, with w_out of shape (units, hidden).
+        units_x: Result of `project_agent_input(params, x)`, (*batch, units).
+        stored: Last K stored h.
+        allowed: See `agent_logits`.
+        slots: Slots to compare the query with; None compares all K. See `Window.compare_at`.
     """
     h = stored.newest
     query = product(jnp.tanh(units_x + product(h, params.w_h)), params.w_out)
@@ -90,10 +91,11 @@ def content_logits(
 def _where_allowed(
     logits: Float[Array, "*batch K"], allowed: Bool[Array, "*batch_or_1 K"] | None
 ) -> Float[Array, "*batch K"]:
-    """Return the logits, very negative where not allowed: the probability there is exactly 0.
+    """Return the logits with a large negative value where `allowed` is False.
 
-    They are finite, and so small in size (-1e9, in float16 -8188) that differences, quotients by a
-    temperature and p log p stay finite too: 0 times infinity would make gradients NaN.
+    The probability of a masked skip is then exactly 0. The value is -1e9, or -8188 in float16. It is small
+    enough in size that differences, quotients by a temperature and p log p stay finite. Infinities would
+    make gradients NaN (0 times infinity).
     """
     if allowed is None:
         return logits
@@ -103,14 +105,17 @@ def _where_allowed(
 def choice_noise(
     keys: Key[Array, "*batch"], steps: Int[Array, "*batch"], max_skip: int, dtype: Any
 ) -> Float[Array, "*batch K"]:
-    """Return the noise of `choose`: standard Gumbel variables, drawn with `fold_in(key, step)`.
+    """Return the noise for `choose`: standard Gumbel variables, drawn with `fold_in(key, step)`.
 
     Args:
-        keys: one PRNG key per example; `*batch` may contain the time axis.
-        steps: number of the step.
+        keys: One PRNG key per example; `*batch` may contain the time axis.
+        steps: Step numbers, in the shape of `keys`.
         max_skip: K.
-        dtype: dtype of the log-probabilities to which the noise is added. The noise is float32 where this is
-            narrower, because narrow dtypes have too few values near the ends.
+        dtype: Dtype of the log-probabilities to which the noise is added. If it is narrower than float32, the
+            noise is float32, because narrow dtypes have too few values in the tails.
+
+    Returns:
+        Noise, (*batch, K).
     """
     dtype = jnp.promote_types(dtype, jnp.float32)
 
@@ -123,17 +128,21 @@ def choice_noise(
 
 
 def choose(logits: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | None) -> Int[Array, "*batch"]:
-    """Return a slot in 0..K-1 for each example, chosen from log-probabilities, normalised or not.
+    """Return the chosen slot in 0..K-1 for each example, int32.
 
-    With Gumbel noise the choice is a sample of the categorical distribution (the Gumbel-max trick, as in
+    With Gumbel noise the choice is a sample from the categorical distribution (the Gumbel-max trick, as in
     `jax.random.categorical`). Without noise it is the most probable slot.
+
+    Args:
+        logits: Log-probabilities of the slots, which need not be normalised, (*batch, K).
+        noise: Result of `choice_noise`, (*batch, K); None for a greedy choice.
     """
     scores = logits if noise is None else logits + noise
     return jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
 
 def entropy(log_probs: Float[Array, "*batch K"]) -> Float[Array, "*batch"]:
-    """Return H = -Σ p log p over the last axis, in nats; an option of probability 0 adds nothing."""
+    """Return H = -Σ p log p over the last axis, in nats; options of probability 0 contribute 0."""
     possible = log_probs > -jnp.inf
     log_probs = jnp.where(possible, log_probs, 0)  # 0 · -inf and its derivative are NaN
     return -jnp.sum(jnp.where(possible, jnp.exp(log_probs), 0) * log_probs, axis=-1)

@@ -15,12 +15,12 @@ def variational_dropout(
     example and segment. Their code calls it locked dropout.
 
     Args:
-        keys: one key, or one per example; None returns x.
-        rate: probability of dropping a feature, in [0, 1); 0 returns x.
-        x: (batch, time, features).
+        keys: One key, or one per example; None returns `x` unchanged.
+        rate: Probability of dropping a feature, in [0, 1); 0 returns `x` unchanged.
+        x: Features, (batch, time, features).
 
     Returns:
-        x with dropped features 0 and the others divided by 1 - rate.
+        `x` with dropped features set to 0 and the others divided by 1 - rate.
     """
     if keys is None or rate == 0.0:
         return x
@@ -31,18 +31,18 @@ def variational_dropout(
 def embedding_dropout(
     key: Key[Array, ""] | None, rate: float, table: Float[Array, "words features"]
 ) -> Float[Array, "words features"]:
-    """Drop words: whole rows of an embedding table (Gal & Ghahramani 2016).
+    """Drop words, that is, whole rows of an embedding table (Gal & Ghahramani 2016).
 
-    Merity et al. (2018), Section 4.3, use one mask for a segment and all streams. With tied weights, pass the
-    result only to the lookup, not to the softmax.
+    Merity et al. (2018), Section 4.3, use one mask for all steps and streams of a segment. With tied weights,
+    pass the result only to the lookup, not to the softmax.
 
     Args:
-        key: one key for the segment; None returns the table.
-        rate: probability of dropping a word, in [0, 1); 0 returns the table.
-        table: (words, features).
+        key: Key for the segment; None returns the table unchanged.
+        rate: Probability of dropping a word, in [0, 1); 0 returns the table unchanged.
+        table: Embeddings, (words, features).
 
     Returns:
-        The table with dropped rows 0 and the others divided by 1 - rate.
+        The table with dropped rows set to 0 and the others divided by 1 - rate.
     """
     if key is None or rate == 0.0:
         return table
@@ -52,18 +52,18 @@ def embedding_dropout(
 def weight_dropout(
     key: Key[Array, ""] | None, rate: float, w: Float[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Drop single weights (DropConnect, Wan et al. 2013).
+    """Drop individual weights (DropConnect, Wan et al. 2013).
 
     Merity et al. (2018), Section 2, apply it to the hidden-to-hidden weights of all gates, with one mask for
     all steps and streams of a segment.
 
     Args:
-        key: one key for the segment; None returns w.
-        rate: probability of dropping a weight, in [0, 1); 0 returns w.
-        w: weights of any shape.
+        key: Key for the segment; None returns `w` unchanged.
+        rate: Probability of dropping a weight, in [0, 1); 0 returns `w` unchanged.
+        w: Weights of any shape.
 
     Returns:
-        w with dropped elements 0 and the others divided by 1 - rate.
+        `w` with dropped elements set to 0 and the others divided by 1 - rate.
     """
     return dropout(key, rate, w)
 
@@ -73,15 +73,16 @@ def activation_regularisation(
     coef: float | Float[Array, ""],
     valid: Bool[Array, "batch time"] | None = None,
 ) -> Float[Array, ""]:
-    """Return AR, α · mean of (m ⊙ h(t))², which keeps activations small.
+    """Return the AR penalty α · mean of (m ⊙ h(t))², which keeps activations small.
 
-    Merity et al. (2018), Section 4.6. The paper prints the norm of a vector; their code, and this function,
-    average squares over all elements. Add it to the mean loss of a token, not to the sum over a segment.
+    Merity et al. (2018), Section 4.6. The paper writes the norm of a vector. Their code and this function
+    average squares over all elements. Add the penalty to the mean loss per token, not to the sum over a
+    segment.
 
     Args:
         dropped_output: m ⊙ h(t), the last layer's output after dropout, (batch, time, features).
         coef: α; the paper uses 2.
-        valid: False at padding, (batch, time), which is left out of the mean.
+        valid: Mask that is False at padding, (batch, time). Padding is excluded from the mean.
     """
     return coef * _mean_square(dropped_output, valid)
 
@@ -91,15 +92,16 @@ def temporal_activation_regularisation(
     coef: float | Float[Array, ""],
     valid: Bool[Array, "batch time"] | None = None,
 ) -> Float[Array, ""]:
-    """Return TAR, β · mean of (h(t) - h(t+1))², which keeps activations from changing fast.
+    """Return the TAR penalty β · mean of (h(t) - h(t+1))², which keeps activations from changing fast.
 
-    Merity et al. (2018), Section 4.6, averaged as in `activation_regularisation`. The step from one segment
-    to the next does not count. A segment of one step costs 0.
+    Merity et al. (2018), Section 4.6, averaged as in `activation_regularisation`. The change from one segment
+    to the next is excluded. A segment of one step has the penalty 0.
 
     Args:
         output: h(t), the last layer's output without dropout, (batch, time, features).
         coef: β; the paper uses 1.
-        valid: False at padding, (batch, time). A difference counts where both of its steps are valid.
+        valid: Mask that is False at padding, (batch, time). A difference counts if both of its steps are
+            valid.
     """
     changes = None if valid is None else valid[:, :-1] & valid[:, 1:]
     return coef * _mean_square(output[:, :-1] - output[:, 1:], changes)
@@ -108,9 +110,9 @@ def temporal_activation_regularisation(
 def _mean_square(
     x: Float[Array, "batch time features"], valid: Bool[Array, "batch time"] | None
 ) -> Float[Array, ""]:
-    """Return the mean over all valid elements; 0 if there are none."""
+    """Return the mean of x² over all valid elements; 0 if there are none."""
     if valid is None:
         return jnp.square(x).sum() / max(x.size, 1)
-    # Replace padding before squaring it: then its gradient is 0 for any value.
+    # Padding is replaced before squaring, so that its gradient is 0 whatever its value.
     total = jnp.square(jnp.where(valid[..., None], x, 0)).sum()
     return total / jnp.maximum(valid.sum(dtype=x.dtype) * x.shape[-1], 1)

@@ -14,8 +14,8 @@ class CharFilters(NamedTuple):
     """The filters H of one width, Kim et al. (2016), Eq. 5.
 
     Attributes:
-        w: weights of each feature map, (width, char, maps).
-        b: bias of each feature map, (maps,).
+        w: Weights of each feature map, (width, char, maps).
+        b: Bias of each feature map, (maps,).
     """
 
     w: Float[Array, "width char maps"]
@@ -23,11 +23,11 @@ class CharFilters(NamedTuple):
 
 
 class HighwayParams(NamedTuple):
-    """Weights of a highway layer, Kim et al. (2016), Eq. 8, with its two matrices side by side.
+    """Weights of a highway layer, Kim et al. (2016), Eq. 8, with both matrices concatenated.
 
     Attributes:
-        w: W_T of the transform gate and W_H of the transformation, (features, 2 * features).
-        b: b_T and b_H, (2 * features,).
+        w: Matrices W_T of the transform gate and W_H of the transformation, (features, 2 * features).
+        b: Biases b_T and b_H, (2 * features,).
     """
 
     w: Float[Array, "features two_features"]
@@ -39,20 +39,20 @@ def char_cnn(
     characters: Float[Array, "*words length char"],
     lengths: Int[Array, "*words"] | None = None,
 ) -> Float[Array, "*words features"]:
-    """Return max over windows of tanh(<window, filter> + b) for each filter, Kim et al. (2016), Eq. 5-6.
+    """Return the max over windows of tanh(<window, filter> + b) for each filter, Kim et al. (2016), Eq. 5-6.
 
     A window begins at each character of the word and is zero past the word's end. So the features do not
-    depend on padding. In Kim et al.'s released code, windows that contain only padding (of value tanh(b))
-    also take part in the maximum.
+    depend on padding. In Kim et al.'s released code, the maximum also includes windows that contain only
+    padding (of value tanh(b)).
 
     Args:
-        filters: the filters of each width.
-        characters: embeddings of each word's characters, (*words, length, char).
-        lengths: number of characters of each word, (*words,); None for `length`. A word without characters
-            has one window of zeros.
+        filters: Filters of each width.
+        characters: Embeddings of each word's characters, (*words, length, char).
+        lengths: Number of characters of each word, (*words,); None if every word has `length` characters. A
+            word without characters has one window of zeros.
 
     Returns:
-        (*words, features), the feature maps of all widths side by side.
+        Feature maps of all widths, concatenated, (*words, features).
     """
     if characters.shape[-2] == 0:
         characters = jnp.pad(characters, [(0, 0)] * (characters.ndim - 2) + [(0, 1), (0, 0)])
@@ -68,12 +68,12 @@ def char_cnn(
         w = width.w.reshape(-1, width.w.shape[-1])
         z = product(windows[..., : w.shape[0]], w)
         scores = z if begins_inside is None else jnp.where(begins_inside, z, -jnp.inf)
-        # A sum over the one-hot maximum has a cheaper derivative than `jnp.max`, which looks for ties: on a
-        # CPU it takes a quarter less time and two fifths less memory.
+        # A sum over the one-hot maximum has a cheaper derivative than `jnp.max`, which handles ties. On a CPU
+        # it takes a quarter less time and two fifths less memory.
         best = jnp.argmax(scores, axis=-2, keepdims=True)
         return jnp.sum(jnp.where(steps == best, z, 0.0), axis=-2)
 
-    # Neither b nor tanh changes which window is the largest: apply them only to that one.
+    # Neither b nor tanh changes which window has the maximum, so they are applied only to that window.
     z = jnp.concatenate([strongest(width) for width in filters], axis=-1)
     b = jnp.concatenate([width.b for width in filters])
     return jnp.tanh(z + b.reshape((1,) * (z.ndim - 1) + (-1,)))
@@ -82,9 +82,9 @@ def char_cnn(
 def _windows(
     characters: Float[Array, "*words length char"], width: int
 ) -> Float[Array, "*words length window"]:
-    """Return the `width` characters from each position on, concatenated, with zeros past the last position.
+    """Return the concatenated `width` characters from each position on, with zeros past the last position.
 
-    A narrower window is the beginning of a wider one, so the widest windows serve all filters.
+    A narrower window is the beginning of a wider one, so the widest windows suffice for all filters.
     """
     length = characters.shape[-2]
     padding = [(0, 0)] * (characters.ndim - 2) + [(0, width - 1), (0, 0)]
@@ -96,11 +96,11 @@ def highway(params: HighwayParams, x: Float[Array, "*batch features"]) -> Float[
     """Return t ⊙ relu(W_H x + b_H) + (1 - t) ⊙ x with t = σ(W_T x + b_T), Kim et al. (2016), Eq. 8.
 
     Args:
-        params: the weights.
-        x: (*batch, features).
+        params: Weights of the layer.
+        x: Input features, (*batch, features).
 
     Returns:
-        (*batch, features).
+        Output features, (*batch, features).
     """
     z = product(x, params.w)
     t, h = jnp.split(z + params.b.reshape((1,) * (z.ndim - 1) + (-1,)), 2, axis=-1)

@@ -1,4 +1,4 @@
-"""Checks of integer arguments: of their shapes always, of their values when these are known."""
+"""Checks of integer arguments: shapes are always checked, values only if they are known."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from dynskip_jax.errors import UserError, described
 
 
 def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: str) -> None:
-    """Check that `array` is an integer array of this shape.
+    """Check that `array` is an integer array of the given shape.
 
     Args:
-        name: name of the argument, for the message.
-        array: value of the argument.
-        shape: the expected shape.
-        meaning: names of the axes, for the message, such as `(batch, time)`.
+        name: Name of the argument, for the error message.
+        array: Value of the argument.
+        shape: Expected shape.
+        meaning: Names of the axes, for the error message, such as `(batch, time)`.
 
     Raises:
-        UserError: `array` is no array, or has another shape or dtype, such as booleans or floats.
+        UserError: If `array` is not an array, or has another shape or a dtype that is not an integer type.
     """
     if not hasattr(array, "dtype") or not jnp.issubdtype(array.dtype, jnp.integer) or array.shape != shape:
         wanted = f"an array of whole numbers, {meaning} = {shape}"
@@ -28,7 +28,7 @@ def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: 
 
 
 def known_values(array: Any) -> np.ndarray | None:
-    """Return the values of an array; None if it is traced or on devices of other processes."""
+    """Return the values of an array; None if it is traced or partly on devices of other processes."""
     if isinstance(array, jax.core.Tracer):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -37,16 +37,21 @@ def known_values(array: Any) -> np.ndarray | None:
 
 
 def check_range(name: str, values: np.ndarray, low: int, high: Any) -> None:
-    """Raise a `UserError` for values below `low` or above `high`."""
+    """Raise a `UserError` if any value is below `low` or above `high`."""
     if values.size and (values.min() < low or values.max() > high):
         raise UserError(f"{name} lie between {low} and {high}, got {values.min()} to {values.max()}")
 
 
 def check_lengths(seq_lengths: Any, batch: int, num_steps: int) -> None:
-    """Check lengths of sequences: integers, one per row, from 0 to `num_steps`.
+    """Check that lengths of sequences are integers from 0 to `num_steps`, one per row.
+
+    Args:
+        seq_lengths: Lengths to check, (batch,).
+        batch: Number of rows.
+        num_steps: Size of the time axis.
 
     Raises:
-        UserError: the shape or dtype is wrong, or a known length is out of range.
+        UserError: If the shape or dtype is wrong, or a known length is out of range.
     """
     check_whole_numbers("seq_lengths", seq_lengths, (batch,), "(batch,)")
     values = known_values(seq_lengths)
@@ -55,12 +60,12 @@ def check_lengths(seq_lengths: Any, batch: int, num_steps: int) -> None:
 
 
 def valid_lengths(seq_lengths: Int[Array, " batch"], num_steps: int) -> Int[Array, " batch"]:
-    """Return checked lengths as int32, clipped to 0..`num_steps` where they are traced.
+    """Check `seq_lengths` and return them as int32; traced lengths are clipped to 0..`num_steps`.
 
     All functions that take lengths follow this rule.
 
     Raises:
-        UserError: see `check_lengths`.
+        UserError: See `check_lengths`.
     """
     check_lengths(seq_lengths, jnp.shape(seq_lengths)[0] if jnp.ndim(seq_lengths) else 1, num_steps)
     return jnp.clip(jnp.asarray(seq_lengths).astype(jnp.int32), 0, num_steps)

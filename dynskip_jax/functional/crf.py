@@ -1,11 +1,11 @@
-"""Linear-chain conditional random field (Lafferty et al. 2001): sums, scores and best tag sequences, in logs.
+"""Linear-chain conditional random field (Lafferty et al. 2001): likelihood, marginals and decoding.
 
 A tag sequence y of length T has the score
 
     s(y) = start[y_1] + Σ_t emissions[t, y_t] + Σ_{t>1} transitions[y_{t-1}, y_t] + end[y_T],
 
-and the probability exp(s(y)) / Z, where Z is the sum of exp(s) over all tag sequences. Steps past a row's
-length are ignored, whatever their values. The empty sequence has the score 0.
+and the probability exp(s(y)) / Z, where Z is the sum of exp(s) over all tag sequences. All results are in
+log space. Steps past a row's length are ignored, whatever their values. The empty sequence has the score 0.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values, valid_lengths
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask, where_each
 
-# The score of a forbidden transition. Its exponential is 0, but unlike with -inf, gradients stay finite where
-# all transitions to a tag are forbidden.
+# Score of a forbidden transition. Its exponential is 0. Unlike -inf, it keeps gradients finite where all
+# transitions to a tag are forbidden.
 FORBIDDEN = -1e30
 
 
@@ -30,9 +30,9 @@ class CRFParams(NamedTuple):
     """Parameters of a linear-chain CRF.
 
     Attributes:
-        transitions: score of tag j after tag i, at [i, j], (tags, tags).
-        start: score of the first tag, (tags,).
-        end: score of the last tag, (tags,).
+        transitions: Score of tag j after tag i, at [i, j], (tags, tags).
+        start: Score of each tag as the first one, (tags,).
+        end: Score of each tag as the last one, (tags,).
     """
 
     transitions: Float[Array, "tags tags"]
@@ -42,12 +42,14 @@ class CRFParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CRFMasks:
-    """True for tags that may follow each other, come first and come last. Hashable, hence static.
+    """Masks of the tags that may follow each other, come first and come last.
+
+    Hashable, hence a static argument under `jit`. See `crf_constrain`.
 
     Attributes:
-        transitions: rows of (tags, tags).
-        start: (tags,).
-        end: (tags,).
+        transitions: True where the tag of the column may follow the tag of the row; rows of (tags, tags).
+        start: True for tags that may come first, (tags,).
+        end: True for tags that may come last, (tags,).
     """
 
     transitions: tuple[tuple[bool, ...], ...]
@@ -56,12 +58,12 @@ class CRFMasks:
 
     @classmethod
     def of(cls, transitions: Any, start: Any, end: Any) -> "CRFMasks":
-        """Return the masks of these arrays."""
+        """Return the masks made from boolean arrays."""
         rows = tuple(tuple(map(bool, row)) for row in np.asarray(transitions))
         return cls(rows, tuple(map(bool, np.asarray(start))), tuple(map(bool, np.asarray(end))))
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the masks as `crf_constrain` takes them."""
+        """Return the masks as boolean arrays, in the order of the arguments of `crf_constrain`."""
         count = len(self.start)
         return (
             np.array(self.transitions, bool).reshape(count, count),
@@ -76,17 +78,17 @@ def crf_constrain(
     start: Bool[Array, " tags"] | Bool[np.ndarray, " tags"],
     end: Bool[Array, " tags"] | Bool[np.ndarray, " tags"],
 ) -> CRFParams:
-    """Return the parameters with `FORBIDDEN` where a mask is False. No gradient reaches these places.
+    """Return the parameters with `FORBIDDEN` where a mask is False. These entries get no gradient.
 
-    A sequence that breaks a rule then has probability 0 and is decoded only if all sequences break one. Its
-    log-likelihood is about -1e30, so that gradients are finite.
+    A sequence with a forbidden entry then has probability 0. It is decoded only if every sequence has one.
+    Its log-likelihood is about -1e30 instead of -inf, which keeps gradients finite.
 
     Args:
-        params: the trained parameters.
-        transitions: True for tags (columns) that may follow a tag (row). The result of
-            `data.tag_schemes.allowed_transitions` unpacks into these arguments.
-        start: True for tags that may come first.
-        end: True for tags that may come last.
+        params: Trained parameters.
+        transitions: True for tags (columns) that may follow a tag (row), (tags, tags). The result of
+            `data.tag_schemes.allowed_transitions` unpacks into `transitions`, `start` and `end`.
+        start: True for tags that may come first, (tags,).
+        end: True for tags that may come last, (tags,).
     """
     masks = CRFParams(transitions, start, end)
 
@@ -106,12 +108,12 @@ def crf_log_partition(
     Its gradient with respect to the emissions is the probability of each tag at each step.
 
     Args:
-        params: the parameters.
-        emissions: score of each tag at each step, finite up to each row's length.
-        seq_lengths: true lengths, (batch,), 0 to time; None for time.
+        params: Parameters of the CRF.
+        emissions: Score of each tag at each step, finite up to each row's length.
+        seq_lengths: True lengths, (batch,), 0 to time; None if all rows have `time` steps.
 
     Returns:
-        (batch,), in nats; 0 for a row of length 0.
+        log Z, (batch,), in nats; 0 for a row of length 0.
     """
     params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
     last, _ = _prefixes(params, emissions, seq_lengths, jax.nn.logsumexp)
@@ -128,13 +130,13 @@ def crf_score(
     """Return s(y), the score of one tag sequence of each row.
 
     Args:
-        params: the parameters.
-        emissions: score of each tag at each step.
-        tags: y; ignored past each row's length.
-        seq_lengths: true lengths, (batch,), 0 to time; None for time.
+        params: Parameters of the CRF.
+        emissions: Score of each tag at each step.
+        tags: Tag sequence y, (batch, time); ignored past each row's length.
+        seq_lengths: True lengths, (batch,), 0 to time; None if all rows have `time` steps.
 
     Returns:
-        (batch,); 0 for a row of length 0.
+        s(y), (batch,); 0 for a row of length 0.
     """
     tags = _checked_tags(tags, params, emissions, seq_lengths)
     params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
@@ -157,13 +159,13 @@ def crf_log_likelihood(
     """Return log p(y) = s(y) - log Z of one tag sequence of each row.
 
     Args:
-        params: the parameters.
-        emissions: score of each tag at each step, finite up to each row's length.
-        tags: y; ignored past each row's length.
-        seq_lengths: true lengths, (batch,), 0 to time; None for time.
+        params: Parameters of the CRF.
+        emissions: Score of each tag at each step, finite up to each row's length.
+        tags: Tag sequence y, (batch, time); ignored past each row's length.
+        seq_lengths: True lengths, (batch,), 0 to time; None if all rows have `time` steps.
 
     Returns:
-        (batch,), in nats; 0 for a row of length 0.
+        log p(y), (batch,), in nats; 0 for a row of length 0.
     """
     tags = _checked_tags(tags, params, emissions, seq_lengths)
     params, emissions, seq_lengths = _prepared(params, emissions, seq_lengths)
@@ -177,26 +179,26 @@ def crf_marginals(
     emissions: Float[Array, "batch time tags"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Float[Array, "batch time tags"]:
-    """Return log p(y_t = k) of each tag at each step (forward-backward algorithm).
+    """Return log p(y_t = k) of each tag k at each step t (forward-backward algorithm).
 
     Args:
-        params: the parameters.
-        emissions: score of each tag at each step, finite up to each row's length.
-        seq_lengths: true lengths, (batch,), 0 to time; None for time.
+        params: Parameters of the CRF.
+        emissions: Score of each tag at each step, finite up to each row's length.
+        seq_lengths: True lengths, (batch,), 0 to time; None if all rows have `time` steps.
 
     Returns:
-        (batch, time, tags), in nats; 0 past each row's length, and about `FORBIDDEN` for a tag that the
-        constraints rule out.
+        Log-marginals, (batch, time, tags), in nats; 0 past each row's length, and about `FORBIDDEN` for a tag
+        that the constraints rule out.
     """
     params, scores, seq_lengths = _prepared(params, emissions, seq_lengths)
     scores = _centred(scores)
     _, prefixes = _prefixes(params, scores, seq_lengths, jax.nn.logsumexp)
-    # Suffixes are the prefixes of the reversed sequence.
+    # The suffixes of a sequence are the prefixes of the reversed sequence.
     reverse = CRFParams(params.transitions.T, params.end, params.start)
     flipped = flip_sequences(scores, seq_lengths)
     _, suffixes = _prefixes(reverse, flipped, seq_lengths, jax.nn.logsumexp)
     joint = prefixes + flip_sequences(suffixes, seq_lengths) - scores
-    # The sum over tags is log Z at every step. Normalising each step by its own sum avoids rounding errors.
+    # The logsumexp over tags is log Z at every step. Normalising each step on its own avoids rounding errors.
     log_probs = jax.nn.log_softmax(joint, axis=-1)
     log_probs = where_each(length_mask(seq_lengths, scores.shape[1]), log_probs, 0)
     return log_probs[:, : emissions.shape[1]]
@@ -210,13 +212,13 @@ def crf_decode(
     """Return the most probable tag sequence of each row (Viterbi algorithm).
 
     Args:
-        params: the parameters.
-        emissions: score of each tag at each step, finite up to each row's length.
-        seq_lengths: true lengths, (batch,), 0 to time; None for time.
+        params: Parameters of the CRF.
+        emissions: Score of each tag at each step, finite up to each row's length.
+        seq_lengths: True lengths, (batch,), 0 to time; None if all rows have `time` steps.
 
     Returns:
-        The tags, int32, 0 past each row's length; and their score s(y), 0 for a row of length 0. Ties are
-        broken in the same way each time.
+        The tags, (batch, time), int32, 0 past each row's length; and their score s(y), (batch,), 0 for a row
+        of length 0. Ties are broken deterministically.
     """
     params, scores, seq_lengths = _prepared(params, emissions, seq_lengths)
     valid = length_mask(seq_lengths, scores.shape[1])
@@ -240,12 +242,13 @@ def crf_decode(
 def _prepared(
     params: CRFParams, emissions: Float[Array, "batch time tags"], seq_lengths: Int[Array, " batch"] | None
 ) -> tuple[CRFParams, Float[Array, "batch steps tags"], Int[Array, " batch"]]:
-    """Return the arguments in one dtype, float32 or wider, with emissions 0 at padding.
+    """Check the arguments and return them in one dtype, float32 or wider, with emissions of 0 at padding.
 
-    Without steps, return one step and lengths 0, so that every sequence has a first step.
+    If `emissions` has no steps, the result has one step and lengths of 0, so that a first step always exists.
+    Lengths of None become `time`.
 
     Raises:
-        UserError: shapes do not fit, or a known length is out of range.
+        UserError: If shapes do not match, or a known length is out of range.
     """
     n = _check_emissions(params, emissions)
     batch, time = emissions.shape[:2]
@@ -260,7 +263,7 @@ def _prepared(
 
 
 def _check_emissions(params: CRFParams, emissions: Float[Array, "batch time tags"]) -> int:
-    """Return the number of tags; raise a `UserError` where emissions and parameters do not fit."""
+    """Return the number of tags; raise a `UserError` if the shapes of emissions and parameters differ."""
     if jnp.ndim(emissions) != 3 or not jnp.issubdtype(jnp.result_type(emissions), jnp.floating):
         raise UserError(f"expected emissions of shape (batch, time, tags), got {described(emissions)}")
     n = emissions.shape[-1]
@@ -279,10 +282,12 @@ def _checked_tags(
     emissions: Float[Array, "batch time tags"],
     seq_lengths: Int[Array, " batch"] | None,
 ) -> Int[Array, "batch steps"]:
-    """Return the tags of the steps that `_prepared` returns; traced tags out of range count as its ends.
+    """Check the tags and return one tag for each step that `_prepared` returns.
+
+    Traced tags are clipped to the range of tags.
 
     Raises:
-        UserError: the shape does not fit, or a known tag within its row's length is out of range.
+        UserError: If the shape is wrong, or a known tag within its row's length is out of range.
     """
     n = _check_emissions(params, emissions)
     batch, time = emissions.shape[:2]
@@ -297,9 +302,9 @@ def _checked_tags(
 
 
 def _centred(emissions: Float[Array, "batch time tags"]) -> Float[Array, "batch time tags"]:
-    """Return the emissions less the maximum of each step, which changes no probability.
+    """Return the emissions minus the maximum of each step, which changes no probability.
 
-    Sums over the steps are then small, and so are the rounding errors of their differences.
+    Sums over steps are then small, and so are the rounding errors of differences between these sums.
     """
     return emissions - jax.lax.stop_gradient(jnp.max(emissions, axis=-1, keepdims=True))
 
@@ -313,14 +318,14 @@ def _prefixes(
     """Combine the scores, without `end`, of all prefixes y_1 .. y_t that end in each tag.
 
     Args:
-        params: the parameters.
-        emissions: score of each tag at each step, finite.
-        seq_lengths: true lengths, (batch,).
-        combine: `jax.nn.logsumexp` for their sum, or `jnp.max` for the best one.
+        params: Parameters of the CRF.
+        emissions: Score of each tag at each step, finite.
+        seq_lengths: True lengths, (batch,).
+        combine: `jax.nn.logsumexp` for the sum over prefixes, or `jnp.max` for the best prefix.
 
     Returns:
-        The combined scores at each row's last step, (batch, tags), and at each step, (batch, time, tags);
-        past a row's length those of its last step.
+        The combined scores at each row's last step, (batch, tags), and at each step, (batch, time, tags).
+        Steps past a row's length repeat the scores of its last step.
     """
 
     def extend(prefix, inputs):
@@ -338,7 +343,7 @@ def _prefixes(
 def _of_next_step(x: Shaped[Array, "batch time *features"]) -> Shaped[Array, "batch time *features"]:
     """Return x(t+1) at each step t, and zeros at the last step.
 
-    With it, scans have as many iterations as there are steps: JAX cannot export a scan of a symbolic number
-    of steps less one.
+    With it, a scan has one iteration per step. JAX cannot export a scan over a symbolic number of steps minus
+    one.
     """
     return jnp.concatenate([x[:, 1:], jnp.zeros_like(x[:, :1])], axis=1)

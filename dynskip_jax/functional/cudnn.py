@@ -1,4 +1,4 @@
-"""The unroll of a plain LSTM by cuDNN, on NVIDIA GPUs. It computes what the other unrolls compute."""
+"""The unroll of a plain LSTM with cuDNN, on NVIDIA GPUs. Its results are those of the other unrolls."""
 
 from typing import Any
 
@@ -16,10 +16,12 @@ from dynskip_jax.functional.transitions import LSTM, LSTMParams, LSTMState
 
 
 def fits(params: LayerParams, carry: SkipCarry, x: Any, recurrence: Recurrence, **options: Any) -> bool:
-    """Return whether `auto` takes cuDNN: where it can run the call, on a machine with one device.
+    """Return whether `implementation='auto'` uses cuDNN: it can run the call, and there is only one device.
 
-    XLA does not divide a call of cuDNN among devices. Several devices would all compute the whole batch, so
-    they need implementation='cudnn'. The function never raises; see `misfit` for the arguments.
+    XLA does not partition a cuDNN call: with several devices, each one would compute the whole batch. Pass
+    `implementation='cudnn'` to use it there anyway. This function never raises an error.
+
+    The arguments are those of `misfit`.
     """
     if jax.device_count() > 1 or not jax.sharding.get_abstract_mesh().empty:
         return False
@@ -36,9 +38,18 @@ def misfit(
     segment_ids: Any = None,
     return_cell_state: bool = False,
 ) -> str | None:
-    """Return what cuDNN lacks for this call of `unroll`, or None where it can run it.
+    """Return the reason why cuDNN cannot run this call of `unroll`; None if it can.
 
-    Only static facts count: the options, shapes, dtypes and the default backend.
+    The result depends only on static values: options, shapes, dtypes and the default backend.
+
+    Args:
+        params: Weights of the layer.
+        carry: State to start from.
+        x: Inputs, (batch, time, in).
+        recurrence: Equations of the layer.
+        zoneout_mask: See `unroll`; must be None.
+        segment_ids: See `unroll`; must be None.
+        return_cell_state: See `unroll`; must be False.
     """
     skip, platform = recurrence.time_skip, jax.default_backend()
     floats = (*jax.tree.leaves(params.transition), x, *carry.slots)
@@ -69,22 +80,22 @@ def cudnn_unroll(
 ) -> tuple[SkipCarry, SkipOutput]:
     """Run a plain LSTM over all steps; see `unroll`.
 
-    Under `vmap` the runs follow one another. In a program compiled for another platform, JAX's reference
-    implementation takes the place of cuDNN.
+    Under `vmap`, the mapped calls run one after another. A program compiled for another platform uses JAX's
+    reference implementation instead of cuDNN.
 
     Args:
-        params: the layer's weights.
-        carry: the state to start from.
-        x: inputs, (batch, time, in).
-        recurrence: an LSTM without skips.
-        seq_lengths: true lengths, (batch,), 0 to time.
-        **options: see `misfit`.
+        params: Weights of the layer.
+        carry: State to start from.
+        x: Inputs, (batch, time, in).
+        recurrence: An LSTM without skips.
+        seq_lengths: True lengths, (batch,), 0 to time; None if all sequences have `time` steps.
+        **options: See `misfit`.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
 
     Raises:
-        UserError: cuDNN cannot run this call here.
+        UserError: If cuDNN cannot run this call; see `misfit`.
     """
     reason = misfit(params, carry, x, recurrence, **options)
     if reason is not None:
@@ -93,7 +104,7 @@ def cudnn_unroll(
     lengths = jnp.full(batch, time, jnp.int32) if seq_lengths is None else seq_lengths.astype(jnp.int32)
     valid = jnp.arange(time)[None, :] < lengths[:, None]
     x = jnp.where(valid[..., None], x, 0)
-    # cuDNN refuses length 0. An empty sequence is run for one step, whose results are then replaced.
+    # cuDNN rejects sequences of length 0. They run for one step, and its results are replaced afterwards.
     start = jax.tree.map(lambda slots: slots[:, 0], carry.slots)
     h, *last = _lstm(
         x, *(state[None] for state in start), cudnn_weights(params.transition), jnp.maximum(lengths, 1)
@@ -115,7 +126,7 @@ def _lstm(
     weights: Float[Array, " weights"],
     lengths: Int[Array, " batch"],
 ) -> tuple[Array, Array, Array]:
-    """Return h of all steps and the last h and c, as `jax.experimental.rnn.lstm` does, also under `vmap`."""
+    """Return h of all steps and the last h and c, like `jax.experimental.rnn.lstm`, but also under `vmap`."""
     return _forward(x, h_0, c_0, weights, lengths)[0]
 
 
@@ -163,7 +174,10 @@ _lstm.defvjp(_forward, lambda residuals, gradients: (*_backward(residuals, gradi
 
 
 def cudnn_weights(params: LSTMParams) -> Float[Array, " weights"]:
-    """Pack the weights as `jax.experimental.rnn` takes them: W_ih, W_hh, b_ih, b_hh; gates i, f, g, o."""
+    """Pack the weights into the vector that `jax.experimental.rnn` expects.
+
+    It contains W_ih, W_hh, b_ih and b_hh, each with the gates in the order i, f, g, o.
+    """
 
     def reorder(gates: Float[Array, "*rows four_hidden"]) -> Float[Array, "*rows four_hidden"]:
         g, i, f, o = jnp.split(gates, 4, axis=-1)

@@ -1,4 +1,4 @@
-"""The decisions of a layer with all that a loss has to know about them, as one value."""
+"""The decisions of a layer, together with everything that a loss needs to interpret them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,28 +18,28 @@ _FACTS = ("is_stochastic", "update_is_differentiable", "reverse", "noncausal", "
 @partial(jax.tree_util.register_dataclass, data_fields=_ARRAYS, meta_fields=_FACTS)
 @dataclasses.dataclass(frozen=True)
 class DecisionTrace:
-    """What one layer decided at every step, in one direction, in the order of the inputs.
+    """Decisions of one layer in one direction at every step, in the order of the inputs.
 
-    Layers make it (`out.decisions`), and `AgentObjective.loss` reads it, so that nothing has to be told
-    twice. A pytree: the arrays are its leaves, the facts are static.
+    Layers return traces as `out.decisions`, and `AgentObjective.loss` takes everything it needs from them. A
+    trace is a pytree: the arrays are its leaves, and the booleans are static.
 
     Attributes:
-        action: k in 1..K, the State(t-k) that was selected, (*batch, time); 0 past the end. Other time skips
-            document their own actions.
-        log_prob: log π(k | s), in nats; 0 where nothing was left to chance.
-        entropy: H(π(· | s)), in nats; 0 where nothing was left to chance.
-        update: share of the new state that was written, 0 where a token was not read; None where the time
-            skip writes every state.
-        valid: False past the end of a sequence; None where all steps count.
-        is_stochastic: whether the choices are sampled and trained by their score function.
-        update_is_differentiable: whether a gradient reaches the parameters through `update`.
-        reverse: whether the layer reads from each sequence's end to its start.
-        noncausal: whether a choice also affects steps that the layer read before it, because a layer above
-            reads in the other direction.
-        time_major: whether the arrays are (time, *batch).
+        action: Selected k in 1..K of State(t-k), (*batch, time); 0 past a sequence's end. Time skips with
+            other actions document them.
+        log_prob: log π(k | s), in nats, (*batch, time); 0 where nothing was sampled.
+        entropy: H(π(· | s)), in nats, (*batch, time); 0 where nothing was sampled.
+        update: Fraction of the new state that was written, (*batch, time); 0 where a token was not read. None
+            if the time skip writes every state.
+        valid: False past the end of a sequence, (*batch, time); None if all steps count.
+        is_stochastic: Whether the choices are sampled and trained with the score function.
+        update_is_differentiable: Whether a gradient reaches the parameters through `update`.
+        reverse: Whether the layer runs from each sequence's end to its start.
+        noncausal: Whether a choice also affects outputs at steps that the layer processed earlier, because a
+            layer above runs in the other direction.
+        time_major: Whether the arrays are (time, *batch).
     """
 
-    # Leaves of a pytree: JAX may put anything in their place.
+    # These are leaves of a pytree, which JAX may replace by any object.
     action: Int[Array, "*batch time"] | Any
     log_prob: Float[Array, "*batch time"] | Any
     entropy: Float[Array, "*batch time"] | Any
@@ -65,16 +65,18 @@ class DecisionTrace:
     ) -> "DecisionTrace":
         """Return the trace of a layer's decisions.
 
-        Use it for decisions of a bare cell, such as `nnx.RNN(SkipCell(..., return_decision=True))` returns.
+        Use it for the decisions of a bare cell, such as those that
+        `nnx.RNN(SkipCell(..., return_decision=True))` returns.
 
         Args:
-            decision: the arrays, (*batch, time).
-            skip: the time skip that decided.
-            valid: False past the end of a sequence (`length_mask`); None where all steps count.
-            mode: the policy's mode.
-            replayed: whether the actions were given.
-            reverse: whether the layer read from the end.
-            noncausal: whether a layer above reads in the other direction.
+            decision: Arrays of the decisions, (*batch, time).
+            skip: Time skip that made the decisions.
+            valid: False past the end of a sequence (see `length_mask`), (*batch, time); None if all steps
+                count.
+            mode: Mode of the policy.
+            replayed: Whether the actions were given instead of chosen.
+            reverse: Whether the layer ran from each sequence's end to its start.
+            noncausal: Whether a layer above runs in the other direction.
         """
         differentiable = decision.update is not None and skip.differentiable(mode, replayed)
         return cls(
@@ -87,7 +89,7 @@ class DecisionTrace:
         )
 
     def where(self, counted: Bool[Array, "*batch time"] | None) -> "DecisionTrace":
-        """Return the trace restricted to the steps that `counted` names too; None restricts nothing."""
+        """Return the trace with `valid` restricted to steps where `counted` is True; None changes nothing."""
         if counted is None:
             return self
         valid = counted if self.valid is None else self.valid & counted
@@ -96,31 +98,32 @@ class DecisionTrace:
 
 @jax.tree_util.register_pytree_with_keys_class
 class DecisionTraces(tuple):
-    """The traces of all layers and directions: a tuple whose entries have names as a pytree.
+    """The traces of all layers and directions: a tuple whose entries have names in its pytree.
 
-    `nnx.tabulate` cannot show a tuple of structures without them.
+    Without names, `nnx.tabulate` cannot show a tuple of structures.
     """
 
     __slots__ = ()
 
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, DecisionTrace], ...], None]:
-        """Return the entries with their names."""
+        """Return the entries with their names `layer_0`, `layer_1`, …"""
         return tuple((jax.tree_util.DictKey(f"layer_{i}"), trace) for i, trace in enumerate(self)), None
 
     @classmethod
     def tree_unflatten(cls, _: None, traces: Sequence[DecisionTrace]) -> "DecisionTraces":
-        """Return the traces again."""
+        """Return the tuple of these traces."""
         return cls(traces)
 
 
 def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
-    """Return the decision traces of what a layer or a model returned.
+    """Return the decision traces in the output of a layer or a model.
 
     Args:
-        out: an object with `decisions`, such as a layer's output; a sequence of traces; or one trace.
+        out: An object with an attribute `decisions`, such as a layer's output; a sequence of traces; or one
+            trace.
 
     Raises:
-        UserError: there are no traces in it.
+        UserError: If `out` contains no traces.
     """
     traces = getattr(out, "decisions", out)
     traces = (traces,) if isinstance(traces, DecisionTrace) else traces

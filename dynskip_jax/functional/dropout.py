@@ -1,4 +1,4 @@
-"""Dropout with explicit keys."""
+"""Dropout and zoneout with explicit PRNG keys."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,23 +10,23 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import fold_in_each
 
-_ZONEOUT = 2**31 - 1  # folded into the key for zoneout of h; smaller numbers for the other arrays
+_ZONEOUT = 2**31 - 1  # folded into the key for zoneout of h; the other arrays use the next smaller numbers
 
 
 def dropout_mask(
     keys: Key[Array, "..."], rate: float, shape: tuple[int, ...], dtype: Any
 ) -> Float[Array, "..."]:
-    """Return factors: 0 with probability `rate`, otherwise 1 / (1 - rate), so that the mean is 1.
+    """Return random factors: 0 with probability `rate`, otherwise 1 / (1 - rate), so that the mean is 1.
 
     Args:
-        keys: one key, or one for each element of the leading axes of `shape`. With one key per example, the
+        keys: One key, or one for each element of the leading axes of `shape`. With one key per example, the
             mask of an example depends neither on the other examples nor on the device.
-        rate: in [0, 1).
-        shape: shape of the mask.
-        dtype: dtype of the mask.
+        rate: Probability of a 0, in [0, 1).
+        shape: Shape of the mask.
+        dtype: Dtype of the mask.
 
     Raises:
-        UserError: `rate` is out of range.
+        UserError: If `rate` is out of range.
     """
     if not 0.0 <= rate < 1.0:
         raise UserError(f"a dropout rate lies in [0, 1), got {rate}")
@@ -45,9 +45,12 @@ def dropout(keys: Key[Array, "..."] | None, rate: float, x: Float[Array, "..."])
     """Drop elements of x independently (Srivastava et al. 2014).
 
     Args:
-        keys: see `dropout_mask`; None returns x.
-        rate: probability of dropping an element, in [0, 1); 0 returns x.
-        x: any array.
+        keys: See `dropout_mask`; None returns `x` unchanged.
+        rate: Probability of dropping an element, in [0, 1); 0 returns `x` unchanged.
+        x: Array of any shape.
+
+    Returns:
+        `x` with dropped elements set to 0 and the others divided by 1 - rate.
     """
     if keys is None or rate == 0.0:
         return x
@@ -63,21 +66,24 @@ def zoneout(
     *,
     deterministic: bool = False,
 ) -> tuple[Float[Array, "*batch hidden"], ...]:
-    """Return d of State(t) = d ⊙ State(t-1) + (1 - d) ⊙ new (Krueger et al. 2017), for each array.
+    """Return the zoneout mask d of State(t) = d ⊙ State(t-1) + (1 - d) ⊙ new (Krueger et al. 2017).
 
-    In training, d is 1 with probability `rate` and otherwise 0, sampled for each unit and step. In evaluation
-    it is the rate.
+    In training, d is 1 with the probability given by the array's rate and otherwise 0, sampled for each unit
+    and step. In evaluation, d equals the rate.
 
     Args:
-        keys: one key per example, of a shape that broadcasts to `*batch`.
-        step: number of the step; `*batch` may contain the time axis.
-        rates: one rate in [0, 1) for each array of the state, h first.
-        hidden: size of each array.
-        dtype: dtype of the factors.
-        deterministic: whether this is evaluation.
+        keys: One key per example, in a shape that broadcasts to `*batch`.
+        step: Number of the step, (*batch,); `*batch` may contain the time axis.
+        rates: One rate in [0, 1) for each array of the state, h first.
+        hidden: Size of each array of the state.
+        dtype: Dtype of the masks.
+        deterministic: Whether to use the values of evaluation.
+
+    Returns:
+        One mask for each array of the state, (*batch, hidden).
 
     Raises:
-        UserError: a rate is out of range.
+        UserError: If a rate is out of range.
     """
     shape = (*step.shape, hidden)
 
@@ -94,7 +100,7 @@ def zoneout(
         if deterministic or rate == 0.0:
             kept.append(jnp.full(shape, rate, dtype))
         else:
-            # Time skips and packed sequences fold in the number of a step. No step has so high a number.
+            # Time skips and packed sequences fold in step numbers, which never reach a number this high.
             own = fold_in_each(keys, _ZONEOUT - number)
             kept.append(draw(fold_in_each(own, step), rate).astype(dtype))
     return tuple(kept)

@@ -1,4 +1,4 @@
-"""Dynamic evaluation (Krause et al. 2018): parameters adapt to the text during evaluation."""
+"""Dynamic evaluation (Krause et al. 2018): adapt parameters to the text during evaluation."""
 
 from typing import Any, NamedTuple
 
@@ -13,8 +13,8 @@ class GradientScale(NamedTuple):
     """The scale of a trained model's gradients on its training text.
 
     Attributes:
-        rms: √MS_g, the root mean square of each parameter's gradient; a tree like the parameters.
-        mean: mean of `rms` over all parameters.
+        rms: Root mean square √MS_g of each parameter's gradient; a tree with the structure of the parameters.
+        mean: Mean of `rms` over all elements of all parameters.
     """
 
     rms: PyTree
@@ -22,7 +22,12 @@ class GradientScale(NamedTuple):
 
 
 def gradient_scale(mean_squares: PyTree) -> GradientScale:
-    """Return the scale of gradients with these mean squares."""
+    """Return the gradient scale.
+
+    Args:
+        mean_squares: Mean square MS_g of each parameter's gradient; a tree with the structure of the
+            parameters.
+    """
     rms = jax.tree.map(jnp.sqrt, mean_squares)
     leaves = jax.tree.leaves(rms)
     return GradientScale(rms, sum(leaf.sum() for leaf in leaves) / sum(leaf.size for leaf in leaves))
@@ -38,27 +43,27 @@ def adapt(
     decay: Float[Array, ""] | float,
     epsilon: Float[Array, ""] | float,
 ) -> PyTree:
-    """Return parameters moved towards the last segment, and back towards the trained parameters.
+    """Return the parameters after one update, which fits a segment and decays towards the trained parameters.
 
     Krause et al. (2018), Section 5, "RMS with a global prior":
 
         θ - η ∇L / (√MS_g + ε) + λ (θ_g - θ) ⊙ √MS_g / mean(√MS_g).
 
-    As in their code, no element moves past θ_g. Their code takes the mean over the means of the parameter
-    arrays; here, as in the paper, it is the mean over all elements. A parameter without a gradient in
-    training, such as an agent's under greedy choices, does not change.
+    As in the authors' code, the decay moves no element past θ_g. Their code averages the means of the
+    parameter arrays; this function takes the mean over all elements, as the paper does. A parameter whose
+    gradient is always 0, such as an agent's under greedy choices, does not change.
 
     Args:
-        params: θ, as adapted so far.
-        grads: ∇L, the gradient of a segment's mean loss.
-        trained: θ_g, the trained parameters.
+        params: Current parameters θ, adapted to the segments so far.
+        grads: Gradient ∇L of a segment's mean loss.
+        trained: Trained parameters θ_g.
         scale: √MS_g and its mean.
-        learning_rate: η.
-        decay: λ.
-        epsilon: ε > 0.
+        learning_rate: Learning rate η.
+        decay: Decay rate λ towards the trained parameters.
+        epsilon: Constant ε > 0 that is added to √MS_g.
 
     Returns:
-        θ for the next segment.
+        Parameters θ for the next segment.
     """
 
     def update(p, gradient, p_g, rms):

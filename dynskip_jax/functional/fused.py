@@ -1,25 +1,28 @@
-"""The fused unroll: a scan of `recurrent_step` with a derivative of its own and fewer passes over memory.
+"""The fused unroll: a scan of `recurrent_step` with a custom derivative and fewer passes over memory.
 
-It runs any transition, skip over time and skip over depth by calling their equations. This module decides
-where matrices are multiplied and which results are stored for the backward pass:
+It runs any transition, time skip and depth skip by calling their equations. `fused_loop.py` has the loop
+over time, `fused_step.py` one step, and `fused_states.py` the reads of earlier states. They differ from a
+plain scan in where matrices are multiplied and which results are stored for the backward pass:
 
-* A step multiplies through `dense` alone. The forward loop keeps each result, after its activation; the
-  backward loop differentiates the step with `jax.vjp`, a kept result standing for each product, and sends d
-  wᵀ to what was multiplied. The gradient of every matrix is one product after the loop, instead of a sum
-  inside it; so is that of a vector that is only added to products.
-* A result takes the place of the projected input it was added to, and its gradient takes the place of the
-  result. Other results have arrays of their own. But for the weights of choices that weigh all K
-  states, nothing that is kept for the backward pass grows with K.
-* A sampled agent learns from its log-probabilities alone (`stop_gradient`), so the loop only has to know
-  what was chosen; log-probabilities and entropies of all steps are computed at once behind it.
-* With λ = 0 no choice changes a state: the loop is that of a plain layer, and all choices are made at once
-  behind it.
-* Every array that the loop fills is written in place. XLA copies a whole array whenever a loop still reads
-  an old version of it, so each iteration writes first and then reads what the next one needs.
-* σ(x) = (1 + tanh(x / 2)) / 2: one tanh for all gates of a product.
+* Products: A step multiplies only through `dense`. The forward loop stores the result of each product,
+  after its activation. The backward loop differentiates the step with `jax.vjp`, uses the stored result in
+  place of the product, and sends d wᵀ to the product's operand, where d is the gradient of the product. The
+  gradient of each matrix is one product after the loop, instead of a sum inside it. The gradient of a
+  vector that is only added to products is also one sum after the loop.
+* Memory: If a projected input is only added to one product, the result overwrites the input, and the
+  gradient later overwrites the result. Other results have separate buffers. Per step, the loop stores
+  nothing whose size grows with K, except the weights of choices that average all K states.
+* Sampled choices: A sampled agent gets its gradient only from its log-probabilities, and `stop_gradient`
+  keeps this gradient from the states. So the loop stores only the choices. The log-probabilities and
+  entropies of all steps are computed at once after the loop.
+* λ = 0: No choice changes a state. So the loop is that of a layer without a skip, and all choices are made
+  at once after the loop.
+* Writes in place: XLA copies a whole array if a loop writes to it and still reads the old version. So each
+  iteration writes first, and then reads the rows that the next iteration needs.
+* Activations: σ(x) = (1 + tanh(x / 2)) / 2, so one tanh computes all gates of a product.
 
-A history below lists one array of the states, oldest first along the time axis, (batch, K + time, hidden):
-the K states that were there before, then one per step, so that State(t - k) is row t + K - k.
+A history, below, is one array of the state over time, oldest first, (batch, K + time, hidden). It has the K
+states before the first step, and then one state per step. State(t-k) is row t + K - k.
 """
 
 import dataclasses
@@ -59,26 +62,28 @@ def fused_unroll(
     return_cell_state: bool = False,
     scan_unroll: int = 1,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Compute what a scan of `recurrent_step` over `inputs` computes.
+    """Compute the results of a scan of `recurrent_step` over `inputs`.
 
-    It has reverse-mode derivatives of any order, and forward mode over them (`jax.hessian`, or `jax.jvp` of
-    `jax.grad`). Forward mode on its own (`jax.jvp`, `jax.jacfwd`) needs the reference unroll.
+    Reverse-mode derivatives of any order work, and so does forward mode over reverse mode (`jax.hessian`, or
+    `jax.jvp` of `jax.grad`). Forward mode without reverse mode (`jax.jvp`, `jax.jacfwd`) needs the reference
+    unroll.
 
     Args:
-        params: the layer's weights.
-        carry: the state to start from.
-        inputs: `project_inputs` of all steps, (batch, time, ...), at least one.
-        recurrence: what the layer computes.
-        seq_lengths: true lengths, (batch,), from which `inputs.valid` was made.
-        policy: how choices are made.
-        return_cell_state: put the internal states into the output.
-        scan_unroll: steps per iteration of the compiled loops.
+        params: Weights of the layer.
+        carry: State to start from.
+        inputs: Result of `project_inputs` for all steps, (batch, time, ...); there is at least one step.
+        recurrence: Time skip, transition and depth skip of the layer.
+        seq_lengths: True lengths, (batch,), from which `inputs.valid` was computed; None if all sequences
+            have `time` steps.
+        policy: How choices are made.
+        return_cell_state: Whether to return the cell state of each step in the outputs.
+        scan_unroll: Steps per iteration of the compiled loops.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
 
     Raises:
-        ProductsOutOfReach: the transition calls `dense` inside a transformation of its own.
+        ProductsOutOfReach: If the transition calls `dense` inside `jax.checkpoint`, `lax.scan` or `jax.jit`.
     """
     skip, transition = recurrence.time_skip, recurrence.transition
     inputs = in_dtype_of(carry, inputs)
@@ -110,7 +115,7 @@ def fused_unroll(
 def _inputs_of_choices(
     recurrence: Recurrence, inputs: StepInputs, carry: SkipCarry, policy: Policy
 ) -> SkipInputs:
-    """Return what the choices of all steps need besides states."""
+    """Return the inputs of the choices at all steps that need no state."""
     batch, time = jax.tree.leaves(inputs.transition)[0].shape[:2]
     dtype = carry.slots[0].dtype
     steps = carry.step[:, None] + jnp.arange(time)[None, :]
@@ -131,7 +136,7 @@ def _arguments(
     mix: float | Float[Array, ""],
     seq_lengths: Int[Array, " batch"] | None,
 ) -> Loop:
-    """Return the arguments of the loop."""
+    """Return the arguments of the loop, `run`."""
     matrices, vectors = plan.step.split(params)
     first = (carry.step == 0) if plan.skip.forgets_carried else None
     slots_first = first if first is None or seq_lengths is None else first & (seq_lengths > 0)
@@ -161,7 +166,7 @@ def _collect(
     seq_lengths: Int[Array, " batch"] | None,
     return_cell_state: bool,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Return the last carry and the outputs, from what the loop returned."""
+    """Return the last carry and the outputs, computed from the result of the loop."""
     skip, fields, K = plan.skip, plan.transition.state._fields, plan.K
     time = result.full_histories[0].shape[1] - K
     histories = dict(zip(plan.full_histories, result.full_histories, strict=True))
@@ -191,7 +196,7 @@ def _unroll_without_skip(
     mode: str,
     **options: Any,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Run a layer without a skip, then make all choices at once."""
+    """Run the layer as one without a time skip, then make the choices of all steps at once."""
     skip = recurrence.time_skip
     end, output = fused_unroll(
         params._replace(skip=None),
@@ -210,7 +215,7 @@ def _unroll_without_skip(
 
 
 def _choices_are_inert(skip: TimeSkip, mix: Any, carry: SkipCarry) -> bool:
-    """Return whether no choice changes any state, so that all can be made after the loop: λ is always 0."""
+    """Return whether choices change no state because λ is the constant 0: they can be made after the loop."""
     is_zero = isinstance(mix, int | float) and mix == 0
     keeps_order = skip.writes_all and not skip.forgets_carried and not jax.tree.leaves(carry.skip_state)
     return is_zero and keeps_order and skip.fixed_slot is None

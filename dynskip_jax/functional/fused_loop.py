@@ -1,4 +1,4 @@
-"""The fused unroll's loop over time, forward and backward."""
+"""The fused unroll's loop over time, in the forward and the backward pass."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -32,17 +32,17 @@ from dynskip_jax.functional.time_skips import Choice, SkipInputs, TimeSkip
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is static about an unroll.
+    """Static description of an unroll.
 
     Attributes:
-        step: how a step multiplies, and what the layer computes.
-        mode: how choices are made.
-        mix: the skip weight λ; None where it is an array.
-        differentiable: whether a gradient flows through choices.
-        reads_previous: whether State(t-1) is part of what a step writes.
-        observed: which of the state's arrays choices observe, by position.
-        full_histories: which of the state's arrays are returned for all steps, by position; 0 is h.
-        scan_unroll: steps per iteration of the compiled loops.
+        step: Plan of a step, with the layer's time skip, transition and depth skip.
+        mode: Mode of the policy.
+        mix: Skip weight λ; None if it is an array.
+        differentiable: Whether gradients flow through choices.
+        reads_previous: Whether State(t-1) is mixed into the new state, by zoneout or by a partial update.
+        observed: Index of the state's array that choices observe.
+        full_histories: Indices of the state's arrays that are returned for all steps; 0 is h.
+        scan_unroll: Steps per iteration of the compiled loops.
     """
 
     step: StepPlan
@@ -56,51 +56,52 @@ class Plan:
 
     @property
     def skip(self) -> TimeSkip:
-        """The skip over time."""
+        """Time skip of the layer."""
         return self.step.recurrence.time_skip
 
     @property
     def transition(self) -> Any:
-        """The transition."""
+        """Transition of the layer."""
         return self.step.recurrence.transition
 
     @property
     def K(self) -> int:
-        """Slots of the buffer."""
+        """Number of slots of the buffer."""
         return self.skip.max_skip
 
     @property
     def reader(self) -> StateReader:
-        """Reads states from histories."""
+        """Reader of states from histories."""
         return StateReader(self.transition, self.K, self.skip.fixed_slot)
 
     @property
     def reaches_back(self) -> bool:
-        """Whether any state except the previous one can enter."""
+        """Whether any state other than the previous one can enter a step."""
         return self.skip.fixed_slot != 0
 
     @property
     def tails(self) -> tuple[int, ...]:
-        """Which of the state's arrays are returned for the last K steps only."""
+        """Indices of the state's arrays that are returned only for the last K steps."""
         return tuple(i for i in range(len(self.transition.state._fields)) if i not in self.full_histories)
 
 
 class Loop(NamedTuple):
-    """The arguments of the loop; None where a layer has no such thing.
+    """Arguments of the loop; None for what a layer does not have.
 
     Attributes:
-        inputs: projected inputs, (batch, time, ...) each.
-        matrices: those that `dense` multiplies by.
-        vectors: other parameters.
-        newest: State(-1), each (batch, hidden).
-        slots: the last K states, oldest first, each (batch, K, hidden).
-        skip_state: the time skip's state.
-        skip: params of the time skip.
-        skip_inputs: what choices need besides states, (batch_or_1, time_or_1, ...).
+        inputs: Projected inputs, (batch, time, ...) each.
+        matrices: Matrices that `dense` multiplies by.
+        vectors: Other parameters of the transition and the depth skip.
+        newest: State(-1), each array (batch, hidden).
+        slots: The last K states, oldest first, each array (batch, K, hidden).
+        skip_state: State of the time skip.
+        skip: Params of the time skip.
+        skip_inputs: Inputs of choices that need no state, (batch_or_1, time_or_1, ...).
         mix: λ as an array; None if it is a number, which is static.
-        recurrent_mask: factor on the state that enters the gates, (batch, hidden).
-        seq_lengths: (batch,).
-        first: where State(-1) enters the first step and is then forgotten, (batch,): `slots` lack it there.
+        recurrent_mask: Recurrent dropout mask of the h that enters a step, (batch, hidden).
+        seq_lengths: True lengths, (batch,).
+        first: True for rows where State(-1) enters the first step and is then forgotten, (batch,). If K > 1,
+            `slots` contains the oldest state in place of State(-1) in these rows, except in empty sequences.
     """
 
     inputs: tuple[Array, ...]
@@ -118,13 +119,13 @@ class Loop(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the loop returns.
+    """Result of the loop.
 
     Attributes:
-        full_histories: of the arrays in `Plan.full_histories`, (batch, K + time, hidden).
-        tails: the last K rows of the other arrays, (batch, K, hidden).
-        choices: of all steps, (batch, time, ...).
-        skip_states: the time skip's state before each step and after the last, (batch, time + 1, ...).
+        full_histories: Histories of the arrays in `Plan.full_histories`, (batch, K + time, hidden) each.
+        tails: Last K states of each sequence, of the arrays in `Plan.tails`, (batch, K, hidden) each.
+        choices: Choices at all steps, (batch, time, ...).
+        skip_states: State of the time skip before each step and after the last one, (batch, time + 1, ...).
     """
 
     full_histories: tuple[Array, ...]
@@ -134,15 +135,16 @@ class Result(NamedTuple):
 
 
 class _Residuals(NamedTuple):
-    """What the backward pass needs.
+    """Values that the forward pass stores for the backward pass.
 
     Attributes:
-        loop: the arguments; in `inputs` stand the results that took their place.
-        results: of the other products.
-        histories: of all the state's arrays.
-        choices: of all steps.
-        skip_states: see `Result`.
-        input_states: the state that entered each step, (batch, time, hidden), where it is an average.
+        loop: Arguments of the loop; in `inputs`, results have overwritten projected inputs. `slots` is None.
+        results: Results of the products that do not overwrite a projected input.
+        histories: Histories of all of the state's arrays.
+        choices: Choices at all steps.
+        skip_states: See `Result`.
+        input_states: State that entered each step, (batch, time, hidden) each, if it is an average; otherwise
+            None.
     """
 
     loop: Loop
@@ -154,19 +156,20 @@ class _Residuals(NamedTuple):
 
 
 class _Forward(NamedTuple):
-    """What one step of the forward loop hands to the next.
+    """Carry of the forward loop before step t.
 
-    A step writes to an array first and then reads the rows that the next one needs, as far as it knows them:
-    XLA copies a whole array where a loop writes to it and still reads what was there before.
+    XLA copies a whole array if a loop writes to it and still reads the old version. So a step writes to an
+    array first, and then reads the rows that the next step needs, if their position is already known.
 
     Attributes:
-        inputs: projected inputs, and results in place of those that were used.
-        rows: the inputs of this step.
-        results: of the other products.
-        histories: rows that are still to come are zeros.
+        inputs: Projected inputs; at earlier steps, results have overwritten some of them.
+        rows: Row t of each of `inputs`.
+        results: Results of the products that do not overwrite a projected input; empty if no backward pass
+            follows.
+        histories: Histories of the state's arrays, with zeros for step t and later ones.
         newest: State(t-1).
-        read_ahead: see `_read_ahead`.
-        skip_state: the time skip's state.
+        read_ahead: See `_read_ahead`.
+        skip_state: State of the time skip.
     """
 
     inputs: tuple[Array, ...]
@@ -179,7 +182,13 @@ class _Forward(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Gradients that are summed up in the backward loop; None where there is none."""
+    """Gradients that the backward loop sums over steps; None where there is nothing to sum.
+
+    Attributes:
+        vectors: Gradients of the vectors in `StepPlan.read_vectors`.
+        recurrent_mask: Gradient of the recurrent dropout mask.
+        mix: Gradient of λ.
+    """
 
     vectors: tuple[Array, ...]
     recurrent_mask: Array | None
@@ -187,21 +196,24 @@ class _Sums(NamedTuple):
 
 
 class _Backward(NamedTuple):
-    """What step t + 1 of the backward loop hands to step t.
+    """Carry of the backward loop, from step t + 1 to step t.
 
-    It reads ahead as `_Forward` does.
+    Like `_Forward`, it contains the rows that step t needs.
 
     Attributes:
-        inputs: results, and gradients in place of those that were used.
-        rows: the inputs of this step.
-        results: of the other products, and their gradients.
-        result_rows: those results of this step.
-        operands: what was multiplied.
-        adjoints: row K + t collects what steps after t + 1 send back to State(t); None where nothing does.
-        adjoint_rows: that row.
-        newest: what step t + 1 sends back to State(t) directly.
-        skip_state: adjoint of the time skip's state after step t.
-        sums: sums over steps.
+        inputs: Results and projected inputs; at later steps, gradients have overwritten them.
+        rows: Row t of each of `inputs`.
+        results: Results of the products that do not overwrite a projected input; at later steps, gradients
+            have overwritten them.
+        result_rows: Row t of each of `results`.
+        operands: Operands of the products at later steps, where these are not the h that enters.
+        adjoints: Gradients with respect to the histories. They come from the result of the loop, from reads
+            of earlier states and from choices. None for an array without such gradients.
+        adjoint_rows: Row K + t of each of `adjoints`, the gradients of State(t).
+        newest: The part of the gradient of State(t) that `adjoints` does not contain: through step t + 1,
+            where it is the previous state.
+        skip_state: Gradient of the time skip's state after step t.
+        sums: Gradients that are summed over steps.
     """
 
     inputs: tuple[Array, ...]
@@ -217,13 +229,13 @@ class _Backward(NamedTuple):
 
 
 class _Constants(NamedTuple):
-    """What all steps of the backward loop read.
+    """Values that all steps of the backward loop read.
 
     Attributes:
-        residuals: of the forward loop.
-        cotangents: of its result.
-        input_states: the state that entered each step, before recurrent dropout, (batch, time, hidden) each.
-        transposes: of each product, d -> d wᵀ.
+        residuals: Residuals of the forward loop.
+        cotangents: Gradients of the result of the loop.
+        input_states: State that entered each step, before recurrent dropout, (batch, time, hidden) each.
+        transposes: Function d -> d wᵀ of each product.
     """
 
     residuals: _Residuals
@@ -234,12 +246,12 @@ class _Constants(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def run(plan: Plan, loop: Loop) -> Result:
-    """Run all steps."""
+    """Run all steps of the loop."""
     return _run(plan, loop, keep=False)[0]
 
 
 def _run_forward(plan: Plan, loop: Loop) -> tuple[Result, _Residuals]:
-    """Run all steps and keep what the backward pass needs."""
+    """Run all steps and store what the backward pass needs."""
     return _run(plan, loop, keep=True)
 
 
@@ -297,7 +309,7 @@ def _run(plan: Plan, loop: Loop, keep: bool) -> tuple[Result, _Residuals]:
 
 
 def _run_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> tuple[Loop]:
-    """The transpose of `_run`, last step first."""
+    """Return the gradients of the arguments of `run`; the loop goes from the last step to the first."""
     loop, (batch, time) = residuals.loop, residuals.loop.inputs[0].shape[:2]
     input_states = _input_states(plan, residuals)
     transposes = tuple(times_transposed(loop.matrices[call.matrix], batch) for call in plan.step.calls)
@@ -337,7 +349,7 @@ run.defvjp(_run_forward, _run_backward)
 
 
 def _start_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> _Backward:
-    """Return the state of the backward loop before the last step."""
+    """Return the initial carry of the backward loop, whose first iteration is the last step."""
     loop, histories = residuals.loop, residuals.histories
     time, dtype = loop.inputs[0].shape[1], loop.newest[0].dtype
     adjoints: list[Array | None] = [None] * len(histories)
@@ -346,7 +358,7 @@ def _start_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> _B
         adjoints[i] = d_history
     for i, d_last in zip(plan.tails, cotangents.tails, strict=True):
         if loop.seq_lengths is None and plan.K == 1 and not plan.reaches_back:
-            newest[i] = d_last[:, 0]  # only the next step and the caller read State(t)
+            newest[i] = d_last[:, 0]  # only the next step and the caller use State(t)
         else:
             adjoints[i] = last_rows_adjoint(histories[i], loop.seq_lengths, d_last)
     rows, result_rows = _rows_of(plan.step, loop.inputs, residuals.results, time - 1)
@@ -370,7 +382,12 @@ def _start_backward(plan: Plan, residuals: _Residuals, cotangents: Result) -> _B
 
 
 def _undo_step(plan: Plan, constants: _Constants, state: _Backward, t: Step) -> tuple[_Backward, Any]:
-    """The transpose of one step of the forward loop."""
+    """Apply the transpose of step t of the forward loop.
+
+    Returns:
+        The carry for step t - 1; and the gradients of the choice at step t and of the time skip's state after
+        it, or None if choices are not differentiable.
+    """
     residuals, cotangents = constants.residuals, constants.cotangents
     loop, histories = residuals.loop, residuals.histories
     choice = jax.tree.map(lambda leaf: at(leaf, t), residuals.choices)
@@ -415,14 +432,19 @@ def _undo_step(plan: Plan, constants: _Constants, state: _Backward, t: Step) -> 
 
 
 def _adjoint_rows(adjoints: Sequence[Array | None], row: Step | int) -> tuple[Array | None, ...]:
-    """Return a row of each adjoint."""
+    """Return one row of each of `adjoints`."""
     return tuple(None if adjoint is None else at(adjoint, row) for adjoint in adjoints)
 
 
 def _undo_cell(
     plan: Plan, constants: _Constants, state: _Backward, choice: Choice, previous: Any, t: Step
 ) -> tuple[Adjoints, Any, Array | None]:
-    """Return the adjoints of a step, of the state that entered it, and of the recurrent mask."""
+    """Return the gradients of step t.
+
+    Returns:
+        The gradients from `backward`; the gradient of the state that entered, before recurrent dropout; and
+        the gradient of the recurrent dropout mask.
+    """
     mask = constants.residuals.loop.recurrent_mask
     d_state = _added(state.newest, state.adjoint_rows)
     own_rows = iter(state.result_rows)
@@ -446,11 +468,11 @@ def _undo_cell(
     return d, d_entering, d.recurrent_mask + d.entering.h * undropped.h
 
 
-# Where results and gradients are kept.
+# Buffers of results and gradients.
 
 
 def _rows_of(plan: StepPlan, inputs, results, t: Step | int) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """Return row t of the inputs and of the results."""
+    """Return row t of each of `inputs`, and of each of `results`."""
     pairs = zip(results, plan.own_arrays, strict=True)
     return tuple(at(array, t) for array in inputs), tuple(
         at(array, t, call.time_axis) for array, call in pairs
@@ -458,7 +480,7 @@ def _rows_of(plan: StepPlan, inputs, results, t: Step | int) -> tuple[tuple[Arra
 
 
 def _put_results(plan: StepPlan, inputs, results, t: Step, kept):
-    """Write the results of a step: in place of the inputs they were added to, or to arrays of their own."""
+    """Write the results of step t over projected inputs or to separate buffers; return the updated arrays."""
     inputs, own_arrays = list(inputs), []
     arrays = iter(results)
     for call, row in zip(plan.calls, kept, strict=True):
@@ -470,7 +492,10 @@ def _put_results(plan: StepPlan, inputs, results, t: Step, kept):
 
 
 def _put_gradients(plan: StepPlan, inputs, results, t: Step, d: Adjoints):
-    """Write the gradients of a step's products in place of their results, and those of inputs read."""
+    """Write the gradients of the products of step t over their results, and those of projected inputs.
+
+    A projected input that no result overwrites gets the sum of the gradients from all of its uses.
+    """
     inputs, results = _put_results(plan, inputs, results, t, d.results)
     inputs = list(inputs)
     read = dict(zip(plan.read_inputs, d.inputs, strict=True))
@@ -483,14 +508,21 @@ def _put_gradients(plan: StepPlan, inputs, results, t: Step, d: Adjoints):
 
 
 def _put_operands(plan: StepPlan, operands, t: Step, d: Adjoints) -> tuple[Array, ...]:
-    """Write what a step's products multiplied, where that is not the entering h."""
+    """Write the operands of the products of step t, except the h that entered; return the buffers."""
     multiplied = [(call, x) for call, x in zip(plan.calls, d.operands, strict=True) if x is not None]
     pairs = zip(operands, multiplied, strict=True)
     return tuple(put(array, t, x, call.time_axis) for array, (call, x) in pairs)
 
 
 def _gradients_of_params(plan: StepPlan, loop: Loop, end: _Backward, h: Float[Array, "batch time hidden"]):
-    """Return the gradients of the inputs, the matrices and the vectors; `h` entered the products."""
+    """Return the gradients of the projected inputs, the matrices and the vectors.
+
+    Args:
+        plan: Plan of a step.
+        loop: Arguments of the loop.
+        end: Carry after the backward loop.
+        h: h that entered each step, after recurrent dropout.
+    """
     matrices: list[Array | None] = [None] * len(loop.matrices)
     vectors = [jnp.zeros_like(vector) for vector in loop.vectors]
     for i, d in zip(plan.read_vectors, end.sums.vectors, strict=True):
@@ -509,13 +541,13 @@ def _gradients_of_params(plan: StepPlan, loop: Loop, end: _Backward, h: Float[Ar
 
 
 def _zeros(call: Call, like: Float[Array, "batch time _"], width: int, dtype: Any) -> Array:
-    """Return an array for a row of a call at each step."""
+    """Return a buffer of zeros for rows of `width` features at all steps, with the call's time axis."""
     zeros = zeros_like_batch(like, (*like.shape[:2], width), dtype)
     return zeros if call.time_axis == 1 else jnp.moveaxis(zeros, 1, 0)
 
 
 def _replaced(items: tuple, i: int, item: Any) -> tuple:
-    """Return a tuple with another item i."""
+    """Return the tuple with item i replaced by `item`."""
     return (*items[:i], item, *items[i + 1 :])
 
 
@@ -523,7 +555,7 @@ def _replaced(items: tuple, i: int, item: Any) -> tuple:
 
 
 def _added(tree: Any, more: Any) -> Any:
-    """Add two trees, None counting as zeros."""
+    """Add two trees, where None stands for zeros."""
 
     def add_leaves(a, b):
         return b if a is None else a if b is None else a + b
@@ -532,7 +564,7 @@ def _added(tree: Any, more: Any) -> Any:
 
 
 def _cotangent(primal: Any, d: Any) -> Any:
-    """Return the cotangent of a primal: zeros in place of None, and JAX's `float0` for whole numbers."""
+    """Return the cotangent of `primal`: `d` with zeros in place of None, and `float0` zeros for integers."""
 
     def fill(leaf, d_leaf):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
@@ -545,23 +577,23 @@ def _cotangent(primal: Any, d: Any) -> Any:
 
 
 def _of_floats(tree: Any) -> Any:
-    """Return cotangents, with None for those of whole numbers."""
+    """Return the cotangents in `tree`, with None in place of those of integers."""
     return jax.tree.map(lambda leaf: None if leaf.dtype == jax.dtypes.float0 else leaf, tree)
 
 
 def _float_rows(tree: Any, t: Step | int) -> Any:
-    """Return row t of the cotangents of floats."""
+    """Return row t of the cotangents in `tree`, with None in place of those of integers."""
     return jax.tree.map(lambda leaf: at(leaf, t), _of_floats(tree))
 
 
-# Choices, and the transpose of making them.
+# Choices, and their transpose.
 
 
 def _skip_inputs_at(inputs: SkipInputs, t: Step) -> SkipInputs:
-    """Return what the choice at step t needs besides states."""
+    """Return the inputs of the choice at step t that need no state."""
 
     def row(leaf):
-        if getattr(leaf, "ndim", 0) < 2:  # the temperature
+        if getattr(leaf, "ndim", 0) < 2:  # the temperature has no time axis
             return leaf
         return leaf[:, 0] if leaf.shape[1] == 1 else at(leaf, t)
 
@@ -569,14 +601,14 @@ def _skip_inputs_at(inputs: SkipInputs, t: Step) -> SkipInputs:
 
 
 def _observed_source(plan: Plan, histories: Histories, t: Step, newest: Any) -> Array:
-    """Return the part of a history that the choice at step t observes: the newest state, or the last K."""
+    """Return the states that the choice at step t observes: the newest one, or the last K."""
     if plan.skip.observed == "previous":
         return newest[plan.observed]
     return plan.reader.window(histories[plan.observed], t)
 
 
 def _choose_from(plan: Plan, loop: Loop, t: Step, source: Array, skip_state: Any) -> tuple[Choice, Any]:
-    """Make the choice at step t; `source` is an `_observed_source`."""
+    """Make the choice at step t from `source`, the result of `_observed_source`."""
     kind = plan.skip.observed
     observation = source if kind == "previous" else Window(source, plan.K).observe(kind)
     inputs = _skip_inputs_at(loop.skip_inputs, t)
@@ -591,7 +623,7 @@ def _choose(plan: Plan, loop: Loop, histories: Histories, t: Step, newest: Any, 
 def _undo_choice(
     plan: Plan, residuals: _Residuals, t: Step, previous: Any, d_choice: Choice, d_skip_state: Any
 ) -> tuple[Array, Any]:
-    """Return the adjoints of the `_observed_source` of step t, and of the time skip's state before it."""
+    """Return the gradients of the `_observed_source` of step t, and of the time skip's state before it."""
     source = _observed_source(plan, residuals.histories, t, previous)
     skip_state = jax.tree.map(lambda leaf: at(leaf, t), residuals.skip_states)
     made, undo = jax.vjp(partial(_choose_from, plan, residuals.loop, t), source, skip_state)
@@ -599,7 +631,7 @@ def _undo_choice(
 
 
 def _undo_all_choices(plan: Plan, residuals: _Residuals, d_choices: Choice, d_skip_states: Any):
-    """Return the gradients of the time skip's params and of `Loop.skip_inputs`, of all steps at once."""
+    """Return the gradients of `Loop.skip` and `Loop.skip_inputs`, computed for all steps at once."""
     loop, time = residuals.loop, residuals.loop.inputs[0].shape[1]
     observations = observed_in(residuals.histories[plan.observed], plan.skip.observed, plan.K, time)
     skip_states = jax.tree.map(lambda leaf: leaf[:, :-1], residuals.skip_states)
@@ -613,7 +645,7 @@ def _undo_all_choices(plan: Plan, residuals: _Residuals, d_choices: Choice, d_sk
     return d_skip, SkipInputs(projected=d_projected, temperature=d_temperature)
 
 
-# The state that enters a step, and the transpose of mixing it.
+# The state that enters a step, and its transpose.
 
 
 def _mixed(plan: Plan, mix: Array | None, fetched: Any, previous: Any) -> Any:
@@ -621,7 +653,7 @@ def _mixed(plan: Plan, mix: Array | None, fetched: Any, previous: Any) -> Any:
 
 
 def _read_ahead(plan: Plan, histories: Histories, t: Step | int) -> Any:
-    """Return State(t-k) where k is always the same; None where it is chosen, or is 1."""
+    """Return State(t-k) if k is the same at all steps and not 1; otherwise None."""
     reads = plan.reaches_back and plan.skip.fixed_slot is not None
     return plan.reader.fetch(histories, t, Choice()) if reads else None
 
@@ -629,7 +661,7 @@ def _read_ahead(plan: Plan, histories: Histories, t: Step | int) -> Any:
 def _enter(
     plan: Plan, loop: Loop, histories: Histories, t: Step, choice: Choice, newest: Any, read_ahead: Any
 ) -> Any:
-    """Return what enters step t: λ State(t-k) + (1 - λ) State(t-1)."""
+    """Return the state that enters step t, λ State(t-k) + (1 - λ) State(t-1)."""
     if not plan.reaches_back:
         return newest
     fetched = plan.reader.fetch(histories, t, choice) if read_ahead is None else read_ahead
@@ -638,7 +670,14 @@ def _enter(
 
 
 class _Entered(NamedTuple):
-    """The adjoints of what `_enter` reads."""
+    """Gradients of the arguments of `_enter`.
+
+    Attributes:
+        newest: Gradient of State(t-1), through `_enter` only.
+        mix: Gradient of λ; None if λ is a number.
+        weights: Gradient of the weights of the choice; None for a choice without weights.
+        adjoints: Gradients with respect to the histories, with those of this step added.
+    """
 
     newest: Any
     mix: Array | None
@@ -655,13 +694,13 @@ def _undo_enter(
     previous: Any,
     d_entering: Any,
 ) -> _Entered:
-    """The transpose of `_enter`."""
+    """Apply the transpose of `_enter`: return the gradients of its arguments for `d_entering`."""
     loop, d_carried = residuals.loop, None
     if loop.first is not None:
         is_first = loop.first & (t == 0)
         d_carried = where_each(is_first, d_entering, 0)
         d_entering = where_each(~is_first, d_entering, 0)
-    # A linear mix under a number has a derivative that needs no values.
+    # With a number as λ, the derivative of a linear mix does not depend on the mixed states.
     needs_values = loop.mix is not None or not plan.transition.mixes_linearly
     fetched = plan.reader.fetch(residuals.histories, t, choice) if needs_values else previous
     _, undo = jax.vjp(partial(_mixed, plan), loop.mix, fetched, previous)
@@ -673,7 +712,10 @@ def _undo_enter(
 
 
 def _input_states(plan: Plan, residuals: _Residuals) -> Any:
-    """Return the state that entered each step, (batch, time, hidden) each: kept averages, or read again."""
+    """Return the state that entered each step, (batch, time, hidden) each.
+
+    Averages were stored in the forward pass. Other states are read from the histories again.
+    """
     if residuals.input_states is not None:
         return residuals.input_states
     loop, time = residuals.loop, residuals.loop.inputs[0].shape[1]

@@ -1,8 +1,8 @@
-"""How the fused unroll reads earlier states from its histories, and the transposes of that.
+"""Reads of earlier states in the fused unroll's histories, and the transposes of these reads.
 
-A history lists one array of the state, oldest first along the time axis, (batch, K + time, hidden): the K
-states before the first step, then one per step. State(t-k) is row t + K - k, and the K states before step t
-are the rows from t on.
+A history is one array of the state over time, oldest first, (batch, K + time, hidden). It has the K states
+before the first step, and then one state per step. State(t-k) is row t + K - k. The K states before step t
+are the rows t to t + K - 1.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ Step = Int[Array, "..."] | int
 
 @dataclasses.dataclass(frozen=True)
 class StateReader:
-    """Reads State(t-k), or a mean of the last K states.
+    """Reader of State(t-k), or of a weighted mean of earlier states, from histories.
 
     Attributes:
-        transition: whose states they are.
+        transition: Transition of the layer.
         max_skip: K.
-        fixed_slot: see `TimeSkip.fixed_slot`.
+        fixed_slot: See `TimeSkip.fixed_slot`.
     """
 
     transition: Transition
@@ -35,7 +35,7 @@ class StateReader:
     fixed_slot: int | None
 
     def row(self, t: Step, slot: Int[Array, "*batch"] | int) -> Int[Array, "*batch"] | int:
-        """Return the row of State(t-1-slot)."""
+        """Return the row of State(t-1-slot) in a history."""
         return t + self.max_skip - 1 - slot
 
     def window(self, history: Float[Array, "batch rows hidden"], t: Step) -> Float[Array, "batch K hidden"]:
@@ -43,14 +43,17 @@ class StateReader:
         return lax.dynamic_slice_in_dim(history, t, self.max_skip, axis=1)
 
     def fetch(self, histories: Histories, t: Step, choice: Choice) -> Any:
-        """Return the state that was chosen for step t, each array (batch, hidden)."""
+        """Return the state that was chosen for step t, or a mean of states; each array (batch, hidden)."""
         if choice.weights is not None and choice.slot is None:
             return self._fetch_average(choice.weights, histories, t)
         rows = self.transition.state(*(self._fetch_row(history, t, choice) for history in histories))
         return rows if choice.weights is None else self.transition.average_states(choice.weights, rows)
 
     def fetch_all(self, histories: Histories, choices: Choice, time: int) -> Any:
-        """Return the states that were chosen for all steps, (batch, time, hidden) each; not for weights."""
+        """Return the states that were chosen for all steps, each array (batch, time, hidden).
+
+        Choices with weights are not supported.
+        """
 
         def fetch(history):
             if self.fixed_slot is not None:
@@ -65,7 +68,19 @@ class StateReader:
     def send_back(
         self, adjoints: Histories, histories: Histories, t: Step, choice: Choice, d_fetched: Any
     ) -> tuple[Histories, Float[Array, "batch K"] | None]:
-        """The transpose of `fetch`: add to the adjoints of the rows; return these and that of the weights."""
+        """Apply the transpose of `fetch`.
+
+        Args:
+            adjoints: Gradients with respect to the histories so far.
+            histories: Histories that `fetch` read.
+            t: Step.
+            choice: Choice at step t.
+            d_fetched: Gradient with respect to the result of `fetch`.
+
+        Returns:
+            The gradients with respect to the histories, with those of this step added; and the gradient with
+            respect to the weights of the choice, None for a choice without weights.
+        """
         if choice.weights is None:
             pairs = zip(adjoints, d_fetched, strict=True)
             return tuple(self._add_row(adjoint, t, choice, d) for adjoint, d in pairs), None
@@ -83,21 +98,21 @@ class StateReader:
     def _fetch_row(self, history, t: Step, choice: Choice) -> Float[Array, "batch *n hidden"]:
         if self.fixed_slot is not None:
             return at(history, self.row(t, self.fixed_slot))
-        # By `vmap`, so that a batch divided among devices stays where it is.
+        # `vmap` keeps a sharded batch on its devices.
         read = jax.vmap(lambda rows, row: rows.at[row].get(mode="promise_in_bounds"))
         return read(history, self.row(t, choice.slot))
 
     def _add_row(self, adjoint, t: Step, choice: Choice, d: Float[Array, "batch *n hidden"]):
         if self.fixed_slot is not None:
             return add(adjoint, self.row(t, self.fixed_slot), d[:, None])
-        is_one = choice.weights is None  # several slots may be the same
+        is_one = choice.weights is None  # with weights, several slots may be the same
         add_one = jax.vmap(
             lambda rows, row, d: rows.at[row].add(d, mode="promise_in_bounds", unique_indices=is_one)
         )
         return add_one(adjoint, self.row(t, choice.slot), d)
 
     def _average(self, weights: Float[Array, "batch K"], windows: Any) -> Any:
-        """Return the average of K states that stand oldest first."""
+        """Return the average of K states; states are ordered oldest first, weights newest first."""
         if not self._is_linear:
             slots = jax.tree.map(lambda rows: jnp.flip(rows, axis=1), windows)
             return self.transition.average_states(weights, slots)
@@ -114,9 +129,10 @@ class StateReader:
         return lax.platform_dependent(weights, histories, t, cpu=self._average_in_a_loop, default=whole)
 
     def _average_in_a_loop(self, weights: Float[Array, "batch K"], histories: Histories, t: Step) -> Any:
-        """Average row by row, because XLA's CPU backend does not vectorize a sum over a middle axis.
+        """Average the last K states before step t row by row; for CPUs.
 
-        The loop keeps the program from growing with K.
+        XLA's CPU backend does not vectorize a sum over a middle axis. A loop keeps the size of the program
+        independent of K.
         """
         weights = jnp.flip(weights, axis=1)
 
@@ -135,17 +151,17 @@ class StateReader:
 
 
 def at(array: Array, t: Step, axis: int = 1) -> Array:
-    """Return row t of the time axis, which is the second one in most arrays."""
+    """Return row t of `array` along its time axis, which is axis 1 in most arrays."""
     return lax.dynamic_index_in_dim(array, t, axis=axis, keepdims=False)
 
 
 def put(array: Array, t: Step, row: Array, axis: int = 1) -> Array:
-    """Return the array with another row t."""
+    """Return `array` with row t along `axis` replaced by `row`."""
     return lax.dynamic_update_index_in_dim(array, row, t, axis=axis)
 
 
 def add(array: Array, t: Step, rows: Float[Array, "batch n hidden"]) -> Array:
-    """Return the array with something added to the rows from t on."""
+    """Return `array` with `rows` added to its n rows from row t on."""
     old = lax.dynamic_slice_in_dim(array, t, rows.shape[1], axis=1)
     return lax.dynamic_update_slice_in_dim(array, old + rows, t, axis=1)
 
@@ -153,7 +169,13 @@ def add(array: Array, t: Step, rows: Float[Array, "batch n hidden"]) -> Array:
 def last_rows(
     history: Shaped[Array, "batch rows *rest"], seq_lengths: Int[Array, " batch"] | None, K: int
 ) -> Shaped[Array, "batch K *rest"]:
-    """Return the last K rows of each sequence."""
+    """Return the last K rows of each sequence.
+
+    Args:
+        history: Rows over time, (batch, K + time, ...).
+        seq_lengths: True lengths, (batch,); None if all sequences have `time` steps.
+        K: Number of rows before the first step, and of rows to return.
+    """
     if seq_lengths is None:
         return history[:, history.shape[1] - K :]
     rows = seq_lengths[:, None] + jnp.arange(K)[None, :]
@@ -165,7 +187,7 @@ def last_rows_adjoint(
     seq_lengths: Int[Array, " batch"] | None,
     d_last: Float[Array, "batch K hidden"],
 ) -> Float[Array, "batch rows hidden"]:
-    """The transpose of `last_rows`."""
+    """Apply the transpose of `last_rows`: return the gradient with respect to `history` for `d_last`."""
     K = d_last.shape[1]
     zeros = jnp.zeros_like(history)
     if seq_lengths is None:

@@ -1,4 +1,4 @@
-"""One step of the fused unroll: its products, and its derivative with their results kept."""
+"""One step of the fused unroll: its products, and its derivative from the stored results of the products."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ class Call:
     """One use of `dense` in a step.
 
     Attributes:
-        matrix: which of the matrices.
-        input: which of the projected inputs is added; None for none.
-        vectors: which of the vectors are added.
-        activations: of the result.
-        rows: size of what is multiplied.
-        width: of the result.
-        of_h: whether the entering h, as it is, is multiplied.
-        in_place: whether the result takes the place of the projected input.
+        matrix: Index of the matrix.
+        input: Index of the projected input that is added; None if none is added.
+        vectors: Indices of the vectors that are added.
+        activations: Names of the activations that are applied to the result.
+        rows: Number of features of the operand.
+        width: Number of features of the result.
+        of_h: Whether the operand is the unchanged h that enters the step.
+        in_place: Whether the result overwrites the projected input.
     """
 
     matrix: int
@@ -39,24 +39,27 @@ class Call:
 
     @property
     def time_axis(self) -> int:
-        """Time axis of this call's result buffer. 0 gives contiguous writes; 1 is for a buffer that takes an
-        input's place or is multiplied with the entering h, which have the batch first.
+        """Time axis of this call's result buffer.
+
+        Axis 0 gives contiguous writes. Axis 1 is used if the buffer is that of a projected input, or is later
+        multiplied with the h of all steps: these arrays have the batch first.
         """
         return 1 if self.in_place or self.of_h else 0
 
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """What is static about a step.
+    """Static description of a step.
 
     Attributes:
-        recurrence: what the layer computes.
-        params: structure of the params of transition and depth skip.
-        is_matrix: of each of their leaves.
-        inputs: structure of the projected inputs of both, and of what zoneout keeps.
-        calls: the uses of `dense`, in their order.
-        read_inputs: which projected inputs a step reads beside adding them to a product.
-        read_vectors: which vectors it reads beside that.
+        recurrence: Time skip, transition and depth skip of the layer.
+        params: Pytree structure of the params of the transition and the depth skip.
+        is_matrix: Whether each leaf of these params is a matrix.
+        inputs: Pytree structure of the projected inputs of the transition and the depth skip, and of the
+            zoneout mask.
+        calls: Uses of `dense`, in their order.
+        read_inputs: Indices of the projected inputs that a step uses other than by adding them to a product.
+        read_vectors: Indices of the vectors that a step uses other than by adding them to a product.
     """
 
     recurrence: Recurrence
@@ -69,11 +72,11 @@ class StepPlan:
 
     @property
     def own_arrays(self) -> tuple[Call, ...]:
-        """Return the calls whose results do not take an input's place."""
+        """Calls whose results have a separate buffer instead of overwriting a projected input."""
         return tuple(call for call in self.calls if not call.in_place)
 
     def split(self, params: LayerParams) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Return the matrices and the vectors of the params."""
+        """Return the matrices and the vectors among the params of the transition and the depth skip."""
         leaves = jax.tree.leaves((params.transition, params.depth))
         pairs = list(zip(leaves, self.is_matrix, strict=True))
         return tuple(x for x, matrix in pairs if matrix), tuple(x for x, matrix in pairs if not matrix)
@@ -88,7 +91,7 @@ class StepPlan:
         recurrent_mask: Float[Array, "batch hidden"] | None,
         dense: Callable[..., Any],
     ) -> Any:
-        """Call `recurrence.cell_step` with a handle in place of each matrix."""
+        """Return the result of `recurrence.cell_step`, called with a placeholder for each matrix."""
         handles, vectors = iter(range(sum(self.is_matrix))), iter(vectors)
         leaves = [_Matrix(next(handles)) if matrix else next(vectors) for matrix in self.is_matrix]
         transition, depth = jax.tree.unflatten(self.params, leaves)
@@ -107,12 +110,15 @@ class StepPlan:
 
 
 class ProductsOutOfReach(Exception):
-    """A step multiplies inside `jax.checkpoint`, `lax.scan` or `jax.jit`, whose results cannot be kept."""
+    """Raised if a step calls `dense` inside `jax.checkpoint`, `lax.scan` or `jax.jit`.
+
+    The fused unroll cannot store the results of such calls.
+    """
 
 
 @jax.tree_util.register_static
 class _Matrix:
-    """Stands for a matrix inside a step: only `dense` can use it."""
+    """Placeholder for a matrix inside a step; only `dense` can use it."""
 
     def __init__(self, index: int):
         self.index = index
@@ -144,18 +150,19 @@ def plan_step(
     reads_update: bool,
     recurrent_mask: Float[Array, "batch hidden"] | None,
 ) -> StepPlan:
-    """Find out how a step multiplies, by tracing it.
+    """Trace a step, and return the plan of its products.
 
     Args:
-        recurrence: what the layer computes.
-        params: the layer's weights.
-        inputs: of all steps, (batch, time, ...).
-        entering: the state that enters a step.
-        reads_update: whether only a share of the new state is written.
-        recurrent_mask: see `SkipCarry`.
+        recurrence: Time skip, transition and depth skip of the layer.
+        params: Weights of the layer.
+        inputs: Projected inputs of all steps, (batch, time, ...).
+        entering: A state of the shapes and dtypes of those that enter a step.
+        reads_update: Whether the time skip may write only a fraction of the new state.
+        recurrent_mask: See `SkipCarry`.
 
     Raises:
-        ProductsOutOfReach: the step calls `dense` inside a transformation.
+        ProductsOutOfReach: If the step calls `dense` inside `jax.checkpoint`, `lax.scan` or `jax.jit`.
+        UserError: If the step uses a matrix other than through `dense`.
     """
     leaves, structure = jax.tree.flatten((params.transition, params.depth))
     projected, input_structure = jax.tree.flatten((inputs.transition, inputs.depth, inputs.zoneout_mask))
@@ -168,7 +175,8 @@ def plan_step(
 
         def dense(w, x, *addends, activations=("linear",)):
             calls.append(_call(w, x, addends, activations, matrices, vectors, inputs, entering[0]))
-            # In place of the product, so that what else the step reads shows in its program.
+            # This stand-in for the product does not read the addends. So the traced program reads an addend
+            # only if the step also uses it in another way.
             results.append(jnp.broadcast_to(x[..., :1], (*x.shape[:-1], calls[-1].width)))
             return activate(results[-1], activations)
 
@@ -182,7 +190,7 @@ def plan_step(
     )
     program = jax.make_jaxpr(record)(shapes[0], at_a_step, shapes[1], update, shapes[2]).jaxpr
     own = {id(var) for equation in program.eqns for var in equation.outvars}
-    if any(id(var) not in own for var in program.outvars[len(entering) :]):  # it belongs to another program
+    if any(id(var) not in own for var in program.outvars[len(entering) :]):  # it belongs to an inner program
         raise ProductsOutOfReach
     read = {id(var) for equation in program.eqns for var in equation.invars}
     read |= {id(var) for var in program.outvars}
@@ -208,7 +216,11 @@ def _call(
     inputs: Sequence[Array],
     h: Array,
 ) -> Call:
-    """Return what a call of `dense` does, or refuse it."""
+    """Return the description of one call of `dense`.
+
+    Raises:
+        UserError: If `w` is not a matrix of the params, or the call adds more than one projected input.
+    """
     if not isinstance(w, _Matrix):
         raise UserError("`dense` multiplies by a matrix out of the params, as it is there")
     added = [i for a in addends for i, leaf in enumerate(inputs) if a is leaf]
@@ -229,7 +241,7 @@ def forward(
     update: Float[Array, " batch"] | None,
     recurrent_mask: Float[Array, "batch hidden"] | None,
 ) -> tuple[Any, list[Float[Array, "batch _"]]]:
-    """Take a step; return the new state and the results of all products."""
+    """Take a step; return the new state and the results of all products, after their activations."""
     kept: list[Array] = []
 
     def dense(w, x, *addends, activations=("linear",)):
@@ -242,17 +254,17 @@ def forward(
 
 
 class Adjoints(NamedTuple):
-    """What a step sends back.
+    """Gradients that one step sends back, and the operands of its products.
 
     Attributes:
-        results: gradients of the products, before their activations, (batch, width) each.
-        operands: what each product multiplied; None where that is the entering h.
-        vectors: of those vectors that are read.
-        inputs: of those projected inputs that are read.
-        entering: of the state that entered.
-        previous: of State(t-1), through what is written of it.
-        update: of the share that is written.
-        recurrent_mask: of the mask.
+        results: Gradients of the products, before their activations, (batch, width) each.
+        operands: Operand of each product; None where that is the unchanged h that entered.
+        vectors: Gradients of the vectors in `StepPlan.read_vectors`.
+        inputs: Gradients of the projected inputs in `StepPlan.read_inputs`.
+        entering: Gradient of the state that entered.
+        previous: Gradient of State(t-1), through zoneout or a partial update.
+        update: Gradient of the fraction of the new state that was written.
+        recurrent_mask: Gradient of the recurrent dropout mask, where the step's products apply it.
     """
 
     results: tuple[Array, ...]
@@ -277,19 +289,20 @@ def backward(
     recurrent_mask: Float[Array, "batch hidden"] | None,
     d_state: Any,
 ) -> Adjoints:
-    """Return the adjoints of a step whose products are kept.
+    """Return the gradients of a step, computed from the stored results of its products.
 
     Args:
-        plan: how the step multiplies.
-        transposes: of each call, d -> d wᵀ.
-        kept: of each call, its result.
-        vectors: the vectors.
-        inputs: the projected inputs of this step; only those are read that `read_inputs` names.
-        entering: the state that entered.
+        plan: Plan of the step's products.
+        transposes: Function d -> d wᵀ of each call.
+        kept: Stored result of each call.
+        vectors: All vectors.
+        inputs: Projected inputs of this step. Only those in `plan.read_inputs` are used; the others may
+            already be overwritten.
+        entering: State that entered.
         previous: State(t-1).
-        update: share of the new state that was written.
-        recurrent_mask: see `SkipCarry`.
-        d_state: the adjoint of the state that was written.
+        update: Fraction of the new state that was written.
+        recurrent_mask: See `SkipCarry`.
+        d_state: Gradient of the state that was written.
     """
 
     def step(probes, read_vectors, read_inputs, entering, previous, update, recurrent_mask):
@@ -335,9 +348,15 @@ def _replayed(
     activations: tuple[str, ...],
     transpose: Callable[[Array], Array],
 ) -> Float[Array, "batch width"]:
-    """Return the kept result y, with the derivative of the product that made it.
+    """Return the stored result y, with the derivative of activation(x w + probe + others).
 
-    `probe` stands for something that was added before the activation: its gradient is the result's.
+    Args:
+        y: Stored result.
+        x: Operand of the product.
+        probe: Zeros that count as added before the activation, so that their gradient is that of the product.
+        others: Addends that are neither projected inputs nor vectors of the params.
+        activations: Names of the activations.
+        transpose: Function d -> d wᵀ.
     """
 
     @jax.custom_vjp
@@ -357,7 +376,7 @@ def _replayed(
     return replay(y, x, probe, list(others))
 
 
-# Activations of a whole result at once.
+# Activations, applied to a whole result at once.
 
 
 def _blocks(y: Float[Array, "batch width"], activations: Sequence[str]) -> Any:
@@ -365,9 +384,10 @@ def _blocks(y: Float[Array, "batch width"], activations: Sequence[str]) -> Any:
 
 
 def _scale(width: int, activations: Sequence[str], dtype: Any) -> Float[Array, "1 width"] | float | None:
-    """Return s such that the activation is s tanh(s z) + 1 - s: 1 for a tanh, ½ for a sigmoid; or None.
+    """Return s such that the activation of z is s tanh(s z) + 1 - s: 1 for tanh, ½ for sigmoid.
 
-    In less than float32 that sum would round a small sigmoid to 0.
+    The result is None if an activation is linear, or if `dtype` is narrower than float32. In narrow dtypes,
+    the sum would round a small sigmoid to 0.
     """
     if "linear" in activations or jnp.finfo(dtype).bits < 32:
         return None
@@ -388,7 +408,7 @@ def _activated(y: Float[Array, "batch width"], activations: Sequence[str]) -> Fl
 
 
 def _slope(y: Float[Array, "batch width"], activations: Sequence[str]) -> Float[Array, "batch width"] | float:
-    """Return the derivative of the activation, from its value: 1 - y² of a tanh, y (1 - y) of a sigmoid."""
+    """Return the derivative of the activation, from its value y: 1 - y² for tanh, y (1 - y) for sigmoid."""
     scale = _scale(y.shape[-1], activations, y.dtype)
     if scale is not None:
         return (1 - y) * (y + (2 * scale - 1))

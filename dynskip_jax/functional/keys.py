@@ -1,4 +1,4 @@
-"""PRNG keys, one per example, so that the noise of an example depends neither on others nor on devices."""
+"""PRNG keys for single examples: an example's noise depends neither on other examples nor on devices."""
 
 from typing import Any
 
@@ -19,10 +19,14 @@ def check_keys(key: Any) -> None:
 
 
 def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "..."]:
-    """Return one key per example: the given ones, (*batch,), or keys split from a single one.
+    """Return one key per example, (*batch,).
+
+    Args:
+        key: One key per example, (*batch,), which is returned unchanged; or a single key, which is split.
+        batch: Sizes of the batch axes.
 
     Raises:
-        UserError: `key` is no PRNG key, or has another shape.
+        UserError: If `key` is not a PRNG key, or has another shape.
     """
     check_keys(key)
     if key.shape not in ((), batch):
@@ -31,7 +35,7 @@ def example_keys(key: Key[Array, "..."], batch: tuple[int, ...]) -> Key[Array, "
 
 
 def split_each(keys: Key[Array, "..."], num: int) -> tuple[Key[Array, "..."], ...]:
-    """Split every key into `num`; return `num` arrays of keys of the same shape."""
+    """Split every key into `num` keys, and return `num` arrays of the shape of `keys`."""
 
     def split(key: Key[Array, ""]) -> tuple[Key[Array, ""], ...]:
         return tuple(jax.random.split(key, num))
@@ -42,7 +46,12 @@ def split_each(keys: Key[Array, "..."], num: int) -> tuple[Key[Array, "..."], ..
 
 
 def fold_in_each(keys: Key[Array, "..."], numbers: Int[Array, "..."] | int) -> Key[Array, "..."]:
-    """Apply `jax.random.fold_in` to each key and its number, in arrays of the same shape, or one number."""
+    """Apply `jax.random.fold_in` to each key.
+
+    Args:
+        keys: Keys, in any shape.
+        numbers: One number for each key, in the shape of `keys`; or one int for all keys.
+    """
     fold_in, axes = jax.random.fold_in, (0, None if isinstance(numbers, int) else 0)
     for _ in keys.shape:
         fold_in = jax.vmap(fold_in, axes)

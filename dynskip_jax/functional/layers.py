@@ -1,4 +1,4 @@
-"""Stacked recurrent layers, in one or both directions, as one pure function of weights and arrays."""
+"""Stacked recurrent layers, in one or two directions, as one pure function of weights and arrays."""
 
 import dataclasses
 import math
@@ -28,24 +28,25 @@ from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment
 from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.unroll import unroll
 
-# Folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, and no split goes so far.
+# Numbers that are folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, so they must exceed
+# any index of a split.
 SHARED = 2**31 - 1
 _REKEY = 2**31 - 2
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerSpec:
-    """One layer in one direction. Hashable, hence static under `jit`.
+    """One layer in one direction. Hashable, hence a static argument under `jit`.
 
     Attributes:
-        recurrence: what the layer computes.
-        hidden: size of each array of its state.
-        reverse: whether it reads from each sequence's end.
-        recurrent_dropout: rate on the entering h, with one mask for all steps.
-        weight_dropout: rate on the entries of the recurrent matrices, with one mask for the whole call.
-        zoneout: one rate for each array of the state.
-        dtype: dtype in which matrices are multiplied.
-        state_dtype: dtype of the state.
+        recurrence: Time skip, transition and depth skip of the layer.
+        hidden: Size of each array of the state.
+        reverse: Whether the layer runs from each sequence's end to its start.
+        recurrent_dropout: Dropout rate of the h that enters a step, with one mask for all steps.
+        weight_dropout: Dropout rate of entries of the recurrent matrices, with one mask for the whole call.
+        zoneout: One zoneout rate for each array of the state; empty for no zoneout.
+        dtype: Dtype of matrix multiplications.
+        state_dtype: Dtype of the state.
     """
 
     recurrence: Recurrence
@@ -60,16 +61,17 @@ class LayerSpec:
 
 @dataclasses.dataclass(frozen=True)
 class LayersSpec:
-    """Layers on top of each other. Hashable, hence static under `jit`.
+    """A stack of layers. Hashable, hence a static argument under `jit`.
 
     Attributes:
-        layers: bottom first; of a layer with two directions the forward half comes first.
-        num_directions: 1 or 2.
-        dropout: rate on each layer's input and on the last layer's output, bottom first.
-        variational: whether dropout uses one mask for all steps of a sequence.
-        time_major: whether inputs and outputs are (time, *batch, ...).
-        implementation: of every unroll; see `unroll`.
-        scan_unroll: steps per iteration of every compiled loop over time.
+        layers: Layers, bottom first. With two directions, each layer has two entries: its forward half, then
+            its backward half.
+        num_directions: Number of directions, 1 or 2.
+        dropout: Dropout rates of each layer's input and of the last layer's output, bottom first.
+        variational: Whether dropout uses one mask for all steps of a sequence.
+        time_major: Whether inputs and outputs are (time, *batch, ...).
+        implementation: Implementation of every unroll; see `unroll`.
+        scan_unroll: Steps per iteration of every compiled loop over time.
     """
 
     layers: tuple[LayerSpec, ...]
@@ -82,11 +84,11 @@ class LayersSpec:
 
     @property
     def depth(self) -> int:
-        """Number of layers, both directions counting as one."""
+        """Number of layers, where both directions count as one."""
         return len(self.layers) // self.num_directions
 
     def sources_below(self, i: int) -> tuple[int, ...]:
-        """Return the layers whose outputs or cell states the depth skip of layer `i` reads, bottom first."""
+        """Return the indices of the layers that the depth skip of layer `i` reads from, bottom first."""
         skip = self.layers[i].recurrence.depth_skip
         if skip is None:
             return ()
@@ -102,22 +104,25 @@ class LayersSpec:
         )
 
     def is_noncausal(self, i: int) -> bool:
-        """Return whether choices of layer `i` affect steps it read before: a layer above reads otherwise."""
+        """Return whether choices of layer `i` can affect outputs at steps that the layer processed earlier.
+
+        This is so with two directions, except in the top layer: a layer above runs in the other direction.
+        """
         return self.num_directions > 1 and i < len(self.layers) - self.num_directions
 
 
 class LayersCall(NamedTuple):
-    """The arrays of one call; None where an argument is not given.
+    """The arrays of one call of the layers; None if an argument is not given.
 
     Attributes:
-        x: inputs, (*batch, time, in).
-        carry: of each layer.
-        seq_lengths: true lengths, (*batch,).
-        segment_ids: numbers of the sequences packed in a row, (*batch, time).
-        actions: of each layer, to be replayed, (*batch, time).
-        policies: of each layer.
-        key: for everything that is drawn, () or (*batch,).
-        weight_key: for weight dropout, in place of one made of `key`.
+        x: Inputs, (*batch, time, in).
+        carry: Carry of each layer to start from; None starts from the initial states.
+        seq_lengths: True lengths, (*batch,).
+        segment_ids: Ids of the sequences that are packed in a row, (*batch, time).
+        actions: Actions of each layer to replay, (*batch, time); None for a layer that chooses.
+        policies: Policy of each layer.
+        key: PRNG key for everything that is sampled, () or (*batch,).
+        weight_key: Key for weight dropout; None derives it from `key`.
     """
 
     x: Float[Array, "..."]
@@ -132,15 +137,15 @@ class LayersCall(NamedTuple):
 
 @holds_array("h")
 class LayersOutput(NamedTuple):
-    """What layers return. With two directions the tuples alternate: layer 1 forward, layer 1 backward, …
+    """Outputs of the layers. With two directions, tuples alternate: layer 1 forward, layer 1 backward, …
 
     Attributes:
-        h: outputs of the top layer after dropout, (*batch, time, hidden), both directions side by side;
-            zeros past the end of a sequence.
-        states: the same before dropout.
-        decisions: one trace for each layer and direction, each leaf (*batch, time).
-        observations: for each layer and direction x(t) and h(t-1), of which s(t) in Eq. 1 consists,
-            (*batch, time, ...).
+        h: Outputs of the top layer after dropout, (*batch, time, features); zeros past the end of a sequence.
+            Two directions are concatenated.
+        states: Outputs of the top layer before dropout.
+        decisions: One trace for each layer and direction, each leaf (*batch, time).
+        observations: x(t) and h(t-1) of each layer and direction, (*batch, time, ...), which form s(t) in
+            Eq. 1.
     """
 
     h: Float[Array, "*batch time features"]
@@ -160,14 +165,14 @@ def run_layers(
 ) -> tuple[tuple[SkipCarry, ...], LayersOutput]:
     """Run all layers over a batch of sequences.
 
-    The function is compiled for each spec and shape, also where it is called outside of `jit`.
+    The function is compiled for each `spec` and each shape, even if it is called outside of `jit`.
 
     Args:
-        spec: what is static.
-        params: weights of each layer.
-        initial: learned initial state of each layer, arrays of (hidden,); None for zeros.
-        call: the arrays.
-        deterministic: drop nothing.
+        spec: Static description of the layers.
+        params: Weights of each layer.
+        initial: Learned initial state of each layer, arrays of (hidden,); None for zeros.
+        call: Arrays of the call.
+        deterministic: Whether to apply no dropout and to use the expected values of zoneout.
 
     Returns:
         The last carry of each layer, and the outputs.
@@ -191,7 +196,7 @@ def run_layers(
 
 
 def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
-    """Return the call with its batch axes, none or several, merged into one."""
+    """Return the call with its batch axes, of which there may be none or several, reshaped into one."""
     if batch_axes == 1:
         return call
     size = math.prod(call.x.shape[:batch_axes])
@@ -260,19 +265,19 @@ def _run_batch(
     return tuple(ends), LayersOutput(h, x, DecisionTraces(traces), tuple(observations))
 
 
-# Where a call starts.
+# Initial states and carries.
 
 
 def initial_state(
     layer: LayerSpec, learned: Any, batch: tuple[int, ...], like: Float[Array, "..."] | None = None
 ) -> Any:
-    """Return the state every sequence starts from, each array (*batch, hidden).
+    """Return the initial state of every sequence, each array (*batch, hidden).
 
     Args:
-        layer: the layer.
-        learned: its learned state, each array (hidden,); None for zeros.
-        batch: sizes of the batch axes.
-        like: an array that leads with the batch; the state is divided among devices as it is.
+        layer: Spec of the layer.
+        learned: Learned initial state, each array (hidden,); None for zeros.
+        batch: Sizes of the batch axes.
+        like: Array whose leading axis is the batch; the state is sharded in the same way.
     """
     shape = (*batch, layer.hidden)
     zeros = zero_state(layer.recurrence.transition, shape, layer.state_dtype, like=like)
@@ -285,7 +290,7 @@ def initial_state(
 def _carries(
     spec: LayersSpec, starts: Sequence[Any], call: LayersCall
 ) -> tuple[tuple[SkipCarry, ...], Key[Array, "..."] | None]:
-    """Return the carries to start from, with the keys of this call, and the key for everything else."""
+    """Return the carries to start from, and the key for everything else that is sampled in this call."""
     key = call.key
     if call.carry is not None:
         return _with_keys(match_batch(call.carry, call.x), key), key
@@ -299,13 +304,13 @@ def initial_carries(
     """Return the initial carry of each layer.
 
     Args:
-        layers: the layers.
-        starts: the initial state of each.
-        key: one PRNG key, or one for each example; None for carries without keys.
+        layers: Specs of the layers.
+        starts: Initial state of each layer.
+        key: One PRNG key, or one for each example; None for carries without keys.
     """
     keys = (None,) * len(layers)
     if key is not None:
-        # Each layer's key is split in three as a cell's is; the first part is for choices.
+        # Split each layer's key in three, as the cells do. The first part is for choices.
         keys = [split_each(each, 3)[0] for each in split_each(key, len(layers))]
     return tuple(
         initial_carry(each, layer.recurrence, start)
@@ -314,7 +319,10 @@ def initial_carries(
 
 
 def _with_keys(carries: Sequence[SkipCarry], key: Key[Array, "..."] | None) -> tuple[SkipCarry, ...]:
-    """Return carries with keys of this call where they have none, as a carry made in evaluation."""
+    """Return the carries with keys derived from `key` where they have none.
+
+    A carry that was made in evaluation has no key, for example.
+    """
     if key is None or all(carry.key is not None for carry in carries):
         return carries
     batch = carries[0].step.shape
@@ -325,16 +333,16 @@ def _with_keys(carries: Sequence[SkipCarry], key: Key[Array, "..."] | None) -> t
     )
 
 
-# What is drawn for a call.
+# Dropout masks and other randomness of a call.
 
 
 class _Noise(NamedTuple):
-    """Keys of what is dropped; None where nothing is.
+    """PRNG keys for the kinds of dropout; None where nothing is dropped.
 
     Attributes:
-        dropout: for each place, (batch,).
-        masks: for the recurrent mask of each layer, (batch,).
-        weights: for the weight dropout of each layer.
+        dropout: Keys for dropout on each layer's input and on the last output, (batch,) each.
+        masks: Keys for the recurrent dropout mask of each layer, (batch,) each.
+        weights: Key for the weight dropout of each layer.
     """
 
     dropout: tuple[Any, ...]
@@ -361,7 +369,7 @@ def _draw_noise(
 
 
 def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
-    """Return one key for what is dropped for all examples alike, made of the first of a call's keys."""
+    """Return a key for masks that all examples share, derived from the first of a call's keys."""
     first = keys.reshape(-1)[0] if keys.size else jax.random.key(0)
     return jax.random.fold_in(first, SHARED)
 
@@ -369,7 +377,10 @@ def shared_key(keys: Key[Array, "..."]) -> Key[Array, ""]:
 def _with_mask(
     layer: LayerSpec, carry: SkipCarry, key: Key[Array, " batch"] | None, deterministic: bool
 ) -> SkipCarry:
-    """Return the carry with its own recurrent mask or a new one in training, and with none in evaluation."""
+    """Return the carry with a recurrent dropout mask: its present one if it has one, otherwise a new one.
+
+    The mask is None in evaluation and for a layer without recurrent dropout.
+    """
     if deterministic or layer.recurrent_dropout == 0.0:
         return carry._replace(recurrent_mask=None)
     if carry.recurrent_mask is not None:
@@ -378,7 +389,7 @@ def _with_mask(
 
 
 def draw_recurrent_mask(layer: LayerSpec, carry: SkipCarry, keys: Key[Array, "*batch"]) -> SkipCarry:
-    """Return the carry with a new mask of recurrent dropout, drawn with one key for each example."""
+    """Return the carry with a new recurrent dropout mask, sampled with one key for each example."""
     shape = (*carry.step.shape, layer.hidden)
     return carry._replace(
         recurrent_mask=dropout_mask(keys, layer.recurrent_dropout, shape, layer.state_dtype)
@@ -386,13 +397,13 @@ def draw_recurrent_mask(layer: LayerSpec, carry: SkipCarry, keys: Key[Array, "*b
 
 
 def zoneout_mask(layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *, deterministic: bool) -> Any:
-    """Return what zoneout keeps of the steps that follow a carry, one array for each of the state's.
+    """Return the zoneout masks of the steps that follow a carry, one mask for each array of the state.
 
     Args:
-        layer: the layer; without zoneout the mask is None.
-        carry: the carry.
-        steps: number of steps, which become the axis after the batch; None for one step without that axis.
-        deterministic: take expected values, which need no keys.
+        layer: Spec of the layer. The result is None for a layer without zoneout.
+        carry: Carry before the first of the steps.
+        steps: Number of steps, the size of a time axis after the batch; None for one step without this axis.
+        deterministic: Whether to return expected values, which need no keys.
     """
     if not any(layer.zoneout):
         return None
@@ -407,7 +418,7 @@ def zoneout_mask(layer: LayerSpec, carry: SkipCarry, steps: int | None = None, *
 
 
 def _prepared(layer: LayerSpec, params: LayerParams, key: Key[Array, ""] | None) -> LayerParams:
-    """Return the weights with dropped entries, matrices in the dtype that multiplies."""
+    """Return the weights with matrices cast to the layer's `dtype`; with a key, weight dropout is applied."""
     params = cast_matrices(params, layer.dtype)
     if key is None or layer.weight_dropout == 0.0:
         return params
@@ -415,12 +426,12 @@ def _prepared(layer: LayerSpec, params: LayerParams, key: Key[Array, ""] | None)
 
 
 def cast_matrices(params: Any, dtype: Any) -> Any:
-    """Return a tree of weights, its matrices in `dtype` and its vectors as they are."""
+    """Return a tree of weights with matrices cast to `dtype` and vectors unchanged."""
     return jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.ndim > 1 else leaf, params)
 
 
 def drop_recurrent_weights(weights: Any, key: Key[Array, ""], rate: float) -> Any:
-    """Drop entries of the matrices that multiply the state, which are those not named w_x… (DropConnect)."""
+    """Drop entries of the matrices that multiply the state (DropConnect): all those not named w_x…"""
     leaves, structure = jax.tree_util.tree_flatten_with_path(weights)
     keys = jax.random.split(key, len(leaves))
 
@@ -431,13 +442,16 @@ def drop_recurrent_weights(weights: Any, key: Key[Array, ""], rate: float) -> An
     return structure.unflatten([drop(path, leaf, k) for (path, leaf), k in zip(leaves, keys, strict=True)])
 
 
-# What layers tell each other and the caller.
+# Inputs of depth skips, and outputs for the caller.
 
 
 def _below(
     spec: LayersSpec, i: int, outputs: Sequence[SkipOutput]
 ) -> Float[Array, "batch time below"] | None:
-    """Return what the depth skip of layer `i` reads, from the same direction further below."""
+    """Return the input of the depth skip of layer `i`, from lower layers of the same direction.
+
+    The result is None if layer `i` has no input of this kind.
+    """
     sources = spec.sources_below(i)
     if not sources:
         return None
@@ -468,7 +482,10 @@ def _trace(
 def _h_before(
     layer: LayerSpec, carry: SkipCarry, start: Any, output: SkipOutput, call: LayersCall
 ) -> Float[Array, "batch time hidden"]:
-    """Return the h that was there before each step, in the order of the inputs."""
+    """Return the previous h of each step, in the order of the inputs.
+
+    For a layer that runs in reverse, the step before t is t+1.
+    """
     flip = partial(flip_sequences, seq_lengths=call.seq_lengths) if layer.reverse else lambda array: array
     before = flip(
         jnp.concatenate([carry.state.h[:, None], flip(output.h)[:, :-1]], axis=1)[:, : call.x.shape[1]]

@@ -6,15 +6,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-NO_WORD = -1  # marks an empty place of the cache
+NO_WORD = -1  # marks an empty slot of the cache
 
 
 class CacheCarry(NamedTuple):
     """The last N states of each stream with the words that followed them, oldest first.
 
     Attributes:
-        states: h, (batch, N, hidden).
-        words: token ids, (batch, N); `NO_WORD` where fewer than N words have been read.
+        states: States h, (batch, N, hidden).
+        words: Token ids of the words that followed, (batch, N). Empty slots, while fewer than N words have
+            been read, hold `NO_WORD`.
     """
 
     states: Float[Array, "batch N hidden"]
@@ -22,7 +23,7 @@ class CacheCarry(NamedTuple):
 
 
 def empty_cache(batch_size: int, size: int, features: int) -> CacheCarry:
-    """Return a cache of N = `size` empty places, with states of `features`."""
+    """Return a cache of N = `size` empty slots, for states of size `features`."""
     return CacheCarry(
         jnp.zeros((batch_size, size, features)), jnp.full((batch_size, size), NO_WORD, jnp.int32)
     )
@@ -37,21 +38,21 @@ def cached_log_likelihood(
     flatness: Float[Array, ""] | float,
     weight: Float[Array, ""] | float,
 ) -> tuple[CacheCarry, Float[Array, "batch time"]]:
-    """Mix a model's likelihood of each word with that of the cache, for the next segment of each stream.
+    """Mix the model's and the cache's probability of each word, for the next segment of each stream.
 
-    Grave et al. (2017), "Improving neural language models with a continuous cache", Eq. 2-3. With h_t the
-    state that predicts w_{t+1}, and i over the last N steps before t,
+    Grave et al. (2017), "Improving neural language models with a continuous cache", Eq. 2-3. Here h_t is the
+    state that predicts w_{t+1}, and i runs over the last N steps before t:
 
         p_cache(w) ∝ Σ_i 1[w = w_{i+1}] exp(θ h_t · h_i),    p(w) = (1 - λ) p_model(w) + λ p_cache(w).
 
     While the cache is empty, p is p_model.
 
     Args:
-        carry: the cache, from `empty_cache` or the previous segment.
-        states: h_t, the states from which the model predicts, (batch, time, hidden).
-        targets: w_{t+1}, (batch, time).
-        log_likelihood: log p_model(w_{t+1}), in nats, (batch, time).
-        flatness: θ ≥ 0; 0 counts words.
+        carry: Cache from `empty_cache` or from the previous segment.
+        states: States h_t from which the model predicts, (batch, time, hidden).
+        targets: Token ids w_{t+1}, (batch, time).
+        log_likelihood: Model's log p_model(w_{t+1}), in nats, (batch, time).
+        flatness: θ ≥ 0. With 0, p_cache is the relative frequency of a word in the cache.
         weight: λ in [0, 1].
 
     Returns:
@@ -63,7 +64,7 @@ def cached_log_likelihood(
     scores = flatness * jnp.einsum("bth,bih->bti", states, all_states)
     seen = _window(time, size)[None] & (all_words != NO_WORD)[:, None]
     hit = seen & (all_words[:, None] == targets[:, :, None])
-    # Without words in the cache `cached` would be log 0 - log 0.
+    # With an empty cache, `cached` would be log 0 - log 0, which is NaN.
     any_seen = seen.any(axis=-1)
     total = jax.nn.logsumexp(scores, axis=-1, where=seen)
     cached = jax.nn.logsumexp(scores, axis=-1, where=hit) - jnp.where(any_seen, total, 0)
@@ -73,6 +74,6 @@ def cached_log_likelihood(
 
 
 def _window(time: int, size: int) -> Bool[Array, "time size_and_time"]:
-    """Return True for the places that each step sees: the `size` before its own, which is `size` + t."""
+    """Return a mask that is True for the `size` slots before each step t, whose own slot is `size` + t."""
     steps_back = size + jnp.arange(time)[:, None] - jnp.arange(size + time)[None]
     return (steps_back >= 1) & (steps_back <= size)

@@ -1,4 +1,4 @@
-"""Output tuples that raise a helpful error when they are used as the array that they hold."""
+"""Named tuples of outputs that raise a helpful error when they are used as the array that they hold."""
 
 from typing import Any
 
@@ -11,7 +11,11 @@ _OPERATORS = (
 
 
 def holds_array(field: str) -> Any:
-    """Return a decorator for named tuples: used as an array, they raise a `UserError` that names `field`."""
+    """Return a class decorator for named tuples whose array is in `field`.
+
+    Using an instance as an array (arithmetic, conversion, array indices) raises a `UserError` that names
+    `field`. An unknown attribute raises an `AttributeError` that also names `field`.
+    """
 
     def decorate(cls: type) -> type:
         message = f"{cls.__name__} is no array: take its .{field}, as in out.{field}"
@@ -20,7 +24,7 @@ def holds_array(field: str) -> Any:
             raise UserError(message)
 
         def item(self: Any, index: Any) -> Any:
-            if isinstance(index, str) and index in self._fields:  # as nnx.tabulate reads outputs
+            if isinstance(index, str) and index in self._fields:  # nnx.tabulate indexes outputs by field
                 return getattr(self, index)
             return tuple.__getitem__(self, index) if isinstance(index, int | slice) else refuse(self)
 

@@ -1,4 +1,4 @@
-"""The unroll of a transition that is linear in the state, as one parallel scan over all steps."""
+"""Unroll of a transition that is linear in the state, as one parallel scan over all steps."""
 
 from typing import Any
 
@@ -17,7 +17,11 @@ from dynskip_jax.functional.transitions import LinearTransition
 
 
 def fits(recurrence: Recurrence, *, zoneout_mask: Any = None, segment_ids: Any = None) -> bool:
-    """Return whether each state is a linear function of the one before it, in every row."""
+    """Return whether `parallel_unroll` can run `recurrence`.
+
+    This holds for a `LinearTransition` without a time skip, without a depth skip into the cell state or the
+    output, without zoneout and without packed sequences.
+    """
     depth = type(recurrence.depth_skip or DepthSkip())
     return (
         isinstance(recurrence.transition, LinearTransition)
@@ -37,14 +41,17 @@ def parallel_unroll(
     seq_lengths: Int[Array, " batch"] | None = None,
     return_cell_state: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Compute h(t) = a(t) ⊙ h(t-1) + b(t) of all steps, in log₂(time) rounds; see `unroll`.
+    """Compute h(t) = a(t) ⊙ h(t-1) + b(t) for all steps, in O(log time) rounds; see `unroll`.
 
     Args:
-        carry: the state to start from.
-        inputs: `project_inputs` of all steps, (batch, time, ...).
-        recurrence: what the layer computes; it has to fit.
-        seq_lengths: true lengths, (batch,), from which `inputs.valid` was made.
-        return_cell_state: put h into the output as the cell states too.
+        carry: State to start from.
+        inputs: Result of `project_inputs` for all steps, (batch, time, ...).
+        recurrence: Choices that define the layer; `fits` must hold.
+        seq_lengths: True lengths, (batch,), from which `inputs.valid` was made; None for full rows.
+        return_cell_state: Whether the output contains the cell states, which here equal h.
+
+    Returns:
+        The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
     """
     inputs = in_dtype_of(carry, inputs)
     a, b = recurrence.transition.coefficients(inputs.transition)
@@ -76,5 +83,5 @@ Pair = tuple[Float[Array, "batch time hidden"], Float[Array, "batch time hidden"
 
 
 def _compose(first: Pair, second: Pair) -> Pair:
-    """Return the linear function that applies `first` and then `second`."""
+    """Return (a, b) of the function h -> a ⊙ h + b that applies `first` and then `second`."""
     return second[0] * first[0], second[0] * first[1] + second[1]

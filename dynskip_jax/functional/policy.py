@@ -1,4 +1,4 @@
-"""The policy of a layer: how choices are made, among which skips, and with which skip weight."""
+"""Policy of a layer: how it chooses, among which skips, and with which skip weight."""
 
 import dataclasses
 from functools import partial
@@ -15,19 +15,20 @@ MODES = ("sample", "greedy", *RELAXATIONS)
 @partial(jax.tree_util.register_dataclass, data_fields=("temperature", "mix", "mask"), meta_fields=("mode",))
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """How a layer's choices are made. A pytree whose `mode` is static: it may be an argument under `jit`.
+    """Policy with which a layer chooses its skips. A pytree with a static `mode`: valid as a `jit` argument.
 
     Attributes:
         mode: `sample`; `greedy`, the most probable choice; or a relaxation (`RELAXATIONS`), weights on all
             K states.
-        temperature: τ of attention and relaxations, a number.
-        mix: the skip weight λ in [0, 1] that replaces the time skip's; None keeps it. A traced number sweeps
-            λ inside one program.
-        mask: False for skips that an agent may not choose, (K,) or (*batch, K); None allows all. Where it
-            leaves nothing, State(t-1) enters. A mask of the first K' skips sweeps K inside one program.
+        temperature: Temperature τ of attention and relaxations, a number.
+        mix: Skip weight λ in [0, 1] that replaces the time skip's; None keeps it. A traced number allows a
+            sweep over λ inside one program.
+        mask: False for skips that an agent may not choose, (K,) or (*batch, K); None allows all. If no skip
+            is left, State(t-1) enters. A mask that allows the first K' skips allows a sweep over K inside
+            one program.
 
     Raises:
-        UserError: the mode is unknown.
+        UserError: The mode is unknown.
 
     Example::
 
@@ -36,7 +37,7 @@ class Policy:
     """
 
     mode: str = "sample"
-    # These are leaves of a pytree, which JAX may replace by any object.
+    # Any, because JAX may replace the leaves of a pytree by any object.
     temperature: Any = 1.0
     mix: Any = None
     mask: Any = None

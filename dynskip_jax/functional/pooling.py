@@ -1,4 +1,4 @@
-"""Pooling: one vector for the states of a sequence, or of a part of it."""
+"""Pooling of the states of a sequence, or of a part of it, to one vector."""
 
 from typing import Literal
 
@@ -17,17 +17,17 @@ def pool_states(
     *,
     backward: int = 0,
 ) -> Float[Array, "batch features"]:
-    """Return a vector for each sequence.
+    """Return one vector for each sequence, (batch, features).
 
     Args:
-        states: (batch, time, features).
-        where: True for states that count, (batch, time). A sequence without any gets zeros.
+        states: States, (batch, time, features).
+        where: True for states to pool, (batch, time). A sequence without such a state gets zeros.
         pooling: `last`, `mean` or `max` (of each feature).
-        backward: number of features, at the end, that come from a layer that reads backwards. Their last
-            state is at the first step.
+        backward: Number of features, at the end of the last axis, that come from a layer run in reverse.
+            `last` takes them from the first step to pool.
 
     Raises:
-        UserError: the pooling is unknown.
+        UserError: The pooling is unknown.
     """
     counts = where[..., None]
     if pooling == "mean":
@@ -41,7 +41,7 @@ def pool_states(
         raise UserError(f"unknown pooling {pooling!r}: choose last, mean or max")
     if not where.shape[1]:
         return jnp.zeros((states.shape[0], states.shape[2]), states.dtype)
-    # The last step that counts, and the first one; 0 if none counts.
+    # The last and the first step to pool; 0 if there is none.
     steps = jnp.arange(where.shape[1])[None, :]
     last = jnp.where(where, steps, 0).max(axis=1, initial=0)
     first = jnp.argmax(where, axis=1)

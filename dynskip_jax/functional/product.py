@@ -1,4 +1,4 @@
-"""Products with weights of a narrower dtype, and what stands beside a product in a recurrent layer."""
+"""Matrix products of recurrent layers in mixed dtypes, with their biases, activations and gradients."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,12 +10,12 @@ from dynskip_jax.functional.sharding import explicit_spec, sharding_of_gradient,
 
 
 def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
-    """Returns x w, multiplied in the weights' dtype, and summed and returned in the wider one of both.
+    """Return x w, multiplied in the dtype of `w`; sums and the result have the wider of both dtypes.
 
-    With bfloat16 weights a float32 state stays float32, and so do the sums. The same holds of the gradients'
-    products, for which such a mixed product has a derivative of its own (reverse mode only).
+    With bfloat16 weights, a float32 state and its sums stay float32. A custom derivative computes the
+    gradients in the same way; it supports reverse mode only.
     """
-    # As one matrix: of a product over several axes XLA would turn the gradient round, a copy of it all.
+    # Flatten the batch to one axis: with several axes, XLA would transpose, and so copy, the whole gradient.
     rows = x.reshape(-1, x.shape[-1])
     if jnp.promote_types(x.dtype, w.dtype) == w.dtype:
         y = jnp.matmul(rows.astype(w.dtype), w)
@@ -27,7 +27,7 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
 def affine(
     x: Float[Array, "*batch in"], w: Float[Array, "in out"], *addends: Float[Array, "..."]
 ) -> Float[Array, "*batch out"]:
-    """Returns x w plus the addends, arrays (*batch, out) or vectors (out,)."""
+    """Return x w plus the addends, which are arrays (*batch, out) or vectors (out,)."""
     y = product(x, w)
     for addend in addends:
         y = y + (addend if addend.ndim == y.ndim else row(addend, y))
@@ -36,7 +36,10 @@ def affine(
 
 @jax.custom_vjp
 def _narrow_product(x: Float[Array, "rows in"], w: Float[Array, "in out"]) -> Float[Array, "rows out"]:
-    """x w for w of a narrower dtype. JAX's derivative would multiply by the wide gradient, in its dtype."""
+    """Return x w for a `w` of a narrower dtype than `x`.
+
+    JAX's own derivative would multiply in the wide dtype of the gradient.
+    """
     return jnp.matmul(x.astype(w.dtype), w, preferred_element_type=x.dtype)
 
 
@@ -57,11 +60,15 @@ _narrow_product.defvjp(_narrow_product_forward, _narrow_product_backward)
 
 
 def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Array], Array]:
-    """Return d -> d wᵀ in the weights' dtype, for a d of (rows, width), to be called in a loop.
+    """Return a function that maps d, (rows, width), to d wᵀ, for calls inside a loop.
 
-    XLA's CPU backend reads wᵀ out of w slowly. Where the product is small, a copy of wᵀ made before the loop
-    pays. A little larger, it is shared so badly between threads that one product for each gate takes half the
-    time. Larger products, and other platforms, read w as it is.
+    Products are multiplied in the dtype of `w`. XLA's CPU backend reads a transposed `w` slowly, so on a CPU
+    the size of the product, `rows` * hidden, selects the method:
+
+    * up to 4096: wᵀ is copied once, before the loop;
+    * up to 8192, with several gates: the copy has one block for each gate, because XLA divides the whole
+      product badly among threads. One product for each gate takes half the time;
+    * otherwise: `w` is used without a copy, as on other platforms and with explicit sharding.
     """
 
     def plain(d, w, parts):
@@ -90,7 +97,7 @@ def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Ar
 
 
 def _times(d: Float[Array, "rows n"], w: Float[Array, "..."], axis: int) -> Float[Array, "rows m"]:
-    """Return the product of d with an axis of w, summed in the wider dtype of both."""
+    """Return the product of `d` and `w` over this axis of `w`, summed in the wider of both dtypes."""
     wider = jnp.promote_types(d.dtype, w.dtype)
     contracted = (((1,), (axis,)), ((), ()))
     return jax.lax.dot_general(d.astype(w.dtype), w, contracted, preferred_element_type=wider)
@@ -99,7 +106,7 @@ def _times(d: Float[Array, "rows n"], w: Float[Array, "..."], axis: int) -> Floa
 def outer_products(
     x: Float[Array, "*examples hidden"], d: Float[Array, "*examples width"], w: Float[Array, "hidden width"]
 ) -> Float[Array, "hidden width"]:
-    """Return the sum of x dᵀ over examples and steps, the gradient of w, multiplied in its dtype."""
+    """Return the gradient of `w`: x dᵀ summed over examples and steps, multiplied in the dtype of `w`."""
     axes, out_sharding = (0, 1), None
     if explicit_spec(x) is None:
         x, d = (array.reshape(-1, array.shape[-1]) for array in (x, d))
@@ -117,22 +124,22 @@ def outer_products(
 
 
 def row(vector: Float[Array, " features"], like: Float[Array, "*batch features"]) -> Float[Array, "..."]:
-    """Returns a vector with as many axes as `like`, ones in place of its batch."""
+    """Return `vector` with leading axes of size 1, so that it has as many axes as `like`."""
     return vector.reshape((1,) * (like.ndim - 1) + (-1,))
 
 
 def activate(
     x: Float[Array, "*batch features"], activations: Sequence[str]
 ) -> Float[Array, "*batch features"] | tuple[Float[Array, "*batch block"], ...]:
-    """Applies `tanh` or `sigmoid`, or one of them to each of as many blocks of equal width.
+    """Apply one activation to all features, or one to each of several blocks of equal width.
 
     Args:
-        x: the features.
-        activations: one name, for all features; or several, one for each block. `linear` leaves a block as it
-            is.
+        x: Features, (*batch, features).
+        activations: Names from `tanh`, `sigmoid` and `linear` (no change): one for all features, or one for
+            each block of the last axis.
 
     Returns:
-        The features; with several names a tuple of the blocks.
+        The activated features; with several names, a tuple of the blocks.
     """
     functions = {"tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid, "linear": lambda z: z}
     if len(activations) == 1:

@@ -1,7 +1,7 @@
-"""A recurrent layer as three choices, and its step, the function that `jax.lax.scan` runs.
+"""Step of a recurrent layer with any transition, time skip and depth skip, and its carry.
 
-Gui et al. (2019), Eq. 1 and 2, for any transition, skip over time and skip over depth. This is the reference:
-what a layer means is defined here, and the fused unroll is held to it.
+`recurrent_step` is the function that `jax.lax.scan` runs. It computes Gui et al. (2019), Eq. 1 and 2, and is
+the reference definition of a layer: tests compare the fused unroll with it.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transi
 
 @dataclasses.dataclass(frozen=True)
 class Recurrence:
-    """What a recurrent layer computes. Hashable, hence a static argument under `jit`.
+    """The three choices that define a recurrent layer. Hashable, hence a static argument under `jit`.
 
     Attributes:
-        time_skip: which earlier state enters a step.
-        transition: how a state and an input become the new state.
-        depth_skip: what enters from further below in a stack; None for nothing.
+        time_skip: Choice of the earlier state that enters a step.
+        transition: Function from an input and a state to the new state.
+        depth_skip: Input from a layer further below in a stack; None for no depth skip.
     """
 
     time_skip: TimeSkip = Previous()  # noqa: RUF009 (immutable)
@@ -58,16 +58,16 @@ class Recurrence:
         init: Initializers = Initializers(),  # noqa: B008 (immutable)
         agent_init: Initializers | None = None,
     ) -> "LayerParams":
-        """Draws all weights of a layer.
+        """Draw all weights of a layer.
 
         Args:
-            key: a PRNG key.
-            in_features: size of x(t).
-            hidden: size of each of the state's arrays.
-            below: size of what the skip over depth brings; by default `hidden`.
-            agent_features: hidden units of an agent; the paper's is 50.
-            init: how parameters are drawn.
-            agent_init: how those of the time skip are; by default as the others.
+            key: PRNG key.
+            in_features: Size of x(t).
+            hidden: Size of each array of the state.
+            below: Size of the input of the depth skip. Default: `hidden`.
+            agent_features: Number of hidden units of an agent; 50 in the paper.
+            init: Initializers of the parameters.
+            agent_init: Initializers of the time skip's parameters. Default: `init`.
         """
         transition_key, skip_key, depth_key = jax.random.split(key, 3)
         params = self.transition.init(transition_key, in_features, hidden, init)
@@ -87,9 +87,10 @@ class LayerParams(NamedTuple):
     """All weights of one layer.
 
     Attributes:
-        transition: the transition's.
-        skip: the time skip's: an agent's (or attention's), an update gate's; None where it has none.
-        depth: the depth skip's.
+        transition: Weights of the transition.
+        skip: Weights of the time skip, such as those of an agent, attention or an update gate; None if it
+            has none.
+        depth: Weights of the depth skip; None if there is none.
     """
 
     transition: Any
@@ -98,16 +99,16 @@ class LayerParams(NamedTuple):
 
 
 class SkipCarry(NamedTuple):
-    """What one step hands to the next. Every leaf leads with the batch dimensions.
+    """State that one step passes to the next. The batch axes are the leading axes of every leaf.
 
     Attributes:
-        slots: the last K states, newest first: the transition's state, each array (*batch, K, hidden).
-        step: how many steps were taken since the carry was made, (*batch,).
-        key: one PRNG key for each example, (*batch,); step t draws with `fold_in(key, t)`, so an example's
-            noise depends only on its own key and its own step. None in a carry that nothing draws with.
-        skip_state: what the time skip carries beside the states.
-        recurrent_mask: the factor on the state that enters the gates, the same at all steps (Gal &
-            Ghahramani 2016), (*batch, hidden); None without recurrent dropout.
+        slots: The last K states, newest first: the transition's state, each array (*batch, K, hidden).
+        step: Number of steps since the carry was made or restarted, (*batch,).
+        key: One PRNG key for each example, (*batch,). Step t draws with `fold_in(key, t)`, so the noise of an
+            example depends only on its key and its step. None where nothing is sampled.
+        skip_state: State of the time skip, in addition to the stored states.
+        recurrent_mask: Recurrent dropout mask, (*batch, hidden): a factor on the state that enters the gates,
+            the same at all steps (Gal & Ghahramani 2016). None without recurrent dropout.
     """
 
     slots: Any
@@ -118,22 +119,22 @@ class SkipCarry(NamedTuple):
 
     @property
     def state(self) -> Any:
-        """The newest state, each array (*batch, hidden)."""
+        """Newest state, each array (*batch, hidden)."""
         return jax.tree.map(lambda slots: slots[..., 0, :], self.slots)
 
 
 class StepInputs(NamedTuple):
-    """What a step needs that no state enters into: it can be computed for all steps before the loop.
+    """Inputs of a step that need no state, so that they can be computed for all steps before the loop.
 
     Attributes:
         transition: `Transition.project` of x(t).
         skip: `TimeSkip.project` of x(t).
-        depth: `DepthSkip.project` of x(t) and what comes from below.
-        zoneout_mask: zoneout: the share of each array of State(t-1) that stays, (*batch, hidden) each; see
-            `dropout.zoneout`. None without.
-        action: to be replayed in place of a choice, (*batch,); None to choose.
-        valid: False past the end of a sequence, (*batch,); None where there is no padding.
-        restart: True where another sequence of the same row begins, (*batch,); None where there is one.
+        depth: `DepthSkip.project` of x(t) and the input from below.
+        zoneout_mask: Fraction of State(t-1) that zoneout keeps, (*batch, hidden) for each array of the state;
+            see `dropout.zoneout`. None without zoneout.
+        action: Action to replay instead of choosing, (*batch,); None to choose.
+        valid: False past the end of a sequence, (*batch,); None without padding.
+        restart: True where the next sequence packed into a row begins, (*batch,); None if no row is packed.
     """
 
     transition: Any
@@ -147,13 +148,13 @@ class StepInputs(NamedTuple):
 
 @holds_array("h")
 class SkipOutput(NamedTuple):
-    """What a step gives to the layer above.
+    """Output of a step.
 
     Attributes:
-        h: h(t), (*batch, hidden); zeros past the end of a sequence.
-        decision: the trace of the choice.
-        cell_state: the internal state of step t (`Transition.cell_state`), (*batch, hidden), where it was
-            asked for.
+        h: Hidden state h(t), (*batch, hidden); zeros past the end of a sequence.
+        decision: Trace of the choice.
+        cell_state: Cell state of step t (`Transition.cell_state`), (*batch, hidden); None unless
+            `return_cell_state` is set.
     """
 
     h: Float[Array, "*batch hidden"]
@@ -162,13 +163,13 @@ class SkipOutput(NamedTuple):
 
 
 def initial_carry(key: Key[Array, "*batch"] | None, recurrence: Recurrence, state: Any) -> SkipCarry:
-    """Return a carry whose K slots all hold one state: zeros, a learned state, or one carried from elsewhere.
+    """Return a carry whose K slots all contain `state`.
 
     Args:
-        key: one PRNG key for each example, (*batch,); or a single one, which is split; or None where nothing
-            is drawn.
-        recurrence: what the layer computes.
-        state: the transition's state, each array (*batch, hidden).
+        key: One PRNG key for each example, (*batch,); a single key, which is split; or None where nothing is
+            sampled.
+        recurrence: Choices that define the layer.
+        state: State of the transition, such as zeros or a learned state, each array (*batch, hidden).
     """
     batch = state[0].shape[:-1]
     key = None if key is None else match_batch(example_keys(key, batch), state[0])
@@ -187,25 +188,26 @@ def zero_state(
     """Return a state of zeros.
 
     Args:
-        transition: whose state it is.
-        shape: of each array, (*batch, hidden).
-        dtype: of each array.
-        like: an array that leads with the batch; the state is sharded, and varies in `jax.shard_map`, as it
-            does.
+        transition: Transition that the state belongs to.
+        shape: Shape of each array, (*batch, hidden).
+        dtype: Dtype of each array.
+        like: Array whose leading axis is the batch. The state gets its sharding, and its varying axes under
+            `jax.shard_map`.
     """
     like = jnp.zeros(()) if like is None else like
     return transition.state(*(zeros_like_batch(like, shape, dtype) for _ in transition.state._fields))
 
 
 def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
-    """Keeps the newest state and forgets the other K-1, as the released language model does each segment.
+    """Return a carry that keeps only the newest state: the initial state replaces the other K-1.
 
-    The key moves on, so that the steps to come do not repeat the noise of those gone by.
+    The released language model of Gui et al. (2019) does this at each segment. The step counter starts again
+    at 0. The PRNG keys change, so that later steps do not repeat the noise of earlier ones.
 
     Args:
-        carry: any carry of the layer.
-        recurrence: what the layer computes.
-        initial: the initial state, which takes the place of those forgotten, each array (*batch, hidden).
+        carry: Any carry of the layer.
+        recurrence: Choices that define the layer.
+        initial: Initial state, each array (*batch, hidden).
     """
 
     def forget(slots, state):
@@ -222,14 +224,15 @@ def restart_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> Ski
 
 
 def reset_carry(carry: SkipCarry, recurrence: Recurrence, initial: Any) -> SkipCarry:
-    """The carry with which another sequence of the same row begins, its noise that of no step before.
+    """Return the carry with which the next sequence packed into the same row begins.
 
-    The mask of recurrent dropout is the row's.
+    Its PRNG keys are new, so that it does not repeat the noise of earlier steps. The recurrent dropout mask
+    stays the same.
 
     Args:
-        carry: any carry of the layer.
-        recurrence: what the layer computes.
-        initial: the initial state, each array (*batch, hidden).
+        carry: Any carry of the layer.
+        recurrence: Choices that define the layer.
+        initial: Initial state, each array (*batch, hidden).
     """
     key = None if carry.key is None else fold_in_each(carry.key, carry.step)
     fresh = initial_carry(key, recurrence, initial)
@@ -245,10 +248,20 @@ def project_inputs(
     action: Int[Array, "*batch"] | None = None,
     valid: Bool[Array, "*batch"] | None = None,
 ) -> StepInputs:
-    """Everything of a step that only the input decides; `*batch` may contain the time axis.
+    """Compute the inputs of a step that need no state; `*batch` may contain the time axis.
 
-    Past the end of a sequence the input is taken to be zeros: whatever stands there, not a number even, has
-    no effect on anything.
+    Where `valid` is False, `x` and `below` are replaced by zeros, so that padding, even NaN, has no effect.
+
+    Args:
+        params: Weights of the layer.
+        x: Inputs, (*batch, in).
+        recurrence: Choices that define the layer.
+        below: Input of the depth skip, (*batch, below); required if there is a depth skip.
+        action: Actions to replay, (*batch,); None to choose.
+        valid: False past the end of a sequence, (*batch,); None without padding.
+
+    Raises:
+        UserError: There is a depth skip, and `below` is missing.
     """
     if valid is not None:
         x = jnp.where(valid[..., None], x, 0)
@@ -272,7 +285,19 @@ def skip_inputs(
     dtype: Any,
     policy: Policy,
 ) -> SkipInputs:
-    """What of a decision needs no state, of one step or of all at once."""
+    """Return the inputs of a decision that need no state, for one step or for all steps at once.
+
+    Args:
+        recurrence: Choices that define the layer.
+        inputs: Result of `project_inputs`.
+        step: Number of steps before each step, (*batch,).
+        key: One PRNG key for each example, of the shape of `step`; None where nothing is sampled.
+        dtype: Dtype of the states.
+        policy: Policy of the layer.
+
+    Raises:
+        UserError: The choices are sampled, and `key` is None.
+    """
     skip = recurrence.time_skip
     replayed = inputs.action is not None
     if key is None and skip.draws(policy.mode, replayed):
@@ -288,12 +313,15 @@ def skip_inputs(
 
 
 def in_dtype(number: Any, dtype: Any) -> Any:
-    """A number as it is, an array in the dtype of the states: those must stay what they are."""
+    """Return a Python number unchanged, and an array in `dtype`, so that it cannot widen the states."""
     return number if isinstance(number, int | float) else jnp.asarray(number, dtype)
 
 
 def in_dtype_of(carry: SkipCarry, inputs: StepInputs) -> StepInputs:
-    """Projected inputs in the dtype of the states, which a product with wider inputs may have widened."""
+    """Return `inputs` in the dtype of the states in `carry`; wider inputs x(t) may have widened them.
+
+    `skip_inputs` casts the inputs of the time skip.
+    """
     projected = inputs.transition, inputs.depth, inputs.zoneout_mask
     transition, depth, zoneout_mask = jax.tree.map(lambda leaf: leaf.astype(carry.slots[0].dtype), projected)
     return inputs._replace(transition=transition, depth=depth, zoneout_mask=zoneout_mask)
@@ -309,17 +337,17 @@ def recurrent_step(
     initial: Any = None,
     return_cell_state: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """One step, the function that `jax.lax.scan` runs.
+    """Compute one step; `jax.lax.scan` runs this function.
 
     Args:
-        params: the layer's weights.
-        carry: the K-slot buffer, counters and keys.
-        inputs: `project_inputs(params, x(t), recurrence)`.
-        recurrence: what the layer computes.
-        policy: how choices are made.
-        initial: the state with which the sequences begin that `inputs.restart` names, each array
-            (*batch, hidden); by default zeros.
-        return_cell_state: put the internal state into the output.
+        params: Weights of the layer.
+        carry: Buffer of K slots, step counters and keys.
+        inputs: Result of `project_inputs(params, x(t), recurrence)`.
+        recurrence: Choices that define the layer.
+        policy: Policy of the layer.
+        initial: Initial state of the sequences that begin where `inputs.restart` is True, each array
+            (*batch, hidden). Default: zeros.
+        return_cell_state: Whether the output contains the cell state.
 
     Returns:
         The new carry, and h(t) with the trace of the decision.
@@ -353,10 +381,12 @@ def select_state(
     recurrence: Recurrence,
     policy: Policy = Policy(),  # noqa: B008 (immutable)
 ) -> tuple[Any, Choice, Decision, Any]:
-    """The state that enters a step, λ State(t-k) + (1 - λ) State(t-1) (Eq. 2), and how k was decided.
+    """Choose k, and compute the state that enters a step, λ State(t-k) + (1 - λ) State(t-1) (Eq. 2).
 
-    Arguments are those of `recurrent_step`; recurrent dropout is not applied yet. Returns the state, the
-    choice, its trace, and what the time skip carries on.
+    The arguments are those of `recurrent_step`. Recurrent dropout is not applied yet.
+
+    Returns:
+        The state, the choice, its trace, and the new state of the time skip.
     """
     skip = recurrence.time_skip
     dtype = carry.slots[0].dtype
@@ -384,17 +414,20 @@ def cell_step(
     recurrent_mask: Float[Array, "*batch hidden"] | None,
     dense: Dense,
 ) -> Any:
-    """From the state that enters to the state that is written.
+    """Compute the new state of a step from the state that enters it.
 
     Args:
-        params: the layer's weights.
-        inputs: what needs no state.
-        entering: from `select_state`, and `dropped`.
+        params: Weights of the layer.
+        inputs: Inputs of the step that need no state.
+        entering: State from `select_state`, after `dropped`.
         previous: State(t-1).
-        update: share of the new state that is written; None for all of it.
-        recurrence: what the layer computes.
-        recurrent_mask: see `SkipCarry`.
-        dense: multiplies by a matrix; see `transitions.Dense`.
+        update: Fraction of the new state that is written, (*batch,); None writes all of it.
+        recurrence: Choices that define the layer.
+        recurrent_mask: Recurrent dropout mask; see `SkipCarry`.
+        dense: Function that multiplies by a matrix; see `transitions.Dense`.
+
+    Raises:
+        UserError: The depth skip adds to the cell state, and the transition does not call `cell_hook`.
     """
     transition, depth = recurrence.transition, recurrence.depth_skip
     if recurrent_mask is not None and transition.cell_state == "h":
@@ -431,14 +464,17 @@ def cell_step(
 def dropped(
     entering: Any, recurrent_mask: Float[Array, "*batch hidden"] | None, transition: Transition
 ) -> Any:
-    """The state that enters, its h masked; where h is the memory, `cell_step` masks products alone."""
+    """Return the state that enters a step, with recurrent dropout applied to its h.
+
+    If h is the cell state, the state is returned unchanged: `cell_step` then masks the operands of products.
+    """
     if recurrent_mask is None or transition.cell_state == "h":
         return entering
     return entering._replace(h=entering.h * recurrent_mask)
 
 
 def mixed(transition: Transition, mix: float | Float[Array, ""], selected: Any, previous: Any) -> Any:
-    """Return the mix of two states, without the arithmetic where λ is known to be 1."""
+    """Return both states mixed with λ = `mix`; if λ is the Python number 1, return `selected` unchanged."""
     if isinstance(mix, int | float) and mix == 1:
         return selected
     return transition.mix_states(mix, selected, previous)
@@ -455,10 +491,10 @@ def check_call(
     segment_ids: Any = None,
     actions: Any = None,
 ) -> None:
-    """Checks what a call of an unroll brings: shapes always, values as far as they are known.
+    """Check the arguments of `unroll`: shapes always, values if they are known before the program runs.
 
     Raises:
-        UserError: something does not fit, or makes no sense.
+        UserError: An argument has a wrong type, shape or value.
     """
     if jnp.ndim(x) != 3:
         raise UserError(f"expected inputs (batch, time, in), got {described(x)}")
@@ -492,12 +528,13 @@ def check_call(
 
 
 def check_dtypes(params: LayerParams, carry: SkipCarry) -> None:
-    """Check that a step writes states of the dtype that it reads.
+    """Check that the new state of a step has the dtype of the old one.
 
-    Narrower parameters are allowed: their products are multiplied in their dtype, and summed in the state's.
+    Parameters may be narrower than the state: products are multiplied in the dtype of the parameters, and
+    summed in that of the state.
 
     Raises:
-        UserError: parameters are wider than the state.
+        UserError: Parameters are wider than the state.
     """
     state = carry.slots[0].dtype
     for path, leaf in jax.tree.leaves_with_path(params):
@@ -509,15 +546,16 @@ def check_dtypes(params: LayerParams, carry: SkipCarry) -> None:
 
 
 def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
-    """Check how one layer is to choose.
+    """Check the policy of one layer.
 
     Args:
-        policy: what is checked.
+        policy: Policy to check.
         max_skip: K of the layer.
-        batch: sizes of the batch axes.
+        batch: Sizes of the batch axes.
 
     Raises:
-        UserError: it is no policy, its mask has another shape, or its λ or τ is no number in range.
+        UserError: `policy` is not a `Policy`, its mask has a wrong type or shape, or its λ or τ is not a
+            single number in range.
     """
     if not isinstance(policy, Policy):
         raise UserError(f"policy is a Policy, such as Policy('greedy'), not {policy!r}")
@@ -536,16 +574,16 @@ def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
 def check_carry(
     recurrence: Recurrence, carry: SkipCarry, batch: tuple[int, ...], hidden: int | None = None
 ) -> None:
-    """Checks that a carry is one of this layer and this batch.
+    """Check that a carry fits a layer and a batch.
 
     Args:
-        recurrence: what the layer computes.
-        carry: what is to be checked.
-        batch: sizes of the batch axes.
-        hidden: size of the state's arrays, where it is known.
+        recurrence: Choices that define the layer.
+        carry: Carry to check.
+        batch: Sizes of the batch axes.
+        hidden: Size of the state's arrays; None skips this check.
 
     Raises:
-        UserError: it is of another K, batch, size or kind.
+        UserError: `carry` is not a `SkipCarry`, or its state, batch, K, size or keys do not fit.
     """
     if not isinstance(carry, SkipCarry):
         raise UserError(f"expected a SkipCarry, as initialize_carry makes it, got {described(carry)}")
@@ -570,7 +608,10 @@ def check_carry(
 
 
 def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
-    """Multiplies a masked operand: what is carried on without a product is not dropped."""
+    """Return `dense` with `mask` applied to the operand of each product.
+
+    A state that is carried on without a product is not dropped.
+    """
 
     def masked(w, x, *addends, activations=("linear",)):
         return dense(w, x * mask, *addends, activations=activations)
@@ -579,7 +620,7 @@ def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:
 
 
 def _read(transition: Transition, slots: Any, choice: Choice, fixed_slot: int | None) -> Any:
-    """Return the state that was chosen of the buffer, or the average of some, each array (*batch, hidden)."""
+    """Return the chosen state of the buffer, or a weighted average of states, each array (*batch, hidden)."""
     if fixed_slot is not None:
         return jax.tree.map(lambda array: array[..., fixed_slot, :], slots)
     if choice.weights is None:
@@ -596,10 +637,13 @@ def _push(
     new: Float[Array, "*batch hidden"],
     forget_newest: Bool[Array, "*batch"] | None,
 ) -> Float[Array, "*batch K hidden"]:
-    """Puts the new state in slot 0 and moves the others one slot on."""
+    """Put the new state in slot 0 and move the others one slot on.
+
+    Where `forget_newest` is True, the oldest state first replaces the newest one.
+    """
     older = slots[..., :-1, :]
     if forget_newest is not None and slots.shape[-2] > 1:
-        # Before a first step the other slots hold the initial state.
+        # Before the first step, all slots but the newest contain the initial state.
         newest = jnp.where(forget_newest[..., None], slots[..., -1, :], older[..., 0, :])
         older = older.at[..., 0, :].set(newest)
     return jnp.concatenate([new[..., None, :], older], axis=-2)

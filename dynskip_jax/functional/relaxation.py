@@ -1,7 +1,7 @@
-"""Relaxed choices: weights over the last K states through which a gradient reaches the agent.
+"""Relaxed choices: weights of the last K states through which the agent receives a gradient.
 
-The score function is unbiased, but has a high variance. A relaxation lets the gradient of the loss flow
-through the states that could have entered. It is biased for the sampled policy, but has a low variance.
+The score-function estimator is unbiased, but has a high variance. With a relaxation, the gradient of the loss
+flows through all states that could have entered. It is biased for the sampled policy, but has a low variance.
 """
 
 from typing import Literal, get_args
@@ -25,7 +25,7 @@ def relaxed_weights(
     relaxation: str,
     temperature: float | Float[Array, ""] = 1.0,
 ) -> Float[Array, "*batch K"]:
-    """Return weights of the K states, which sum to 1.
+    """Return the weights of the K states, which sum to 1.
 
     With π = softmax(log_probs), g the noise, and τ the temperature:
 
@@ -35,10 +35,10 @@ def relaxed_weights(
     * `reinmax`: one-hot of a sample, with a second-order derivative, Heun's method (Liu et al. 2023).
 
     Args:
-        log_probs: log π, normalised, in nats.
-        noise: `choice_noise`; `soft` does not use it.
-        relaxation: one of `RELAXATIONS`.
-        temperature: τ > 0.
+        log_probs: Normalised log π, in nats, (*batch, K).
+        noise: Gumbel noise g from `choice_noise`, (*batch, K); `soft` does not use it.
+        relaxation: One of `RELAXATIONS`.
+        temperature: Temperature τ > 0.
     """
     if relaxation == "soft":
         return jax.nn.softmax(log_probs / temperature, axis=-1)

@@ -10,14 +10,14 @@ from dynskip_jax.functional.checks import check_lengths, valid_lengths
 
 
 def length_mask(seq_lengths: Int[Array, " batch"], num_steps: int) -> Bool[Array, "batch time"]:
-    """Return True at the steps before each sequence's end, (batch, time).
+    """Return a mask that is True at the steps before each sequence's end, (batch, time).
 
     Args:
-        seq_lengths: true lengths, (batch,), 0 to `num_steps`; traced ones out of range count as its ends.
-        num_steps: size of the time axis.
+        seq_lengths: True lengths, (batch,), 0 to `num_steps`. Traced values out of range are clipped.
+        num_steps: Size of the time axis.
 
     Raises:
-        UserError: lengths are no whole numbers, not one per row, or known and out of range.
+        UserError: Lengths are not integers, not one per row, or known and out of range.
     """
     return jnp.arange(num_steps)[None, :] < valid_lengths(seq_lengths, num_steps)[:, None]
 
@@ -26,9 +26,9 @@ def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
     """Apply `jnp.where` to trees whose leaves, (*lead, ...), have more axes than the condition.
 
     Args:
-        chosen: True where the values of `new` are taken.
-        new: a tree of arrays.
-        old: a tree of the same structure, or one number for all leaves.
+        chosen: Condition, (*lead,): True takes the value of `new`.
+        new: Tree of arrays.
+        old: Tree of the same structure, or one number for all leaves.
     """
 
     def pick(new: Array, old: Any) -> Array:
@@ -40,7 +40,10 @@ def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
 
 
 def segment_starts(segment_ids: Int[Array, "batch time"]) -> Bool[Array, "batch time"]:
-    """Return True where the number changes, and so another sequence of the row begins; False at step 0."""
+    """Return a mask that is True where the next sequence of a row begins, (batch, time).
+
+    This is where `segment_ids` changes. The mask is False at step 0.
+    """
     before = jnp.concatenate([segment_ids[:, :1], segment_ids[:, :-1]], axis=1)
     return segment_ids != before
 
@@ -50,15 +53,15 @@ def flip_sequences(
 ) -> Shaped[Array, "batch time *features"]:
     """Reverse each sequence within its own length; padding stays at the end.
 
-    Applied twice it gives the argument back.
+    Applying it twice returns `x`.
 
     Args:
-        x: sequences, (batch, time, ...).
-        seq_lengths: true lengths, (batch,), 0 to time; traced ones out of range count as its ends. None
-            reverses whole rows.
+        x: Sequences, (batch, time, ...).
+        seq_lengths: True lengths, (batch,), 0 to time. Traced values out of range are clipped. None reverses
+            whole rows.
 
     Raises:
-        UserError: lengths are no whole numbers, not one per row, or known and out of range.
+        UserError: Lengths are not integers, not one per row, or known and out of range.
     """
     if seq_lengths is None:
         return jnp.flip(x, axis=1)
@@ -75,12 +78,12 @@ def last_valid(
     """Return each sequence's last element, (batch, ...); zeros for an empty sequence.
 
     Args:
-        x: sequences, (batch, time, ...).
-        seq_lengths: true lengths, (batch,), 0 to time; traced ones out of range count as its ends. None means
+        x: Sequences, (batch, time, ...).
+        seq_lengths: True lengths, (batch,), 0 to time. Traced values out of range are clipped. None means
             that all sequences have `time` steps.
 
     Raises:
-        UserError: lengths are no whole numbers, not one per row, or known and out of range.
+        UserError: Lengths are not integers, not one per row, or known and out of range.
     """
     x = jnp.asarray(x)
     batch, time, *features = x.shape

@@ -1,4 +1,4 @@
-"""Register the named tuples and dataclasses of this package for programs that `jax.export` writes."""
+"""Register this package's named tuples and dataclasses, so that `jax.export` can serialize programs."""
 
 import importlib
 import json
@@ -23,13 +23,13 @@ from dynskip_jax.functional import (
 
 
 def register_for_export(kind: type) -> type:
-    """Let exported programs take and return a named tuple, such as the state of your own transition.
+    """Register a named tuple as input and output of exported programs, such as a custom transition's state.
 
     A second registration under the same name, as after `importlib.reload`, does nothing: restart Python to
     export values of a reloaded class.
 
     Args:
-        kind: the class. Serialized programs store its module and name.
+        kind: Named tuple class. Serialized programs store its module and name.
 
     Returns:
         The class, so that this function can be used as a decorator.
@@ -57,7 +57,7 @@ def _named_tuples(module: ModuleType) -> set[type]:
 _modules = (
     *(agent, copying, depth_skips, layers, neural_cache),
     *(recurrence, time_skips, transitions),
-    importlib.import_module("dynskip_jax.functional.skim"),  # the package has a function of that name
+    importlib.import_module("dynskip_jax.functional.skim"),  # `functional.skim` is the function
 )
 for _kind in sorted(set().union(*map(_named_tuples, _modules)), key=lambda kind: kind.__qualname__):
     register_for_export(_kind)

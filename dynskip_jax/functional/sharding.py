@@ -1,6 +1,7 @@
-"""Types of arrays on several devices: explicit sharding, and axes of `jax.shard_map` along which they vary.
+"""Give new arrays the explicit sharding and the varying axes (`jax.shard_map`) of a batch.
 
-Arrays that a function creates have neither, and a loop over time refuses a carry whose type changes.
+On several devices both are part of an array's type. A newly created array has neither, and `jax.lax.scan`
+requires that the type of its carry does not change.
 """
 
 from typing import Any
@@ -12,17 +13,17 @@ from jaxtyping import Array, Shaped
 
 
 def varying_axes(tree: Any) -> frozenset[str]:
-    """Return the mesh axes of `jax.shard_map` along which any array of a tree varies."""
+    """Return the mesh axes of `jax.shard_map` along which any array of `tree` varies."""
     axes: frozenset[str] = frozenset()
     for leaf in jax.tree.leaves(tree):
         kind = jax.typeof(leaf)
-        manual = getattr(kind, "manual_axis_type", None)  # the set has stood in two places
+        manual = getattr(kind, "manual_axis_type", None)  # JAX versions differ in where it is
         axes |= getattr(kind, "vma", frozenset()) if manual is None else manual.varying
     return axes
 
 
 def vary_along(tree: Any, axes: frozenset[str]) -> Any:
-    """Return a tree of the same values that vary along these axes; gradients are summed over new ones."""
+    """Return `tree` marked as varying along `axes`; gradients are summed over the axes that this adds."""
 
     def vary(leaf: Array) -> Array:
         missing = axes - varying_axes(leaf)
@@ -32,24 +33,24 @@ def vary_along(tree: Any, axes: frozenset[str]) -> Any:
 
 
 def explicit_spec(array: Array) -> PartitionSpec | None:
-    """Return the partition of an array whose type says how it is sharded; None for all others."""
+    """Return the `PartitionSpec` of an array with explicit sharding; None for other arrays."""
     spec = jax.typeof(array).sharding.spec
     return spec if any(axis is not None for axis in spec) else None
 
 
 def sharding_of_gradient(parameter: Array, like: Array) -> NamedSharding:
-    """Return how the gradient of a parameter is sharded: as the parameter, on the mesh of `like`."""
+    """Return the sharding of a parameter's gradient: that of the parameter, on the mesh of `like`."""
     sharding = jax.typeof(parameter).sharding
     spec = PartitionSpec() if sharding.mesh.empty else sharding.spec
     return NamedSharding(jax.typeof(like).sharding.mesh, spec)
 
 
 def match_batch(tree: Any, like: Array) -> Any:
-    """Return a tree of the same values whose leading axis is sharded and varies as that of `like`.
+    """Return `tree` with the sharding of the batch axis, and with the varying axes, of `like`.
 
     Args:
-        tree: arrays that lead with the batch.
-        like: any array that leads with the batch.
+        tree: Tree of arrays whose leading axis is the batch.
+        like: Any array whose leading axis is the batch.
     """
     spec = explicit_spec(like)
 
@@ -63,5 +64,5 @@ def match_batch(tree: Any, like: Array) -> Any:
 
 
 def zeros_like_batch(like: Array, shape: tuple[int, ...], dtype: Any) -> Shaped[Array, "..."]:
-    """Return zeros whose leading axis is sharded and varies as that of `like`."""
+    """Return zeros of `shape` and `dtype` with the sharding and varying axes of `like`; see `match_batch`."""
     return match_batch(jnp.zeros(shape, dtype), like)

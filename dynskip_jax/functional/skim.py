@@ -1,4 +1,4 @@
-"""Inference that saves the work for tokens that Skip RNN, LSTM-Jump or Skim-RNN do not read."""
+"""Inference without the computation for tokens that Skip RNN, LSTM-Jump or Skim-RNN do not read."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,9 +30,9 @@ class SkimOutput(NamedTuple):
     """The result of `skim`.
 
     Attributes:
-        h: h(t), (batch, time, hidden): that of the last token that was read; zeros past the end of a
-            sequence.
-        read: True for tokens that were read, (batch, time). Their fraction is the fraction of the work.
+        h: Hidden states h(t), (batch, time, hidden); zeros past the end of a sequence. At a token that is not
+            read, h is that of the previous step, or of `Transition.unread_state`.
+        read: True for tokens that were read, (batch, time).
     """
 
     h: Float[Array, "batch time hidden"]
@@ -40,14 +40,14 @@ class SkimOutput(NamedTuple):
 
 
 class _Reader(NamedTuple):
-    """The loop's state.
+    """State of the loop in `skim`.
 
     Attributes:
-        position: the next token to read of each sequence, (batch,).
-        found: False for sequences that have no next token, (batch,).
-        state: the transition's state.
-        skip_state: the time skip's state.
-        h: h of the tokens read so far, (batch, time, hidden).
+        position: Position of the next token to read in each sequence, (batch,).
+        found: False for sequences without a next token, (batch,).
+        state: State of the transition, each array (batch, hidden).
+        skip_state: State of the time skip.
+        h: Hidden states at the tokens read so far, (batch, time, hidden).
         read: True for the tokens read so far, (batch, time).
     """
 
@@ -68,27 +68,27 @@ def skim(
     seq_lengths: Int[Array, " batch"] | None = None,
     policy: Policy = Policy("greedy"),  # noqa: B008 (immutable)
 ) -> tuple[SkipCarry, SkimOutput]:
-    """Compute what `unroll` computes, in as many steps as tokens are read.
+    """Compute h and the last carry of `unroll`, with steps only for the tokens that are read.
 
-    Each iteration moves every sequence to its next token and reads these tokens together. The number of
-    iterations is that of the sequence that reads most. There is no reverse-mode derivative.
+    Each iteration finds and reads the next token of every sequence. The number of iterations is the largest
+    number of tokens read in one sequence. This loop has no reverse-mode derivative.
 
-    Skim-RNN looks at every token. Its large step is left out at the steps at which no sequence reads, so it
-    saves most with one sequence.
+    Skim-RNN looks at every token, so its loop runs over all steps. It leaves out the large step where no
+    sequence reads, so it saves the most with a batch of one.
 
     Args:
-        params: the layer's weights.
-        carry: the state to start from.
-        x: inputs, (batch, time, in).
-        recurrence: what the layer computes, with a time skip that does not write every state.
-        seq_lengths: true lengths, (batch,).
+        params: Weights of the layer.
+        carry: State to start from.
+        x: Inputs, (batch, time, in).
+        recurrence: Choices that define the layer, with a time skip that leaves tokens out.
+        seq_lengths: True lengths, (batch,), 0 to time; None for full rows.
         policy: `greedy` or `sample`. The samples are those of `unroll` with the same keys in the carry.
 
     Returns:
         The last carry of each sequence, and the output.
 
     Raises:
-        UserError: the time skip reads every token, or there is a skip over depth.
+        UserError: The time skip reads every token, or there is a depth skip.
     """
     skip = recurrence.time_skip
     if skip.writes_all or recurrence.depth_skip is not None:
@@ -118,7 +118,7 @@ def skim(
 
 
 def _looks_at_every_token(recurrence: Recurrence) -> bool:
-    """Return whether tokens that are not read are seen by the time skip, or change the state."""
+    """Return whether tokens that are not read still enter the time skip or change the state."""
     sees = type(recurrence.time_skip).project is not TimeSkip.project
     return sees or type(recurrence.transition).unread_state is not Transition.unread_state
 
@@ -131,7 +131,7 @@ def _skim_each(
     lengths: Int[Array, " batch"],
     policy: Policy,
 ) -> tuple[SkipCarry, SkimOutput]:
-    """Take all steps, each without the transition's own step where no sequence reads."""
+    """Run all steps, and leave out the transition's `step` where no sequence reads; see `skim`."""
     skip, transition, mask = recurrence.time_skip, recurrence.transition, carry.recurrent_mask
 
     def step(before, t):
@@ -178,7 +178,7 @@ def _next_token(
     """Move each sequence from `position` to the next token that it reads, or to its end.
 
     Returns:
-        The positions, the time skip's states there, and whether there is a token.
+        The new positions, the time skip's states there, and whether each sequence has a token to read.
     """
     skip = recurrence.time_skip
     observation = getattr(state, skip.observed_array(recurrence.transition))
@@ -210,7 +210,7 @@ def _read_token(
     move: Any,
     reader: _Reader,
 ) -> _Reader:
-    """Read the token at each sequence's position, and move on with `move` (`_next_token`)."""
+    """Read the token at each sequence's position, and find the next one with `move` (`_next_token`)."""
     rows, here = jnp.arange(x.shape[0]), jnp.minimum(reader.position, x.shape[1] - 1)
     inputs = in_dtype_of(carry, project_inputs(params, x[rows, here], recurrence))
     mask = carry.recurrent_mask
@@ -227,7 +227,10 @@ def _read_token(
 def _filled(
     reader: _Reader, start: Float[Array, "batch hidden"], lengths: Int[Array, " batch"]
 ) -> Float[Array, "batch time hidden"]:
-    """Return h of each step: that of the last token read, `start` before the first, zeros past the end."""
+    """Return h of each step, (batch, time, hidden): that of the last token that was read.
+
+    It is `start` before the first such token, and zeros past the end of a sequence.
+    """
     steps = jnp.arange(reader.read.shape[1])[None, :]
     last = jax.lax.cummax(jnp.where(reader.read, steps, -1), axis=1)
     h = jnp.take_along_axis(reader.h, jnp.maximum(last, 0)[..., None], axis=1)

@@ -1,7 +1,7 @@
-"""The last K stored states as choices observe them, before one step or before each of many.
+"""Windows of the last K states, which time skips observe before one step or before each of several steps.
 
-States of neighbouring steps overlap, so the states before all steps are one array, and nothing of size
-(batch, time, K, hidden) is made to compare them or to take their mean.
+The windows of neighbouring steps overlap, so the states before all steps are stored in one array. Comparing
+them with a query, or taking their mean, allocates no array of size (batch, time, K, hidden).
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-_BLOCK = 64  # steps compared at once, or K
+_BLOCK = 64  # smallest number of steps per block in `Window.compare`
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("rows",), meta_fields=("max_skip", "has_time"))
@@ -22,11 +22,11 @@ class Window:
     """The last K states before one step, or before each of several steps.
 
     Attributes:
-        rows: the states, oldest first. Of one step: h(t-K), … h(t-1), (*batch, K, hidden). Of several steps:
-            the K states before the first one and those of all steps except the last,
+        rows: States, oldest first. For one step: h(t-K), …, h(t-1), (*batch, K, hidden). For several steps:
+            the K states before the first one, then those of all steps except the last,
             (batch, K + time - 1, hidden).
         max_skip: K.
-        has_time: whether there are several steps; results then have a time axis after the batch.
+        has_time: Whether there are several steps. Results then have a time axis after the batch.
     """
 
     rows: Float[Array, "*batch rows hidden"]
@@ -45,7 +45,7 @@ class Window:
 
     @property
     def newest(self) -> Float[Array, "*steps hidden"]:
-        """h(t-1)."""
+        """Newest state, h(t-1)."""
         return self.rows[:, self.max_skip - 1 :] if self.has_time else self.rows[..., -1, :]
 
     @property
@@ -58,18 +58,19 @@ class Window:
 
     @property
     def mean(self) -> Float[Array, "*steps hidden"]:
-        """The mean of the K states."""
+        """Mean of the K states."""
         return _window_sums(self.rows, self.max_skip) / self.max_skip if self.has_time else self.rows.mean(-2)
 
     def compare(self, query: Float[Array, "*steps hidden"]) -> Float[Array, "*steps K"]:
-        """Return q · h(t-k) for each k, the newest state first."""
+        """Return q · h(t-k) for k = 1..K, newest state first, where `query` contains q of each step."""
         if not self.has_time:
             return jnp.flip(jnp.einsum("...h,...kh->...k", query, self.rows), axis=-1)
         (batch, time, hidden), K = query.shape, self.max_skip
         block = max(K, _BLOCK)
         if not isinstance(time, int) or time <= 2 * block:
             return _band(query, self.rows, K)
-        # In blocks of steps, each with its rows and the next one's, memory grows as time, not as its square.
+        # Compare in blocks of steps, each with the rows of its block and of the next one. Memory then grows
+        # linearly with time, not quadratically.
         count = -(-time // block)
         query = jnp.pad(query, ((0, 0), (0, count * block - time), (0, 0)))
         rows = jnp.pad(self.rows, ((0, 0), (0, (count + 1) * block - self.rows.shape[1]), (0, 0)))
@@ -85,8 +86,12 @@ class Window:
         """Return q · State(t-1-slot) for some of the K slots.
 
         Args:
-            query: q of each step.
-            slots: the same slots at all steps, a NumPy array (n,); or those of each step, (*steps, n).
+            query: Query q of each step, (*steps, hidden).
+            slots: Slots in 0..K-1: a NumPy array (n,), the same at all steps; or those of each step,
+                (*steps, n).
+
+        Returns:
+            The products, (*steps, n).
         """
         newest = self.max_skip - 1
         if not self.has_time:
@@ -99,13 +104,13 @@ class Window:
         return jnp.stack([jnp.sum(query * rows, axis=-1) for rows in compared], axis=-1)
 
     def observe(self, kind: str) -> Any:
-        """Return what a time skip sees of the states.
+        """Return the observation of a time skip.
 
         Args:
-            kind: `TimeSkip.observed`.
+            kind: Kind of observation; see `TimeSkip.observed`.
 
         Returns:
-            (*steps, hidden); (*steps, K, hidden) for `slots`; or the window itself for `stored`.
+            One state, (*steps, hidden); for `slots` all states, (*steps, K, hidden); for `stored` the window.
         """
         return {
             "previous": lambda: self.newest,
@@ -116,7 +121,10 @@ class Window:
 
 
 def _window_sums(rows: Float[Array, "batch rows hidden"], K: int) -> Float[Array, "batch time hidden"]:
-    """Return the sums of K neighbouring rows, adding sums of 1, 2, 4, … rows: exact as a pairwise sum."""
+    """Return the sum of every K neighbouring rows.
+
+    It adds sums of 1, 2, 4, … rows, so it is as exact as a pairwise sum.
+    """
     time, start, total, size = rows.shape[1] - K + 1, 0, None, 1
     while True:
         if K & size:
@@ -130,12 +138,12 @@ def _window_sums(rows: Float[Array, "batch rows hidden"], K: int) -> Float[Array
 def _band(
     query: Float[Array, "batch time hidden"], rows: Float[Array, "batch rows hidden"], K: int
 ) -> Float[Array, "batch time K"]:
-    """Return the products of each query with the K rows before its step, newest first."""
+    """Return the product of each query with each of the K rows before its step, newest first."""
     batch, time = query.shape[:2]
     if batch == 0 or time == 0:
         return jnp.zeros((batch, time, K), query.dtype)
-    # Every query meets every row; of these the K rows before its step are kept, a band that begins one
-    # further at each step: rows that are one longer put it into columns, and nothing is gathered.
+    # Multiply every query with every row. The K products to keep for step t start at column t. Reshaping to
+    # rows that are one longer shifts row t left by t columns, so the products are sliced without a gather.
     products = jnp.einsum("bth,brh->btr", query, rows)
     flat = jnp.pad(products.reshape(batch, -1), ((0, 0), (0, time)))
     return jnp.flip(flat.reshape(batch, time, -1)[..., :K], axis=-1)
@@ -144,12 +152,12 @@ def _band(
 def oldest_first(
     slots: Float[Array, "batch K hidden"], first: Bool[Array, " batch"] | None
 ) -> Float[Array, "batch K hidden"]:
-    """Return the slots of a carry oldest first, (batch, K, hidden), as they are after the first step.
+    """Return the slots of a carry, oldest first, (batch, K, hidden), for the steps after the first one.
 
     Args:
-        slots: the buffer of a carry, the newest state first.
-        first: where the state that enters the first step is forgotten after it (`TimeSkip.forgets_carried`),
-            (batch,): the oldest one takes its place. None for nowhere.
+        slots: Buffer of a carry, newest state first, (batch, K, hidden).
+        first: True where the state that enters the first step is forgotten after it
+            (`TimeSkip.forgets_carried`), (batch,): the oldest state replaces it. None if none is forgotten.
     """
     if first is not None and slots.shape[1] > 1:
         newest = jnp.where(first[:, None, None], slots[:, -1:], slots[:, :1])
@@ -158,16 +166,16 @@ def oldest_first(
 
 
 def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip: int, time: int) -> Any:
-    """Return what the choices of several steps observe.
+    """Return the observations of a time skip at several steps.
 
     Args:
-        history: the K states before the first step, then those of the steps, the oldest first; at least
+        history: The K states before the first step, then those of the steps, oldest first; at least
             K + time - 1 rows.
-        kind: `TimeSkip.observed`.
+        kind: Kind of observation; see `TimeSkip.observed`.
         max_skip: K.
-        time: how many steps.
+        time: Number of steps.
 
     Returns:
-        See `Window.observe`; the time axis follows the batch.
+        The result of `Window.observe`, with a time axis after the batch.
     """
     return Window(history[:, : max_skip - 1 + time], max_skip, has_time=True).observe(kind)

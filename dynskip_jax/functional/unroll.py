@@ -1,4 +1,4 @@
-"""The unroll of a recurrent layer over time: projections outside the loop, `jax.lax.scan` inside."""
+"""Unroll a recurrent layer over time, with the implementation that the caller selects."""
 
 import warnings
 from functools import partial
@@ -52,42 +52,45 @@ def unroll(
     scan_unroll: int = 1,
     implementation: str = "auto",
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Runs `recurrent_step` over all steps of a batch of sequences.
+    """Run `recurrent_step` over all steps of a batch of sequences.
 
     Args:
-        params: the layer's weights.
-        carry: the state to start from.
-        x: inputs, (batch, time, in).
-        recurrence: what the layer computes.
-        below: what the skip over depth brings, (batch, time, below), in the order of the inputs.
-        seq_lengths: true lengths, (batch,), 0 to time. Past its end a sequence changes no state and outputs
-            zeros, and its inputs have no effect.
-        reverse: run from each sequence's own last step to its first.
-        keep_order: with `reverse`, return outputs in the order of the inputs (output t belongs to x(t));
-            otherwise in the order in which they were computed.
-        segment_ids: of several sequences packed in one row, (batch, time): where the number changes another
-            sequence begins, from the initial state, and its steps see nothing of those before. The first of a
-            row goes on from the carry. Takes the reference unroll, whatever `implementation` says.
-        initial: that initial state, each array (batch, hidden); by default zeros.
-        zoneout_mask: (batch, time, hidden) for each array of the state, in the order of the steps; see
-            `functional.zoneout`.
-        actions: to be replayed, (batch, time), in the order of the inputs; k in 1..K of a dynamic skip; 0 on
+        params: Weights of the layer.
+        carry: State to start from.
+        x: Inputs, (batch, time, in).
+        recurrence: Choices that define the layer.
+        below: Input of the depth skip, (batch, time, below), in the order of `x`.
+        seq_lengths: True lengths, (batch,), 0 to time; None for full rows. Padding has no effect: it changes
+            no state, and its outputs are zeros.
+        reverse: Whether to run from the last step of each sequence to its first.
+        keep_order: Whether `reverse` returns outputs in the order of `x` (output t belongs to x(t)).
+            Otherwise they are in the order in which they were computed.
+        segment_ids: Ids of the sequences packed into each row, (batch, time). Where the id changes, the next
+            sequence begins from the initial state, independent of earlier steps. The first sequence of a row
+            starts from `carry`. With packed rows, `auto` and `fused` use `reference`, and `cudnn` and
+            `parallel` raise an error.
+        initial: Initial state of packed sequences, each array (batch, hidden). Default: zeros.
+        zoneout_mask: Zoneout factors, (batch, time, hidden) for each array of the state, in the order in
+            which steps run; see `functional.zoneout`.
+        actions: Actions to replay, (batch, time), in the order of `x`: k in 1..K for a dynamic skip; 0 at
             padding.
-        policy: how choices are made, where no actions are given.
-        return_cell_state: put the internal state of each step into the outputs (`SkipOutput.cell_state`).
-        scan_unroll: steps per iteration of the compiled loops.
-        implementation: `auto` is `cudnn` or `parallel` where it fits (on a CPU neither), otherwise `fused`.
-            `fused` has reverse-mode derivatives of its own (see `fused_unroll`), to which forward mode can be
-            applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and has derivatives
-            in any mode. `cudnn` is for the plain LSTM on NVIDIA GPUs. `parallel` is for minLSTM and minGRU
-            without a skip over time: one scan in log₂(time) rounds, or `fused` where the length is unknown.
+        policy: Policy of the layer, which chooses where no actions are given.
+        return_cell_state: Whether outputs contain the cell state of each step (`SkipOutput.cell_state`).
+        scan_unroll: Number of steps per iteration of the compiled loops.
+        implementation: `auto` selects `cudnn` or `parallel` where it fits (on a CPU neither), otherwise
+            `fused`. `fused` has custom reverse-mode derivatives (see `fused_unroll`), to which forward mode
+            can be applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and has
+            derivatives in any mode. `cudnn` is for the plain LSTM on NVIDIA GPUs. `parallel` is for minLSTM
+            and minGRU without a time skip: one scan in O(log time) rounds. It uses `fused` if the number of
+            steps is symbolic.
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
 
     Raises:
-        UserError: there is no such implementation, it cannot run this here, or a value that is known before
-            the program runs makes no sense. Traced lengths and actions beyond their range count as its ends.
+        UserError: The implementation is unknown or cannot run this call, or an argument does not fit. Values
+            are checked if they are known before the program runs. Traced lengths and actions out of range are
+            clipped.
     """
     if implementation not in IMPLEMENTATIONS:
         raise UserError(f"unknown implementation {implementation!r}: choose {' or '.join(IMPLEMENTATIONS)}")
@@ -101,7 +104,7 @@ def unroll(
     implementation = _choose_implementation(implementation, params, carry, x, recurrence, **refused)
     flip = partial(flip_sequences, seq_lengths=seq_lengths) if reverse else lambda array: array
     flip_back = flip if keep_order else lambda array: array
-    # All arrays of the loop are typed as the inputs are: sharded alike, varying along the same axes.
+    # Give all arrays of the loop the type of the inputs: the same sharding, the same varying axes.
     rows = (carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask)
     rows = match_batch(rows, x)
     axes = varying_axes((params, rows, policy))
@@ -140,7 +143,7 @@ def reference_unroll(
     return_cell_state: bool = False,
     scan_unroll: int = 1,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Scan `recurrent_step` over the steps of `inputs`, (batch, time, ...)."""
+    """Scan `recurrent_step` over the steps of `inputs`, (batch, time, ...); see `unroll`."""
     options = dict(policy=policy, initial=initial, return_cell_state=return_cell_state)
     step = partial(recurrent_step, params, recurrence=recurrence, **options)
     time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
@@ -159,22 +162,25 @@ def _choose_implementation(
     segment_ids: Any,
     return_cell_state: bool,
 ) -> str:
-    """Return the implementation that runs: resolve `auto`, and check that `parallel` fits."""
+    """Return the implementation to run: resolve `auto`, and check that `parallel` fits.
+
+    `parallel` becomes `fused` if the number of steps is symbolic.
+    """
     not_linear = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids)
     if implementation == "auto":
         options = dict(**not_linear, return_cell_state=return_cell_state)
         implementation = "cudnn" if fits(params, carry, x, recurrence, **options) else "fused"
-        # A scan in parallel does more arithmetic than a loop, which a CPU does not hide.
+        # A parallel scan does more arithmetic than a loop, which makes it slower on a CPU.
         if jax.default_backend() != "cpu" and runs_in_parallel(recurrence, **not_linear):
             implementation = "parallel"
     elif implementation == "parallel":
         check_fits(recurrence, **not_linear)
-    is_symbolic = not isinstance(x.shape[1], int)  # JAX scans a symbolic length only one by one
+    is_symbolic = not isinstance(x.shape[1], int)  # JAX has no parallel scan over a symbolic length
     return "fused" if implementation == "parallel" and is_symbolic else implementation
 
 
 def _try_fused(*args: Any, **options: Any) -> tuple[SkipCarry, SkipOutput] | None:
-    """Return what the fused unroll returns; None, with a warning, for a transition that it cannot run."""
+    """Run `fused_unroll`; return None, with a warning, for a transition that it cannot run."""
     try:
         return fused_unroll(*args, **options)
     except ProductsOutOfReach:

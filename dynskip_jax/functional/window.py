@@ -14,8 +14,8 @@ class WindowGates(NamedTuple):
     """Weights of the gates r_t of a window of d tokens.
 
     Attributes:
-        w: from the concatenated tokens to d gates, (d * features, d).
-        b: bias, (d,).
+        w: Weights from the concatenated tokens to d gates, (d * features, d).
+        b: Biases, (d,).
     """
 
     w: Float[Array, "window d"]
@@ -27,20 +27,21 @@ def gated_window(
     x: Float[Array, "batch time features"],
     seq_lengths: Int[Array, " batch"] | None = None,
 ) -> Float[Array, "batch time window"]:
-    """Return the tokens around each step, concatenated and each multiplied by its gate.
+    """Return the d tokens around each step, each multiplied by its gate, and concatenated.
 
-    At step t that is [r_1 x(t - ⌊d/2⌋); …; r_d x(t + ⌊d/2⌋)] with the gates
+    At step t the result is [r_1 x(t - ⌊d/2⌋); …; r_d x(t + ⌊d/2⌋)] with the gates
     r = σ(W [x(t - ⌊d/2⌋); …; x(t + ⌊d/2⌋)] + b).
 
-    The paper calls r a logistic gate of size d, and does not say what it sees. Here it sees the window.
+    The paper calls r a logistic gate of size d, without defining its input. Here the input is the window.
 
     Args:
-        params: the gates' weights, with an odd d.
-        x: the tokens, (batch, time, features).
-        seq_lengths: true lengths, (batch,). Tokens before the start and past the end are zeros.
+        params: Weights of the gates, with an odd d.
+        x: Tokens, (batch, time, features).
+        seq_lengths: True lengths, (batch,); None for full rows. Tokens before the start and past the end of a
+            sequence are zeros.
 
     Returns:
-        (batch, time, d * features).
+        The gated windows, (batch, time, d * features).
     """
     d, time = params.b.shape[0], x.shape[1]
     if seq_lengths is not None:

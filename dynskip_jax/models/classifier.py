@@ -1,4 +1,4 @@
-"""A sequence classifier: symbols or words, stacked layers with time skips, and a softmax on a state."""
+"""Classify sequences of symbols or words with stacked recurrent layers and a softmax on a pooled state."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,13 +18,14 @@ from dynskip_jax.nn.linear import Linear
 
 
 class ClassifierOutput(NamedTuple):
-    """What the model says of each sequence.
+    """Output of `SequenceClassifier` and `SentencePairModel`.
 
     Attributes:
-        logits: unnormalised log-probabilities of the classes, (batch, classes).
-        decisions: one trace per layer and direction, bottom first, each leaf (batch, time).
-        observations: for each of them the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
-        states: the top layer's outputs, (batch, time, features); None where a model does not say.
+        logits: Unnormalised log-probabilities of the classes, (batch, classes).
+        decisions: One trace per layer and direction, bottom first, each leaf (batch, time).
+        observations: x(t) and h(t-1) of each layer and direction, of which s(t) in Eq. 1 consists,
+            (batch, time, ...).
+        states: Outputs of the top layer, (batch, time, features); None if the model does not return them.
     """
 
     logits: Float[Array, "batch classes"]
@@ -34,29 +35,29 @@ class ClassifierOutput(NamedTuple):
 
 
 class SequenceClassifier(nnx.Module):
-    """One-hot symbols or embedded words, stacked layers, and a linear layer on one vector of their states.
+    """Sequence classifier: one-hot or embedded symbols, recurrent layers, pooling, and a linear layer.
 
-    By default that of Gui et al. (2019): LSTMs, and the last h of each sequence.
+    The defaults are those of Gui et al. (2019): LSTM layers, and the last h of each sequence.
 
     Args:
-        num_symbols: number of input symbols.
-        hidden_features: size of every layer's state.
-        num_classes: number of classes.
-        skip: the time skip of every layer, or one for each layer, bottom first.
-        embedding: maps symbol ids to features and says how many (`.features`), as `nnx.Embed` does; by
-            default symbols are one-hot.
-        num_positions: of how many steps the number is told beside the symbol, as a one-hot vector too: 0 for
-            symbols alone (the paper), or at least the length of the longest sequence.
-        pooling: which vector of the states is classified; see `functional.pool_states`.
-        dropout: rate on every layer's input and before the linear layer, or one rate for each of these
-            places, bottom first.
-        word_dropout: rate at which single steps' inputs are dropped whole.
-        unknown_rate: how often a rare word is read as the unknown one in training; see `forget_rare`.
-        num_frequent: words from this id on are rare ones.
-        dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
-        rngs: source of the initial parameters.
-        **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip`,
-            `bidirectional` and `dtype`.
+        num_symbols: Number of input symbols.
+        hidden_features: Size of the state of every layer.
+        num_classes: Number of classes.
+        skip: Time skip of every layer, or one for each layer, bottom first.
+        embedding: Module that maps symbol ids to features and has an attribute `features`, their number, as
+            `nnx.Embed` has. By default symbols are one-hot.
+        num_positions: Size of a one-hot vector of the step number that is concatenated to the symbol. 0 for
+            none (the paper), otherwise at least the length of the longest sequence.
+        pooling: How the states are pooled into the vector to classify; see `functional.pool_states`.
+        dropout: Dropout rate on every layer's input and before the linear layer, or one rate for each of
+            these places, bottom first.
+        word_dropout: Probability of dropping the whole input of a step.
+        unknown_rate: Probability of replacing a rare word by the unknown word in training; see `forget_rare`.
+        num_frequent: Words with this id or a larger one are rare.
+        dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
+        rngs: Source of the initial parameters.
+        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip` and
+            `bidirectional`.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class SequenceClassifier(nnx.Module):
         self.backward = hidden_features if rnn_options.get("bidirectional") else 0
         self.word_dropout = word_dropout
         self.unknown_rate, self.num_frequent = unknown_rate, num_frequent
-        # What is classified is dropped from, not each of the states that it is made of.
+        # The last dropout applies to the pooled vector, not to the states of each step.
         self.dropout = dropout[-1]
         self.stack = SkipLSTM(
             (num_symbols if embedding is None else embedding.features) + num_positions,
@@ -111,16 +112,17 @@ class SequenceClassifier(nnx.Module):
         weight_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
     ) -> ClassifierOutput:
-        """Classifies a batch of sequences.
+        """Classify a batch of sequences.
 
         Args:
-            symbols: symbol ids, (batch, time).
-            seq_lengths: true lengths, (batch,).
-            actions: for each layer and direction the actions to be replayed, or None.
-            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
-            rngs: for choices and dropout: a PRNG key, one per example, (batch,), an `nnx.Rngs` or a stream.
-            weight_key: one PRNG key for the cells' `weight_dropout`, in place of one made of `rngs`.
-            deterministic: overrides what `.train()` and `.eval()` say.
+            symbols: Symbol ids, (batch, time).
+            seq_lengths: True lengths, (batch,).
+            actions: Actions to replay for each layer and direction, or None for a layer that chooses.
+            policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.
+            rngs: Source of randomness for choices and dropout: a PRNG key, one per example, (batch,), an
+                `nnx.Rngs` or a stream.
+            weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from `rngs`.
+            deterministic: Overrides the mode set by `.train()` and `.eval()`.
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         keys = (None, None)

@@ -1,4 +1,4 @@
-"""The part of a language model that copies words of the recent past by the choice of its top layer's skip."""
+"""Copy recent words in a language model, with the choice of its top layer's time skip as the pointer."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -12,15 +12,15 @@ from dynskip_jax.nn.cells import Initializer, SkipCell
 from dynskip_jax.nn.linear import Linear
 
 Copy = Literal["none", "chosen", "expected"]
-_GATE_BIAS = -2.0  # to begin with, little is copied
+_GATE_BIAS = -2.0  # initially, copying has a low probability
 
 
 class CopyCarry(NamedTuple):
-    """What a language model that copies hands from one segment to the next.
+    """Carry of a language model that copies words, from one segment to the next.
 
     Attributes:
-        layers: the carry of each layer.
-        words: the last K - 1 inputs, (batch, K - 1).
+        layers: Carry of each layer.
+        words: Ids of the last K - 1 inputs, (batch, K - 1).
     """
 
     layers: tuple[F.SkipCarry, ...]
@@ -28,20 +28,24 @@ class CopyCarry(NamedTuple):
 
 
 class Copier(nnx.Module):
-    """Says what is copied, and how willingly: by the word behind the state chosen, or behind each under π.
+    """Gate and pointer for copying the words that followed the states among which the time skip chooses.
 
-    The gate is a logistic function of what the softmax sees, of log π of the choice (where there is one gate
-    for all choices, of the likeliest one) and of the entropy of π.
+    The gate is a logistic function of the inputs of the softmax, of the entropy of π, and of log π of a
+    choice. With a hard choice each k has its own gate. Otherwise there is one gate for all k, which uses log
+    π of the most probable one.
 
     Args:
-        features: size of what the softmax sees.
-        copy: `expected`: the words behind all K states, by the probability of each. `chosen`: the word that
-            followed the state which entered, so that the choice is hard; in training all K are held against
-            the word to come, and the loss is the mean over them (`functional.chosen_log_likelihood`), which
-            needs no draw. In both the agent has a gradient beside its rewards.
-        weight_init: initializer of the gate's weights.
-        dtype: in which matrices are multiplied.
-        rngs: source of the initial parameters.
+        features: Number of input features of the softmax.
+        copy: `expected` copies the words that followed all K states, weighted by the probability π of each.
+            `chosen` copies only the word that followed the chosen state. In training, `chosen` uses the
+            expected log-likelihood over all K choices (`functional.chosen_log_likelihood`), so nothing is
+            sampled for the loss. In both cases the agent receives a gradient in addition to its rewards.
+        weight_init: Initializer of the gate's weights.
+        dtype: Dtype of matrix multiplications.
+        rngs: Source of the initial parameters.
+
+    Raises:
+        UserError: `copy` is neither `expected` nor `chosen`.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class Copier(nnx.Module):
         )
 
     def is_hard(self, policy: F.Policy) -> bool:
-        """Returns whether one word is copied by a choice, not all in expectation."""
+        """Return whether one chosen word is copied, instead of all words in expectation."""
         return self.copy == "chosen" and policy.mode not in F.RELAXATIONS
 
     def __call__(
@@ -72,16 +76,18 @@ class Copier(nnx.Module):
         words: Int[Array, "batch time K"],
         policy: F.Policy,
     ) -> F.Copies:
-        """Returns what each of the K choices would copy: with a gate of its own where one is made, and with
-        one gate for all where their expectation is copied.
+        """Return the words, probabilities and gates of the K choices at each step.
 
         Args:
-            cell: of the layer whose skip chooses.
-            start: its carry before the segment.
-            observation: x(t) and h(t-1) of that layer.
-            h: what the softmax sees.
-            words: of `functional.followers`.
-            policy: how choices are made.
+            cell: Cell of the layer whose skip chooses.
+            start: Carry of this layer before the segment.
+            observation: x(t) and h(t-1) of this layer.
+            h: Inputs of the softmax.
+            words: Word that each choice would copy, from `functional.followers`.
+            policy: How choices are made.
+
+        Returns:
+            The copies. `gates` has one entry per choice if `is_hard(policy)`, else one for all choices.
         """
         skip, (x, before) = cell.skip, observation
         first = start.step == 0 if skip.forgets_carried else None
@@ -95,12 +101,12 @@ class Copier(nnx.Module):
         probs = jnp.exp(log_probs)
         entropy = -jnp.sum(probs * log_probs, axis=-1)
         of_choice = log_probs if self.is_hard(policy) else log_probs.max(axis=-1, keepdims=True)
-        # Log π is added afterwards: h takes part once, not K times.
+        # log π is added after the product, so that h is multiplied once and not K times.
         told = jnp.stack([jnp.zeros_like(entropy), entropy], axis=-1).astype(h.dtype)
         of_step = self.gate(jnp.concatenate([h, told], axis=-1))
         return F.Copies(words, probs, of_step + self.gate.kernel[h.shape[-1], 0] * of_choice)
 
 
 def no_words(batch_size: int, max_skip: int) -> Int[Array, "batch K_less_one"]:
-    """Returns the inputs before the first of each stream."""
+    """Return the K - 1 inputs before the start of each stream: `NO_WORD`."""
     return jnp.full((batch_size, max_skip - 1), F.NO_WORD, jnp.int32)

@@ -1,4 +1,4 @@
-"""Recurrent language models with a time skip in each layer: of words or characters, tied or not."""
+"""Recurrent language models with a time skip in each layer, over words, characters or byte pairs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,15 +21,17 @@ from dynskip_jax.nn.linear import Linear
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelDropout:
-    """Rates at which a language model drops what, each in [0, 1).
+    """Dropout rates of a language model, each in [0, 1).
 
     Attributes:
-        words: whole words, wherever they occur in a segment (Merity et al. 2018, Section 4.3).
-        inputs: features of the first layer's input.
-        hidden: features between layers.
-        outputs: features before the softmax.
-        weights: entries of every W_h, the same ones for a whole segment (Merity et al. 2018, Section 2).
-        variational: the same features are dropped at all steps of a segment (Merity et al. 2018,
+        words: Rate on whole words. All occurrences in a segment are dropped (Merity et al. 2018,
+            Section 4.3).
+        inputs: Rate on the features of the first layer's input.
+        hidden: Rate on the features between layers.
+        outputs: Rate on the features before the softmax.
+        weights: Rate on the entries of every W_h, with one mask for a segment (Merity et al. 2018,
+            Section 2).
+        variational: Whether the same features are dropped at all steps of a segment (Merity et al. 2018,
             Section 4.2).
     """
 
@@ -41,39 +43,40 @@ class LanguageModelDropout:
     variational: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the rates."""
+        """Check the rates."""
         for name, rate in self.rates().items():
             if not 0.0 <= rate < 1.0:
                 raise UserError(f"the dropout of {name} lies in [0, 1), got {rate}")
 
     @classmethod
     def everywhere(cls, rate: float) -> "LanguageModelDropout":
-        """On every layer's input and before the softmax (Zaremba et al. 2014, Section 3.2)."""
+        """Return `rate` for all layers' inputs and before the softmax (Zaremba et al. 2014, Section 3.2)."""
         return cls(inputs=rate, hidden=rate, outputs=rate)
 
     def rates(self) -> dict[str, float]:
-        """Returns each rate by its name."""
+        """Return each rate by its name."""
         return {name: value for name, value in vars(self).items() if name != "variational"}
 
     @property
     def shares_noise(self) -> bool:
-        """Whether something is dropped for all streams alike, with a key that they share."""
+        """Whether a mask is shared by all streams of a batch, so that it needs a shared key."""
         return self.words > 0 or self.weights > 0
 
 
 class LanguageModelOutput(NamedTuple):
-    """What the model says of each position.
+    """Output of `LanguageModel`.
 
     Attributes:
-        logits: unnormalised log-probabilities of the next token, (batch, time, vocabulary); where words are
-            copied, log-probabilities with them.
-        decisions: one trace per layer, bottom first.
-        states: the top layer's h, (batch, time, hidden).
-        dropped_states: what the softmax saw of it, after dropout.
-        observations: for each layer the x(t) and the h(t-1) of s(t) in Eq. 1, (batch, time, ...).
-        of_softmax: the logits of the softmax alone, where words are copied; None where none are.
-        copies: what may be copied; likewise.
-        choices: what each of the K choices would copy; likewise. It is `copies`, unless a choice was made.
+        logits: Unnormalised log-probabilities of the next token, (batch, time, vocabulary). If the model
+            copies words, normalised log-probabilities that include copying.
+        decisions: One trace per layer, bottom first.
+        states: h of the top layer, (batch, time, hidden).
+        dropped_states: h of the top layer after dropout, the input of the softmax.
+        observations: x(t) and h(t-1) of each layer, of which s(t) in Eq. 1 consists, (batch, time, ...).
+        of_softmax: Logits of the softmax without copying; None if the model does not copy words.
+        copies: Words that may be copied; None if the model does not copy words.
+        choices: Word that each of the K choices would copy; None if the model does not copy words. It equals
+            `copies`, unless one choice was made.
     """
 
     logits: Float[Array, "batch time vocabulary"]
@@ -86,7 +89,13 @@ class LanguageModelOutput(NamedTuple):
     choices: F.Copies | None = None
 
     def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
-        """Returns log p of these tokens, in nats; their mean over the choices where one will be made."""
+        """Return log p of the targets, in nats.
+
+        If the model copies the chosen word, the result in training is the expectation over its choices.
+
+        Args:
+            targets: Token ids, (batch, time).
+        """
         if self.copies is None:
             return -optax.softmax_cross_entropy_with_integer_labels(self.logits, targets)
         one_gate = self.copies.gates.shape[-1] == 1
@@ -94,34 +103,38 @@ class LanguageModelOutput(NamedTuple):
         return of_copies(self.copies, self.log_likelihood_of_softmax(targets), targets)
 
     def log_likelihood_of_softmax(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
-        """Returns log p of these tokens by the softmax alone, where words are copied."""
+        """Return log p of the targets from the softmax without copying; for models that copy words."""
         return -optax.softmax_cross_entropy_with_integer_labels(self.of_softmax, targets)
 
     def log_likelihood_of_each(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time K"]:
-        """Returns log p of these tokens with each of the K choices alone, where words are copied."""
+        """Return log p of the targets given each of the K choices; for models that copy words."""
         return F.log_likelihood_of_each(self.choices, self.log_likelihood_of_softmax(targets), targets)
 
 
 class LanguageModel(nnx.Module):
-    """Embedding, stacked LSTMs, softmax (Zaremba et al. 2014).
+    """Language model with an embedding, recurrent layers and a softmax (Zaremba et al. 2014).
 
     Args:
-        vocabulary_size: number of token ids.
-        features: size of every layer's state, or one size for each layer.
-        skip: the time skip of every layer, or one for each layer, bottom first.
-        embedding: maps token ids to features, says how many (`.features`) and makes a table of all of them
-            (`.table()`), as `CharEmbedding` does; by default a table of `embedding_features` (by default the
-            first layer's size).
-        embedding_features: size of that table.
-        tied: the softmax's weights are the table (Inan et al. 2017); the last layer then has its size.
-        copy: whether, and how, words of the recent past are copied by the choice of the last layer's skip,
-            which then is one among K states; see `Copier`.
-        dropout: see `LanguageModelDropout`; a number: `LanguageModelDropout.everywhere`.
-        dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
-        weight_init: initializer of every weight and bias outside the recurrent layers.
-        rngs: source of the initial parameters.
-        **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip`,
-            `bidirectional` and `dtype`.
+        vocabulary_size: Number of token ids.
+        features: Size of the state of every layer, or one size for each layer.
+        skip: Time skip of every layer, or one for each layer, bottom first.
+        embedding: Module that maps token ids to features. It has an attribute `features`, their number, and a
+            method `table()` that returns the features of all ids, as `CharEmbedding` has. By default an
+            `nnx.Embed`.
+        embedding_features: Size of the default embedding; by default the size of the first layer.
+        tied: Whether the softmax uses the embedding table as its weights (Inan et al. 2017). The last layer
+            must have the size of the embedding.
+        copy: Whether and how recent words are copied, with the choice of the last layer's skip as the
+            pointer: `none`, or as in `Copier`. That skip must choose among the last K states.
+        dropout: Dropout rates; a number is passed to `LanguageModelDropout.everywhere`.
+        dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
+        weight_init: Initializer of every weight and bias outside of the recurrent layers.
+        rngs: Source of the initial parameters.
+        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition` and `depth_skip`.
+
+    Raises:
+        UserError: Tied weights or dropped words are used without an embedding table, or tied weights have
+            another size than the last layer.
     """
 
     def __init__(
@@ -187,9 +200,9 @@ class LanguageModel(nnx.Module):
             )
 
     def with_table(self) -> "LanguageModel":
-        """Returns the model with a table of what its embedding makes of each word: the same, but faster.
+        """Return an equivalent, faster model, whose embedding is a table computed from this one's embedding.
 
-        A model that has a table already is returned as it is.
+        A model whose embedding is an `nnx.Embed` is returned unchanged.
         """
         if isinstance(self.embedding, nnx.Embed):
             return self
@@ -199,25 +212,36 @@ class LanguageModel(nnx.Module):
         return model
 
     def initialize_carry(self, batch_size: int, rngs: Rngs = None) -> tuple[F.SkipCarry, ...] | CopyCarry:
-        """Returns each layer's initial carry for a batch of streams; see `SkipLayers`."""
+        """Return the initial carry for a batch of streams.
+
+        Args:
+            batch_size: Number of streams.
+            rngs: Source of the carry's keys; see `SkipLayers`.
+
+        Returns:
+            The carry of each layer; a `CopyCarry` if the model copies words.
+        """
         layers = self.stack.initialize_carry(batch_size, rngs)
         return layers if self.copier is None else CopyCarry(layers, no_words(batch_size, self._max_skip))
 
     def restart_carry(self, carry: Any) -> Any:
-        """Keeps each layer's newest state and forgets the others, and the words behind them."""
+        """Return the carry with only the newest state of each layer.
+
+        The initial state replaces the older states, and the words to copy are removed.
+        """
         if self.copier is None:
             return self.stack.restart_carry(carry)
         return CopyCarry(self.stack.restart_carry(carry.layers), jnp.full_like(carry.words, F.NO_WORD))
 
     @staticmethod
     def steps_read(carry: Any) -> Int[Array, " batch"]:
-        """Returns how many steps were taken since a carry was made or restarted."""
+        """Return the number of steps since the carry was initialized or restarted, (batch,)."""
         layers = carry.layers if isinstance(carry, CopyCarry) else carry
         return layers[0].step
 
     @property
     def _max_skip(self) -> int:
-        """K of the skip that chooses what is copied."""
+        """K of the last layer's time skip, the pointer for copying."""
         return self.stack.cells[-1].skip.max_skip
 
     def __call__(
@@ -232,19 +256,22 @@ class LanguageModel(nnx.Module):
         deterministic: bool | None = None,
         return_carry: bool = False,
     ) -> Any:
-        """Reads one segment of each stream.
+        """Read one segment of each stream.
 
         Args:
-            tokens: token ids, (batch, time).
-            initial_carry: that of the segment before; by default that of `initialize_carry`.
-            actions: for each layer the actions to be replayed, or None.
-            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
-            rngs: for dropout, and for the initial carry: a PRNG key, one for each stream, (batch,), an
-                `nnx.Rngs` or a stream.
-            shared_key: one PRNG key for what is dropped for all streams alike, words and weights, in place of
-                one made of `rngs`.
-            deterministic: overrides what `.train()` and `.eval()` say.
-            return_carry: return `(carry, output)`, the carry being that for the next segment.
+            tokens: Token ids, (batch, time).
+            initial_carry: Carry of the previous segment; by default that of `initialize_carry`.
+            actions: Actions to replay for each layer, or None for a layer that chooses.
+            policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.
+            rngs: Source of randomness for dropout, and for choices if the carry has no keys: a PRNG key, one
+                per stream, (batch,), an `nnx.Rngs` or a stream.
+            shared_key: PRNG key for the masks that all streams share, those of words and weights; by default
+                it is derived from `rngs`.
+            deterministic: Overrides the mode set by `.train()` and `.eval()`.
+            return_carry: Whether to return `(carry, output)`, with the carry for the next segment.
+
+        Returns:
+            `LanguageModelOutput`, preceded by the carry with `return_carry`.
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         words_key = weight_key = None
@@ -260,7 +287,7 @@ class LanguageModel(nnx.Module):
             layers, earlier = initial_carry
         arguments = dict(initial_carry=layers, actions=actions, weight_key=weight_key)
         if not needs_key(self.stack, policy, **arguments, deterministic=deterministic):
-            rngs = None  # choices continue with the keys of the carry
+            rngs = None  # choices use the keys of the carry
         carry, outputs = self.stack(
             self._embed(tokens, words_key),
             initial_carry=layers,
@@ -280,7 +307,7 @@ class LanguageModel(nnx.Module):
             policy = policy_or_default(policy, deterministic)
             choices = self.copier(cell, layers[-1], outputs.observations[-1], outputs.h, words, policy)
             copies = choices
-            # In training words that are chosen are held against the word to come all at once.
+            # In training, the loss uses the words of all K choices.
             if deterministic and self.copier.is_hard(policy):
                 copies = F.copy_of_choice(choices, outputs.decisions[-1].action)
             logits = F.copied_log_probs(copies, jax.nn.log_softmax(output.logits))

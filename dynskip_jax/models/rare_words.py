@@ -1,4 +1,4 @@
-"""Read rare words as the unknown one while training, so that its embedding learns (Lample et al. 2016)."""
+"""Replace rare words by the unknown word in training, to train its embedding (Lample et al. 2016)."""
 
 import jax
 import jax.numpy as jnp
@@ -6,11 +6,11 @@ from jaxtyping import Array, Int, Key
 
 from dynskip_jax.errors import UserError
 
-UNKNOWN_WORD = 0  # its id
+UNKNOWN_WORD = 0  # id of the unknown word
 
 
 def check_unknown_rate(rate: float) -> None:
-    """Raise a `UserError` unless a rate lies in [0, 1)."""
+    """Raise a `UserError` unless `rate` is in [0, 1)."""
     if not 0.0 <= rate < 1.0:
         raise UserError(f"unknown_rate lies in [0, 1), got {rate}")
 
@@ -18,13 +18,13 @@ def check_unknown_rate(rate: float) -> None:
 def forget_rare(
     words: Int[Array, "batch time"], keys: Key[Array, " batch"], rate: float, num_frequent: int
 ) -> Int[Array, "batch time"]:
-    """Return the words, of which each rare one is the unknown word with probability `rate`.
+    """Return the words, with each rare word replaced by the unknown word with probability `rate`.
 
     Args:
-        words: ids of words.
-        keys: one for each row.
-        rate: how often a rare word is read as the unknown one.
-        num_frequent: words from this id on are rare.
+        words: Word ids, (batch, time).
+        keys: One PRNG key per row, (batch,).
+        rate: Probability of replacing a rare word.
+        num_frequent: Words with this id or a larger one are rare.
     """
     time = words.shape[1]
     forgotten = jax.vmap(lambda key: jax.random.bernoulli(key, rate, (time,)))(keys)

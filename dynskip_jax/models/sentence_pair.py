@@ -1,4 +1,4 @@
-"""How alike two sentences are: one stack reads both, and a ReLU layer compares (Tai et al. 2015)."""
+"""Rate the similarity of two sentences: one recurrent stack and a comparison layer (Tai et al. 2015)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,26 +19,32 @@ from dynskip_jax.nn.linear import Linear
 
 
 class SentencePairModel(nnx.Module):
-    """Reads two sentences in one row, each from the initial state, and says which rating they have.
+    """Model of the similarity rating of two sentences.
 
-    With h₁ and h₂ what was made of the two, hₛ = ReLU(W^(x) (h₁ ⊙ h₂) + W^(+) |h₁ - h₂| + b^(h)), and the
-    ratings' probabilities are softmax(W^(p) hₛ + b^(p)). That of Tai et al. (2015), Eq. 15, with the
-    activation of the paper on untied LSTMs (its Eq. 22).
+    A row contains both sentences, and the layers read each one from the initial state. With the pooled states
+    h₁ and h₂ of the two sentences,
+
+        hₛ = ReLU(W^(x) (h₁ ⊙ h₂) + W^(+) |h₁ - h₂| + b^(h)),
+
+    and the probabilities of the ratings are softmax(W^(p) hₛ + b^(p)). This is Tai et al. (2015), Eq. 15,
+    with the activation function of the paper on untied LSTMs (its Eq. 22).
 
     Args:
-        embedding: maps token ids to features and says how many (`.features`), as `nnx.Embed` does.
-        hidden_features: size of every layer's state.
-        num_ratings: number of classes.
-        skip: the time skip of every layer, or one for each layer, bottom first.
-        similarity_features: size of hₛ; the paper's is 50.
-        pooling: which vector of a sentence's states h₁ and h₂ are; see `functional.pool_states`.
-        dropout: rate on every layer's input and on h₁ and h₂, or one rate for each of these places.
-        unknown_rate: how often a rare word is read as the unknown one in training; see `forget_rare`.
-        num_frequent: words from this id on are rare ones.
-        dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
-        rngs: source of the initial parameters.
-        **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip`,
-            `bidirectional` and `dtype`.
+        embedding: Module that maps token ids to features and has an attribute `features`, their number, as
+            `nnx.Embed` has.
+        hidden_features: Size of the state of every layer.
+        num_ratings: Number of classes.
+        skip: Time skip of every layer, or one for each layer, bottom first.
+        similarity_features: Size of hₛ; 50 in the paper.
+        pooling: How the states of a sentence are pooled into h₁ or h₂; see `functional.pool_states`.
+        dropout: Dropout rate on every layer's input and on h₁ and h₂, or one rate for each of these places,
+            bottom first.
+        unknown_rate: Probability of replacing a rare word by the unknown word in training; see `forget_rare`.
+        num_frequent: Words with this id or a larger one are rare.
+        dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
+        rngs: Source of the initial parameters.
+        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip` and
+            `bidirectional`.
     """
 
     def __init__(
@@ -91,17 +97,21 @@ class SentencePairModel(nnx.Module):
         weight_key: Key[Array, ""] | None = None,
         deterministic: bool | None = None,
     ) -> ClassifierOutput:
-        """Compares the two sentences of each row.
+        """Compare the two sentences of each row.
 
         Args:
-            tokens: ids of the first sentence and then of the second, (batch, time).
-            sentences: 0 at tokens of the first, 1 at those of the second, (batch, time).
-            seq_lengths: lengths of both together, (batch,).
-            actions: for each layer and direction the actions to be replayed, or None.
-            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
-            rngs: for choices and dropout: a PRNG key, one per row, (batch,), an `nnx.Rngs` or a stream.
-            weight_key: one PRNG key for the cells' `weight_dropout`, in place of one made of `rngs`.
-            deterministic: overrides what `.train()` and `.eval()` say.
+            tokens: Token ids of the first sentence, followed by those of the second, (batch, time).
+            sentences: 0 at tokens of the first sentence, 1 at tokens of the second, (batch, time).
+            seq_lengths: Total lengths of both sentences, (batch,).
+            actions: Actions to replay for each layer and direction, or None for a layer that chooses.
+            policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.
+            rngs: Source of randomness for choices and dropout: a PRNG key, one per row, (batch,), an
+                `nnx.Rngs` or a stream.
+            weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from `rngs`.
+            deterministic: Overrides the mode set by `.train()` and `.eval()`.
+
+        Returns:
+            The output, whose `logits` are those of the ratings, (batch, ratings).
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         keys = (None, None)
@@ -138,7 +148,9 @@ class SentencePairModel(nnx.Module):
 
 
 def rating_distribution(ratings: Float[Array, " batch"], num_ratings: int) -> Float[Array, "batch ratings"]:
-    """Returns p over 1..R with mean y: on ⌊y⌋ and ⌊y⌋ + 1 alone (Tai et al. 2015, Eq. 16).
+    """Return the distribution over the ratings 1..R with mean y (Tai et al. 2015, Eq. 16).
+
+    Only ⌊y⌋ and ⌊y⌋ + 1 have nonzero probability.
 
     Args:
         ratings: y in [1, R], (batch,).

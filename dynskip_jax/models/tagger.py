@@ -1,4 +1,4 @@
-"""A tagger: words and their characters, stacked recurrent layers in both directions, a CRF or a softmax."""
+"""Tag words with recurrent layers over word and character features, and a CRF or a softmax."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -27,10 +27,10 @@ class Tokens(Protocol):
     """Ids of a batch of words, such as `data.tagger_vocabulary.TokenIds`.
 
     Attributes:
-        words: ids of the words, (batch, time).
-        characters: ids of their characters, (batch, time, length).
-        capitals: their capitalisation, (batch, time).
-        columns: ids of what stands beside them, (batch, time, columns).
+        words: Ids of the words, (batch, time).
+        characters: Ids of their characters, (batch, time, length).
+        capitals: Ids of their kind of capitalisation, (batch, time).
+        columns: Ids of the values in other columns of the data, (batch, time, columns).
     """
 
     words: Any
@@ -40,13 +40,13 @@ class Tokens(Protocol):
 
 
 class TaggerOutput(NamedTuple):
-    """What the model says of each sentence.
+    """Output of `Tagger`.
 
     Attributes:
-        emissions: the score of each tag at each step, (batch, time, tags): of a softmax its logits.
-        crf: the scores of transitions, first and last tags, constrained; None with a softmax.
-        decisions: one trace for each layer and direction, as `SkipLayers` returns them.
-        observations: for each layer and direction the x(t) and the h(t-1) of s(t) in Eq. 1.
+        emissions: Score of each tag at each step, (batch, time, tags); the logits of a softmax.
+        crf: Scores of transitions, first tags and last tags, constrained by `allowed`; None with a softmax.
+        decisions: One trace for each layer and direction, as `SkipLayers` returns them.
+        observations: x(t) and h(t-1) of each layer and direction, of which s(t) in Eq. 1 consists.
     """
 
     emissions: Float[Array, "batch time tags"]
@@ -56,40 +56,44 @@ class TaggerOutput(NamedTuple):
 
 
 class Tagger(nnx.Module):
-    """A BiLSTM-CRF (Huang et al. 2015) whose layers may skip over time and depth (Gui et al. 2019; Wu et al.
-    2016).
+    """BiLSTM-CRF tagger (Huang et al. 2015) with optional time and depth skips.
 
-    A token is its word's embedding (in a gated window, if asked for), beside what is made of its characters,
-    the embedding of its capitalisation, and of what other columns have beside it.
+    Time skips are those of Gui et al. (2019), depth skips those of Wu et al. (2016). The input of the layers
+    is a concatenation: the embedding of the word (or of a gated window of words), its character features, the
+    embedding of its capitalisation, and the embeddings of other columns.
 
     Args:
-        num_words: ids of words; 0 is the unknown one.
-        num_tags: number of tags.
-        features: size of every layer's state, in each direction.
-        skip: the time skip of every layer, or one for each layer, bottom first.
-        bidirectional: whether there are two directions.
-        embedding_features: d, size of a word's embedding.
-        word_init: its initializer, such as one that returns pretrained vectors; by default U(±√(3/d)).
-        characters: modules that make features of words from their characters, see `nn.char_features`.
-        num_capitals: number of kinds of capitalisation.
-        capital_features: size of their embedding; 0 for none.
-        column_sizes: of each other column the number of its ids; 0 is the unknown one.
-        column_features: size of their embeddings.
-        window: how many words stand side by side, each with a logistic gate; 1 for the word alone.
-        output: `crf`, or `softmax` for each step by itself.
-        allowed: masks of the tags that may follow each other, come first and come last, which no predicted
-            sequence of a CRF breaks; None allows all. `data.tag_schemes.allowed_transitions` makes them.
-        dropout: rate on each layer's input and before the emissions, or one for each place; see `SkipLayers`.
-        unknown_rate: how often a rare word is read as the unknown one in training, so that this has a use
-            (Lample et al. 2016).
-        num_frequent: words from this id on are rare ones.
-        dtype: dtype in which matrices are multiplied; float32 by default. All else is float32.
-        rngs: source of the initial parameters.
-        **rnn_options: arguments of `SkipLSTM`, such as `num_layers`, `transition`,
-            `depth_skip` and `forget_bias`.
+        num_words: Number of word ids; 0 is the unknown word.
+        num_tags: Number of tags.
+        features: Size of the state of every layer, in each direction.
+        skip: Time skip of every layer, or one for each layer, bottom first.
+        bidirectional: Whether the layers read in both directions.
+        embedding_features: Size d of a word embedding.
+        word_init: Initializer of word embeddings, such as one that returns pretrained vectors; by default
+            U(±√(3/d)).
+        characters: Modules that compute features of a word from its characters; see `nn.char_features`.
+        num_capitals: Number of kinds of capitalisation.
+        capital_features: Size of the embedding of capitalisation; 0 for none.
+        column_sizes: Number of ids of each other column; 0 is the unknown value.
+        column_features: Size of the embedding of each other column.
+        window: Odd number of adjacent words whose embeddings are concatenated, each multiplied by a logistic
+            gate. 1 for the word itself, without a gate.
+        output: `crf`, or `softmax` for independent predictions at each step.
+        allowed: Masks of the tags that may follow each other, come first and come last, as
+            `data.tag_schemes.allowed_transitions` returns them. A CRF predicts only allowed sequences. None
+            allows all.
+        dropout: Dropout rate on every layer's input and before the emissions, or one rate for each of these
+            places; see `SkipLayers`.
+        unknown_rate: Probability of replacing a rare word by the unknown word in training, so that the
+            embedding of the latter is trained (Lample et al. 2016).
+        num_frequent: Words with this id or a larger one are rare.
+        dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
+        rngs: Source of the initial parameters.
+        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip` and
+            `forget_bias`.
 
     Attributes:
-        stack: the recurrent layers.
+        stack: The recurrent layers.
     """
 
     def __init__(
@@ -172,17 +176,17 @@ class Tagger(nnx.Module):
         rngs: Rngs = None,
         deterministic: bool | None = None,
     ) -> TaggerOutput:
-        """Reads a batch of sentences.
+        """Compute the scores of all tags for a batch of sentences.
 
         Args:
-            tokens: ids of words, (batch, time), of their characters, (batch, time, length), of their
+            tokens: Ids of words, (batch, time), of their characters, (batch, time, length), of their
                 capitalisation, (batch, time), and of other columns, (batch, time, columns).
-            seq_lengths: true lengths, (batch,).
-            actions: for each layer and direction the actions to be replayed, or None.
-            policy: how choices are made; by default greedy after `.eval()`, and sampled otherwise.
-            rngs: for choices and dropout: a PRNG key, one for each sentence, (batch,), an `nnx.Rngs` or a
-                stream.
-            deterministic: overrides what `.train()` and `.eval()` say.
+            seq_lengths: True lengths, (batch,).
+            actions: Actions to replay for each layer and direction, or None for a layer that chooses.
+            policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.
+            rngs: Source of randomness for choices and dropout: a PRNG key, one per sentence, (batch,), an
+                `nnx.Rngs` or a stream.
+            deterministic: Overrides the mode set by `.train()` and `.eval()`.
         """
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         batch, num_own = tokens.words.shape[:1], 1 + len(self.characters)
@@ -216,7 +220,7 @@ class Tagger(nnx.Module):
         return TaggerOutput(emissions, self.crf_params(), outputs.decisions, outputs.observations)
 
     def crf_params(self) -> F.CRFParams | None:
-        """Returns what the CRF scores beside emissions, under the rules of the scheme; None without one."""
+        """Return the parameters of the CRF, constrained by `allowed`; None if the output is a softmax."""
         if self.crf is None:
             return None
         params = self.crf.read()

@@ -1,4 +1,4 @@
-"""Flax NNX modules that own parameters and call `dynskip_jax.functional`."""
+"""Flax NNX modules that hold parameters and call `dynskip_jax.functional`."""
 
 from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.char_embedding import CharEmbedding

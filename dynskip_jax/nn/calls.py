@@ -1,4 +1,4 @@
-"""What cells and layers do with the arguments of a call: checks, a policy by default, keys."""
+"""Arguments of a call of cells and layers: input checks, the default policy and PRNG keys."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ def check_inputs(inputs: Any, in_features: int, shape: str, axes: int) -> None:
     """Check that inputs are floats of the right size.
 
     Args:
-        inputs: the argument.
-        in_features: expected size of the last axis.
-        shape: expected shape, for the message, such as `(*batch, time, in)`.
-        axes: smallest number of axes.
+        inputs: Argument to check.
+        in_features: Expected size of the last axis.
+        shape: Expected shape for the error message, such as `(*batch, time, in)`.
+        axes: Smallest number of axes.
 
     Raises:
-        UserError: they are not.
+        UserError: `inputs` are not floats, or have the wrong number of axes or features.
     """
     expected = shape.replace("in)", f"{in_features})")
     found = described(inputs)
@@ -36,7 +36,11 @@ def check_inputs(inputs: Any, in_features: int, shape: str, axes: int) -> None:
 
 
 def policy_or_default(policy: F.Policy | None, deterministic: bool) -> F.Policy:
-    """Return the policy; by default it is greedy in evaluation and samples in training."""
+    """Return `policy`; if it is None, a greedy policy in evaluation and a sampling one in training.
+
+    Raises:
+        UserError: `policy` is not a `Policy`.
+    """
     if policy is None:
         return F.Policy("greedy" if deterministic else "sample")
     if not isinstance(policy, F.Policy):
@@ -45,7 +49,11 @@ def policy_or_default(policy: F.Policy | None, deterministic: bool) -> F.Policy:
 
 
 def as_key(rngs: Rngs) -> Array | None:
-    """Return the next key of a stream (of an `nnx.Rngs`: `carry`), a key as it is, or None for None.
+    """Return the PRNG key that `rngs` provides.
+
+    Args:
+        rngs: An `nnx.Rngs` or a stream, whose next key is returned (of the stream `carry` in an `nnx.Rngs`).
+            Or a key, or None, which is returned unchanged.
 
     Raises:
         UserError: `rngs` is none of these.
@@ -59,14 +67,14 @@ def as_key(rngs: Rngs) -> Array | None:
 
 
 def require_key(rngs: Rngs, what: str) -> Array:
-    """Return a key as `as_key` does, for a module that cannot do without.
+    """Return the PRNG key that `rngs` provides, for a module that cannot run without one.
 
     Args:
-        rngs: the argument of the call.
-        what: the module, for the message, such as `this layer`.
+        rngs: Argument of the call; see `as_key`.
+        what: Name of the module for the error message, such as `this layer`.
 
     Raises:
-        UserError: there is none.
+        UserError: `rngs` is None, or not a source of keys.
     """
     if rngs is None:
         raise UserError(

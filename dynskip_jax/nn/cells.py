@@ -1,4 +1,4 @@
-"""Recurrent cells with skips over time and depth, as Flax NNX cells that own their parameters."""
+"""Recurrent cell with skips over time and depth, as a Flax NNX module."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,7 +31,7 @@ def _check_sizes(in_features: int, hidden_features: int, agent_features: int) ->
 
 
 def _check_pieces(skip: Any, transition: Any, depth_skip: Any) -> None:
-    """Raise a `UserError` for a piece that is of another kind, such as a name or a class."""
+    """Raise a `UserError` if an argument has the wrong type, such as a name or a class."""
     if not isinstance(skip, F.TimeSkip):
         raise UserError(f"skip is a time skip, such as functional.Dynamic(5), not {skip!r}")
     if not isinstance(transition, F.Transition):
@@ -41,7 +41,7 @@ def _check_pieces(skip: Any, transition: Any, depth_skip: Any) -> None:
 
 
 def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -> tuple[float, ...]:
-    """Return one rate of zoneout for each array of the state."""
+    """Return one zoneout rate for each array of the state."""
     arrays = len(transition.state._fields)
     rates = (zoneout,) * arrays if isinstance(zoneout, int | float) else tuple(zoneout)
     if len(rates) != arrays:
@@ -58,49 +58,54 @@ def _check_rates(*rates: float) -> None:
 class SkipCell(HasModes, nnx.RNNCellBase):
     """A recurrent cell with any transition, any skip over time and any skip over depth.
 
-    It works wherever Flax's own cells do, such as in `nnx.RNN(cell)` and `nnx.Bidirectional`. To train an
-    agent use `SkipLSTM` or `SkipLayers`, whose output carries the decisions and everything a loss needs.
-    With `nnx.RNN`, set `return_decision=True` and make the trace with `functional.DecisionTrace.of`, which
-    asks for the valid steps: `nnx.RNN` does not tell a cell where sequences end.
+    The cell works wherever Flax's own cells do, such as in `nnx.RNN(cell)` and `nnx.Bidirectional`. It
+    computes `functional.recurrent_step`.
 
-    The mathematics is `functional.recurrent_step`.
+    To train an agent, use `SkipLSTM` or `SkipLayers`, whose output contains the decisions and everything that
+    a loss needs. With `nnx.RNN`, set `return_decision=True` and make the trace with
+    `functional.DecisionTrace.of`. It requires a mask of the valid steps, because `nnx.RNN` does not pass the
+    sequence lengths to a cell.
 
     Args:
-        in_features: size of the input.
-        hidden_features: size of h, and of every other array of the state.
-        skip: which earlier state enters a step; the previous one by default.
-        transition: how a state and an input become the new state.
-        depth_skip: what enters from further below; the cell is then called with `below`.
-        below_features: size of `below`; `hidden_features` by default.
-        agent_features: number of hidden units of the agent; the paper uses 50. Ignored without an agent.
-        kernel_init: initializer of matrices on the input, one (in, hidden) block for each gate.
-        recurrent_kernel_init: initializer of matrices on the state, one (hidden, hidden) block for each gate.
-        bias_init: initializer of biases and other vectors.
-        forget_bias: constant added to the forget gate's initial bias.
-        agent_kernel_init: initializer of the time skip's matrices; `kernel_init` by default.
-        agent_input_kernel_init: initializer of the agent's matrix on x(t), for inputs that need another
-            scale, such as one-hot vectors; part of `agent_kernel_init`'s matrix by default.
-        agent_bias_init: initializer of the time skip's biases.
-        recurrent_dropout: rate at which features of the entering h are dropped, with one mask for all steps
+        in_features: Size of the input.
+        hidden_features: Size of h, and of every other array of the state.
+        skip: Time skip: which earlier state enters a step; the previous one by default.
+        transition: How a state and an input become the new state; an LSTM by default.
+        depth_skip: What enters from layers further below; the cell is then called with `below`. None for no
+            depth skip.
+        below_features: Size of `below`; `hidden_features` by default.
+        agent_features: Number of hidden units of the agent; the paper uses 50. Ignored without an agent.
+        kernel_init: Initializer of matrices on the input, one (in, hidden) block for each gate.
+        recurrent_kernel_init: Initializer of matrices on the state, one (hidden, hidden) block for each gate.
+        bias_init: Initializer of biases and other vectors.
+        forget_bias: Constant added to the forget gate's initial bias.
+        agent_kernel_init: Initializer of the time skip's matrices; `kernel_init` by default.
+        agent_input_kernel_init: Initializer of the agent's matrix on x(t), for inputs that need another
+            scale, such as one-hot vectors. By default `agent_kernel_init` draws it together with the matrix
+            on h(t-1).
+        agent_bias_init: Initializer of the time skip's biases.
+        recurrent_dropout: Rate at which features of the entering h are dropped, with one mask for all steps
             of a sequence.
-        weight_dropout: rate at which entries of the recurrent matrices are dropped, with one mask for all
-            sequences and steps (DropConnect; Merity et al. 2018). Only `SkipLayers` and `SkipLSTM` can.
-        zoneout: rate at which units keep their value of State(t-1), with a new mask at each step; in
-            evaluation the expected value is used (Krueger et al. 2017). One rate for all arrays of the
-            state, or one for each, h first.
-        learnable_carry: learn the initial state, shared by all sequences, in place of zeros.
-        return_decision: return `SkipOutput` (h and the decision) in place of h.
-        dtype: dtype in which matrices are multiplied; `param_dtype` by default. With bfloat16 the
+        weight_dropout: Rate at which entries of the recurrent matrices are dropped, with one mask for all
+            sequences and steps (DropConnect; Merity et al. 2018). It takes effect in `SkipLayers` and
+            `SkipLSTM`; in training, a call of the cell itself raises an error.
+        zoneout: Rate at which units keep their value of State(t-1), with a new mask at each step (Krueger et
+            al. 2017). In evaluation the expected value is used. One rate for all arrays of the state, or one
+            for each, h first.
+        learnable_carry: Whether to learn the initial state, which all sequences share, instead of zeros.
+        return_decision: Whether to return `SkipOutput` (h and the decision) instead of h.
+        dtype: Dtype in which matrices are multiplied; `param_dtype` by default. With bfloat16 the
             parameters, biases, sums, states and results stay float32; see `functional.product`.
-        param_dtype: dtype of the parameters, and of the state unless `dtype` is wider.
-        rngs: source of the initial parameters.
+        param_dtype: Dtype of the parameters, and of the state unless `dtype` is wider.
+        rngs: Source of the initial parameters.
 
     Attributes:
-        deterministic: set by `.train()`, `.eval()` and `nnx.view`: greedy choices and no dropout when True.
-        weights: the transition's parameters.
-        agent: the time skip's parameters; None where it has none.
-        depth: the depth skip's parameters; None without one.
-        initial: the learned initial state; None without one.
+        deterministic: Whether choices are greedy by default and nothing is dropped. Set by `.train()`,
+            `.eval()` and `nnx.view`.
+        weights: Parameters of the transition.
+        agent: Parameters of the time skip; None if it has none.
+        depth: Parameters of the depth skip; None if there are none.
+        initial: Learned initial state; None if the initial state is zeros.
 
     Example::
 
@@ -177,17 +182,17 @@ class SkipCell(HasModes, nnx.RNNCellBase):
 
     @property
     def skip(self) -> F.TimeSkip:
-        """Which earlier state enters a step."""
+        """Time skip of the cell: which earlier state enters a step."""
         return self.recurrence.time_skip
 
     @property
     def num_feature_axes(self) -> int:
-        """One: an input is a vector."""
+        """Number of feature axes of an input: 1, because an input is a vector."""
         return 1
 
     @property
     def spec(self) -> F.LayerSpec:
-        """What is static about the layer that this cell makes."""
+        """Static description of a layer that runs this cell."""
         return F.LayerSpec(
             self.recurrence,
             self.hidden_features,
@@ -207,7 +212,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         )
 
     def params(self) -> F.LayerParams:
-        """Return the weights as the pure functions take them: matrices in the dtype that multiplies."""
+        """Return the weights for the pure functions, with matrices cast to `dtype`."""
         return F.cast_matrices(self.raw_params(), self.dtype)
 
     def initialize_carry(
@@ -219,13 +224,13 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         """Return a carry whose K slots hold the initial state.
 
         Args:
-            input_shape: shape of one step's input, (*batch, in_features).
-            rngs: an `nnx.Rngs` (its `carry` stream), a stream, a PRNG key, or one key for each example,
-                (*batch,). Without it the carry has no keys, and a step that draws refuses it.
-            carry_init: initializer of the state, in place of zeros or the learned state.
+            input_shape: Shape of one step's input, (*batch, in_features).
+            rngs: An `nnx.Rngs` (its `carry` stream), a stream, a PRNG key, or one key for each example,
+                (*batch,). If None, the carry has no keys, and a step that needs a key raises an error.
+            carry_init: Initializer of the state, used instead of zeros or the learned state.
 
         Raises:
-            UserError: `carry_init` or recurrent dropout draws, and there is no key.
+            UserError: `carry_init` or recurrent dropout needs a key, and `rngs` is None.
         """
         batch, key = tuple(input_shape[:-1]), as_key(rngs)
         drops = self.recurrent_dropout > 0.0 and not self.deterministic
@@ -236,7 +241,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         noise_key, mask_key, init_key = split_each(key, 3)
         state = self.initial_state(batch)
         if carry_init is not None:
-            # An initializer draws whole arrays: its fan-in is that of all examples.
+            # An initializer draws the array of all examples with one key; its fan-in includes the batch.
             keys = jax.random.split(init_key.reshape(-1)[0], len(state))
             drawn = (carry_init(k, array.shape, array.dtype) for k, array in zip(keys, state, strict=True))
             state = type(state)(*drawn)
@@ -246,15 +251,15 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         return draw_recurrent_mask(self.spec, carry, example_keys(mask_key, batch))
 
     def initial_state(self, batch: tuple[int, ...]) -> Any:
-        """Return the state every sequence starts from, zeros or learned, each array (*batch, hidden)."""
+        """Return the initial state of all sequences, zeros or learned, each array (*batch, hidden)."""
         return F.initial_state(self.spec, self.learned_state(), tuple(batch))
 
     def learned_state(self) -> Any:
-        """Return the learned initial state, each array (hidden,); None where it is zeros."""
+        """Return the learned initial state, each array (hidden,); None if the initial state is zeros."""
         return None if self.initial is None else self.initial.read()
 
     def restart_carry(self, carry: F.SkipCarry) -> F.SkipCarry:
-        """Return the carry with its newest state kept and the initial one in place of the others."""
+        """Return `carry` with only its newest state kept; the initial state takes the place of the others."""
         return F.restart_carry(carry, self.recurrence, self.initial_state(carry.step.shape))
 
     def __call__(
@@ -269,18 +274,17 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         """Take one step.
 
         Args:
-            carry: from `initialize_carry` or the step before.
-            inputs: x(t), (*batch, in_features).
-            below: what the skip over depth reads, (*batch, below_features).
-            action: k in 1..K to be replayed.
-            policy: how choices are made; by default greedy when `deterministic`, and sampled otherwise.
+            carry: Carry from `initialize_carry` or from the previous step.
+            inputs: Input x(t), (*batch, in_features).
+            below: Input of the depth skip, (*batch, below_features).
+            action: Actions to replay instead of choosing, k in 1..K, (*batch,); None to choose.
+            policy: How choices are made. By default greedy if `deterministic`, and sampled otherwise.
 
         Returns:
-            The new carry, and h(t), or `SkipOutput` with `return_decision`.
+            The new carry, and h(t); with `return_decision` the new carry and `SkipOutput`.
 
         Raises:
-            UserError: the input or the carry does not fit, something is drawn without a key, or weights
-                would have to be dropped.
+            UserError: The input or the carry does not fit, a key is missing, or weight dropout is active.
         """
         check_inputs(inputs, self.in_features, "(*batch, in)", 1)
         F.check_carry(self.recurrence, carry, inputs.shape[:-1], self.hidden_features)
@@ -314,12 +318,12 @@ def _step(
     policy: F.Policy,
     deterministic: bool,
 ) -> tuple[F.SkipCarry, F.SkipOutput]:
-    """Take one step as a compiled program, also where it is called outside of `jit`."""
+    """Take one step; the function is compiled even if it is called outside of `jit`."""
     params = F.cast_matrices(params, spec.dtype)
     inputs = F.project_inputs(params, x, spec.recurrence, below=below, action=action)
     inputs = inputs._replace(zoneout_mask=zoneout_mask(spec, carry, deterministic=deterministic))
     mask = carry.recurrent_mask
-    if deterministic:  # a carry made in training has a mask
+    if deterministic:  # a carry from training may have a mask
         carry = carry._replace(recurrent_mask=None)
     carry, output = F.recurrent_step(params, carry, inputs, spec.recurrence, policy)
     return carry._replace(recurrent_mask=mask), output

@@ -1,4 +1,4 @@
-"""A word embedding that reads each word's characters."""
+"""Word embedding computed from each word's characters."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from dynskip_jax.nn.cells import Initializer
 
 @dataclasses.dataclass(frozen=True)
 class CharacterTable:
-    """Constant character ids that compare and hash by what they hold.
+    """Constant character ids of a vocabulary, compared and hashed by value.
 
-    An array as a module's attribute would be state. This is structure instead: it is part of the module's
-    `nnx.graphdef`, and the parameters alone complete the module again.
+    An array attribute of an NNX module is part of the module's state. This table is static instead: it is
+    part of the module's `nnx.graphdef`, and the state contains only the parameters.
 
     Attributes:
-        data: the ids, int32, row by row.
-        shape: (vocabulary, length).
+        data: Bytes of the ids, int32, row by row.
+        shape: Shape of the table, (vocabulary, length).
     """
 
     data: bytes = dataclasses.field(repr=False)
@@ -32,7 +32,7 @@ class CharacterTable:
 
     @classmethod
     def of(cls, characters: Int[np.ndarray, "vocabulary length"]) -> "CharacterTable":
-        """Returns the table with these ids."""
+        """Return the table with the ids `characters`."""
         return cls(characters.astype(np.int32).tobytes(), characters.shape)
 
     @property
@@ -42,25 +42,27 @@ class CharacterTable:
 
 
 class CharEmbedding(nnx.Module):
-    """Embeds words by a convolution over their characters and highway layers (Kim et al. 2016).
+    """Word embedding by a convolution over characters and highway layers (Kim et al. 2016).
 
-    It stands where `nnx.Embed` does. The defaults are the paper's large model (its Table 2); the small one
-    has widths 1 to 6, maps (25, 50, 75, 100, 125, 150) and one highway layer.
+    It replaces `nnx.Embed`. The defaults are the paper's large model (its Table 2). The small model has
+    widths 1 to 6, maps (25, 50, 75, 100, 125, 150) and one highway layer.
 
     Args:
-        characters: character ids of each word, (vocabulary, length), with 0 as padding at the end; see
-            `data.characters.character_table`. They are constants, part of the graphdef and of no state.
-        char_features: size of a character's embedding.
-        widths: widths of the filters, in characters.
-        maps: number of filters of each width.
-        num_highway: number of highway layers.
-        weight_init: initializer of every weight and bias.
-        highway_bias: added to the transform gates' initial biases, so that layers begin as near copies.
-        dtype: in which matrices are multiplied, by default float32; all else is float32 (see `SkipCell`).
-        rngs: source of the initial parameters.
+        characters: Character ids of each word, (vocabulary, length), with 0 as padding at the end; see
+            `data.characters.character_table`. They are constants: part of the graphdef, not of the state.
+        char_features: Size of a character's embedding.
+        widths: Widths of the filters, in characters.
+        maps: Number of filters of each width.
+        num_highway: Number of highway layers.
+        weight_init: Initializer of every weight and bias.
+        highway_bias: Constant added to the transform gates' initial biases. A negative value makes the
+            highway layers copy most of their input at first.
+        dtype: Dtype in which matrices are multiplied; float32 by default. Everything else is float32 (see
+            `SkipCell`).
+        rngs: Source of the initial parameters.
 
     Attributes:
-        features: size of a word's embedding, the sum of `maps`.
+        features: Size of a word's embedding, the sum of `maps`.
 
     Example::
 
@@ -105,7 +107,7 @@ class CharEmbedding(nnx.Module):
             w, b = (jnp.concatenate([draw(*size, n), draw(*size, n)], axis=-1) for size in ((n,), ()))
             return w, b.at[:n].add(highway_bias)
 
-        # Padding has no row: its embedding is zero, and nothing could train or decay it.
+        # Padding has no row: its embedding is the constant 0, so it is neither trained nor decayed.
         self.embedding = nnx.Param(draw(int(characters.max()), char_features))
         self.filter_w = nnx.List(
             [nnx.Param(draw(width, char_features, n)) for width, n in zip(widths, maps, strict=True)]
@@ -116,22 +118,28 @@ class CharEmbedding(nnx.Module):
         self.highway_b = nnx.List([nnx.Param(b) for _, b in layers])
 
     def filters(self) -> tuple[CharFilters, ...]:
-        """Returns the filters as `functional.char_cnn` takes them: weights in the dtype that multiplies."""
+        """Return the filters for `functional.char_cnn`, with weights cast to `dtype`."""
         pairs = zip(self.filter_w, self.filter_b, strict=True)
         return tuple(CharFilters(w[...].astype(self.dtype), b[...]) for w, b in pairs)
 
     def highways(self) -> tuple[HighwayParams, ...]:
-        """Returns the highway layers as `functional.highway` takes them, first one first."""
+        """Return the highway layers for `functional.highway`, in order, with weights cast to `dtype`."""
         pairs = zip(self.highway_w, self.highway_b, strict=True)
         return tuple(HighwayParams(w[...].astype(self.dtype), b[...]) for w, b in pairs)
 
     def table(self, words_at_once: int = 1000) -> Float[Array, "vocabulary features"]:
-        """Returns the embedding of each word: once trained, a table may take this module's place."""
+        """Return the embedding of each word of the vocabulary, (vocabulary, features).
+
+        After training, this table can replace the module.
+
+        Args:
+            words_at_once: Number of words that are embedded in parallel.
+        """
         words = jnp.arange(self.characters.shape[0])
         return jax.lax.map(lambda word: self(word[None, None])[0, 0], words, batch_size=words_at_once)
 
     def __call__(self, tokens: Int[Array, "batch time"]) -> Float[Array, "batch time features"]:
-        """Returns the embedding of each token, (batch, time, features)."""
+        """Return the embedding of each token, (batch, time, features)."""
         ids = jnp.asarray(self.characters.ids)[tokens]
         embedding = self.embedding[...]
         embedding = jnp.concatenate([jnp.zeros_like(embedding[:1]), embedding])
@@ -142,7 +150,7 @@ class CharEmbedding(nnx.Module):
 
 
 def _checked(characters: Int[np.ndarray, "vocabulary length"]) -> Int[np.ndarray, "vocabulary length"]:
-    """Returns the table, or says why it is none."""
+    """Return `characters`; raise a `ValueError` if they are not a valid table."""
     used = characters != 0
     if not used.size or not used[:, 0].all() or characters.min() < 0:
         raise ValueError("every word needs a character, with an id above 0")

@@ -1,8 +1,8 @@
-"""Features of words from their characters: a CNN, an LSTM in both directions, or the first and last ones.
+"""Features of words from their characters: a CNN, a bidirectional LSTM, or the first and last characters.
 
-Words are given as character ids, (..., length), of a vocabulary that may lack some: 0 is padding, at the end
-of a word, and every other id, also that of an unknown character, has an embedding of its own, initially
-from U(±√(3/d)) (Ma & Hovy 2016).
+Words are given as character ids, (batch, time, length). Id 0 is padding at the end of a word. Every other id,
+including that of unknown characters, has a trained embedding. It is drawn initially from U(±√(3/d)) (Ma &
+Hovy 2016).
 """
 
 from typing import Any
@@ -23,22 +23,25 @@ _glorot = nnx.initializers.glorot_uniform()
 
 
 def by_size(features: int) -> Any:
-    """Returns the initializer U(±√(3/d)) of embeddings of size d: their entries have the variance 1/d."""
+    """Return the initializer U(±√(3/d)) of embeddings of size d = `features`.
+
+    Their entries have the variance 1/d.
+    """
     return uniform((3 / features) ** 0.5)
 
 
 class CharFeatures(HasModes):
-    """What all of them share: the characters' embeddings, and what is dropped of these.
+    """Base class of character features: the characters' embeddings, with dropout.
 
     Args:
-        num_characters: ids of characters, padding and the unknown one included.
-        char_features: d, size of a character's embedding.
-        dropout: rate on the embeddings while `deterministic` is False.
-        rngs: source of the initial parameters.
+        num_characters: Number of character ids, including padding and unknown characters.
+        char_features: Size d of a character's embedding.
+        dropout: Dropout rate of the embeddings while `deterministic` is False.
+        rngs: Source of the initial parameters.
 
     Attributes:
-        features: size of a word's features.
-        deterministic: set by `.train()` and `.eval()`: nothing is dropped when True.
+        features: Size of a word's features.
+        deterministic: Whether dropout is disabled. Set by `.train()` and `.eval()`.
     """
 
     features: int
@@ -58,7 +61,7 @@ class CharFeatures(HasModes):
     def _embed(
         self, characters: Int[Array, "batch time length"], rngs: Any, deterministic: bool | None
     ) -> tuple[Float[Array, "batch time length char"], Int[Array, "batch time"]]:
-        """The embeddings, and the length of each word."""
+        """Return the embeddings of the characters, after dropout, and the length of each word."""
         table = self.embedding[...]
         x = jnp.concatenate([jnp.zeros_like(table[:1]), table])[characters]
         if self.dropout and not (self.deterministic if deterministic is None else deterministic):
@@ -67,19 +70,19 @@ class CharFeatures(HasModes):
 
 
 class CharCNN(CharFeatures):
-    """The maximum over a word of each filter (Ma & Hovy 2016; Chiu & Nichols 2016).
+    """Character CNN: the maximum of each filter over a word (Ma & Hovy 2016; Chiu & Nichols 2016).
 
-    Words are padded on both sides with as many zeros as a filter is wide, less one, so that its first window
-    ends at the first character, and its last one begins at the last character.
+    Words are padded with `width` - 1 zeros on both sides. So the first window ends at the first character,
+    and the last window begins at the last character.
 
     Args:
-        num_characters: see `CharFeatures`, as all that is not said here.
-        char_features: d, 30 in both papers.
-        filters: how many.
-        width: of each, in characters.
-        dropout: see `CharFeatures`.
-        dtype: in which matrices are multiplied, by default float32.
-        rngs: source of the initial parameters.
+        num_characters: See `CharFeatures`.
+        char_features: Size d of a character's embedding; 30 in Ma & Hovy (2016).
+        filters: Number of filters.
+        width: Width of each filter, in characters.
+        dropout: See `CharFeatures`.
+        dtype: Dtype in which matrices are multiplied; float32 by default.
+        rngs: Source of the initial parameters.
 
     Example::
 
@@ -106,7 +109,7 @@ class CharCNN(CharFeatures):
             raise UserError(f"sizes must be at least 1, got filters={filters}, width={width}")
         self.features, self.width = filters, width
         self.dtype = jnp.float32 if dtype is None else dtype
-        # As one matrix: the initializer takes the size of a window from it.
+        # Draw one matrix, from whose shape the initializer computes the fan-in of a window.
         w = _glorot(rngs.params(), (width * char_features, filters), jnp.float32)
         self.filter_w = nnx.Param(w.reshape(width, char_features, filters))
         self.filter_b = nnx.Param(jnp.zeros(filters))
@@ -117,12 +120,13 @@ class CharCNN(CharFeatures):
         rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
         deterministic: bool | None = None,
     ) -> Float[Array, "batch time features"]:
-        """Returns the features of each word.
+        """Return the features of each word, (batch, time, features).
 
         Args:
-            characters: ids, 0 past the end of a word.
-            rngs: for dropout: a PRNG key, one for each row, (batch,), an `nnx.Rngs` or a stream.
-            deterministic: overrides what `.train()` and `.eval()` say.
+            characters: Character ids, 0 past the end of a word.
+            rngs: Source of keys for dropout: a PRNG key, one key for each row, (batch,), an `nnx.Rngs` or a
+                stream.
+            deterministic: Overrides the mode set by `.train()` and `.eval()`.
         """
         x, lengths = self._embed(characters, rngs, deterministic)
         before = self.width - 1  # `char_cnn` itself pads the end
@@ -132,17 +136,15 @@ class CharCNN(CharFeatures):
 
 
 class CharLSTM(CharFeatures):
-    """The last h of an LSTM that reads a word forwards, and that of one that reads it backwards.
-
-    (Lample et al. 2016.)
+    """Character LSTM: the last h of a forward and of a backward LSTM over a word (Lample et al. 2016).
 
     Args:
-        num_characters: see `CharFeatures`, as all that is not said here.
-        char_features: d.
-        features: size of both states together, an even number.
-        dropout: see `CharFeatures`.
-        dtype: in which matrices are multiplied, by default float32.
-        rngs: source of the initial parameters.
+        num_characters: See `CharFeatures`.
+        char_features: Size d of a character's embedding.
+        features: Size of a word's features, both directions together; an even number.
+        dropout: See `CharFeatures`.
+        dtype: Dtype in which matrices are multiplied; float32 by default.
+        rngs: Source of the initial parameters.
     """
 
     def __init__(
@@ -167,23 +169,24 @@ class CharLSTM(CharFeatures):
         rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
         deterministic: bool | None = None,
     ) -> Float[Array, "batch time features"]:
-        """Returns the features of each word; see `CharCNN`."""
+        """Return the features of each word; see `CharCNN`."""
         x, lengths = self._embed(characters, rngs, deterministic)
         carries, _ = self.rnn(x, seq_lengths=lengths, return_carry=True)
         return jnp.concatenate([carry.state.h for carry in carries], axis=-1)
 
 
 class CharAffixes(CharFeatures):
-    """The embeddings of a word's first and last characters side by side (Wu et al. 2016, Section 5.1).
+    """Concatenated embeddings of a word's first and last characters (Wu et al. 2016, Section 5.1).
 
-    What a shorter word lacks is one special symbol, which has an embedding of its own here.
+    In words with fewer than `count` characters, a special symbol with a trained embedding fills the missing
+    positions.
 
     Args:
-        num_characters: see `CharFeatures`, as all that is not said here.
-        char_features: d.
-        count: how many characters from the start, and as many from the end.
-        dropout: see `CharFeatures`.
-        rngs: source of the initial parameters.
+        num_characters: See `CharFeatures`.
+        char_features: Size d of a character's embedding.
+        count: Number of characters from the start of a word, and number of characters from its end.
+        dropout: See `CharFeatures`.
+        rngs: Source of the initial parameters.
     """
 
     def __init__(
@@ -195,7 +198,7 @@ class CharAffixes(CharFeatures):
         dropout: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        # One row more, the last one: the special symbol.
+        # The additional last row is the special symbol.
         super().__init__(num_characters + 1, char_features, dropout, rngs)
         if count < 1:
             raise UserError(f"sizes must be at least 1, got count={count}")
@@ -208,7 +211,7 @@ class CharAffixes(CharFeatures):
         rngs: nnx.Rngs | nnx.RngStream | Array | None = None,
         deterministic: bool | None = None,
     ) -> Float[Array, "batch time features"]:
-        """Returns the features of each word; see `CharCNN`."""
+        """Return the features of each word; see `CharCNN`."""
         lengths = jnp.sum(characters != 0, axis=-1, keepdims=True)
         steps = jnp.arange(self.count)[None, None, :]
         places = jnp.concatenate(

@@ -1,6 +1,7 @@
-"""Weights from and to other libraries' recurrent layers, as dictionaries of arrays: none of them is imported.
+"""Conversion of weights from and to the recurrent layers of PyTorch, Flax and Keras.
 
-Every library orders its gates in a way of its own; ours are g, i, f, o of an LSTM and r, z, n of a GRU.
+Weights are exchanged as arrays, so neither PyTorch nor Keras is imported. Each library orders the gates
+differently. The order here is g, i, f, o for an LSTM and r, z, n for a GRU.
 """
 
 import dataclasses
@@ -39,16 +40,16 @@ def from_torch(
 ) -> SkipLSTM:
     """Return layers with the weights of a `torch.nn.LSTM` or `torch.nn.GRU`, in all layers and directions.
 
-    The layers are batch-first, whatever `batch_first` was.
+    The layers are batch-first, whatever `batch_first` was in PyTorch.
 
     Args:
-        state_dict: `module.state_dict()`, its tensors as arrays (`{k: v.numpy() for k, v in …}`).
-        skip: the time skip of every layer: with `functional.Dynamic` an agent is put into a trained network.
-        rngs: for the agents' weights; not needed without.
-        **cell_options: of `SkipCell`.
+        state_dict: `module.state_dict()`, with tensors converted to arrays (`{k: v.numpy() for k, v in …}`).
+        skip: Time skip of every layer. With `functional.Dynamic`, an agent is added to a trained network.
+        rngs: Source of the agents' initial weights; required only if the skip has weights.
+        **cell_options: Further options of `SkipLSTM`, such as those of `SkipCell`.
 
     Raises:
-        UserError: the dictionary is not that of an LSTM or a GRU.
+        UserError: The dictionary is not that of an LSTM or a GRU, or `rngs` is missing.
 
     Example::
 
@@ -107,15 +108,16 @@ def from_torch(
 def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, np.ndarray]:
     """Return the weights as the state dict of a `torch.nn.LSTM` or `torch.nn.GRU` of the same shape.
 
-    `module.load_state_dict({k: torch.from_numpy(v) for k, v in to_torch(rnn).items()})`. Of skips and
-    agents it has nothing. The biases that torch has twice are in `bias_ih`, but for that which a GRU resets.
+    Load it with `module.load_state_dict({k: torch.from_numpy(v) for k, v in to_torch(rnn).items()})`. It does
+    not contain the weights of skips and agents. PyTorch has two biases for each gate. The bias here becomes
+    `bias_ih`, and `bias_hh` is 0, except for the GRU's bias inside the reset, which is in `bias_hh`.
 
     Args:
-        module: layers or a cell with an LSTM or a GRU (reset after).
-        bias: False for a torch layer made with `bias=False`, whose state dict has no biases.
+        module: Layers or a cell with an LSTM or a GRU (reset after).
+        bias: Whether the PyTorch layer has biases; False for a layer made with `bias=False`.
 
     Raises:
-        UserError: torch has no such layer, or `bias` is False and a bias is not 0.
+        UserError: PyTorch has no such layer, or `bias` is False and a bias is not 0.
     """
     cells, ways = [module], 1
     if isinstance(module, SkipLayers):
@@ -141,16 +143,16 @@ def from_flax(
     rngs: nnx.Rngs | None = None,
     **cell_options: Any,
 ) -> SkipCell:
-    """Makes a cell of the weights of Flax's `LSTMCell`, `OptimizedLSTMCell` or `GRUCell`, NNX or Linen.
+    """Make a cell with the weights of Flax's `LSTMCell`, `OptimizedLSTMCell` or `GRUCell`, NNX or Linen.
 
     Args:
-        params: an NNX cell, or its state as nested dictionaries, or a Linen cell's `variables["params"]`.
-        skip: the time skip.
-        rngs: for an agent's weights; not needed without.
-        **cell_options: of `SkipCell`.
+        params: An NNX cell, or its state as nested dictionaries, or a Linen cell's `variables["params"]`.
+        skip: Time skip of the cell.
+        rngs: Source of the agent's initial weights; required only if the skip has weights.
+        **cell_options: Further options of `SkipCell`.
 
     Raises:
-        UserError: these are not the weights of such a cell.
+        UserError: `params` are not the weights of such a cell, or `rngs` is missing.
     """
     if isinstance(params, nnx.Module):
         params = nnx.to_pure_dict(nnx.state(params, nnx.Param))
@@ -192,15 +194,16 @@ def from_flax(
 
 
 def to_flax(cell: SkipCell, layout: str = "nnx") -> dict[str, dict[str, np.ndarray]]:
-    """Returns the weights as nested dictionaries, to be put into a cell of Flax's.
+    """Return the weights as nested dictionaries for one of Flax's cells.
 
     Args:
-        cell: one with an LSTM or a GRU (reset after).
-        layout: `nnx`: of `nnx.OptimizedLSTMCell` or `nnx.GRUCell`, for `nnx.replace_by_pure_dict`; `linen`:
-            of `linen.OptimizedLSTMCell` or `linen.GRUCell`, for `variables["params"]`.
+        cell: Cell with an LSTM or a GRU (reset after).
+        layout: `nnx`: the state of `nnx.OptimizedLSTMCell` or `nnx.GRUCell`, for `nnx.replace_by_pure_dict`.
+            `linen`: `variables["params"]` of `linen.OptimizedLSTMCell` or `linen.GRUCell`.
 
     Raises:
-        UserError: Flax has no such cell, or no such layout; its NNX GRU has no bias inside the reset.
+        UserError: Flax has no such cell, or the layout is unknown. Flax's NNX GRU has no bias inside the
+            reset, so this bias must be 0.
     """
     if layout not in ("nnx", "linen"):
         raise UserError(f"unknown layout {layout!r}: choose nnx or linen")
@@ -237,15 +240,16 @@ def from_keras(
 
     Args:
         weights: `layer.get_weights()`: kernel, recurrent kernel and, unless `use_bias=False`, bias.
-        config: `layer.get_config()`. Weights do not tell the layer's activations; with it they are checked.
-        gate_fn: the layer's `recurrent_activation`, if it is not σ, such as `jax.nn.hard_sigmoid`.
-        activation_fn: the layer's `activation`, if it is not tanh.
-        skip: the time skip.
-        rngs: for an agent's weights; not needed without.
-        **cell_options: of `SkipCell`.
+        config: `layer.get_config()`. It is used to check options that the weights do not show, such as the
+            activations. None checks nothing.
+        gate_fn: The layer's `recurrent_activation` if it is not σ, such as `jax.nn.hard_sigmoid`.
+        activation_fn: The layer's `activation` if it is not tanh.
+        skip: Time skip of the cell.
+        rngs: Source of the agent's initial weights; required only if the skip has weights.
+        **cell_options: Further options of `SkipCell`.
 
     Raises:
-        UserError: these are not the weights of such a layer, or it computes something else.
+        UserError: `weights` are not those of such a layer, `config` does not fit, or `rngs` is missing.
     """
     layer = _read_keras(weights, config or {}, gate_fn, activation_fn)
     return _cell(*layer, skip, rngs, cell_options)
@@ -263,19 +267,19 @@ def from_keras_bidirectional(
 ) -> SkipLSTM:
     """Make a layer with the weights of Keras' `Bidirectional(LSTM(...))` or `Bidirectional(GRU(...))`.
 
-    Its output has both directions side by side, as with `merge_mode="concat"`.
+    The output concatenates both directions, as with `merge_mode="concat"`.
 
     Args:
-        weights: `layer.get_weights()`: those of the forward layer, then those of the backward one.
+        weights: `layer.get_weights()`: the arrays of the forward layer, then those of the backward layer.
         config: `layer.get_config()`; see `from_keras`.
-        gate_fn: see `from_keras`.
-        activation_fn: see `from_keras`.
-        skip: the time skip of both directions.
-        rngs: for the agents' weights; not needed without.
-        **cell_options: of `SkipCell`.
+        gate_fn: See `from_keras`.
+        activation_fn: See `from_keras`.
+        skip: Time skip of both directions.
+        rngs: Source of the agents' initial weights; required only if the skip has weights.
+        **cell_options: Further options of `SkipLSTM`, such as those of `SkipCell`.
 
     Raises:
-        UserError: these are not the weights of such a layer, or it computes something else.
+        UserError: `weights` are not those of such a layer, `config` does not fit, or `rngs` is missing.
     """
     config = config or {}
     if config.get("merge_mode", "concat") != "concat":
@@ -350,10 +354,11 @@ def _with_activations(
     gate_fn: Activation | None,
     activation_fn: Activation | None,
 ) -> F.Transition:
-    """Return the transition with the activations of a Keras layer.
+    """Return `transition` with the activations of a Keras layer.
 
     Raises:
-        UserError: the configuration names other ones, and they are not given.
+        UserError: `config` has another activation than Keras' default and its function is not given, or
+            `go_backwards` is True.
     """
     for name, expected, argument, given in (
         ("recurrent_activation", "sigmoid", "gate_fn", gate_fn),
@@ -378,11 +383,11 @@ def _with_activations(
 def to_keras(cell: SkipCell, *, bias: bool = True) -> list[np.ndarray]:
     """Return the weights for `set_weights` of Keras' `LSTM` or `GRU`.
 
-    The GRU's `reset_after` is True where this cell resets after the product.
+    Set `reset_after=True` in the Keras GRU if this cell resets after the product, and False otherwise.
 
     Args:
-        cell: one with an LSTM or a GRU.
-        bias: False for a Keras layer made with `use_bias=False`.
+        cell: Cell with an LSTM or a GRU.
+        bias: Whether the Keras layer has biases; False for a layer made with `use_bias=False`.
 
     Raises:
         UserError: Keras has no such layer, or `bias` is False and a bias is not 0.
@@ -399,7 +404,7 @@ def to_keras(cell: SkipCell, *, bias: bool = True) -> list[np.ndarray]:
 
 
 def _check_zero(**biases: np.ndarray) -> None:
-    """Raise a `UserError` for a bias that cannot be left out."""
+    """Raise a `UserError` if a bias is not 0, because then it cannot be omitted."""
     for name, array in biases.items():
         if np.any(array):
             raise UserError(f"{name} is not 0, so it cannot be left out: leave out bias=False")
@@ -410,7 +415,10 @@ def _transition(kind: str) -> F.Transition:
 
 
 def _quick(cell_options: dict[str, Any]) -> dict[str, Any]:
-    """Without drawing what is overwritten; an agent's weights are drawn as they would be."""
+    """Return `cell_options` with weights initialized to zero, because they are overwritten afterwards.
+
+    The matrices of an agent keep their default initializer.
+    """
     options = {"agent_kernel_init": nnx.initializers.lecun_normal(), **cell_options}
     return {**options, "kernel_init": _zeros, "recurrent_kernel_init": _zeros, "bias_init": _zeros}
 
@@ -436,7 +444,16 @@ def _cell(kind, w_x, w_h, b, b_h, transition, skip, rngs, cell_options) -> SkipC
 
 
 def _fill(cell: SkipCell, kind: str, w_x: dict, w_h: dict, b: dict, b_h: dict) -> None:
-    """Sets a cell's weights from each gate's; b is added to the input's product, b_h to the state's."""
+    """Set the weights of a cell.
+
+    Args:
+        cell: Cell with an LSTM or a GRU.
+        kind: `lstm` or `gru`.
+        w_x: Matrix on the input of each gate.
+        w_h: Matrix on the state of each gate.
+        b: Bias of each gate, added to the product with the input.
+        b_h: Bias of each gate, added to the product with the state.
+    """
     weights, order = cell.weights, _OURS[kind]
 
     def put(param: nnx.Param, value: np.ndarray) -> None:
@@ -458,7 +475,16 @@ def _fill(cell: SkipCell, kind: str, w_x: dict, w_h: dict, b: dict, b_h: dict) -
 
 
 def _gates(cell: SkipCell, library: str, before: bool = False) -> tuple[str, dict, dict, dict, dict]:
-    """The inverse of `_fill`: the kind, and of each gate W_x, W_h and both biases."""
+    """Return the kind of a cell, and W_x, W_h and both biases of each gate: the inverse of `_fill`.
+
+    Args:
+        cell: Cell with an LSTM or a GRU.
+        library: Name of the other library for the error message.
+        before: Whether the library has a GRU that resets before the product.
+
+    Raises:
+        UserError: The library has no layer with the cell's transition.
+    """
     transition = cell.recurrence.transition
     kind = {F.LSTM(): "lstm", F.GRU("after"): "gru", F.GRU("before"): "gru"}.get(transition)
     if kind is None or (transition == F.GRU("before") and not before):
@@ -476,7 +502,7 @@ def _gates(cell: SkipCell, library: str, before: bool = False) -> tuple[str, dic
 
 
 def _named(order: str, array: Array | np.ndarray) -> dict[str, np.ndarray]:
-    """The blocks of the last axis by their gates' names."""
+    """Return the blocks of the last axis, one for each gate name in `order`."""
     return dict(zip(order, np.split(np.asarray(array), len(order), axis=-1), strict=True))
 
 

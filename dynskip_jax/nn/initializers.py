@@ -1,4 +1,4 @@
-"""Initial values of parameters that Flax has no function for."""
+"""Parameter initializers that Flax does not provide."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from dynskip_jax.nn.cells import Initializer
 
 
 def uniform(scale: float) -> Initializer:
-    """Returns an initializer that draws from U(-scale, scale)."""
+    """Return an initializer that draws from U(-scale, scale)."""
 
     def init(key, shape, dtype=jnp.float32, out_sharding=None):
         return jax.random.uniform(key, shape, dtype, -scale, scale)

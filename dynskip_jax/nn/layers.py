@@ -1,4 +1,4 @@
-"""The front door: recurrent layers with skips, one or many, in one or both directions."""
+"""Stacked recurrent layers with skips, in one or both directions: the main classes of the library."""
 
 import dataclasses
 import inspect
@@ -17,7 +17,7 @@ from dynskip_jax.nn.calls import Rngs, as_key, check_inputs, policy_or_default, 
 from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.modes import HasModes
 
-# What layers give their cells themselves, and the argument of `SkipLSTM` that decides it.
+# Arguments of cells that layers set themselves, and the argument of `SkipLSTM` that determines each.
 _DECIDED_ELSEWHERE = {
     "in_features": "in_features",
     "hidden_features": "hidden_features",
@@ -31,28 +31,31 @@ _DECIDED_ELSEWHERE = {
 
 
 class SkipLayers(HasModes):
-    """Runs cells over sequences, layer upon layer, with dropout between them.
+    """Stacked recurrent layers that run cells over sequences, with dropout between the layers.
 
-    `SkipLSTM` makes the cells itself; use this class for cells of your own or from `nn.convert`.
+    `SkipLSTM` makes the cells itself. Use this class for your own cells or for cells from `nn.convert`.
 
     Args:
-        cells: bottom layer first; with two directions layer 1 forward, layer 1 backward, and so on.
-        bidirectional: whether each layer has a forward and a backward cell, whose outputs the next layer
-            reads side by side (Graves & Schmidhuber 2005).
-        reverse: read from each sequence's end, with one direction; outputs keep the order of the inputs.
-        dropout: rate on every layer's input and on the last layer's output (Zaremba et al. 2014), or one
-            rate for each of these places, bottom first.
-        variational: drop the same features at all steps of a sequence (Gal & Ghahramani 2016).
-        time_major: inputs and outputs are (time, *batch, ...) in place of (*batch, time, ...).
+        cells: Cells, bottom layer first. With two directions: layer 1 forward, layer 1 backward, and so on.
+        bidirectional: Whether each layer has a forward and a backward cell, whose outputs are concatenated
+            (Graves & Schmidhuber 2005).
+        reverse: Whether layers with one direction read from each sequence's end. Outputs keep the order of
+            the inputs.
+        dropout: Dropout rate on every layer's input and on the last layer's output (Zaremba et al. 2014), or
+            one rate for each of these places, bottom first.
+        variational: Whether dropout drops the same features at all steps of a sequence (Gal & Ghahramani
+            2016).
+        time_major: Whether inputs and outputs are (time, *batch, ...) instead of (*batch, time, ...).
         implementation: `auto`, `fused`, `reference` (the definition), `cudnn` or `parallel`; see
             `functional.unroll`.
-        scan_unroll: steps per iteration of the compiled loops over time.
-        call_rngs: where calls without `rngs=` take their keys, the `carry` stream of an `nnx.Rngs` or a
-            stream. By default a call that draws has to bring a key.
+        scan_unroll: Number of steps per iteration of the compiled loops over time.
+        call_rngs: Source of keys for calls without `rngs=`: an `nnx.Rngs`, whose `carry` stream is used, or a
+            stream. None requires `rngs=` in every call that needs a key.
 
     Attributes:
-        cells: one `SkipCell` for each layer and direction.
-        deterministic: set by `.train()`, `.eval()` and `nnx.view`: greedy choices and no dropout when True.
+        cells: One `SkipCell` for each layer and direction.
+        deterministic: Whether choices are greedy by default and nothing is dropped. Set by `.train()`,
+            `.eval()` and `nnx.view`.
     """
 
     def __init__(
@@ -95,19 +98,19 @@ class SkipLayers(HasModes):
 
     @property
     def skips(self) -> tuple[F.TimeSkip, ...]:
-        """The time skip of each layer and direction."""
+        """Time skip of each layer and direction."""
         return tuple(cell.skip for cell in self.cells)
 
     @property
     def reads_reverse(self) -> tuple[bool, ...]:
-        """Whether each layer and direction reads from the end."""
+        """Whether each layer and direction reads from the end of a sequence."""
         if self.num_directions == 1:
             return (self.reverse,) * len(self.cells)
         return (False, True) * (len(self.cells) // 2)
 
     @property
     def spec(self) -> F.LayersSpec:
-        """What is static about the layers."""
+        """Static description of the layers."""
         specs = (
             dataclasses.replace(cell.spec, reverse=back)
             for cell, back in zip(self.cells, self.reads_reverse, strict=True)
@@ -128,16 +131,16 @@ class SkipLayers(HasModes):
         """Return the initial carry of each layer and direction.
 
         Args:
-            batch_size: number of sequences, or sizes of several batch axes.
-            rngs: a PRNG key, one for each sequence, an `nnx.Rngs` or a stream. Without it the carries have
-                no keys, and a later call that draws needs its own `rngs=`.
+            batch_size: Number of sequences, or sizes of several batch axes.
+            rngs: A PRNG key, one key for each sequence, an `nnx.Rngs` or a stream. If None, the carries have
+                no keys, and a later call that needs a key requires `rngs=`.
         """
         batch = (batch_size,) if isinstance(batch_size, int) else tuple(batch_size)
         starts = [cell.initial_state(batch) for cell in self.cells]
         return initial_carries(self.spec.layers, starts, as_key(rngs))
 
     def restart_carry(self, carry: tuple[F.SkipCarry, ...]) -> tuple[F.SkipCarry, ...]:
-        """Return each layer's carry with its newest state kept and the initial one in place of the others."""
+        """Return each layer's carry with only its newest state kept; see `SkipCell.restart_carry`."""
         return tuple(cell.restart_carry(each) for cell, each in zip(self.cells, carry, strict=True))
 
     def __call__(
@@ -154,31 +157,32 @@ class SkipLayers(HasModes):
         deterministic: bool | None = None,
         return_carry: bool = False,
     ) -> Any:
-        """Run the layers.
+        """Run the layers over a batch of sequences.
 
         Args:
-            inputs: (*batch, time, in), or (time, *batch, in) with `time_major`; with one batch axis, none or
-                several.
-            initial_carry: one carry for each layer and direction; the initial state by default. Choices
-                continue with its keys where it has some.
-            seq_lengths: true lengths, (*batch,).
-            segment_ids: numbers of the sequences packed in each row, laid out as the inputs without features:
-                where the number changes, the next sequence begins from the initial state.
-            actions: for each layer and direction the actions to be replayed, laid out as `segment_ids`, or
-                None.
-            policy: how choices are made; by default greedy in evaluation, and sampled in training. λ and
-                masks apply to layers with an agent; a tuple of masks has one for each layer and direction.
-            rngs: for everything else that is drawn: a PRNG key, one for each sequence, an `nnx.Rngs` or a
-                stream.
-            weight_key: one PRNG key for the cells' `weight_dropout`, in place of one made of `rngs`.
-            deterministic: overrides the mode set by `.train()` and `.eval()`.
-            return_carry: return `(carry, output)` in place of the output.
+            inputs: Input sequences, (*batch, time, in), or (time, *batch, in) with `time_major`. There may be
+                no, one or several batch axes.
+            initial_carry: One carry for each layer and direction; the initial state by default. If the
+                carries have keys, choices are drawn with them.
+            seq_lengths: True length of each sequence, (*batch,); None if all have full length.
+            segment_ids: Ids of the sequences that are packed in each row, with the inputs' batch and time
+                axes. Where the id changes, the next sequence begins from the initial state.
+            actions: Actions to replay for each layer and direction, with the inputs' batch and time axes;
+                None for a layer that chooses, or for all.
+            policy: How choices are made. By default greedy in evaluation and sampled in training. λ and masks
+                apply only to layers with an agent. A tuple of masks has one for each layer and direction.
+            rngs: Source of keys for everything that is not drawn with the keys of `initial_carry` or with
+                `weight_key`: a PRNG key, one key for each sequence, an `nnx.Rngs` or a stream.
+            weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from `rngs`.
+            deterministic: Overrides the mode set by `.train()` and `.eval()`.
+            return_carry: Whether to return `(carry, output)` instead of the output.
 
         Returns:
-            `functional.LayersOutput`, preceded by the last carry of each layer and direction if asked for.
+            `functional.LayersOutput`; with `return_carry` a pair of the last carry of each layer and
+            direction, and this output.
 
         Raises:
-            UserError: an argument does not fit, or something is drawn without a key.
+            UserError: An argument does not fit, a key is missing, or `rngs` has no effect.
         """
         deterministic = self.deterministic if deterministic is None else deterministic
         spec = self.spec
@@ -228,7 +232,7 @@ class SkipLayers(HasModes):
         actions: Sequence[Any],
         policies: Sequence[F.Policy],
     ) -> None:
-        """Check shapes, and values as far as they are known, before anything is compiled."""
+        """Check shapes, and values that are not traced, before anything is compiled."""
         lead = inputs.shape[:-1]
         batch, time = (lead[1:], lead[0]) if self.time_major else (lead[:-1], lead[-1])
         lengths = np.asarray(time)
@@ -264,17 +268,18 @@ def needs_key(
     weight_key: Key[Array, ""] | None = None,
     deterministic: bool | None = None,
 ) -> bool:
-    """Return whether a call of layers with these arguments draws anything with `rngs=`.
+    """Return whether a call of `layers` with these arguments draws anything with `rngs=`.
 
-    Choices and zoneout draw with the keys of the carry where it has some, dropout always with `rngs=`.
+    Choices and zoneout use the keys of `initial_carry` if it has keys. Dropout uses `rngs=`, except for
+    recurrent masks that the carry already contains and for weight dropout with `weight_key`.
 
     Args:
-        layers: the layers.
-        policy: an argument of the call, as those that follow.
-        initial_carry: see `SkipLayers`.
-        actions: see `SkipLayers`.
-        weight_key: see `SkipLayers`.
-        deterministic: see `SkipLayers`.
+        layers: Layers to call.
+        policy: See `SkipLayers.__call__`.
+        initial_carry: See `SkipLayers.__call__`.
+        actions: See `SkipLayers.__call__`.
+        weight_key: See `SkipLayers.__call__`.
+        deterministic: See `SkipLayers.__call__`.
     """
     deterministic = layers.deterministic if deterministic is None else deterministic
     policies = _policies(policy_or_default(policy, deterministic), layers.skips)
@@ -290,7 +295,7 @@ def needs_key(
 def _samples(
     layers: SkipLayers, policies: Sequence[F.Policy], actions: Sequence[Any] | None, deterministic: bool
 ) -> bool:
-    """Return whether choices or zoneout are drawn."""
+    """Return whether a call samples choices or zoneout masks."""
     actions = (None,) * len(layers.cells) if actions is None else actions
     return any(
         cell.skip.draws(policy.mode, action is not None) or (any(cell.zoneout) and not deterministic)
@@ -299,12 +304,12 @@ def _samples(
 
 
 def _all_have(name: str, carry: Sequence[F.SkipCarry] | None) -> bool:
-    """Return whether a carry is given, and every layer's part of it has this field."""
+    """Return whether `carry` is given and the carry of every layer has the field `name`."""
     return carry is not None and all(getattr(each, name) is not None for each in carry)
 
 
 def _policies(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Policy, ...]:
-    """Return the policy of each layer: λ and masks are for layers with an agent."""
+    """Return the policy of each layer; only layers with an agent keep λ and masks."""
     masks = policy.mask if isinstance(policy.mask, tuple) else (policy.mask,) * len(skips)
     if len(masks) != len(skips):
         raise UserError(f"{len(skips)} layers and directions need as many masks, got {len(masks)}")
@@ -321,7 +326,10 @@ def _keyword_options(cls: type) -> dict[str, inspect.Parameter]:
 
 
 def _with_options_of(*classes: type) -> Callable[[Callable], Callable]:
-    """Return a decorator for an `__init__` that hands **options on to classes: its signature names them."""
+    """Return a decorator that adds the keyword options of `classes` to the signature of an `__init__`.
+
+    The decorated `__init__` accepts them as `**options`.
+    """
 
     def decorate(function: Callable) -> Callable:
         signature = inspect.signature(function)
@@ -335,22 +343,22 @@ def _with_options_of(*classes: type) -> Callable[[Callable], Callable]:
 
 
 class SkipLSTM(SkipLayers):
-    """Recurrent layers with skips over time and depth: plain or dynamic, one layer or many.
+    """Stacked recurrent layers with skips over time and depth; an LSTM by default.
 
     Args:
-        in_features: size of the input.
-        hidden_features: size of every layer's state, or one size for each layer.
-        num_layers: number of layers; by default as many as `skip` has entries, or 1.
-        skip: the skip over time of every layer, or one for each layer, bottom first; none by default, which
-            is the plain network.
-        transition: how a state and an input become the new state, such as `functional.GRU()`; one for all
+        in_features: Size of the input.
+        hidden_features: Size of every layer's state, or one size for each layer.
+        num_layers: Number of layers. By default the length of `skip` or `hidden_features` if one of them is a
+            sequence, and 1 otherwise.
+        skip: Time skip of every layer, or one for each layer, bottom first. The default is no skip.
+        transition: How a state and an input become the new state, such as `functional.GRU()`; one for all
             layers, or one for each.
-        depth_skip: what each layer receives from further below, within its direction (Wu et al. 2016); it
-            starts at the first layer that has such a layer below it.
-        bidirectional: see `SkipLayers`.
-        layer_options: options of `SkipCell` that differ between layers, one mapping for each layer.
-        rngs: source of the initial parameters.
-        **options: options of `SkipLayers`, such as `dropout`, `reverse` and `time_major`, and options of
+        depth_skip: What each layer receives from layers further below in the same direction (Wu et al. 2016).
+            The lowest layers, which have no such layer below them, have no depth skip.
+        bidirectional: See `SkipLayers`.
+        layer_options: Options of `SkipCell` that differ between layers, one mapping for each layer.
+        rngs: Source of the initial parameters.
+        **options: Options of `SkipLayers`, such as `dropout`, `reverse` and `time_major`, and options of
             `SkipCell` for all layers, such as `agent_features`, `forget_bias`, `recurrent_dropout`,
             `zoneout`, `learnable_carry` and `dtype`.
 
@@ -408,10 +416,14 @@ class SkipLSTM(SkipLayers):
 
 
 def count_layers(num_layers: int | None, **per_layer: Any) -> int:
-    """Return the number of layers, as given or as the lengths of per-layer arguments say.
+    """Return the number of layers: `num_layers`, or the length of per-layer arguments, or 1.
+
+    Args:
+        num_layers: Number of layers; None if it is not given.
+        **per_layer: Arguments by name. Each sequence has one entry for each layer; other values are ignored.
 
     Raises:
-        UserError: there is none, or the arguments disagree.
+        UserError: The number is below 1, or the arguments disagree.
     """
     counts = {name: len(value) for name, value in per_layer.items() if isinstance(value, Sequence)}
     if num_layers is not None:
@@ -433,7 +445,7 @@ def _each(name: str, value: Any, count: int) -> tuple[Any, ...]:
 
 
 def _check_options(options: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse options that cells do not have, or that the layers decide."""
+    """Raise an error for options that `SkipCell` does not have or that the layers set themselves."""
     known = {p.name for p in inspect.signature(SkipCell.__init__).parameters.values()} - {"self"}
     for name in (name for of_layer in options for name in of_layer):
         if name in _DECIDED_ELSEWHERE:

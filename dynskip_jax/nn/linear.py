@@ -1,4 +1,4 @@
-"""A linear layer that multiplies as the recurrent layers do."""
+"""Linear layer with the same mixed-precision product as the recurrent layers."""
 
 from flax import nnx
 from jaxtyping import Array, Float
@@ -7,9 +7,10 @@ from dynskip_jax import functional as F
 
 
 class Linear(nnx.Linear):
-    """`nnx.Linear`, multiplied in `dtype` (by default `param_dtype`), summed and returned in the wider dtype.
+    """`nnx.Linear` that multiplies in `dtype`, and sums and returns in the wider of `dtype` and the input's.
 
-    With bfloat16 and float32 inputs the result is float32; Flax's own layer would return bfloat16.
+    `dtype` is `param_dtype` by default. With bfloat16 and float32 inputs the result is float32; Flax's own
+    layer would return bfloat16.
 
     Example::
 
@@ -20,6 +21,6 @@ class Linear(nnx.Linear):
     """
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        """Returns x W + b, without b where the layer has none."""
+        """Return x W + b; x W if the layer has no bias."""
         y = F.product(x, self.kernel[...].astype(self.dtype or self.param_dtype))
         return y if self.bias is None else y + F.row(self.bias[...], y)

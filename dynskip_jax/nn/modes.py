@@ -1,22 +1,22 @@
-"""The mode of a module, training or evaluation: `nnx.view` sets it as `.train()` and `.eval()` do."""
+"""Base class of modules with a training and an evaluation mode."""
 
 from flax import nnx
 
 
 class HasModes(nnx.Module):
-    """A module that draws while it is trained and does not while it is evaluated.
+    """A module whose choices and dropout depend on its mode: training or evaluation.
 
     Attributes:
-        deterministic: set by `.train()`, `.eval()` and `nnx.view`.
+        deterministic: Whether the module is in evaluation mode. Set by `.train()`, `.eval()` and `nnx.view`.
     """
 
     deterministic: bool = False
 
     def set_view(self, deterministic: bool | None = None):
-        """Class method used by ``nnx.view``.
+        """Set the mode; `nnx.view` calls this method.
 
         Args:
-            deterministic: if True, choices are greedy and nothing is dropped.
+            deterministic: If True, choices are greedy and nothing is dropped. None keeps the mode.
         """
         if deterministic is not None:
             self.deterministic = deterministic

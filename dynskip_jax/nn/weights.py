@@ -1,4 +1,4 @@
-"""A module that owns the arrays of a params tuple: pure functions get them, optimizers find them."""
+"""Flax NNX module that holds the arrays of a named tuple of parameters."""
 
 from typing import Any
 
@@ -7,10 +7,13 @@ from flax import nnx
 
 
 class Weights(nnx.Module):
-    """Each field of a named tuple as an `nnx.Param` of that name; a tuple of arrays as a list of them.
+    """Module with one `nnx.Param` for each field of a named tuple, under the field's name.
+
+    A field that is a tuple of arrays becomes a list of `nnx.Param`. Optimizers find the parameters in the
+    module, and `read` returns the named tuple for the pure functions.
 
     Args:
-        values: the named tuple, its leaves arrays or None.
+        values: Named tuple whose fields are arrays, tuples of arrays or None.
 
     Example::
 
@@ -31,7 +34,11 @@ class Weights(nnx.Module):
             setattr(self, name, nnx.data(value))
 
     def read(self, dtype: Any = None) -> Any:
-        """Returns the named tuple: matrices in `dtype` (by default their own), vectors as they are."""
+        """Return the named tuple of arrays.
+
+        Args:
+            dtype: Dtype to which matrices are cast; None casts nothing. Vectors are never cast.
+        """
 
         def array(param: nnx.Param) -> jax.Array:
             value = param[...]

@@ -1,4 +1,4 @@
-"""Training of agents: small losses of one sequence, and `AgentObjective`, a preset over them."""
+"""Losses that train agents: functions for one sequence, and `AgentObjective`, which combines them."""
 
 from dynskip_jax.functional.agent import entropy
 from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights

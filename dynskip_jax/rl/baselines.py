@@ -1,4 +1,4 @@
-"""Baselines: what is subtracted from a return before it weighs a score."""
+"""Baselines: values that are subtracted from a return to reduce the variance of the score function."""
 
 from typing import Any, NamedTuple
 
@@ -15,16 +15,17 @@ def leave_one_out_mean(
     axis_name: str | None = None,
     counted: Bool[Array, "group ..."] | None = None,
 ) -> Float[Array, "group *rest"]:
-    """Return for each member of the first axis the mean of the others.
+    """Return, for each member of a group, the mean of the values of the other members.
 
-    A member's own action cannot change this baseline. It compares the examples of a batch, or the rollouts of
-    one example (Kool et al. 2019), and has the least parameters of all baselines here: none.
+    A member's own action cannot change this baseline. The group may be the examples of a batch, or the
+    rollouts of one example (Kool et al. 2019). The baseline has no parameters.
 
     Args:
-        values: one for each member of the group, (group, ...).
-        axis_name: the mapped axis (`jax.pmap`) over which the group is divided; None if it is whole.
-        counted: False for values that are in no mean, (group,) or (group, ...): rows that only fill a batch,
-            and steps past the end of a sequence. None if all count.
+        values: Values of the members, (group, ...).
+        axis_name: Name of the mapped axis (`jax.pmap`) over which the group is divided; None if `values`
+            contains the whole group.
+        counted: False for values that no mean includes, (group,) or (group, ...): rows that only fill a
+            batch, and steps past the end of a sequence. None if all count.
 
     Returns:
         The means, (group, ...); 0 where no other value counts.
@@ -44,14 +45,14 @@ def leave_one_out_mean(
 
 @register_for_export
 class MovingAverage(NamedTuple):
-    """An exponential moving average of earlier returns; `moving_average_value` reads it.
+    """State of an exponential moving average of earlier returns; see `moving_average_value`.
 
     It is the baseline of Williams (1992). It needs no second sample, and has the smallest variance of the
-    unbiased estimators in the documentation's table (Estimators).
+    unbiased estimators in the table of docs/estimators.md.
 
     Attributes:
-        mean: Σ_i (1 - decay) decay^(n - i) value_i of the n values so far.
-        weight: the same sum with ones in place of the values, 1 - decay^n, by which `mean` is divided.
+        mean: Weighted sum Σ_i (1 - decay) decay^(n - i) value_i of the n values so far.
+        weight: Sum of the weights, 1 - decay^n, by which `mean` is divided.
     """
 
     mean: Float[Array, "*shape"]
@@ -59,11 +60,11 @@ class MovingAverage(NamedTuple):
 
 
 def moving_average_start(shape: tuple[int, ...] = (), dtype: Any = jnp.float32) -> MovingAverage:
-    """Return the average of no values.
+    """Return the moving average before the first value.
 
     Args:
-        shape: of a value.
-        dtype: of a value, floating.
+        shape: Shape of a value.
+        dtype: Floating-point dtype of a value.
     """
     return MovingAverage(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
 
@@ -71,15 +72,16 @@ def moving_average_start(shape: tuple[int, ...] = (), dtype: Any = jnp.float32) 
 def moving_average_update(
     average: MovingAverage, value: Float[Array, "*shape"], decay: float | Float[Array, ""]
 ) -> MovingAverage:
-    """Return the average with a value added, such as the mean return of a batch.
+    """Return the moving average after a new value, such as the mean return of a batch.
 
-    A number from the past cannot depend on later actions, so it does not change the expected gradient
-    (Greensmith et al. 2004). For the batch that the value comes from, use the average before this update.
+    Returns of earlier batches do not depend on later actions, so this baseline does not change the expected
+    gradient (Greensmith et al. 2004). For the batch from which `value` is computed, use the average before
+    this update.
 
     Args:
-        average: of the earlier values.
-        value: the new value, of the shape given to `moving_average_start`.
-        decay: weight of the past, in [0, 1).
+        average: Moving average of the earlier values.
+        value: New value, of the shape given to `moving_average_start`.
+        decay: Weight of the earlier values, in [0, 1).
     """
     return MovingAverage(
         mean=decay * average.mean + (1 - decay) * value,
@@ -88,7 +90,7 @@ def moving_average_update(
 
 
 def moving_average_value(average: MovingAverage) -> Float[Array, "*shape"]:
-    """Return the average with Adam's correction (Kingma & Ba 2015); 0 before the first value."""
+    """Return the average with Adam's bias correction (Kingma & Ba 2015); 0 before the first value."""
     some = average.weight > 0
     return jnp.where(some, average.mean / jnp.where(some, average.weight, 1), 0)
 
@@ -96,19 +98,19 @@ def moving_average_value(average: MovingAverage) -> Float[Array, "*shape"]:
 def critic_values(
     params: AgentParams, x: Float[Array, "*batch in"], h: Float[Array, "*batch hidden"]
 ) -> Float[Array, "*batch"]:
-    """Return V(s(t)), the return that a critic expects where the agent sees s(t) = h(t-1) ⊕ x(t).
+    """Return V(s(t)), a critic's estimate of the return from s(t) = h(t-1) ⊕ x(t).
 
-    It is the baseline for inputs whose expected returns differ. It depends only on actions before t, so it
-    does not change the expected gradient, however wrong it is (Williams 1992; Greensmith et al. 2004).
-    Gradients are stopped at the inputs: fitting the critic changes neither network nor agent.
+    Use it as a baseline for inputs whose expected returns differ. It depends only on actions before t, so it
+    does not change the expected gradient, even if the estimate is wrong (Williams 1992; Greensmith et al.
+    2004). Gradients are stopped at the inputs: training the critic changes neither the network nor the agent.
 
     Args:
-        params: an MLP of the agent's form with K = 1, whose output is the value.
-        x: x(t), (*batch, in); `*batch` may contain the time axis.
-        h: h(t-1), (*batch, hidden).
+        params: Weights of an MLP of the agent's form with K = 1, whose output is the value.
+        x: Input x(t), (*batch, in); `*batch` may contain the time axis.
+        h: State h(t-1), (*batch, hidden).
 
     Returns:
-        (*batch), in the unit of the returns.
+        Values, (*batch,), in the unit of the returns.
     """
     x, h = jax.lax.stop_gradient((x, h))
     return agent_logits(params, project_agent_input(params, x), h).squeeze(-1)
@@ -121,13 +123,13 @@ def critic_loss(
 ) -> Float[Array, ""]:
     """Return ½ Σ_t (V(s(t)) - G(t))² of one sequence (Greensmith et al. 2004).
 
-    `jax.vmap` maps it over a batch.
+    Use `jax.vmap` for a batch.
 
     Args:
-        values: V(s(t)), as from `critic_values`, (time,).
-        returns: G(t), (time,), as from `reward_to_go`; or a terminal R, the return of every step. Gradients
-            are stopped.
-        valid: False past the end, (time,), where nothing is fitted; None where all steps count.
+        values: V(s(t)) from `critic_values`, (time,).
+        returns: G(t), (time,), such as from `reward_to_go`; or a terminal reward R, a number, which is the
+            return of every step. Gradients are stopped.
+        valid: False past the end of the sequence, (time,), where errors are ignored; None if all steps count.
     """
     error = values - jax.lax.stop_gradient(returns)
     if valid is not None:

@@ -1,4 +1,4 @@
-"""Training a model whose layers choose: a preset over the losses of this package.
+"""Loss of a model whose layers make choices: `AgentObjective`, which combines this package's losses.
 
 The defaults of `AgentObjective` are Gui et al. (2019), Eq. 3 to 6, as printed.
 """
@@ -19,7 +19,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.rl import baselines, policy_gradient
 from dynskip_jax.rl.returns import noncausal_return, reward_to_go
 
-# Which values the numbers of an objective may have: fields, a test, and its words.
+# Requirements on the numbers of an objective: names of fields, a test, and the words of its error message.
 _REQUIREMENTS = (
     (
         ("rl_coef", "entropy_coef", "entropy_coef_final", "update_cost"),
@@ -37,14 +37,14 @@ _REQUIREMENTS = (
 
 @F.register_for_export
 class ScheduledValues(NamedTuple):
-    """The values of one epoch. A pytree whose only static part is the policy's mode.
+    """Values of an objective in one epoch. A pytree whose only static part is the policy's mode.
 
     Pass it to the jitted step as an argument: the step is compiled again only when the mode changes.
 
     Attributes:
-        policy: how choices are made.
+        policy: How choices are made.
         entropy_coef: β, the weight of the entropy.
-        update_cost: cost of each token that is read; see `AgentObjective`.
+        update_cost: Cost of each token that is read; see `AgentObjective`.
     """
 
     policy: F.Policy
@@ -54,9 +54,9 @@ class ScheduledValues(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AgentObjective:
-    """How agents are trained.
+    """Options of the agents' training, and the loss that they define.
 
-    An example is a row of the batch before rollouts. An epoch is whatever the caller counts.
+    An example is a row of the batch before it is repeated for rollouts. The caller defines what an epoch is.
 
     Example, a training step of a model that returns logits and the output of its layers::
 
@@ -79,38 +79,39 @@ class AgentObjective:
                 train_step(model, optimizer, x, y, next_key(), schedule.at(epoch))
 
     Attributes:
-        reward: `log_likelihood` (the paper) or `probability` of the truth, or `correct`: 1 for a correct
-            prediction and -1 for a wrong one (the released code).
-        rl_coef: weight of the agents' loss J_2.
+        reward: Reward of a prediction. `log_likelihood` (the paper) or `probability` of the true target;
+            `correct`: 1 for a correct prediction and -1 for a wrong one (the released code).
+        rl_coef: Weight of the agents' loss J_2.
         entropy_coef: β, the weight of the entropy in J_2 (1 in the paper).
-        entropy: `sampled`: -log π of the actions taken, inside the return (Eq. 5). `exact`: the entropy of
-            each step's distribution, differentiated directly; it has no sampling noise, and leaves out how an
-            action changes later entropies.
-        discount: of the rewards that follow an action, one for each step (1 in the paper).
-        entropy_coef_final: β of the last epoch, reached linearly; None keeps β.
-        baseline: subtracted from the return. `none` is the paper's. `batch`, the mean return of the other
-            examples, needs no second sample. `rollouts`, the mean return of the other rollouts of the same
-            example (Kool et al. 2019), compares equal inputs. `moving_average`, over earlier batches
-            (Williams 1992), works for a batch of one example. `learned`, a critic's V(s(t)), works where
-            expected returns differ between steps.
+        entropy: Form of the entropy. `sampled`: -log π of the actions taken, inside the return (Eq. 5).
+            `exact`: the entropy of each step's distribution, differentiated directly. It has no sampling
+            noise, but ignores how an action changes later entropies.
+        discount: Discount per step of the rewards that follow an action (1 in the paper).
+        entropy_coef_final: β of the last epoch, reached linearly; None keeps β constant.
+        baseline: Value subtracted from the return. `none`: nothing, as in the paper. `batch`: the mean return
+            of the other rows of the batch; needs no second sample. `rollouts`: the mean return of the other
+            rollouts of the same example (Kool et al. 2019); compares equal inputs. `moving_average`: a
+            moving average over earlier batches (Williams 1992); works for a batch of one example. `learned`:
+            a critic's V(s(t)); works where expected returns differ between steps.
         rollouts: M, the number of times the actions of each training example are sampled.
-        estimator: `reinforce`, for the mean reward of a sample (the paper), or `vimco`, for the likelihood of
-            the averaged prediction of M samples (Mnih & Rezende 2016), which has its own baseline.
-        baseline_decay: weight of the past in the baseline `moving_average`, for each batch.
-        relaxation: how choices are relaxed in the first epochs, in place of the estimator: `soft` (no noise),
-            `gumbel_softmax` (noise, small variance), `straight_through` (hard choices forward) or `reinmax`
-            (hard choices, the smallest bias of the four); see `functional.relaxed_weights`.
-        relaxed_epochs: number of relaxed epochs.
-        relaxed_entropy_coef: β in relaxed epochs, of the exact entropy; None keeps β. Values below 0 make the
-            policy certain, so that little changes when choices are sampled.
-        relaxed_entropy_coef_final: β of the last relaxed epoch, reached linearly.
-        temperature: τ of relaxed choices.
-        temperature_final: τ of the last relaxed epoch, reached geometrically; None keeps τ.
-        update_cost: cost of each token read, where a skip learns by gradient which tokens to read: λ of Skip
-            RNN (Campos et al. 2018, Eq. 6).
+        estimator: Estimator of the gradient. `reinforce`: of the mean reward of a sample (the paper).
+            `vimco`: of the likelihood of the averaged prediction of M samples (Mnih & Rezende 2016), with its
+            own baseline.
+        baseline_decay: Weight of the earlier batches in the baseline `moving_average`.
+        relaxation: Relaxation of the choices in the first epochs, which replaces the estimator: `soft` (no
+            noise), `gumbel_softmax` (noise, small variance), `straight_through` (hard choices forward) or
+            `reinmax` (hard choices, the smallest bias of the four); see `functional.relaxed_weights`.
+        relaxed_epochs: Number of relaxed epochs.
+        relaxed_entropy_coef: β of the exact entropy in relaxed epochs; None uses `entropy_coef` and its
+            schedule. Values below 0 make the policy more certain, so that less changes when sampling begins.
+        relaxed_entropy_coef_final: β of the last relaxed epoch, reached linearly; None keeps it constant.
+        temperature: Temperature τ of relaxed choices.
+        temperature_final: τ of the last relaxed epoch, reached geometrically; None keeps τ constant.
+        update_cost: Cost of each token that is read, for skips that learn by gradient which tokens to read:
+            λ of Skip RNN (Campos et al. 2018, Eq. 6).
 
     Raises:
-        UserError: a value has no meaning, or does not fit the others.
+        UserError: A value is invalid, or does not fit the others.
     """
 
     reward: Literal["log_likelihood", "probability", "correct"] = "log_likelihood"
@@ -132,7 +133,7 @@ class AgentObjective:
     update_cost: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check each value, and the values together."""
+        """Check each value, and that the values fit together."""
         for name, kind in get_type_hints(type(self)).items():
             _check_word(name, getattr(self, name), get_args(kind))
         for names, holds, words in _REQUIREMENTS:
@@ -160,15 +161,15 @@ class AgentObjective:
             raise UserError("the estimator vimco needs the exact entropy, or an entropy_coef of 0")
 
     def schedule(self, epochs: int) -> "AgentSchedule":
-        """Return the schedule of a training of `epochs` epochs."""
+        """Return the schedule of this objective for a training run of `epochs` epochs."""
         return AgentSchedule(self, epochs)
 
     def num_rollouts(self, scheduled: ScheduledValues) -> int:
-        """Return how often each example is read in a step: once while choices are relaxed."""
+        """Return the number of rollouts of each example: `rollouts` if choices are sampled, otherwise 1."""
         return self.rollouts if scheduled.policy.mode == "sample" else 1
 
     def repeat(self, batch: Any, scheduled: ScheduledValues) -> Any:
-        """Return the batch with each row repeated for its rollouts, side by side."""
+        """Return `batch`, a pytree of arrays, with each row repeated for its rollouts in adjacent rows."""
         return jax.tree.map(lambda leaf: jnp.repeat(leaf, self.num_rollouts(scheduled), axis=0), batch)
 
     def rewards(
@@ -177,8 +178,8 @@ class AgentObjective:
         """Return the reward of each prediction.
 
         Args:
-            log_likelihood: of the truth, in nats.
-            correct: 1 for a correct prediction, 0 for a wrong one; for the reward `correct`.
+            log_likelihood: Log-likelihood of the true target, in nats.
+            correct: 1 for a correct prediction, 0 for a wrong one; required for the reward `correct`.
         """
         if self.reward == "log_likelihood":
             return log_likelihood
@@ -201,28 +202,29 @@ class AgentObjective:
         values: Sequence[Float[Array, "rows time"] | None] | None = None,
         axis_name: str | None = None,
     ) -> Float[Array, ""]:
-        """Return J_1 - rl_coef · J_2, Eq. 3 to 6, the mean over the rows of a batch.
+        """Return J_1 - rl_coef · J_2 (Eq. 3 to 6), averaged over the rows of a batch.
 
-        J_1 is the cross-entropy, summed over valid steps if there is one for each step; with VIMCO, that of
-        the averaged prediction. -J_2 is summed over all layers and directions that sample. While choices are
-        relaxed, J_1 trains them and only the exact entropy is left of J_2. Skips that learn by gradient what
-        to read add the budget loss of Campos et al. (2018), Eq. 6.
+        J_1 is the cross-entropy, summed over valid steps if `nll` has one value for each step. With VIMCO, it
+        is the cross-entropy of the averaged prediction. J_2 is summed over all layers and directions that
+        sample. While choices are relaxed, J_1 trains the agents and J_2 contains only the exact entropy.
+        Skips that learn by gradient which tokens to read add the budget loss of Campos et al. (2018), Eq. 6.
 
         Args:
-            scheduled: the values of this epoch; call the model with its policy.
-            nll: the negative log-likelihood of the truth in nats, one for each row or one for each step. With
-                layers that are `time_major`, it and other arrays of steps are (time, rows).
-            out: the output of a layer or model of this library, or its `decisions`. The rollouts of an
-                example are side by side (`repeat`). Restrict steps further with `DecisionTrace.where`.
-            rewards: in place of those made of the log-likelihood, one for each row or each step; gradients
+            scheduled: Values of this epoch. Call the model with `scheduled.policy`.
+            nll: Negative log-likelihood of the true target in nats, (rows,) or (rows, time). With layers that
+                are `time_major`, all arrays that have a time axis are (time, rows).
+            out: Output of a layer or model of this library, or its `decisions`. The rollouts of an example
+                are adjacent rows (see `repeat`). To exclude more steps, use `DecisionTrace.where`.
+            rewards: Rewards to use instead of those computed from `nll`, (rows,) or (rows, time); gradients
                 are stopped.
-            correct: for the reward `correct`: 1 for a correct prediction, 0 for a wrong one.
-            weights: of the rows in both sums, which are divided by the number of rows; 1 by default. Rows of
-                weight 0 are in no baseline.
-            average: of earlier returns, for the baseline `moving_average`.
-            values: for each layer and direction a critic's V(s(t)), or None, for the baseline `learned`. The
-                critics' own loss is added.
-            axis_name: the mapped axis over which the batch is divided; the mean is that of the part.
+            correct: 1 for a correct prediction, 0 for a wrong one; required for the reward `correct`.
+            weights: Weights of the rows in J_1 and J_2, (rows,), whose sums are divided by the number of
+                rows; 1 by default. The baseline `batch` excludes rows of weight 0.
+            average: Moving average of earlier returns, for the baseline `moving_average`.
+            values: A critic's V(s(t)) for each layer and direction, (rows, time), or None; for the baseline
+                `learned`. The critics' loss is added.
+            axis_name: Name of the mapped axis over which the batch is divided. The result is the mean over
+                the local rows.
 
         Raises:
             UserError: `out` has no decisions, or shapes do not fit.
@@ -248,7 +250,7 @@ class AgentObjective:
         values: Sequence[Any] | None,
         **arrays: Array | None,
     ) -> None:
-        """Check that arrays have a number for each row or for each step of the decisions."""
+        """Check that each array has one value for each row or for each step of the decisions."""
         rows, time = traces[0].action.shape
         for name, array in arrays.items():
             shapes = ((rows,),) if name == "weights" else ((rows,), (rows, time))
@@ -277,7 +279,7 @@ class AgentObjective:
         valid: Bool[Array, "rows time"] | None,
         weights: Float[Array, " rows"] | None,
     ) -> Float[Array, ""]:
-        """Return J_1."""
+        """Return J_1, averaged over rows; see `loss`."""
         if self._averages_rollouts(scheduled):
             averaged = -policy_gradient.averaged_log_likelihood(-nll.reshape(-1, self.rollouts))
             return _weighted_mean(averaged, None if weights is None else weights[:: self.rollouts])
@@ -292,7 +294,7 @@ class AgentObjective:
         values: Float[Array, "rows time"] | None,
         compared: "_Compared",
     ) -> Float[Array, ""] | float:
-        """Return what one layer and direction add to J_1: -rl_coef · J_2 if it samples, and its budget."""
+        """Return the loss of one layer and direction: -rl_coef · J_2 if it samples, and its budget loss."""
         total: Float[Array, ""] | float = 0.0
         if trace.is_stochastic:
             losses = self._policy_loss(scheduled, trace, values, compared)
@@ -332,7 +334,10 @@ class AgentObjective:
     def _vimco_losses(
         self, trace: F.DecisionTrace, log_likelihood: Float[Array, " rows"]
     ) -> Float[Array, " rows"]:
-        """Return the agents' part of `vimco_loss`, whose sum over rollouts is a mean over rows here."""
+        """Return the agents' part of `vimco_loss` for each row.
+
+        The factor `rollouts` turns the later mean over rows into a sum over rollouts.
+        """
         signals = jax.vmap(policy_gradient.vimco_signal)(log_likelihood.reshape(-1, self.rollouts))
         losses = jax.vmap(policy_gradient.policy_gradient_loss)
         return self.rollouts * losses(trace.log_prob, signals.reshape(-1), trace.valid)
@@ -344,16 +349,16 @@ class AgentObjective:
         values: Float[Array, "rows time"] | None,
         compared: "_Compared",
     ) -> Float[Array, " rows"]:
-        """Return the score-function loss of each row, and its critic's loss."""
+        """Return the score-function loss of each row, plus the critic's loss if `values` are given."""
         rewards = compared.rewards
         if trace.reverse:
-            # Steps in the order in which the layer read them. Padding then leads.
+            # Put steps in the order in which the layer read them. Padding then comes first.
             trace, values, rewards = jax.tree.map(_reversed_steps, (trace, values, rewards))
         returns, counted = rewards, None if compared.weights is None else compared.weights > 0
         if rewards.ndim > 1:
             masked = rewards if trace.valid is None else jnp.where(trace.valid, rewards, 0)
             returns = (noncausal_return if trace.noncausal else reward_to_go)(masked, self.discount)
-            if trace.valid is not None:  # a sequence that has ended is in no step's mean
+            if trace.valid is not None:  # means exclude sequences that have ended
                 counted = trace.valid if counted is None else trace.valid & counted[:, None]
         baseline = self._baseline(returns, values, counted, compared)
 
@@ -380,7 +385,7 @@ class AgentObjective:
         counted: Bool[Array, "rows ..."] | None,
         compared: "_Compared",
     ) -> Float[Array, "rows ..."]:
-        """Return what is subtracted from the returns."""
+        """Return the baseline, which is subtracted from the returns."""
         if self.baseline == "none":
             return jnp.zeros_like(returns)
         if self.baseline == "batch":
@@ -399,22 +404,23 @@ class AgentObjective:
 
 @dataclasses.dataclass(frozen=True)
 class AgentSchedule:
-    """What an objective's numbers are in each epoch of a training.
+    """Schedule of an objective's values over the epochs of a training run.
 
     Attributes:
-        objective: how agents are trained.
-        epochs: number of epochs.
+        objective: Objective with the initial and final values.
+        epochs: Number of epochs.
     """
 
     objective: AgentObjective
     epochs: int
 
     def at(self, epoch: int) -> ScheduledValues:
-        """Return the values of an epoch, counted from 0."""
+        """Return the values of `epoch`, counted from 0."""
         objective = self.objective
         is_relaxed = epoch < objective.relaxed_epochs
         mode = objective.relaxation if is_relaxed else "sample"
-        temperature = self._temperature(epoch) if is_relaxed else 1.0  # as in evaluation, for attention
+        # Attention uses τ too: keep it at 1 in other epochs, as in evaluation.
+        temperature = self._temperature(epoch) if is_relaxed else 1.0
         return ScheduledValues(
             F.Policy(mode, temperature=temperature), self._entropy_coef(epoch), objective.update_cost
         )
@@ -433,22 +439,32 @@ class AgentSchedule:
 
 
 def linear(initial: float, final: float, epoch: int, epochs: int) -> float:
-    """Return the value of an epoch (from 0) on a straight line from the first of `epochs` to the last."""
+    """Interpolate linearly from `initial` in epoch 0 to `final` in the last of `epochs` epochs.
+
+    Returns:
+        The value in `epoch`; `final` in later epochs.
+    """
     return initial + (final - initial) * _progress(epoch, epochs)
 
 
 def geometric(initial: float, final: float, epoch: int, epochs: int) -> float:
-    """Return the value of an epoch when each epoch multiplies by the same factor; both ends are positive."""
+    """Interpolate geometrically from `initial` in epoch 0 to `final` in the last of `epochs` epochs.
+
+    Each epoch multiplies by the same factor. Both ends must be positive.
+
+    Returns:
+        The value in `epoch`; `final` in later epochs.
+    """
     return initial * (final / initial) ** _progress(epoch, epochs)
 
 
 def _progress(epoch: int, epochs: int) -> float:
-    """Return 0 in the first epoch and 1 in the last one and after it."""
+    """Return the progress of training: 0 in the first epoch, 1 in the last epoch and later."""
     return min(epoch / max(epochs - 1, 1), 1.0)
 
 
 class _Compared(NamedTuple):
-    """What the returns of all layers are made of and compared with."""
+    """Inputs of the returns and baselines, shared by all layers."""
 
     rewards: Float[Array, "rows ..."]
     weights: Float[Array, " rows"] | None
@@ -457,7 +473,11 @@ class _Compared(NamedTuple):
 
 
 def _with_common_mask(traces: Sequence[F.DecisionTrace]) -> tuple[F.DecisionTrace, ...]:
-    """Return traces of the same steps, all with the same mask."""
+    """Return the traces with one common mask, the steps that are valid in all of them.
+
+    Raises:
+        UserError: The shapes differ, or some traces have a mask and others have none.
+    """
     shapes = sorted({jnp.shape(trace.action) for trace in traces})
     if len(shapes) > 1 or len(shapes[0]) != 2:
         found = ", ".join(map(str, shapes))
@@ -475,14 +495,14 @@ def _with_common_mask(traces: Sequence[F.DecisionTrace]) -> tuple[F.DecisionTrac
 
 
 def _check_word(name: str, value: Any, words: tuple[Any, ...]) -> None:
-    """Check a field whose type is a `Literal`."""
+    """Check that the value of a field with a `Literal` type is one of `words`."""
     if words and isinstance(words[0], str) and value not in words:
         choices = f"{', '.join(words[:-1])} or {words[-1]}"
         raise UserError(f"{name} is {value!r}: choose {choices}")
 
 
 def _check_number(name: str, value: Any, holds: Any, words: str) -> None:
-    """Check a field whose type is a number; None where that is its default."""
+    """Check a field whose value is a number; None is accepted if it is the default."""
     if value is None and getattr(AgentObjective, name) is None:
         return
     if not isinstance(value, numbers.Real):
@@ -492,7 +512,7 @@ def _check_number(name: str, value: Any, holds: Any, words: str) -> None:
 
 
 def _swap_axes(leaf: Array) -> Array:
-    """Return (rows, time) for (time, rows); rows stay as they are."""
+    """Return an array of (time, rows) as (rows, time), and other arrays unchanged."""
     return jnp.swapaxes(leaf, 0, 1) if jnp.ndim(leaf) == 2 else leaf
 
 

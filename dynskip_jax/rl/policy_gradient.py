@@ -1,4 +1,4 @@
-"""Score-function losses of one sequence or one example; `jax.vmap` maps them over a batch.
+"""Score-function losses of one sequence or one example; use `jax.vmap` for a batch.
 
 `reinforce_loss` is Gui et al. (2019), Eq. 4 and 5; `vimco_loss` is Mnih & Rezende (2016).
 """
@@ -19,12 +19,12 @@ def policy_gradient_loss(
     advantages: Float[Array, "..."],
     valid: Bool[Array, "*samples_or_1 time"] | None,
 ) -> Float[Array, ""]:
-    """Return -Σ_t log π(a_t | s_t) · stop_gradient(A_t), whose gradient is the score function's.
+    """Return -Σ_t log π(a_t | s_t) · stop_gradient(A_t), the surrogate loss of the score function.
 
     Args:
-        log_probs: log π(a_t | s_t) in nats.
+        log_probs: log π(a_t | s_t) in nats, (*samples, time). The sum is over all axes.
         advantages: A_t, broadcast against `log_probs`.
-        valid: False past the end of the sequence; None where all steps count.
+        valid: False past the end of the sequence; None if all steps count.
     """
     if valid is not None:
         log_probs = jnp.where(valid, log_probs, 0)
@@ -48,7 +48,7 @@ def reinforce_loss(
 ) -> Float[Array, ""]:
     """Return the surrogate -J_2 of one sequence, whose gradient is minus Eq. 5.
 
-    This estimator is the paper's. With a terminal reward R and β = `entropy_coef` (1 in the paper),
+    This is the paper's estimator. With a terminal reward R and β = `entropy_coef` (1 in the paper),
 
         loss = -Σ_t log π(a_t | s_t) · stop_gradient(R - β (Σ_t log π(a_t | s_t) + 1) - baseline).
 
@@ -60,20 +60,19 @@ def reinforce_loss(
 
     Args:
         log_probs: log π(a_t | s_t) in nats, (time,).
-        rewards: R, a number, or r_t, (time,); gradients are stopped.
-        valid: False past the end of the sequence, (time,): neither log-probability nor reward counts there.
-            None where all steps count. It has no default because `nnx.RNN` leaves decisions past the end in
-            place.
-        discount: of rewards for each step.
-        entropy_coef: β; 0 leaves the entropy out.
-        baseline: subtracted from the return: a number, or one for each step. It must not depend on the
-            action it is subtracted for. With a baseline for each step, a terminal reward is treated as the
-            reward of the last valid step.
-        noncausal: whether actions also change the rewards before them; the return is then
+        rewards: Terminal reward R, a number; or r_t, (time,). Gradients are stopped.
+        valid: False past the end of the sequence, (time,): log-probabilities and rewards there are ignored.
+            None if all steps count. It has no default because `nnx.RNN` does not mask decisions past the end.
+        discount: Discount of rewards for each step; a terminal reward is not discounted.
+        entropy_coef: β; 0 omits the entropy.
+        baseline: Value subtracted from the return: a number, or one for each step, (time,). It must not
+            depend on the action from whose return it is subtracted. With a baseline for each step, a terminal
+            reward is treated as the reward of the last valid step.
+        noncausal: Whether actions also change the rewards before them. The return is then
             `noncausal_return`, and the entropy still starts at t.
 
     Raises:
-        UserError: the shapes are not those of one sequence.
+        UserError: The shapes are not those of one sequence.
     """
     time = _check_sequence(log_probs, rewards=rewards, baseline=baseline, valid=valid)
     if jnp.ndim(rewards) == 0 and jnp.ndim(baseline) == 1:
@@ -91,7 +90,7 @@ def reinforce_loss(
 
 
 def _check_sequence(log_probs: Array, **others: Any) -> int:
-    """Return the number of steps of one sequence, and check that the other arrays have as many."""
+    """Check that all arrays are of one sequence with the steps of `log_probs`; return their number."""
     if jnp.ndim(log_probs) != 1:
         raise UserError(
             f"expected log_probs of one sequence, (time,), got {jnp.shape(log_probs)}: "
@@ -110,7 +109,7 @@ def averaged_log_likelihood(log_likelihood: Float[Array, "*batch M"]) -> Float[A
     """Return L = log 1/M Σ_m p_m, the log-likelihood of the averaged prediction of M rollouts.
 
     Args:
-        log_likelihood: log p_m of the truth in each rollout, (*batch, M), in nats.
+        log_likelihood: log p_m of the true target in each rollout, (*batch, M), in nats.
     """
     return jax.nn.logsumexp(log_likelihood, axis=-1) - jnp.log(log_likelihood.shape[-1])
 
@@ -118,11 +117,14 @@ def averaged_log_likelihood(log_likelihood: Float[Array, "*batch M"]) -> Float[A
 def vimco_signal(log_likelihood: Float[Array, " M"]) -> Float[Array, " M"]:
     """Return VIMCO's learning signal L - L_{-m} of each rollout of one example; gradients are stopped.
 
-    L_{-m} is L with the geometric mean of the other rollouts' p in place of p_m. It does not know the actions
-    of rollout m, so it is a baseline.
+    L_{-m} is L with the geometric mean of the other rollouts' p in place of p_m. It does not depend on the
+    actions of rollout m, so it is a valid baseline.
+
+    Args:
+        log_likelihood: log p_m of the true target in each rollout, (M,), in nats.
 
     Raises:
-        UserError: there is one rollout.
+        UserError: There is only one rollout.
     """
     (rollouts,) = log_likelihood.shape
     if rollouts < 2:
@@ -144,15 +146,15 @@ def vimco_loss(
 
         loss = -L - Σ_m stop_gradient(L - L_{-m}) Σ_t log π(a_mt | s_mt).
 
-    The first term trains the network, the second the agents.
+    The first term trains the network, and the second one trains the agents.
 
     Args:
-        log_probs: log π(a_mt | s_mt) of M rollouts of the example, in nats.
-        log_likelihood: log p_m of the truth, (M,), in nats; differentiated.
-        valid: False past the end of the sequence, (time,); None where all steps count.
+        log_probs: log π(a_mt | s_mt) of M rollouts of the example, (M, time), in nats.
+        log_likelihood: log p_m of the true target in each rollout, (M,), in nats; differentiated.
+        valid: False past the end of the sequence, (time,); None if all steps count.
 
     Raises:
-        UserError: there is one rollout.
+        UserError: There is only one rollout.
     """
     signal = vimco_signal(log_likelihood)[:, None]
     valid = None if valid is None else valid[None, :]

@@ -1,1 +1,1 @@
-"""The folder of a run: settings, metrics, checkpoints, and the way back into it."""
+"""Write and read run folders: settings, metrics, checkpoints and results."""

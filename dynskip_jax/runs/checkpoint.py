@@ -1,4 +1,4 @@
-"""Checkpoints: saving a training state with Orbax and restoring the newest one that is intact."""
+"""Save training states with Orbax, and restore the newest intact checkpoint."""
 
 import contextlib
 import errno
@@ -24,19 +24,22 @@ from jaxtyping import PyTree
 from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
 
-_STRUCTURE = ("path", "shape", "dtype")  # what has to agree between a checkpoint and the state asked for
-_LAYOUT = "named"  # of the document; what the versions before named arrays wrote has none
-# What the system says of a file that is missing, or that another kind of file has taken the place of.
+_STRUCTURE = ("path", "shape", "dtype")  # what must be equal in a checkpoint and the requested state
+_LAYOUT = "named"  # layout of the document; older versions, which numbered the arrays, wrote none
+# Error numbers for a file that is missing or is of another kind than expected.
 _OF_FILES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
-_ROOM = 2**20  # bytes that a checkpoint may take on disk beyond those of its arrays
+_ROOM = 2**20  # allowance for the bytes of a checkpoint in addition to its arrays
 
 
 class Restored(NamedTuple):
-    """What `Checkpoints.restore_latest` found.
+    """Result of `SavedCheckpoints.restore_latest`.
 
-    Fields: `step` is the step the state was saved at; `state` has the structure that was asked for; `meta` is
-    the dictionary saved with it; `skipped` has one line per newer checkpoint that could not be read; `sha256`
-    covers all arrays and the metadata.
+    Attributes:
+        step: Step at which the state was saved.
+        state: The state, with the requested structure.
+        meta: Dictionary that was saved with the state.
+        skipped: One line for each newer checkpoint that could not be read.
+        sha256: SHA-256 of all arrays and the metadata.
     """
 
     step: int
@@ -47,38 +50,39 @@ class Restored(NamedTuple):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Step and SHA-256, which no other checkpoint of the run has."""
+        """Step and SHA-256, which identify the checkpoint among those of the run."""
         return {"step": self.step, "sha256": self.sha256}
 
 
 class SavedCheckpoints:
-    """The checkpoints in a folder that is there, to read them: nothing in it is written or cleared.
+    """The checkpoints in an existing folder, for reading only: nothing in the folder is changed.
 
-    Orbax stores the arrays, as nested dictionaries that are named as the state is: opened with Orbax alone,
-    `<step>/state` reads `{"params": {"kernel": array, ...}, ...}`, items of tuples being named "0", "1", ...;
-    typed PRNG keys are their words, and empty arrays are left out. On top of it, a SHA-256 of every array
-    tells an intact checkpoint from one that was truncated, altered or only half written: Orbax reads some of
-    these without complaint (a missing chunk reads as zeros).
+    Orbax stores the arrays as nested dictionaries with the names of the state. Without this class, Orbax
+    reads `<step>/state` as `{"params": {"kernel": array, ...}, ...}`. Items of tuples have the names "0", "1"
+    and so on, typed PRNG keys are stored as their uint32 data, and empty arrays are left out.
 
-    Several processes read together, in one folder that all of them see: each reads whole arrays; by how many
-    processes they were written does not matter.
+    A SHA-256 of every array detects checkpoints that were truncated, altered or only partly written. Orbax
+    reads some of these without an error (a missing chunk reads as zeros).
+
+    Several processes can read together from a folder that they share. Each process reads whole arrays. The
+    number of processes that wrote them does not matter.
 
     Example:
         >>> SavedCheckpoints("runs/demo/checkpoints").restore_latest((params, opt_state))  # doctest: +SKIP
     """
 
     def __init__(self, directory: str | Path, *, processes: Processes | None = None):
-        """Remembers the folder, and whose it is.
+        """Initialize the reader without reading anything.
 
-        Arguments:
-            directory: the folder.
-            processes: those that read together; by default this one reads for itself.
+        Args:
+            directory: Folder of the checkpoints.
+            processes: Processes that read together; by default only this one.
         """
         self.directory = Path(directory).absolute()
         self._unreadable: set[int] = set()
-        self._intact: dict[int, str] = {}  # step: digest, of those that this object saved or restored
+        self._intact: dict[int, str] = {}  # digest of each step that this object saved or restored
         self._processes = processes or Processes()
-        # Orbax would otherwise wait for all processes that JAX knows. To read, no process waits for another.
+        # Without these options, Orbax waits for all JAX processes. Readers need not wait for each other.
         self._alone = ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index(), active_processes={jax.process_index()}
         )
@@ -86,23 +90,25 @@ class SavedCheckpoints:
         self._arrays = ocp.PyTreeCheckpointHandler(multiprocessing_options=self._alone)
 
     def restore_latest(self, like: PyTree, *, partial: bool = False) -> Restored | None:
-        """Restores the newest checkpoint that is intact, bit by bit as it was saved.
+        """Restore the newest intact checkpoint. The restored values are bitwise equal to the saved ones.
 
-        Arguments:
-            like: a pytree of the saved structure, of arrays or `jax.ShapeDtypeStruct`s. Where a leaf is a
-                committed JAX array, or a structure with a sharding, the restored array is placed likewise.
-            partial: `like` holds some of what was saved, and the rest is neither read nor verified.
+        Args:
+            like: Pytree with the saved structure, of arrays or `jax.ShapeDtypeStruct`s. If a leaf is a
+                committed JAX array, or a `ShapeDtypeStruct` with a sharding, the restored array has the same
+                sharding.
+            partial: Whether `like` contains only a part of the saved state. The rest is then neither read nor
+                verified.
 
         Returns:
-            The step, the state, the metadata and a line for each newer checkpoint that had to be skipped;
-            None if nothing has been saved yet. JAX arrays are copies that JAX owns, so they can be donated;
-            leaves that are NumPy arrays or Python numbers in `like` come back as such.
+            The restored checkpoint; None if nothing has been saved yet. JAX arrays are copies owned by JAX,
+            so they can be donated. Leaves that are NumPy arrays or Python numbers in `like` have the same
+            type in the result.
 
         Raises:
-            UserError: there are checkpoints but none can be read; the system failed to read one (too little
-                memory, a disk that does not answer), which says nothing about the file; or the newest intact
-                one holds a state of another structure, shape or dtype, or was written by a version that
-                numbered the arrays.
+            UserError: There are checkpoints but none can be read. Or the system failed to read one (not
+                enough memory, a disk that does not respond), so that the file may be intact. Or the newest
+                intact checkpoint has another structure, shape or dtype, or was written by an older version
+                that numbered the arrays.
         """
         asked = {leaf["path"] for leaf in _describe(like)} if partial else None
         failures: list[tuple[int, str]] = []
@@ -110,7 +116,7 @@ class SavedCheckpoints:
             reason, passing = None, False
             try:
                 document, leaves, data = self._read(step, asked)
-            except Exception as error:  # whatever a damaged file provokes in Orbax, TensorStore or JSON
+            except Exception as error:  # a damaged file can cause any error in Orbax, TensorStore or JSON
                 reason, passing = _reason(error), not _is_damage(error)
             found = self._processes.collect((reason, passing))
             reason = next((reason for reason, _ in found if reason is not None), None)
@@ -146,7 +152,10 @@ class SavedCheckpoints:
         return None
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """Return step and SHA-256 of the newest checkpoint, to be held against `Restored.fingerprint`."""
+        """Return the step and the SHA-256 of the newest checkpoint, to compare with `Restored.fingerprint`.
+
+        The result is None if there is no checkpoint. The arrays are not read.
+        """
         step = self.latest_step
         if step is None:
             return None
@@ -156,18 +165,25 @@ class SavedCheckpoints:
 
     @property
     def latest_step(self) -> int | None:
-        """The step of the newest checkpoint; None where there is none."""
+        """Step of the newest checkpoint; None if there is none."""
         return max(self._steps(), default=None)
 
     def _steps(self) -> set[int]:
-        """The steps that have a folder, whatever Orbax thinks of it: only what is seen can be reported."""
+        """Return all steps that have a folder, even if Orbax would ignore it, so that damage is reported."""
         return {int(p.name) for p in self.directory.iterdir() if p.name.isdecimal() and p.is_dir()}
 
     def _read(self, step: int, asked: set[str] | None) -> tuple[dict, list[dict], list[np.ndarray] | None]:
-        """The document of a checkpoint, and the leaves that are asked for with their arrays, verified.
+        """Read and verify a checkpoint.
 
-        None asks for all of them. Raises whatever is wrong. Of a checkpoint of the older layout there are no
-        arrays.
+        Any error in the files is raised as it is.
+
+        Args:
+            step: Step of the checkpoint.
+            asked: Paths of the leaves to read; None for all.
+
+        Returns:
+            The document, the description of each leaf that was read, and its array. A checkpoint of the older
+            layout has no leaves, and None in place of the arrays.
         """
         with _quiet():
             document = self._document.restore(self._folder(step, "document"), args=ocp.args.JsonRestore())
@@ -186,8 +202,8 @@ class SavedCheckpoints:
         return document, leaves, data
 
     def _read_leaf(self, step: int, leaf: dict) -> np.ndarray:
-        # One at a time: when one of several concurrent reads fails, Orbax closes its event loop under the
-        # others, and TensorStore prints a traceback for each.
+        # Leaves are read one at a time. If one of several concurrent reads fails, Orbax closes the event loop
+        # of the others, and TensorStore prints a traceback for each.
         if 0 in leaf["shape"]:
             return _empty(leaf)
         name = tuple(leaf["name"])
@@ -217,10 +233,10 @@ class SavedCheckpoints:
 
 
 class Checkpoints(SavedCheckpoints):
-    """A folder of checkpoints, of which the newest `keep` are kept.
+    """A folder of checkpoints, which keeps the newest `keep` ones.
 
-    Several processes save together, too: each writes its own parts of arrays that are divided among them, and
-    the first one those that all of them have.
+    Several processes can save together. Each process writes its shards of arrays that are sharded over
+    processes, and the first process writes the arrays that all of them have.
 
     Example:
         >>> with Checkpoints("runs/demo/checkpoints") as checkpoints:  # doctest: +SKIP
@@ -229,15 +245,16 @@ class Checkpoints(SavedCheckpoints):
     """
 
     def __init__(self, directory: str | Path, *, keep: int = 2, processes: Processes | None = None):
-        """Opens the folder, creates it if it is not there, and clears what interrupted saves left in it.
+        """Open the folder, create it if it does not exist, and delete the remains of interrupted saves.
 
-        Arguments:
-            directory: the folder.
-            keep: how many checkpoints to keep. With 2 or more, one stays when the newest turns out corrupt.
-            processes: those that save together; by default this one saves for itself.
+        Args:
+            directory: Folder of the checkpoints.
+            keep: Number of checkpoints to keep. With 2 or more, there is another one if the newest is
+                damaged.
+            processes: Processes that save together; by default only this one.
 
         Raises:
-            UserError: the folder cannot be created or opened, or a process does not see it.
+            UserError: The folder cannot be created or opened, or a process does not see it.
         """
         super().__init__(directory, processes=processes)
         together = self._alone if self._processes.count == 1 else ocp.options.MultiprocessingOptions()
@@ -255,7 +272,7 @@ class Checkpoints(SavedCheckpoints):
         try:
             if self._processes.first:
                 self.directory.mkdir(parents=True, exist_ok=True)
-            self._processes.agree(None)  # made
+            self._processes.agree(None)  # wait until the folder exists
             if not all(seen := self._processes.collect(self.directory.is_dir())):
                 raise UserError(
                     f"process {seen.index(False)} does not see {self.directory}: choose a --run-dir in a "
@@ -269,16 +286,17 @@ class Checkpoints(SavedCheckpoints):
             ) from error
 
     def save(self, step: int, state: PyTree, meta: dict) -> None:
-        """Saves a checkpoint; it is on disk when this returns. An older one of the same step is replaced.
+        """Save a checkpoint and wait until it is on disk. An older checkpoint of the same step is replaced.
 
-        Arguments:
-            step: the number of training steps done.
-            state: any pytree of JAX arrays (typed PRNG keys too), NumPy arrays and Python numbers.
-            meta: what belongs to the state and fits into JSON, such as the position in the data.
+        Args:
+            step: Number of training steps that were done.
+            state: Pytree of JAX arrays (including typed PRNG keys), NumPy arrays and Python numbers.
+            meta: JSON-serializable data that belongs to the state, such as the position in the data.
 
         Raises:
-            TypeError: `meta` does not fit into JSON, or a leaf of `state` is not an array or a number.
-            OSError: it cannot be written, for instance because the disk is full; those saved before stay.
+            TypeError: `meta` is not JSON-serializable, or a leaf of `state` is not an array or a number.
+            OSError: The checkpoint cannot be written, for example because the disk is full. Readable
+                checkpoints of other steps are kept.
         """
         meta = self._processes.agree(json.loads(json.dumps(meta)))
         leaves = _describe(state)
@@ -292,10 +310,10 @@ class Checkpoints(SavedCheckpoints):
         if exists and self._intact.get(step) == digest:
             return
         self._check_room(sum(array.nbytes for array in data))
-        # Checkpoints that could not be read go first: they would take the place of good ones in `keep`.
+        # Unreadable checkpoints are deleted first, because they would count towards `keep`.
         for old in self._unreadable | ({step} if exists else set()):
             self._delete(old)
-        # Orbax takes neither empty arrays nor an empty tree; the description above is all they need.
+        # Orbax accepts neither empty arrays nor an empty tree. The document suffices to restore these.
         arrays = _nested({tuple(leaf["name"]): a for leaf, a in zip(leaves, data, strict=True) if a.size})
         items = {"document": ocp.args.JsonSave(document)}
         if arrays:
@@ -305,7 +323,7 @@ class Checkpoints(SavedCheckpoints):
         self._intact[step] = digest
 
     def close(self) -> None:
-        """Waits and lets go of the folder; call it once, at the end."""
+        """Wait for unfinished work and close the folder; call it once, at the end."""
         with _quiet():
             self._manager.close()
 
@@ -316,8 +334,8 @@ class Checkpoints(SavedCheckpoints):
         self.close()
 
     def _check_room(self, nbytes: int) -> None:
-        # Asked beforehand: when one of several concurrent writes fails, TensorStore prints tracebacks. A file
-        # system that does not know its size says 0.
+        # Checked before writing, because TensorStore prints tracebacks if one of several concurrent writes
+        # fails. File systems that cannot report their size report 0.
         disk = shutil.disk_usage(self.directory)
         if self._processes.agree(disk.total > 0 and disk.free < nbytes + _ROOM):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.directory))
@@ -330,7 +348,7 @@ class Checkpoints(SavedCheckpoints):
         self._intact.pop(step, None)
 
 
-# Names of leaves in checkpoints that earlier versions wrote, and what they are called now.
+# Patterns of names of leaves that older versions wrote, and the current names.
 _RENAMED = (
     (r"\.own\b", ".skip_state"),
     (r"\['stack'\]\['layers'\]\[(\d+)\]\['cell'\]", r"['stack']['cells'][\1]"),
@@ -339,12 +357,12 @@ _RENAMED = (
 )
 
 
-# Leaves that earlier versions wrote and nothing needs any more: what training of a CRF counted.
+# Leaves that older versions wrote and that are no longer used: sums of the accuracies of CRFs in training.
 _DROPPED = re.compile(r"\['state'\]\.sums\['(sentence_)?accuracy'\]\.\w+")
 
 
 def _current_path(path: str) -> str:
-    """Return the path under which a leaf is known today."""
+    """Return the current path of a leaf from the path in a checkpoint."""
     for pattern, name in _RENAMED:
         path = re.sub(pattern, name, path)
     return path
@@ -353,9 +371,14 @@ def _current_path(path: str) -> str:
 def _in_order_of(
     like: PyTree, leaves: list[dict], data: list[np.ndarray]
 ) -> tuple[list[dict], list[np.ndarray]]:
-    """Return leaves and their arrays in the order of `like`, where a renamed leaf changed its place.
+    """Return leaves and their arrays in the order of `like`, which renaming may have changed.
 
-    Leaves that nothing needs any more are left out, unless `like` has them.
+    Leaves that are no longer used are left out, unless `like` contains them.
+
+    Args:
+        like: Pytree that is restored.
+        leaves: Descriptions of the saved leaves.
+        data: Arrays of the saved leaves.
     """
     places = {leaf["path"]: place for place, leaf in enumerate(_describe(like))}
     pairs = [
@@ -368,7 +391,11 @@ def _in_order_of(
 
 
 def _describe(tree: PyTree) -> list[dict]:
-    """Path, name in the checkpoint, shape and dtype of each leaf."""
+    """Return the path, the name in the checkpoint, the shape and the dtype of each leaf.
+
+    Raises:
+        TypeError: A leaf is neither an array nor a number.
+    """
     described = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         if not hasattr(leaf, "dtype"):
@@ -387,12 +414,12 @@ def _describe(tree: PyTree) -> list[dict]:
 
 
 def _file_name(key: str) -> str:
-    """A key as one part of a path: "/", and "." with which Orbax joins them, become %2F, %2E."""
+    """Return a key as one part of a path: "/" and "." (with which Orbax joins parts) become %2F and %2E."""
     return quote(key, safe="").replace(".", "%2E") or "%"
 
 
 def _nested(flat: dict[tuple[str, ...], Any]) -> dict:
-    """Nested dictionaries, from values under their paths."""
+    """Return nested dictionaries from values by path."""
     tree: dict = {}
     for (*above, last), value in flat.items():
         folder = tree
@@ -407,23 +434,31 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _data(leaf: Any) -> np.ndarray | jax.Array:
-    """What Orbax is to write: NumPy, unless this process has a part of the array only."""
+    """Return the data of a leaf for Orbax, as a NumPy array unless this process has only a part of it."""
     data = jax.random.key_data(leaf) if _is_key(leaf) else leaf
     whole = not isinstance(data, jax.Array) or data.is_fully_addressable or data.is_fully_replicated
     return np.asarray(data) if whole else data
 
 
 def _empty(leaf: dict) -> np.ndarray:
-    # The data of an empty array of keys is an empty uint32 array; its last axis is not needed to rebuild it.
+    # Empty arrays of keys are rebuilt from an empty uint32 array without the axis of the key data.
     key = leaf["dtype"].startswith("key<")
     return np.empty(leaf["shape"], jnp.uint32 if key else jnp.dtype(leaf["dtype"]))
 
 
 def _own_parts(array: np.ndarray | jax.Array, first: bool) -> dict[str, str]:
-    """The SHA-256 of each part of an array that this process writes, under its place as in "0:4,8:16"."""
+    """Return the SHA-256 of each part of an array that this process writes.
+
+    Args:
+        array: The array.
+        first: Whether this is the first process, which writes NumPy arrays.
+
+    Returns:
+        The SHA-256 of each part by its place, such as "0:4,8:16".
+    """
     if array.size == 0:
         return {}
-    if isinstance(array, np.ndarray):  # all processes have it
+    if isinstance(array, np.ndarray):  # all processes have the whole array
         return {_place((slice(None),) * array.ndim, array.shape): _sha256(array)} if first else {}
     shards = [shard for shard in array.addressable_shards if shard.replica_id == 0]
     return {_place(shard.index, array.shape): _sha256(np.asarray(shard.data)) for shard in shards}
@@ -435,7 +470,7 @@ def _place(index: tuple[slice, ...], shape: tuple[int, ...]) -> str:
 
 
 def _slices(place: str) -> tuple[slice, ...]:
-    """The inverse of `_place`."""
+    """Invert `_place`: return the slices of a place."""
     return tuple(slice(*map(int, bounds.split(":"))) for bounds in place.split(",") if bounds)
 
 
@@ -444,29 +479,30 @@ def _sha256(array: np.ndarray) -> str:
 
 
 def _digest(document: dict) -> str:
-    """The SHA-256 of a document, which holds those of the arrays; its own left out."""
+    """Return the SHA-256 of a document without its entry `sha256`; it covers those of the arrays."""
     content = {name: part for name, part in document.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _like(data: np.ndarray, like: Any) -> Any:
-    """The restored data as the kind of leaf that `like` is, where `like` is."""
+    """Return the restored data with the type of `like` and, for JAX arrays, on its devices."""
     if isinstance(like, bool | int | float | complex):
         return type(like)(data.item())
     if isinstance(like, np.ndarray | np.generic):
         return np.array(data)
-    # An uncommitted array follows the arrays it meets; placing it explicitly would pin it.
+    # An uncommitted array may move to the devices of other operands, but `device_put` with a sharding
+    # commits it.
     placed = getattr(like, "committed", True) and getattr(like, "sharding", None) is not None
     if _is_key(like):
         words = jnp.copy(data.reshape(jax.eval_shape(jax.random.key_data, like).shape))
         keys = jax.random.wrap_key_data(words, impl=_key_impl(like))
         return jax.device_put(keys, like.sharding) if placed else keys
-    # On a CPU device_put may share NumPy's memory; the copy is what makes donation safe.
+    # On a CPU, `device_put` may share the memory of NumPy. The copy makes donation safe.
     return jnp.copy(jax.device_put(data, like.sharding if placed else None))
 
 
 def _key_impl(like: Any) -> Any:
-    # `jax.random.key_impl` takes arrays and tracers; this way it takes a ShapeDtypeStruct too.
+    # `jax.random.key_impl` accepts arrays and tracers. `eval_shape` makes a tracer of a ShapeDtypeStruct.
     found = []
     jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), like)
     return found[0]
@@ -477,7 +513,7 @@ def _brief(leaf: dict | None) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of an error's text, cut to a length that fits into a one-line message."""
+    """Return the text of an error in one line, cut to 120 characters."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split()) or type(error).__name__
@@ -485,9 +521,9 @@ def _reason(error: Exception) -> str:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Return whether an error tells of a damaged or missing file, not of a system that failed to read it."""
+    """Return whether an error is due to a damaged or missing file, not to a failure of the system."""
     number = error.errno if isinstance(error, OSError) else None
-    found = re.search(r"os_error_code='(\d+)'", str(error))  # what the system told TensorStore
+    found = re.search(r"os_error_code='(\d+)'", str(error))  # error number in TensorStore's message
     number = int(found[1]) if found else number
     if number is not None:
         return number in _OF_FILES
@@ -496,7 +532,7 @@ def _is_damage(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def _system_errors() -> Iterator[None]:
-    """Raises as an `OSError` what the system told TensorStore, which says it in a ValueError's text."""
+    """Convert a `ValueError` of TensorStore whose text contains a system error number to `OSError`."""
     try:
         yield
     except ValueError as error:
@@ -509,7 +545,7 @@ def _system_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps Orbax's log lines and warnings away from the training output; errors are still raised."""
+    """Suppress log lines and warnings of Orbax, but not errors."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

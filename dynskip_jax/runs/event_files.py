@@ -1,4 +1,4 @@
-"""Write what runs log as TensorBoard event files, a folder for each model that is trained together."""
+"""Write the metrics of runs as TensorBoard event files, in one folder per model."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_tensorboard() -> None:
-    """Raise a `UserError` where tensorboardX is not installed."""
+    """Raise a `UserError` if tensorboardX is not installed."""
     try:
         import tensorboardX  # noqa: F401
     except ImportError:
@@ -23,10 +23,12 @@ def check_tensorboard() -> None:
 
 
 class EventFiles:
-    """The event files of the models that train together in a run.
+    """TensorBoard event files of the models that are trained together in a run.
+
+    There is one model for each seed, and with a sweep for each value and seed.
 
     Args:
-        folder: from the number of a model to the folder of its files.
+        folder: Function from the index of a model to the folder of its event files.
     """
 
     def __init__(self, folder: Callable[[int], Path]):
@@ -34,11 +36,11 @@ class EventFiles:
         self._writers: dict[int, SummaryWriter] = {}
 
     def begin(self, records: Iterable[Mapping[str, Any]], count: int) -> None:
-        """Write the records of a run anew, in place of the files of an earlier process.
+        """Delete the event files of an earlier process, and write the records logged so far.
 
         Args:
-            records: what has been logged so far.
-            count: how many models train together.
+            records: Records logged so far.
+            count: Number of models that are trained together.
         """
         for member in range(count):
             for path in self._folder(member).glob("events.out.tfevents.*"):
@@ -47,17 +49,17 @@ class EventFiles:
             self.add(record)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Write the metrics of a record; the library does so in a thread of its own."""
+        """Write the metrics of a record. tensorboardX writes in a background thread."""
         from tensorboardX import SummaryWriter
 
         for metric, values in record.items():
             if metric in NO_METRICS:
                 continue
-            # A list has an entry for each seed, itself a list where that is of each k; folders written before
-            # have a number where there is one seed.
+            # A list has one entry per model. An entry is a list if the metric has a value for each k. Older
+            # versions wrote a number if there was one seed.
             for member, value in enumerate(values if isinstance(values, list) else [values]):
                 if member not in self._writers:
-                    # A TensorBoard that is open forgets what an earlier process wrote.
+                    # purge_step makes a running TensorBoard discard the data of an earlier process.
                     self._writers[member] = SummaryWriter(str(self._folder(member)), purge_step=0)
                 for k, number in enumerate(value if isinstance(value, list) else [value], 1):
                     tag = f"{metric}/k{k}" if isinstance(value, list) else metric
@@ -66,13 +68,20 @@ class EventFiles:
             writer.flush()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the event files."""
         for writer in self._writers.values():
             writer.close()
 
 
 def member_name(run: RunDir, member: int) -> str:
-    """Return the name of one of the models that train together: its seed, of a sweep also which value."""
+    """Return the name of one of the models that are trained together, such as `value-2-seed-0`.
+
+    Models of the first value of a sweep, or without a sweep, are named by the seed only.
+
+    Args:
+        run: Run folder of the model.
+        member: Index among the models that are trained together.
+    """
     seeds = seeds_asked(run.config())
     value, seed = divmod(member, len(seeds))
     which = f"value-{value + 1}-" if value else ""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all."""
+"""Write files atomically, and check them."""
 
 import contextlib
 import hashlib
@@ -9,7 +9,12 @@ from dynskip_jax.errors import UserError
 
 
 def check_new(path: Path, remedy: str = "remove it, or name another file") -> None:
-    """Raise a `UserError` where a file exists already, or its folder does not."""
+    """Raise a `UserError` if a file exists already, or if its folder does not exist.
+
+    Args:
+        path: Path of the file.
+        remedy: What to do about an existing file, for the message.
+    """
     for there in (path, _unfinished(path)):
         if there.exists():
             raise UserError(f"{there} exists: {remedy}")
@@ -18,7 +23,7 @@ def check_new(path: Path, remedy: str = "remove it, or name another file") -> No
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file such that after a crash either the old or the new text is there, whole."""
+    """Write or replace a file. After a crash, it contains either the old text or the whole new one."""
     unfinished = _unfinished(path)
     with unfinished.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -29,12 +34,12 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _sync_folder(path: Path) -> None:
-    """Put a folder's new names on disk, on systems that can open and flush folders."""
+    """Flush the entries of a folder to disk, on systems that can open folders."""
     with contextlib.suppress(OSError):
         folder = os.open(path, os.O_RDONLY)
         try:
@@ -44,5 +49,5 @@ def _sync_folder(path: Path) -> None:
 
 
 def _unfinished(path: Path) -> Path:
-    """Where a file is written before it takes its place."""
+    """Return the path of the temporary file that is written before it replaces `path`."""
     return path.with_name(path.name + ".tmp")

@@ -1,4 +1,4 @@
-"""The metrics of a run as one tidy table: a row for each seed, epoch and split."""
+"""Collect the metrics of a run in one table, with a row for each seed, epoch and split."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,15 @@ _SPLITS = ("train", "dev", "test")
 
 
 def metrics_table(run: RunDir) -> "pandas.DataFrame":
-    """Return what a run of one model logged, and its final metrics.
+    """Return the logged and the final metrics of a run of one model.
 
     Args:
-        run: the folder of one model.
+        run: Run folder of one model.
 
     Returns:
-        Columns `model`, `seed`, `epoch`, `split`, and one for each metric. `epoch` is NaN in the rows of the
-        final evaluation. Values of a sweep that was not selected are left out of the final rows.
+        A table with the columns `model`, `seed`, `epoch`, `split`, and one for each metric. `epoch` is NaN in
+        the rows of the final evaluation. With a sweep, these rows are those of its selected value, and the
+        rows with an epoch are those of its first value.
 
     Raises:
         UserError: pandas is not installed, or a file cannot be read.
@@ -47,7 +48,15 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
 def _enter(
     rows: dict[tuple, dict], metric: str, values: Any, seeds: Sequence[int], epoch: float | None
 ) -> None:
-    """Enter a metric, such as `dev_accuracy`, of each seed; the final evaluation has no epoch."""
+    """Add the values of a metric, one for each seed, to `rows`.
+
+    Args:
+        rows: Rows by seed, epoch and split; they are changed in place.
+        metric: Name with the split, such as `dev_accuracy`. Names without a split belong to train.
+        values: One value per seed. Lists with a value for each k are skipped.
+        seeds: Seeds of the values.
+        epoch: Epoch; None for the final evaluation.
+    """
     split, _, name = metric.partition("_")
     if split not in _SPLITS:
         split, name = "train", metric

@@ -1,4 +1,4 @@
-"""Progress of a long loop: a bar on a terminal, an occasional line in a log file."""
+"""Show the progress of a long loop: a bar in a terminal, an occasional line elsewhere."""
 
 import contextlib
 import time
@@ -11,17 +11,18 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
 _REDRAW_SECONDS = 0.25
-_ROUNDING = 1e-6  # of parts of a step that add up
-_ENOUGH = 4  # steps of compiled programs for each compiled one, for an estimate before all are compiled
+_ROUNDING = 1e-6  # tolerance for the rounding of fractions of steps
+_ENOUGH = 4  # steps without compilation, per compiled program, that an early estimate of the time left needs
 
 
 class Progress:
-    """Shows how far a loop is, how long it took, how long it will still take, and its current metrics.
+    """Progress display of a loop: steps done, elapsed time, estimated time left, and current metrics.
 
-    On a terminal this is a bar; anywhere else a plain line at most every `every` seconds, and one at the end.
+    In a terminal it is a bar. Elsewhere it is a plain line, at most every `every` seconds and once at the
+    end.
 
     Attributes:
-        console: where it is drawn; print through it while the bar is up.
+        console: Console on which the display is drawn. While the bar is visible, print to this console.
 
     Example:
         >>> with Progress(3, "training") as progress:  # doctest: +SKIP
@@ -39,16 +40,16 @@ class Progress:
         every: float | int = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Starts the clock.
+        """Start the display.
 
         Args:
-            total: the number of steps of the whole loop.
-            description: what is in progress, in a word or two.
-            start: steps that were done before, in another process; the time still needed is estimated without
-                them.
-            console: where to draw; standard error if not given, so that standard output stays clean.
-            every: seconds between two lines where there is no terminal.
-            clock: the time in seconds.
+            total: Number of steps of the whole loop.
+            description: Short name of the loop.
+            start: Number of steps that an earlier process has done. They do not count in the estimate of the
+                time left.
+            console: Console to draw on; by default standard error, so that standard output stays clean.
+            every: Minimum number of seconds between two lines outside of a terminal.
+            clock: Function that returns the time in seconds.
         """
         self.console = console or Console(stderr=True)
         self._total, self._description = total, description
@@ -69,12 +70,13 @@ class Progress:
             self._bar.start()
 
     def advance(self, n: float | int = 1, **metrics: Any) -> None:
-        """Counts steps; cheap unless it is time to draw.
+        """Count steps, and redraw if the last drawing is old enough; other calls are cheap.
 
         Args:
-            n: how many steps were done; parts of a step add up.
-            **metrics: current values by name: numbers, text, arrays (their mean is shown), or functions that
-                take nothing and return one, called only to draw. A metric not given keeps its last value.
+            n: Number of steps that were done, which may be a fraction.
+            **metrics: Current values by name: numbers, text, arrays (their mean is shown), or functions
+                without arguments that return one of these and are called only when drawing. A metric that is
+                not passed keeps its last value.
         """
         self._done += n
         self._metrics.update(metrics)
@@ -84,14 +86,16 @@ class Progress:
 
     @contextlib.contextmanager
     def compiling(self, what: str, *, pending: int | None = None, steps: int = 1) -> Iterator[None]:
-        """Say what is being compiled; its time and its steps do not count in the estimate of what is left.
+        """Show what is being compiled in the body of a `with` statement.
 
-        The estimate waits until everything is compiled, or until compiling is rare.
+        The time and the steps of the body do not count in the speed from which the time left is estimated.
+        There is no estimate until all programs are compiled, or until enough steps were done without
+        compilation. An estimate includes the time to compile the pending programs.
 
         Args:
-            what: is shown in the place of the metrics, as in "compiling for length 24 (3 of 8)".
-            pending: how many programs will be compiled later; None: as many as before.
-            steps: how many steps are done meanwhile.
+            what: Text that is shown instead of the metrics, such as "compiling for length 24 (3 of 8)".
+            pending: Number of programs still to be compiled afterwards; None leaves the number unchanged.
+            steps: Number of steps that are done in the body.
         """
         began, self._status = self._clock(), what
         if self._bar is not None or began >= self._next_draw:
@@ -107,7 +111,7 @@ class Progress:
             self._pending = self._pending if pending is None else pending
 
     def close(self) -> None:
-        """Draws the last state and ends; a second call does nothing."""
+        """Draw the last state and end the display. Further calls do nothing."""
         if self._closed:
             return
         self._closed = True
@@ -168,7 +172,7 @@ def _duration(seconds: float) -> str:
 
 
 def _text(value: Any) -> str:
-    """A metric in four digits; integers and large numbers in full."""
+    """Format a metric with four significant digits; integers and large numbers are written in full."""
     if callable(value):
         value = value()
     if isinstance(value, str | int):

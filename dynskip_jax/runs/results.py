@@ -1,4 +1,4 @@
-"""What finished runs say: the rows of `result.json`, whether a folder holds one model or compares several."""
+"""Read and check `result.json` and the models of run folders, with one or several models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +9,15 @@ from dynskip_jax.runs.run_dir import RunDir, file_name
 
 
 def rows_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns what `result.json` says of each model, one entry each.
+    """Return the row of each model from the contents of `result.json`.
 
-    Folders written before there was a list of rows hold what is now the row of their one model.
+    Older versions wrote the row of a single model in place of a list of rows.
+
+    Args:
+        result: Contents of `result.json`.
 
     Raises:
-        UserError: an entry is not of the type that it has to be of.
+        UserError: An entry has the wrong type.
     """
     rows = result.get("rows", [result])
     if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
@@ -27,10 +30,13 @@ def rows_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def finished_row(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of the one model of a run, with all that a table of it needs.
+    """Return the row of a run of one model, and check that it has all entries that a table of results needs.
+
+    Args:
+        result: Contents of `result.json`.
 
     Raises:
-        UserError: an entry is missing, or not of the type that it has to be of.
+        UserError: An entry is missing or has the wrong type.
     """
     row = rows_of(result)[0]
     for name in _NEEDED:
@@ -62,7 +68,7 @@ def _is_number_or_list(value: Any) -> bool:
 
 
 def _are_metrics(value: Any) -> bool:
-    """Whether a value maps metrics to their mean, spread and values over seeds."""
+    """Return whether a value maps metrics to their mean, standard deviation and values of each seed."""
     return isinstance(value, Mapping) and all(
         isinstance(of, Mapping)
         and {"mean", "std", "per_seed"} <= of.keys()
@@ -85,7 +91,7 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-# What a row consists of, where it has these entries, and how messages say it.
+# The entries that a row may have: a check of the value, and its description in error messages.
 _IN_ROW: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model": (lambda value: isinstance(value, str), "a name"),
     "parameters": (_is_whole, "a whole number"),
@@ -109,7 +115,7 @@ _IN_ROW: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _with_new_names(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with the names that metrics have now: older versions wrote `share_read`."""
+    """Return a row with the current names of metrics; older versions wrote `share_read`."""
 
     def renamed(metrics: Any) -> Any:
         if not isinstance(metrics, Mapping):
@@ -122,12 +128,12 @@ def _with_new_names(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **changed}
 
 
-# The entries of a logged record that are no metrics.
+# The entries of a logged record that are not metrics.
 NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
 
 
 def seeds_asked(config: Mapping[str, Any]) -> Sequence[int]:
-    """Return the seeds that train together, in their order, as a run's configuration says."""
+    """Return the seeds that are trained together, in order, from a run's configuration."""
     asked = config["settings"]["run"]
     if isinstance(asked["seeds"], list):
         return asked["seeds"]
@@ -135,10 +141,13 @@ def seeds_asked(config: Mapping[str, Any]) -> Sequence[int]:
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
-    """Returns the run of each model that a folder was begun with, finished or not; some may not exist yet.
+    """Return the run of each model of a run folder, by name, whether finished, unfinished or not started.
+
+    Args:
+        run_dir: Path of the run folder. It may be of one model or of several.
 
     Raises:
-        UserError: it is not a run folder.
+        UserError: `run_dir` is not a run folder.
     """
     top = RunDir.existing(run_dir)
     config = top.config()
@@ -149,6 +158,6 @@ def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
 
 
 def progress_of(run: RunDir) -> str:
-    """Says in a few words how far a run that is not finished has come."""
+    """Return a short description of the progress of an unfinished run."""
     epochs = max((e for record in run.records() if _is_number(e := record.get("epoch"))), default=0)
     return f"not finished, after {epochs:.4g} epochs" if epochs else "not begun"

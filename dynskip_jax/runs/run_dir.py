@@ -1,4 +1,4 @@
-"""The folder of one run: its configuration, its metrics, its result, and the way back into it."""
+"""Create, resume and read the folder of a run: its configuration, metrics and result."""
 
 import datetime
 import errno
@@ -18,30 +18,36 @@ with needs("experiments"):
     import filelock
 
 _LOCK = ".lock"
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # what file systems without locks say
-_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # what the system says where nothing may be written
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of file systems without locks
+_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)  # errors if writing is not permitted
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class RunDir:
     """The folder of one run.
 
-    `config.json` holds every setting, `metrics.jsonl` one JSON object per line, `result.json` what came out;
-    `checkpoints/` and `plots/` are for others to fill. JSON has no NaN and no infinity: they are written as
-    the strings "NaN", "Infinity" and "-Infinity", which `records` and `result` turn into numbers again.
+    `config.json` contains all settings, `metrics.jsonl` one JSON object (record) per line, and `result.json`
+    the final result. Other modules write into `checkpoints/` and `plots/`. JSON has no NaN and no infinity.
+    They are written as the strings "NaN", "Infinity" and "-Infinity", which `records` and `result` convert
+    back to numbers.
 
     Attributes:
-        path: the folder.
-        checkpoints: the folder for checkpoints.
-        plots: the folder for plots.
-        resumed: whether the run was there already.
-        is_read_only: whether nothing may be written into the folder: its run is finished, and can be read.
-        on_rewind: is told the records that `rewind` has left.
-        on_log: is told each record that `log` adds.
+        path: Path of the folder.
+        checkpoints: Path of the folder of checkpoints.
+        plots: Path of the folder of plots.
+        resumed: Whether the run existed already.
+        is_read_only: Whether the folder is not writable. Its run is then finished, and can only be read.
+        on_rewind: Callback for the records that remain after `rewind`.
+        on_log: Callback for each record that `log` adds.
     """
 
     def __init__(self, path: Path, *, resumed: bool):
-        """Names the files of a run folder that is there; `RunDir.open` is what makes or checks one."""
+        """Initialize the object of an existing run folder. `RunDir.open` creates or checks the folder.
+
+        Args:
+            path: Path of the folder.
+            resumed: Whether the run existed already.
+        """
         self.path = path
         self.resumed = resumed
         self.is_read_only = False
@@ -70,29 +76,30 @@ class RunDir:
         named_by: Mapping[str, str] | None = None,
         within: "RunDir | None" = None,
     ) -> "RunDir":
-        """Starts a run in a new or empty folder, or resumes the run in a folder with the same configuration.
+        """Start a run in a new or empty folder, or resume the run in a folder with the same configuration.
 
-        Arguments:
-            path: the folder.
-            config: every setting of the run; whatever JSON cannot hold is kept as its text.
-            about: how the run was begun, kept beside the configuration as `about` and compared with nothing.
-            defaults: the defaults of the settings in `config`: what a folder holds of a setting that is newer
-                than the run.
-            upgrade: turns the configuration of a folder that an older version wrote into one of this version.
-            may_grow: settings, as in `training.epochs`, that may be larger than those of the run there,
-                or lists that may have more entries; the folder keeps the new ones from `go_on` on.
-            fixed: of `may_grow` those that may not grow in this run, and why.
-            ignored: settings that are not compared, such as paths that older versions wrote.
-            named_by: from a setting that only names something to the one that identifies it; where the second
-                is equal, the first is not compared.
-            within: the run of several models that this one is a part of.
+        Args:
+            path: Path of the folder.
+            config: All settings of the run. Values that are not JSON-serializable are stored as text.
+            about: How the run was started, such as command and versions. It is appended to the list `about`
+                of the configuration and is not compared.
+            defaults: Default values of the settings in `config`. They are used for settings that are newer
+                than the folder.
+            upgrade: Function that converts the configuration of an older version to the current format.
+            may_grow: Names of settings, such as `settings.training.epochs`, whose number may be larger, or
+                whose list may have more entries, than in the folder. `go_on` writes the new values.
+            fixed: Settings of `may_grow` that may not grow in this run, with the reason.
+            ignored: Settings that are not compared, such as paths.
+            named_by: Map from a setting that is only a name to the setting that identifies the same thing.
+                The name is not compared if the other setting is equal.
+            within: Run of several models that contains this one.
 
         Returns:
-            The run's folder, with `resumed` telling which of the two happened.
+            The run folder. Its attribute `resumed` states whether the run was resumed.
 
         Raises:
-            UserError: the folder holds a run with other settings or something that is not a run, another
-                process is running it, or it cannot be read or written. Nothing is changed in it then.
+            UserError: The folder contains a run with other settings, or files but no run. Or another process
+                uses it, or it cannot be read or written. Existing files are not changed.
         """
         path = Path(path)
         try:
@@ -138,10 +145,13 @@ class RunDir:
 
     @classmethod
     def existing(cls, path: str | Path) -> "RunDir":
-        """Returns the folder of a run that is there, to be read.
+        """Return the folder of an existing run for reading, without a lock.
+
+        Args:
+            path: Path of the folder.
 
         Raises:
-            UserError: it is not the folder of a run.
+            UserError: `path` is not a run folder.
         """
         path = Path(path)
         if not (path / "config.json").exists():
@@ -149,7 +159,7 @@ class RunDir:
         return cls(path, resumed=True)
 
     def check_writable(self) -> None:
-        """Raise a `UserError` where nothing may be written into the folder."""
+        """Raise a `UserError` if the folder is read-only."""
         if self.is_read_only:
             raise UserError(
                 f"nothing may be written into {self.path}, and its run is not finished with these settings: "
@@ -157,18 +167,18 @@ class RunDir:
             )
 
     def config(self) -> dict:
-        """Returns the settings of the run.
+        """Return the configuration of the run.
 
         Raises:
-            UserError: `config.json` does not hold them.
+            UserError: `config.json` does not exist or is not a valid configuration.
         """
         return _read_config(self.path / "config.json")
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Appends one record to the metrics, and hands it to the operating system before it returns.
+        """Append a record to the metrics file, and pass it to the operating system before returning.
 
-        Arguments:
-            record: names and values; NumPy and JAX arrays become numbers or lists.
+        Args:
+            record: Names and values. NumPy and JAX arrays are converted to numbers or lists.
         """
         written = _to_json(record)
         with self._metrics.open("a", encoding="utf-8") as file:
@@ -176,15 +186,15 @@ class RunDir:
         self.on_log(_from_json(written))
 
     def records(self) -> list[dict]:
-        """Returns the logged records, without a last line that was cut off when the run was killed.
+        """Return the logged records, without an incomplete last line of a run that was killed.
 
         Raises:
-            UserError: a line before the last is not a JSON object.
+            UserError: A complete line is not a JSON object.
         """
         if not self._metrics.exists():
             return []
         lines = self._metrics.read_text(encoding="utf-8", errors="replace").split("\n")
-        # Every record ends its line, so what follows the last line end is nothing, or was cut off.
+        # Every record ends with a newline. So the text after the last newline is empty or incomplete.
         records = []
         for number, line in enumerate(lines[:-1], 1):
             try:
@@ -200,15 +210,16 @@ class RunDir:
         return records
 
     def rewind(self, step: int) -> None:
-        """Takes back what was logged after the checkpoint to resume from, and a cut-off last line.
+        """Remove records that were logged after the checkpoint to resume from, and an incomplete last line.
 
         Call it whenever a run is resumed, also without a checkpoint (`step=0`).
 
-        Arguments:
-            step: the step of that checkpoint. Records with a larger "step" go; those without a "step" stay.
+        Args:
+            step: Step of the checkpoint. Records with a larger "step" are removed. Records without a "step"
+                are kept.
 
         Raises:
-            UserError: as `records`.
+            UserError: See `records`.
         """
         if self._metrics.exists():
             kept = [record for record in self.records() if record.get("step", step) <= step]
@@ -217,33 +228,33 @@ class RunDir:
         self.on_rewind(self.records())
 
     def keep(self, name: str, text: str) -> None:
-        """Write a file into the folder, all of it or nothing; another file of that name is replaced.
+        """Write or replace a file in the folder atomically, unless it has the same content already.
 
-        Arguments:
-            name: of the file.
-            text: its content.
+        Args:
+            name: Name of the file.
+            text: Content of the file.
         """
         path = self.path / name
         if not path.exists() or path.read_bytes() != text.encode():  # a finished run may be read-only
             write_atomically(path, text)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Writes `result.json`, all of it or nothing. It is the last thing a run does.
+        """Write `result.json` atomically. This is the last action of a run.
 
-        Its entry `sha256` covers all others, and `config_sha256` the settings.
+        The entry `sha256` is computed from all other entries, `config_sha256` from the settings.
 
-        Arguments:
-            result: names and values, as for `log`.
+        Args:
+            result: Names and values, as for `log`.
         """
         written = _to_json({**result, "config_sha256": _sha256_of_settings(self.config())})
         written["sha256"] = _sha256(written)
         write_atomically(self._result, json.dumps(written, indent=2, allow_nan=False) + "\n")
 
     def go_on(self) -> None:
-        """Begins, or goes on, for certain: everything that is needed has been read.
+        """Commit to starting or resuming the run; call it after reading everything that the run needs.
 
-        Settings that have grown are kept from now on, and `result.json` is removed, here and in the run that
-        this one is a part of: checkpoints are no longer those it tells of.
+        It writes grown settings and the new `about` to `config.json`, and removes `result.json`, which will
+        no longer match the checkpoints. It does the same in the run that contains this one.
         """
         if self._within is not None:
             self._within.go_on()
@@ -253,11 +264,11 @@ class RunDir:
         self._result.unlink(missing_ok=True)
 
     def result(self) -> dict | None:
-        """Returns the result, or None while the run is not finished.
+        """Return the result; None if the run is not finished.
 
         Raises:
-            UserError: `result.json` is not a JSON object, has no list of rows, or was changed since it was
-                written.
+            UserError: `result.json` is not a JSON object, its `rows` are not a list of objects, or it was
+                changed after the run wrote it.
         """
         found = self._verified_result()
         if found is not None:
@@ -265,9 +276,9 @@ class RunDir:
         return found
 
     def check_settings(self) -> None:
-        """Raise a `UserError` where a finished run's settings are not those that it was trained with.
+        """Raise a `UserError` if the settings of a finished run were changed after training.
 
-        Results that older versions wrote do not say which these were.
+        Results of older versions are not checked, because they do not contain a hash of the settings.
         """
         expected = (self._verified_result() or {}).get("config_sha256")
         if expected not in (None, _sha256_of_settings(self.config())):
@@ -297,17 +308,17 @@ class RunDir:
 
 
 def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
-    """Make and return a new folder: `runs/<task>/<model>-<time>`, with `-2`, `-3`, … where it is taken.
+    """Create and return a new folder `runs/<task>/<model>-<time>`, followed by `-2`, `-3`, … if it exists.
 
-    Of several processes that start in the same second each gets a folder of its own.
+    Processes that start in the same second get different folders.
 
-    Arguments:
-        task: the name of the experiment.
-        model: the model as on the command line; see `file_name`.
-        now: the time that names the folder.
+    Args:
+        task: Name of the experiment.
+        model: Name of the model, as on the command line; see `file_name`.
+        now: Time in the folder's name.
 
     Raises:
-        UserError: no folder can be made here.
+        UserError: The folder cannot be created.
     """
     name = f"{file_name(model)}-{now:%Y%m%d-%H%M%S}"
     path = Path("runs") / task / name
@@ -328,19 +339,23 @@ def new_folder(task: str, model: str, now: datetime.datetime) -> Path:
 
 
 def file_name(model: str) -> str:
-    """Returns a model's name as part of a file's: what does not fit into one (":") becomes "-"."""
+    """Return the name of a model for use in a file name: characters such as ":" are replaced by "-"."""
     return re.sub(r"[^A-Za-z0-9.,_+=-]", "-", model)
 
 
 def _lock(path: Path) -> filelock.BaseFileLock | None:
-    """Holds a run folder for this process as long as the run is in use; the system lets go if it is killed.
+    """Lock a run folder for this process. The system releases the lock if the process is killed.
 
-    On file systems without locks there is none.
+    Args:
+        path: Path of the folder.
+
+    Returns:
+        The lock; None on file systems without locks.
 
     Raises:
-        UserError: another process holds it.
+        UserError: Another process holds the lock.
     """
-    lock = filelock.FileLock(path / _LOCK, timeout=0, is_singleton=True)  # one for each process
+    lock = filelock.FileLock(path / _LOCK, timeout=0, is_singleton=True)  # one lock object per process
     try:
         lock.acquire()
     except filelock.Timeout:
@@ -357,7 +372,11 @@ def _lock(path: Path) -> filelock.BaseFileLock | None:
 
 
 def _holds_run(path: Path) -> bool:
-    """Whether there is a run in the folder; a folder with anything else in it is an error."""
+    """Return whether the folder contains a run.
+
+    Raises:
+        UserError: `path` is a file, or a folder with other contents than a run.
+    """
     if not path.exists():
         return False
     if not path.is_dir():
@@ -365,7 +384,7 @@ def _holds_run(path: Path) -> bool:
     names = {entry.name for entry in path.iterdir()}
     if "config.json" in names:
         return True
-    # A run that was killed while it wrote its configuration leaves only the unfinished file.
+    # A run that is killed while it writes its configuration leaves only these files.
     if names - {"config.json.tmp", _LOCK}:
         raise UserError(
             f"{path} is not empty and has no config.json, so it is not a run; choose another --run-dir"
@@ -388,7 +407,7 @@ def _read_config(path: Path) -> dict:
 
 
 def _is_config(config: dict) -> bool:
-    """Whether the lists and objects of a configuration are lists and objects."""
+    """Return whether the entries of a configuration have the expected types."""
     return (
         _is_list_of(config.get("models", [""]), str)
         and config.get("models") != []
@@ -400,7 +419,7 @@ def _is_config(config: dict) -> bool:
 
 
 def _is_about(entry: dict) -> bool:
-    """Whether the paths in an entry of how a run was begun are paths."""
+    """Return whether the paths in an entry of `about` are strings."""
     paths = entry.get("paths", {})
     return (
         isinstance(entry.get("data"), str | None)
@@ -423,12 +442,22 @@ def _check_config(
     ignored: Sequence[str],
     named_by: Mapping[str, str],
 ) -> bool:
-    """Return whether the new configuration has grown where it may; raise where it differs elsewhere.
+    """Compare configurations, and return whether settings that may grow have grown.
 
-    A setting that is newer than the run, so that the old configuration lacks it, has its default there.
+    A setting that the old configuration lacks, because it is newer, has its default value there.
+
+    Args:
+        path: Path of the run folder, for messages.
+        old: Configuration in the folder.
+        new: Configuration of this run.
+        defaults: See `RunDir.open`.
+        may_grow: See `RunDir.open`.
+        fixed: See `RunDir.open`.
+        ignored: See `RunDir.open`.
+        named_by: See `RunDir.open`.
 
     Raises:
-        UserError: another setting differs.
+        UserError: Another setting differs.
     """
     if old.get("format") != new.get("format"):
         raise UserError(
@@ -462,7 +491,7 @@ def _check_config(
 
 
 def _completed(config: dict, defaults: dict) -> dict:
-    """Return the configuration with the defaults of the settings that its groups lack."""
+    """Return the configuration with defaults for missing settings; missing groups are not added."""
     completed = dict(config)
     for name, default in defaults.items():
         if not isinstance(default, dict):
@@ -473,7 +502,7 @@ def _completed(config: dict, defaults: dict) -> dict:
 
 
 def _is_more(old: str | None, new: str | None) -> bool:
-    """Whether a number has become larger, or a list longer."""
+    """Return whether a number has increased, or a list has all old entries and new ones."""
     if old is None or new is None:
         return False
     before, now = json.loads(old), json.loads(new)
@@ -483,17 +512,17 @@ def _is_more(old: str | None, new: str | None) -> bool:
 
 
 def _sha256(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of what a JSON file holds, however it is laid out."""
+    """Return the SHA-256 of the contents of a JSON file, independent of its formatting."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256_of_settings(config: Mapping[str, Any]) -> str:
-    """The SHA-256 of a configuration, without how the run was begun and resumed."""
+    """Return the SHA-256 of a configuration without its entry `about`."""
     return _sha256({name: value for name, value in config.items() if name != "about"})
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as `{"optimizer.rate": "0.1"}`, with the values as JSON text."""
+    """Flatten nested settings, as in `{"optimizer.rate": "0.1"}`, with values as JSON text."""
     flat: dict[str, str] = {}
     for name, value in config.items():
         if isinstance(value, dict) and value:
@@ -504,7 +533,11 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _to_json(value: Any) -> Any:
-    """The value made of JSON's own types; NumPy and JAX arrays become lists, anything unknown its text."""
+    """Convert a value to JSON types.
+
+    NumPy and JAX arrays become lists or numbers, floats that are not finite become strings, and values of
+    unknown types become text.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value is None or type(value) in (bool, int, float, str):
@@ -519,7 +552,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any) -> Any:
-    """The inverse of `_to_json` for numbers that are not finite."""
+    """Convert the strings that `_to_json` writes for non-finite numbers back to numbers."""
     if isinstance(value, dict):
         return {key: _from_json(item) for key, item in value.items()}
     if isinstance(value, list):

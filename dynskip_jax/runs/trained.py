@@ -1,4 +1,4 @@
-"""Reads back what a finished run leaves: the folders of its models, and the parameters it selected."""
+"""Read finished runs: the run folder of each model, and the selected parameters."""
 
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ PyTree = Any
 
 
 def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
-    """Returns the run of each model in a run folder, which may hold one model or compare several.
+    """Return the finished run of each model of a run folder, by name.
 
     Args:
-        run_dir: the folder.
-        experiment: the one that they have to be runs of; by default any.
+        run_dir: Path of the run folder. It may be of one model or of several.
+        experiment: Name of the experiment that the runs must belong to; by default any.
 
     Raises:
-        UserError: there is no finished run, or one of another experiment.
+        UserError: No run is finished, or a run belongs to another experiment.
     """
     finished = {model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None}
     if not finished:
@@ -38,19 +38,20 @@ def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[st
 
 
 def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
-    """Returns the parameters of the best epoch of each model that was trained together.
+    """Return the parameters of the best epoch, for all models that were trained together.
 
     Args:
-        run: of one model (see `finished_runs`).
-        like: arrays or shapes of one model's parameters.
-        num_models: how many models were trained together.
+        run: Run of one model; see `finished_runs`.
+        like: Parameters of one model, as arrays or `jax.ShapeDtypeStruct`s.
+        num_models: Number of models (seeds and values of a sweep) that were trained together.
 
     Returns:
-        (num_models, ...).
+        The parameters, each leaf (num_models, ...).
 
     Raises:
-        UserError: nothing was saved there, or parameters of another structure; or the newest checkpoint is
-            damaged: the one before it may hold others than those whose results are kept.
+        UserError: There is no checkpoint, its parameters have another structure, or it is not the one that
+            `result.json` refers to. Also if the newest checkpoint is damaged, because an older one may
+            contain other parameters than those that were evaluated.
     """
     restored = None
     if run.checkpoints.is_dir():

@@ -1,4 +1,4 @@
-"""Tasks: what is trained, how it is scored; each in a file. `Learner` has what they share."""
+"""Tasks, each in its own file: model, batches, loss and score. `Learner` has the code that they share."""
 
 from dynskip_jax.tasks.classification import Classification
 from dynskip_jax.tasks.language_modelling import LanguageModelling

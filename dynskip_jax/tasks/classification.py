@@ -16,16 +16,17 @@ from dynskip_jax.tasks.task import ExampleTask, Forward, MakeModel
 
 
 class Classification(ExampleTask):
-    """A class for each sequence of ids; trains a `SequenceClassifier` (Gui et al. 2019).
+    """A task with one class for each sequence of ids; it trains a `SequenceClassifier` (Gui et al. 2019).
 
     Args:
-        splits: see `ExampleTask`.
-        make_model: see `Task`; the model returns a `ClassifierOutput`.
-        activation_coef: α of AR (Merity et al. 2018, Section 4.6), on the top layer's states.
-        temporal_coef: β of TAR, likewise.
-        class_names: the name of each class; empty where classes have none.
-        has_macro_f1: whether macro F1 over these classes is a metric.
-        options: of `ExampleTask`.
+        splits: See `ExampleTask`.
+        make_model: See `Task`; the model returns a `ClassifierOutput`.
+        activation_coef: α of activation regularization (AR; Merity et al. 2018, Section 4.6), on the top
+            layer's states.
+        temporal_coef: β of temporal activation regularization (TAR), on the top layer's states.
+        class_names: Name of each class; empty if classes have no names.
+        has_macro_f1: Whether macro F1 over these classes is a metric.
+        **options: Other arguments of `ExampleTask`.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Classification(ExampleTask):
         super().__init__(splits, make_model, **options)
         self.activation_coef, self.temporal_coef = activation_coef, temporal_coef
         self.class_names = tuple(class_names)
-        if has_macro_f1:  # a subclass may have host metrics of its own
+        if has_macro_f1:  # only then: a subclass may define other host metrics
             self.has_host_metrics = True
 
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
@@ -64,5 +65,5 @@ class Classification(ExampleTask):
         return Forward(log_probs, output.decisions, penalty=penalty, observations=output.observations)
 
     def call(self, model: nnx.Module, batch: Batch, **how: Any) -> Any:
-        """Returns what the model makes of a batch."""
+        """Return the model's output for a batch; `how` is passed to the model."""
         return model(batch.inputs, seq_lengths=batch.seq_lengths, **how)

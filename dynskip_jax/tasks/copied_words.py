@@ -1,6 +1,6 @@
-"""What copied words are worth: a trained language model's loss with other probabilities in the place of π.
+"""Measure a trained language model's loss with other copy probabilities in place of π.
 
-The gate, which says how willingly words are copied, and all states stay as they are.
+The copy gate and all states of the model stay the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ from dynskip_jax.tasks.rows import of_another_row, where_counted
 
 
 class CopiedWords(NamedTuple):
-    """What the words of a batch cost; nats.
+    """Losses of a batch with different copy probabilities, in nats.
 
     Attributes:
-        counts: whether the step counts, (rows, time).
-        losses: with the model's own π; with all that may be chosen alike; with the π of the same step of
-            another row; with that of each of the other models, which read the same text; (rows, time, ways).
-        of_each: with one k alone, of those that may be chosen (`choices_of`), (rows, time, choices).
-        likeliest: the loss with the k alone that is the likeliest by π, (rows, time).
+        counts: Whether each step counts, (rows, time).
+        losses: Loss with each distribution over k, (rows, time, ways): the model's π; a uniform distribution
+            over the allowed choices; the π at the same step of another row; then the π of each other model.
+        of_each: Loss with each single k that may be chosen (`choices_of`), (rows, time, choices).
+        likeliest: Loss with only the k that is most probable under π, (rows, time).
     """
 
     counts: Bool[Array, "rows time"]
@@ -45,26 +45,26 @@ def copied_words(
     others: Sequence[nnx.State] = (),
     window: int = 35,
 ) -> Iterator[CopiedWords]:
-    """Yields, batch by batch, what a split costs a language model that copies words in expectation.
+    """Yield the losses of a language model that copies words in expectation, batch by batch.
 
     Args:
-        learner: of language models with `copy="expected"`, with its data.
-        params: of one model.
-        policy: how it chooses, as in evaluation.
-        split: `train`, `dev` or `test`.
-        rows: streams read side by side; at least 2, for the π of another row.
-        others: parameters of models of the same kind, such as those of other seeds.
-        window: steps that are read at a time.
+        learner: Learner of language models with `copy="expected"`, with its data.
+        params: Parameters of one model.
+        policy: How the model chooses, as in evaluation.
+        split: Name of the split, `train`, `dev` or `test`.
+        rows: Number of streams in a batch; at least 2, for the π of another row.
+        others: Parameters of other models with the same architecture, such as other seeds.
+        window: Number of steps in a batch.
 
     Raises:
-        UserError: there is one row.
+        UserError: If `rows` is 1.
     """
     choices = choices_of(learner.skips[-1], policy)
 
     def read(models, carries, batch, key):
         behind, outputs = [], []
         for number, (model, carry) in enumerate(zip(models, carries, strict=True)):
-            rngs = jax.random.fold_in(key, number)  # sampled choices of a state, where λ > 0
+            rngs = jax.random.fold_in(key, number)  # samples the choices, which affect states if λ > 0
             how = dict(policy=policy, rngs=rngs, shared_key=None, deterministic=True)
             forward, output = learner.task.read(model, batch, carry, **how)
             behind.append(forward.carry)

@@ -1,6 +1,7 @@
-"""What other choices would have cost: a trained model's loss with one choice exchanged, or all of a window.
+"""Measure a trained model's loss under other choices: one choice replaced, or all choices of a layer.
 
-The path is the one that the model takes; at each of its steps every k is tried, all other choices held.
+`single_interventions` replaces one choice by every k and keeps the others as the model took them.
+`policy_interventions` replaces every choice of a layer. `chosen` compares the choices of several models.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,16 +24,17 @@ from dynskip_jax.tasks.task import Forward, Task
 
 
 class SingleInterventions(NamedTuple):
-    """Of each step of a batch what every choice costs; nats, summed over the row or window.
+    """Losses under every choice at each step of a batch, in nats, summed over the row or window.
 
     Attributes:
-        counts: whether the step is one of those examined, (rows, time).
-        taken: the k that was chosen, 1..K, (rows, time).
-        losses: with each k in its place that may be chosen (`choices_of`), (rows, time, choices).
-        x: x(t) of the layer, (rows, time, in).
-        before: h(t-1), h(t-2), … of the layer, (rows, time, states, hidden); zeros before the first step.
-        path: the loss as it was, (rows,).
-        best: the smallest loss that a beam search over all choices of the window finds, (rows,).
+        counts: Whether the step was examined, (rows, time).
+        taken: The k that the model chose, 1..K, (rows, time).
+        losses: Loss with each allowed k (`choices_of`) at this step, (rows, time, choices).
+        x: Input x(t) of the layer, (rows, time, in).
+        before: States h(t-1), h(t-2), … of the layer, (rows, time, states, hidden); zeros before the first
+            step.
+        path: Loss with the choices that the model took, (rows,).
+        best: Smallest loss found by a beam search over all choices of the window, (rows,).
     """
 
     counts: Bool[Array, "rows time"]
@@ -56,25 +58,26 @@ def single_interventions(
     beam: int = 0,
     states: int = 1,
 ) -> Iterator[SingleInterventions]:
-    """Yields, batch by batch, what every choice of a layer costs.
+    """Yield the loss under every choice of a layer, batch by batch.
 
-    A language model reads `rows` streams in windows of so many steps, each from the state that the path left;
-    the loss is that of the window. Other tasks read whole sequences: where agents are rewarded at each step
-    every choice is tried, otherwise that at the last step that the layer reads, which decides it.
+    A language model reads `rows` streams in windows of `window` steps. Each window starts from the state that
+    the model's own choices left, and the loss is that of the window. Other tasks read whole sequences. If
+    agents are rewarded at each step (`Task.is_of_steps`), every step is examined. Otherwise only the last
+    step that the layer reads is examined.
 
     Args:
-        learner: with its data.
-        params: of one model.
-        policy: how it chooses, as in evaluation.
-        split: `train`, `dev` or `test`.
-        layer: of the stack's layers and directions the one whose choices are exchanged.
-        rows: streams, or sequences, read side by side.
-        window: steps of a language model's window.
-        beam: how many paths the search for the best one keeps; 0 for no search, `best` then being `path`.
-        states: how many earlier states are told, beginning with h(t-1).
+        learner: Learner of the model, with its data.
+        params: Parameters of one model.
+        policy: How the model chooses, as in evaluation.
+        split: Name of the split, `train`, `dev` or `test`.
+        layer: Index of the layer whose choices are replaced, among the stack's layers and directions.
+        rows: Number of streams, or of sequences, in a batch.
+        window: Number of steps in a language model's window.
+        beam: Number of paths that the beam search keeps. 0 for no search; `best` then equals `path`.
+        states: Number of earlier states to return, starting with h(t-1).
 
     Raises:
-        UserError: the layer has no choice among several states.
+        UserError: If the layer does not sample a choice among several states.
     """
     choices, skip = _checked_choices(learner, layer, policy), learner.skips[layer]
     reverse = learner.reverse[layer]
@@ -84,19 +87,19 @@ def single_interventions(
         examine = partial(_examine_at_once, learner.task, policy, choices, layer, beam, otherwise=examine)
     tail = None
     for carry, found in read_split(learner, [params], split, rows, window, examine):
-        if not jax.tree.leaves(carry):  # rows are whole
+        if not jax.tree.leaves(carry):  # each row is a whole sequence
             tail = None
         before, tail = _last_states(np.asarray(found.before), tail, states, reverse=reverse)
         yield found._replace(before=before)
 
 
 class Chosen(NamedTuple):
-    """What several agents choose in one text.
+    """Choices of several agents on the same batch.
 
     Attributes:
-        counts: whether the step counts, (rows, time).
-        actions: the k of each of them, 1..K, (rows, time, agents).
-        inputs: what the batch gives to be read; words of a language model, (rows, time).
+        counts: Whether each step counts, (rows, time).
+        actions: The k that each agent chose, 1..K, (rows, time, agents).
+        inputs: Inputs of the batch; for a language model the words, (rows, time).
     """
 
     counts: Bool[Array, "rows time"]
@@ -114,19 +117,19 @@ def chosen(
     rows: int,
     window: int = 35,
 ) -> Iterator[Chosen]:
-    """Yields, batch by batch, what the agents of several models choose; each reads the text by itself.
+    """Yield the choices of several models' agents, batch by batch; each model reads the text independently.
 
     Args:
-        learner: with its data.
-        several: parameters of models of one kind, such as those of other seeds.
-        policy: how they choose, as in evaluation; where they sample, each draws by itself.
-        split: `train`, `dev` or `test`.
-        layer: of the stack's layers and directions the one whose choices are told.
-        rows: streams, or sequences, read side by side.
-        window: steps that a language model reads at a time.
+        learner: Learner of the models, with its data.
+        several: Parameters of models with the same architecture, such as several seeds.
+        policy: How the models choose, as in evaluation. Models that sample draw independently.
+        split: Name of the split, `train`, `dev` or `test`.
+        layer: Index of the layer whose choices are returned, among the stack's layers and directions.
+        rows: Number of streams, or of sequences, in a batch.
+        window: Number of steps in a language model's batch.
 
     Raises:
-        UserError: the layer has no choice among several states.
+        UserError: If the layer does not sample a choice among several states.
     """
     _checked_choices(learner, layer, policy)
 
@@ -144,13 +147,14 @@ def chosen(
 
 
 class PolicyInterventions(NamedTuple):
-    """What a batch costs where all choices of a layer are made in another way; nats, summed over the row.
+    """Losses of a batch when all choices of a layer are replaced, in nats, summed over the row.
 
     Attributes:
-        count: steps, or of tasks that have one loss for each sequence these, (rows,).
-        losses: by the agent; drawn evenly from those that it may choose; as the agent chose at the same step
-            of another row (of a shorter one over and over); as each of the other models chose in its own
-            reading of the same row; always k, for each of the k asked for; (rows, ways).
+        count: Number of counted steps, or 1 if the task has one loss for each sequence; 0 for rows that do
+            not count, (rows,).
+        losses: Loss with the choices of each way, (rows, ways): the agent's; sampled uniformly from the
+            allowed ones; those that the agent took at the same step of another row (a shorter row repeats);
+            those of each other model on the same row; and each k of `constants` at every step.
     """
 
     count: Float[Array, " rows"]
@@ -169,24 +173,24 @@ def policy_interventions(
     others: Sequence[nnx.State] = (),
     window: int = 35,
 ) -> Iterator[PolicyInterventions]:
-    """Yields, batch by batch, what a split costs where every choice of a layer is made in another way.
+    """Yield the losses with every choice of a layer replaced in several ways, batch by batch.
 
-    Each way reads the text by itself, with the states that it leads to; other layers choose anew.
+    Each way reads the text separately, from the states that its choices lead to. Other layers choose anew.
 
     Args:
-        learner: with its data.
-        params: of one model.
-        policy: how it chooses, as in evaluation.
-        split: `train`, `dev` or `test`.
-        layer: of the stack's layers and directions the one whose choices are replaced.
-        rows: streams, or sequences, read side by side; at least 2, for choices of another row. A last batch
-            in which one row alone counts has no other.
-        constants: the k that are taken throughout, each a way of its own.
-        others: parameters of models of the same kind, such as those of other seeds, each a way of its own.
-        window: steps that a language model reads at a time.
+        learner: Learner of the model, with its data.
+        params: Parameters of one model.
+        policy: How the model chooses, as in evaluation.
+        split: Name of the split, `train`, `dev` or `test`.
+        layer: Index of the layer whose choices are replaced, among the stack's layers and directions.
+        rows: Number of streams, or of sequences, in a batch; at least 2, for the choices of another row. If
+            only one row of the last batch counts, that row gets its own choices.
+        constants: Values of k, each of which is taken at every step.
+        others: Parameters of other models with the same architecture, such as other seeds.
+        window: Number of steps in a language model's batch.
 
     Raises:
-        UserError: the layer has no choice among several states, or there is one row.
+        UserError: If the layer does not sample a choice among several states, or if `rows` is 1.
     """
     task, choices = learner.task, _checked_choices(learner, layer, policy)
 
@@ -199,7 +203,7 @@ def policy_interventions(
         def actions_of(forward):
             return forward.decisions[layer].action
 
-        # The agent, each of the others, then the other ways: each has a carry of its own.
+        # One carry for the agent, one for each other model, one for each other way.
         own, *rest = carries
         path = one(own)
         theirs = [
@@ -234,7 +238,7 @@ def _forward(
     key: Key[Array, ""],
     actions: Sequence[Array | None] | None,
 ) -> Forward:
-    """Reads as evaluation does, with actions in the place of choices where they are given."""
+    """Run a forward pass as in evaluation; `actions` of a layer, if given, replace its choices."""
     how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
     return task.forward(model, batch, carry, **how, **({} if actions is None else {"actions": actions}))
 
@@ -242,7 +246,7 @@ def _forward(
 def _row_sums(
     values: Float[Array, "rows *time"], counted: Bool[Array, "rows *time"]
 ) -> Float[Array, " rows"]:
-    """Of each row the sum of what counts."""
+    """Return the sum of the counted values of each row."""
     return jnp.where(counted, values, 0).reshape(len(values), -1).sum(axis=1)
 
 
@@ -259,7 +263,7 @@ def _examine(
     reverse: bool,
     beam: int,
 ) -> tuple[list, SingleInterventions]:
-    """What is yielded of a batch, `before` being h(t-1) alone, and the carry behind it."""
+    """Return the carry after a batch, and its `SingleInterventions` with only h(t-1) in `before`."""
     (model,), (carry,) = models, carries
     path = _forward(task, model, batch, carry, policy, key, None)
     taken = tuple(decision.action for decision in path.decisions)
@@ -271,7 +275,7 @@ def _examine(
         return _row_sums(nll, repeat_rows(in_rows if nll.ndim == 1 else in_steps, ways))
 
     def losses(chosen: Int[Array, "rows ways time"]) -> Float[Array, "rows ways"]:
-        """Of each row read with other choices of this layer, `ways` times."""
+        """Return the loss of each row with each of the given choices of this layer."""
         ways = chosen.shape[1]
         actions = [repeat_rows(actions, ways) for actions in taken]
         actions[layer] = chosen.reshape(-1, shape[1])
@@ -280,7 +284,7 @@ def _examine(
         return total(read.log_probs, again, ways).reshape(-1, ways)
 
     def change(chosen: Int[Array, "rows ways time"], t: Int[Array, ""]) -> Int[Array, "rows changed time"]:
-        """Every way with each choice at step t."""
+        """Return copies of each sequence of choices, one with each allowed choice at step t."""
         each = jnp.repeat(chosen, len(choices), axis=1)
         return each.at[:, :, t].set(jnp.tile(choices, chosen.shape[1])[None])
 
@@ -303,7 +307,7 @@ def _examine(
 
         def widen(kept, t):
             ways = change(kept, t)
-            # The ways to come differ in nothing yet: of the same ones one is kept.
+            # Paths may be identical, since later steps do not differ yet: keep one of each.
             of_ways = jnp.where(_repeated(ways), jnp.inf, losses(ways))
             order = jnp.argsort(of_ways, axis=1)[:, :beam]
             found = jnp.take_along_axis(of_ways, order, axis=1)
@@ -328,7 +332,11 @@ def _examine_at_once(
     *,
     otherwise: Callable,
 ) -> tuple[list, SingleInterventions]:
-    """What `_examine` finds, from one reading, where choices enter no state and yet say something."""
+    """Return the result of `_examine` from one forward pass, for choices that affect only their own step.
+
+    These are choices of the last layer with λ = 0. If `Task.forward_of_each_choice` returns None, return the
+    result of `otherwise`, which is `_examine` with its other arguments bound.
+    """
     how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
     found = task.forward_of_each_choice(models[0], batch, carries[0], **how)
     if found is None:
@@ -352,7 +360,14 @@ def _last_states(
     *,
     reverse: bool,
 ) -> tuple[Float[np.ndarray, "rows time states hidden"], Float[np.ndarray, "rows tail hidden"]]:
-    """The last states before each step, the newest first, and those that the next piece has before it."""
+    """Return the last `count` states before each step, newest first, and the `tail` of the next batch.
+
+    Args:
+        before: h(t-1) of each step.
+        tail: Last `count` - 1 states before the first h(t-1); None for zeros.
+        count: Number of states to return for each step.
+        reverse: Whether the layer reads from the end to the start.
+    """
     if reverse:
         before = before[:, ::-1]
     rows, time, hidden = before.shape
@@ -364,14 +379,14 @@ def _last_states(
 
 
 def choices_of(skip: F.TimeSkip, policy: F.Policy) -> Int[np.ndarray, " choices"]:
-    """Returns each k that may be chosen once all K states are there: a stride or a mask leaves some out."""
+    """Return each k that may be chosen once K states exist; a stride or a mask excludes some."""
     allowed = skip.allowed(jnp.full((1,), skip.max_skip), policy.mask)
     ways = np.ones(skip.max_skip, bool) if allowed is None else np.asarray(allowed)[0]
     return np.flatnonzero(ways) + 1
 
 
 def _checked_choices(learner: Learner, layer: int, policy: F.Policy) -> Int[np.ndarray, " choices"]:
-    """Those of a layer that samples."""
+    """Return `choices_of` the layer; raise a `UserError` if it does not sample among several states."""
     skip = learner.skips[layer]
     if not skip.is_stochastic or len(found := choices_of(skip, policy)) < 2:
         raise UserError("this model samples no choice among several states: train one such as dynamic:5")
@@ -385,6 +400,6 @@ def _last(batch: Batch, shape: tuple[int, int]) -> Int[Array, " rows"]:
 
 
 def _repeated(ways: Int[Array, "rows ways time"]) -> Bool[Array, "rows ways"]:
-    """Which ways an earlier one of the same row equals."""
+    """Return which ways equal an earlier way of the same row."""
     same = (ways[:, :, None] == ways[:, None]).all(axis=-1)
     return jnp.tril(same, -1).any(axis=-1)

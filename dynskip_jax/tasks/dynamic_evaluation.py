@@ -1,4 +1,4 @@
-"""Perplexity of language models whose parameters follow the text that they read (Krause et al. 2018)."""
+"""Measure perplexity with dynamic evaluation: parameters adapt to the text (Krause et al. 2018)."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,21 +14,21 @@ from dynskip_jax.tasks.learner import Learner
 
 PyTree = Any
 Advance = Callable[[], None]
-_STREAMS = 100  # read side by side for the statistics of gradients, as Krause et al. do
-_AT_ONCE = 100  # segments read in one compiled call
+_STREAMS = 100  # batch size for the gradient statistics, as in Krause et al.
+_AT_ONCE = 100  # number of segments in one compiled call
 
 
 class DynamicEvaluation:
-    """Evaluates trained models of one task while they learn from what they have read.
+    """An evaluation of trained language models that keep learning from the text they have read.
 
-    A segment is first predicted, then learnt from: no word is known before its probability counts.
+    A segment is first predicted, then used for an update. So no word changes its own probability.
 
     Args:
-        learner: what trained the models; its task is `LanguageModelling`.
-        params: the trained parameters, (seeds, ...), with which every evaluation begins.
-        keys: for sampled actions, (seeds,); agents choose as in the task's evaluation.
-        policy: how agents choose, each leaf (seeds, ...); by default as the task says.
-        num_steps: words of a segment, after each of which parameters change.
+        learner: Learner that trained the models; its task is `LanguageModelling`.
+        params: Trained parameters, (seeds, ...), from which every evaluation starts.
+        keys: Keys for sampled actions, (seeds,).
+        policy: How agents choose, each leaf (seeds, ...). By default as in the learner's evaluation.
+        num_steps: Number of words in a segment. Parameters are updated after each segment.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class DynamicEvaluation:
         num_steps: int = 5,
     ):
         self._learner, self._task, self._keys = learner, learner.task, keys
-        # The scale of gradients is a mean over parameters that have one: not over critics'.
+        # Leave out critics: they have no gradient here and would change the mean scale of gradients.
         self._params = learner.used_params(params)
         self._policy = learner.policy() if policy is None else policy
         self._num_steps = num_steps
@@ -49,13 +49,17 @@ class DynamicEvaluation:
         self._follow = jax.jit(jax.vmap(self._follow_one, (0, 0, 0, 0, 0, None, None)))
 
     def num_parts(self, split: str) -> int:
-        """Returns how often `advance` is called for a split, `train` for the scale of gradients."""
+        """Return how often `advance` is called for a split; `train` is the split of `gradient_scale`."""
         size = self._task.tokens(split).size
         count = num_segments(size, self._num_streams(split), self._num_steps, drop_tail=False)
         return -(-count // _AT_ONCE)
 
     def gradient_scale(self, advance: Advance = lambda: None) -> F.GradientScale:
-        """Returns how large gradients of a segment's mean loss are on the training text, (seeds, ...)."""
+        """Return the scale of gradients of a segment's mean loss on the training text, (seeds, ...).
+
+        Args:
+            advance: Function called after each of `num_parts("train")` parts.
+        """
         squares = jax.tree.map(jnp.zeros_like, self._params)
         carry, count = self._initial_carry("train"), 0
         for part in self._parts("train"):
@@ -74,15 +78,15 @@ class DynamicEvaluation:
         epsilon: float = 2e-5,
         advance: Advance = lambda: None,
     ) -> Float[np.ndarray, " seeds"]:
-        """Returns the perplexity of dev or test, read as one stream, every token of it counted.
+        """Return the perplexity of each seed over all tokens of dev or test, read as one stream.
 
         Args:
-            split: `dev` or `test`.
-            scale: from `gradient_scale`.
+            split: Name of the split, `dev` or `test`.
+            scale: Result of `gradient_scale`.
             learning_rate: η of `functional.adapt`.
-            decay: λ of it.
-            epsilon: ε of it.
-            advance: called after each of `num_parts` parts.
+            decay: λ of `functional.adapt`.
+            epsilon: ε of `functional.adapt`.
+            advance: Function called after each of `num_parts(split)` parts.
         """
         params, carry = self._params, self._initial_carry(split)
         rates = dict(learning_rate=learning_rate, decay=decay, epsilon=epsilon)
@@ -107,7 +111,10 @@ class DynamicEvaluation:
         return start(self._params, self._keys)
 
     def _parts(self, split: str) -> Iterator[Batch]:
-        """A split's segments, each leaf (segments, streams, time), so many at once; the last are padding."""
+        """Yield groups of `_AT_ONCE` segments of a split, each leaf (segments, streams, time).
+
+        The last group is filled up with masked segments.
+        """
         read = segments(
             self._task.tokens(split),
             self._num_streams(split),
@@ -122,7 +129,7 @@ class DynamicEvaluation:
             yield Batch(*(leaf[start : start + _AT_ONCE] for leaf in padded))
 
     def _gradient(self, params, carry, policy, segment: Batch):
-        """Of the mean loss of a segment's tokens; with the carry and the sums, (nll, tokens)."""
+        """Return the gradient of a segment's mean loss, and (the next carry, the sums of nll and tokens)."""
 
         def loss(params):
             end, nll = self._task.segment_nll(self._learner.model(params), carry, segment, policy)

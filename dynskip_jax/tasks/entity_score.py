@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of entities or chunks, as `conlleval` counts them, or of the words of each tag."""
+"""Compute precision, recall and F1 of entities or chunks, counted as in `conlleval`, or of each tag."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ Tags = Sequence[str]
 
 
 class EntityCounts(NamedTuple):
-    """How many entities (or words of a tag) there are, and the scores that follow.
+    """Numbers of entities (or of words with a tag), and their scores.
 
     Attributes:
-        correct: predicted with the right words and type.
-        predicted: predicted.
-        gold: in the gold standard.
+        correct: Number of entities predicted with the right words and type.
+        predicted: Number of predicted entities.
+        gold: Number of entities in the gold standard.
     """
 
     correct: int
@@ -28,29 +28,29 @@ class EntityCounts(NamedTuple):
 
     @property
     def precision(self) -> float:
-        """The share of predicted entities that are correct, from 0 to 1; 0 where there are none."""
+        """Fraction of predicted entities that are correct, from 0 to 1; 0 if none are predicted."""
         return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of gold entities that are found, from 0 to 1; 0 where there are none."""
+        """Fraction of gold entities that are found, from 0 to 1; 0 if there are none."""
         return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of precision and recall, from 0 to 1; 0 where both are 0."""
+        """Harmonic mean of precision and recall, from 0 to 1; 0 if both are 0."""
         total = self.predicted + self.gold
         return 2 * self.correct / total if total else 0.0
 
 
 class EntityScore(NamedTuple):
-    """The score of all sentences.
+    """Score over all sentences.
 
     Attributes:
-        overall: the counts of all types together.
-        by_type: those of each type (or tag) that is predicted or in the gold standard, in sorted order.
-        correct_tags: words whose tag is the gold one.
-        words: words altogether.
+        overall: Counts over all types.
+        by_type: Counts of each type (or tag) that is predicted or in the gold standard, in sorted order.
+        correct_tags: Number of words with the gold tag.
+        words: Number of words.
     """
 
     overall: EntityCounts
@@ -60,14 +60,14 @@ class EntityScore(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The share of words whose tag is the gold one, from 0 to 1; 0 where there are none."""
+        """Fraction of words with the gold tag, from 0 to 1; 0 if there are no words."""
         return self.correct_tags / self.words if self.words else 0.0
 
     def text(self, label: str = "type") -> str:
-        """Return a table as lines of text: precision, recall, F1 and support of each type, and of all.
+        """Return a text table with precision, recall, F1 and support of each type and of all types.
 
         Args:
-            label: the heading of the first column.
+            label: Heading of the first column.
         """
         rows = [[label, "precision", "recall", "F1", "support"]]
         for name, counts in {**self.by_type, "all": self.overall}.items():
@@ -77,19 +77,19 @@ class EntityScore(NamedTuple):
 
 
 def entity_score(gold: Sequence[Tags], predicted: Sequence[Tags]) -> EntityScore:
-    """The score that `conlleval` prints, as shares of 1 where it has percents.
+    """Return the scores that `conlleval` prints, as fractions instead of percentages.
 
-    An entity is correct where its first and last word and its type are. Both sides may be in IOB1, BIO2 or
-    BIOES, and need not be in the same scheme; tags that break the rules are read as `conlleval` reads them
-    (`data.tag_schemes.entities`, which says how). Accuracy compares tags as they stand: it asks for one
-    scheme on both sides, and BIO2 for the number that others report.
+    An entity is correct if its first word, its last word and its type are correct. `gold` and `predicted` may
+    be in IOB1, BIO2 or BIOES, and in different schemes. Tags that break the rules of a scheme are read as
+    `conlleval` reads them; see `data.tag_schemes.entities`. Accuracy compares the tags directly, so both
+    arguments have to be in the same scheme. Published accuracies are for BIO2.
 
     Args:
-        gold: the true tags of each sentence.
-        predicted: as many tags for the same sentences.
+        gold: True tags of each sentence.
+        predicted: Predicted tags of each sentence.
 
     Raises:
-        ValueError: the numbers of sentences, or of a sentence's tags, differ.
+        ValueError: If the numbers of sentences, or of tags in a sentence, differ.
     """
     correct, found, true = Counter(), Counter(), Counter()
     for gold_tags, predicted_tags in _pairs(gold, predicted):
@@ -107,18 +107,18 @@ def entity_score(gold: Sequence[Tags], predicted: Sequence[Tags]) -> EntityScore
 
 
 def tag_score(gold: Sequence[Tags], predicted: Sequence[Tags]) -> EntityScore:
-    """Return the score of words: precision, recall and F1 of each tag; the overall F1 is the accuracy.
+    """Return precision, recall and F1 of each tag over the words; the overall F1 is the accuracy.
 
     Args:
-        gold: the true tags of each sentence.
-        predicted: as many tags for the same sentences.
+        gold: True tags of each sentence.
+        predicted: Predicted tags of each sentence.
 
     Raises:
-        ValueError: the numbers of sentences, or of a sentence's tags, differ.
+        ValueError: If the numbers of sentences, or of tags in a sentence, differ.
     """
     pairs = Counter(
         pair for both in _pairs(gold, predicted) for pair in zip(*both, strict=True)
-    )  # from (gold, predicted) to words
+    )  # number of words for each (gold, predicted)
     true, found = Counter(), Counter()
     for (gold_tag, predicted_tag), count in pairs.items():
         true[gold_tag] += count
@@ -134,15 +134,15 @@ def tag_score(gold: Sequence[Tags], predicted: Sequence[Tags]) -> EntityScore:
 def tag_confusion(
     gold: Sequence[Tags], predicted: Sequence[Tags], *, has_entities: bool
 ) -> tuple[Int[np.ndarray, "labels labels"], tuple[str, ...]]:
-    """Return how many words with the label of the row are predicted with that of the column, and the labels.
+    """Return the confusion matrix of the words, and its labels; rows are true, columns predicted labels.
 
     Args:
-        gold: the true tags of each sentence.
-        predicted: as many tags for the same sentences.
-        has_entities: whether a word's label is the type of its entity, or `O`; otherwise it is its tag.
+        gold: True tags of each sentence.
+        predicted: Predicted tags of each sentence.
+        has_entities: Whether a word's label is the type of its entity, or `O`; otherwise it is the tag.
 
     Raises:
-        ValueError: the numbers of sentences, or of a sentence's tags, differ.
+        ValueError: If the numbers of sentences, or of tags in a sentence, differ.
     """
     pairs = [pair for both in _pairs(gold, predicted) for pair in zip(*both, strict=True)]
     if has_entities:
@@ -154,19 +154,19 @@ def tag_confusion(
 
 
 def _label(tag: str) -> str:
-    """Return the type of a word's entity, `entity` where tags have no types, or `O`."""
+    """Return the type of a word's entity, `entity` if tags have no types, or `O`."""
     return "O" if tag == "O" else tag.partition("-")[2] or "entity"
 
 
 def entity_counts(gold: Sequence[Tags], predicted: Sequence[Tags]) -> Int[np.ndarray, "sentences 3"]:
-    """Correct, predicted and gold entities of each sentence: what `analysis.bootstrap` draws from.
+    """Return the numbers of correct, predicted and gold entities of each sentence, for `analysis.bootstrap`.
 
     Args:
-        gold: the true tags of each sentence.
-        predicted: as many tags for the same sentences.
+        gold: True tags of each sentence.
+        predicted: Predicted tags of each sentence.
 
     Raises:
-        ValueError: the numbers of sentences, or of a sentence's tags, differ.
+        ValueError: If the numbers of sentences, or of tags in a sentence, differ.
     """
     rows = []
     for gold_tags, predicted_tags in _pairs(gold, predicted):
@@ -176,14 +176,14 @@ def entity_counts(gold: Sequence[Tags], predicted: Sequence[Tags]) -> Int[np.nda
 
 
 def tag_counts(gold: Sequence[Tags], predicted: Sequence[Tags]) -> Int[np.ndarray, "sentences 2"]:
-    """Words with the right tag, and words, of each sentence.
+    """Return the number of words with the right tag, and the number of words, of each sentence.
 
     Args:
-        gold: the true tags of each sentence.
-        predicted: as many tags for the same sentences.
+        gold: True tags of each sentence.
+        predicted: Predicted tags of each sentence.
 
     Raises:
-        ValueError: the numbers of sentences, or of a sentence's tags, differ.
+        ValueError: If the numbers of sentences, or of tags in a sentence, differ.
     """
     rows = [(sum(map(str.__eq__, a, b)), len(a)) for a, b in _pairs(gold, predicted)]
     return np.array(rows, np.int64).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Language modelling: truncated back-propagation over streams of text, perplexity."""
+"""Train language models by truncated back-propagation over streams of text, and measure perplexity."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,16 +14,16 @@ from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
 
-_OWN_NAMES = {"dev": "valid"}  # what a corpus calls its splits
-_LONG = 400  # steps of a segment where few streams are read
+_OWN_NAMES = {"dev": "valid"}  # names of splits that differ in a corpus
+_LONG = 400  # words (rows times steps) in an evaluation segment, at least
 
 
 class OfTargets(NamedTuple):
-    """Log-probabilities of a segment, in nats, (rows, time).
+    """Log-probabilities of the next word in a segment, in nats.
 
     Attributes:
-        target: of the word that follows.
-        best: of the most probable one.
+        target: Log-probability of the true next word, (rows, time).
+        best: Log-probability of the most probable word, (rows, time).
     """
 
     target: Float[Array, "rows time"]
@@ -31,29 +31,29 @@ class OfTargets(NamedTuple):
 
 
 class LanguageModelling(Task):
-    """The next word of each stream; trains a `LanguageModel` (Gui et al. 2019, Penn Treebank).
+    """A task that predicts the next word of each stream; it trains a `LanguageModel` (Gui et al. 2019).
 
-    The loss is the cross-entropy summed over a segment and averaged over streams, the scale at which Zaremba
-    et al. (2014) clip gradients at 5.
+    The loss is the cross-entropy, summed over a segment and averaged over streams. At this scale Zaremba et
+    al. (2014) clip gradients at 5.
 
     Args:
-        corpus: the text; None where a model is only used.
-        make_model: see `Task`.
-        batch_size: streams read side by side in training.
-        num_steps: steps of truncated back-propagation.
-        random_lengths: segments have random lengths around `num_steps` (see `bptt_lengths`).
-        restart_buffer: forget all but the newest state at each segment, as the released code does; where
-            evaluation reads shorter ones, once `num_steps` words have been read since.
-        activation_coef: α of AR (Merity et al. 2018, Section 4.5).
-        temporal_coef: β of TAR.
-        evaluation_rows: streams read side by side on dev and test; 1 starts no stream without its past.
+        corpus: Text of all splits; None if a model is only used.
+        make_model: See `Task`.
+        batch_size: Number of streams in a training batch.
+        num_steps: Number of steps of truncated back-propagation.
+        random_lengths: Whether segments have random lengths around `num_steps` (see `bptt_lengths`).
+        restart_buffer: Whether all but the newest state are forgotten at the start of each training segment,
+            as in the released code. Evaluation forgets them once `num_steps` words have been read since.
+        activation_coef: α of activation regularization (AR; Merity et al. 2018, Section 4.5).
+        temporal_coef: β of temporal activation regularization (TAR).
+        evaluation_rows: Number of streams into which dev and test are cut. With 1, no word loses its context.
     """
 
     score = "perplexity"
     higher_is_better = False
     unit = "tokens"
     is_of_steps = True
-    shared_batches = True  # streams are cut once: every seed reads the same batches
+    shared_batches = True  # streams are cut once, so every seed reads the same batches
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class LanguageModelling(Task):
         self.examples_per_batch = batch_size * sum(self.lengths) // max(1, self.num_batches)
 
     def _segment_lengths(self) -> list[int]:
-        """The length of each segment of an epoch, in the order of the first."""
+        """Return the length of each segment of an epoch, in the order of the first epoch."""
         size = len(self.corpus.train)
         if not self.random_lengths:
             return [self.num_steps] * num_segments(size, self.batch_size, self.num_steps, drop_tail=True)
@@ -93,7 +93,7 @@ class LanguageModelling(Task):
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
         """See `Task`; streams are read in the same order in every epoch.
 
-        Where lengths are random, every epoch has the same ones in another order.
+        Random lengths are the same in every epoch, but in another order.
         """
         lengths = self.lengths
         if self.random_lengths and epoch > 0:
@@ -101,10 +101,10 @@ class LanguageModelling(Task):
         return segments_of_lengths(self.corpus.train, self.batch_size, lengths, first_token=self.end_of_line)
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
-        """See `Task`; every token of the split is the target of one row."""
+        """See `Task`; every token of the split is a target exactly once."""
         rows, num_steps = rows or self.evaluation_rows, self.num_steps
         if not self.restart_buffer:
-            # Long segments where few streams are read: less time spent in between, and the same result.
+            # With few streams, longer segments give the same result with fewer calls.
             num_steps = max(num_steps, _LONG // (rows * samples))
         return self.windows(split, rows, num_steps)
 
@@ -114,11 +114,11 @@ class LanguageModelling(Task):
 
     @property
     def end_of_line(self) -> int:
-        """The token that stands before the first of each split."""
+        """Id of the token `<eos>`, which is the input before the first token of each split."""
         return self.corpus.vocabulary.index["<eos>"]
 
     def tokens(self, split: str) -> Int[np.ndarray, " tokens"]:
-        """Returns the text of a split: `train`, `dev` or `test`."""
+        """Return the token ids of a split: `train`, `dev` or `test`."""
         return getattr(self.corpus, _OWN_NAMES.get(split, split))
 
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:
@@ -126,13 +126,13 @@ class LanguageModelling(Task):
         return model.initialize_carry(rows, key)
 
     def evaluation_model(self, model: LanguageModel) -> LanguageModel:
-        """See `Task`; what a model makes of a word's characters is computed once."""
+        """See `Task`; embeddings that a model computes from characters become a table, computed once."""
         return model.with_table()
 
     def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
         """See `Task`."""
         forward, output = self.read(model, batch, carry, **how)
-        # Both are means over tokens, beside a sum over the segment's.
+        # Both penalties are means over tokens, but the loss is a sum over a segment.
         penalty = F.activation_regularisation(output.dropped_states, self.activation_coef)
         penalty = penalty + F.temporal_activation_regularisation(output.states, self.temporal_coef)
         return forward._replace(penalty=batch.inputs.shape[1] * penalty)
@@ -140,10 +140,10 @@ class LanguageModelling(Task):
     def read(
         self, model: LanguageModel, batch: Batch, carry: Any, **how: Any
     ) -> tuple[Forward, LanguageModelOutput]:
-        """Returns the forward pass without penalties, and what the model itself says."""
+        """Return the forward pass without penalties, and the model's output."""
         if self.restart_buffer:
             restarted = model.restart_carry(carry)
-            # A training segment restarts, however short it was drawn.
+            # Every training segment restarts, whatever its length.
             due = (model.steps_read(carry) >= self.num_steps) | (not how["deterministic"])
             carry = where_each(due, restarted, carry)
         carry, output = model(batch.inputs, initial_carry=carry, return_carry=True, **how)
@@ -155,7 +155,7 @@ class LanguageModelling(Task):
     def forward_of_each_choice(
         self, model: LanguageModel, batch: Batch, carry: Any, **how: Any
     ) -> tuple[Forward, Float[Array, "rows time K"]] | None:
-        """See `Task`; of a model that copies the word behind the state chosen."""
+        """See `Task`; returns None unless the model copies the word after the one chosen state."""
         if model.copier is None or not model.copier.is_hard(how["policy"]):
             return None
         forward, output = self.read(model, batch, carry, **how)
@@ -167,11 +167,11 @@ class LanguageModelling(Task):
         return LossOutput(-log_probs.target, correct, {"nll": -log_probs.target})
 
     def predict(self, log_probs: Any, batch: Batch) -> tuple[()]:
-        """See `Task`; of the words that could follow only the true one and the best one are kept."""
+        """See `Task`; nothing is returned, since `log_probs` does not contain the best word's id."""
         return ()
 
     def metrics(self, means: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Perplexities in the place of mean losses."""
+        """Return the means, with perplexities in place of mean losses."""
         renamed = {"nll": "perplexity", "cached_nll": "perplexity_cached"}
         return {
             renamed.get(name, name): np.exp(value) if name in renamed else value
@@ -179,7 +179,7 @@ class LanguageModelling(Task):
         }
 
     def split_metrics(self, split: str, metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Perplexity per word and bits per character, where tokens are pieces of words; see `Task`."""
+        """Return perplexity per word and bits per character if tokens are parts of words; see `Task`."""
         if not self.corpus.text_sizes or "perplexity" not in metrics:
             return {}
         nats = np.log(metrics["perplexity"]) * len(self.tokens(split))
@@ -192,7 +192,7 @@ class LanguageModelling(Task):
     def segment_nll(
         self, model: LanguageModel, carry: Any, segment: Batch, policy: F.Policy
     ) -> tuple[Any, Float[Array, "batch time"]]:
-        """Returns the carry for the next segment and -log p of each target, in nats, as in evaluation."""
+        """Return the carry for the next segment and -log p of each target, in nats, as in evaluation."""
         how = dict(policy=policy, rngs=None, shared_key=None, deterministic=True)
         read, _ = self.read(model, segment, carry, **how)
         return read.carry, -read.log_probs.target

@@ -1,4 +1,4 @@
-"""What all tasks share: seeds and sweeps, rollouts and agents' losses, evaluation in every mode."""
+"""Train and evaluate the models of any task: seeds, sweeps, rollouts, agents' losses, evaluation modes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -24,16 +24,16 @@ from dynskip_jax.tasks.task import Forward, LossOutput, Task
 from dynskip_jax.training.sweep import Sweep
 
 PyTree = Any
-MOST_SHARES = 1000  # K up to which the share of each k is counted
-_STEP_OF_LENGTHS = 8  # to whose multiples single examples are padded
+MOST_SHARES = 1000  # largest K for which the fraction of each k is a metric
+_STEP_OF_LENGTHS = 8  # single examples are padded to a multiple of this length
 
 
 class Mean(NamedTuple):
-    """A mean in the making.
+    """A mean, stored as a sum and a count that can be added up over batches.
 
     Attributes:
-        total: of what is counted.
-        count: how many.
+        total: Sum of the counted values.
+        count: Number of counted values.
     """
 
     total: Float[Array, "..."]
@@ -41,18 +41,18 @@ class Mean(NamedTuple):
 
 
 class Learner:
-    """Trains the models of a task together, one for each seed; see `training.step.Trainable`.
+    """A `Trainable` for the models of a task, one for each seed; see `training.step.Trainable`.
 
     Args:
-        task: what is trained.
-        seeds: one for each model; each has an order of examples of its own.
-        objective: how agents are trained.
-        sweep: in what else than their seeds the models differ.
-        epochs: how long training goes on, for what is scheduled over it.
-        evaluation_mode: how agents choose on dev during training.
+        task: Task that the models are trained on.
+        seeds: Seed of each model. Seeds order the examples differently, unless the task shares its batches.
+        objective: How agents are trained.
+        sweep: Settings in which the models differ, in addition to the seed.
+        epochs: Number of training epochs, for the schedules.
+        evaluation_mode: How agents choose on dev during training.
 
     Raises:
-        UserError: the task's losses are of steps, and the objective wants one of each row.
+        UserError: If agents are rewarded at each step and the objective needs one reward for each row.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Learner:
         if hasattr(abstract, "critics"):
             del abstract.critics
         self._used_graphdef = nnx.graphdef(abstract)
-        # Evaluation may read another form of the model, made once of its parameters.
+        # Evaluation may use another form of the model, computed once from its parameters.
         as_read = nnx.eval_shape(lambda: self._read_model(self.init(jax.random.key(0))))
         self._read_graphdef = nnx.graphdef(as_read)
         self._read_params = jax.jit(jax.vmap(lambda params: nnx.state(self._read_model(params), nnx.Param)))
@@ -101,27 +101,27 @@ class Learner:
             donate_argnums=1,
         )
 
-    # --- What is trained ---
+    # --- Training ---
 
     def _model(self, key: Key[Array, ""]) -> nnx.Module:
         rngs = nnx.Rngs(key)
         model = self.task.make_model(rngs)
         if self.objective.baseline == "learned":
-            # Beside the model, not in it: of use in training alone.
+            # An extra attribute, not part of the task's model: critics are only used in training.
             model.critics = nnx.List([_critic(cell, rngs) for cell in model.stack.cells])
         return model
 
     def model(self, params: nnx.State) -> nnx.Module:
-        """Returns the model of one seed's parameters, be they all or those that are used after training."""
+        """Return the model with one seed's parameters, with or without those of critics."""
         return nnx.merge(self.graphdef if "critics" in params else self._used_graphdef, params)
 
     @staticmethod
     def used_params(params: nnx.State) -> nnx.State:
-        """Returns the parameters that are of use after training: all but those of critics."""
+        """Return the parameters that are used after training: all except those of critics."""
         return nnx.State({name: part for name, part in params.items() if name != "critics"})
 
     def abstract_params(self) -> nnx.State:
-        """Returns shapes in the place of one model's parameters."""
+        """Return the shapes and dtypes of one model's parameters."""
         return jax.eval_shape(self.init, jax.random.key(0))
 
     def init(self, key: Key[Array, ""]) -> nnx.State:
@@ -129,8 +129,11 @@ class Learner:
         return nnx.state(self._model(key), nnx.Param)
 
     def initial_carry(self, params: nnx.State, key: Key[Array, ""]) -> tuple[PyTree, PyTree]:
-        """See `Trainable`: the task's, for the rollouts of each row, and the average of rewards so far, the
-        same for each row, if there is to be one."""
+        """See `Trainable`; the carry is a pair.
+
+        The first part is the task's carry, with one row for each rollout. The second is the moving average of
+        the rewards, with the same value in each row; it is empty for other baselines.
+        """
         rows = self.task.batch_size
         carry = self.task.initial_carry(self.model(params), rows * self.objective.rollouts, key)
         is_average = self.objective.baseline == "moving_average"
@@ -141,7 +144,11 @@ class Learner:
         return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds), self.skips)
 
     def policy(self, mode: str | None = None) -> F.Policy:
-        """Returns how the models choose, each leaf (seeds, ...); by default as in evaluation."""
+        """Return the policy of the models in this mode, each leaf (seeds, ...).
+
+        Args:
+            mode: Mode of the policy; by default `evaluation_mode`.
+        """
         return self.sweep.policy(mode or self.evaluation_mode, len(self.seeds), self.skips)
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
@@ -157,9 +164,9 @@ class Learner:
         scheduled: ScheduledValues,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[tuple[PyTree, PyTree], dict[str, Mean]]]:
-        """Return J_1 - J_2 (Eq. 3 to 6) and the task's penalty; see `Trainable` and `AgentObjective.loss`.
+        """Return J_1 - rl_coef · J_2 (Eq. 3 to 6) plus the task's penalty; see `AgentObjective.loss`.
 
-        The rollouts of a row are side by side. Relaxed choices are read once.
+        The rollouts of a row are adjacent rows. With relaxed choices there is one rollout.
         """
         objective, (carry, average) = self.objective, carry
         batch, carry, drawn = self._rollouts(batch, carry, keys, scheduled, axis_name)
@@ -196,13 +203,13 @@ class Learner:
         scheduled: ScheduledValues,
         axis_name: str | None,
     ) -> tuple[Batch, PyTree, dict[str, Key[Array, "..."]]]:
-        """Return the batch and the carry of each rollout, and the keys that a forward pass draws with."""
+        """Return the batch and the carry with one row for each rollout, and the keys of the forward pass."""
         objective, rows = self.objective, num_rows(batch)
         rollouts = objective.num_rollouts(scheduled)
         keys = example_keys(keys, (rows,))
         shared_key = _shared_key(keys, axis_name)
         if jax.tree.leaves(carry):
-            # The carry has keys of its own: rollouts differ in their choices, but not in their dropout.
+            # The carry has its own keys, so rollouts of a row differ in choices but share dropout masks.
             keys = objective.repeat(keys, scheduled)
             if rollouts < objective.rollouts:
                 carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
@@ -217,20 +224,23 @@ class Learner:
         weights: Float[Array, " rows"] | None,
         axis_name: str | None,
     ) -> rl.MovingAverage:
-        """Return the average of rewards with the mean of a batch added."""
+        """Return the moving average of the rewards, updated with the mean reward of a batch."""
         weights = jnp.ones_like(rewards) if weights is None else weights
         total, count = sum_over(((rewards * weights).sum(), weights.sum()), axis_name)
         mean = jnp.full_like(average.mean, total / jnp.where(count > 0, count, 1))
         return rl.moving_average_update(average, mean, self.objective.baseline_decay)
 
-    # --- How it is scored ---
+    # --- Evaluation ---
 
     def _sums(
         self, scored: LossOutput, batch: Batch, decisions: Sequence[F.DecisionTrace], samples: int = 1
     ) -> dict[str, Mean]:
-        """What is counted; of each layer and direction with an agent or attention its entropy and k at each
-        step, of agents also the share of each k, and of layers that may leave words out the share that they
-        read. The samples of a row stand side by side in `decisions`, and count as one together."""
+        """Return the sums of a batch from which `summarise` computes metrics, by name.
+
+        These are the task's counted values and, for each layer and direction: entropy and k of an agent or
+        attention, the fraction of each k for agents, and the fraction of words read for layers that can skip
+        words. The samples of a row are adjacent in `decisions` and are averaged.
+        """
         in_rows, in_steps = where_counted(batch, decisions[0].action.shape[1])
         wide = repeat_rows(in_steps, samples)
 
@@ -251,7 +261,7 @@ class Learner:
                 sums[f"{who}_entropy_{i}"] = mean_of(decision.entropy)
                 sums[f"{who}_skip_{i}"] = mean_of(decision.action)
                 if skip.is_stochastic and skip.max_skip <= MOST_SHARES:
-                    # No one-hot vectors: K may be large.
+                    # Count with a scatter-add: one-hot vectors would be large for large K.
                     chosen = jnp.where(wide, decision.action - 1, skip.max_skip)  # padding: out of range
                     times = jnp.zeros(skip.max_skip).at[chosen].add(1 / samples, mode="drop")
                     sums[f"agent_share_{i}"] = Mean(times, in_steps.sum(dtype=jnp.float32))
@@ -262,9 +272,17 @@ class Learner:
         return sums
 
     def summarise(self, sums: dict[str, Mean], task: Task | None = None) -> dict[str, np.ndarray]:
-        """The metrics of the task, or of another; of each layer's agent or attention the mean entropy (nats)
-        and the mean k (of attention the heaviest), of agents with K up to 1,000 the share of each k,
-        (seeds, K); and of layers that may leave words out the share that was read, of each and of all."""
+        """Return the metrics of the task and of the layers, each (seeds, ...).
+
+        The metrics of each layer with an agent or attention are the mean entropy in nats and the mean k (for
+        attention, the k with the largest weight). For agents with K up to 1,000, the fraction of each k,
+        (seeds, K), is added. For layers that can skip words, the fraction of words read is added, for each
+        layer and for all together.
+
+        Args:
+            sums: Sums of all batches, each leaf (seeds, ...).
+            task: Task that turns means into metrics; by default the task that was trained.
+        """
         means = {}
         for name, (total, count) in sums.items():
             total, count = np.asarray(total, np.float64), np.asarray(count, np.float64)
@@ -277,7 +295,10 @@ class Learner:
         return self.task.evaluation_model(self.model(self.used_params(params)))
 
     def _batch_sums(self, params, carry, batch: Batch, key, policy: F.Policy, task: Task, samples: int):
-        """One batch of evaluation: the samples of a row stand side by side, and are averaged."""
+        """Return the carry, the sums, and (actions, predictions) of one evaluation batch of one seed.
+
+        Each row is read `samples` times, in adjacent rows, and its predictions are averaged.
+        """
         model = nnx.merge(self._read_graphdef, params)
         repeated = repeat_rows(batch, samples)
         read: Forward = task.forward(
@@ -301,7 +322,7 @@ class Learner:
         task: Task | None = None,
         advance: Callable[[float], None] | None = None,
     ) -> Iterator[tuple[Batch, dict[str, Mean], tuple]]:
-        """Reads a whole split; yields each batch with its sums, actions and predictions, (seeds, ...)."""
+        """Yield each batch of a split with its sums and (actions, predictions), each leaf (seeds, ...)."""
         task, carry = task or self.task, None
         model_params = params
         if self._read_graphdef != self.graphdef:
@@ -309,7 +330,7 @@ class Learner:
         policy = self.policy(mode)
         batches = task.evaluation_batches(split, batch_size, samples)
         if advance is not None:
-            batches = list(batches)  # how many there are is known of all alone
+            batches = list(batches)  # to count them
         for number, batch in enumerate(batches):
             if carry is None:
                 rows = num_rows(batch) * samples
@@ -334,18 +355,20 @@ class Learner:
         task: Task | None = None,
         advance: Callable[[float], None] | None = None,
     ) -> dict[str, np.ndarray]:
-        """Metrics of a whole split, everything counted once; names lead with the split. See `summarise`.
+        """Return the metrics of a whole split, each (seeds, ...); names start with the split.
+
+        Every example or token counts once. See `summarise` for the metrics of layers.
 
         Args:
-            params: (seeds, ...).
-            split: `train`, `dev` or `test`.
-            keys: for sampled actions, (seeds,).
-            mode: how agents choose; by default `evaluation_mode`.
-            samples: how many predictions of each row are averaged, as probabilities, and so are the agents'
-                entropies and skips.
-            batch_size: rows read side by side; by default as the task says.
-            task: which reads the same model and scores it in another way; by default the one trained.
-            advance: is told after each batch which share of all that was.
+            params: Parameters, (seeds, ...).
+            split: Name of the split, `train`, `dev` or `test`.
+            keys: Keys for sampled actions, (seeds,).
+            mode: How agents choose; by default `evaluation_mode`.
+            samples: Number of samples of each row. Their predictions are averaged as probabilities; the
+                entropies and skips of agents are averaged too.
+            batch_size: Number of rows in a batch; by default the task's choice.
+            task: Task that evaluates the models; by default the task that was trained.
+            advance: Function called after each batch with 1 / (number of batches).
         """
         how = dict(
             mode=mode or self.evaluation_mode,
@@ -371,7 +394,14 @@ class Learner:
     def predictions(
         self, params: nnx.State, split: str, keys: Key[Array, " seeds"], *, mode: ActionMode | None = None
     ) -> list[list[PyTree]]:
-        """Returns what each model predicts of each example of a split, in its order, without padding."""
+        """Return each model's prediction for each example of a split, in order and without padding.
+
+        Args:
+            params: Parameters, (seeds, ...).
+            split: Name of the split, `train`, `dev` or `test`.
+            keys: Keys for sampled actions, (seeds,).
+            mode: How agents choose; by default `evaluation_mode`.
+        """
         found: list[dict[int, PyTree]] = [{} for _ in self.seeds]
         for batch, _, (_, predicted) in self._run(params, split, keys, mode=mode or self.evaluation_mode):
             _collect(found, batch, predicted)
@@ -380,14 +410,14 @@ class Learner:
     def read(
         self, params: nnx.State, inputs: PyTree, length: int, policy: F.Policy
     ) -> tuple[Forward, PyTree]:
-        """Returns what one model makes of one example, and its prediction; leaves without a row axis.
+        """Return one model's forward pass and prediction for one example; leaves have no row axis.
 
         Args:
-            params: of the model.
-            inputs: of the example, each leaf (time, ...) of the same length; it is padded, so that few
-                lengths are compiled.
-            length: of the example.
-            policy: how choices are made; draws with `jax.random.key(0)`.
+            params: Parameters of the model.
+            inputs: Inputs of the example, each leaf (time, ...) with the same length. They are padded to a
+                multiple of 8 steps, so that few lengths are compiled.
+            length: Length of the example.
+            policy: How choices are made; samples are drawn with `jax.random.key(0)`.
         """
         steps = -(-length // _STEP_OF_LENGTHS) * _STEP_OF_LENGTHS
 
@@ -398,7 +428,8 @@ class Learner:
             return Batch(jax.tree.map(pad, inputs), None, seq_lengths=np.array([length], np.int32))
 
         found = self._read_batch(params, padded(steps), policy)
-        # Time axes are those that grow with the padding: there may be as many classes as steps.
+        # Time axes are those that grow with the padding. Their size is ambiguous, since there may be as many
+        # classes as steps.
         longer = self._read_batch.eval_shape(params, padded(steps + _STEP_OF_LENGTHS), policy)
         log_probs, decisions, predicted, observations = jax.tree.map(
             lambda leaf, other: leaf[0] if leaf.shape == other.shape else leaf[0][:length], found, longer
@@ -406,11 +437,11 @@ class Learner:
         return Forward(log_probs, decisions, observations=observations), predicted
 
     def predict(self, params: nnx.State, batch: Batch, policy: F.Policy) -> PyTree:
-        """Returns what one model predicts of each row of a batch without targets; see `read`."""
+        """Return one model's prediction for each row of a batch without targets; see `read`."""
         return self._predict_batch(params, batch, policy)
 
     def _forward_rows(self, params, batch: Batch, policy: F.Policy) -> tuple[PyTree, ...]:
-        """Log-probabilities, decisions, predictions and observations."""
+        """Return the log-probabilities, decisions, predictions and observations of a batch."""
         model, key = self.model(params), jax.random.key(0)
         carry = self.task.initial_carry(model, num_rows(batch), key)
         how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
@@ -427,13 +458,22 @@ class Learner:
         mode: ActionMode = "greedy",
         batch_size: int | None = None,
     ) -> Iterator[tuple[Batch, Int[np.ndarray, "seeds rows time"]]]:
-        """Yields each batch of a split and k that the agent of a layer chose at each of its steps."""
+        """Yield each batch of a split, and the k that each seed's agent chose at each step.
+
+        Args:
+            params: Parameters, (seeds, ...).
+            split: Name of the split, `train`, `dev` or `test`.
+            keys: Keys for sampled actions, (seeds,).
+            layer: Index of the layer, among the stack's layers and directions.
+            mode: How agents choose.
+            batch_size: Number of rows in a batch; by default the task's choice.
+        """
         for batch, _, (actions, _) in self._run(params, split, keys, mode=mode, batch_size=batch_size):
             yield batch, np.asarray(actions[layer])
 
 
 def _weights(batch: Batch) -> Float[Array, " rows"] | None:
-    """Of each row in the loss: none of rows that only fill the batch."""
+    """Return the weight of each row in the loss, 0 for rows that only fill the batch; None for equal ones."""
     fills = batch.mask is not None and batch.mask.ndim == 1
     if not fills:
         return batch.weights
@@ -442,13 +482,13 @@ def _weights(batch: Batch) -> Float[Array, " rows"] | None:
 
 
 def _collect(found: Sequence[dict[int, PyTree]], batch: Batch, predicted: PyTree) -> None:
-    """Adds the predictions of a batch, (seeds, ...), to those of each model."""
+    """Add the predictions of a batch, (seeds, ...), to the predictions `found` of each model."""
     for seed, own in enumerate(found):
         own |= _unpadded(batch, jax.tree.map(lambda leaf, i=seed: np.asarray(leaf[i]), predicted))
 
 
 def _unpadded(batch: Batch, predicted: PyTree) -> dict[int, PyTree]:
-    """The predictions of each example that counts, by its number; what has a time axis is cut at its end."""
+    """Return the predictions by example number, without filled rows and without steps past the end."""
     mask = np.ones(len(batch.index), bool) if batch.mask is None else batch.mask
 
     def of_row(row: int) -> PyTree:
@@ -459,7 +499,10 @@ def _unpadded(batch: Batch, predicted: PyTree) -> dict[int, PyTree]:
 
 
 def _critic(cell: Any, rngs: nnx.Rngs) -> Weights | None:
-    """A critic for a layer that samples: an MLP of the agent's form and size whose one output is V(s(t))."""
+    """Return a critic, an MLP of the agent's form and size with output V(s(t)).
+
+    For a layer that does not sample, return None.
+    """
     if not cell.skip.is_stochastic:
         return None
     sizes = (cell.in_features, cell.hidden_features, cell.agent_features)
@@ -467,7 +510,10 @@ def _critic(cell: Any, rngs: nnx.Rngs) -> Weights | None:
 
 
 def _critic_values(model: nnx.Module, observations: tuple | None) -> tuple[Array | None, ...] | None:
-    """Return V(s(t)) for each layer that samples, (rows, time); None without critics."""
+    """Return V(s(t)) of each layer, (rows, time), or None for a layer without a critic.
+
+    Without critics, return None.
+    """
     if not hasattr(model, "critics"):
         return None
     if observations is None:
@@ -479,7 +525,7 @@ def _critic_values(model: nnx.Module, observations: tuple | None) -> tuple[Array
 
 
 def _shared_key(keys: Key[Array, " rows"], axis_name: str | None) -> Key[Array, ""]:
-    """One key for all rows, also of a batch that is divided over a mapped axis; none of theirs."""
+    """Return one key shared by all rows, also those on other devices; it differs from the rows' keys."""
     data = jax.random.key_data(keys[0])
     if axis_name is not None:
         data = jax.lax.all_gather(data, axis_name)[0]

@@ -1,4 +1,4 @@
-"""Perplexity with a neural cache beside that without, many caches at once (Grave et al. 2017)."""
+"""Evaluate language models with many neural caches at once (Grave et al. 2017)."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -16,12 +16,12 @@ from dynskip_jax.tasks.task import Forward, LossOutput
 
 @dataclasses.dataclass(frozen=True)
 class CacheGrid:
-    """Neural caches to be tried in one evaluation: every θ with every λ.
+    """Neural caches to compare in one evaluation: every θ with every λ.
 
     Attributes:
-        size: N, how many words are kept.
-        flatness: values of θ.
-        weight: values of λ.
+        size: N, the number of words in a cache.
+        flatness: Values of θ.
+        weight: Values of λ.
     """
 
     size: int
@@ -30,11 +30,11 @@ class CacheGrid:
 
 
 class WithCaches(NamedTuple):
-    """Log-probabilities without and with caches.
+    """Log-probabilities without and with caches, in nats.
 
     Attributes:
-        model: without.
-        cached: of the word that follows, (rows, time, θ, λ).
+        model: Log-probabilities without a cache.
+        cached: Log-probability of the next word with each cache, (rows, time, θ, λ).
     """
 
     model: OfTargets
@@ -42,12 +42,12 @@ class WithCaches(NamedTuple):
 
 
 class CachedLanguageModelling(LanguageModelling):
-    """Reads a trained language model's text as `LanguageModelling`, and adds `perplexity_cached`, (θ, λ).
+    """A `LanguageModelling` task for evaluation, with the additional metric `perplexity_cached`, (θ, λ).
 
     Args:
-        *args: as of `LanguageModelling`.
-        cache: the caches to be tried; each sample of a stream has its own.
-        **options: likewise.
+        *args: Arguments of `LanguageModelling`.
+        cache: Caches to compare; each sample of a stream has its own cache.
+        **options: Keyword arguments of `LanguageModelling`.
     """
 
     def __init__(self, *args: Any, cache: CacheGrid, **options: Any):
@@ -80,7 +80,7 @@ def _cached(
     targets: Int[Array, "batch time"],
     log_likelihood: Float[Array, "batch time"],
 ) -> tuple[F.CacheCarry, Float[Array, "flatness weight batch time"]]:
-    """What each cache makes of a segment; what it remembers is the same for all."""
+    """Return the updated cache, shared by all θ and λ, and log p of the targets with each θ and λ."""
 
     def of(flatness, weight):
         return F.cached_log_likelihood(

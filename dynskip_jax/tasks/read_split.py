@@ -1,4 +1,4 @@
-"""Reads a split with trained models: a compiled call for each batch, from the carry of the one before."""
+"""Read a split with trained models, batch by batch, in one compiled function that carries state over."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,16 +19,16 @@ def read_split(
     read: Callable,
     owners: Sequence[int] = (0,),
 ) -> Iterator[tuple[list, Any]]:
-    """Yields of each batch of a split the carries behind it, and what `read` makes of it.
+    """Yield the carries after each batch of a split, and the result of `read` for the batch.
 
     Args:
-        learner: with its data.
-        several: the parameters of each model.
-        split: `train`, `dev` or `test`.
-        rows: read side by side.
-        window: steps that a language model reads at a time.
-        read: from models, carries, batch and key to the carries behind the batch and what is yielded.
-        owners: of each carry the model that it belongs to.
+        learner: Learner of the models, with its data.
+        several: Parameters of each model.
+        split: Name of the split, `train`, `dev` or `test`.
+        rows: Number of rows in a batch.
+        window: Number of steps in a language model's batch.
+        read: Function `(models, carries, batch, key) -> (carries, result)`; it is compiled.
+        owners: For each carry, the index in `several` of the model that it belongs to.
     """
     task = learner.task
     models = [task.evaluation_model(learner.model(params)) for params in several]
@@ -43,7 +43,7 @@ def read_split(
     for number, batch in enumerate(task.windows(split, rows, window)):
         if carries is None:
             count = num_rows(batch)
-            # A carry may hold the key that choices are drawn with: to each model its own.
+            # A carry may contain the key that choices are drawn with: each model gets a different one.
             starts = [
                 task.initial_carry(model, count, jax.random.key(own))
                 for own, model in enumerate(merged(states))

@@ -1,4 +1,4 @@
-"""The rows of a batch: how many there are, copies of each, and which of them and of their steps count."""
+"""Operations on the rows of a batch: count or repeat them, and find the rows and steps that count."""
 
 from typing import Any
 
@@ -14,19 +14,19 @@ PyTree = Any
 
 
 def num_rows(batch: Batch) -> int:
-    """Returns how many rows a batch has."""
+    """Return the number of rows in a batch."""
     return jax.tree.leaves(batch.inputs)[0].shape[0]
 
 
 def repeat_rows(tree: PyTree, times: int) -> PyTree:
-    """Returns every row `times` times, its copies one after the other."""
+    """Return the tree with every row repeated `times` times; the copies of a row are adjacent."""
     return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
 
 
 def valid_steps(batch: Batch, time: int) -> Bool[Array, "rows time"] | None:
-    """Returns which steps are before the end of their sequence and not masked one by one; None where all are.
+    """Return which steps are inside their sequence and not masked by a mask of steps; None if all are.
 
-    Rows that only fill a batch are left to the weights of rows.
+    A mask of rows, (rows,), is ignored here: rows that only fill a batch get weight 0 in the loss.
     """
     valid = None if batch.seq_lengths is None else F.length_mask(batch.seq_lengths, time)
     if batch.mask is None or batch.mask.ndim == 1:
@@ -35,7 +35,7 @@ def valid_steps(batch: Batch, time: int) -> Bool[Array, "rows time"] | None:
 
 
 def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
-    """Returns the rows and the steps that count."""
+    """Return which rows and which steps count."""
     shape = num_rows(batch), time
     valid, mask = valid_steps(batch, time), batch.mask
     steps = jnp.ones(shape, bool) if valid is None else valid
@@ -49,19 +49,21 @@ def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[A
 def of_another_row(
     values: Shaped[Array, "rows time *rest"], batch: Batch, counted: Bool[Array, " rows"]
 ) -> Shaped[Array, "rows time *rest"]:
-    """Returns what the next row that counts, or the first one, has at each step; a shorter row over and over.
+    """Return for each row the values of the next counted row; the last one gets those of the first.
+
+    A row that is shorter than the batch is repeated.
 
     Args:
-        values: of each step.
-        batch: says how long each row is.
-        counted: which rows count.
+        values: Value of each step.
+        batch: Batch with the length of each row.
+        counted: Whether each row counts.
 
     Raises:
-        UserError: there is one row.
+        UserError: If there is only one row.
     """
     if len(values) < 2:
         raise UserError(f"choices of another row need at least 2 rows, got {len(values)}")
-    order = jnp.argsort(~counted, stable=True)  # those that count come first
+    order = jnp.argsort(~counted, stable=True)  # counted rows first
     place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
     other, steps = order[place], jnp.arange(values.shape[1])[None]
     if batch.seq_lengths is not None:

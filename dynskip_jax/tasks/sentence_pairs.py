@@ -1,4 +1,4 @@
-"""How alike two sentences are, as a number: the task of SICK's relatedness (Tai et al. 2015, Section 4.2)."""
+"""Rate the similarity of two sentences, as in SICK's relatedness task (Tai et al. 2015, Section 4.2)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from dynskip_jax.tasks.task import LossOutput
 
 
 class SentencePairs(Classification):
-    """A rating for each pair; trains a `SentencePairModel`.
+    """A task with a rating for each pair of sentences; it trains a `SentencePairModel`.
 
-    Inputs are `data.sentences.pair_inputs`, targets ratings from 1 on. The loss is the Kullback-Leibler
-    divergence KL(p || p̂) from the ratings' two-point distribution p; the prediction is p̂'s mean, scored by
-    Pearson's r, by Spearman's ρ and by the mean squared error.
+    Inputs are those of `data.sentences.pair_inputs`; targets are ratings from 1. The loss is the
+    Kullback-Leibler divergence KL(p || p̂), where p is the two-point distribution of the true rating. The
+    prediction is the mean of p̂. It is scored by Pearson's r, Spearman's ρ and the mean squared error.
     """
 
     score, primary_metric, has_host_metrics = "pearson", "kl", True
@@ -38,11 +38,11 @@ class SentencePairs(Classification):
         return LossOutput(divergence, None, {"kl": divergence})
 
     def predict(self, log_probs: Float[Array, "rows ratings"], batch: Batch) -> Float[Array, " rows"]:
-        """See `Task`; the mean rating."""
+        """See `Task`; returns the mean rating of each row."""
         return jnp.exp(log_probs) @ jnp.arange(1, log_probs.shape[-1] + 1, dtype=log_probs.dtype)
 
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> Mapping[str, float]:
-        """See `Task`; correlations are 0 where all predictions are alike, which have none."""
+        """See `Task`; correlations are 0 if all predictions, or all ratings, are equal."""
         said = np.asarray(predictions, np.float64)
         true = np.asarray(self.splits[split].targets, np.float64)
         pearson = spearman = 0.0

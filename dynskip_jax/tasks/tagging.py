@@ -1,4 +1,4 @@
-"""Tagging: a tag for each word, by a CRF over the sentence or a softmax; score of entities or of words."""
+"""Train taggers, with a CRF over the sentence or a softmax at each word, and score entities or words."""
 
 import functools
 from collections import Counter
@@ -19,17 +19,17 @@ from dynskip_jax.tasks.entity_score import EntityCounts, EntityScore, entity_sco
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, MakeModel
 
 RewardOf = Literal["sentence", "words"]
-_MOST_LABELS = 50  # tags with metrics of their own
+_MOST_LABELS = 50  # largest number of tags with separate metrics
 
 
 class OfTags(NamedTuple):
-    """What is thought of each sentence's tags; log-probabilities in nats.
+    """Log-probabilities of the tags, in nats, and the predicted tags.
 
     Attributes:
-        target: of the true tags, (rows,) of the whole sequence by a CRF, (rows, time) of each by a softmax; 0
-            where the truth is not known.
-        marginals: of each tag at each word, whatever the others are, (rows, time, tags).
-        best: the tags that are predicted, (rows, time); None where training does not decode.
+        target: Log-probability of the true tags: of the whole sequence with a CRF, (rows,), or of each tag
+            with a softmax, (rows, time). 0 without targets.
+        marginals: Marginal log-probability of each tag at each word, (rows, time, tags).
+        best: Predicted tags, (rows, time); None if training does not decode.
     """
 
     target: Float[Array, "rows *time"]
@@ -38,32 +38,33 @@ class OfTags(NamedTuple):
 
 
 class Tagging(ExampleTask):
-    """A tag for each word; trains a `Tagger` (Gui et al. 2019, NER; Wu et al. 2016).
+    """A task with one tag for each word; it trains a `Tagger` (Gui et al. 2019, NER; Wu et al. 2016).
 
-    With a CRF the loss of a sentence is -log p of its tag sequence, and the likeliest sequence is predicted
-    (Viterbi); with a softmax it is the sum over words, and each word has its likeliest tag.
+    With a CRF, the loss of a sentence is -log p of its tag sequence, and the most probable sequence is
+    predicted (Viterbi). With a softmax, the loss is the sum of -log p over words, and the most probable tag
+    of each word is predicted.
 
-    Several samples of a sentence, as its agents choose anew, are averaged as probabilities: of the true tags,
-    and of each tag at each word (the marginals). From a CRF that sequence is then predicted which, among
-    those that the scheme allows, has the most right tags in expectation: an average of CRFs is no CRF, and
-    has no Viterbi sequence.
+    Several samples of a sentence are averaged as probabilities: those of the true tags, and the marginals of
+    each tag at each word. With a CRF, the prediction is then the sequence with the largest expected number of
+    right tags among those that the scheme allows. (An average of CRFs is not a CRF, so Viterbi decoding does
+    not apply.)
 
     Args:
-        splits: `train`, `dev` and `test`; none where a model is only used. Inputs are `TokenIds`.
-        make_model: see `Task`.
-        tags: the tag of each index.
-        scheme: that of tags which spell out entities: these are scored (`f1`, as conlleval counts), and no
-            CRF predicts what breaks its rules. None: words are scored (`accuracy`).
-        gold: the true tags of each sentence of a split, for `host_metrics` and `label_metrics`.
-        reward_of: agents are rewarded for the log-probability of the `sentence`'s tag sequence, or at each of
-            the `words` for that of its true tag, with a CRF the marginal one. What an action moves at words
-            that its layer has read before, through the CRF or layers above, is then left out of its return.
-        decode_in_training: whether training predicts tags and counts the right ones. If not, training of a
-            CRF searches for no best sequence, reports the loss, and cannot reward agents for `correct`
-            predictions.
-        unknown_tag: the index of a tag that stands for all that train lacks, and is never predicted.
-        batch_size: sentences of a training step.
-        evaluation_rows: sentences of an evaluation step.
+        splits: `train`, `dev` and `test`; none if a model is only used. Inputs are `TokenIds`.
+        make_model: See `Task`.
+        tags: Tag of each index.
+        scheme: Scheme of tags that encode entities. Entities are then scored (`f1`, counted as in conlleval),
+            and averaged predictions of a CRF obey the scheme. None: words are scored (`accuracy`).
+        gold: True tags of each sentence of each split, for `host_metrics` and `label_metrics`.
+        reward_of: `sentence`: agents are rewarded with the log-probability of the whole tag sequence.
+            `words`: they are rewarded at each word with the (marginal, for a CRF) log-probability of its true
+            tag. In the top layer, the return of an action then leaves out its effect, through the CRF, on
+            words that the layer has read before.
+        decode_in_training: Whether training predicts tags and measures accuracy. If False, training of a CRF
+            skips Viterbi decoding, shows the loss, and cannot reward agents for `correct` predictions.
+        unknown_tag: Index of the tag that stands for tags missing from train; it is never predicted.
+        batch_size: Number of sentences in a training batch.
+        evaluation_rows: Number of sentences in an evaluation batch.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Tagging(ExampleTask):
         return OfTags(target, marginals, _best(self._predictable(marginals)) if decode else None)
 
     def _predictable(self, scores: Float[Array, "rows time tags"]) -> Float[Array, "rows time tags"]:
-        """The scores, none of which leads to the tag that is never predicted."""
+        """Return the scores, with the tag `unknown_tag` made impossible."""
         return scores if self.unknown_tag is None else scores.at[..., self.unknown_tag].set(F.FORBIDDEN)
 
     def average(self, log_probs: OfTags, batch: Batch, samples: int) -> OfTags:
@@ -132,7 +133,7 @@ class Tagging(ExampleTask):
         return means._replace(best=F.crf_decode(rules, expected_right, batch.seq_lengths)[0])
 
     def compute_loss(self, log_probs: OfTags, batch: Batch) -> LossOutput:
-        """See `Task`; also the share of sentences without a wrong tag."""
+        """See `Task`; also counts the sentences without a wrong tag, unless training does not decode."""
         inside = F.length_mask(batch.seq_lengths, batch.targets.shape[1])
         target = log_probs.target
         counted = {"nll": -target}
@@ -152,7 +153,7 @@ class Tagging(ExampleTask):
         return log_probs.best
 
     def host_metrics(self, split: str, predictions: Sequence[Any]) -> dict[str, float]:
-        """F1, precision and recall of entities, from 0 to 1, and the F1 of each type; see `Task`."""
+        """Return F1, precision and recall of entities, from 0 to 1, and the F1 of each type; see `Task`."""
         score = self.score_labels(split, predictions)
         whole = score.overall
         metrics = {"f1": whole.f1, "precision": whole.precision, "recall": whole.recall}
@@ -161,11 +162,11 @@ class Tagging(ExampleTask):
         return metrics
 
     def predicted_tags(self, predictions: Sequence[Any]) -> list[list[str]]:
-        """Return the tags of predicted ids, for each sentence."""
+        """Return the tags of each sentence from predicted ids."""
         return [[self.tags[tag] for tag in tags] for tags in predictions]
 
     def score_labels(self, split: str, predictions: Sequence[Any]) -> EntityScore:
-        """Return the score of each type of entity, or of each tag where tags spell out no entities."""
+        """Return the score of each type of entity, or of each tag if tags do not encode entities."""
         score = tag_score if self.scheme is None else entity_score
         return score(self.gold[split], self.predicted_tags(predictions))
 
@@ -181,7 +182,7 @@ class Tagging(ExampleTask):
 
     @functools.cached_property
     def _labels(self) -> list[str]:
-        """Types of entities, or the most frequent tags, in sorted order."""
+        """Entity types, or the most frequent tags if there is no scheme, in sorted order."""
         if self.scheme is not None:
             return sorted({tag.partition("-")[2] for tag in self.tags} - {""})
         counts = Counter(tag for split in self.gold.values() for tags in split for tag in tags)

@@ -1,4 +1,4 @@
-"""What a task is: its batches, its model, what a forward pass says, and its score."""
+"""Define the interface of a task: its batches, its model, its forward pass, its loss and its score."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,15 +19,15 @@ MakeModel = Callable[[nnx.Rngs], nnx.Module]
 
 
 class Forward(NamedTuple):
-    """What a model makes of a batch.
+    """Result of a forward pass on a batch.
 
     Attributes:
-        log_probs: log-probabilities, each leaf (rows, ...); those of several samples of a row are averaged
-            (`Task.average`) before they are scored.
-        decisions: the trace of each layer and direction, as `SkipLSTM` returns them.
-        carry: for the next batch of the same rows; each leaf leads with the rows.
-        penalty: is added to the loss.
-        observations: what agents saw, as `SkipLSTM` returns it, for critics; None where it is not known.
+        log_probs: Log-probabilities, each leaf (rows, ...). Several samples of a row are averaged by
+            `Task.average` before they are scored.
+        decisions: Trace of each layer and direction, as returned by `SkipLSTM`.
+        carry: Carry for the next batch of the same rows, each leaf (rows, ...).
+        penalty: Scalar that is added to the loss.
+        observations: Inputs of the agents, as returned by `SkipLSTM`, for critics; None if not available.
     """
 
     log_probs: PyTree
@@ -38,14 +38,14 @@ class Forward(NamedTuple):
 
 
 class LossOutput(NamedTuple):
-    """A forward pass beside the truth.
+    """Loss and metrics of a batch.
 
     Attributes:
-        nll: the loss, -log p of the truth in nats: of each row, (rows,), or of each step, (rows, time).
-        correct: 1 where the prediction is right, shaped as `nll`; None where nobody asks.
-        counted: metrics that are means over rows, (rows,), or over steps, (rows, time, ...).
-        rewarded: the log-likelihood that agents are rewarded with, (rows,) or (rows, time), where it is not
-            that of the loss, and then `correct` is shaped as it is; None where it is.
+        nll: Loss, -log p of the truth in nats, of each row, (rows,), or of each step, (rows, time).
+        correct: 1 for a right prediction, 0 for a wrong one, with the shape of `nll`; None if not available.
+        counted: Values whose means are metrics, by name: of each row, (rows,), or step, (rows, time, ...).
+        rewarded: Log-likelihood that agents are rewarded with, (rows,) or (rows, time), if it differs from
+            -`nll`. `correct` then has the shape of `rewarded`. None: agents are rewarded with -`nll`.
     """
 
     nll: Float[Array, "rows *time"]
@@ -55,24 +55,24 @@ class LossOutput(NamedTuple):
 
 
 class Task:
-    """What is trained and how it is scored; a task of one's own is a class like this.
+    """Base class of tasks: the model, the batches, the loss and the score. Subclass it to add a task.
 
-    `Learner` has the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode.
+    `Learner` does the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode.
 
     Args:
-        make_model: from `nnx.Rngs` to the model, whose `stack` is a `SkipLSTM` or `SkipLayers`.
+        make_model: Function from `nnx.Rngs` to the model, whose `stack` is a `SkipLSTM` or `SkipLayers`.
 
     Attributes:
-        score: the metric that selects the best epoch on dev.
-        higher_is_better: whether more of it is better.
-        primary_metric: the metric shown while training; by default the score.
-        is_of_steps: whether agents are rewarded at each step, not once for each row, as is the loss.
-        has_host_metrics: whether `host_metrics` says something.
-        shared_batches: whether all seeds read the same batches; otherwise each has its own, stacked.
-        batch_size: rows of a training batch.
-        num_batches: batches in an epoch.
-        examples_per_batch: how many of its `unit` a batch has.
-        unit: what is counted: `examples`, of a language model `tokens`.
+        score: Name of the metric that selects the best epoch on dev.
+        higher_is_better: Whether a larger score is better.
+        primary_metric: Name of the metric shown during training; None for the score.
+        is_of_steps: Whether agents are rewarded at each step, instead of once for each row.
+        has_host_metrics: Whether `host_metrics` returns any metrics.
+        shared_batches: Whether all seeds read the same batches; otherwise each seed has its own, stacked.
+        batch_size: Number of rows in a training batch.
+        num_batches: Number of batches in an epoch.
+        examples_per_batch: Number of examples or tokens (see `unit`) in a batch.
+        unit: Name of what is counted: `examples`, or `tokens` for a language model.
     """
 
     score = "accuracy"
@@ -91,44 +91,51 @@ class Task:
 
     @property
     def max_length(self) -> int | None:
-        """Steps of the longest sequence of train; None where sequences have no end, or without data."""
+        """Length of the longest training sequence; None for endless streams, or without data."""
         return None
 
     @property
     def train_lengths(self) -> tuple[int, ...]:
-        """The numbers of steps that training batches have; empty where all have the same one."""
+        """Lengths of the training batches, in steps; empty if all batches have the same length."""
         return ()
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        """Returns the batches of an epoch (from 0), the same ones each time; (seeds, rows, ...) or shared."""
+        """Return the batches of an epoch, the same ones at each call.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            seeds: Seed of each model. Batches are (seeds, rows, ...), or (rows, ...) with `shared_batches`.
+        """
         raise NotImplementedError
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
-        """Returns a whole split, each example or token once.
+        """Return the batches of a whole split, with each example or token once.
 
         Args:
-            split: `train`, `dev` or `test`.
-            rows: of a batch; None: as the task thinks best.
-            samples: how often each row will be read, side by side.
+            split: Name of the split, `train`, `dev` or `test`.
+            rows: Number of rows in a batch; None for the task's choice.
+            samples: Number of samples of each row that will be read in one batch.
         """
         raise NotImplementedError
 
     def windows(self, split: str, rows: int, steps: int) -> Iterable[Batch]:
-        """Returns a whole split in pieces as short as asked for, each from the carry of the one before it.
+        """Return the batches of a whole split, in windows that each continue from the previous carry.
+
+        The default implementation returns whole rows.
 
         Args:
-            split: `train`, `dev` or `test`.
-            rows: of a batch.
-            steps: of a piece; by default rows are whole, however long.
+            split: Name of the split, `train`, `dev` or `test`.
+            rows: Number of rows in a batch.
+            steps: Number of steps in a window; not used for whole rows.
         """
         return self.evaluation_batches(split, rows, 1)
 
     def initial_carry(self, model: nnx.Module, rows: int, key: Key[Array, ""]) -> PyTree:
-        """Returns what the first batch of an epoch or a split starts from; nothing where rows are whole."""
+        """Return the carry for the first batch of an epoch or a split; empty if rows are whole sequences."""
         return ()
 
     def evaluation_model(self, model: nnx.Module) -> nnx.Module:
-        """Returns the model as evaluation reads it, where that can be faster."""
+        """Return an equivalent model that is faster to evaluate; by default the model itself."""
         return model
 
     def forward(
@@ -142,38 +149,40 @@ class Task:
         shared_key: Key[Array, ""] | None,
         deterministic: bool,
     ) -> Forward:
-        """Reads a batch.
+        """Run the model on a batch.
 
         Args:
-            model: with its parameters.
-            batch: without a seed axis.
-            carry: of the batch before.
-            policy: how choices are made.
-            rngs: a key for each row, or one.
-            shared_key: for what is dropped for all rows alike; None where nothing is dropped.
-            deterministic: drop nothing.
+            model: Model with its parameters.
+            batch: Batch without a seed axis.
+            carry: Carry of the previous batch.
+            policy: How choices are made.
+            rngs: One key for each row, or one key.
+            shared_key: Key for dropout masks that all rows share; None without dropout.
+            deterministic: Whether dropout is off.
         """
         raise NotImplementedError
 
     def forward_of_each_choice(
         self, model: nnx.Module, batch: Batch, carry: PyTree, **how: Any
     ) -> tuple[Forward, Float[Array, "rows time K"]] | None:
-        """Reads a batch where choices of the last layer enter no state (λ = 0): each matters at its own step
-        alone.
+        """Run the model on a batch, and return the loss of each step for each choice of the last layer.
+
+        It is called only if the last layer's choices do not change its states (λ = 0), so that a choice can
+        affect only the loss of its own step.
 
         Returns:
-            A forward pass, and the loss of each step with each choice in the place of the one taken, nats; or
-            None where such choices change nothing.
+            The forward pass, and the loss in nats of each step with each k in place of the chosen one; or
+            None if the choices do not affect the loss.
         """
         return None
 
     def average(self, log_probs: PyTree, batch: Batch, samples: int) -> PyTree:
-        """Returns one prediction of each row from several samples of it; by default the mean probability.
+        """Average several samples of each row; by default return the log of the mean probability.
 
         Args:
-            log_probs: each leaf (rows * samples, ...), the samples of a row side by side.
-            batch: each row once.
-            samples: how many.
+            log_probs: Log-probabilities, each leaf (rows * samples, ...); samples of a row are adjacent.
+            batch: Batch with each row once.
+            samples: Number of samples of each row.
         """
 
         def mean(leaf: Float[Array, "rows ..."]) -> Float[Array, "..."]:
@@ -183,52 +192,53 @@ class Task:
         return jax.tree.map(mean, log_probs)
 
     def compute_loss(self, log_probs: PyTree, batch: Batch) -> LossOutput:
-        """Compares log-probabilities with the truth.
+        """Return the loss and the metrics of a batch.
 
-        By default those of classes, (rows, [time,] classes), with the class of each row or step.
+        By default `log_probs` are those of classes, (rows, [time,] classes), and targets are the class of
+        each row or step.
         """
         nll = -jnp.take_along_axis(log_probs, batch.targets[..., None], axis=-1)[..., 0]
         correct = (self.predict(log_probs, batch) == batch.targets).astype(nll.dtype)
         return LossOutput(nll, correct, {"accuracy": correct, "nll": nll})
 
     def predict(self, log_probs: PyTree, batch: Batch) -> PyTree:
-        """Returns what is predicted, each leaf (rows, [time, ...]); by default the best class.
+        """Return the prediction, each leaf (rows, [time, ...]); by default the most probable class.
 
-        The batch has no targets where a trained model is used.
+        The batch has no targets when a trained model is applied to new data.
         """
         return log_probs.argmax(-1)
 
     def metrics(self, means: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the metrics made of the means of what was counted, (seeds, ...)."""
+        """Return metrics, (seeds, ...), from the means of the counted values; by default the means."""
         return dict(means)
 
     def split_metrics(self, split: str, metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return more metrics of a split, which follow from those that were measured on it.
+        """Return additional metrics of a split, computed from its other metrics; by default none.
 
         Args:
-            split: `train`, `dev` or `test`.
-            metrics: what `metrics` returned.
+            split: Name of the split, `train`, `dev` or `test`.
+            metrics: Result of `Task.metrics`.
         """
         return {}
 
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
-        """Returns metrics of one model that are no means: functions of all its predictions.
+        """Return metrics of one model that depend on all its predictions, such as F1; by default none.
 
         Args:
-            split: `train`, `dev` or `test`.
-            predictions: of each example, in the order of the split, without padding.
+            split: Name of the split, `train`, `dev` or `test`.
+            predictions: Prediction for each example, in the order of the split, without padding.
         """
         return {}
 
 
 class ExampleTask(Task):
-    """A task whose splits are examples that stand for themselves.
+    """Base class of tasks whose splits consist of independent examples.
 
     Args:
-        splits: `train`, `dev` and `test`; none where a model is only used.
-        make_model: see `Task`.
-        batch_size: examples of a training step.
-        evaluation_rows: examples of an evaluation step.
+        splits: `train`, `dev` and `test`; none if a model is only used.
+        make_model: See `Task`.
+        batch_size: Number of examples in a training batch.
+        evaluation_rows: Number of examples in an evaluation batch.
     """
 
     def __init__(
@@ -270,5 +280,5 @@ class ExampleTask(Task):
         return train_batches(self.splits["train"], self.batch_size, seeds, epoch)
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
-        """See `Task`; samples of a row take the place of other rows."""
+        """See `Task`; with several samples, a batch has fewer rows."""
         return evaluation_batches(self.splits[split], rows or max(1, self._rows // samples))

@@ -1,4 +1,4 @@
-"""The command line's settings of agents: help and bounds of each; importing this imports no JAX."""
+"""Define the command line's settings of agents, with help and bounds, without importing JAX."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Literal
@@ -105,10 +105,10 @@ class AgentSettings:
     )
 
     def objective(self) -> "AgentObjective":
-        """Return the objective of these settings, with the first value of those that are swept.
+        """Return the objective with these settings, and with the first value of each swept setting.
 
         Raises:
-            UserError: the settings do not fit each other.
+            UserError: If the settings are inconsistent.
         """
         from dynskip_jax.rl import AgentObjective  # imports JAX
 

@@ -1,4 +1,4 @@
-"""NT-ASGD (Merity et al. 2018, Section 3): the mean of the iterates, once the dev metric no longer falls."""
+"""NT-ASGD (Merity et al. 2018, Section 3): average the iterates once the dev metric stops improving."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -12,11 +12,12 @@ PyTree = Any
 
 
 class AveragedState(NamedTuple):
-    """The mean of the last iterates; mapped over seeds, every leaf leads with the seed axis.
+    """Mean of the iterates since averaging was triggered. `vmap` over seeds adds a leading seed axis.
 
     Attributes:
-        mean: like the parameters; evaluate and keep these. Before the trigger, the parameters themselves.
-        count: of how many iterates; 1 before the trigger.
+        mean: Mean, a tree like the parameters; use it for evaluation. Before the trigger it equals the
+            parameters.
+        count: Number of iterates in the mean; 1 before the trigger.
     """
 
     mean: PyTree
@@ -24,26 +25,27 @@ class AveragedState(NamedTuple):
 
 
 def average_start(params: PyTree) -> AveragedState:
-    """Returns the mean of the first iterate alone.
+    """Return the mean of only the first iterate.
 
     Args:
-        params: arrays of float32 or wider, since the mean of many moves in small steps. They are copied, so
-            that a step may be given the memory of both.
+        params: Arrays of float32 or wider, because the mean of many iterates changes in small steps. They are
+            copied, so that both the parameters and the mean can be donated to a step.
     """
     return AveragedState(jax.tree.map(jnp.copy, params), jnp.ones((), jnp.int32))
 
 
 def average_update(state: AveragedState, params: PyTree, active: bool | Bool[Array, ""]) -> AveragedState:
-    """Adds an iterate, once after every step: (K - T + 1)⁻¹ Σ_{i=T..K} w_i (Polyak & Juditsky 1992).
+    """Return the mean with one more iterate, (K - T + 1)⁻¹ Σ_{i=T..K} w_i (Polyak & Juditsky 1992).
 
-    w_T is the iterate at which averaging was triggered (Algorithm 1 of Merity et al.), here the last one that
-    came with `active` False. (`torch.optim.ASGD(t0=0)`, which the authors switch to, leaves out w_T and the
-    one after it.) The optimizer does not know of the mean: steps go on from the iterates.
+    Call it once after every step. w_T is the iterate at which averaging was triggered (Algorithm 1 of Merity
+    et al.), here the last iterate that came with `active` False. (`torch.optim.ASGD(t0=0)`, which the
+    authors switch to, leaves out w_T and the iterate after it.) The mean does not affect the optimizer: steps
+    continue from the iterates.
 
     Args:
-        state: of the iterates before.
-        params: the new iterate, w_K.
-        active: whether averaging has been triggered. False forgets the mean and takes the iterate.
+        state: Mean of the previous iterates.
+        params: New iterate, w_K.
+        active: Whether averaging has been triggered. False replaces the mean by the new iterate.
     """
     count = jnp.where(active, state.count + 1, 1)
 
@@ -56,18 +58,16 @@ def average_update(state: AveragedState, params: PyTree, active: bool | Bool[Arr
 def non_monotone_trigger(
     history: Float[np.ndarray, "epochs seeds"], n: int = 5
 ) -> Bool[np.ndarray, " seeds"]:
-    """Whether averaging has been triggered: once a dev metric was worse than the best of over n checks ago.
+    """Return whether averaging has been triggered for each seed, (seeds,).
 
-    Algorithm 1 of Merity et al. (2018): at a check t > n with v_t > min(v_0 ... v_{t-n-1}). Whatever follows,
-    it stays triggered, so metrics of the mean may follow in the same history.
+    Averaging is triggered at the first check t > n with v_t > min(v_0 ... v_{t-n-1}) (Algorithm 1 of Merity
+    et al. 2018). It stays triggered, so metrics of the mean may follow in the same history. The result is
+    False for fewer than n + 2 epochs.
 
     Args:
-        history: v, lower is better (perplexity; for other metrics give the negative), (epochs, seeds). A NaN
-            triggers nothing, and is no best.
-        n: the non-monotone interval; theirs is 5.
-
-    Returns:
-        (seeds,), all False for less than n + 2 epochs.
+        history: Dev metrics v, (epochs, seeds). Lower is better, as for perplexity; negate other metrics. A
+            NaN triggers nothing, and is ignored in the minimum.
+        n: Non-monotone interval; 5 in the paper.
     """
     best = np.fmin.accumulate(history, axis=0)
     return (history[n + 1 :] > best[: max(len(history) - n - 1, 0)]).any(axis=0)
@@ -76,16 +76,16 @@ def non_monotone_trigger(
 def averaging_rule(
     kind: Literal["none", "non_monotone", "always"], interval: int = 5, after: int = 0
 ) -> Callable[[np.ndarray], np.ndarray] | None:
-    """When the iterates are averaged, for `FitSettings.average`.
+    """Return the rule that decides when iterates are averaged, for `FitSettings.average`.
 
     Args:
-        kind: none; always; or non_monotone, from `non_monotone_trigger` on.
-        interval: n of that trigger.
-        after: epochs that are never averaged, of either kind.
+        kind: `none`, `always`, or `non_monotone` to start at `non_monotone_trigger`.
+        interval: n of `non_monotone_trigger`.
+        after: Number of first epochs without averaging, for `always` and `non_monotone`.
 
     Returns:
-        From the dev metrics so far, (epochs, seeds), lower is better, to whether each seed is averaged now,
-        (seeds,); None for none.
+        Function from the dev metrics so far, (epochs, seeds), lower is better, to whether each seed is
+        averaged now, (seeds,). None for the kind `none`.
     """
     if kind == "none":
         return None

@@ -1,4 +1,4 @@
-"""What stands beside the loop: records, checkpoints, interruptions, the end of a run that goes nowhere."""
+"""Support the training loop: record metrics, save checkpoints, handle signals, stop runs that diverge."""
 
 import contextlib
 import logging
@@ -21,24 +21,24 @@ logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes metrics to the run folder, and says how an epoch went.
+    """A writer of metrics to the run folder, and of one line for each epoch to the console.
 
     Args:
-        task: what is trained.
-        run_dir: receives the records; None in processes that have none.
-        progress: how far training has come.
+        task: Task that is trained.
+        run_dir: Run folder that receives the records; None writes no records.
+        progress: Current progress of training; the loop updates this object.
     """
 
     def __init__(self, task: Trainable, run_dir: RunDir | None, progress: TrainProgress):
         self._task, self._run_dir, self._progress = task, run_dir, progress
 
     def log(self, split: str, metrics: Metrics, rates: Array) -> None:
-        """Adds a record of a split's metrics."""
+        """Add a record of a split's metrics and of the learning rates to the run folder."""
         if self._run_dir is not None:
             self._run_dir.log(_record(self._task, self._progress, split, metrics, rates))
 
     def end_epoch(self, console: Console, epochs: int, train: Metrics, dev: Metrics, rates: Array) -> None:
-        """Adds the records of an epoch, and prints a line about it."""
+        """Add the records of an epoch to the run folder, and print a line with its mean metrics."""
         self.log("train", train, rates)
         self.log("dev", dev, rates)
         line = _epoch_line(self._task, self._progress, epochs, train, dev, rates)
@@ -46,12 +46,14 @@ class Recorder:
 
 
 class Saver:
-    """Restores and saves the state of training; several processes do so together, in the first one's folder.
+    """A context manager that restores and saves checkpoints of the training state.
+
+    Several processes use the folder of process 0, and restore and save together.
 
     Args:
-        run_dir: whose checkpoints these are; None in processes that have none.
-        parallel: on which devices the state is.
-        minutes: at most this much work is lost to a crash.
+        run_dir: Run folder with the checkpoints; None without one, and in all processes except process 0.
+        parallel: Backend that places the state on its devices.
+        minutes: Minutes after which the next checkpoint is due.
     """
 
     def __init__(self, run_dir: RunDir | None, parallel: Parallel, minutes: float):
@@ -74,7 +76,10 @@ class Saver:
     def restore(
         self, state: TrainState, best: PyTree, progress: TrainProgress
     ) -> tuple[TrainState, PyTree, TrainProgress]:
-        """Returns what the newest intact checkpoint holds, or what was given; the state on its devices."""
+        """Return the content of the newest intact checkpoint, or the arguments if there is none.
+
+        The state is placed on its devices. The run folder is rewound to the step of the checkpoint.
+        """
         restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
         if restored is not None:
             state, best = restored.state["state"], restored.state["best"]
@@ -89,11 +94,11 @@ class Saver:
         return self._each(self._parallel.place, state), best, progress
 
     def seconds(self) -> float:
-        """Time spent, earlier parts of a resumed run included."""
+        """Return the training time in seconds, including earlier parts of a resumed run."""
         return self._seconds_before + time.monotonic() - self._started
 
     def save(self, state: TrainState, best: PyTree, progress: TrainProgress) -> None:
-        """Writes a checkpoint."""
+        """Write a checkpoint, and store the training time in `progress`."""
         progress.seconds = self.seconds()
         if self._checkpoints is not None:
             whole = {"state": self._each(self._parallel.whole, state), "best": best}
@@ -101,12 +106,12 @@ class Saver:
         self._last_save = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether it is time to save, by this process's clock."""
+        """Return whether the next checkpoint is due, by this process's clock."""
         return time.monotonic() - self._last_save > 60 * self._minutes
 
     @property
     def latest_step(self) -> int:
-        """Of the newest checkpoint; 0 where there is none."""
+        """Step of the newest checkpoint; 0 if there is none."""
         return (self._checkpoints and self._checkpoints.latest_step) or 0
 
     @staticmethod
@@ -117,17 +122,17 @@ class Saver:
 def check_finite(
     skipped: Array, seeds: tuple[int, ...], max_skipped: int, progress: TrainProgress, latest_step: int
 ) -> None:
-    """Ends a run of which a seed has taken no step for long.
+    """Check that no seed has skipped too many steps in a row.
 
     Args:
         skipped: `TrainState.skipped`, (seeds, 2).
-        seeds: their numbers.
-        max_skipped: how many steps in a row may be skipped.
-        progress: how far training has come.
-        latest_step: of the last checkpoint.
+        seeds: The seeds, for the error message.
+        max_skipped: Largest allowed number of consecutive skipped steps.
+        progress: Current progress of training.
+        latest_step: Step of the newest checkpoint.
 
     Raises:
-        UserError: more were.
+        UserError: If a seed has skipped more steps.
     """
     in_a_row, _ = np.asarray(skipped).T
     stuck = np.flatnonzero(in_a_row > max_skipped)
@@ -140,11 +145,11 @@ def check_finite(
 
 
 def _record(task: Trainable, progress: TrainProgress, split: str, metrics: Metrics, rates: Array) -> dict:
-    """One line of metrics.jsonl: of each metric a list with an entry for each seed."""
+    """Return one line of metrics.jsonl: each metric is a list with one value for each seed."""
     values = {f"{split}_{name.removeprefix(split + '_')}": value for name, value in metrics.items()}
     values["learning_rate"] = np.asarray(rates, float)
     each = {name: np.asarray(value, float).tolist() for name, value in values.items()}
-    # Inside an epoch `epoch` is a fraction, at its end the number of epochs finished.
+    # Within an epoch, `epoch` is fractional; at its end it is the number of finished epochs.
     epoch = progress.epoch + progress.batch / task.num_batches
     seen = progress.step * task.examples_per_batch
     return {"step": progress.step, "epoch": round(epoch, 4), task.unit: seen, "split": split, **each}
@@ -168,13 +173,13 @@ STOPPING = tuple(
 
 @contextlib.contextmanager
 def interruptions(latest_step: Callable[[], int] = lambda: 0) -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and the signals by which systems end programs into a question that the loop can ask.
+    """Catch Ctrl-C and termination signals, and yield a function that returns whether one has arrived.
 
-    These are SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they end a job. A second Ctrl-C
-    interrupts at once.
+    The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they end a job.
+    A second Ctrl-C raises `KeyboardInterrupt` at once. Outside the main thread no signal is caught.
 
     Args:
-        latest_step: returns the step of the newest checkpoint, from which the next start goes on.
+        latest_step: Function that returns the step of the newest checkpoint, for the error message.
     """
     received: list[int] = []
 
@@ -188,7 +193,7 @@ def interruptions(latest_step: Callable[[], int] = lambda: 0) -> Iterator[Callab
 
     try:
         previous = {number: signal.signal(number, handler) for number in STOPPING}
-    except ValueError:  # not in the main thread: signals are somebody else's business
+    except ValueError:  # signals can only be handled in the main thread
         previous = {}
     try:
         yield lambda: bool(received)

@@ -1,4 +1,4 @@
-"""The training loop: all seeds in one compiled program, resumable bit for bit."""
+"""Run the training loop: all seeds in one compiled program, resumable bit for bit."""
 
 import contextlib
 import dataclasses
@@ -38,22 +38,22 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
-    """How long and how to train.
+    """Settings of `fit`.
 
     Attributes:
-        seeds: one model is trained for each, all in one program.
-        epochs: passes over the training split.
-        optimizer: direction of descent; see `make_optimizer`.
-        learning_rate: from (epoch, dev history (epochs so far, seeds)) to a rate for each seed, (seeds,). In
-            this history lower is better: a metric of which more is better is negated.
-        average: from the same history to whether each seed's iterates are averaged from
-            now on, (seeds,); the averages are then what is evaluated and kept. None never averages.
-        start: parameters to start from in place of fresh ones, (seeds, ...).
-        patience: stop a seed after this many epochs without a better dev metric; 0 never stops.
-        max_skipped: steps in a row that a seed may skip because its loss or gradient is not finite, before
-            training ends.
-        log_every: steps between records of training metrics.
-        checkpoint_minutes: at most this much work is lost to a crash (an epoch's end always saves).
+        seeds: Seed of each model; all models are trained in one program.
+        epochs: Number of passes over the training split.
+        optimizer: Direction of descent; see `make_optimizer`.
+        learning_rate: Function from the epoch, from 0, and the dev history, (epochs so far, seeds), to the
+            rate of each seed, (seeds,). In the history lower is better; other metrics are negated.
+        average: Function from the same history to whether each seed's iterates are averaged in the next
+            epoch, (seeds,). The means are then evaluated and kept as parameters. None never averages.
+        start: Initial parameters, (seeds, ...); None for random ones.
+        patience: Number of epochs without a better dev metric after which a seed stops; 0 never stops.
+        max_skipped: Largest number of consecutive steps that a seed may skip because its loss or gradient is
+            not finite. With more, training ends.
+        log_every: Number of steps between two records of training metrics.
+        checkpoint_minutes: Minutes between two checkpoints; the end of an epoch always saves one.
     """
 
     seeds: tuple[int, ...]
@@ -70,14 +70,14 @@ class FitSettings:
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """What training leaves.
+    """Result of `fit`.
 
     Attributes:
-        params: the parameters of each seed's best epoch on dev, (seeds, ...).
-        best_epoch: 1-based, (seeds,).
-        epochs: how many epochs were run.
-        seconds: time spent, earlier parts of a resumed run included.
-        skipped: steps of each seed that changed nothing because loss or gradient were not finite, (seeds,).
+        params: Parameters of each seed's best epoch on dev, (seeds, ...).
+        best_epoch: Best epoch of each seed, from 1, (seeds,).
+        epochs: Number of epochs that were run.
+        seconds: Training time in seconds, including earlier parts of a resumed run.
+        skipped: Number of steps that each seed skipped because its loss or gradient was not finite, (seeds,).
     """
 
     params: PyTree
@@ -95,25 +95,28 @@ def fit(
     parallel: Parallel | None = None,
     should_stop: Callable[[int], bool] = lambda step: False,
 ) -> FitResult:
-    """Trains, keeps the parameters of the best epoch on dev, and resumes what the run folder holds.
+    """Train all seeds, and keep the parameters of each seed's best epoch on dev.
 
-    Interrupted (Ctrl-C, SIGTERM) it saves after the step in progress (several processes: within about a
-    second), or after the evaluation that follows an epoch's last step, and raises `Stopped`.
+    If the run folder contains a checkpoint, training resumes from it. On Ctrl-C or a termination signal (see
+    `interruptions`), save after the current step and raise `Stopped`. With several processes this takes about
+    a second. After the last step of an epoch, the evaluation on dev is finished first.
 
     Args:
-        task: what to train.
-        settings: how.
-        run_dir: receives metrics and checkpoints, the same ones on one device and on many: a run may go on
-            with another number of devices than it began with. Of several processes only the first has one.
-        parallel: on which devices, and how; by default one.
-        should_stop: asked where it could stop, with the number of steps taken.
+        task: Task to train.
+        settings: Settings of training.
+        run_dir: Run folder for metrics and checkpoints. A run can be resumed on another number of devices.
+            None saves nothing. With several processes, only process 0 passes a folder.
+        parallel: Backend that runs the steps; by default one device.
+        should_stop: Function called with the number of steps taken, wherever training can stop. Training
+            stops if it returns True.
 
     Returns:
-        The best parameters of each seed.
+        The best parameters of each seed, with statistics.
 
     Raises:
-        Stopped: it was interrupted; the same call continues bit for bit.
-        KeyboardInterrupt: it was interrupted twice; the message says from which step the same call continues.
+        Stopped: If training was interrupted. The same call continues bit for bit.
+        KeyboardInterrupt: If training was interrupted twice. The message names the step from which the same
+            call continues.
     """
     parallel = parallel or OneDevice()
     processes = parallel.processes
@@ -131,7 +134,7 @@ def fit(
         total = settings.epochs * task.num_batches
 
         def asked(now: bool = False) -> tuple[bool, ...]:
-            """Whether to stop, and whether to save."""
+            """Return whether to stop, and whether to save."""
             return processes.anyone(interrupted() or should_stop(progress.step), saver.is_due(), now=now)
 
         def stopped() -> Stopped:
@@ -148,7 +151,7 @@ def fit(
                     if progress.step % settings.log_every == 0:
                         recorder.log("train", epoch.metrics(state), rates)
                         epoch.check(state, progress, saver.latest_step)
-                    # The end of the epoch saves, after its records: one checkpoint per step.
+                    # After the epoch's last step, the checkpoint is saved below, after the epoch's records.
                     if progress.batch < task.num_batches:
                         stopping, saving = asked()
                         if stopping or saving:
@@ -170,13 +173,13 @@ def fit(
 
 
 class Epoch:
-    """What an epoch consists of: its rates, its steps, and the look at what came out.
+    """The parts of an epoch: learning rates, training steps, metrics and evaluation.
 
     Args:
-        task: what is trained.
-        settings: how.
-        keys: of the seeds.
-        parallel: on which devices.
+        task: Task to train.
+        settings: Settings of training.
+        keys: PRNG keys of the seeds.
+        parallel: Backend that runs the steps.
     """
 
     def __init__(
@@ -188,39 +191,39 @@ class Epoch:
     ):
         self._task, self._settings, self._keys, self._parallel = task, settings, keys, parallel
         self._has_said_memory = self._has_evaluated = False
-        self._compiled: dict[Any, set] = {}  # from what is static in a schedule to the shapes of batches
+        self._compiled: dict[Any, set] = {}  # from the static part of scheduled values to shapes of batches
         self._step = make_step(task, settings.optimizer, parallel)
         self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
         self._select = jax.jit(where_each)
         self._train_keys = parallel.place(keys.train, PER_SEED)
 
     def start_state(self) -> TrainState:
-        """Returns where training begins."""
+        """Return the initial training state."""
         s, averaged = self._settings, self._settings.average is not None
         options = dict(averaged=averaged, initial_carry=self._initial_carry)
         return start_state(self._task, s.optimizer, self._keys, s.start, **options)
 
     def _losses(self, progress: TrainProgress) -> np.ndarray:
-        """The dev history, lower being better."""
+        """Return the dev history, negated if higher is better, (epochs so far, seeds)."""
         return -progress.history if self._task.higher_is_better else progress.history
 
     def rates(self, progress: TrainProgress) -> Any:
-        """Returns the learning rate of each seed, (seeds,)."""
+        """Return the learning rate of each seed, (seeds,)."""
         return jnp.asarray(self._settings.learning_rate(progress.epoch, self._losses(progress)), jnp.float32)
 
     def steps(
         self, state: TrainState, progress: TrainProgress, rates: Any, bar: Progress
     ) -> Iterator[TrainState]:
-        """Takes the steps that are left of the epoch; yields the state after each, `progress` being moved on.
+        """Run the remaining steps of the epoch, and yield the state after each step.
 
         Args:
-            state: to go on from.
-            progress: how far training has come.
-            rates: the learning rate of each seed.
-            bar: is told what is compiled.
+            state: Training state to start from.
+            progress: Progress of training, which is updated before each state is yielded.
+            rates: Learning rate of each seed, (seeds,).
+            bar: Progress bar, which shows when a program is compiled.
 
         Raises:
-            UserError: the task yields fewer batches than it said.
+            UserError: If the task yields fewer batches than `num_batches`.
         """
         task, parallel = self._task, self._parallel
         rates = parallel.place(rates, PER_SEED)
@@ -250,7 +253,10 @@ class Epoch:
     def _compiling(
         self, batch: PyTree, scheduled: PyTree, bar: Progress
     ) -> contextlib.AbstractContextManager:
-        """Tells the bar where the step is compiled, as for each new shape of batches and each new mode."""
+        """Return a context that shows on the bar that this step is compiled, or a null context if it is not.
+
+        The step is compiled for each new shape of batches and for each new mode of the policy.
+        """
         lengths, shapes = self._task.train_lengths, tuple(map(np.shape, jax.tree.leaves(batch)))
         compiled = self._compiled.setdefault(jax.tree.structure(scheduled), set())
         if shapes in compiled:
@@ -264,7 +270,7 @@ class Epoch:
         return bar.compiling(what, pending=max(0, len(lengths) - count))
 
     def _begin(self, state: TrainState, progress: TrainProgress) -> TrainState:
-        """A fresh carry, and sums of nothing."""
+        """Return the state with the epoch's initial carry and with sums of zero."""
         parallel = self._parallel
         carry = self._initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
@@ -278,14 +284,16 @@ class Epoch:
             self._has_said_memory = True
 
     def metrics(self, state: TrainState) -> Metrics:
-        """Returns the training metrics of the epoch so far."""
+        """Return the training metrics of the epoch so far."""
         sums = self._parallel.gather(state.sums)
-        with np.errstate(invalid="ignore", divide="ignore"):  # of a seed that has skipped every step
+        with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 if every step was skipped
             return self._task.summarise(jax.tree.map(np.asarray, sums))
 
     def shown(self, state: TrainState) -> dict[str, Callable[[], float]]:
-        """Returns what stands beside the progress bar. With several processes a metric takes all of them to
-        fetch, and nothing stands there."""
+        """Return functions that compute the metrics next to the progress bar, by name.
+
+        With several processes the result is empty: fetching a metric takes a call on all of them.
+        """
         if self._parallel.processes.count > 1:
             return {}
         primary_metric = self._task.primary_metric
@@ -297,10 +305,10 @@ class Epoch:
         check_finite(skipped, self._settings.seeds, self._settings.max_skipped, progress, latest_step)
 
     def evaluate(self, state: TrainState, bar: Progress) -> tuple[Metrics, Metrics, PyTree]:
-        """Returns the epoch's training metrics, dev metrics, and the parameters that were evaluated.
+        """Return the epoch's training metrics, its dev metrics, and the evaluated parameters.
 
-        Before iterates are averaged, their average is the last one. The bar is told that the first evaluation
-        compiles.
+        With averaging, the mean of the iterates is evaluated; before the trigger it is the last iterate. The
+        bar shows that the first evaluation is compiled.
         """
         task, parallel = self._task, self._parallel
         params = state.params if state.average is None else state.average.mean
@@ -312,5 +320,5 @@ class Epoch:
         return train, {name: np.asarray(value) for name, value in dev.items()}, params
 
     def keep_better(self, better: np.ndarray, params: PyTree, best: PyTree) -> PyTree:
-        """Returns the new parameters of seeds that have become better, and the old ones of the others."""
+        """Return `params` for seeds with `better` True, and `best` for the others."""
         return self._select(jnp.asarray(better), params, best)

@@ -1,4 +1,4 @@
-"""Optimizers as update directions; the loop multiplies them by the epoch's learning rate."""
+"""Make optimizers that return an update direction; the loop multiplies it by the learning rate."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -7,7 +7,7 @@ import jax
 import optax
 
 Kind = Literal["sgd", "adam", "adagrad"]
-# Of a tuple the field alone: a module that somebody calls `skip` is part of the network.
+# `skip` only as the field of a named tuple: a module named `skip` is part of the network.
 _AGENTS = ("agent", "critics", jax.tree_util.GetAttrKey("skip"))
 
 
@@ -22,21 +22,22 @@ def make_optimizer(
     learning_rate: float = 1.0,
     frozen: Sequence[str] = (),
 ) -> optax.GradientTransformation:
-    """Builds the direction of descent, before the learning rate and without the minus sign.
+    """Return an optimizer whose updates are the direction of descent, without learning rate or minus sign.
 
     Args:
-        kind: plain gradient descent, Adam with Optax's defaults, or Adagrad, whose sums start from 0.
-        clip: largest global norm of the gradient; None for no limit.
-        weight_decay: this times the parameters is added to the clipped gradient of the network.
-        momentum: of plain gradient descent, how much of the direction of the step before is added.
-        agents_apart: the gradients of agents and critics are clipped by a norm of their own. Those of a
-            score function, many times as large as the network's, would leave it little of a joint norm, and
-            another share in each batch. False for agents that learn as the rest of the network does. An
-            agent is what is called so in a module, and `skip` in `functional.LayerParams`.
-        agent_learning_rate: None: agents have the network's kind of optimizer, and its rate. A number: an
-            Adam of their own, clipped apart, which begins with this rate and follows the network's schedule.
-        learning_rate: the network's initial rate, which the loop multiplies all by.
-        frozen: names of modules whose parameters stay as they are, agents too; they have no part in clipping.
+        kind: Plain gradient descent, Adam with Optax's defaults, or Adagrad with an initial accumulator of 0.
+        clip: Largest global norm of the gradient; None for no clipping.
+        weight_decay: Factor of the parameters that is added to the clipped gradient. It is not applied to
+            agents with an `agent_learning_rate`.
+        momentum: Momentum of plain gradient descent.
+        agents_apart: Whether gradients of agents and critics are clipped separately. Score-function gradients
+            are many times as large as the network's, and would dominate a joint norm. Use False for agents
+            that learn by ordinary gradients. Agents are the parameters below the module names `agent` and
+            `critics`, and the field `skip` of `functional.LayerParams`.
+        agent_learning_rate: Initial learning rate of a separate Adam for agents, which are then clipped
+            separately and follow the network's schedule. None: agents use the network's optimizer and rate.
+        learning_rate: Initial learning rate of the network, which the loop multiplies all updates by.
+        frozen: Names of modules, also of agents, whose parameters do not change and do not count in clipping.
     """
     kinds = {
         "sgd": optax.identity,
@@ -69,7 +70,10 @@ def make_optimizer(
 
 
 def _labels(modules: dict[str, tuple[Any, ...]]) -> Callable[[Any], Any]:
-    """Names each parameter's group: the first with a module that it is below, else the network."""
+    """Return a function that labels each parameter by the group of the modules on its path.
+
+    If several groups match, the first one is used; without a match the label is `network`.
+    """
 
     def label(path, _):
         names = {getattr(part, "key", getattr(part, "name", None)) for part in path}

@@ -1,4 +1,4 @@
-"""Numbers that change from epoch to epoch; learning rates may depend on the dev metrics so far."""
+"""Schedules of the learning rate by epoch, which may depend on the dev metrics so far."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,14 @@ import numpy as np
 from jaxtyping import Float
 
 Schedule = Callable[[int, np.ndarray], np.ndarray]
-Rate = float | Float[np.ndarray, " seeds"]  # of all seeds, or of each
+Rate = float | Float[np.ndarray, " seeds"]  # one rate for all seeds, or one for each
 
 
 def decay_after(initial: Rate, factor: float, epochs: int) -> Schedule:
-    """Constant for `epochs` epochs, then multiplied by `factor` once an epoch (Zaremba et al. 2014)."""
+    """Return a schedule with `initial` for `epochs` epochs, then multiplied by `factor` each epoch.
+
+    It is the schedule of Zaremba et al. (2014).
+    """
 
     def rate(epoch: int, history: np.ndarray) -> np.ndarray:
         return np.full(history.shape[1], initial * factor ** max(epoch + 1 - epochs, 0))
@@ -19,7 +22,7 @@ def decay_after(initial: Rate, factor: float, epochs: int) -> Schedule:
 
 
 def inverse_time(initial: Rate, factor: float) -> Schedule:
-    """`initial` / (1 + `factor` · epoch), the epoch counted from 0 (Ma & Hovy 2016)."""
+    """Return the schedule `initial` / (1 + `factor` · epoch), with epochs from 0 (Ma & Hovy 2016)."""
 
     def rate(epoch: int, history: np.ndarray) -> np.ndarray:
         return np.full(history.shape[1], initial / (1 + factor * epoch))
@@ -28,10 +31,15 @@ def inverse_time(initial: Rate, factor: float) -> Schedule:
 
 
 def decay_on_plateau(initial: Rate, factor: float, *, threshold: float, floor: float) -> Schedule:
-    """Multiplied by `factor` after each epoch in which the dev metric fell by less than `threshold`.
+    """Return a schedule that decays after each epoch in which the dev metric fell by less than `threshold`.
 
-    The schedule of the released language model of Gui et al. (2019); never below `floor`. Each seed follows
-    its own history, (epochs, seeds).
+    It is the schedule of the released language model of Gui et al. (2019). Each seed follows its own history.
+
+    Args:
+        initial: Rate of the first epoch.
+        factor: Factor by which the rate is multiplied.
+        threshold: Smallest decrease of the dev metric that keeps the rate.
+        floor: Smallest rate.
     """
 
     def rate(epoch: int, history: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""One training step of all seeds: what it replaces, the keys it draws with, and how it is compiled."""
+"""Compile one training step of all seeds, and define its state and its PRNG keys."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -30,19 +30,21 @@ Metrics = dict[str, np.ndarray]  # one value per seed
 
 @runtime_checkable
 class Trainable(Protocol):
-    """What the loop trains. Everything is for one seed; the loop maps it over seeds.
+    """Interface of what the loop trains.
+
+    `init`, `initial_carry` and `loss` are for one seed; the loop maps them over seeds with `vmap`.
 
     Attributes:
-        monitor: the dev metric that selects the best epoch, as in `dev_perplexity`.
-        higher_is_better: whether more of it is better.
-        primary_metric: the training metric shown beside the progress bar.
-        num_batches: batches in an epoch.
-        examples_per_batch: how many of its `unit` one model sees in a batch.
-        unit: what is counted: `examples`, of a language model `tokens`.
-        train_lengths: the numbers of steps that training batches have; for each a program is compiled. Empty
-            where batches have no time axis, or all the same one.
-        batch_axis: 0 if each seed has batches of its own, stacked; None if all share them. Beyond that every
-            leaf of a batch leads with its examples.
+        monitor: Dev metric that selects the best epoch, such as `dev_perplexity`.
+        higher_is_better: Whether a larger value of `monitor` is better.
+        primary_metric: Training metric shown next to the progress bar.
+        num_batches: Number of batches in an epoch.
+        examples_per_batch: Number of examples or tokens (see `unit`) of one model in a batch.
+        unit: Name of what is counted: `examples`, or `tokens` for a language model.
+        train_lengths: Lengths of the training batches, in steps; a program is compiled for each. Empty if
+            batches have no time axis, or all have the same length.
+        batch_axis: 0 if each seed has its own batches, stacked; None if all seeds share them. The next axis
+            of each leaf of a batch is the examples.
     """
 
     monitor: str
@@ -55,10 +57,10 @@ class Trainable(Protocol):
     batch_axis: int | None
 
     def init(self, key: Key[Array, ""]) -> PyTree:
-        """Returns fresh parameters."""
+        """Return initial parameters."""
 
     def initial_carry(self, params: PyTree, key: Key[Array, ""]) -> PyTree:
-        """Returns what the first step of an epoch starts from; every leaf leads with the examples."""
+        """Return the carry for the first step of an epoch, each leaf (examples, ...)."""
 
     def loss(
         self,
@@ -69,11 +71,11 @@ class Trainable(Protocol):
         scheduled: PyTree,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
-        """Returns the loss, the carry for the next step, and sums from which metrics are made.
+        """Return the loss, and (the carry for the next step, sums from which metrics are computed).
 
-        The loss is a mean over examples, each of which draws its noise with a key of its own: the batch may
-        then be divided among devices. Where it is divided over a mapped axis (`axis_name`, under pmap),
-        whatever one example takes from the others (a baseline) has to be exchanged over that axis.
+        The loss is a mean over examples, and each example has its own key, so the batch can be divided among
+        devices. If it is divided over a mapped axis (`axis_name`, under pmap), values that combine several
+        examples, such as a baseline, have to be reduced over that axis.
         """
 
     def scheduled(self, epoch: int) -> PyTree:
@@ -84,26 +86,26 @@ class Trainable(Protocol):
         """
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
-        """Returns the batches of an epoch, the same ones each time it is asked."""
+        """Return the batches of an epoch (from 0), the same ones at each call."""
 
     def summarise(self, sums: dict[str, np.ndarray]) -> Metrics:
-        """Turns sums, which lead with the seed axis, into metrics."""
+        """Return metrics from sums, each leaf (seeds, ...)."""
 
     def evaluate(self, params: PyTree, split: str, keys: Key[Array, " seeds"]) -> Metrics:
-        """Returns the metrics of one split for parameters that lead with the seed axis."""
+        """Return the metrics of one split for parameters with a leading seed axis."""
 
 
 class TrainState(NamedTuple):
-    """What a step replaces; every leaf leads with the seed axis, and the carry's go on with the examples.
+    """State of training, which every step replaces; each leaf is (seeds, ...).
 
     Attributes:
-        params: the parameters.
-        opt_state: the optimizer's.
-        carry: of the task.
-        sums: from which the metrics of the epoch so far are made.
-        average: of the iterates, if they are averaged.
-        skipped: steps whose loss or gradient was not finite and which changed nothing: those in a row up to
-            now, and all of them, (seeds, 2).
+        params: Parameters.
+        opt_state: State of the optimizer.
+        carry: Carry of the task, (seeds, examples, ...).
+        sums: Sums from which the metrics of the epoch so far are computed.
+        average: Mean of the iterates; None without averaging.
+        skipped: Number of steps that changed nothing because the loss or the gradient was not finite: those
+            in a row up to now, and all of them, (seeds, 2).
     """
 
     params: PyTree
@@ -120,7 +122,7 @@ LAYOUT = TrainState(
 
 
 class SeedKeys(NamedTuple):
-    """Independent streams of each seed, (seeds,)."""
+    """Independent PRNG keys of each seed, one for each use, (seeds,)."""
 
     init: Key[Array, " seeds"]
     train: Key[Array, " seeds"]
@@ -129,12 +131,12 @@ class SeedKeys(NamedTuple):
 
 
 def evaluation_keys(seeds: tuple[int, ...]) -> Key[Array, " seeds"]:
-    """Returns the keys with which `fit` evaluates these seeds, (seeds,)."""
+    """Return the keys with which `fit` evaluates these seeds, (seeds,)."""
     return seed_keys(seeds).evaluate
 
 
 def seed_keys(seeds: tuple[int, ...]) -> SeedKeys:
-    """Returns the keys of each seed."""
+    """Return the PRNG keys of each seed."""
     roots = jnp.stack([jax.random.key(seed) for seed in seeds])
     return SeedKeys(
         *(jax.vmap(jax.random.fold_in, (0, None))(roots, i) for i in range(len(SeedKeys._fields)))
@@ -142,7 +144,7 @@ def seed_keys(seeds: tuple[int, ...]) -> SeedKeys:
 
 
 def of_epoch(keys: Key[Array, " seeds"], epoch: int) -> Key[Array, " seeds"]:
-    """Returns the keys of an epoch."""
+    """Return the keys of an epoch, derived from the keys of the seeds, (seeds,)."""
     return jax.vmap(jax.random.fold_in, (0, None))(keys, epoch)
 
 
@@ -155,23 +157,23 @@ def start_state(
     averaged: bool = False,
     initial_carry: Callable[..., PyTree] | None = None,
 ) -> TrainState:
-    """Returns where training begins.
+    """Return the initial training state.
 
     Args:
-        task: what to train.
-        optimizer: direction of descent.
-        keys: of the seeds.
-        params: to start from in place of fresh ones, (seeds, ...).
-        averaged: whether iterates are to be averaged.
-        initial_carry: the task's, for all seeds, where it is compiled already.
+        task: Task to train.
+        optimizer: Direction of descent.
+        keys: PRNG keys of the seeds.
+        params: Initial parameters, (seeds, ...); None for random ones.
+        averaged: Whether the state contains a mean of the iterates.
+        initial_carry: Compiled `task.initial_carry` for all seeds; None compiles it.
     """
     initial_carry = initial_carry or jax.jit(jax.vmap(task.initial_carry))
     if params is None:
-        # One seed after the other: on a CPU of few cores, several batched QR decompositions (of orthogonal
-        # matrices) at once can wait for each other's threads without end.
+        # Initialize one seed after the other: on a CPU with few cores, concurrent batched QR
+        # decompositions (for orthogonal matrices) can deadlock on each other's threads.
         params = jax.jit(partial(jax.lax.map, task.init))(keys.init)
     else:
-        params = jax.tree.map(jnp.array, params)  # a copy: a step deletes the arrays that it is given
+        params = jax.tree.map(jnp.array, params)  # a copy, because a step donates its arguments
     return TrainState(
         params=params,
         opt_state=jax.jit(jax.vmap(optimizer.init))(params),
@@ -185,7 +187,7 @@ def start_state(
 def make_step(
     task: Trainable, optimizer: optax.GradientTransformation, parallel: Parallel
 ) -> Callable[..., TrainState]:
-    """Compiles one update of all seeds; the old state's memory is given to the new one."""
+    """Return the compiled update of all seeds; it donates the old state's memory to the new state."""
     axis_name = parallel.axis_name
 
     def update(state, batch, key, index, learning_rate, scheduled, averaged):
@@ -193,7 +195,7 @@ def make_step(
         gradient = jax.value_and_grad(task.loss, has_aux=True)
         (loss, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, scheduled, axis_name)
         grads, sums = mean_over(grads, axis_name), sum_over(sums, axis_name)
-        # One sum is finite if all are; what is not finite changes nothing but the count.
+        # The total is finite only if the loss and all gradients are. Otherwise only `skipped` changes.
         total = sum(map(jnp.sum, jax.tree.leaves(grads)), mean_over(loss, axis_name))
         fine = jnp.isfinite(total)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -213,13 +215,13 @@ def make_step(
 
 
 def _example_keys(key: Key[Array, ""], batch: PyTree, axis_name: str | None = None) -> Key[Array, " batch"]:
-    """One key per example, made from its number in the whole batch, wherever the example is."""
+    """Return one key per example, derived from its index in the whole batch, on whatever device it is."""
     examples = own_examples(jax.tree.leaves(batch)[0].shape[0], axis_name)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, examples)
 
 
 def zero_sums(task: Trainable, params: PyTree, keys: SeedKeys) -> Sums:
-    """Returns the sums of no batch, (seeds, ...)."""
+    """Return sums of zero, (seeds, ...), with the structure that `task.loss` returns."""
     batch = next(iter(task.train_batches(0)))
     carry = jax.eval_shape(jax.vmap(task.initial_carry), params, keys.carry)
 

@@ -1,4 +1,4 @@
-"""Settings in which the models trained together differ."""
+"""Hold the settings in which models that are trained together differ."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from dynskip_jax.rl import AgentObjective, ScheduledValues
 
 
 class Sweep(NamedTuple):
-    """Settings in which the models trained together differ, one value for each model; None where they agree.
+    """Settings in which the models trained together differ, one value for each model; None if they agree.
 
     Attributes:
         mix: λ of each model.
-        max_skip: the largest k that each model's agent may choose; the models share a larger K.
+        max_skip: Largest k that each model's agent may choose; the models share a buffer of the largest K.
         entropy_coef: β of each model's objective.
         temperature: τ of each model's relaxed choices.
-        update_cost: of each model's objective.
+        update_cost: Cost of each word read, in each model's objective.
     """
 
     mix: tuple[float, ...] | None = None
@@ -30,14 +30,14 @@ class Sweep(NamedTuple):
     def scheduled(
         self, objective: AgentObjective, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
     ) -> ScheduledValues:
-        """Return the values of an epoch (from 0), each leaf (seeds, ...).
+        """Return the scheduled values of an epoch, each leaf (seeds, ...).
 
         Args:
-            objective: how agents are trained, where the models agree.
-            epoch: its number.
-            epochs: number of epochs.
-            count: number of models.
-            skips: their time skips.
+            objective: How agents are trained; the swept settings replace its values.
+            epoch: Number of the epoch, from 0.
+            epochs: Number of epochs.
+            count: Number of models.
+            skips: Time skip of each layer and direction.
         """
         values = [self._objective(objective, i).schedule(epochs).at(epoch) for i in range(count)]
         policy = self.policy(
@@ -57,7 +57,14 @@ class Sweep(NamedTuple):
         *,
         temperature: Sequence[float] | None = None,
     ) -> F.Policy:
-        """Return how these models choose, each leaf (seeds, ...); the temperature is 1 by default."""
+        """Return the policy of the models, each leaf (seeds, ...).
+
+        Args:
+            mode: Mode of the policy.
+            count: Number of models.
+            skips: Time skip of each layer and direction.
+            temperature: τ of each model; 1 by default.
+        """
         mask = None
         if self.max_skip is not None:
             K = max(skip.max_skip for skip in skips)
@@ -70,7 +77,7 @@ class Sweep(NamedTuple):
         )
 
     def _objective(self, objective: AgentObjective, number: int) -> AgentObjective:
-        """Return the objective of one of the models."""
+        """Return the objective of model `number`."""
         names = ("entropy_coef", "temperature", "update_cost")
         swept = {name: getattr(self, name) for name in names}
         swept = {name: values[number] for name, values in swept.items() if values is not None}

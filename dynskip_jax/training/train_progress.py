@@ -1,4 +1,4 @@
-"""Where training stands: everything but arrays that a checkpoint keeps."""
+"""Track the progress of training, which a checkpoint stores in addition to the training state."""
 
 import dataclasses
 
@@ -7,16 +7,16 @@ import numpy as np
 
 @dataclasses.dataclass
 class TrainProgress:
-    """Where training stands.
+    """Progress of training.
 
     Attributes:
-        epoch: epochs finished.
-        batch: batches of the epoch in progress that were taken.
-        step: steps taken.
-        seconds: time spent, earlier parts of a resumed run included.
-        history: the monitored dev metric, (epochs so far, seeds).
-        best_epoch: 1-based, 0 before the first evaluation, (seeds,).
-        best_value: of the metric, (seeds,).
+        epoch: Number of finished epochs.
+        batch: Number of batches used in the current epoch.
+        step: Number of steps taken.
+        seconds: Training time in seconds, including earlier parts of a resumed run.
+        history: Monitored dev metric, (epochs so far, seeds).
+        best_epoch: Best epoch of each seed, from 1; 0 before the first evaluation, (seeds,).
+        best_value: Best dev metric of each seed, NaN before the first evaluation, (seeds,).
     """
 
     epoch: int
@@ -29,19 +29,19 @@ class TrainProgress:
 
     @classmethod
     def start(cls, num_seeds: int) -> "TrainProgress":
-        """Before the first step."""
+        """Return the progress before the first step."""
         return cls(
             0, 0, 0, 0.0, np.zeros((0, num_seeds)), np.zeros(num_seeds, int), np.full(num_seeds, np.nan)
         )
 
     def to_meta(self) -> dict:
-        """What JSON can hold."""
+        """Return the progress as a dictionary that JSON can represent."""
         meta = dataclasses.asdict(self)
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in meta.items()}
 
     @classmethod
     def from_meta(cls, meta: dict) -> "TrainProgress":
-        """The inverse of `to_meta`."""
+        """Return the progress stored by `to_meta`."""
         num_seeds = len(meta["best_epoch"])
         return cls(
             **{k: meta[k] for k in ("epoch", "batch", "step", "seconds")},
@@ -51,17 +51,23 @@ class TrainProgress:
         )
 
     def stopped_seeds(self, patience: int) -> np.ndarray:
-        """Which seeds have gone `patience` epochs without improving."""
+        """Return which seeds have not improved for `patience` epochs; none if `patience` is 0."""
         if patience == 0:
             return np.zeros(len(self.best_epoch), bool)
         return self.epoch - self.best_epoch >= patience
 
     def finished(self, patience: int) -> bool:
-        """Whether all have."""
+        """Return whether all seeds have stopped; see `stopped_seeds`."""
         return bool(self.stopped_seeds(patience).all())
 
     def finish_epoch(self, value: np.ndarray, higher_is_better: bool, patience: int) -> np.ndarray:
-        """Records a dev metric; returns which seeds have a new best epoch."""
+        """Record the dev metric of an epoch, and return which seeds have a new best epoch.
+
+        Args:
+            value: Dev metric of each seed, (seeds,). NaN is never the best.
+            higher_is_better: Whether a larger value is better.
+            patience: Number of epochs after which a seed stops; stopped seeds keep their best epoch.
+        """
         value = np.asarray(value, float)
         running = ~self.stopped_seeds(patience)
         with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""A linear model on words and pairs of words, which recurrent ones have to beat: the command `bigrams`."""
+"""The command `bigrams`: fit a linear model on words and pairs of words, as a baseline."""
 
 from __future__ import annotations
 
@@ -37,13 +37,19 @@ class BigramFlags:
 
 
 def bigrams(experiment: type[Experiment], flags: BigramFlags) -> None:
-    """Fits a logistic regression on which words and pairs of words a review has, and prints its accuracy.
+    """Fit a logistic regression on the words and pairs of words of reviews, and print its accuracy.
 
-    What is regularised how much is chosen on dev. The first row is trained on what the other models of this
-    experiment are trained on; the second one on dev too.
+    The features are binary: whether a word or pair occurs in a review. C is selected on dev. The first row of
+    the table is fitted on train, as the other models of this experiment are. The second row is fitted on
+    train and dev.
+
+    Args:
+        experiment: The experiment; not used.
+        flags: Flags of the command.
 
     Raises:
-        UserError: scikit-learn is not installed, or the data is not found.
+        UserError: scikit-learn is not installed, the data is not found, all reviews of train have the same
+            label, or no word is frequent enough.
     """
     with needs("bench"):
         from sklearn.feature_extraction.text import CountVectorizer
@@ -60,7 +66,11 @@ def bigrams(experiment: type[Experiment], flags: BigramFlags) -> None:
         return [*words, *(f"{one} {two}" for one, two in itertools.pairwise(words))]
 
     def best_of(*parts: str, penalties: Sequence[float]) -> tuple[float, int, dict[str, float]]:
-        """Fits on these splits: the best C on the first other one, how many features, and accuracies."""
+        """Fit on the splits `parts`, and select C on the first other split.
+
+        Returns:
+            The best C, the number of features, and the accuracy on each of the other splits.
+        """
         vectorizer = CountVectorizer(analyzer=features, binary=True, min_df=flags.min_count)
         train = [text for part in parts for text in texts[part]]
         y = [label for _, label in train]
@@ -68,7 +78,7 @@ def bigrams(experiment: type[Experiment], flags: BigramFlags) -> None:
             raise UserError("all reviews of train have the same label: there is nothing to tell apart")
         try:
             x = vectorizer.fit_transform(words for words, _ in train)
-        except ValueError as error:  # no word is left
+        except ValueError as error:  # no word is frequent enough
             raise UserError(f"no word is in {flags.min_count} reviews of train: lower --min-count") from error
         others = {}
         for split in texts:
@@ -77,7 +87,7 @@ def bigrams(experiment: type[Experiment], flags: BigramFlags) -> None:
                 others[split] = vectorizer.transform(words), labels
         found = {}
         for C in penalties:
-            # Its own solver for a sparse table with more columns than rows.
+            # liblinear suits a sparse matrix with more columns than rows.
             fitted = LogisticRegression(C=C, solver="liblinear", random_state=0).fit(x, y)
             found[C] = {split: float(fitted.score(*other)) for split, other in others.items()}
         best = max(found, key=lambda C: next(iter(found[C].values())))

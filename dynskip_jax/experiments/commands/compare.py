@@ -1,4 +1,4 @@
-"""Whether finished taggers differ on test: the command `compare`, a paired bootstrap over sentences."""
+"""The command `compare`: compare finished taggers on test with a paired bootstrap over sentences."""
 
 from __future__ import annotations
 
@@ -41,8 +41,17 @@ class CompareFlags(CodeFlags):
 
 
 def compare(experiment: type[Experiment], flags: CompareFlags) -> None:
-    """Tags test with each model of a run, over its seeds, and says of the others how they differ from the
-    first; nothing is written into the run folder."""
+    """Tag test with the models of one or several runs, and print how their scores differ from the first.
+
+    The score of a model is the mean over its seeds. Nothing is written into the run folders.
+
+    Args:
+        experiment: The experiment of the runs.
+        flags: Flags of the command.
+
+    Raises:
+        UserError: There are fewer than two models, or the data is not that of the runs.
+    """
     compilation_cache.keep_compiled_programs()
     models = _models(experiment, flags.run_dir)
     if len(models) < 2:
@@ -75,7 +84,7 @@ def compare(experiment: type[Experiment], flags: CompareFlags) -> None:
 
 
 def _models(experiment: type[Experiment], folders: Sequence[str]) -> dict[str, FinishedModel]:
-    """Return the models of all folders by name; of several folders each name says which."""
+    """Return the models of all folders by name; with several folders, names begin with the folder."""
     found = {}
     for folder in dict.fromkeys(folders):
         for name, model in loading.finished_models(folder, experiment.name).items():
@@ -84,7 +93,7 @@ def _models(experiment: type[Experiment], folders: Sequence[str]) -> dict[str, F
 
 
 def _counts(model: FinishedModel, data: tagging.ReadCorpus) -> np.ndarray:
-    """What the score of each sentence of test is made of, (seeds, sentences, counts)."""
+    """Return the counts from which the score on test is computed, (seeds, sentences, counts)."""
     learner = model.learner_with(data)
     keys = step.evaluation_keys(learner.seeds)
     found = learner.predictions(model.params, "test", keys)[model.members]

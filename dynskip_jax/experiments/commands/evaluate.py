@@ -1,4 +1,4 @@
-"""Perplexity of finished language models that go on learning: the command `evaluate` of `experiments.ptb`."""
+"""The command `evaluate` of `experiments.ptb`: perplexity with a neural cache or dynamic evaluation."""
 
 from __future__ import annotations
 
@@ -85,10 +85,14 @@ Grid = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def evaluate(experiment: type[Experiment], flags: EvaluateFlags) -> None:
-    """Measures the perplexity of finished models that go on learning from the text they are evaluated on.
+    """Print the perplexity of finished models with and without a neural cache or dynamic evaluation.
 
-    What the method needs is chosen on dev for each model, over its seeds; test is then read once. Nothing is
-    written into the run folder.
+    Hyperparameters of the method are selected on dev for each model, by the mean perplexity over its seeds.
+    Test is then evaluated once. Nothing is written into the run folder.
+
+    Args:
+        experiment: The experiment of the run.
+        flags: Flags of the command.
     """
     host_memory.keep_freed_memory()
     models = loading.finished_models(flags.run_dir, experiment.name)
@@ -115,7 +119,7 @@ def evaluate(experiment: type[Experiment], flags: EvaluateFlags) -> None:
 
 
 def _per_word(corpus: LanguageCorpus) -> str:
-    """Return a line that says how a perplexity per piece becomes one per word."""
+    """Return a line of text with the exponents that convert perplexities per token into those per word."""
     powers = [
         f"{getattr(corpus, split).size / corpus.text_sizes[split].words:.4f} on {name}"
         for split, name in (("valid", "dev"), ("test", "test"))
@@ -124,14 +128,14 @@ def _per_word(corpus: LanguageCorpus) -> str:
 
 
 class _Method(NamedTuple):
-    """How one model is evaluated.
+    """The evaluation of one model with a cache or with dynamic evaluation.
 
     Attributes:
-        signs: what the two numbers that are chosen on dev are called.
-        grid: their values to be tried.
-        work: how often `perplexities` advances for the grid on dev and one pair of it on test.
-        perplexities: from a split, a grid and `advance` to the perplexity without, (seeds,), and with,
-            (seeds, first number, second number).
+        signs: Names of the two hyperparameters that are selected on dev.
+        grid: Values of each hyperparameter to try.
+        work: Number of times that `perplexities` calls `advance`, for the grid on dev and one pair on test.
+        perplexities: Function of a split, a grid and `advance`. It returns the perplexity without the method,
+            (seeds,), and with it, (seeds, first hyperparameter, second hyperparameter).
     """
 
     signs: tuple[str, str]
@@ -172,7 +176,7 @@ def _dynamic(model: FinishedModel, corpus: LanguageCorpus, flags: EvaluateFlags)
     )
     grid = flags.learning_rate, flags.return_rate
     train, dev, test = map(dynamic.num_parts, ("train", "dev", "test"))
-    scale = functools.cache(dynamic.gradient_scale)  # of train, once for dev and test
+    scale = functools.cache(dynamic.gradient_scale)  # computed on train, once for dev and test
 
     def perplexities(split, grid, advance):
         without = learner.evaluate(params, split, keys, batch_size=1)[f"{split}_perplexity"][model.members]
@@ -184,7 +188,12 @@ def _dynamic(model: FinishedModel, corpus: LanguageCorpus, flags: EvaluateFlags)
 
 
 def _measured(method: _Method, advance: Callable[[], None]) -> tuple[list[str], list[str], str]:
-    """Dev and test without, the same with, and what was chosen for it."""
+    """Select the hyperparameters on dev and evaluate them on test.
+
+    Returns:
+        The table cells for dev and test without the method, those with it, and the selected hyperparameters
+        as text.
+    """
     firsts, seconds = method.grid
     dev, dev_with = method.perplexities("dev", method.grid, advance)
     i, j = np.unravel_index(dev_with.mean(axis=0).argmin(), dev_with.shape[1:])
@@ -195,7 +204,7 @@ def _measured(method: _Method, advance: Callable[[], None]) -> tuple[list[str], 
     )
     first, second = method.signs
     chosen = f"{first} = {firsts[i]:g}, {second} = {seconds[j]:g}"
-    # Of two, each is an end.
+    # With two values or fewer, each is an end of the grid, so there is nothing to report.
     at_end = [
         name
         for name, n, tried in ((first, i, firsts), (second, j, seconds))

@@ -1,4 +1,4 @@
-"""The command `explain`: which earlier word an agent connects each word of a text to."""
+"""The command `explain`: show which earlier word an agent connects each word of a text to."""
 
 from __future__ import annotations
 
@@ -45,7 +45,17 @@ class ExplainFlags(RunFlags):
 
 
 def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:
-    """Prints and draws where each model of a run reaches from each word of a text."""
+    """Print and draw the skips of each finished model of a run at each word of a text.
+
+    Pictures are written into the folder `plots` of the run folder.
+
+    Args:
+        experiment: The experiment of the run.
+        flags: Flags of the command.
+
+    Raises:
+        UserError: There is no text to read, or the file for `--html` exists already.
+    """
     if flags.html is not None:
         files.check_new(Path(flags.html))
     models = loading.load_all(flags.run_dir, flags.of_seed, experiment.name)
@@ -89,14 +99,14 @@ def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:
                     try:
                         path.parent.mkdir(parents=True, exist_ok=True)
                         pages = arcs.draw_arcs(reading, path, title, note)
-                    except OSError as error:  # a folder that can only be read, or a full disk
+                    except OSError as error:  # such as a read-only folder or a full disk
                         reason = error.strerror or error
                         warned[f"no picture can be written into {path.parent} ({reason})"] = None
                         pages = []
                 warned |= {str(warning.message): None for warning in caught}
                 for page in pages:
                     consoles.say(f"picture: {page}")
-    for line in warned:  # the same of every picture
+    for line in warned:  # one line, even if it is about several pictures
         consoles.say(f"warning: {line}")
     for name, found in readings.items():
         consoles.say(f"{name}: {found.prediction}")
@@ -109,7 +119,7 @@ def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:
 
 
 def _alike(given: Mapping[str, Hashable]) -> dict[Any, list[str]]:
-    """The names of each value."""
+    """Group names by their values."""
     names: dict[Any, list[str]] = {}
     for name, value in given.items():
         names.setdefault(value, []).append(name)
@@ -119,7 +129,16 @@ def _alike(given: Mapping[str, Hashable]) -> dict[Any, list[str]]:
 def _directions(
     found: TextReading, probabilities: Mapping[str, Sequence[float]], is_attention: bool
 ) -> dict[str, arcs.Reading]:
-    """What is drawn of each direction; read from the end, a text is written from its end."""
+    """Return the reading of each direction by its name; the backward one has the words in reverse order.
+
+    Args:
+        found: What the model reads in the text.
+        probabilities: Probability of each word from each model.
+        is_attention: Whether the model uses attention.
+
+    Returns:
+        One reading with an empty name, or the readings `forward` and `backward`.
+    """
     forward = arcs.Reading(found.words, found.skips, probabilities, found.weights(), is_attention)
     if found.backward is None:
         return {"": forward}
@@ -131,7 +150,7 @@ def _directions(
 
 
 def _picture(model: str, seed: int, text: str, direction: str) -> str:
-    """A file name of its own for each model, seed and text, in any script."""
+    """Return a file name that is unique to the model, seed, text (in any script) and direction."""
     slug = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:60]
     digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
     which = f"-{direction}" if direction else ""

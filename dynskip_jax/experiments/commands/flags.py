@@ -1,4 +1,4 @@
-"""Flags that all commands over a finished run share."""
+"""Define the flags that commands over a finished run share."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Writes text with a trained language model: the command `generate` of `experiments.ptb`."""
+"""The command `generate` of `experiments.ptb`: write text with a trained language model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ class GenerateFlags(ModelFlags):
 
 
 def generate(experiment: type[Experiment], flags: GenerateFlags) -> None:
-    """Prints a text that goes on from `--text`."""
+    """Print `--text` and a sampled continuation.
+
+    Args:
+        experiment: The experiment of the run.
+        flags: Flags of the command.
+    """
     trained = loading.load_run(flags.run_dir, flags.model, flags.of_seed, experiment.name)
     tokens, words = trained.experiment.encode(trained.vocabulary, flags.text)
     vocabulary = trained.vocabulary

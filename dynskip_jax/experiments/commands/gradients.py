@@ -1,4 +1,4 @@
-"""How far back a tagger's gradient reaches: the command `gradients`, Figure 4 of Gui et al. (2019)."""
+"""The command `gradients`: gradient norms of a tagger's earlier states, as in Gui et al. (2019), Figure 4."""
 
 from __future__ import annotations
 
@@ -41,17 +41,22 @@ class GradientFlags(RunFlags):
     steps: int = setting(20, "T: take the loss of the T-th word.", at_least=2)
 
 
-_AT_ONCE = 100  # sentences
+_AT_ONCE = 100  # sentences in a batch
 
 
 def gradients(experiment: type[Experiment], flags: GradientFlags) -> None:
-    """Prints and draws ‖∂L_T/∂h_t‖ over t of the top forward layer of each model of a run.
+    """Print and draw ‖∂L_T/∂h_t‖ over t for the top forward layer of each model of a run.
 
-    L_T is the cross entropy of the tag's score at the T-th word of each sentence of test so long, if the tag
-    there is one of train: of a CRF the words' own scores alone.
+    L_T is the cross entropy of the true tag at the T-th word. With a CRF it uses only the emission scores.
+    The norms are averaged over the sentences of test that have at least T words, and whose tag at word T
+    occurs in train. They are divided by their sum over t.
+
+    Args:
+        experiment: The experiment of the run.
+        flags: Flags of the command.
 
     Raises:
-        UserError: there is no such sentence, or the data is not that of the run.
+        UserError: There is no such sentence, or the data is not that of the run.
     """
     models = loading.finished_models(flags.run_dir, experiment.name)
     first = next(iter(models.values()))
@@ -102,7 +107,7 @@ def gradients(experiment: type[Experiment], flags: GradientFlags) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         analysis.plots.learning_curves(records, "step", ["share_of_gradient"], path, title, log=True)
-    except OSError as error:  # a folder that can only be read, or a full disk
+    except OSError as error:  # such as a read-only folder or a full disk
         consoles.say(f"warning: no picture can be written into {path.parent} ({error.strerror or error})")
     else:
         consoles.say(f"picture: {path}")
@@ -113,7 +118,13 @@ def _norms(
     tokens: Sequence[TokenIds],
     targets: Int[np.ndarray, " batch"],
 ) -> Float[Array, "batch time"]:
-    """‖∂L_T/∂h_t‖ of sentences of the same length."""
+    """Return ‖∂L_T/∂h_t‖ for a batch of sentences of the same length T.
+
+    Args:
+        trained: A trained tagger.
+        tokens: Token ids of each sentence.
+        targets: Id of the true tag at step T of each sentence.
+    """
     model, count = trained.model, len(tokens)
     cell = model.stack.cells[-model.stack.num_directions]
     inputs = jax.tree.map(lambda *of_each: jnp.stack(of_each), *tokens)
@@ -123,7 +134,7 @@ def _norms(
     w = model.emissions.kernel[...][: cell.hidden_features]
 
     def last_loss(h: Float[Array, "batch hidden"]) -> Float[Array, " batch"]:
-        # What the backward direction adds at step T is a constant: no earlier forward state enters there.
+        # The scores from the backward direction at step T do not depend on earlier forward states.
         scores = output.emissions[:, -1] + (h - jax.lax.stop_gradient(h)) @ w
         return -jnp.take_along_axis(jax.nn.log_softmax(scores), targets[:, None], axis=1)[:, 0]
 

@@ -1,4 +1,4 @@
-"""Whether an agent has anything to learn: the command `oracle`, for finished models that sample choices."""
+"""The command `oracle`: measure how much a finished model could gain from other choices."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ same_word = LazyModule("dynskip_jax.analysis.same_word")
 seed_agreement = LazyModule("dynskip_jax.analysis.seed_agreement")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 
-# What of an agent's settings, beside those of the model, a trained one cannot be read without.
+# Agents are comparable only if these settings of theirs are equal, in addition to all settings of the model.
 _OF_THE_MODEL = ("mix", "max_skip", "agent", "agent_input", "empty_slots", "stride", "first_step", "control")
-_SHOWN = 10  # of so many constants, and of so many states that a probe sees, is told
+_SHOWN = 10  # maximum number of constants that are printed, and of states that a probe observes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,13 +77,14 @@ class OracleFlags(ModelFlags):
 
 
 class Examined(NamedTuple):
-    """What was found of all choices that were examined.
+    """Losses of single interventions at all examined steps.
 
     Attributes:
-        losses: of each choice, (steps, choices).
-        taken: k as the agent chose, (steps,).
-        seen: what probes see, by name, (steps, features).
-        paths: the losses of windows, or sequences: as taken, and the best found, (windows, 2).
+        losses: Loss of each choice, in nats, (steps, choices).
+        taken: k chosen by the agent, (steps,).
+        seen: Features that probes observe, by name, each (steps, features).
+        paths: Loss of each window or sequence with the agent's choices and with the best choices found,
+            (windows, 2).
     """
 
     losses: Float[np.ndarray, "steps choices"]
@@ -93,12 +94,16 @@ class Examined(NamedTuple):
 
 
 def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
-    """Prints what it costs to choose in one way or another, and whether there is anything to learn.
+    """Print the losses of different ways to choose, and whether there is anything for an agent to learn.
 
     Nothing is written into the run folder.
 
+    Args:
+        experiment: The experiment of the run.
+        flags: Flags of the command.
+
     Raises:
-        UserError: the model makes no choices, or the data is not that of the run.
+        UserError: The model makes no choices, or the data is not that of the run.
     """
     host_memory.keep_freed_memory()
     compilation_cache.keep_compiled_programs()
@@ -132,7 +137,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
         if others:
             actions = np.concatenate([piece.actions[piece.counts] for piece in pieces])[: flags.steps]
             consoles.say(f"{len(several)} agents, two by two, agree on {seed_agreement.agreement(actions)}")
-        if of_words:  # windows that continue each other
+        if of_words:  # consecutive windows form one text per row
             counts, actions, words = (np.concatenate(each, axis=1) for each in zip(*pieces, strict=True))
             back = same_word.same_word(words, actions[..., 0], counts, choices=choices)
             consoles.say(f"the agent goes back to the same word at {back}")
@@ -154,7 +159,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
         states=min(learner.skips[layer].max_skip, _SHOWN),
     )
     examined = _gather(pieces, flags.steps)
-    taken = np.searchsorted(choices, examined.taken) + 1  # the place of each among the choices there are
+    taken = np.searchsorted(choices, examined.taken) + 1  # index, from 1, into `choices`
     result = oracle_analysis.oracle_losses(examined.losses, taken, examined.seen, units=flags.probe_features)
     about = f"{found.experiment.name}, {name}, layer {layer + 1}, {flags.split}"
     title = f"{about}: nats, mean of the last {result.count:,} steps"
@@ -184,7 +189,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
 
 
 def verdict(result: OracleLosses) -> str:
-    """Says in a sentence or two whether the agent, or a probe, gains anything by looking."""
+    """Return a sentence that states whether the agent or the best probe improves on the baseline choices."""
     name, gain = max(result.gain.items(), key=lambda pair: pair[1].mean)
     hindsight = min(*result.constant, result.random) - result.hindsight
     probe, over = f"a probe that sees {name}", "nats (95 %) over choices that look at nothing"
@@ -203,7 +208,15 @@ def _print_copied(
     limit: int,
     others: Iterable[str],
 ) -> None:
-    """Prints what copied words are worth with other probabilities in the place of the model's own."""
+    """Print a language model's loss if words are copied with other probabilities than its own.
+
+    Args:
+        about: Experiment, model and split, for the title of the table.
+        pieces: Losses of each batch.
+        choices: Values of k that may be chosen.
+        limit: Maximum number of words.
+        others: Names of the other models, in the order of their losses in `pieces`.
+    """
     parts = [
         [part[piece.counts] for part in piece[1:]] for piece in _until(pieces, limit, "copying otherwise")
     ]
@@ -250,10 +263,16 @@ def _layer(learner: Learner, number: int | None) -> int:
 def _others(
     found: FinishedModel, own: LoadedModel, data: Data, beside: Sequence[str]
 ) -> dict[str, loading.LoadedModel]:
-    """The same model of other seeds, by a name for each: those trained together, and those of other runs.
+    """Return the models of other seeds, by a name for each: those trained together and those of other runs.
+
+    Args:
+        found: All seeds of the model.
+        own: The seed that is examined; it is left out.
+        data: Data of the run.
+        beside: Other run folders.
 
     Raises:
-        UserError: a folder holds no such model, or one of another size or of other data.
+        UserError: A folder does not contain the model, or contains one of another size, settings or data.
     """
     others = {f"seed {seed}": loading.one_of(found, seed) for seed in found.seeds if seed != own.seed}
     shapes = jax.tree.map(jnp.shape, own.params)
@@ -272,7 +291,7 @@ def _others(
 
 
 def _check_alike(found: FinishedModel, other: FinishedModel, folder: str) -> None:
-    """Raises a `UserError` where another run trained another model, be its parameters of the same shapes."""
+    """Raise a `UserError` if the other run has other settings of the model, even if shapes are equal."""
 
     def said(finished: FinishedModel) -> dict[str, Any]:
         settings = finished.experiment.settings
@@ -289,7 +308,13 @@ def _check_alike(found: FinishedModel, other: FinishedModel, folder: str) -> Non
 
 
 def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
-    """Yields as many pieces as have so many losses or choices that count, or all, as NumPy's arrays."""
+    """Yield pieces as NumPy arrays until they contain `limit` losses or choices that count, or to the end.
+
+    Args:
+        pieces: Results of each batch.
+        limit: Number of losses or choices.
+        label: Description for the progress bar.
+    """
     count = 0
     with run_progress.Progress(limit, label) as progress:
         for piece in pieces:
@@ -304,11 +329,11 @@ def _until(pieces: Iterator[Any], limit: int, label: str) -> Iterator[Any]:
             yield piece
             if count >= limit:
                 break
-        progress.advance(max(0, limit - count))  # the split may have fewer
+        progress.advance(max(0, limit - count))  # the split may contain fewer
 
 
 def _gather(pieces: Iterator[SingleInterventions], limit: int) -> Examined:
-    """Reads until so many choices are examined."""
+    """Concatenate the results of batches until they contain `limit` examined choices, and cut the rest."""
     parts, paths = [], []
     for piece in _until(pieces, limit, "examining"):
         where = piece.counts
@@ -324,7 +349,7 @@ def _gather(pieces: Iterator[SingleInterventions], limit: int) -> Examined:
 
 
 def _whole(pieces: Iterator[PolicyInterventions], limit: int) -> tuple[Float[np.ndarray, " ways"], float]:
-    """The mean loss of each way to choose, and of how many losses that is."""
+    """Return the mean loss of each way to choose, over whole batches, and the number of losses."""
     total, count = 0.0, 0
     for piece in _until(pieces, limit, "reading in other ways"):
         total, count = total + piece.losses.astype(np.float64).sum(axis=0), count + float(piece.count.sum())
@@ -332,7 +357,7 @@ def _whole(pieces: Iterator[PolicyInterventions], limit: int) -> tuple[Float[np.
 
 
 def _rows(result: OracleLosses, choices: Int[np.ndarray, " choices"]) -> list[tuple[str, float]]:
-    """What is printed of the choices examined; of many constants the best."""
+    """Return names and losses for the table of single interventions; of the constants, only the best."""
     shown = sorted(np.argsort(result.constant)[:_SHOWN].tolist())
     return [
         ("by the agent", result.taken),
@@ -347,7 +372,15 @@ def _rows(result: OracleLosses, choices: Int[np.ndarray, " choices"]) -> list[tu
 def _print(
     title: str, rows: Sequence[tuple[str, float]], beside: str, reference: float, first: str = "k is chosen"
 ) -> None:
-    """A table of losses, each beside its distance from the one of reference."""
+    """Print a table of losses and their differences from a reference.
+
+    Args:
+        title: Title of the table.
+        rows: Name and loss of each row.
+        beside: Heading of the differences.
+        reference: Loss that is subtracted.
+        first: Heading of the names.
+    """
     table = rich_table.Table(title=title, title_justify="left")
     for heading in (first, "loss", beside):
         table.add_column(heading, justify="left" if heading == first else "right")

@@ -1,4 +1,4 @@
-"""The command `predict`: what a finished model makes of each line of a text."""
+"""The command `predict`: write the prediction of a finished model for each line of a text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ class PredictFlags(ModelFlags):
 
 
 def predict(experiment: type[Experiment], flags: PredictFlags) -> None:
-    """Writes a line for each line of text, as soon as it is read."""
+    """Write the prediction for each line of text as soon as the line is read; an empty line for no words.
+
+    Args:
+        experiment: The experiment of the run.
+        flags: Flags of the command.
+    """
     trained = loading.load_run(flags.run_dir, flags.model, flags.of_seed, experiment.name)
     for line in input_lines(flags.input):
         words = trained.experiment.split(line)
@@ -41,10 +46,13 @@ PREDICT = Subcommand("Reads a text on each line, and writes what a model makes o
 
 
 def input_lines(path: str | None) -> Iterator[str]:
-    """Yields the lines of a file, or of standard input, as they come, without a mark of their order of bytes.
+    """Yield the lines of a file or of standard input as they arrive, without a byte-order mark.
+
+    Args:
+        path: Path of the file; None for standard input.
 
     Raises:
-        UserError: it cannot be read, or a line is not UTF-8.
+        UserError: The input cannot be read, or a line is not UTF-8.
     """
     where = "standard input" if path is None else f"--input {path}"
     try:
@@ -57,7 +65,7 @@ def input_lines(path: str | None) -> Iterator[str]:
             for number, line in enumerate(source, 1):
                 text = _decoded(line, where, number) if isinstance(line, bytes) else line
                 yield text.removeprefix("\ufeff") if number == 1 else text
-    except (OSError, ValueError) as error:  # among them a path with a NUL
+    except (OSError, ValueError) as error:  # ValueError: for example, the path contains a NUL
         if isinstance(error, UserError):
             raise
         raise UserError(f"{where} cannot be read ({getattr(error, 'strerror', None) or error})") from None

@@ -1,4 +1,4 @@
-"""Tags text or columns with a finished tagger, sentence by sentence: the command `predict` of taggers."""
+"""The command `predict` of taggers: tag text or column files with a finished tagger."""
 
 from __future__ import annotations
 
@@ -76,11 +76,19 @@ class TagFlags(ModelFlags):
     )
 
 
-_AT_ONCE, _ROWS = 256, 32  # sentences that are collected, and those of a batch
+_AT_ONCE, _ROWS = 256, 32  # number of sentences to collect, and maximum number of rows in a batch
 
 
 def predict(experiment: type[Experiment], flags: TagFlags) -> None:
-    """Writes the tags of each sentence, as many sentences at a time as are read at once."""
+    """Write the tags of each sentence, in groups of `--at-once` sentences.
+
+    Args:
+        experiment: The experiment of the run.
+        flags: Flags of the command.
+
+    Raises:
+        UserError: The input cannot be read, or `--score` finds no valid tags in it.
+    """
     compilation_cache.keep_compiled_programs()
     trained = loading.load_run(flags.run_dir, flags.model, flags.of_seed, experiment.name)
     interactive = flags.input is None and sys.stdin.isatty()
@@ -101,7 +109,7 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
             gold += [[beside[-1] for beside in sentence.columns] for sentence in group]
             group = [s._replace(columns=[beside[:-1] for beside in s.columns]) for s in group]
         found = tag(best, trained.vocabulary, group, flags.max_words, rows)
-        if has_entities and number == 0:  # an error of the input comes alone
+        if has_entities and number == 0:  # written late, so that an error in the input is the only message
             _tell(f"tags of entities are written in {scheme}")
         for sentence, tags in zip(group, found, strict=True):
             tags = trained.experiment.written(tags, scheme)
@@ -121,7 +129,7 @@ def _scheme(trained: LoadedModel, flags: TagFlags) -> str:
     """Return the scheme of the written tags.
 
     Raises:
-        UserError: that of the training files is asked for, and the run does not say which it is.
+        UserError: The scheme of the training files is requested, but the run does not store it.
     """
     if flags.scheme != "trained" or trained.experiment.scheme is None:
         return flags.scheme
@@ -135,7 +143,7 @@ def _scheme(trained: LoadedModel, flags: TagFlags) -> str:
 
 
 def _check_gold(gold: Sequence[Sequence[str]], *, has_entities: bool) -> None:
-    """Raise a `UserError` if what --score read as the true tags cannot be tags."""
+    """Raise a `UserError` if the true tags that --score reads are no valid tags."""
     found = tag_schemes.detect_scheme(gold)
     if has_entities and found.scheme is None and any(tag != "O" for tags in gold for tag in tags):
         raise UserError(f"--score: expected tags of entities, found {found.says}: name their --tag-column")
@@ -144,21 +152,23 @@ def _check_gold(gold: Sequence[Sequence[str]], *, has_entities: bool) -> None:
 
 
 def _tell(text: str) -> None:
-    """Write to stderr, where there is one."""
+    """Write a line to stderr, if there is one."""
     if sys.stderr is not None:
         print(text, file=sys.stderr)
 
 
 def read_input(flags: TagFlags, data: TaggerData, column: int) -> Iterator[LinesToTag]:
-    """Yield the sentences of the input; with --score the true tag of a word is the last of its columns.
+    """Return an iterator over the sentences of the input.
+
+    With --score, the last of a word's `columns` is its true tag.
 
     Args:
-        flags: the flags of the command.
-        data: the settings of the data that the tagger was trained on.
-        column: the column of tags in CoNLL-U.
+        flags: Flags of the command.
+        data: Settings of the data that the tagger was trained on.
+        column: Column of the tags in CoNLL-U.
 
     Raises:
-        UserError: the input cannot be read, or has no tags.
+        UserError: The input cannot be read, or --score is given with an input without tags.
     """
     lines = input_lines(flags.input)
     if flags.format == "text":
@@ -181,21 +191,22 @@ def tag(
     max_words: int = 400,
     rows: int = _ROWS,
 ) -> list[list[str]]:
-    """Returns a tag of the model's own scheme for each word.
+    """Return a tag for each word of each sentence, in the scheme of the model.
 
     Args:
-        best: finds the ids of tags of a batch of padded sentences, at least as many as each has words.
-        vocabulary: of words and tags.
-        sentences: their words, and other columns; a sentence may have none.
-        max_words: longer ones are read in pieces of so many words.
-        rows: sentences that are read side by side; another number is another program to compile.
+        best: Function from a batch of padded sentences to the tag ids of each row. It may return ids for the
+            padding, too.
+        vocabulary: Vocabulary of words and tags.
+        sentences: Sentences with their words and other columns. A sentence may have no words.
+        max_words: Maximum length of a row. Longer sentences are tagged in pieces of this many words.
+        rows: Number of rows in a batch. Each number requires its own compiled program.
     """
     pieces = [
         (number, slice(start, start + max_words))
         for number, sentence in enumerate(sentences)
         for start in range(0, len(sentence.words), max_words)
     ]
-    # Those of like lengths are read together; few lengths and one number of rows: few programs.
+    # Pieces of similar length share a batch. Few padded lengths and one number of rows need few programs.
     words = [sentences[number].words[part] for number, part in pieces]
     order = sorted(range(len(pieces)), key=lambda i: len(words[i]))
     found: dict[int, list[str]] = {}
@@ -211,7 +222,7 @@ def tag(
 
 
 def read_text(lines: Iterable[str], flags: TagFlags) -> Iterator[LinesToTag]:
-    """Yield a sentence for each line: of raw text, or of words separated by whitespace."""
+    """Yield the sentence of each nonempty line, tokenized (--raw-text) or split at whitespace."""
     for line in lines:
         words = sentence_data.treebank_words(line, lowercase=False) if flags.raw_text else line.split()
         if words:
@@ -219,7 +230,14 @@ def read_text(lines: Iterable[str], flags: TagFlags) -> Iterator[LinesToTag]:
 
 
 def as_columns(block: LinesToTag, tags: Sequence[str], flags: TagFlags, column: int) -> str:
-    """Return the lines of a block with the tags of its words; of text a word and its tag on each line."""
+    """Return the input lines of a block with the tags of its words added, or, for text, word-tag lines.
+
+    Args:
+        block: Lines or words of the input.
+        tags: Tag of each word.
+        flags: Flags of the command.
+        column: Column of the tags in CoNLL-U.
+    """
     if block.lines:
         lines = column_files.tagged_lines(block, tags, flags.format, column=column)
         return "".join(f"{line}\n" for line in lines)
@@ -227,7 +245,10 @@ def as_columns(block: LinesToTag, tags: Sequence[str], flags: TagFlags, column: 
 
 
 def as_json(sentence: LinesToTag, tags: Sequence[str], *, has_entities: bool) -> str:
-    """Returns an object on a line: words, tags, and the entities where tags are those of entities."""
+    """Return a line with a JSON object: the words, the tags and, with `has_entities`, the entities.
+
+    The result is empty if the sentence has no words.
+    """
     words = sentence.words
     if not words:
         return ""
@@ -241,7 +262,7 @@ def as_json(sentence: LinesToTag, tags: Sequence[str], *, has_entities: bool) ->
 
 
 def _groups(sentences: Iterable[LinesToTag], size: int) -> Iterator[list[LinesToTag]]:
-    """So many sentences with words each, and what stands between them."""
+    """Yield groups of `size` sentences with words, together with the wordless blocks between them."""
     group: list[LinesToTag] = []
     count = 0
     for sentence in sentences:
@@ -255,7 +276,7 @@ def _groups(sentences: Iterable[LinesToTag], size: int) -> Iterator[list[LinesTo
 
 
 def _batch(ids: Sequence[TokenIds], rows: int) -> Batch:
-    """The sentences in as many rows, padded."""
+    """Return a batch of `rows` rows with the sentences, padded; unused rows have length 1."""
     lengths = [len(one.words) for one in ids] + [1] * (rows - len(ids))
     time = tagged_examples.padded_length(max(lengths))
 

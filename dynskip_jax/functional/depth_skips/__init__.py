@@ -1,4 +1,4 @@
-"""Skips over depth: what a stacked layer receives from layers further below."""
+"""Skips over depth: connections to a layer from layers further below in the stack."""
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips.attention import AttentionParams, AttentionToOutput
@@ -42,10 +42,10 @@ __all__ = [
 
 
 def parse_depth_skip(text: str) -> DepthSkip:
-    """Return the depth skip of this name, as on the command line.
+    """Return the depth skip with the command-line name `text`, with its default options.
 
     Raises:
-        UserError: the name is unknown.
+        UserError: The name is unknown.
     """
     if text not in DEPTH_SKIPS:
         raise UserError(f"unknown skip over depth {text!r}: choose one of {', '.join(DEPTH_SKIPS)}")

@@ -1,4 +1,4 @@
-"""Attention over the outputs of all lower layers (Attention Residuals, 2026)."""
+"""Depth skip by attention over the outputs of all lower layers (Attention Residuals, 2026)."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -16,7 +16,7 @@ class AttentionParams(NamedTuple):
     """Weights of attention over layers.
 
     Attributes:
-        w: the layer's query, (hidden,); zeros at first, for equal weights.
+        w: The layer's query, (hidden,). It is zero initially, which gives all layers equal weights.
     """
 
     w: Float[Array, " hidden"]
@@ -24,13 +24,15 @@ class AttentionParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AttentionToOutput(DepthSkip):
-    """h = o ⊙ tanh(c) + Σ_i α_i h^i over all lower layers i, with α = softmax(w · RMSNorm(h^i)).
+    """Depth skip that adds a weighted mean of the outputs of all lower layers to h.
 
-    A layer's query w is learned and is the same at all steps. Attention takes the place of the sum of a
-    residual network, which is `ToOutput` with the layer just below.
+    h = o ⊙ tanh(c) + Σ_i α_i h^i over all lower layers i, with α = softmax(w · RMSNorm(h^i)).
+
+    A layer's query w is learned and is the same at all steps. `ToOutput` adds the output of one lower layer
+    instead, as a residual network does.
 
     Attributes:
-        epsilon: added to the mean square in RMSNorm.
+        epsilon: Constant added to the mean square in RMSNorm.
     """
 
     name: ClassVar[str] = "attention"

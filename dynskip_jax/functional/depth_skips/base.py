@@ -1,6 +1,6 @@
-"""The interface of skips over depth: what a stacked layer receives from layers further below, at every step.
+"""Interface of skips over depth: connections to a layer from layers further below in the stack.
 
-What enters is part of the recurrence: the state of the next step contains it.
+A depth skip is part of the recurrence: it changes the state that a step passes to the next one.
 """
 
 import dataclasses
@@ -14,14 +14,16 @@ from dynskip_jax.functional.transitions.base import Dense, Initializers
 
 @dataclasses.dataclass(frozen=True)
 class DepthSkip:
-    """Where the output of a layer below enters. Hashable, hence a static argument under `jit`.
+    """Interface of a skip over depth: which lower layers are its sources, and where their arrays enter.
+
+    Depth skips are hashable, so they can be static arguments under `jit`.
 
     Attributes:
-        name: its name on the command line.
-        layers_below: how many layers below the source is, or the nearest of several.
-        all_below: whether every layer from there down is a source. `below` is then what enters of each, side
-            by side, bottom first.
-        source: what enters: the source's `output` h, or its `cell_state`.
+        name: Name on the command line.
+        layers_below: Distance from the layer down to its nearest source; 1 is the layer just below.
+        all_below: Whether every layer from the nearest source down to the bottom is a source. The argument
+            `below` is then the concatenation of the arrays of all sources, bottom layer first.
+        source: Array of each source that enters: its `output` h, or its `cell_state`.
     """
 
     name: ClassVar[str] = ""
@@ -32,27 +34,33 @@ class DepthSkip:
     def init(
         self, key: Key[Array, ""], in_features: int, below: int, hidden: int, widths: Any, init: Initializers
     ) -> Any:
-        """Draw the parameters; return None where there are none.
+        """Draw the parameters; return None for a skip without parameters.
 
         Args:
-            key: a PRNG key.
-            in_features: size of the layer's input.
-            below: size of what comes from below.
-            hidden: size of the layer's state.
-            widths: size of the last axis of each array that `Transition.project` returns.
-            init: initializers of the parameters.
+            key: A PRNG key.
+            in_features: Size of the layer's input.
+            below: Number of features of all sources together.
+            hidden: Size of the layer's state.
+            widths: Size of the last axis of each array that `Transition.project` returns.
+            init: Initializers of the parameters.
         """
         raise NotImplementedError
 
     def check_below(self, below: int, hidden: int) -> None:
-        """Raise a `UserError` where features from below do not fit the layer; see `init`."""
+        """Raise a `UserError` if `below` source features do not fit a layer of size `hidden`."""
 
     def project(self, params: Any, x: Float[Array, "*batch in"], below: Float[Array, "*batch below"]) -> Any:
-        """Return the part of the computation that needs no state, for all steps at once."""
+        """Compute the part of the skip that needs no state, for all steps at once.
+
+        Args:
+            params: Parameters from `init`.
+            x: Input of the layer, (*batch, in); `*batch` may contain the time axis.
+            below: Outputs or cell states of the sources, (*batch, below).
+        """
         raise NotImplementedError
 
     def into_gates(self, params: Any, below: Float[Array, "*batch below"], inputs: Any) -> Any:
-        """Return the transition's projected `inputs` with what enters its gates."""
+        """Return the transition's projected `inputs` plus the skip's contribution; by default `inputs`."""
         return inputs
 
     def into_cell_state(
@@ -64,15 +72,15 @@ class DepthSkip:
         cell_state: Float[Array, "*batch hidden"],
         dense: Dense,
     ) -> Float[Array, "*batch hidden"]:
-        """Return the new cell state with what enters it.
+        """Return `cell_state` plus the skip's contribution; by default `cell_state`.
 
         Args:
-            params: parameters from `init`.
-            inputs: result of `project`.
-            h: the h that enters the step.
-            before: the cell state that enters the step.
-            cell_state: the new cell state.
-            dense: multiplies by a matrix, as in `Transition.step`.
+            params: Parameters from `init`.
+            inputs: Result of `project`.
+            h: The h that enters the step.
+            before: Cell state that enters the step.
+            cell_state: New cell state.
+            dense: Function that multiplies by a matrix; see `Dense`.
         """
         return cell_state
 
@@ -84,12 +92,12 @@ class DepthSkip:
         output: Float[Array, "*batch hidden"],
         dense: Dense,
     ) -> Float[Array, "*batch hidden"]:
-        """Return the new h, `output`, with what enters it; see `into_cell_state`."""
+        """Return the new h, `output`, plus the skip's contribution; see `into_cell_state`."""
         return output
 
 
 def check_size(below: int, hidden: int) -> None:
-    """Raise a `UserError` unless the two sizes are the same."""
+    """Raise a `UserError` unless `below` and `hidden` are equal."""
     if below != hidden:
         raise UserError(
             f"a skip over depth from a layer of size {below} to one of size {hidden} needs mapping='linear'"

@@ -1,4 +1,4 @@
-"""Dense connections (Huang et al. 2017; Ding et al. 2018): a layer reads all layers below it."""
+"""Dense connections (Huang et al. 2017; Ding et al. 2018): a layer receives all lower layers' outputs."""
 
 import dataclasses
 from typing import ClassVar
@@ -8,9 +8,10 @@ from dynskip_jax.functional.depth_skips.mapped import ToGates
 
 @dataclasses.dataclass(frozen=True)
 class DenseToGates(ToGates):
-    """I^l [h^1; …; h^{l-2}] enters the projections of all gates and of the candidate, with a learned I^l.
+    """Depth skip that adds I^l [h^1; …; h^{l-2}] to the projections of all gates and of the candidate.
 
-    Together with the layer's input h^{l-1} that is the concatenation of all outputs below, as in DenseNet.
+    I^l is a learned matrix. Together with the layer's input h^{l-1}, the gates receive the outputs of all
+    lower layers, as in DenseNet.
     """
 
     name: ClassVar[str] = "dense"

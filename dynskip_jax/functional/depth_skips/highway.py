@@ -1,4 +1,4 @@
-"""The highway LSTM (Zhang et al. 2016): a gate lets the cell state of the layer below into its own."""
+"""Highway LSTM (Zhang et al. 2016): a depth gate adds the cell state of the layer below."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -15,10 +15,10 @@ class HighwayGateParams(NamedTuple):
     """Weights of the depth gate.
 
     Attributes:
-        w_x: W_xd, for the layer's input, (in, hidden).
-        w_c: w_cd, for the layer's own c(t-1), (hidden,).
-        w_l: w_ld, for c of the layer below, (hidden,).
-        b: b_d, (hidden,).
+        w_x: Matrix W_xd on the layer's input, (in, hidden).
+        w_c: Vector w_cd on the layer's own c(t-1), (hidden,).
+        w_l: Vector w_ld on c(t) of the layer below, (hidden,).
+        b: Bias b_d, (hidden,).
     """
 
     w_x: Float[Array, "in hidden"]
@@ -28,11 +28,11 @@ class HighwayGateParams(NamedTuple):
 
 
 class HighwayGateInputs(NamedTuple):
-    """Projection of the depth gate.
+    """Part of the depth gate that needs no state.
 
     Attributes:
-        below: c of the layer below, (*batch, hidden).
-        gate: W_xd x + w_ld ⊙ below, (*batch, hidden).
+        below: Cell state c(t) of the layer below, (*batch, hidden).
+        gate: Projection W_xd x + w_ld ⊙ below, (*batch, hidden).
     """
 
     below: Float[Array, "*batch hidden"]
@@ -41,9 +41,10 @@ class HighwayGateInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Highway(DepthSkip):
-    """c^l = d ⊙ c^{l-1} + f ⊙ c^l(t-1) + i ⊙ g (Zhang et al. 2016; Yao et al. 2015).
+    """Depth skip that adds the gated cell state of the layer below (Zhang et al. 2016; Yao et al. 2015).
 
-    The depth gate is d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t)).
+    c^l = d ⊙ c^{l-1} + f ⊙ c^l(t-1) + i ⊙ g, where the depth gate is
+    d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t)).
     """
 
     name: ClassVar[str] = "highway"
@@ -62,7 +63,7 @@ class Highway(DepthSkip):
         check_size(below, hidden)
 
     def project(self, params: HighwayGateParams, x, below) -> HighwayGateInputs:
-        """Return W_xd x + w_ld ⊙ below; see `DepthSkip`."""
+        """Return `below` and W_xd x + w_ld ⊙ below; see `DepthSkip`."""
         return HighwayGateInputs(below, product(x, params.w_x) + row(params.w_l, below) * below)
 
     def into_cell_state(

@@ -1,6 +1,7 @@
-"""Skips of Wu et al. (2016), whose h^{l-1} is the layer's input x here, and whose h^{l-2} is `below`.
+"""Depth skips of Wu et al. (2016): to the gates, to the internal state and to the output.
 
-`ToGates` is Eq. 32, `ToInternal` Eq. 33-34, `ToOutput` Eq. 35-36, and the gated kinds are Eq. 49.
+`ToGates` is Eq. 32, `ToInternal` Eq. 33-34, `ToOutput` Eq. 35-36, and the gated kinds are Eq. 49. The paper's
+h^{l-1} is the layer's input x here, and its h^{l-2} is `below`.
 """
 
 import dataclasses
@@ -21,20 +22,20 @@ class GatesParams(NamedTuple):
     """Weights of a skip to the gates.
 
     Attributes:
-        w: I^l, a matrix for each array that `Transition.project` returns; empty where it is the identity.
+        w: Matrices I^l, one for each array that `Transition.project` returns; empty if I^l is not learned.
     """
 
     w: tuple[Float[Array, "below gates"], ...] = ()
 
 
 class MappingParams(NamedTuple):
-    """Weights of a mapping and its gate; None for a part that does not exist.
+    """Weights of a mapping and its gate; None for each part that the skip does not have.
 
     Attributes:
-        w_m: matrix of the `linear` mapping, (below, hidden).
-        w_gx: matrix of the gate for the input (Eq. 49) or for `below` (Section 6.1.4), (in or below, hidden).
-        w_gh: matrix of the gate for h(t-1), (hidden, hidden).
-        b_g: bias of the gate, (hidden,).
+        w_m: Matrix of the `linear` mapping, (below, hidden).
+        w_gx: Gate's matrix on the input (Eq. 49) or on `below` (Section 6.1.4), (in or below, hidden).
+        w_gh: Gate's matrix on h(t-1), (hidden, hidden).
+        b_g: Bias of the gate, (hidden,).
     """
 
     w_m: Float[Array, "below hidden"] | None = None
@@ -44,11 +45,11 @@ class MappingParams(NamedTuple):
 
 
 class MappingInputs(NamedTuple):
-    """Projection of a mapped skip.
+    """Part of a mapped skip that needs no state.
 
     Attributes:
-        mapped: m(h^{l-2}), (*batch, hidden).
-        gate: projected input of the gate, (*batch, hidden); None without a gate.
+        mapped: Source after the mapping, m(h^{l-2}), (*batch, hidden).
+        gate: Projected input of the gate, (*batch, hidden); None without a gate.
     """
 
     mapped: Float[Array, "*batch hidden"]
@@ -57,10 +58,10 @@ class MappingInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Mapped(DepthSkip):
-    """A skip that applies a mapping m to h^{l-2}.
+    """A depth skip that applies a mapping m to h^{l-2}.
 
     Attributes:
-        mapping: `identity`; `linear`, a learned matrix; or `sigmoid`, σ(h^{l-2}) (Section 6.1.4).
+        mapping: Kind of m: `identity`; `linear`, a learned matrix; or `sigmoid`, σ(h^{l-2}) (Section 6.1.4).
     """
 
     mapping: str = "identity"
@@ -81,15 +82,16 @@ class _Mapped(DepthSkip):
 
 @dataclasses.dataclass(frozen=True)
 class ToGates(_Mapped):
-    """I^l h^{l-2} enters the projections of all gates and of the candidate, Eq. 32.
+    """Depth skip that adds I^l h^{l-2} to the projections of all gates and of the candidate, Eq. 32.
 
-    I^l is one identity for each gate, or learned with `mapping="linear"`.
+    I^l is learned with `mapping="linear"`, and otherwise the identity for each gate. With
+    `mapping="sigmoid"`, σ(h^{l-2}) takes the place of h^{l-2}.
     """
 
     name: ClassVar[str] = "gates"
 
     def init(self, key, in_features, below, hidden, widths, init) -> GatesParams:
-        """Draw I^l where it is learned; see `DepthSkip`."""
+        """Draw I^l if `mapping` is `linear`; see `DepthSkip`."""
         self.check_below(below, hidden)
         if self.mapping != "linear":
             return GatesParams()
@@ -101,7 +103,7 @@ class ToGates(_Mapped):
         return GatesParams(tuple(matrices))
 
     def project(self, params, x, below) -> None:
-        """Return None: all of the skip is in `into_gates`."""
+        """Return None: `into_gates` computes the whole skip."""
 
     def into_gates(self, params: GatesParams, below, inputs):
         """Add I^l h^{l-2}; see `DepthSkip`."""
@@ -118,11 +120,12 @@ class ToGates(_Mapped):
 
 @dataclasses.dataclass(frozen=True)
 class _Gateable(_Mapped):
-    """A mapped skip that enters at every step, multiplied by a gate g in the gated kinds (Eq. 49).
+    """A mapped skip m(h^{l-2}), which the gated kinds multiply by a gate g at every step (Eq. 49).
 
     Attributes:
-        gate_sees: g = σ(W x + U h(t-1) + b) of the layer's `input` x, Eq. 49; or with h^{l-2} in place of x
-            (`below`), as Section 6.1.4 writes it.
+        gated: Whether the skip has a gate.
+        gate_sees: Array that enters the gate together with h(t-1). `input`: the layer's input x, so that
+            g = σ(W x + U h(t-1) + b), Eq. 49. `below`: h^{l-2} in place of x, as in Section 6.1.4.
     """
 
     gated: ClassVar[bool] = False
@@ -166,7 +169,10 @@ class _Gateable(_Mapped):
 
 @dataclasses.dataclass(frozen=True)
 class ToInternal(_Gateable):
-    """c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, Eq. 33-34. Where a transition's cell state is h, it enters h."""
+    """Depth skip to the internal state: c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, Eq. 33-34.
+
+    For transitions whose cell state is h, the skip is added to h.
+    """
 
     name: ClassVar[str] = "internal"
 
@@ -177,7 +183,7 @@ class ToInternal(_Gateable):
 
 @dataclasses.dataclass(frozen=True)
 class GatedToInternal(ToInternal):
-    """c = f ⊙ c(t-1) + i ⊙ s + g ⊙ h^{l-2}, with the gate g of Eq. 49."""
+    """Gated depth skip to the internal state: c = f ⊙ c(t-1) + i ⊙ s + g ⊙ h^{l-2}, with g of Eq. 49."""
 
     name: ClassVar[str] = "gated_internal"
     gated: ClassVar[bool] = True
@@ -185,7 +191,7 @@ class GatedToInternal(ToInternal):
 
 @dataclasses.dataclass(frozen=True)
 class ToOutput(_Gateable):
-    """h = o ⊙ tanh(c) + h^{l-2}, Eq. 35-36."""
+    """Depth skip to the output: h = o ⊙ tanh(c) + h^{l-2}, Eq. 35-36."""
 
     name: ClassVar[str] = "output"
 
@@ -196,7 +202,7 @@ class ToOutput(_Gateable):
 
 @dataclasses.dataclass(frozen=True)
 class GatedToOutput(ToOutput):
-    """h = o ⊙ tanh(c) + g ⊙ h^{l-2}, Eq. 49: the paper's best kind."""
+    """Gated depth skip to the output: h = o ⊙ tanh(c) + g ⊙ h^{l-2}, Eq. 49; the best kind in the paper."""
 
     name: ClassVar[str] = "gated_output"
     gated: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Skips over time: which of the earlier states enters a step."""
+"""Skips over time: which earlier state enters a step."""
 
 import dataclasses
 import re
@@ -64,15 +64,15 @@ __all__ = [
 
 
 def parse_time_skip(text: str, **options: Any) -> TimeSkip:
-    """Return the time skip of a name, as on the command line.
+    """Return the time skip with the command-line name `text`.
 
     Args:
-        text: `lstm` (no skip), `skip_rnn` or `lstm_jump`; or a name with K, such as `dynamic:5`: `fixed:k`,
-            `attention:k`, `content:k`, `dynamic:k`, `mean:k` or `random:k`.
-        **options: values of other fields; those that the skip does not have are ignored.
+        text: Name from `TIME_SKIPS`, followed by a colon and K, such as `dynamic:5`. The names `lstm` (no
+            skip), `skip_rnn`, `lstm_jump` and `skim_rnn` have no K.
+        **options: Values of the skip's other fields. Fields that the skip does not have are ignored.
 
     Raises:
-        UserError: the name is unknown, or k is not a whole number of at least 1.
+        UserError: The name is unknown, or K is missing, superfluous or not a whole number of at least 1.
     """
     name, colon, number = text.partition(":")
     kind = TIME_SKIPS.get(name)
@@ -85,9 +85,9 @@ def parse_time_skip(text: str, **options: Any) -> TimeSkip:
         if int(number) < 1:
             raise UserError(f"model {text!r}: a skip needs K of at least 1, as in {name}:5")
         options["max_skip"] = int(number)
-    else:  # such a skip has neither K nor λ
+    else:  # these skips have neither K nor λ
         options = {name: value for name, value in options.items() if name not in ("max_skip", "mix")}
     fields = {field.name for field in dataclasses.fields(kind)}
-    if issubclass(kind, Attention):  # its name says what it compares
+    if issubclass(kind, Attention):  # the name determines the kind of agent
         fields -= {"agent"}
     return kind(**{name: value for name, value in options.items() if name in fields})

@@ -14,26 +14,26 @@ from dynskip_jax.functional.time_skips.base import BufferSkip, Choice, Decision,
 
 @dataclasses.dataclass(frozen=True)
 class Previous(TimeSkip):
-    """State(t-1) enters, as in any recurrent network: no skip over time."""
+    """No skip over time: State(t-1) enters, as in an ordinary recurrent network."""
 
     name: ClassVar[str] = "lstm"  # the baseline's name in every table, for any transition
     takes_max_skip: ClassVar[bool] = False
 
     @property
     def fixed_slot(self) -> int:
-        """The newest."""
+        """Slot of the newest state."""
         return 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(BufferSkip):
-    """State(t-K) enters (Zhang et al. 2016). K = 1 is no skip."""
+    """Fixed skip: State(t-K) enters (Zhang et al. 2016). K = 1 is no skip."""
 
     name: ClassVar[str] = "fixed"
 
     @property
     def fixed_slot(self) -> int | None:
-        """The oldest, unless the first step uses the carried state."""
+        """Slot of the oldest state; None if the first step uses the carried state instead."""
         return None if self.forgets_carried else self.max_skip - 1
 
     def choose(self, params, inputs, observation, skip_state, mode):
@@ -46,7 +46,10 @@ class Fixed(BufferSkip):
 
 @dataclasses.dataclass(frozen=True)
 class Mean(BufferSkip):
-    """The mean of the last K states enters: the control of attention. `Decision.action` is K."""
+    """Uniform average of the last K states: the control for attention.
+
+    `Decision.action` is K.
+    """
 
     name: ClassVar[str] = "mean"
 
@@ -63,11 +66,13 @@ class Mean(BufferSkip):
 
 @dataclasses.dataclass(frozen=True)
 class Random(BufferSkip):
-    """One of the last K states enters, sampled with fixed rates in every mode: the control of an agent.
+    """Random skip: one of the last K states enters, sampled with fixed rates in every mode.
+
+    It is the control for an agent.
 
     Attributes:
-        rates: relative frequency of each k; None for equal ones. With those of a trained agent, the control
-            has the agent's frequencies but not its reasons.
+        rates: Relative frequency of each k; None for equal frequencies. With the frequencies of a trained
+            agent, the control skips as often as the agent, but independently of the input.
     """
 
     name: ClassVar[str] = "random"
@@ -100,12 +105,12 @@ class Random(BufferSkip):
         return self.carried_first(inputs, Choice(slot=choose(log_rates, inputs.noise))), skip_state
 
     def decide(self, params, inputs, observation, skip_state, choice: Choice, mode) -> Decision:
-        """See `TimeSkip`; the log-probabilities are 0, because nothing is learned."""
+        """See `TimeSkip`; log-probabilities and entropies are 0, because nothing is learned."""
         zeros = jnp.zeros(choice.slot.shape, observation.dtype)
         return self.without_credit(inputs, Decision(choice.slot + 1, zeros, zeros))
 
     def log_distribution(self, params, x, step, observation, policy_mask=None):
-        """See `TimeSkip`; where a rate is 0, return the smallest finite logarithm instead of -inf."""
+        """See `TimeSkip`; a rate of 0 gives a finite, very negative number instead of -inf."""
         rates = jnp.exp(self._log_rates())
         tiny = jnp.finfo(rates.dtype).tiny
         log_probs = jnp.log(jnp.maximum(rates / rates.sum(), tiny))

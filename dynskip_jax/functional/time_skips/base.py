@@ -1,4 +1,4 @@
-"""The interface of skips over time: which earlier state enters a step, and how much is written."""
+"""Interface of skips over time: which earlier state enters a step, and how much is written."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,15 +17,16 @@ Observed = Literal["previous", "mean", "slots", "stored"]
 
 
 class Choice(NamedTuple):
-    """The decision of a time skip at a step.
+    """Choice of a time skip at one step.
 
     Attributes:
-        slot: the slot in 0..K-1 whose state State(t-1-slot) enters, (*batch,); None if it is fixed. With
-            weights of some states only, their slots, (*batch, n).
-        weights: weights of the states whose mean enters, (*batch, K), or (*batch, n) with n slots; None if
-            one state enters.
-        update: fraction of the new state that is written, (*batch,); the rest is State(t-1). None for 1.
-        action: the sampled action where that is not a slot, (*batch,).
+        slot: Slot in 0..K-1 of the state that enters, State(t-1-slot), (*batch,); None if the slot is fixed.
+            If only n of the K states have weights, the slots of these states, (*batch, n).
+        weights: Weights of the states whose weighted mean enters, (*batch, K), or (*batch, n) for the states
+            in `slot`; None if one state enters.
+        update: Fraction of the new state that is written, (*batch,). The rest is `Transition.unread_state`,
+            by default State(t-1). None if the whole new state is written.
+        action: Chosen action if it is not a slot, (*batch,); otherwise None.
     """
 
     slot: Int[Array, "*batch_and_n"] | None = None
@@ -35,15 +36,15 @@ class Choice(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The trace of the choices at all steps.
+    """Trace of the choices at one step or at all steps.
 
     Attributes:
-        action: k in 1..K, the State(t-k) that was selected; 0 at padding. `SkipRNN` and `LSTMJump` document
-            their own actions.
-        log_prob: log π(k | s), in nats; 0 where nothing was sampled.
-        entropy: H(π(· | s)), in nats; 0 where nothing was sampled.
-        update: fraction of the step's new state that was written, 0 where the token was not read. None where
-            the time skip writes every state.
+        action: k in 1..K, where State(t-k) was selected; 0 at padding. `SkipRNN`, `SkimRNN` and `LSTMJump`
+            document their own actions.
+        log_prob: log π(k | s) of an agent's choice, in nats; 0 for other choices and for weighted means.
+        entropy: Entropy H(π(· | s)) of an agent's or attention's distribution, in nats; 0 without one.
+        update: Fraction of the new state that was written; 0 where the token was not read. None if the time
+            skip writes every new state as a whole.
     """
 
     action: Int[Array, "*batch"]
@@ -53,15 +54,16 @@ class Decision(NamedTuple):
 
 
 class SkipInputs(NamedTuple):
-    """The inputs of a decision that need no state; `*batch` may contain the time axis.
+    """Inputs of a choice that do not depend on the state; `*batch` may contain the time axis.
 
     Attributes:
-        projected: `TimeSkip.project` of x(t).
-        step: number of steps before this one, (*batch,).
-        noise: `TimeSkip.noise`; None where nothing is sampled.
-        allowed: False for skips that must not be chosen, (*batch, K) or with ones in place of batch sizes.
-        action: the action to replay instead of choosing, (*batch,); None to choose.
-        temperature: τ of relaxed choices, a number.
+        projected: Result of `TimeSkip.project` for x(t).
+        step: Number of steps before this one, (*batch,).
+        noise: Result of `TimeSkip.noise`; None if nothing is sampled.
+        allowed: False for skips that must not be chosen, (*batch, K), where batch axes may have size 1. None
+            if all are allowed.
+        action: Action to replay instead of choosing, (*batch,); None to choose.
+        temperature: Temperature τ of attention and relaxed choices, a number.
     """
 
     projected: Any = None
@@ -74,21 +76,23 @@ class SkipInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TimeSkip:
-    """Which state enters a step, and what is written. Hashable, hence a static argument under `jit`.
+    """Interface of a skip over time: which state enters a step, and what is written.
+
+    Time skips are hashable, so they can be static arguments under `jit`.
 
     To write your own, derive a frozen dataclass. Declare what it observes of the last K states (`observed`,
-    `observed_array`), make a `Choice` of that (`choose`), and return its trace (`decide`). The reference and
-    the fused unroll read and write the buffer. Both methods must accept any leading axes, because the fused
-    unroll calls them for all steps at once.
+    `observed_array`), make a `Choice` from the observation (`choose`), and return its trace (`decide`). The
+    reference and the fused unroll read and write the buffer of states. `choose` and `decide` must accept any
+    leading axes, because the fused unroll calls them for all steps at once.
 
     Attributes:
-        name: its name on the command line, followed by a colon and K if `takes_max_skip`.
-        takes_max_skip: whether the name is followed by K.
-        has_agent: whether an agent or attention distributes over the last K states.
-        is_stochastic: whether it samples, and is trained by a score-function gradient.
-        writes_all: whether every new state is written whole, so that `Choice.update` is None.
+        name: Name on the command line, followed by a colon and K if `takes_max_skip`.
+        takes_max_skip: Whether the name is followed by K.
+        has_agent: Whether an agent or attention computes a distribution over the last K states.
+        is_stochastic: Whether choices are sampled and the loss contains their score function.
+        writes_all: Whether every new state is written as a whole, so that `Choice.update` is None.
         max_skip: K, the number of states in the buffer.
-        mix: the skip weight λ in [0, 1]: λ State(t-k) + (1 - λ) State(t-1) enters the transition, Gui et al.
+        mix: Skip weight λ in [0, 1]: λ State(t-k) + (1 - λ) State(t-1) enters the transition, Gui et al.
             (2019), Eq. 2.
     """
 
@@ -101,7 +105,7 @@ class TimeSkip:
     mix: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the values."""
+        """Check the values of the fields."""
         if self.max_skip < 1:
             raise UserError(f"a skip needs max_skip (K) of at least 1, got {self.max_skip}")
         check_mix(self.mix)
@@ -113,7 +117,7 @@ class TimeSkip:
 
     @property
     def fixed_slot(self) -> int | None:
-        """The slot that enters every step; None where it is chosen."""
+        """Slot of the state that enters every step; None if the slot is chosen."""
         return None
 
     @property
@@ -123,40 +127,53 @@ class TimeSkip:
 
     @property
     def action_range(self) -> tuple[int, int]:
-        """The smallest and the largest action that can be replayed at a step of a sequence."""
+        """Smallest and largest action that can be replayed at a step of a sequence."""
         return 1, self.max_skip
 
     @property
     def observed(self) -> Observed:
-        """What `choose` sees of the stored states.
+        """Kind of observation of the stored states that `choose` receives.
 
-        `previous`: State(t-1); `mean`: the mean of the last K; `slots`: all K; `stored`: an object to compare
-        a query with (see `stored.py`), which costs less than `slots`.
+        `previous`: State(t-1). `mean`: the mean of the last K states. `slots`: all K states. `stored`: a
+        `Window` (see `stored.py`), which compares a query with all K states at less cost than `slots`.
         """
         return "previous"
 
     def observed_array(self, transition: Transition) -> str:
-        """Return the name of the state's array that `choose` sees."""
+        """Return the name of the state's array that `choose` observes."""
         return "h"
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
-        """Draw the parameters; return None where there are none.
+        """Draw the parameters; return None for a skip without parameters.
 
         Args:
-            key: a PRNG key.
-            in_features: size of x(t).
-            hidden: size of a state.
-            units: number of hidden units of an agent.
-            init: initializers of the parameters.
+            key: A PRNG key.
+            in_features: Size of x(t).
+            hidden: Size of a state.
+            units: Number of hidden units of an agent.
+            init: Initializers of the parameters.
         """
         return None
 
     def init_skip_state(self, batch: tuple[int, ...], dtype: Any) -> Any:
-        """Return the state of the skip before the first step; every leaf starts with the `batch` axes."""
+        """Return the skip's own state before the first step.
+
+        Args:
+            batch: Sizes of the batch axes.
+            dtype: Dtype of the layer's state.
+
+        Returns:
+            A pytree whose leaves start with the `batch` axes; empty by default.
+        """
         return ()
 
     def project(self, params: Any, x: Float[Array, "*batch in"]) -> Any:
-        """Return the part of the computation that needs no state, for all steps at once."""
+        """Compute the part of the choice that needs no state, for all steps at once.
+
+        Args:
+            params: Parameters from `init`.
+            x: Input of the layer, (*batch, in); `*batch` may contain the time axis.
+        """
         return None
 
     def noise(
@@ -167,40 +184,43 @@ class TimeSkip:
         replayed: bool,
         dtype: Any,
     ) -> Float[Array, "*batch choices"] | None:
-        """Return the noise of the decisions, drawn with `fold_in(key, step)`; None where nothing is sampled.
+        """Return the noise of the choices, drawn with `fold_in(key, step)`; None if nothing is sampled.
 
         Args:
-            keys: one PRNG key per example.
-            step: number of the step.
+            keys: One PRNG key per example, (*batch,).
+            step: Number of steps before this one, (*batch,).
             mode: `sample`, `greedy` or a relaxation.
-            replayed: whether actions are given.
-            dtype: dtype of the states.
+            replayed: Whether actions are given instead of chosen.
+            dtype: Dtype of the states.
         """
         return None
 
     def draws(self, mode: ActionMode, replayed: bool) -> bool:
-        """Return whether decisions are sampled and need keys."""
+        """Return whether choices are sampled and need keys; see `noise` for the arguments."""
         return self.is_stochastic and not replayed and mode not in ("greedy", "soft")
 
     def differentiable(self, mode: ActionMode, replayed: bool) -> bool:
-        """Return whether a gradient flows through the `weights` or the `update` of a choice."""
+        """Return whether a gradient flows through the `weights` or the `update` of a choice.
+
+        See `noise` for the arguments.
+        """
         return False
 
     def choose(
         self, params: Any, inputs: SkipInputs, observation: Any, skip_state: Any, mode: ActionMode
     ) -> tuple[Choice, Any]:
-        """Make a choice.
+        """Make the choice of a step.
 
         Args:
-            params: parameters from `init`.
-            inputs: inputs that need no state.
-            observation: see `observed`: (*batch, hidden); (*batch, K, hidden) for all slots, newest first; or
-                `Stored`.
-            skip_state: the state of the skip.
+            params: Parameters from `init`.
+            inputs: Inputs that do not depend on the state.
+            observation: Observation of the kind `observed`: (*batch, hidden) for `previous` and `mean`;
+                (*batch, K, hidden) for `slots`, newest first; a `Window` for `stored`.
+            skip_state: The skip's own state before the step.
             mode: `sample`, `greedy` or a relaxation.
 
         Returns:
-            The choice, and the new state of the skip.
+            The choice, and the skip's own state after the step.
         """
         return Choice(), skip_state
 
@@ -212,17 +232,17 @@ class TimeSkip:
         observation: Any,
         policy_mask: Bool[Array, "*batch_or_none K"] | None = None,
     ) -> Float[Array, "*batch K"]:
-        """Return log π of each of the K states, in nats, differentiable in all arguments.
+        """Return log π of each of the K states, in nats, (*batch, K), differentiable in all arguments.
 
         Args:
-            params: parameters from `init`.
-            x: inputs of the layer; `*batch` may contain the time axis.
-            step: number of steps before this one.
-            observation: as in `choose`.
-            policy_mask: False for skips that may not be chosen.
+            params: Parameters from `init`.
+            x: Input of the layer, (*batch, in); `*batch` may contain the time axis.
+            step: Number of steps before this one.
+            observation: See `choose`.
+            policy_mask: False for skips that may not be chosen; None if all may be chosen.
 
         Raises:
-            UserError: this skip does not choose among K states.
+            UserError: The skip does not choose among K states.
         """
         raise UserError(f"{type(self).__name__} has no distribution over the last K states")
 
@@ -235,7 +255,7 @@ class TimeSkip:
         choice: Choice,
         mode: ActionMode,
     ) -> Decision:
-        """Return the trace of `choice`, which `choose` returned for the other arguments."""
+        """Return the trace of `choice`, the result of `choose` for the other arguments."""
         zeros = jnp.zeros(inputs.step.shape, observation.dtype)
         slot = 0 if self.fixed_slot is None else self.fixed_slot
         return Decision(jnp.full_like(inputs.step, slot + 1, jnp.int32), zeros, zeros)
@@ -243,17 +263,22 @@ class TimeSkip:
     def allowed(
         self, step: Int[Array, "*batch"], policy_mask: Bool[Array, "*batch_or_none K"] | None
     ) -> Bool[Array, "*batch_or_1 K"] | None:
-        """Return True for skips that may be chosen at each step; None for all."""
+        """Return a mask of the skips that may be chosen at each step; None if all may be chosen.
+
+        Args:
+            step: Number of steps before this one, (*batch,).
+            policy_mask: False for skips that the policy forbids; None if it forbids none.
+        """
         return None
 
 
 def check_mix(mix: Any) -> None:
-    """Raise a `UserError` unless λ is one number, and in [0, 1] if its value is known."""
+    """Raise a `UserError` unless λ is a single number in [0, 1]; traced values are not checked."""
     _check_number("mix (λ)", mix, "between 0 and 1", lambda known: 0 <= known <= 1)
 
 
 def check_temperature(temperature: Any) -> None:
-    """Raise a `UserError` unless τ is one number, and above 0 if its value is known."""
+    """Raise a `UserError` unless τ is a single number above 0; traced values are not checked."""
     _check_number("a temperature (τ)", temperature, "above 0", lambda known: known > 0)
 
 
@@ -265,18 +290,18 @@ def _check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any],
 
 
 def choice_field(*known: str) -> Any:
-    """Return a dataclass field that accepts the words `known`; the first is the default."""
+    """Return a dataclass field that accepts only the strings `known`; the first one is the default."""
     return dataclasses.field(default=known[0], metadata={"choices": known})
 
 
 @dataclasses.dataclass(frozen=True)
 class BufferSkip(TimeSkip):
-    """A time skip over the last K states, with a choice of what happens at a sequence's first step.
+    """A time skip over the last K states, with an option for the first step of a sequence.
 
     Attributes:
-        first_step: `agent`: choose at the first step as at every other. `carried`: use the carried state and
-            forget it afterwards, as the released code of Gui et al. (2019) does. That code also reinforces
-            the choice; here it has no effect and gets no credit.
+        first_step: State that enters the first step. `agent`: a chosen state, as at every other step.
+            `carried`: the carried state, which is forgotten afterwards, as in the released code of Gui et al.
+            (2019). That code also reinforces the choice; here the choice has no effect and gets no credit.
     """
 
     first_step: str = choice_field("agent", "carried")
@@ -287,7 +312,7 @@ class BufferSkip(TimeSkip):
         return self.first_step == "carried"
 
     def carried_first(self, inputs: SkipInputs, choice: Choice) -> Choice:
-        """Return `choice`, with the carried state at first steps where `first_step` says so."""
+        """Return `choice`; if `first_step` is `carried`, first steps choose the carried state instead."""
         if not self.forgets_carried:
             return choice
         first = inputs.step == 0
@@ -300,7 +325,7 @@ class BufferSkip(TimeSkip):
         return choice._replace(slot=slot, weights=weights)
 
     def slot_of(self, action: Int[Array, "*batch"]) -> Int[Array, "*batch"]:
-        """Return the slot in 0..K-1 of each skip k in 1..K; 0 at padding, where k is 0."""
+        """Return the slot in 0..K-1 of each `action` k in 1..K; 0 at padding, where the action is 0."""
         return jnp.clip(action.astype(jnp.int32) - 1, 0, self.max_skip - 1)
 
     def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
@@ -310,7 +335,10 @@ class BufferSkip(TimeSkip):
         return self.without_credit(inputs, Decision(k, zeros, zeros))
 
     def without_credit(self, inputs: SkipInputs, decision: Decision) -> Decision:
-        """Return `decision`, with k = 1 and no credit at first steps that use the carried state."""
+        """Return `decision` without credit for first steps that use the carried state.
+
+        There, k is 1, and the log-probability and the entropy are 0.
+        """
         if not self.forgets_carried:
             return decision
         first = inputs.step == 0

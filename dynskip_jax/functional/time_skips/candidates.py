@@ -13,9 +13,9 @@ from dynskip_jax.functional.time_skips.dynamic import Attention, Dynamic, Policy
 
 @dataclasses.dataclass(frozen=True)
 class LogSpaced(PolicySkip):
-    """A skip whose candidates are State(t-1), State(t-2), State(t-4), State(t-8), … up to K.
+    """A skip whose candidates are State(t-1), State(t-2), State(t-4), State(t-8), … within the last K.
 
-    These are the scales of log-linear attention (Guo et al. 2025). With K = 512 there are ten.
+    These are the scales of log-linear attention (Guo et al. 2025). With K = 512 there are ten candidates.
     """
 
     def __post_init__(self) -> None:
@@ -36,14 +36,14 @@ class LogSpaced(PolicySkip):
 
 @dataclasses.dataclass(frozen=True)
 class LogAttention(LogSpaced, Attention):
-    """The mean of the states at distances 1, 2, 4, … up to K enters, weighed by attention."""
+    """Attention over the states at distances 1, 2, 4, … up to K: their weighted mean enters."""
 
     name: ClassVar[str] = "log_attention"
 
 
 @dataclasses.dataclass(frozen=True)
 class LogDynamic(LogSpaced, Dynamic):
-    """One of the states at distances 1, 2, 4, … up to K enters, chosen by the agent."""
+    """Dynamic skip: the agent chooses one of the states at distances 1, 2, 4, … up to K."""
 
     name: ClassVar[str] = "log_dynamic"
 
@@ -52,8 +52,8 @@ class LogDynamic(LogSpaced, Dynamic):
 class Segmented(PolicySkip):
     """A skip whose candidates are State(t-1) and the states at the ends of segments, within the last K.
 
-    A sequence is cut into segments of `stride` steps. The initial state is the end of those before it.
-    Memory Caching (2026) keeps such states.
+    A sequence is divided into segments of `stride` steps. The initial state stands for the ends of all
+    segments before the sequence. Memory Caching (2026) stores such states.
     """
 
     @property
@@ -73,7 +73,7 @@ class Segmented(PolicySkip):
 
 @dataclasses.dataclass(frozen=True)
 class SegmentAttention(Segmented, Attention):
-    """The mean of State(t-1) and the states at the ends of segments enters, weighed by attention."""
+    """Attention over State(t-1) and the states at the ends of segments: their weighted mean enters."""
 
     name: ClassVar[str] = "segment_attention"
     agent: str = dataclasses.field(default="content", metadata={"choices": ("content", "mlp")})
@@ -81,13 +81,17 @@ class SegmentAttention(Segmented, Attention):
 
 @dataclasses.dataclass(frozen=True)
 class SegmentDynamic(Segmented, Dynamic):
-    """State(t-1) or a state at the end of a segment enters, chosen by the agent."""
+    """Dynamic skip: the agent chooses State(t-1) or a state at the end of a segment."""
 
     name: ClassVar[str] = "segment_dynamic"
 
 
 def dilated(num_layers: int, base: int = 2) -> tuple[Fixed, ...]:
-    """Return the time skips of a dilated RNN (Chang et al. 2017): State(t - base^l) enters layer l = 0, 1, …
+    """Return the time skips of a dilated RNN (Chang et al. 2017), one for each layer.
+
+    Args:
+        num_layers: Number of layers.
+        base: Growth of the distance with depth: State(t - base^l) enters layer l = 0, 1, …
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Attention and dynamic skips over the last K states (Gui et al. 2019), whose weights an agent computes."""
+"""Attention and dynamic skips: an agent computes a distribution over the last K states (Gui et al. 2019)."""
 
 import dataclasses
 import functools
@@ -34,16 +34,16 @@ from dynskip_jax.functional.time_skips.base import (
 
 @dataclasses.dataclass(frozen=True)
 class PolicySkip(BufferSkip):
-    """A time skip with an agent, Eq. 1, that distributes over the last K states.
+    """A time skip whose agent (Eq. 1) computes a distribution over the last K states.
 
     Attributes:
-        agent: `mlp`: compute logits from s(t) = h(t-1) ⊕ x(t), Eq. 1. `content`: compare a query made of s(t)
-            with the K stored h (dot products).
-        agent_input: the state in s(t). `previous`: h(t-1), Eq. 1. `mean`: the mean of the K stored h, as in
-            the authors' released code.
-        empty_slots: before K steps have passed, missing states are the `initial` state and may be chosen, as
-            in the released code; or they are `masked` out.
-        stride: distance between the states that may be chosen: k = 1, 1 + stride, 1 + 2 stride, …
+        agent: Kind of agent. `mlp`: logits are computed from s(t) = h(t-1) ⊕ x(t), Eq. 1. `content`: logits
+            are dot products of the K stored h with a query that is computed from s(t).
+        agent_input: State in s(t) of an `mlp` agent. `previous`: h(t-1), Eq. 1. `mean`: the mean of the K
+            stored h, as in the authors' released code. A `content` agent always uses h(t-1).
+        empty_slots: What happens to empty slots before K steps have passed. `initial`: they contain the
+            initial state and may be chosen, as in the released code. `masked`: they may not be chosen.
+        stride: Distance between the states that may be chosen: k = 1, 1 + stride, 1 + 2 stride, …
     """
 
     agent: str = choice_field("mlp", "content")
@@ -55,19 +55,19 @@ class PolicySkip(BufferSkip):
 
     @property
     def num_candidates(self) -> int:
-        """The number of states among which the agent chooses."""
+        """Number of candidates, the states for which the agent computes logits."""
         return self.max_skip
 
     def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"] | None:
-        """Return the slots among which the agent chooses, the newest one first; None for all K.
+        """Return the slots of the candidates, newest first; None if all K slots are candidates.
 
-        The newest state is among them.
+        Slot 0, the newest state, is always a candidate.
 
         Args:
-            step: number of steps before this one.
+            step: Number of steps before this one, (*batch,).
 
         Returns:
-            The slots at all steps, a NumPy array (n,); or those of each step.
+            A NumPy array (n,) if the slots are the same at all steps; otherwise an array (*batch, n).
         """
         return None
 
@@ -85,7 +85,7 @@ class PolicySkip(BufferSkip):
     def init(self, key, in_features, hidden, units, init) -> AgentParams:
         """Draw the agent's weights; see `TimeSkip`."""
         first_key, b_key, out_key, b_out_key = jax.random.split(key, 4)
-        # One matrix acts on h ⊕ x: its fan-in, and hence its scale, is that of the concatenation.
+        # Draw one matrix for h ⊕ x: its fan-in, and hence its scale, is that of the concatenation.
         first = init.draw(init.kernel, first_key, (hidden + in_features, units))
         w_x = first[hidden:]
         if init.agent_input is not None:
@@ -102,13 +102,13 @@ class PolicySkip(BufferSkip):
     def project(self, params: AgentParams, x):
         """Return the part of the agent's first layer that depends on the input.
 
-        A sampled agent is trained only by its score function, so no gradient flows from it into its input.
-        Attention is an ordinary differentiable part of the network.
+        No gradient flows from an agent that samples (`is_stochastic`) into the input x. Attention is an
+        ordinary differentiable part of the network.
         """
         return project_agent_input(params, jax.lax.stop_gradient(x) if self.is_stochastic else x)
 
     def logits(self, params: AgentParams, inputs: SkipInputs, observation: Any) -> Float[Array, "*batch n"]:
-        """Return unnormalised log-probabilities of the candidates."""
+        """Return the candidates' logits, unnormalised log-probabilities, (*batch, n)."""
         slots, allowed = self.candidates(inputs.step), inputs.allowed
         if slots is not None and allowed is not None:
             allowed = _taken(allowed, slots)
@@ -123,13 +123,18 @@ class PolicySkip(BufferSkip):
         return self.spread(step, self.log_weights(self.logits(params, inputs, observation)))
 
     def log_weights(self, logits: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
-        """Return the logarithms of the candidates' probabilities, or weights, from their logits."""
+        """Return the logarithms of the candidates' probabilities (or weights) from their logits."""
         return log_softmax(logits)
 
     def spread(
         self, step: Int[Array, "*batch_or_1"], log_probs: Float[Array, "*batch n"]
     ) -> Float[Array, "*batch K"]:
-        """Return log-probabilities of all K states, very negative where a state is no candidate."""
+        """Return log-probabilities of all K states, very negative for states that are not candidates.
+
+        Args:
+            step: Number of steps before this one.
+            log_probs: Log-probabilities of the candidates, (*batch, n).
+        """
         slots = self.candidates(step)
         if slots is None:
             return log_probs
@@ -138,12 +143,12 @@ class PolicySkip(BufferSkip):
         return jnp.where(jnp.any(is_slot, axis=-2), found, jnp.finfo(found.dtype).min / 8)
 
     def slots_of(self, step: Int[Array, "*batch"], index: Int[Array, "*batch n"]) -> Int[Array, "*batch n"]:
-        """Return the slots of candidates, given by their places among the candidates."""
+        """Return the slots of the candidates with the indices `index`, (*batch, n)."""
         slots = self.candidates(step)
         return index if slots is None else _taken(slots, index).astype(jnp.int32)
 
     def candidate_of_slot(self, step: Int[Array, "*batch"], slot: Int[Array, "*batch"]):
-        """Return the place of a slot among the candidates; 0 where it is none of them."""
+        """Return the index of `slot` among the candidates; 0 if the slot is not a candidate."""
         slots = self.candidates(step)
         if slots is None:
             return slot
@@ -151,7 +156,7 @@ class PolicySkip(BufferSkip):
         return jnp.argmax(is_slot, axis=-1)
 
     def weigh(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
-        """Return the choice that weighs all candidates."""
+        """Return the choice of the candidates' mean under `weights`."""
         slots = self.candidates(step)
         if slots is None:
             return Choice(weights=weights)
@@ -162,11 +167,11 @@ class PolicySkip(BufferSkip):
     ) -> Bool[Array, "*batch_or_1 K"] | None:
         """Combine `policy_mask` with the masks of empty slots and of candidates; return None for no mask.
 
-        Where nothing is left, only State(t-1) may be chosen.
+        If the masks together leave no state, State(t-1) may still be chosen.
 
         Args:
-            step: number of steps before this one; `*batch` may contain the time axis.
-            policy_mask: (K,), or with the axes of `step` before K (ones broadcast).
+            step: Number of steps before this one, (*batch,); `*batch` may contain the time axis.
+            policy_mask: Mask of shape (K,), or with the axes of `step` before K; axes of size 1 broadcast.
         """
         masks = []
         if policy_mask is not None:
@@ -191,7 +196,11 @@ class PolicySkip(BufferSkip):
         return allowed
 
     def weighted(self, choice: Choice, log_probs: Float[Array, "*batch n"]) -> Decision:
-        """Return the trace of weights on several states: k of the largest, and log-probability 0."""
+        """Return the trace of a choice with weights on several states.
+
+        The action is the k of the largest weight, the log-probability is 0, and the entropy is that of
+        `log_probs`.
+        """
         heaviest = jnp.argmax(choice.weights, axis=-1).astype(jnp.int32)
         if choice.slot is not None:
             heaviest = _taken(choice.slot, heaviest[..., None])[..., 0]
@@ -199,7 +208,7 @@ class PolicySkip(BufferSkip):
 
 
 def _taken(values: Array | np.ndarray, places: Array | np.ndarray) -> Array:
-    """Return the values at places of the last axis, where either may lack the axes before it."""
+    """Return `values` at the indices `places` of the last axis; all other axes broadcast."""
     lead = jnp.broadcast_shapes(values.shape[:-1], places.shape[:-1])
     values, places = (jnp.broadcast_to(array, (*lead, array.shape[-1])) for array in (values, places))
     return jnp.take_along_axis(values, places.astype(jnp.int32), axis=-1)
@@ -207,7 +216,10 @@ def _taken(values: Array | np.ndarray, places: Array | np.ndarray) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Attention(PolicySkip):
-    """The mean of the last K states under the agent's distribution enters: the baseline of their tables."""
+    """Attention: the mean of the last K states, weighted by the agent's distribution, enters.
+
+    It is the attention baseline in the tables of Gui et al. (2019).
+    """
 
     name: ClassVar[str] = "attention"
 
@@ -229,7 +241,7 @@ class Attention(PolicySkip):
 
 @dataclasses.dataclass(frozen=True)
 class ContentAttention(Attention):
-    """Dot-product attention: its weights compare a query made of s(t) with the K stored h."""
+    """Dot-product attention of a query, computed from s(t), over the K stored h."""
 
     name: ClassVar[str] = "content"
     agent: str = dataclasses.field(default="content", metadata={"choices": ("content",)})
@@ -237,12 +249,12 @@ class ContentAttention(Attention):
 
 @dataclasses.dataclass(frozen=True)
 class Dynamic(PolicySkip):
-    """One of the last K states enters, chosen by the agent, Eq. 1.
+    """Dynamic skip: one of the last K states enters, chosen by the agent (Eq. 1).
 
-    The agent is trained by the score function of its choices (`reinforce_loss`), or in a relaxed mode by the
-    gradient of the loss through weights on all K states (`relaxation.py`). No gradient flows into what the
-    agent sees. The exception is a relaxed content-based agent: its gradient reaches the stored states, as in
-    attention.
+    The agent is trained by the score function of its choices (`reinforce_loss`). In a relaxed mode it is
+    trained by the gradient of the loss through weights on all K states (`relaxation.py`). No gradient flows
+    into the agent's inputs. The exception is a relaxed content-based agent: its gradient reaches the stored
+    states, as in attention.
     """
 
     name: ClassVar[str] = "dynamic"

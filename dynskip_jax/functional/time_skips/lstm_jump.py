@@ -18,8 +18,8 @@ class JumpParams(NamedTuple):
     """Weights of the softmax over jumps.
 
     Attributes:
-        w: (hidden, max_jump + 1).
-        b: (max_jump + 1,).
+        w: Matrix W, (hidden, max_jump + 1).
+        b: Bias b, (max_jump + 1,).
     """
 
     w: Float[Array, "hidden jumps"]
@@ -27,12 +27,12 @@ class JumpParams(NamedTuple):
 
 
 class JumpCounts(NamedTuple):
-    """The state that LSTM-Jump carries from step to step.
+    """State that LSTM-Jump carries from step to step.
 
     Attributes:
-        to_read: number of tokens to read before the next jump, (*batch,).
-        to_skip: number of tokens to pass over, (*batch,).
-        jumps: number of jumps left, (*batch,); -1 once reading has stopped.
+        to_read: Number of tokens to read before the next jump, (*batch,).
+        to_skip: Number of tokens still to be skipped, (*batch,).
+        jumps: Number of jumps left, (*batch,); -1 once reading has stopped.
     """
 
     to_read: Int[Array, "*batch"]
@@ -42,12 +42,12 @@ class JumpCounts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LSTMJump(TimeSkip):
-    """Read R tokens, then sample κ in 0..K from softmax(W h + b): the κ-th token ahead is read next.
+    """LSTM-Jump: after R tokens, sample κ in 0..K from softmax(W h + b), and read the κ-th token ahead next.
 
     Reading stops at κ = 0, or when R tokens have been read after the last of N jumps. A token that is not
-    read changes no state. Trained by REINFORCE: where κ is sampled, `Decision.log_prob` is its
-    log-probability and `Decision.action` is κ + 1; at all other steps both are 0. The score function trains
-    only the weights of the softmax, as in the paper: no gradient flows into h.
+    read changes no state. The softmax is trained by REINFORCE. At a jump, `Decision.log_prob` is the
+    log-probability of κ and `Decision.action` is κ + 1. At all other steps both are 0. The score function
+    trains only the weights of the softmax, as in the paper: no gradient flows into h.
 
     Attributes:
         max_jump: K, the largest κ.
@@ -74,12 +74,12 @@ class LSTMJump(TimeSkip):
 
     @property
     def fixed_slot(self) -> int:
-        """The newest."""
+        """Slot of the newest state."""
         return 0
 
     @property
     def action_range(self) -> tuple[int, int]:
-        """From 0, where no jump is sampled, to K + 1."""
+        """Smallest action, 0 at a step without a jump, and largest action, K + 1."""
         return 0, self.max_jump + 1
 
     def init(self, key, in_features, hidden, units, init) -> JumpParams:
@@ -99,7 +99,7 @@ class LSTMJump(TimeSkip):
         )
 
     def draws(self, mode, replayed) -> bool:
-        """See `TimeSkip`; there is no relaxation of a jump."""
+        """See `TimeSkip`; jumps have no relaxation, so they are greedy in relaxed modes."""
         return mode == "sample" and not replayed
 
     def noise(self, keys, step, mode, replayed, dtype):

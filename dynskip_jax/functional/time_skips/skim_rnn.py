@@ -16,12 +16,12 @@ from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip, c
 
 
 class SkimGateParams(NamedTuple):
-    """Weights of α, Eq. 1, with outputs for reading and skimming.
+    """Weights of α, Eq. 1, whose two outputs are the logits of reading and skimming.
 
     Attributes:
-        w_h: (hidden, 2).
-        w_x: (in, 2).
-        b: (2,).
+        w_h: Matrix on h(t-1), (hidden, 2).
+        w_x: Matrix on x(t), (in, 2).
+        b: Bias, (2,).
     """
 
     w_h: Float[Array, "hidden two"]
@@ -31,18 +31,18 @@ class SkimGateParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SkimRNN(TimeSkip):
-    """Read token t with probability p_1, or skim it: (p_1, p_2) = softmax(α(x(t), h(t-1))), Eq. 1.
+    """Skim-RNN: read token t with probability p_1, or skim it: (p_1, p_2) = softmax(α(x(t), h(t-1))), Eq. 1.
 
-    A token that is read makes a new state. One that is skimmed changes what `Transition.unread_state` says:
-    the first units of a `SkimLSTM`, and nothing of other transitions. In training both states are mixed by
-    a relaxation, Eq. 5; a greedy policy takes the more probable one.
+    A token that is read updates the whole state. A token that is skimmed updates it by
+    `Transition.unread_state`: a `SkimLSTM` updates its first units, other transitions keep State(t-1). In
+    training a relaxation mixes both new states (Eq. 5). A greedy policy takes the more probable one.
 
     `Decision.update` is the weight of reading and carries a gradient: add `cost * decision.update.sum()` to
-    the loss for a cost per token read. The paper adds the mean of -log p_2, which `log_distribution` has.
-    `Decision.action` is 1 for reading and 2 for skimming. There is no score to reinforce.
+    the loss for a cost per token read. The paper adds the mean of -log p_2 instead, which `log_distribution`
+    returns. `Decision.action` is 1 for reading and 2 for skimming. The loss has no score-function term.
 
     Attributes:
-        relaxation: the relaxation under a policy that samples.
+        relaxation: Relaxation that is used when the policy samples.
     """
 
     name: ClassVar[str] = "skim_rnn"
@@ -58,16 +58,16 @@ class SkimRNN(TimeSkip):
 
     @property
     def fixed_slot(self) -> int:
-        """The newest."""
+        """Slot of the newest state."""
         return 0
 
     @property
     def action_range(self) -> tuple[int, int]:
-        """1 for reading, 2 for skimming."""
+        """Smallest action, 1 for reading, and largest action, 2 for skimming."""
         return 1, 2
 
     def init(self, key, in_features, hidden, units, init) -> SkimGateParams:
-        """Draw α; see `TimeSkip`."""
+        """Draw the weights of α; see `TimeSkip`."""
         w_key, b_key = jax.random.split(key)
         w = init.draw(init.kernel, w_key, (hidden + in_features, 2))
         return SkimGateParams(w[:hidden], w[hidden:], init.draw(init.bias, b_key, (2,)))

@@ -13,11 +13,11 @@ from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip
 
 
 class UpdateParams(NamedTuple):
-    """Weights of Eq. 4.
+    """Weights of the update gate, Eq. 4.
 
     Attributes:
-        w: W_p, (hidden,).
-        b: b_p, (1,).
+        w: Vector W_p, (hidden,).
+        b: Bias b_p, (1,).
     """
 
     w: Float[Array, " hidden"]
@@ -26,17 +26,18 @@ class UpdateParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SkipRNN(TimeSkip):
-    """s(t) = u S(s(t-1), x(t)) + (1 - u) s(t-1), u = round(ũ), Eq. 1-5. The first token is always read.
+    """Skip RNN: s(t) = u S(s(t-1), x(t)) + (1 - u) s(t-1) with u = round(ũ), Eq. 1-5.
 
-    ũ grows by Δũ = σ(W_p s + b_p) at each step. When it passes ½, the state is updated and ũ restarts from 0.
-    The rounding has the derivative of the identity (straight-through). ũ is accumulated as in the authors'
-    code, whose derivative in u differs from Eq. 5 where the minimum is 1 - ũ.
+    ũ grows by Δũ = σ(W_p s + b_p) at each step. When ũ passes ½, the state is updated and ũ restarts from 0.
+    The first token is always read. The rounding has the derivative of the identity (straight-through). ũ is
+    accumulated as in the authors' code, whose derivative with respect to u differs from Eq. 5 where
+    min(Δũ, 1 - ũ) is 1 - ũ.
 
     `Decision.update` is u and carries a gradient: add `cost * decision.update.sum()` to the loss for a cost
-    per update (Eq. 6). `Decision.action` is always 1, and there is no score to reinforce.
+    per update (Eq. 6). `Decision.action` is always 1, and the loss has no score-function term.
 
     Attributes:
-        update_bias: initial value of b_p; the authors use 1.
+        update_bias: Initial value of b_p; the authors use 1.
     """
 
     name: ClassVar[str] = "skip_rnn"
@@ -52,11 +53,11 @@ class SkipRNN(TimeSkip):
 
     @property
     def fixed_slot(self) -> int:
-        """The newest."""
+        """Slot of the newest state."""
         return 0
 
     def observed_array(self, transition) -> str:
-        """Return the cell state, as in the authors' code: c of an LSTM, h of a GRU."""
+        """Return the name of the cell state, as in the authors' code: c of an LSTM, h of a GRU."""
         return transition.cell_state
 
     def init(self, key, in_features, hidden, units, init) -> UpdateParams:

@@ -1,4 +1,4 @@
-"""Sparse attentive backtracking (Ke et al. 2018): attention that only the best few states pass."""
+"""Sparse attentive backtracking (Ke et al. 2018): attention over only the few states with the best scores."""
 
 import dataclasses
 from typing import ClassVar
@@ -15,14 +15,15 @@ from dynskip_jax.functional.time_skips.dynamic import Attention
 
 @dataclasses.dataclass(frozen=True)
 class SparseAttention(Segmented, Attention):
-    """The mean of the `top` best states enters, with weights w_i ∝ exp(a_i) - exp(a_(top+1)) of scores a.
+    """Sparse attention: the weighted mean of the `top` states with the best scores enters.
 
-    The next best score is subtracted as a constant, so a gradient reaches only the states that enter, and
-    their scores (Ke et al. 2018, Section 3.1). Unlike in the paper, the mean is mixed with State(t-1) by
-    `mix` in place of added to it, and scores are dot products, or logits of the agent's MLP.
+    The weights are w_i ∝ exp(a_i) - exp(a_(top+1)), where a are the scores, best first. The subtracted term
+    is treated as a constant, so a gradient reaches only the states that enter, and their scores (Ke et al.
+    2018, Section 3.1). In contrast to the paper, the mean is mixed with State(t-1) by `mix` instead of added
+    to it, and scores are dot products or logits of the agent's MLP.
 
     Attributes:
-        agent: see `PolicySkip`; `content` by default.
+        agent: See `PolicySkip`; `content` by default.
         top: k_top, the number of states that enter.
         stride: k_att: only State(t-1) and every `stride`-th state of the sequence can be chosen.
     """
@@ -48,13 +49,16 @@ class SparseAttention(Segmented, Attention):
         return self.without_credit(inputs, self.weighted(choice, _log(choice.weights)))
 
     def log_weights(self, logits):
-        """See `PolicySkip`; very negative for states that do not enter."""
+        """See `PolicySkip`; the result is very negative for states that do not enter."""
         index, weights = self._best(logits)
         is_best = jax.nn.one_hot(index, self.num_candidates, dtype=weights.dtype)
         return _log(jnp.einsum("...k,...kn->...n", weights, is_best))
 
     def _best(self, scores: Float[Array, "*batch n"]) -> tuple[Array, Float[Array, "*batch top"]]:
-        """Return the best candidates and their weights, equal ones where nothing is better than the rest."""
+        """Return the indices of the best candidates and their weights, each (*batch, top).
+
+        The weights are equal if all these candidates have the same score as the next best one.
+        """
         top = min(self.top, self.num_candidates)
         best, index = jax.lax.top_k(scores, min(top + 1, self.num_candidates))
         powers = jnp.exp(best - jax.lax.stop_gradient(best[..., :1]))

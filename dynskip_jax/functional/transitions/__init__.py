@@ -1,4 +1,4 @@
-"""Transitions: how a cell turns (input, state) into a new state. One file for each."""
+"""Transitions: functions from an input and a state to the new state of a cell. One file for each."""
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.transitions.base import (
@@ -70,10 +70,10 @@ __all__ = [
 
 
 def parse_transition(text: str) -> Transition:
-    """Return the transition of a name, as on the command line, such as `gru` or `rhn:5`.
+    """Return the transition that `text` names as on the command line, such as `gru` or `rhn:5`.
 
     Raises:
-        UserError: the name is unknown.
+        UserError: The name is unknown, or does not take a number.
     """
     name, colon, number = text.partition(":")
     kind = TRANSITIONS.get(name)

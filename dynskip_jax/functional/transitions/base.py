@@ -1,4 +1,4 @@
-"""The interface of a transition: how a cell turns (input, state) into a new state."""
+"""Interface of a transition, the function from an input and a state to the new state of a cell."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _DENSE_NAMES: dict[Activation, str] = {jnp.tanh: "tanh", jax.nn.sigmoid: "sigmoi
 
 @runtime_checkable
 class Dense(Protocol):
-    """The function with which `Transition.step` multiplies: activation(x w + addends).
+    """Function with which `Transition.step` computes products: activation(x w + addends).
 
     The reference unroll passes `dense` below. The fused unroll passes a function that keeps the results for
     the backward pass. It then computes the gradient of every matrix, and of every vector that is an addend,
@@ -34,14 +34,14 @@ class Dense(Protocol):
         """Return activation(x w + addends).
 
         Args:
-            w: a matrix of the params, (in, out).
-            x: the operand, (*batch, in).
-            *addends: arrays (*batch, out), or vectors of the params, (out,). Add arrays from `project` here
+            w: Matrix of the params, (in, out).
+            x: Operand, (*batch, in).
+            *addends: Arrays (*batch, out), or vectors of the params, (out,). Add arrays from `project` here
                 and use them nowhere else: the fused unroll then stores the result in their place.
-            activations: names of activations; see `product.activate`.
+            activations: Names of activations; see `product.activate`.
 
         Returns:
-            (*batch, out); with several activations a tuple of as many blocks.
+            The result, (*batch, out); with several activations, a tuple of one block for each.
         """
 
 
@@ -64,15 +64,15 @@ def activated_gates(
 ) -> list[Float[Array, "*batch hidden"]]:
     """Return the gates f_i(x w + addends), one array for each function.
 
-    `dense` applies `jnp.tanh` and `jax.nn.sigmoid`, which it can fuse and differentiate from their values.
-    Any other function is applied to its linear result.
+    `dense` applies `jnp.tanh` and `jax.nn.sigmoid` itself, because their values determine their derivatives.
+    Any other function is applied to the linear result of `dense`.
 
     Args:
-        dense: multiplies by a matrix; see `Dense`.
-        w: the gates' matrices side by side, (in, gates).
-        x: what they multiply, (*batch, in).
-        *addends: see `Dense`.
-        functions: one activation function for each gate.
+        dense: Function that multiplies by a matrix; see `Dense`.
+        w: Matrices of the gates, side by side, (in, gates).
+        x: Operand, (*batch, in).
+        *addends: Arrays or vectors to add; see `Dense`.
+        functions: One activation function for each gate.
     """
     names = [_DENSE_NAMES.get(function, "linear") for function in functions]
     results = dense(w, x, *addends, activations=tuple(names))
@@ -84,21 +84,23 @@ def activated_gates(
 
 
 def identity(cell_state: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
-    """Return the cell state as it is: the `cell_hook` without a skip over depth."""
+    """Return the cell state unchanged: the default `cell_hook`, used without a depth skip."""
     return cell_state
 
 
 class Initializers(NamedTuple):
-    """Initializers of the parameters, called with (key, shape, dtype) as those of Flax and JAX are.
+    """Initializers of the parameters, called with (key, shape, dtype) like those of Flax and JAX.
 
     Attributes:
-        kernel: for matrices that multiply the input.
-        recurrent: for matrices that multiply the state; called for the (hidden, hidden) block of each gate.
-        bias: for biases and other vectors.
-        forget_bias: number added to the initial bias of every forget gate.
-        dtype: dtype of the parameters. Narrow dtypes are drawn in float32 and cast.
-        agent_input: for an agent's weights on the input. None draws them together with those on the state,
-            with one `kernel` on s(t). Sparse inputs, such as one-hot vectors, may need another scale.
+        kernel: Initializer of matrices that multiply the input.
+        recurrent: Initializer of matrices that multiply the state, called for the (hidden, hidden) block of
+            each gate.
+        bias: Initializer of biases and other vectors.
+        forget_bias: Number added to the initial bias of every forget gate.
+        dtype: Dtype of the parameters. Parameters of narrow dtypes are drawn in float32 and cast.
+        agent_input: Initializer of an agent's weights on the input. None draws them together with those on
+            the state, with one `kernel` on s(t). Sparse inputs, such as one-hot vectors, may need another
+            scale.
     """
 
     kernel: Initializer = jax.nn.initializers.lecun_normal()
@@ -109,33 +111,33 @@ class Initializers(NamedTuple):
     agent_input: Initializer | None = None
 
     def draw(self, init: Initializer, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
-        """Return one array, drawn in float32 where `dtype` is narrower."""
+        """Return one array in `dtype`, drawn with `init`, in float32 if `dtype` is narrower."""
         wide = jnp.promote_types(self.dtype, jnp.float32)
         return init(key, shape, wide).astype(self.dtype)
 
     def blocks(
         self, init: Initializer, key: Key[Array, ""], rows: int, width: int, count: int
     ) -> Float[Array, "rows all"]:
-        """Return `count` matrices of (rows, width) side by side, drawn independently."""
+        """Return `count` matrices (rows, width), drawn independently with `init`, side by side."""
         keys = jax.random.split(key, count)
         return jnp.concatenate([self.draw(init, k, (rows, width)) for k in keys], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Transition:
-    """How a cell turns (input, state) into a new state. Hashable, hence a static argument under `jit`.
+    """Function from an input and a state to the new state. Hashable, hence a static argument under `jit`.
 
     To write your own, derive a frozen dataclass with `state`, `init`, `project` and `step`;
     docs/own_pieces.md has an example of twenty lines. Matrices whose names begin with w_x multiply the input
     (in `project`). All others multiply the state (in `step`), and weight dropout is applied to them.
 
     Attributes:
-        name: its name on the command line.
-        state: a `NamedTuple` class of the state's arrays, h first, each (*batch, hidden).
-        cell_state: name of the array that carries the memory, the internal state of Wu et al. (2016), Eq. 33.
-            Skips over depth may connect to it. Where it is h, recurrent dropout masks only the operands of
-            matrices, and not the h that is carried on.
-        number: name of the field that a number after the name and a colon sets, as in `rhn:5`; None for none.
+        name: Name on the command line.
+        state: `NamedTuple` class of the state's arrays, h first, each (*batch, hidden).
+        cell_state: Name of the array that is the cell state, the internal state of Wu et al. (2016), Eq. 33.
+            Depth skips may add to it. If it is h, recurrent dropout masks only the operands of matrix
+            products, and not the h that is carried on.
+        number: Name of the field that a number after a colon sets, as in `rhn:5`; None for no such field.
     """
 
     name: ClassVar[str] = ""
@@ -147,8 +149,8 @@ class Transition:
         """Draw the parameters.
 
         Returns:
-            A named tuple. Leaves with two axes are matrices, which `step` may only multiply by through
-            `dense`. Leaves with one axis are vectors, which it may use in any way.
+            A named tuple. Leaves with two axes are matrices, by which `step` may multiply only through
+            `dense`. Leaves with one axis are vectors, which `step` may use in any way.
         """
         raise NotImplementedError
 
@@ -167,12 +169,12 @@ class Transition:
         """Take one step.
 
         Args:
-            params: parameters from `init`.
-            inputs: `project(params, x(t))`.
-            state: the state that enters.
-            dense: multiplies by a matrix; see `Dense`.
-            cell_hook: function to call once with the new cell state, before it is used: a skip over depth may
-                add to it.
+            params: Parameters from `init`.
+            inputs: Result of `project(params, x(t))`.
+            state: State that enters, each array (*batch, hidden).
+            dense: Function that multiplies by a matrix; see `Dense`.
+            cell_hook: Function to call once with the new cell state, before it is used. Its result replaces
+                the cell state: a depth skip may add to it.
 
         Returns:
             The new state.
@@ -185,60 +187,63 @@ class Transition:
         Override this for a smaller step, as `SkimLSTM` does.
 
         Args:
-            params: parameters from `init`.
-            inputs: `project(params, x(t))`.
-            state: the state that enters, its h with recurrent dropout.
+            params: Parameters from `init`.
+            inputs: Result of `project(params, x(t))`.
+            state: State that enters, with recurrent dropout applied to h.
             previous: State(t-1).
-            dense: multiplies by a matrix; see `Dense`.
+            dense: Function that multiplies by a matrix; see `Dense`.
         """
         return previous
 
     def mix_states(self, mix: float | Float[Array, "*batch_or_none"], selected: Any, previous: Any) -> Any:
         """Return λ selected + (1 - λ) previous, the state that enters a step (Eq. 2).
 
-        The state that a step writes is mixed in the same way where a time skip writes only a fraction of it.
+        If a time skip writes only a fraction of the new state, that state is mixed in the same way.
 
-        Override this for arrays that have no linear meaning, such as the logarithm of a scale. Where λ is a
-        number and 1, it is not called: `selected` enters.
+        Override this for arrays that cannot be mixed linearly, such as the logarithm of a scale. If λ is the
+        Python number 1, this method is not called, and `selected` enters.
 
         Args:
-            mix: the skip weight λ, a number; or the fraction of the new state that is written, (*batch, 1).
+            mix: Skip weight λ, a number; or the fraction of the new state that is written, (*batch, 1).
             selected: State(t-k), an average of states, or the new state; each array (*batch, hidden).
-            previous: State(t-1).
+            previous: State(t-1), each array (*batch, hidden).
         """
         return jax.tree.map(lambda new, old: mix * new + (1 - mix) * old, selected, previous)
 
     @property
     def mixes_linearly(self) -> bool:
-        """Whether `mix_states` is the default, whose derivative needs no states."""
+        """Whether `mix_states` is the default, whose derivative in the states does not depend on them."""
         return type(self).mix_states is Transition.mix_states
 
     def average_states(self, weights: Float[Array, "*batch K"], states: Any) -> Any:
         """Return the average of K states under weights that sum to one.
 
         Args:
-            weights: one for each state, (*batch, K).
-            states: the last K states, newest first, each array (*batch, K, hidden).
+            weights: One weight for each state, (*batch, K).
+            states: The last K states, newest first, each array (*batch, K, hidden).
         """
         return jax.tree.map(lambda slots: jnp.einsum("...k,...kh->...h", weights, slots), states)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options that differ from the default: `jax.nn.sigmoid` cannot be pickled."""
+        """Return the options that differ from the default, for `pickle`.
+
+        Defaults are left out because `jax.nn.sigmoid` cannot be pickled.
+        """
         options = {f: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {f.name: value for f, value in options.items() if value != f.default}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set all options; see `__getstate__`."""
+        """Set the options in `state`, and all others to their defaults; see `__getstate__`."""
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, state.get(f.name, f.default))
 
     def __repr__(self) -> str:
-        """Name the options that differ from the default, and functions without their addresses."""
+        """Return the class name and the options that differ from the default; functions appear by name."""
         options = (f"{name}={getattr(v, '__name__', repr(v))}" for name, v in self.__getstate__().items())
         return f"{type(self).__qualname__}({', '.join(options)})"
 
     def output_gates(self, gates: int) -> int:
-        """Return the number of gates that are computed: one less than `gates` without an output gate."""
+        """Return the number of gates to compute: `gates`, or one less if the output gate is fixed at 1."""
         return gates if getattr(self, "output_gate", True) else gates - 1
 
 
@@ -247,5 +252,8 @@ def gated_output(
     c: Float[Array, "*batch hidden"],
     activation_fn: Activation = jnp.tanh,
 ) -> Float[Array, "*batch hidden"]:
-    """Return h = o ⊙ tanh(c), or tanh(c) where the output gate is fixed at 1 (`o` is None)."""
+    """Return h = o ⊙ tanh(c), or tanh(c) if `o` is None (an output gate fixed at 1).
+
+    `activation_fn` replaces tanh.
+    """
     return activation_fn(c) if o is None else o * activation_fn(c)

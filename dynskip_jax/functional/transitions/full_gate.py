@@ -1,4 +1,4 @@
-"""Full gate recurrence, untied LSTM's paper, Eq. 13-18 (Greff et al. 2015): each gate sees all gates."""
+"""Full gate recurrence (Greff et al. 2015; Eq. 13-18 of the untied LSTM's paper): gates see all gates."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -17,11 +17,11 @@ class FullGateState(NamedTuple):
     """State of full gate recurrence.
 
     Attributes:
-        h: hidden state, (*batch, hidden).
-        c: cell state, (*batch, hidden).
-        i: input gate, (*batch, hidden).
-        f: forget gate, (*batch, hidden).
-        o: output gate, (*batch, hidden); ones where it is fixed at 1.
+        h: Hidden state, (*batch, hidden).
+        c: Cell state, (*batch, hidden).
+        i: Input gate, (*batch, hidden).
+        f: Forget gate, (*batch, hidden).
+        o: Output gate, (*batch, hidden); ones if it is fixed at 1.
     """
 
     h: Float[Array, "*batch hidden"]
@@ -32,16 +32,16 @@ class FullGateState(NamedTuple):
 
 
 class FullGateParams(NamedTuple):
-    """Weights of Eq. 13-18.
+    """Weights of Eq. 13-18, with the gates side by side in the order g, i, f, o.
 
     Attributes:
-        w_x: input to gates g, i, f, o, (in, gates * hidden).
+        w_x: W, input to gates, (in, gates * hidden).
         w_h: U, state to gates, (hidden, gates * hidden).
-        b: bias, (gates * hidden,).
-        p_i: diagonal of P_i, (hidden,).
-        p_f: diagonal of P_f, (hidden,).
-        p_o: diagonal of P_o, (hidden,); None where that gate is fixed at 1.
-        r: the matrices R, from the gates i, f, o of step t-1 to those of step t, (3 * hidden, 3 * hidden);
+        b: Bias, (gates * hidden,).
+        p_i: Diagonal of P_i, cell state to input gate, (hidden,).
+        p_f: Diagonal of P_f, cell state to forget gate, (hidden,).
+        p_o: Diagonal of P_o, new cell state to output gate, (hidden,); None if that gate is fixed at 1.
+        r: Matrices R, from the gates i, f, o of step t-1 to those of step t, (3 * hidden, 3 * hidden);
             (2 * hidden, 2 * hidden) without the output gate.
     """
 
@@ -59,7 +59,7 @@ class FullGateRecurrence(Transition):
     """A peephole LSTM whose gates also see all gates of the previous step, Eq. 13-18.
 
     Attributes:
-        output_gate: False fixes o at 1, and no gate sees it.
+        output_gate: Whether there is an output gate; False fixes o at 1, and no gate sees it.
     """
 
     name: ClassVar[str] = "full_gate"

@@ -1,4 +1,4 @@
-"""Gated recurrent units: reset before the product (Cho et al. 2014) or after it (cuDNN, Flax, PyTorch)."""
+"""GRU with the reset gate before the product (Cho et al. 2014) or after it (cuDNN, Flax, PyTorch)."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -22,23 +22,23 @@ class GRUState(NamedTuple):
     """State of a GRU.
 
     Attributes:
-        h: hidden state, (*batch, hidden).
+        h: Hidden state, (*batch, hidden).
     """
 
     h: Float[Array, "*batch hidden"]
 
 
 class GRUParams(NamedTuple):
-    """Weights, the gates side by side in the order r, z.
+    """Weights of a GRU, with the gates side by side in the order r, z.
 
     Attributes:
-        w_x: input to r, z, (in, 2 * hidden).
-        w_h: state to r, z, (hidden, 2 * hidden).
-        b: bias of r, z, (2 * hidden,).
-        w_xn: input to candidate, (in, hidden).
-        w_n: state to candidate, (hidden, hidden).
-        b_n: bias of the candidate, (hidden,).
-        b_hn: with the reset after the product, the bias inside it, (hidden,); None otherwise.
+        w_x: W, input to r, z, (in, 2 * hidden).
+        w_h: U, state to r, z, (hidden, 2 * hidden).
+        b: Bias of r, z, (2 * hidden,).
+        w_xn: W_n, input to candidate, (in, hidden).
+        w_n: U_n, state to candidate, (hidden, hidden).
+        b_n: Bias of the candidate, (hidden,).
+        b_hn: Bias that r multiplies, (hidden,), with the reset after the product; None with it before.
     """
 
     w_x: Float[Array, "in gates"]
@@ -54,7 +54,7 @@ class GRUInputs(NamedTuple):
     """Projected inputs of a GRU.
 
     Attributes:
-        gates: W x of r and z, (*batch, 2 * hidden).
+        gates: W x for r and z, (*batch, 2 * hidden).
         candidate: W_n x, (*batch, hidden).
     """
 
@@ -70,9 +70,9 @@ class GRU(Transition):
     n = tanh(W_n x + b_n + r ⊙ (U_n h(t-1) + b_hn)).
 
     Attributes:
-        reset: apply r `before` the product with U_n (Cho et al. 2014) or `after` it.
-        gate_fn: the function of r and z, in place of σ, as in `flax.nnx.GRUCell`.
-        activation_fn: the function of n, in place of tanh.
+        reset: Place of r: `before` the product with U_n (Cho et al. 2014) or `after` it.
+        gate_fn: Activation of r and z, in place of σ, as in `flax.nnx.GRUCell`.
+        activation_fn: Activation of n, in place of tanh.
     """
 
     name: ClassVar[str] = "gru"

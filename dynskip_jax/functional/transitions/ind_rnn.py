@@ -16,9 +16,9 @@ class IndRNNParams(NamedTuple):
     """Weights of Eq. 2.
 
     Attributes:
-        w_x: W, (in, hidden).
-        u: the units' weights on their own states, (hidden,).
-        b: bias, (hidden,).
+        w_x: W, input to units, (in, hidden).
+        u: Recurrent weights, one for each unit, (hidden,).
+        b: Bias, (hidden,).
     """
 
     w_x: Float[Array, "in hidden"]
@@ -33,9 +33,9 @@ class IndRNN(Transition):
     Recurrent dropout and weight dropout change nothing here, because no matrix multiplies the state.
 
     Attributes:
-        activation_fn: σ.
-        max_weight: u is drawn uniformly from [0, max_weight). Section 3.2 bounds it by γ^(1/T) for sequences
-            of T steps, so that no state grows by more than γ.
+        activation_fn: Activation σ.
+        max_weight: Upper bound of the initial u, which is drawn uniformly from [0, max_weight). Section 3.2
+            bounds u by γ^(1/T) for sequences of T steps, so that no state grows by more than γ.
     """
 
     name: ClassVar[str] = "ind_rnn"

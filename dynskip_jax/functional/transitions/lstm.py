@@ -1,4 +1,4 @@
-"""The LSTM of Gui et al. (2019), Eq. 2, and of the untied LSTM's paper, Eq. 1-6."""
+"""LSTM (Gui et al. 2019, Eq. 2; Eq. 1-6 of the untied LSTM's paper)."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -22,8 +22,8 @@ class LSTMState(NamedTuple):
     """State of an LSTM.
 
     Attributes:
-        h: hidden state, (*batch, hidden).
-        c: cell state, (*batch, hidden).
+        h: Hidden state, (*batch, hidden).
+        c: Cell state, (*batch, hidden).
     """
 
     h: Float[Array, "*batch hidden"]
@@ -31,12 +31,12 @@ class LSTMState(NamedTuple):
 
 
 class LSTMParams(NamedTuple):
-    """Weights of Eq. 2, the gates side by side in the order g, i, f, o; without the output gate g, i, f.
+    """Weights of Eq. 2, with the gates side by side in the order g, i, f, o, or g, i, f without output gate.
 
     Attributes:
         w_x: W_x, input to gates, (in, gates * hidden).
         w_h: W_h, state to gates, (hidden, gates * hidden).
-        b: bias, (gates * hidden,).
+        b: Bias, (gates * hidden,).
     """
 
     w_x: Float[Array, "in gates"]
@@ -49,9 +49,9 @@ class LSTM(Transition):
     """c = g ⊙ i + c ⊙ f, h = o ⊙ tanh(c), with (g, i, f, o) = (tanh, σ, σ, σ)(W_x x + W_h h + b), Eq. 2.
 
     Attributes:
-        output_gate: False fixes o at 1.
-        gate_fn: the function of the gates i, f and o, in place of σ, as in `flax.nnx.LSTMCell`.
-        activation_fn: the function of the candidate g and of c, in place of tanh.
+        output_gate: Whether there is an output gate; False fixes o at 1.
+        gate_fn: Activation of the gates i, f and o, in place of σ, as in `flax.nnx.LSTMCell`.
+        activation_fn: Activation of the candidate g and of c, in place of tanh.
     """
 
     name: ClassVar[str] = "lstm"
@@ -80,7 +80,16 @@ class LSTM(Transition):
 def lstm_params(
     key, in_features: int, hidden: int, gates: int, init: Initializers, forget_gate: int
 ) -> LSTMParams:
-    """Draw W_x, W_h and b of gates side by side; `forget_gate` is the index of the forget gate."""
+    """Draw W_x, W_h and b of an LSTM, with the gates side by side.
+
+    Args:
+        key: PRNG key.
+        in_features: Size of x(t).
+        hidden: Size of the state.
+        gates: Number of gates, including the candidate.
+        init: Initializers of the parameters; `forget_bias` is added to the bias of the forget gate.
+        forget_gate: Index of the forget gate.
+    """
     x_key, h_key, b_key = jax.random.split(key, 3)
     b = init.draw(init.bias, b_key, (gates * hidden,))
     return LSTMParams(

@@ -17,9 +17,9 @@ class MinParams(NamedTuple):
     """Weights of the gates and the candidate, side by side.
 
     Attributes:
-        w_x: input to f, i and the candidate of a minLSTM, or to z and the candidate of a minGRU,
+        w_x: Input to f, i and the candidate of a minLSTM, or to z and the candidate of a minGRU,
             (in, gates * hidden).
-        b: bias, (gates * hidden,).
+        b: Bias, (gates * hidden,).
     """
 
     w_x: Float[Array, "in gates"]
@@ -30,8 +30,9 @@ class MinParams(NamedTuple):
 class LinearTransition(Transition):
     """A transition that is linear in the state: h(t) = a ⊙ h(t-1) + b, where a and b depend only on x(t).
 
-    Without a skip that changes this, all steps can be one parallel scan (`parallel_unroll`). Recurrent and
-    weight dropout change nothing here, because no matrix multiplies the state.
+    Without a time skip, and without a depth skip into the state, all steps can be one parallel scan
+    (`parallel_unroll`). Recurrent and weight dropout change nothing here, because no matrix multiplies the
+    state.
     """
 
     state: ClassVar = GRUState
@@ -47,7 +48,7 @@ class LinearTransition(Transition):
 
 
 def positive(x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
-    """Return g(x) of the paper's log-space variant: x + ½ where x is positive, σ(x) elsewhere."""
+    """Return g(x) of the paper's log-space variant: x + ½ where x ≥ 0, σ(x) elsewhere."""
     return jnp.where(x >= 0, x + 0.5, sigmoid(x))
 
 
@@ -55,10 +56,10 @@ def positive(x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
 class MinGRU(LinearTransition):
     """minGRU, Section 3.1: h = (1 - z) ⊙ h(t-1) + z ⊙ n.
 
-    The gate is z = σ(W_z x + b_z), and the candidate n = W_n x + b_n.
+    The gate is z = σ(W_z x + b_z), and the candidate is n = W_n x + b_n.
 
     Attributes:
-        activation_fn: the function of n; `positive` in the paper's log-space variant.
+        activation_fn: Activation of n; `positive` in the paper's log-space variant.
     """
 
     name: ClassVar[str] = "min_gru"
@@ -83,10 +84,12 @@ class MinGRU(LinearTransition):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MinLSTM(LinearTransition):
-    """h = (f ⊙ h(t-1) + i ⊙ n) / (f + i), with f and i = σ and the candidate n linear in x, Section 3.2.
+    """minLSTM, Section 3.2: h = (f ⊙ h(t-1) + i ⊙ n) / (f + i).
+
+    The gates are f = σ(W_f x + b_f) and i = σ(W_i x + b_i), and the candidate is n = W_n x + b_n.
 
     Attributes:
-        activation_fn: the function of n; `positive` in the paper's log-space variant.
+        activation_fn: Activation of n; `positive` in the paper's log-space variant.
     """
 
     name: ClassVar[str] = "min_lstm"

@@ -1,4 +1,4 @@
-"""The LSTM with peephole connections, untied LSTM's paper, Eq. 7-12 (Gers & Schmidhuber 2000)."""
+"""LSTM with peephole connections (Gers & Schmidhuber 2000; Eq. 7-12 of the untied LSTM's paper)."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -14,16 +14,16 @@ from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
 class PeepholeParams(NamedTuple):
-    """Weights of Eq. 7-12, the gates side by side in the order g, i, f, o (g is c̃ there).
+    """Weights of Eq. 7-12, with the gates side by side in the order g, i, f, o (g is c̃ in the paper).
 
     Attributes:
-        w_x: input to gates, (in, gates * hidden).
+        w_x: W, input to gates, (in, gates * hidden).
         w_h: U, state to gates, (hidden, gates * hidden).
-        b: bias, (gates * hidden,).
-        p_i: diagonal of P_i, cell state to input gate, (hidden,). The forget gate has its own P_f, although
-            Eq. 8 prints P_i.
-        p_f: diagonal of P_f, cell state to forget gate, (hidden,).
-        p_o: diagonal of P_o, new cell state to output gate, (hidden,); None where that gate is fixed at 1.
+        b: Bias, (gates * hidden,).
+        p_i: Diagonal of P_i, cell state to input gate, (hidden,). The forget gate has a separate P_f,
+            although Eq. 8 prints P_i.
+        p_f: Diagonal of P_f, cell state to forget gate, (hidden,).
+        p_o: Diagonal of P_o, new cell state to output gate, (hidden,); None if that gate is fixed at 1.
     """
 
     w_x: Float[Array, "in gates"]
@@ -41,7 +41,7 @@ class Peephole(Transition):
     The peephole matrices are diagonal, as the paper says they often are in practice.
 
     Attributes:
-        output_gate: False fixes o at 1.
+        output_gate: Whether there is an output gate; False fixes o at 1.
     """
 
     name: ClassVar[str] = "peephole"

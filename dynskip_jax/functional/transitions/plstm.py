@@ -1,4 +1,4 @@
-"""PLSTM: peepholes only into the candidate, untied LSTM's paper, Section 3.2 and 4."""
+"""PLSTM, an LSTM with peepholes only into the candidate (Sections 3.2 and 4 of the untied LSTM's paper)."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -13,13 +13,13 @@ from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
 class PLSTMParams(NamedTuple):
-    """Weights of Eq. 1-6 and a peephole.
+    """Weights of Eq. 1-6 and a peephole, with the gates side by side in the order g, i, f, o.
 
     Attributes:
-        w_x: input to gates g, i, f, o, (in, gates * hidden).
+        w_x: W, input to gates, (in, gates * hidden).
         w_h: U, state to gates, (hidden, gates * hidden).
-        b: bias, (gates * hidden,).
-        p_g: diagonal of P, cell state to candidate, (hidden,).
+        b: Bias, (gates * hidden,).
+        p_g: Diagonal of P, cell state to candidate, (hidden,).
     """
 
     w_x: Float[Array, "in gates"]
@@ -33,7 +33,7 @@ class PLSTM(Transition):
     """An LSTM whose candidate sees the cell state: g = tanh(W x + U h + P c(t-1) + b).
 
     Attributes:
-        output_gate: False fixes o at 1.
+        output_gate: Whether there is an output gate; False fixes o at 1.
     """
 
     name: ClassVar[str] = "plstm"

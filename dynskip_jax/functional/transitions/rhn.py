@@ -1,4 +1,4 @@
-"""The recurrent highway network (Zilly et al. 2017, Eq. 6-9): several highway layers inside a step."""
+"""Recurrent highway network (Zilly et al. 2017, Eq. 6-9): several highway layers inside a step."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -17,8 +17,8 @@ class RHNParams(NamedTuple):
 
     Attributes:
         w_x: W_H, W_T, input to the first layer, (in, 2 * hidden).
-        r: R_H, R_T of each layer, (hidden, 2 * hidden).
-        b: their biases, (2 * hidden,) each.
+        r: R_H, R_T of each layer, (hidden, 2 * hidden) each.
+        b: Biases of each layer, (2 * hidden,) each.
     """
 
     w_x: Float[Array, "in two_hidden"]
@@ -34,7 +34,7 @@ class RecurrentHighway(Transition):
     bias of t: use 2 or more for the paper's initial biases of -2 or lower.
 
     Attributes:
-        depth: L, the number of highway layers in a step.
+        depth: Number L of highway layers in a step.
     """
 
     name: ClassVar[str] = "rhn"

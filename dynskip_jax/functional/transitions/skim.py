@@ -1,4 +1,4 @@
-"""The two LSTMs of Skim-RNN (Seo et al. 2018): one for tokens that are read, a small one for the others."""
+"""Two LSTMs of Skim-RNN (Seo et al. 2018): a large one for tokens that are read, a small one for others."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -17,12 +17,12 @@ class SkimParams(NamedTuple):
     """Weights of both LSTMs, with the gates in the order g, i, f, o.
 
     Attributes:
-        w_x: input to the large one's gates, (in, 4 * hidden).
-        w_h: state to its gates, (hidden, 4 * hidden).
-        b: their bias, (4 * hidden,).
-        w_xs: input to the small one's gates, (in, 4 * small).
-        w_hs: state to its gates, (hidden, 4 * small).
-        b_s: their bias, (4 * small,).
+        w_x: Input to gates of the large LSTM, (in, 4 * hidden).
+        w_h: State to gates of the large LSTM, (hidden, 4 * hidden).
+        b: Bias of the large LSTM, (4 * hidden,).
+        w_xs: Input to gates of the small LSTM, (in, 4 * small).
+        w_hs: State to gates of the small LSTM, (hidden, 4 * small).
+        b_s: Bias of the small LSTM, (4 * small,).
     """
 
     w_x: Float[Array, "in gates"]
@@ -37,8 +37,8 @@ class SkimInputs(NamedTuple):
     """Projected inputs of both LSTMs.
 
     Attributes:
-        read: W x of the large one, (*batch, 4 * hidden).
-        skimmed: W x of the small one, (*batch, 4 * small).
+        read: W x of the large LSTM, (*batch, 4 * hidden).
+        skimmed: W x of the small LSTM, (*batch, 4 * small).
     """
 
     read: Float[Array, "*batch gates"]
@@ -47,12 +47,12 @@ class SkimInputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SkimLSTM(Transition):
-    """An LSTM that has a small LSTM for tokens that the time skip does not read, such as `SkimRNN`.
+    """An LSTM with a small LSTM for tokens that the time skip, such as `SkimRNN`, does not read.
 
-    The small one reads all of h(t-1), and writes only the first `small` units of h and c.
+    The small LSTM receives all of h(t-1), and writes only the first `small` units of h and c.
 
     Attributes:
-        small: d', the number of units that a skimmed token writes.
+        small: Number d' of units that a skimmed token writes.
     """
 
     name: ClassVar[str] = "skim_lstm"
@@ -80,18 +80,18 @@ class SkimLSTM(Transition):
         )
 
     def project(self, params: SkimParams, x) -> SkimInputs:
-        """Return W x of both; see `SkimInputs`."""
+        """Return W x of both LSTMs; see `SkimInputs`."""
         return SkimInputs(product(x, params.w_x), product(x, params.w_xs))
 
     def step(self, params: SkimParams, inputs: SkimInputs, state, dense, cell_hook=identity) -> LSTMState:
-        """Read a token; see `Transition`."""
+        """Take one step of the large LSTM; see `Transition`."""
         large = LSTMParams(params.w_x, params.w_h, params.b)
         return LSTM().step(large, inputs.read, state, dense, cell_hook)
 
     def unread_state(
         self, params: SkimParams, inputs: SkimInputs, state, previous: LSTMState, dense
     ) -> LSTMState:
-        """Skim a token; see `Transition`."""
+        """Take one step of the small LSTM, and keep the other units of `previous`; see `Transition`."""
         small = LSTMParams(params.w_xs, params.w_hs, params.b_s)
         new = LSTM().step(small, inputs.skimmed, LSTMState(state.h, state.c[..., : self.small]), dense)
         return jax.tree.map(

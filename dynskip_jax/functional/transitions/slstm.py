@@ -1,4 +1,4 @@
-"""The sLSTM of xLSTM (Beck et al. 2024, Eq. 8-17): an LSTM with exponential gates and a normaliser."""
+"""sLSTM of xLSTM (Beck et al. 2024, Eq. 8-17): an LSTM with exponential gates and a normaliser."""
 
 import dataclasses
 import math
@@ -18,10 +18,11 @@ class SLSTMState(NamedTuple):
     """State of an sLSTM. The paper's c(t) is c n exp(m), and its n(t) is n exp(m).
 
     Attributes:
-        h: hidden state, (*batch, hidden).
-        c: cell state divided by the normaliser, (*batch, hidden).
-        n: normaliser divided by exp(m), (*batch, hidden); 0 before the first step, as are negative values.
-        m: stabiliser, (*batch, hidden). It changes no output, so it counts as a constant at each step.
+        h: Hidden state, (*batch, hidden).
+        c: Cell state divided by the normaliser, (*batch, hidden).
+        n: Normaliser divided by exp(m), (*batch, hidden). It is 0 before the first step, and negative values
+            are treated as 0.
+        m: Stabiliser, (*batch, hidden). It changes no output, so gradients treat it as a constant.
     """
 
     h: Float[Array, "*batch hidden"]
@@ -34,12 +35,12 @@ class SLSTMState(NamedTuple):
 class SLSTM(Transition):
     """sLSTM, Eq. 8-14: c = f ⊙ c(t-1) + i ⊙ g, n = f ⊙ n(t-1) + i, h = o ⊙ c / n.
 
-    The gate i is exp of its sum, and f is σ or exp of its sum. The gates are those of an LSTM with one head:
-    the matrix of h(t-1) is not block-diagonal. A skip mixes and averages the paper's c(t) and n(t), whatever
-    their stabilisers. Zoneout keeps each array on its own: give n and m a rate of 0.
+    The gate i is exp of its pre-activation, and f is σ or exp of its pre-activation. There is one head: the
+    matrix of h(t-1) is not block-diagonal. A time skip mixes and averages the paper's c(t) and n(t), which do
+    not depend on the stabilisers. Zoneout acts on each array separately: give n and m a rate of 0.
 
     Attributes:
-        forget_gate: the function of f, `sigmoid` or `exp`.
+        forget_gate: Activation of f, `sigmoid` or `exp`.
     """
 
     name: ClassVar[str] = "slstm"
@@ -66,7 +67,7 @@ class SLSTM(Transition):
         g, log_i, f, o = dense(params.w_h, state.h, inputs, params.b, activations=activations)
         log_f = jax.nn.log_sigmoid(f) if self.forget_gate == "sigmoid" else f
         n = jnp.maximum(state.n, 0)
-        # Without a normaliser there is nothing to keep, and the input gate sets the scale.
+        # If n is 0, there is no old cell state to keep, and the input gate sets the stabiliser.
         log_kept = jnp.where(n > 0, log_f + state.m, log_i)
         m = jax.lax.stop_gradient(jnp.maximum(log_kept, log_i))  # Eq. 15
         i, kept = jnp.exp(log_i - m), jnp.exp(log_kept - m) * n  # Eq. 16, 17
@@ -82,7 +83,7 @@ class SLSTM(Transition):
 
     def average_states(self, weights, states: SLSTMState) -> SLSTMState:
         """Return the average of K states; see `Transition`."""
-        # The stabiliser of the average makes the largest of its terms 1: no division is by a small number.
+        # The stabiliser makes the largest term 1, so `total` is never small.
         weights = weights[..., None]
         n = jnp.maximum(states.n, 0)
         dtype = jnp.finfo(n.dtype)

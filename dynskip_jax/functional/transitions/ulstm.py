@@ -1,4 +1,4 @@
-"""The untied LSTM (ULSTM), Eq. 19-20 of its paper: a retrieve gate z reads the cell for the candidate."""
+"""Untied LSTM (ULSTM), Eq. 19-20 of its paper: a retrieve gate z reads the cell state for the candidate."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -13,15 +13,15 @@ from dynskip_jax.functional.transitions.lstm import LSTMState, lstm_params
 
 
 class ULSTMParams(NamedTuple):
-    """Weights of Eq. 1-3, 5, 6, 19 and 20; the gates side by side in the order i, f, z, o.
+    """Weights of Eq. 1-3, 5, 6, 19 and 20, with the gates side by side in the order i, f, z, o.
 
     Attributes:
         w_x: W, input to gates, (in, gates * hidden).
         w_h: U, state to gates, (hidden, gates * hidden).
-        b: bias of the gates, (gates * hidden,).
+        b: Bias of the gates, (gates * hidden,).
         w_xn: W_n, input to candidate, (in, hidden).
         w_n: U_n, z ⊙ tanh(c(t-1)) to candidate, (hidden, hidden).
-        b_n: bias of the candidate, (hidden,).
+        b_n: Bias of the candidate, (hidden,).
     """
 
     w_x: Float[Array, "in gates"]
@@ -36,7 +36,7 @@ class ULSTMInputs(NamedTuple):
     """Projected inputs of a ULSTM.
 
     Attributes:
-        gates: W x of i, f, z and o, (*batch, gates * hidden).
+        gates: W x for i, f, z and o, (*batch, gates * hidden).
         candidate: W_n x, (*batch, hidden).
     """
 
@@ -49,7 +49,7 @@ class ULSTM(Transition):
     """c̃ = tanh(W_n x + U_n (z ⊙ tanh(c(t-1))) + b_n): z takes the place of the previous output gate.
 
     Attributes:
-        output_gate: False fixes o at 1.
+        output_gate: Whether there is an output gate; False fixes o at 1.
     """
 
     name: ClassVar[str] = "ulstm"
