@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.faults.comparison import contents, differences, outcome_of
-from benchmarks.faults.forked import fork, run_command, train
+from benchmarks.faults.forked import exit_status, fork, run_command, train
 from benchmarks.faults.kills import Reference
 from benchmarks.faults.outcomes import Outcome
 from benchmarks.faults.small_runs import SMALL_RUNS
@@ -157,7 +157,7 @@ def _explained(
                 try:
                     run_command([whole.name, "explain", "--run-dir", str(folder), *flags])
                 except SystemExit as stop:
-                    status = stop.code if isinstance(stop.code, int) else 1
+                    status = exit_status(stop)
                 except Exception as error:
                     status = 1
                     print(f"Traceback: {error!r}", file=sys.stderr)

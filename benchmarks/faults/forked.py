@@ -135,6 +135,13 @@ def fork(
     return Ended(status, out, err, phases, time.monotonic() - began, hit)
 
 
+def exit_status(stop: SystemExit) -> int:
+    """Return the exit status of a process that ends with `stop`: 1 for a message, as in Python."""
+    if stop.code is None:
+        return 0
+    return stop.code if isinstance(stop.code, int) else 1
+
+
 def _work(work: Callable[[int], None], pipe: int, paths: Sequence[Path]) -> None:
     """Run `work` in the child with output redirected to `paths`, and exit the process."""
     status = 1
@@ -148,7 +155,7 @@ def _work(work: Callable[[int], None], pipe: int, paths: Sequence[Path]) -> None
         work(pipe)
         status = 0
     except SystemExit as stop:
-        status = stop.code if isinstance(stop.code, int) else 0
+        status = exit_status(stop)
     except BaseException:
         traceback.print_exc()
     finally:

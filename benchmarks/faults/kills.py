@@ -91,7 +91,7 @@ def stopped_and_resumed(
             break
     phase = ended.hit or phase  # a run faster than the reference may be in the next phase
     outcome = Outcome(f"{name}, {phase}", whole.name, details=f"{details}, status {ended.status}")
-    if number == signal.SIGKILL and ended.status != -signal.SIGKILL:
+    if not ended.status or (number == signal.SIGKILL and ended.status != -signal.SIGKILL):
         return outcome._replace(problem=f"the run ended before, or hung (status {ended.status})")
     if ended.has_traceback:
         return outcome._replace(problem=f"a traceback: {ended.err[-500:]}")

@@ -111,13 +111,16 @@ class Reporter:
         counts = self._operations.get(None, 0)
         os.write(self._pipe, f"{phase}\t{counts}\n".encode())
 
+    def _is_below(self, path: str) -> bool:
+        return f"{os.path.abspath(path)}{os.sep}".startswith(f"{os.path.abspath(self._below)}{os.sep}")
+
     def _audit(self, event: str, arguments: tuple) -> None:
         if event == "open":
             path, _, flags = arguments
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         else:
             path, writes = arguments[0] if arguments else None, event in _WRITING
-        if not writes or not isinstance(path, str) or not os.path.abspath(path).startswith(self._below):
+        if not writes or not isinstance(path, str) or not self._is_below(path):
             return
         if self._is_full and event != "os.remove":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)

@@ -179,10 +179,11 @@ def answer(symbols: Int[np.ndarray, " time"]) -> tuple[int, int]:
     This is the last opening word that has the kind of the text's last word.
 
     Raises:
-        UserError: The last word is not a closing word, or its kind was never opened.
+        UserError: The last word is not a closing word, or no clause of its kind is open.
     """
     kind = int(symbols[-1]) - NUM_OPENING
     places = [t for t, symbol in enumerate(symbols[:-1]) if symbol // NUM_FORMS == kind]
-    if not 0 <= kind < NUM_KINDS or not places:
-        raise UserError("the last word of a text closes a clause that was opened before, such as `a3 w0 )a`")
+    is_open = places and symbols[-1] not in symbols[places[-1] : -1]
+    if not 0 <= kind < NUM_KINDS or not is_open:
+        raise UserError("the last word of a text closes a clause that is open, such as `a3 w0 )a`")
     return int(symbols[places[-1]]) % NUM_FORMS, places[-1]

@@ -245,6 +245,7 @@ def stratified_split(
         least = int(len(order) >= 2 * len(parts))
         for part, share in shares.items():
             count = max(least, round(share * len(members[label]))) if share else 0
+            count = min(count, len(order) - 1)  # train has every class
             parts[part] += order[:count]
             order = order[count:]
         parts["train"] += order

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -83,7 +84,8 @@ class SentenceCorpus:
     Attributes:
         name: Name of the corpus in results.
         vocabulary: `<unk>`, the words of train, and words of dev and test that are known without train.
-        num_frequent: First id of the rare words. Rare words occur at most once in train.
+        num_frequent: First id of the rare words, which occur at most once in train, and of all words after
+            them.
         splits: Examples of `train`, `dev` and `test`.
         source: Phrase for messages that describes where the corpus was found.
         unknown: Fraction of the words of each split that are `<unk>`.
@@ -323,8 +325,9 @@ def _vocabulary(
     if known is not None:
         more = known(counts.keys(), {word for split in texts if split != "train" for word in count(split)})
     vocabulary = word_vocabulary(counts, min_count=min_count, max_words=max_words, more_words=more)
-    rare = sum(counts.get(word, 0) < 2 for word in vocabulary.tokens[1:])
-    return vocabulary, len(vocabulary) - rare, vocabulary.encode(words)
+    # Words that `known` adds come last, also those of train that are not kept otherwise.
+    frequent = itertools.takewhile(lambda word: counts.get(word, 0) > 1, vocabulary.tokens[1:])
+    return vocabulary, 1 + sum(1 for _ in frequent), vocabulary.encode(words)
 
 
 def _bucketed(splits: Mapping[str, Examples], count: int | None, batch_size: int) -> dict[str, Examples]:

@@ -75,7 +75,7 @@ class _Parser(argparse.ArgumentParser):
 
 def read_training(
     experiment: "type[Experiment]", arguments: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, bool]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parse the command line of training.
 
     Args:

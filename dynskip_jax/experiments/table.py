@@ -31,6 +31,7 @@ _VARIANT = {
     "depth_skip": "{}",
     "agent": "by {}",
     "stride": "stride {}",
+    "top": "top {}",
     "copy": "copies: {}",
     "control": "control: {}",
 }

@@ -21,8 +21,8 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
 
     Returns:
         A table with the columns `model`, `seed`, `epoch`, `split`, and one for each metric. `epoch` is NaN in
-        the rows of the final evaluation. With a sweep, these rows are those of its selected value, and the
-        rows with an epoch are those of its first value.
+        the rows of the final evaluation. With a sweep, all rows are those of the selected value, or of the
+        first one while the run is not finished.
 
     Raises:
         UserError: pandas is not installed, or a file cannot be read.
@@ -32,11 +32,15 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
     config, result = run.config(), run.result()
     final = None if result is None else rows_of(result)[0]
     seeds = seeds_asked(config) if final is None else final["seeds"]
+    values = [] if final is None else [of["value"] for of in final.get("sweep", ())]
+    # A logged list has the seeds of the sweep's first value, then those of the second, and so on.
+    first = len(seeds) * values.index(final["selected"]) if values else 0
     rows: dict[tuple, dict[str, Any]] = {}
     for record in run.records():
-        for metric, values in record.items():
+        for metric, logged in record.items():
             if metric not in NO_METRICS:
-                _enter(rows, metric, values, seeds, record.get("epoch"))
+                own = logged[first:] if isinstance(logged, list) else [logged]
+                _enter(rows, metric, own, seeds, record.get("epoch"))
     for metric, of in {} if final is None else final["metrics"].items():
         _enter(rows, metric, of["per_seed"], seeds, None)
     table = [dict(zip(("seed", "epoch", "split"), key, strict=True)) | row for key, row in rows.items()]
@@ -46,21 +50,21 @@ def metrics_table(run: RunDir) -> "pandas.DataFrame":
 
 
 def _enter(
-    rows: dict[tuple, dict], metric: str, values: Any, seeds: Sequence[int], epoch: float | None
+    rows: dict[tuple, dict], metric: str, values: Sequence[Any], seeds: Sequence[int], epoch: float | None
 ) -> None:
     """Add the values of a metric, one for each seed, to `rows`.
 
     Args:
         rows: Rows by seed, epoch and split; they are changed in place.
         metric: Name with the split, such as `dev_accuracy`. Names without a split belong to train.
-        values: One value per seed. Lists with a value for each k are skipped.
+        values: One value per seed; more are ignored. Lists with a value for each k are skipped.
         seeds: Seeds of the values.
         epoch: Epoch; None for the final evaluation.
     """
     split, _, name = metric.partition("_")
     if split not in _SPLITS:
         split, name = "train", metric
-    for seed, value in zip(seeds, values if isinstance(values, list) else [values], strict=False):
+    for seed, value in zip(seeds, values, strict=False):
         if isinstance(value, list):  # one number for each k
             continue
         rows.setdefault((seed, epoch, split), {})[name] = value

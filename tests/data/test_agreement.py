@@ -62,7 +62,7 @@ def test_a_length_that_the_task_does_not_have_is_refused(length):
         agreement.generate(length)
 
 
-@pytest.mark.parametrize("text", ["a3 w0", "a3 w0 )b", "w1 w2"])
+@pytest.mark.parametrize("text", ["a3 w0", "a3 w0 )b", "w1 w2", "a3 )a )a"])
 def test_a_text_that_asks_for_nothing_has_no_answer(text):
     with pytest.raises(UserError, match="closes a clause"):
         agreement.answer(np.array([NAMES.index(word) for word in text.split()]))

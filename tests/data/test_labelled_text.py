@@ -226,6 +226,8 @@ def test_stratified_splits(seed):
     again = stratified_split(labels, {"dev": 0.1, "test": 0.2}, seed)
     assert all(np.array_equal(parts[part], again[part]) for part in parts)
     assert not np.array_equal(parts["dev"], stratified_split(labels, {"dev": 0.1}, seed + 5)["dev"])
+    few = ["a"] * 6 + ["b"]
+    assert {few[i] for i in stratified_split(few, {"dev": 0.5, "test": 0.45}, seed)["train"]} == {"a", "b"}
     for shares in ({"dev": -0.1}, {"dev": 0.5, "test": 0.5}):
         with pytest.raises(UserError, match="shares must not be negative"):
             stratified_split(labels, shares, seed)

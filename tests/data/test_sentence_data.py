@@ -122,6 +122,13 @@ def test_words_of_dev_and_test_may_be_known_and_are_rare():
     assert corpus.num_frequent == 3  # a and b stand twice in train
 
 
+def test_a_frequent_word_that_only_vectors_keep_is_no_reason_to_take_others_for_frequent():
+    texts = {"train": [Labelled(list("aaabbc"), 0)], "dev": [Labelled(list("ab"), 0)]}
+    corpus = labelled_corpus("x", texts, "here", max_words=1, known=lambda train, others: {"b", "_"})
+    assert corpus.vocabulary.tokens == ("<unk>", "a", "_", "b")
+    assert corpus.num_frequent == 2  # b is frequent too, but follows a rare word
+
+
 def test_pairs_stand_in_one_row():
     pairs = [sick.Pair(["a", "b"], ["a"], 3.5), sick.Pair(["c"], ["a", "b", "c"], 1.0)]
     corpus = pair_corpus("pairs", {"train": pairs, "test": pairs[:1]}, "here")

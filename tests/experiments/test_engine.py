@@ -2,12 +2,13 @@
 
 import ast
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import quick
-from commands import assert_user_error, execute, finished_run, load, row_of
+from commands import assert_user_error, execute, finished_run, load, row_of, write_result
 
 import dynskip_jax.experiments as experiments
 from dynskip_jax import functional as F
@@ -145,6 +146,21 @@ def test_metrics_are_a_tidy_table(finished_quick):
     np.testing.assert_allclose(found, row["per_seed"])
     dev = table[(table.split == "dev") & (table.epoch == 2)]
     assert len(dev) == 2 and dev.nll.notna().all()
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_the_table_of_a_sweep_has_the_rows_of_the_selected_value(value, swept_quick, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(next(path.parent for path in swept_quick.folder.glob("*/result.json")), folder)
+    result = load(folder / "result.json")
+    row = result["rows"][0]
+    row["selected"], row["metrics"] = (row["sweep"][value][name] for name in ("value", "metrics"))
+    write_result(folder, result)
+    table = load_run(folder).metrics
+    dev = table[(table.split == "dev")]
+    logged, final = (dev[rows].sort_values("seed").nll for rows in (dev.epoch.notna(), dev.epoch.isna()))
+    np.testing.assert_allclose(logged, final, rtol=1e-5)
+    np.testing.assert_allclose(final, row["sweep"][value]["metrics"]["dev_nll"]["per_seed"])
 
 
 def test_report_overwrites_only_when_asked(finished_quick, here):

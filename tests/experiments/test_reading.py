@@ -11,6 +11,7 @@ from dynskip_jax.experiments.commands.predict import input_lines
 from dynskip_jax.experiments.model_spec import make_spec
 from dynskip_jax.experiments.settings import resolve
 from dynskip_jax.experiments.sick import SICK
+from dynskip_jax.experiments.table import row_name
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -63,4 +64,6 @@ def test_what_a_skip_is_made_with_is_part_of_the_name(model, given, named):
     command = number_prediction.NumberPrediction
     spec = make_spec(model, resolve(command.settings_type, command.presets, "relaxed", given).settings)
     assert dict(spec.variant) == named
+    shown = [f"{name} {value}" for name, value in named.items()]
+    assert row_name({"model": model, **spec.variant}) == ", ".join([model, *shown])
     assert all(getattr(spec.skip, name) == value for name, value in given.items())

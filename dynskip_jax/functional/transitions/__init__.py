@@ -23,7 +23,6 @@ from dynskip_jax.functional.transitions.ulstm import ULSTM, ULSTMInputs, ULSTMPa
 
 _KINDS = (LSTM, Peephole, FullGateRecurrence, PLSTM, ULSTM, GRU, RecurrentHighway)
 _KINDS += (SLSTM, MinLSTM, MinGRU, IndRNN, SkimLSTM)
-_KINDS += (SLSTM, MinLSTM, MinGRU, IndRNN)
 TRANSITIONS: dict[str, type[Transition]] = {kind.name: kind for kind in _KINDS}
 
 __all__ = [
