@@ -1,4 +1,4 @@
-"""Calls as one compiled program: op by op, every operation is a program that is compiled by itself."""
+"""Run calls as one compiled program; without it, JAX compiles each operation separately."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,9 +11,9 @@ from dynskip_jax import functional as F
 
 
 def compiled(function: Callable) -> Callable:
-    """Returns a function, or a module's call, as one program for each set of arguments that are no arrays.
+    """Return `function`, or a module's call, compiled to one program for each set of non-array arguments.
 
-    A module is taken as it is at each call; what the call changes in it is lost.
+    A module is used in its state at each call. Changes that the call makes to the module are lost.
     """
 
     def call(*args, **kwargs):
@@ -28,7 +28,7 @@ def compiled(function: Callable) -> Callable:
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _program(definition, tree, others, state, arrays):
-    """The call, of what stands in `arrays` or else in `others`."""
+    """Call the function or module on the leaves of `arrays`, or of `others` where `arrays` has None."""
     leaves = [other if array is None else array for array, other in zip(arrays, others, strict=True)]
     args, kwargs = jax.tree.unflatten(tree, leaves)
     return (definition if state is None else nnx.merge(definition, state))(*args, **kwargs)
@@ -38,12 +38,15 @@ unroll = compiled(F.unroll)
 
 
 def on_device(tree):
-    """Return JAX's arrays in place of NumPy's; `jax.numpy.asarray` compiles a program for each shape."""
+    """Return `tree` with its NumPy arrays put on the device.
+
+    Unlike `jax.numpy.asarray`, this compiles no program for each shape.
+    """
     return jax.tree.map(lambda leaf: jax.device_put(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
 def drawn(make: Callable[[], nnx.Module], seed: int = 0, scale: float = 0.5) -> nnx.Module:
-    """Return the module that `make` makes, its parameters drawn by NumPy: no initializer is compiled."""
+    """Return the module that `make` makes, with parameters drawn by NumPy: no initializer is compiled."""
     module, rng = nnx.eval_shape(make), np.random.default_rng(seed)
 
     def draw(leaf):

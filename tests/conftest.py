@@ -1,4 +1,4 @@
-"""Settings of every test: no silent rank promotion, several devices, compiled programs kept between runs."""
+"""Configure all tests: no silent rank promotion, several devices, compiled programs cached between runs."""
 
 import functools
 import hashlib
@@ -9,8 +9,8 @@ import re
 import tempfile
 from pathlib import Path
 
-# Set before JAX starts: eight virtual devices, so that sharded code is tested on any machine; and little
-# optimization, because tests compile far more than they compute.
+# These variables are set before JAX starts. Eight virtual devices test sharded code on any machine. XLA
+# optimizes little, because tests spend far more time compiling than computing.
 os.environ.setdefault(
     "XLA_FLAGS",
     " ".join(
@@ -26,8 +26,8 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "agg")
-# When XLA loads a compiled program, it complains on standard error that its own tuning hints are no features
-# of this machine. Tests look at standard error.
+# When XLA loads a compiled program, it warns on standard error that its own tuning hints are not features of
+# this machine. Tests check standard error.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import jax
@@ -40,11 +40,11 @@ from xdist.scheduler import LoadScopeScheduling
 pytest_plugins = ["cpu_time"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Where an operation stands in the source is in no test, and finding it takes a tenth of the time to lower.
+# No test needs the source locations of operations, and finding them takes a tenth of the lowering time.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 
 ROOT = Path(__file__).parents[1]
-# Finished runs that tests of several files read: `tests/experiments/conftest.py`.
+# Fixtures of finished runs that several test files share; see `tests/experiments/conftest.py`.
 SHARED_RUNS = re.compile(r"\b(finished_ptb|compared_ptb|finished_numbers|swept_numbers)\b")
 
 
@@ -59,7 +59,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("check_shapes"):
         install_import_hook("dynskip_jax", "beartype.beartype")
-        # Flax's own annotations, read by beartype.
+        # Beartype warns about Flax's own annotations.
         flax = "ignore::beartype.roar.BeartypeDecorHintPep585DeprecationWarning"
         config.addinivalue_line("filterwarnings", flax)
     if config.pluginmanager.has_plugin("cacheprovider"):  # not with -p no:cacheprovider
@@ -97,9 +97,9 @@ def keep_compiled_programs(folder):
 
 
 class ByFile(LoadScopeScheduling):
-    """Gives each worker whole files, and all files that share finished runs to the same worker.
+    """Scheduler that gives each worker whole files, and all files that share finished runs to one worker.
 
-    What a file compiles, or trains for its tests, is then made once.
+    A file's programs are then compiled once, and its shared models are trained once.
     """
 
     def _split_scope(self, nodeid):
@@ -118,7 +118,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture
 def as_users():
-    """Switch off the checks of `--check-shapes`, which come before the messages that users read."""
+    """Switch off the checks of `--check-shapes`, which would raise before the errors that users see."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -126,7 +126,7 @@ def as_users():
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_programs():
-    """Let go of compiled programs when there are many: a process has at most 65,530 memory maps."""
+    """Clear compiled programs when there are many: a process can have at most 65,530 memory maps."""
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:

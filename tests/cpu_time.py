@@ -1,6 +1,6 @@
-"""Pytest plugin: measures the CPU time of each test, each shared fixture and the whole run, and bounds it.
+"""Pytest plugin that measures and bounds the CPU time of each test, each shared fixture and the whole run.
 
-A bound on CPU time holds on a busy machine too, where wall time does not. `.ci/run` sets the bounds.
+A bound on CPU time also holds on a busy machine, unlike one on wall time. `.ci/run` sets the bounds.
 """
 
 import os
@@ -8,7 +8,7 @@ import resource
 
 import pytest
 
-SHOWN = 10  # of the slowest tests and fixtures, with --cpu-times
+SHOWN = 10  # number of slowest tests and fixtures that --cpu-times lists
 
 
 def pytest_addoption(parser):
@@ -28,7 +28,7 @@ def seconds():
 
 
 class CpuTimes:
-    """Measures in every process; the one that started the others adds up and decides."""
+    """Plugin object that measures CPU time in every process; the main process checks the bounds."""
 
     def __init__(self, config):
         self.config = config
@@ -45,7 +45,7 @@ class CpuTimes:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef):
-        """Count a fixture that several tests share on its own, not as part of the test that comes first."""
+        """Count a shared fixture separately, not as part of the first test that uses it."""
         outer, before = self._in_fixtures, seconds()
         try:
             return (yield)
@@ -53,7 +53,7 @@ class CpuTimes:
             if fixturedef.scope != "function":
                 taken = seconds() - before
                 name = f"{fixturedef.baseid}::{fixturedef.argname}".lstrip(":")
-                own = taken - (self._in_fixtures - outer)  # without the fixtures that it asked for
+                own = taken - (self._in_fixtures - outer)  # without the fixtures that it requested
                 self.fixtures[name] = self.fixtures.get(name, 0.0) + own
                 self._in_fixtures = outer + taken
 
@@ -74,7 +74,7 @@ class CpuTimes:
 
     def total(self):
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        children = 0.0 if self.workers else sum(os.times()[2:4])  # workers count themselves
+        children = 0.0 if self.workers else sum(os.times()[2:4])  # workers report their own time
         return self.workers + usage.ru_utime + usage.ru_stime + children
 
     def too_much(self):

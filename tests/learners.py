@@ -1,4 +1,4 @@
-"""Small models, and learners of them, that tests of training share."""
+"""Build the small models and learners that tests of training share."""
 
 import zlib
 from collections.abc import Sequence
@@ -22,7 +22,10 @@ SYMBOLS, CLASSES = 6, 3
 
 
 def symbols(train: int, dev: int = 0, time: int = 7, seed: int = 0) -> dict[str, Examples]:
-    """Sequences of symbols whose class is that of the last but one; splits of so many."""
+    """Return splits of `train` and `dev` sequences of `time` random symbols.
+
+    The class of a sequence is its last but one symbol modulo CLASSES. Empty splits are left out.
+    """
     x = np.random.default_rng(seed).integers(SYMBOLS, size=(train + dev, time)).astype(np.int32)
     y = x[:, -2] % CLASSES
     splits = {"train": Examples(x[:train], y[:train]), "dev": Examples(x[train:], y[train:])}
@@ -30,7 +33,7 @@ def symbols(train: int, dev: int = 0, time: int = 7, seed: int = 0) -> dict[str,
 
 
 def letters(train: int, valid: int = 7, test: int = 7, seed: int = 1) -> LanguageCorpus:
-    """Lines of four random letters and <eos>; splits of so many lines."""
+    """Return a corpus whose splits have the given numbers of lines, each four random letters and <eos>."""
     words = np.random.default_rng(seed).choice(list("abcdefg"), size=(train + valid + test, 4))
     lines = iter([" ".join(row) for row in words])
     sizes = {"train": train, "valid": valid, "test": test}
@@ -40,7 +43,7 @@ def letters(train: int, valid: int = 7, test: int = 7, seed: int = 1) -> Languag
 
 
 def skip_of(skip: str | F.TimeSkip, mix: float | None = None) -> F.TimeSkip:
-    """A time skip by its name."""
+    """Return the time skip named `skip`, with λ = `mix` if given; return a `TimeSkip` unchanged."""
     return (
         skip
         if isinstance(skip, F.TimeSkip)
@@ -65,23 +68,23 @@ def classification(
     learner: type[Learner] = Learner,
     **options: Any,
 ) -> Learner:
-    """A learner of one-layer classifiers.
+    """Return a learner of one-layer classifiers.
 
     Args:
-        splits: what is classified.
-        seeds: of the models.
-        skip: the layer's.
-        mix: its λ.
-        features: size of its state.
-        num_symbols: of the sequences.
-        num_classes: of the truth.
-        batch_size: of training.
-        evaluation_rows: see `ExampleTask`.
-        model: further options of `SequenceClassifier`.
-        cell: further options of its cell.
-        task: the class of the task.
-        learner: the class of the learner.
-        **options: of the learner.
+        splits: Examples to classify, by name of the split.
+        seeds: Seeds of the models, one for each model.
+        skip: Time skip of the layer, or its name.
+        mix: λ of a skip given by name; None for its default.
+        features: Size of the layer's state.
+        num_symbols: Number of different input symbols.
+        num_classes: Number of classes.
+        batch_size: Batch size of training.
+        evaluation_rows: Batch size of evaluation; see `ExampleTask`.
+        model: Further options of `SequenceClassifier`.
+        cell: Further options of the layer's cell.
+        task: Class of the task.
+        learner: Class of the learner.
+        **options: Further options of the learner.
     """
     skips = (skip_of(skip, mix),)
 
@@ -110,22 +113,22 @@ def language_modelling(
     learner: type[Learner] = Learner,
     **options: Any,
 ) -> Learner:
-    """A learner of language models.
+    """Return a learner of language models.
 
     Args:
-        corpus: what is read.
-        seeds: of the models.
-        skips: of the layers, bottom first.
-        mix: λ of the last.
-        features: size of every layer's state.
-        batch_size: streams of training.
-        num_steps: of a segment.
-        init_scale: of weights outside the cells.
-        model: further options of `LanguageModel`.
-        cell: options of the last layer's cell.
-        task: further options of `LanguageModelling`.
-        learner: the class of the learner.
-        **options: of the learner.
+        corpus: Corpus to train and evaluate on.
+        seeds: Seeds of the models, one for each model.
+        skips: Time skips of the layers or their names, bottom layer first.
+        mix: λ of the last layer's skip if it is given by name; None for its default.
+        features: Size of every layer's state.
+        batch_size: Number of streams in training.
+        num_steps: Number of steps of a segment.
+        init_scale: Bound of the uniform initial weights outside the cells.
+        model: Further options of `LanguageModel`.
+        cell: Options of the last layer's cell.
+        task: Further options of `LanguageModelling`.
+        learner: Class of the learner.
+        **options: Further options of the learner.
     """
     made = (*(skip_of(skip) for skip in skips[:-1]), skip_of(skips[-1], mix))
     cells = ({},) * (len(made) - 1) + ({"agent_features": 4} | (cell or {}),)
@@ -139,10 +142,10 @@ def language_modelling(
 
 
 def drawn_params(learner: Learner, seed: int = 0, scale: float = 0.8) -> Any:
-    """One model's parameters, uniform in [-scale, scale]: drawn by NumPy, which compiles nothing."""
+    """Return one model's parameters, drawn from [-scale, scale] by NumPy, which compiles nothing."""
 
     def draw(path: Any, leaf: Any) -> jax.Array:
-        """Draw a leaf by its name, so that models with equal parts have them with equal weights."""
+        """Draw a leaf by its name, so that parts with equal names have equal weights in all models."""
         rng = np.random.default_rng([seed, zlib.crc32(jax.tree_util.keystr(path).encode())])
         return jnp.asarray(rng.uniform(-scale, scale, leaf.shape), leaf.dtype)
 
@@ -150,21 +153,21 @@ def drawn_params(learner: Learner, seed: int = 0, scale: float = 0.8) -> Any:
 
 
 def together(*models: Any) -> Any:
-    """Parameters of several models as those of models trained together."""
+    """Stack the parameters of several models, as those of models trained together."""
     return jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *models)
 
 
 def one_seed(params: Any) -> Any:
-    """One model's parameters as those of models trained together."""
+    """Add a seed axis of length 1 to one model's parameters, as for models trained together."""
     return jax.tree.map(lambda leaf: leaf[None], params)
 
 
 def scheduled_of(learner: Learner, epoch: int = 0, number: int = 0) -> Any:
-    """Return the scheduled values of one of the models in an epoch."""
+    """Return the scheduled values of model `number` in `epoch`."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[number], learner.scheduled(epoch))
 
 
 def first_batch(learner: Learner, number: int = 0) -> Batch:
-    """One model's first batch of training."""
+    """Return the first training batch of model `number`."""
     batch = next(iter(learner.train_batches(0)))
     return batch if learner.batch_axis is None else jax.tree.map(lambda leaf: leaf[number], batch)

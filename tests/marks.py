@@ -1,4 +1,4 @@
-"""Which of many cases run by default: the others are slow tests."""
+"""Select which of many test cases run by default; the others are slow tests."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,7 +6,10 @@ import pytest
 
 
 def and_slow(cases: Iterable, by_default: Callable[..., bool]) -> list:
-    """All cases, each a tuple of arguments or one alone; those not run by default are marked as slow."""
+    """Return all `cases`, with those that `by_default` rejects marked as slow.
+
+    Each case is a tuple of arguments or a single argument.
+    """
     marked = []
     for case in cases:
         arguments = case if isinstance(case, tuple) else (case,)

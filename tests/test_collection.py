@@ -1,4 +1,4 @@
-"""Collection: every process, at every second, finds the same tests, as pytest-xdist wants it."""
+"""Check that every process collects the same tests at any time, as pytest-xdist requires."""
 
 import os
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow  # processes of pytest-xdist, of two cores and more, compare theirs anyway
+@pytest.mark.slow  # with two or more cores, pytest-xdist compares its processes anyway
 def test_another_process_at_another_second_finds_the_same_tests(request):
-    """Under another hash seed too; `make_archive` once put the second of its making into a test's name."""
+    """This also holds with another hash seed. A test's name once contained an archive's creation time."""
     root = Path(__file__).parents[1]
     command = [
         sys.executable,

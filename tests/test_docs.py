@@ -1,4 +1,4 @@
-"""The documentation: its code runs and trains, its commands can be read, its links lead somewhere."""
+"""Check the documentation: its code runs and trains, its commands parse, and its links have targets."""
 
 import doctest
 import importlib
@@ -22,7 +22,7 @@ from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = [str(page.relative_to(ROOT)) for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])]
-# Pages whose code has a test of its own: below, or where what it needs is at hand. All others run alone.
+# Pages whose code has its own test, below or in the named file. The code of all other pages only has to run.
 TESTED_APART = {
     "README.md": "tests/test_docs.py",
     "docs/own_model.md": "tests/test_docs.py",
@@ -30,7 +30,7 @@ TESTED_APART = {
     "docs/own_task.md": "tests/experiments/test_own_task.py",
     "docs/own_analysis.md": "tests/experiments/test_own_task.py",
 }
-PEERS = ("torch", "haiku", "equinox")  # code that imports one of them is left out where it is not installed
+PEERS = ("torch", "haiku", "equinox")  # code that imports one of them is skipped if it is not installed
 
 
 def code_of(page):
@@ -38,7 +38,7 @@ def code_of(page):
 
 
 def names_of(page, *codes):
-    """What a page's code defines."""
+    """Run `codes`, or all code of `page`, and return the names that it defines."""
     names = {"__name__": Path(page).stem}
     for code in codes or code_of(page):
         exec(compile(code, page, "exec"), names)
@@ -50,7 +50,7 @@ def names_of(page, *codes):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_code_is_of_a_kind_that_is_tested(page):
-    """Python runs, sessions too, `sh` is read as commands, and what has no language is no code."""
+    """Python code and sessions run, `sh` is parsed as commands, and a block without a language is no code."""
     fences = re.findall(r"^ *```(.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     assert len(fences) % 2 == 0 and set(fences[1::2]) <= {""}
     assert set(fences[::2]) <= {"", "python", "pycon", "sh"}
@@ -71,7 +71,7 @@ def test_pages_tested_apart_are_named_in_their_tests():
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in TESTED_APART and code_of(page)])
 def test_the_code_of_a_page_runs(page):
-    """Traced as a whole: run op by op, each operation is a program of its own."""
+    """The code is traced as a whole, because op by op JAX would compile each operation separately."""
     jax.eval_shape(lambda: names_of(page) and None)
 
 
@@ -82,7 +82,7 @@ def own_pieces():
 
 @pytest.fixture(scope="module")
 def readme():
-    """README's first example without the training itself."""
+    """Return the names that README's first example defines, without its training."""
     return names_of("README.md", training_of_readme()[0])
 
 
@@ -96,7 +96,7 @@ def training_of_readme():
 
 @pytest.mark.parametrize("epoch", [0, 5], ids=["relaxed", "sampled"])
 def test_a_step_of_the_readmes_example_is_traced(readme, epoch):
-    """The slow test below trains it."""
+    """This test only traces a training step; the slow test below trains the model."""
     agents = readme["agents"]
 
     def step(key):
@@ -125,13 +125,13 @@ def test_the_readmes_agent_solves_its_task_and_a_plain_lstm_does_not(seed):
 
 
 def peer_of(code):
-    """Which other library's code this is, None if of none."""
+    """Return which library of PEERS `code` imports, or None."""
     return next((peer for peer in PEERS if re.search(rf"^import {peer}\b", code, re.MULTILINE)), None)
 
 
 @pytest.fixture(scope="module")
 def own_model():
-    """The page on own models, but for code that needs other libraries."""
+    """Return the names that the page on own models defines, without code that needs other libraries."""
     page = "docs/own_model.md"
     return names_of(page, *[code for code in code_of(page) if peer_of(code) is None])
 
@@ -200,7 +200,7 @@ def test_its_fused_gradients_are_those_of_autodiff(own_pieces, skip, depth_skip)
 
 
 def commands_of(page):
-    """Commands of Python modules: those in blocks, and those within lines that leave nothing open."""
+    """Return a page's commands: those of `sh` blocks, and inline `python -m` ones without placeholders."""
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
     lines = [part for line in blocks.splitlines() for part in re.sub(r" +# .*", "", line).split(" && ")]
@@ -210,7 +210,7 @@ def commands_of(page):
 
 
 def read_command(line):
-    """Reads `… -m module arguments`, as the module would."""
+    """Parse `line`, such as `… -m module arguments`, as the module would."""
     words = shlex.split(line.partition(" < ")[0])
     if "-m" not in words:
         assert words[0].rpartition("/")[2] in {"pip", "ruff", "mkdocs", "run", "check_wheel"}, line
@@ -231,7 +231,7 @@ def read_command(line):
         read_flags(line, "", command.commands[arguments[0]].flags, arguments[1:])
     else:
         given, _ = read_training(command, arguments)
-        if "config" not in given:  # of a folder that is there once it was trained
+        if "config" not in given:  # that of a run folder exists only after training
             resolve_training(command, given)
 
 
@@ -253,7 +253,7 @@ def test_extras_exist(page):
 
 
 def without_code(page):
-    """A page's text without its blocks and spans of code."""
+    """Return a page's text without its blocks and spans of code."""
     text = re.sub(
         r"^ *```.*?^ *```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
     )
@@ -261,7 +261,7 @@ def without_code(page):
 
 
 def anchors_of(path):
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -275,7 +275,7 @@ def test_links_lead_somewhere(page):
         name, _, anchor = link.partition("#")
         target = (ROOT / page).parent / name if name else ROOT / page
         assert target.is_file() and target.resolve().is_relative_to(ROOT), link
-        if anchor.startswith("dynskip_jax."):  # of the reference
+        if anchor.startswith("dynskip_jax."):  # a link into the API reference
             module, _, attribute = anchor.rpartition(".")
             assert hasattr(importlib.import_module(module), attribute), link
         elif anchor:
@@ -286,7 +286,10 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_reference_has_every_package():
-    """A package that exports names is listed whole, names that modules have too apart; others by modules."""
+    """A package that exports names is listed as a whole; others are listed by module.
+
+    An exported name that is also the name of a module has a separate entry.
+    """
     for folder in (path.parent for path in (ROOT / "dynskip_jax").glob("*/__init__.py")):
         page = ROOT / "docs" / "api" / f"{folder.name}.md"
         listed = re.findall(r"^::: (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -301,7 +304,7 @@ def test_the_reference_has_every_package():
 
 
 def test_the_reference_has_every_constant():
-    """They have no docstrings to be shown with: a table says what they are."""
+    """Constants have no docstrings, so a table in the reference describes them."""
     text = (ROOT / "docs" / "api" / "functional.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"`([A-Z_]+)`", text))
     assert listed == {name for name in F.__all__ if name.isupper() and not isinstance(getattr(F, name), type)}

@@ -1,4 +1,4 @@
-"""What the package is from outside: its names, and what a wheel of it holds."""
+"""Check the package from outside: its names, its wheel, its layers, and imports without extras."""
 
 import ast
 import importlib.metadata
@@ -35,7 +35,7 @@ def test_a_wheel_holds_the_library_alone():
 
 # --- Layers ---
 
-# The packages of the core, and what each may import besides itself.
+# The packages of the core, and which other packages each may import.
 LAYERS = {
     "errors": set(),
     "functional": {"errors"},
@@ -126,7 +126,7 @@ cli.run_main(lambda: cli.main(ptb.PTB, ["--epochs", "1"]))
 
 @pytest.fixture(scope="module")
 def without_extras():
-    """A process that lacks what only extras install."""
+    """Return the result of a process that runs CORE without the packages that only extras install."""
     return subprocess.run([sys.executable, "-c", CORE], capture_output=True, text=True, cwd=ROOT)
 
 

@@ -1,4 +1,4 @@
-"""The pages are easy to read: short sentences, common words, and a README of limited length."""
+"""Check that the pages are easy to read: short sentences, common words, a README of limited length."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def prose_of(text):
 
 
 def words_of(text):
-    """Return all words of a page, those of code and tables included."""
+    """Return all words of a page, including those of code and tables."""
     return [word for word in text.split() if re.search(r"\w", word)]
 
 

@@ -1,4 +1,4 @@
-"""Settings as dataclasses: bounds against comparisons, words, settings inside settings, several values."""
+"""Check settings as dataclasses: bounds (against comparisons), choices, nested settings, several values."""
 
 import dataclasses
 import math
@@ -85,13 +85,13 @@ class Outer:
 def test_values_without_a_meaning_are_refused(values, message):
     with pytest.raises(UserError, match=f"^{message}$"):
         check(unchecked(values))
-    # A message calls the setting what its reader calls it.
+    # The second argument turns a setting's name into the name in the message, such as a flag.
     with pytest.raises(UserError, match=f"^--{message}$"):
         check(unchecked(values), lambda name: f"--{name}")
 
 
 def unchecked(values):
-    """An `Outer` of values that may not be of their types."""
+    """Return an `Outer` with values that may not have the declared types."""
     made = Outer()
     for name, value in values.items():
         object.__setattr__(made, name, value)
@@ -139,7 +139,7 @@ def test_settings_of_agents_are_the_fields_of_the_objective():
 
 
 def beyond(field):
-    """Return values outside of a setting's bounds, and values inside that are fine without other settings."""
+    """Return values outside a setting's bounds, and values inside that are valid without other settings."""
     if words_of(field_types(AgentSettings)[field.name]):
         return ["nonsense"], [field.default]
     bounds = field.metadata["bounds"]

@@ -1,4 +1,4 @@
-"""Arcs of a text: the lines for a terminal can be read back, and the picture shows what it was given."""
+"""Check the arcs of a text: the lines for a terminal can be read back, and the picture shows its data."""
 
 import itertools
 import math
@@ -33,7 +33,10 @@ def lines_of(*args, width=1000, **probabilities):
 
 
 def read_back(lines):
-    """The skips that the brackets show: how many lines up those of each word lead; None where one is cut."""
+    """Return the skips that the brackets in `lines` show: for each word, the number of lines they lead up.
+
+    A skip whose bracket is cut is None.
+    """
     beside = lines[0].index("word") - 2
     found = []
     for row, line in enumerate(lines[1:], 1):
@@ -58,7 +61,7 @@ def read_back(lines):
 
 
 def to_heading(skips):
-    """What can be read back: the lines from before the text all lead to the heading."""
+    """Return the part of `skips` that can be read back: all skips to before the text lead to the heading."""
     return [min(k, t + 1) for t, k in enumerate(skips)]
 
 
@@ -68,7 +71,7 @@ def pixels(path):
 
 @pytest.fixture
 def figures(monkeypatch):
-    """The figures that are saved, in order."""
+    """Return a list to which each saved figure is added, in order."""
     found = []
     save = Figure.savefig
 
@@ -81,7 +84,7 @@ def figures(monkeypatch):
 
 
 def word_rows(figure):
-    """The texts below the arcs, row by row."""
+    """Return the words below the arcs, one list of texts for each row."""
     rows = [[text for text in axes.texts if isinstance(text, Annotation)] for axes in figure.axes]
     return [row for row in rows if row]
 
@@ -121,7 +124,7 @@ def test_what_is_left_of_the_brackets_can_be_read_back(skips, width):
     found = read_back(lines)
     assert all(b in (k, None) for k, b in zip(to_heading(skips), found, strict=True))
     assert max(map(cell_len, lines)) <= width
-    if width >= 40:  # 13 lanes of one cell, and 25 beside them
+    if width >= 40:  # 13 lanes of one cell and 25 other cells
         assert None not in found
 
 
@@ -264,7 +267,7 @@ def lines_of_axes(axes):
 
 
 def test_arcs_that_leave_a_row_are_marked_at_both_ends(tmp_path, figures):
-    """Twenty words in two rows; an arc leads across the break, and one comes from before the text."""
+    """Twenty words fill two rows. One arc crosses the break, and one comes from before the text."""
     skips = [0] * 20
     skips[12], skips[1] = 5, 4
     draw_arcs(Reading([f"w{t}" for t in range(20)], skips, {}), tmp_path / "1.png", "T")
@@ -272,7 +275,7 @@ def test_arcs_that_leave_a_row_are_marked_at_both_ends(tmp_path, figures):
     rows = [axes for axes in figure.axes if lines_of_axes(axes)]
     marks = [[line.get_marker() for line in axes.lines if line.get_marker() in "<>"] for axes in rows]
     assert marks == [["<", ">"], ["<"]]
-    # Both ends of the arc are at one height: it goes on where it was cut.
+    # The cut arc ends at the right edge of one row and continues at the left edge of the next.
     (right,), (left,) = (
         [line for line in axes.lines if line.get_marker() == marker and line.get_color() == skip_color(5)]
         for axes, marker in zip(rows, "><", strict=True)
@@ -287,7 +290,7 @@ def test_attention_is_drawn_by_its_weights(tmp_path, figures):
     words, skips = ["a", "b", "c"], [1, 1, 3]
     draw_arcs(Reading(words, skips, {}, weights, is_attention=True), tmp_path / "1.png", "T")
     (axes,) = [axes for axes in figures[0].axes if lines_of_axes(axes)]
-    assert len(lines_of_axes(axes)) == 6  # not of the weight below 5 %
+    assert len(lines_of_axes(axes)) == 6  # weights below 5 % are not drawn
     of_three = [line for line in lines_of_axes(axes) if line.get_color() == skip_color(3)]
     of_two = [line for line in lines_of_axes(axes) if line.get_color() == skip_color(2)]
     assert [line.get_linewidth() for line in of_three] == [pytest.approx(2.0)]

@@ -1,4 +1,4 @@
-"""The paired bootstrap against all resamples of a few sentences, and what holds for any."""
+"""Check the paired bootstrap against all resamples of a few sentences, and its general properties."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def accuracy_of(rows):
 
 
 def all_differences(counts_a, counts_b, score_of):
-    """Of each of the equally likely resamples."""
+    """Return the score difference, B minus A, of each of the equally likely resamples."""
     places = itertools.product(range(len(counts_a)), repeat=len(counts_a))
     return np.array([score_of(counts_b[list(i)]) - score_of(counts_a[list(i)]) for i in places])
 
@@ -36,11 +36,11 @@ def test_it_is_the_share_of_all_resamples(a, b, score, score_of):
     exact = all_differences(a, b, score_of)
     observed = score_of(b) - score_of(a)
     p = np.mean(np.abs(exact - observed) >= abs(observed) - 1e-12)
-    assert 0.1 < p < 0.9  # a case that could tell
+    assert 0.1 < p < 0.9  # neither trivially small nor large
     result = paired_bootstrap(a, b, score, seed=0, samples=SAMPLES, confidence=0.8)
     assert result.difference == pytest.approx(observed, abs=1e-12)
     assert abs(result.p - p) < 4 * np.sqrt(p * (1 - p) / SAMPLES)
-    # Of a discrete distribution quantiles jump: the shares beyond them are what is right.
+    # Quantiles of a discrete distribution jump, so the test checks the shares on both sides of them.
     for bound, share in ((result.low, 0.1), (result.high, 0.9)):
         assert np.mean(exact < bound - 1e-9) - 0.02 <= share <= np.mean(exact <= bound + 1e-9) + 0.02
 
@@ -76,7 +76,7 @@ def test_a_clear_difference_is_told_and_p_is_never_zero():
 
 
 def test_pairs_are_kept():
-    """Both models fail in the same sentences; the difference is the same in every one."""
+    """Both models fail in the same sentences, and their difference is the same in each sentence."""
     rng = np.random.default_rng(0)
     right = rng.integers(0, 9, size=100)
     a, b = (np.stack([right + extra, np.full(100, 10)], axis=1) for extra in (0, 1))
@@ -96,7 +96,7 @@ def test_seeds_are_averaged_on_the_same_sentences():
     result = paired_bootstrap(a, b, f1, seed=0, samples=300)
     means = [np.mean([f1_of(rows) for rows in counts]) for counts in (a, b)]
     assert result.difference == pytest.approx(means[1] - means[0])
-    # Where all sentences weigh alike, the mean of F1 is the F1 of all seeds' counts.
+    # Repeating the seeds of one model, or adding a seed axis to the other, changes nothing.
     assert (
         paired_bootstrap(a, b[0], f1, seed=0, samples=300).p
         == paired_bootstrap(np.concatenate([a, a]), b[:1], f1, seed=0, samples=300).p

@@ -1,4 +1,4 @@
-"""The chain of skips against a walk in plain Python."""
+"""Check the chain of skips against a walk in plain Python."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from dynskip_jax.analysis.chains import visited
 
 
 def walk(row):
-    """The visited positions of one example, from the last one back."""
+    """Return the visited positions of one example, from the last one back."""
     t = len(row) - 1
     seen = []
     while t >= 0:

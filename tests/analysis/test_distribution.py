@@ -1,4 +1,4 @@
-"""How probable each k was: recomputed after the text was read, it is what the layer itself decided by."""
+"""Check that the recomputed distribution over k is the one that the layer used for its decisions."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ SKIPS = {
 
 
 def drawn(make):
-    """Make a module whose parameters NumPy draws."""
+    """Return the module that `make` makes, with parameters drawn by NumPy."""
     graphdef, params, others = nnx.split(nnx.eval_shape(make), nnx.Param, ...)
     assert not jax.tree.leaves(others)
     rng = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
     for found, decision in zip(*jax.device_get(read(stack)), strict=True):
         assert found.shape == (9, 4)
         np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
-        np.testing.assert_allclose(found[:, 2], 0, atol=1e-6)  # not allowed
+        np.testing.assert_allclose(found[:, 2], 0, atol=1e-6)  # the policy's mask forbids k = 3
         entropy = -(found * np.log(np.maximum(found, 1e-30))).sum(axis=1)
         np.testing.assert_allclose(entropy, decision.entropy[0], atol=1e-5)
         np.testing.assert_array_equal(found.argmax(axis=1) + 1, decision.action[0])

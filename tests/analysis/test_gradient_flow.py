@@ -1,4 +1,4 @@
-"""Gradient norms of states against finite differences, and the limits in which they are known."""
+"""Check gradient norms of states against finite differences and in limits where they are known."""
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ def test_norms_are_those_of_finite_differences(name, of):
         @jax.jit
         @jax.vmap
         def loss(nudges):
-            """The loss of each sequence where states are moved, a step at a time."""
+            """Return the loss of each sequence after adding `nudges[t]` to the state of each step t."""
             now = carry
             for t in range(TIME):
                 inputs = F.project_inputs(params, x[:, t], recurrence)
@@ -72,7 +72,7 @@ def _double(given):
 
 @pytest.mark.slow
 def test_a_skip_that_passes_states_by_leaves_them_without_gradient():
-    """With λ = 1 and a fixed skip of 3, only every third state leads to the last one."""
+    """With λ = 1 and a fixed skip of 3, only every third state influences the last one."""
     recurrence, params, carry, x = layer(F.Fixed(3, mix=1.0))
     norms = state_gradient_norms(params, carry, x, recurrence, squares)
     assert (np.asarray(norms)[:, [0, 1, 3, 4]] == 0).all()

@@ -1,4 +1,4 @@
-"""What choices are worth: tables whose answer is known, at both ends of the scale."""
+"""Check the oracle analysis on tables of losses whose answer is known, at both ends of the scale."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,10 @@ STEPS, K = 3000, 4
 
 
 def table(seed=0):
-    """Losses that depend on what is seen: the k that a sign pattern names is free, the others cost."""
+    """Return losses, choices, inputs and a generator; the best k depends only on the inputs.
+
+    The signs of the first two inputs of a step select the k whose loss is 0.1; all others cost 1 to 2.
+    """
     rng = np.random.default_rng(seed)
     seen = rng.normal(size=(STEPS, 6))
     right = 2 * (seen[:, 0] > 0) + (seen[:, 1] > 0)
@@ -22,7 +25,7 @@ def table(seed=0):
 
 
 def bar(found, losses):
-    """The loss of the better way to choose without looking, as the first 70 % of the steps have it."""
+    """Return the loss of the better blind choice, fixed or random, as fitted on the first 70 % of steps."""
     fitted = losses[: int(0.7 * STEPS)]
     is_fixed = fitted[:, found.fixed - 1].mean() <= fitted.mean()
     return found.constant[found.fixed - 1] if is_fixed else found.random
@@ -47,7 +50,7 @@ def test_means_are_those_of_a_loop():
 def test_a_probe_finds_what_there_is_to_learn_and_nothing_else():
     losses, taken, seen, rng = table()
     found = oracle_losses(losses, taken, {"all": seen, "nothing": rng.normal(size=(STEPS, 6))})
-    # Most of what hindsight has; and from noise nothing beyond chance.
+    # A probe of the inputs gains most of what hindsight gains. A probe of noise gains nothing beyond chance.
     whole = min(found.random, *found.constant) - found.hindsight
     assert found.gain["all"].mean > 0.75 * whole and not found.gain["all"].is_chance
     assert found.probes["all"] == pytest.approx(bar(found, losses) - found.gain["all"].mean)
@@ -91,19 +94,19 @@ def test_too_few_steps_are_refused():
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
 def test_the_margin_knows_that_neighbouring_steps_are_alike(rho):
-    """Of an AR(1) series the variance of the mean is (1 + ρ) / (1 - ρ) times that of independent steps."""
+    """An AR(1) series has a mean whose variance is (1 + ρ) / (1 - ρ) times that of independent steps."""
     rng, steps = np.random.default_rng(1), 20_000
     noise, series = rng.normal(size=steps), np.zeros(steps)
     for t in range(steps):
         series[t] = noise[t] + (rho * series[t - 1] if t else 0.0)
     margin = paired_gain(series, np.zeros(steps)).margin
     expected = 1.96 * np.sqrt((1 + rho) / (1 - rho) / (1 - rho**2) / steps)
-    # Blocks of 50 steps miss a part of it: 20 % at most here.
+    # Blocks of 50 steps miss a part of the correlation, here at most 20 % of the margin.
     assert 0.8 * expected < margin < 1.2 * expected
 
 
 def test_the_bar_is_chosen_where_probes_are_fitted():
-    """Constant 1 is best in the first 70 %, and worst after: the agent is compared with it all the same."""
+    """Constant 1 is best in the first 70 % and worst afterwards. The agent is still compared with it."""
     losses = np.full((1000, 2), 1.0)
     losses[:700, 0], losses[700:, 0] = 0.0, 3.0
     found = oracle_losses(losses, np.full(1000, 2), {"nothing": np.zeros((1000, 1))})

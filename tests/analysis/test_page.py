@@ -1,4 +1,4 @@
-"""The page of HTML: it loads nothing, words are text, and its program is given each k with its number."""
+"""Check the HTML page: it loads nothing, shows words as text, and contains each k with its weight as data."""
 
 import json
 import math
@@ -15,7 +15,7 @@ WEIGHTS = np.array([[1, 0], [0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
 
 
 class Page(HTMLParser):
-    """What a browser would make of it: the words, the data, and whatever would be loaded."""
+    """Parsed page, as a browser would read it: its words, its data, and the addresses it would load."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What people and folders call things is text in a picture, never mathematics."""
+"""Check that user-given names in plots are plain text, never math text."""
 
 import pytest
 from matplotlib.image import imread
@@ -10,7 +10,7 @@ RECORDS = [{"epoch": n, "dev_nll": [1.0 / n, 2.0 / n]} for n in (1, 2, 3)]
 
 @pytest.mark.parametrize("name", ["$", "a $5_$ bill", r"$\frac{1}{", "100 $ and 200 $^$", "{x}_1^2"])
 def test_a_dollar_in_a_name_begins_no_mathematics(name, tmp_path):
-    """A folder's name did: training finished, and its pictures failed at every start."""
+    """A dollar sign in a folder's name once made every plot of a finished run fail."""
     path = tmp_path / "picture.png"
     learning_curves({name: RECORDS}, "epoch", ["dev_nll"], path, f"on {name}")
     assert imread(path).shape[:2] == (600, 900)

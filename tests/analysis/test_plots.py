@@ -1,4 +1,4 @@
-"""Plots are PNG files of 900 x 600 pixels that show the numbers they were given."""
+"""Check that plots are PNG files of 900 x 600 pixels that show the given numbers."""
 
 import math
 
@@ -26,13 +26,13 @@ def pixels(path) -> np.ndarray:
 
 
 def shows(path, color) -> bool:
-    """Whether a patch of the colour is in the picture, larger than text or a line would make."""
+    """Return whether the picture has a patch of `color` that is larger than text or a line."""
     return int((np.abs(pixels(path) - np.asarray(color)[:3]).max(axis=-1) < 0.01).sum()) > 500
 
 
 @pytest.fixture
 def titles(monkeypatch):
-    """The titles of the plots, in order."""
+    """Return a list to which the title of each plot is added, in order."""
     found = []
     monkeypatch.setattr("matplotlib.axes.Axes.set_title", lambda _self, label, **_kwargs: found.append(label))
     return found
@@ -40,7 +40,7 @@ def titles(monkeypatch):
 
 @pytest.fixture
 def axes(monkeypatch):
-    """The axes of the plots that are saved, in order."""
+    """Return a list to which the first axes of each saved plot are added, in order."""
     found = []
     save = Figure.savefig
 
@@ -147,7 +147,7 @@ def test_metric_over_values(tmp_path, axes):
         )
         assert texts(plot.get_legend().get_texts()) == ["lstm", "dynamic:10"]
         assert (plot.get_xlabel(), plot.get_ylabel()) == ("length", "accuracy")
-    # Where 11 and 21 are too near to each other, one of them is not written.
+    # If 11 and 21 are too close to each other, only one of them is labelled.
     assert texts(axes[0].get_xticklabels()) == ["11", "51", "101", "201", "501"]
     assert texts(axes[1].get_xticklabels()) == ["11", "21", "51", "101", "201", "501"]
     assert pyplot.get_fignums() == []
@@ -162,7 +162,7 @@ def test_metric_over_metric(tmp_path, axes):
     mean = plot.containers[0].lines[0]
     np.testing.assert_allclose(mean.get_xydata(), [[0.1, 0.5], [0.3, 0.8]])
     assert [note.get_text() for note in plot.texts] == ["cost 0", "cost 1", ""]
-    # No label leaves the picture: the one of a point near the right edge stands to its left.
+    # Labels stay inside the picture: a point near the right edge has its label on the left.
     assert [note.get_ha() for note in plot.texts] == ["left", "left", "right"]
     assert sorted(texts(plot.get_legend().get_texts())) == ["lstm", "lstm_jump", "skip_rnn"]
     (level,) = (line for line in plot.lines if line.get_linestyle() == "--")
@@ -184,7 +184,7 @@ def test_action_distribution_normalises_each_position(tmp_path):
     path = tmp_path / "1.png"
     counts = np.array([[1, 1], [3000, 1000], [0, 0]])
     action_distribution(counts, path, "choices", "embedded corpus")
-    for share in (0.25, 0.5, 0.75):  # of which the largest has the darkest colour
+    for share in (0.25, 0.5, 0.75):  # the largest share has the darkest colour
         assert shows(path, colormaps["Blues"](share / 0.75)), share
     assert shows(path, (0.93, 0.93, 0.93))  # the position that was never reached
     assert not shows(path, colormaps["Blues"](0.4 / 0.75))
@@ -197,7 +197,7 @@ def test_action_against_truth(tmp_path, titles):
     truth = np.array([[0, 1, 2, -1], [2, 2, 2, 3]])
     actions = np.array([[0, 1, 0, 0], [2, 2, 0, 2]])
     action_against_truth(actions, truth, 3, tmp_path / "1.png", "toy")
-    assert titles == ["toy (66.7% of decisions exact)"]  # four of six: -1 and 3 have no right skip
+    assert titles == ["toy (66.7% of decisions exact)"]  # four of six: targets -1 and 3 have no correct skip
     assert shows(tmp_path / "1.png", colormaps["Blues"](0.5))
     assert shows(tmp_path / "1.png", colormaps["Blues"](1.0))
     action_against_truth(actions[:0], truth[:0], 3, tmp_path / "2.png", "toy")
@@ -209,7 +209,7 @@ def test_visited_positions(tmp_path, titles, axes):
     visited = np.zeros((8, 4), bool)
     visited[:, 3] = visited[0, 0] = visited[:2, 1] = visited[4:6, 2] = visited[6:, 0] = True
     visited_positions(visited, truth, tmp_path / "1.png", "toy", "a note")
-    # -1 and 4 are no positions of the sequence.
+    # -1 and 4 are not positions of the sequence.
     assert titles == ["toy (50.0% of chains visit the right position)\n"]
     shares = np.ma.filled(axes[0].images[0].get_array(), np.nan)
     np.testing.assert_allclose(shares, [[0.25, 0.5, 0, 1], [np.nan] * 4, [0, 0, 1, 1]])
@@ -250,7 +250,7 @@ def test_a_policy_over_training_has_an_area_for_each_k_or_for_bands_of_many(tmp_
     labels = [label if label.startswith("k") else f"k = {label}" for label in labels]
     assert texts(axes[0].get_legend().get_texts()) == labels[::-1]
     assert len({tuple(area.get_facecolor()[0]) for area in axes[0].collections}) == len(labels)
-    # The top of the first band is the share of k = 1, that of the last one all of them.
+    # The first band ends at the share of k = 1, the last one at 1.
     tops = [area.get_paths()[0].vertices[:, 1].max() for area in axes[0].collections]
     np.testing.assert_allclose(tops[0], shares.mean(axis=1)[:, 0].max(), rtol=1e-6)
     np.testing.assert_allclose(tops[-1], 1, rtol=1e-6)

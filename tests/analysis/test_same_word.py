@@ -1,4 +1,4 @@
-"""Choices that lead back to the same word, held to a loop over steps and to what is known of them."""
+"""Check the share of choices that lead back to the same word, against a loop and in known cases."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_it_is_what_a_loop_finds(data):
     shares = [
         np.mean([same(row, t, actions[row, t]) for row, t in steps]),
         np.mean([any(same(row, t, k) for k in range(1, K + 1)) for row, t in steps]),
-        # Every step with the choice of every other one.
+        # Chance level: each step is paired with the choice of every step.
         np.mean([same(row, t, actions[other]) for row, t in steps for other in steps]),
     ]
     assert same_word(words, actions, counts, choices=np.arange(1, K + 1)) == pytest.approx(shares)

@@ -1,4 +1,4 @@
-"""Agreement of agents, held to loops over pairs and to what is known of it."""
+"""Check the agreement of agents against loops over pairs and in known cases."""
 
 import itertools
 
@@ -24,7 +24,7 @@ def test_it_is_the_mean_of_all_pairs(data):
     found = agreement(actions)
     assert found.share == pytest.approx(np.mean(shares))
     assert found.by_chance == pytest.approx(np.mean(chances))
-    # What the choices are called does not matter.
+    # Renaming the choices does not change the agreement.
     again = agreement(np.array([0, 70, 3, 200, 5])[actions])
     assert again == pytest.approx(found)
 

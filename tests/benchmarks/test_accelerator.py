@@ -1,4 +1,4 @@
-"""The plan for an accelerator: each command runs at a tiny size, stops in time and goes on."""
+"""Check that each command of the accelerator plan runs at a tiny size, stops in time and can be resumed."""
 
 import json
 import sys

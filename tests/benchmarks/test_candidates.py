@@ -1,6 +1,6 @@
-"""Every candidate computes what it claims: same weights, same loss, same gradient.
+"""Check that each candidate computes the loss and the gradients of the layer in its name.
 
-The measure is a NumPy loop in float64, written from Gui et al. (2019), Eq. 1 and 2.
+The reference is a NumPy loop in float64, written from Gui et al. (2019), Eq. 1 and 2.
 """
 
 import jax
@@ -27,7 +27,14 @@ def sigmoid(x):
 
 
 def oracle(params, x, skips, mix):
-    """Sum of squares of h, and sum of the log-probabilities of `skips`, (batch, time); K = 1 is an LSTM."""
+    """Return the sum of squares of all h, and the sum of the log-probabilities of the choices.
+
+    Args:
+        params: Weights of the layer; without an agent, the log-probabilities are left out.
+        x: Inputs, (batch, time, in).
+        skips: Chosen k of each step, (batch, time); with k = 1, the layer is an LSTM.
+        mix: Weight λ of the chosen state.
+    """
     lstm, agent, _ = params
     squares = log_probs = 0.0
     for n in range(x.shape[0]):
@@ -49,13 +56,13 @@ def oracle(params, x, skips, mix):
 
 
 def slope(function, x, direction):
-    """Central difference of a function along a direction."""
+    """Return the central difference of `function` at `x` along `direction`."""
     e = 1e-5
     return (function(x + e * direction) - function(x - e * direction)) / (2 * e)
 
 
 def run(entry):
-    """Loss, and the gradient of the inputs as (batch, time, in)."""
+    """Return the loss of a candidate, and its gradient with respect to the inputs, (batch, time, in)."""
     loss, (_, of_x) = entry.prepare().step()
     of_x = np.asarray(of_x)
     return float(loss), of_x.swapaxes(0, 1) if entry.name.startswith("torch") else of_x
@@ -72,7 +79,7 @@ def entries(actions):
 
 
 def promise(name, actions):
-    """What a candidate's name promises: which states enter, and λ."""
+    """Return the chosen k of each step and the λ that the candidate called `name` uses."""
     if "dynamic" in name:
         return actions, SHAPE.mix
     if name == "fixed:k":
@@ -91,7 +98,7 @@ def test_loss_and_input_gradient(entries, actions):
         params = dynamic if "dynamic" in name else dynamic._replace(skip=None)
         loss, of_x = run(entries[name])
         assert loss == pytest.approx(sum(oracle(params, x, skips, mix)), rel=1e-5), name
-        # The agent steers the network, and no gradient flows from it into the network or the inputs.
+        # No gradient flows from the agent into the network or the inputs.
         want = slope(lambda x: oracle(params, x, skips, mix)[0], x, direction)
         assert np.vdot(of_x, direction) == pytest.approx(want, rel=1e-3), name
 
@@ -102,7 +109,7 @@ def test_loss_and_input_gradient(entries, actions):
 
 @pytest.mark.slow
 def test_attention_is_compared_on_the_same_terms(entries):
-    """With the loss of all, of a layer that attends: at its weights for h, and its gradient for x."""
+    """The loss and the input gradient equal those of an attention layer with the same weights."""
     loss, of_x = run(entries["attention:k"])
     skip = Attention(SHAPE.max_skip, SHAPE.mix)
     layer = SkipLayers([jax_layers.cell(SHAPE, skip)])
@@ -113,7 +120,7 @@ def test_attention_is_compared_on_the_same_terms(entries):
 
 
 def test_weight_gradient_is_complete(entries):
-    """Each weight has a gradient, except h0 and c0 which these layers do not learn."""
+    """Each weight has a nonzero gradient. These layers do not learn h(0) and c(0)."""
     for name, entry in entries.items():
         _, (of_weights, _) = entry.prepare().step()
         leaves = jax.tree.leaves(of_weights)
@@ -122,7 +129,7 @@ def test_weight_gradient_is_complete(entries):
 
 @pytest.mark.slow
 def test_samples_differ_between_sequences_and_steps():
-    """The carry that a candidate starts from makes the agent sample, not repeat itself."""
+    """With a candidate's initial carry, the agent samples different choices."""
     layer = SkipLayers([jax_layers.cell(SHAPE, DYNAMIC)])
     out = layer(jax_layers.inputs(SHAPE), initial_carry=jax_layers.start(layer, SHAPE))
     assert len(np.unique(out.decisions[0].action)) > 1
@@ -158,7 +165,7 @@ def test_the_loop_in_pytorch_is_our_layer(torch, actions, hoist, mix):
     np.testing.assert_allclose(h.detach().transpose(0, 1), out.h, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(log_prob.detach().T, out.decisions[0].log_prob, rtol=1e-5, atol=1e-6)
 
-    # Its own samples, replayed by our layer.
+    # Our layer replays the samples of the PyTorch loop.
     torch.manual_seed(0)
     h, log_prob, k = theirs(x_torch)
     out = layer(x, actions=[jnp.asarray(k.T.numpy().astype(np.int32))])

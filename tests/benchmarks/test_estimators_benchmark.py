@@ -1,4 +1,4 @@
-"""The comparison of gradient estimators runs, and says of each what theory says of it."""
+"""Check that the comparison of gradient estimators runs, and that its results agree with the theory."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ NAMED = [estimator.name for estimator in estimators.estimators()]
 
 @pytest.fixture(scope="module")
 def results():
-    """By name, from few samples."""
+    """Return the result of each estimator by its name, from 2,000 samples."""
     return {result.estimator.name: result for result in estimators.run(2000)}
 
 
@@ -27,7 +27,7 @@ def test_unbiased_estimators_are_within_four_standard_errors(results):
     assert len(unbiased) == 7
     for result in unbiased:
         assert 0 < result.bias < 4 * result.standard_error, result.estimator.name
-        assert result.standard_error < 0.5  # else the bound above would say little
+        assert result.standard_error < 0.5  # otherwise the bound above would be too loose
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The benchmark runs from end to end at tiny sizes and writes what it measured."""
+"""Check that the benchmark of recurrent layers runs at tiny sizes and writes its measurements."""
 
 import dataclasses
 import json
@@ -16,13 +16,16 @@ from benchmarks.shapes import FULL, TINY, Shape
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import read_flags
 
-# As little to compile as shows the form of each table.
+# Every table has rows, but few programs have to be compiled.
 SMALLEST = dataclasses.replace(TINY, growth={"time": TINY.growth["time"]}, num_seeds=(2,))
 
 
 @pytest.fixture
 def measured(tmp_path, capsys):
-    """Runs parts of the benchmark; returns the written JSON, the printed text and the folder."""
+    """Return a function that runs parts of the benchmark.
+
+    It returns the written JSON, the printed text and the output folder.
+    """
 
     def run(*parts, rounds=2):
         flags = recurrence.Flags(parts=parts, rounds=rounds, out=str(tmp_path))
@@ -47,7 +50,7 @@ def test_shapes_and_memory_of_every_layer(measured):
         assert row["sizes"] == dataclasses.asdict(TINY.shapes["tiny"])
     in_jax = [name for name in names if not name.startswith("torch")]
     held = [row for row in content["rows"] if row["part"] == "memory"]
-    assert [row["candidate"] for row in held] == in_jax  # on a CPU nobody tells PyTorch's
+    assert [row["candidate"] for row in held] == in_jax  # the memory of PyTorch is not measured on a CPU
     assert all(row["unit"] == "MiB" and row["median"] > 0 for row in held)
     assert all(name in text for name in names)
     assert "tiny: T=3 B=2 in=4 H=5 K=2 λ=0.5" in text

@@ -1,4 +1,4 @@
-"""The benchmark of seeds: what it computes from wall times, and that its commands run."""
+"""Check that the benchmark of seeds computes ratios of wall times, and that its commands run."""
 
 import json
 import sys

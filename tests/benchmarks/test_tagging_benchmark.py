@@ -1,4 +1,4 @@
-"""The taggers' benchmark reads what the experiment reads, and its peer learns the same tags."""
+"""Check that the taggers' benchmark reads the experiment's data, and that its PyTorch tagger learns."""
 
 import json
 import sys
@@ -39,7 +39,7 @@ def test_a_turn_reads_the_first_sentences_of_train(folder):
         ["EU", "rejects"],
         ["Peter", "left", "London"],
     ]
-    assert data.vocabulary.knows("rained")  # which only a later sentence has
+    assert data.vocabulary.knows("rained")  # occurs only in a later sentence
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_command_line(folder, tmp_path, capsys, monkeypatch):
     arguments = ["--data", folder, "--models", "lstm", "--sentences", 3, "--rounds", 2, "--out", out]
     monkeypatch.setattr(sys, "argv", ["tagging", *map(str, arguments)])
     tagging.main()
-    printed = " ".join(capsys.readouterr().out.split())  # however wide the terminal is
+    printed = " ".join(capsys.readouterr().out.split())  # without line breaks
     assert "words per second" in printed and "lstm" in printed
     found = json.loads(out.read_text())["words_per_second"]
     for part in ("training", "predict"):

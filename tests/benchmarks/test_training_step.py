@@ -1,4 +1,4 @@
-"""The training step that is timed is the loop's own, on words that cost as much as real ones."""
+"""Check that the benchmark's training step uses the experiment's presets and all words, and trains."""
 
 import jax
 import numpy as np

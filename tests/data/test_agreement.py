@@ -1,4 +1,4 @@
-"""Agreement at a distance: texts by the grammar, answers by a stack, and nothing that gives them away."""
+"""Check agreement at a distance: texts follow the grammar, and only a stack gives the answers."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ NAMES = agreement.symbol_names()
 
 
 def by_stack(words):
-    """Reads a text as a person would: the form and the place of each open clause, innermost last."""
+    """Parse `words` with a stack of open clauses; return the form and the place of the innermost open one."""
     stack = []
     for place, word in enumerate(words[:-1]):
         if word[0] == ")":

@@ -1,4 +1,4 @@
-"""Batches against slow definitions."""
+"""Check batches against slow definitions."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9))
 
 
 def slow_rows(num_tokens, batch_size, row_length):
-    """The positions in the text of each row, None past its end."""
+    """Return the text positions of each row, None past the end of the text."""
     positions = range(batch_size * row_length)
     rows = [
         [p if p < num_tokens else None for p in positions[b * row_length :][:row_length]]
@@ -23,7 +23,7 @@ def slow_rows(num_tokens, batch_size, row_length):
 
 
 def check(tokens, batch_size, num_steps, rows, found):
-    """Compare the segments with `rows` of positions, cell by cell."""
+    """Check that the segments `found` contain the tokens at the positions `rows`, cell by cell."""
     for number, segment in enumerate(found):
         for array in segment[:3]:
             assert array.shape == (batch_size, num_steps)
@@ -50,7 +50,7 @@ def test_evaluation_segments(sizes):
     check(tokens, batch_size, num_steps, slow_rows(num_tokens, batch_size, row_length), found)
     assert len(found) == num_segments(num_tokens, batch_size, num_steps, drop_tail=False)
     seen = np.concatenate([segment.targets[segment.mask] for segment in found])
-    assert sorted(seen.tolist()) == tokens.tolist()  # Each token is a target exactly once.
+    assert sorted(seen.tolist()) == tokens.tolist()  # each token is a target exactly once
     ids = {*tokens.tolist(), FIRST}
     assert all(
         ids >= {*segment.inputs.ravel().tolist(), *segment.targets.ravel().tolist()} for segment in found

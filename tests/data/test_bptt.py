@@ -1,4 +1,4 @@
-"""Segments of random length: their distribution, their sum, and the same text whatever the cut."""
+"""Check segments of random length: their distribution, their sum, and the text that they cover."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def generator(seed=0):
 
 
 def published_lengths(num_tokens, num_steps, rng):
-    """The loop of the authors' main.py, but that a last single token stays."""
+    """Return segment lengths by the loop of the authors' main.py, but keep a single last token."""
     lengths, i = [], 0
     while i < num_tokens:
         bptt = num_steps if rng.random() < 0.95 else num_steps / 2.0
@@ -50,7 +50,7 @@ def test_lengths_are_multiples_that_sum_to_the_tokens(num_tokens, num_steps, see
     assert sum(lengths) == num_tokens
     assert lengths[-1] >= 1
     assert all(length % multiple == 0 and length >= minimum for length in lengths[:-1])
-    # Without the tail: the same lengths, the last cut to a multiple.
+    # Without the tail, the lengths are the same, but the last one is cut to a multiple.
     shortest = min(m for m in range(multiple, 1000, multiple) if m >= minimum)
     if num_tokens < shortest:
         with pytest.raises(UserError, match=f"{num_tokens:,} tokens.*{shortest} steps.*--batch-size"):

@@ -1,4 +1,4 @@
-"""Tables of characters: ids, marks, special words, cutting."""
+"""Check tables of characters: ids, boundary marks, special words, and the cutting of long words."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Lines of columns and of CoNLL-U: which are words, and how tags are added without losing a line."""
+"""Check column and CoNLL-U files: which lines are words, and that adding tags loses no line."""
 
 import pytest
 

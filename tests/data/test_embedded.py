@@ -1,4 +1,4 @@
-"""The embedded corpus: real English, split by topics, no text shared between splits."""
+"""Check the embedded corpus: it is real English, split by topic, with no text in two splits."""
 
 import re
 import sys

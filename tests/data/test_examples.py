@@ -1,4 +1,4 @@
-"""Examples cut into batches, of one shape or bucketed, against counts and loops over single examples."""
+"""Check batches of examples, padded or bucketed, against counts and loops over single examples."""
 
 import itertools
 from typing import NamedTuple
@@ -16,7 +16,7 @@ SIZES = st.tuples(st.integers(1, 25), st.integers(1, 7), st.integers(0, 4))  # e
 
 
 def examples_of(count, num_buckets=0, seed=0, longest=11):
-    """Sequences, the first element of each made of its number, and the split of them."""
+    """Return random sequences and their `Examples`; the first element of sequence i is 100 + i."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, longest + 1, size=count)
     sequences = [np.array([100 + i, *rng.integers(1, 9, size=n - 1)]) for i, n in enumerate(lengths)]
@@ -31,7 +31,7 @@ def examples_of(count, num_buckets=0, seed=0, longest=11):
 
 
 def assert_rows_are_examples(batch, sequences, examples):
-    """Every row, those that only fill the batch too, is the example whose number it has."""
+    """Check that each row, even one that only fills the batch, is the example that `batch.index` names."""
     for row, number in enumerate(batch.index.tolist()):
         length = len(sequences[number])
         assert batch.seq_lengths[row] == length
@@ -43,7 +43,7 @@ def assert_rows_are_examples(batch, sequences, examples):
 
 
 def counted(batch):
-    """The numbers of the examples that count."""
+    """Return the numbers of the examples that count, without rows that only fill the batch."""
     return batch.index[slice(None) if batch.mask is None else batch.mask].tolist()
 
 
@@ -52,7 +52,7 @@ def bucket_by_hand(length, buckets):
 
 
 def seed_of(batch, number):
-    """One seed's rows of a batch (seeds, rows, ...)."""
+    """Return the rows of seed `number` of a batch of shape (seeds, rows, ...)."""
     targets = {name: leaf[number] for name, leaf in batch.targets.items()}
     mask = None if batch.mask is None else batch.mask[number]
     others = (getattr(batch, name)[number] for name in ("seq_lengths", "weights", "index"))
@@ -76,7 +76,7 @@ def test_evaluation_reads_every_example_once_and_in_order(sizes, seed):
             lengths = {len(sequences[number]) for number in batch.index}
             assert {bucket_by_hand(n, examples.buckets) for n in lengths} == {batch.inputs.shape[1]}
     assert all(numbers == sorted(numbers) for numbers in of_bucket.values())
-    # No more batches than needed: only the last of a bucket is filled up.
+    # There are no more batches than needed: only a bucket's last batch is filled up.
     assert len(batches) == sum(-(-len(numbers) // rows) for numbers in of_bucket.values())
 
 
@@ -96,10 +96,10 @@ def test_an_epoch_with_buckets_reads_every_example_once(sizes, seed, epoch):
             of_seed = seed_of(batch, number)
             assert_rows_are_examples(of_seed, sequences, examples)
             ends = {bucket_by_hand(len(sequences[i]), examples.buckets) for i in of_seed.index.tolist()}
-            assert ends == {batch.inputs.shape[2]}  # the schedule of buckets is that of all seeds
+            assert ends == {batch.inputs.shape[2]}  # all seeds share the schedule of buckets
             seen.append(counted(of_seed))
         assert sorted(itertools.chain(*seen)) == list(range(count))
-        # Within a bucket examples come in the seed's own order, wherever its batches stand in the epoch.
+        # Within a bucket, examples follow the seed's order, wherever the batches are in the epoch.
         order = epoch_order(count, own, epoch).tolist()
         for bucket in examples.buckets:
             members = [i for i in order if bucket_by_hand(len(sequences[i]), examples.buckets) == bucket]
@@ -120,7 +120,7 @@ def test_the_order_of_buckets_is_drawn_anew_in_each_epoch():
     assert len(set(map(tuple, epochs))) > 3
     assert len(set(map(tuple, map(sorted, epochs)))) == 1
     assert [schedule((7, 8), epoch) for epoch in range(6)] == epochs
-    assert sorted(epochs[0]) != epochs[0]  # not all short ones first
+    assert sorted(epochs[0]) != epochs[0]  # buckets are not sorted by length
 
 
 @given(st.integers(1, 25), st.integers(1, 7), st.integers(0, 3))
@@ -221,7 +221,7 @@ def test_buckets_of_lengths_hold_as_many_sequences_each(lengths, count):
     assert list(buckets) == sorted(set(buckets)) and len(buckets) <= count
     assert all(bucket % 8 == 0 for bucket in buckets)
     assert max(lengths) <= buckets[-1] < max(lengths) + 8
-    # A bucket is no longer than needed for its share: fewer than that fit below it, but for the rounding.
+    # A bucket is no longer than its share of the lengths requires, rounded up to a multiple of 8.
     for number in range(1, count + 1):
         share = sorted(lengths)[-(-number * (len(lengths) - 1) // count)]
         assert -(-share // 8) * 8 in buckets

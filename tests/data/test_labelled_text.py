@@ -1,4 +1,4 @@
-"""Labelled texts in every format, splits, counts, and files that are not as they should be."""
+"""Check labelled texts in every format, their splits and counts, and the errors of malformed files."""
 
 import collections
 import gzip
@@ -41,7 +41,7 @@ def pairs(texts):
 
 
 def many(count):
-    """Texts of five classes, class `c0` twice as frequent as the others."""
+    """Return `count` texts of five classes; class `c0` is twice as frequent as each other class."""
     return [(f"text {i}", f"c{max(0, i % 6 - 1)}") for i in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""Where a corpus is looked for, in which order, and what is said when it is not there."""
+"""Check where a corpus is looked for, in which order, and the error if it is missing."""
 
 import hashlib
 import socket
@@ -17,7 +17,7 @@ COUNTS = {"train": 7, "valid": 3, "test": 5}
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch):
-    """No test reaches the network; the list of the addresses they asked for."""
+    """Block all network access; return the list of the attempts."""
     asked = []
 
     def refuse(*args, **kwargs):
@@ -34,7 +34,7 @@ def network(monkeypatch):
 
 @pytest.fixture
 def small_ptb(monkeypatch):
-    """As if TEXTS were the published corpus."""
+    """Make `ptb` accept TEXTS as the published corpus."""
     monkeypatch.setattr(ptb, "PUBLISHED_COUNTS", COUNTS)
     sha256 = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in TEXTS.items()}
     monkeypatch.setattr(ptb, "PUBLISHED_SHA256", sha256)
@@ -42,7 +42,7 @@ def small_ptb(monkeypatch):
 
 @pytest.fixture
 def find(tmp_path):
-    """`find_language_corpus` with an empty environment and an empty TFDS directory."""
+    """Return `find_language_corpus` with an empty environment and an empty TFDS directory."""
 
     def find(data=None, dataset=None, *, environ=None, tfds_dir=tmp_path / "tfds", **kwargs):
         data = str(data) if data is not None else None
@@ -132,7 +132,7 @@ def test_without_anything_the_embedded_corpus_is_there_at_once(find, network):
     assert time.monotonic() - start < 3
     assert corpus.name == "pydoc-topics"
     assert "pydoc_data.topics" in corpus.source and "does not answer" in corpus.source
-    assert network  # It did ask, and took no for an answer.
+    assert network  # a download was attempted and refused
 
 
 def test_downloading_can_be_switched_off(find, network):

@@ -1,4 +1,4 @@
-"""Text in messages: printable, short, in one line."""
+"""Check that text in messages is printable, short and on one line."""
 
 import pytest
 

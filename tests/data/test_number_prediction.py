@@ -1,4 +1,4 @@
-"""Number prediction: labels and rejection against their definition, streams, the TFDS cache."""
+"""Check number prediction: labels and rejection against their definition, random streams, the TFDS cache."""
 
 import hashlib
 
@@ -23,7 +23,10 @@ SMALL = {"num_train": 2300, "num_dev": 40, "num_test": 1}
 
 
 def hops_by_definition(row):
-    """The paper's sentence, in plain Python; lengths other than 11 and 21 are beyond the paper."""
+    """Return the positions that lead to the label, as the paper defines them.
+
+    The paper has only lengths 11 and 21. Here, lengths other than 21 have one hop.
+    """
     pointer = row[-1]
     assert 0 <= pointer < len(row) - 1
     if len(row) != 21:
@@ -60,7 +63,7 @@ def test_no_examples():
 
 @pytest.mark.parametrize("length", [11, 21])
 def test_the_papers_lengths_keep_their_examples(length):
-    """Digits drawn row by row; the examples are the allowed rows, in order; SHA-256 over all of it."""
+    """The examples are the allowed rows of digits, in the order drawn; the fingerprint is their SHA-256."""
     sizes = {"train": 700, "dev": 30, "test": 1}
     digest = hashlib.sha256()
     for stream, (split, size) in enumerate(sizes.items()):
@@ -96,7 +99,7 @@ def chi_square(digits, kinds=10):
 
 
 def test_digits_are_uniform():
-    # A column on its own exceeds UNIFORM_BOUND once in 10,000; twelve are looked at and the seed is fixed.
+    # A single column exceeds UNIFORM_BOUND once in 10,000. Twelve are tested, and the seed is fixed.
     digits, labels = generate(11, 20_000, seed=0)
     assert all(chi_square(digits[:, column]) < UNIFORM_BOUND for column in range(11))
     assert chi_square(labels) < UNIFORM_BOUND
@@ -106,12 +109,12 @@ def test_digits_are_uniform():
 def test_pointers_are_uniform(length):
     digits, labels = generate(length, 60_000, seed=0)
     freedom = length - 2
-    # Mean and variance of chi-square are `freedom` and twice that. Beyond five deviations lies one in 10,000,
-    # or less where the degrees of freedom are many.
+    # Chi-square has the mean `freedom` and the variance 2 * `freedom`. A value exceeds five standard
+    # deviations with a probability of 1 in 10,000, or less if there are many degrees of freedom.
     assert chi_square(digits[:, -1], length - 1) < freedom + 5 * np.sqrt(2 * freedom)
     assert all(chi_square(digits[:, column]) < UNIFORM_BOUND for column in (0, 9, 10, length - 2))
     assert chi_square(labels) < UNIFORM_BOUND
-    # The pointer says nothing about the digits.
+    # The pointer is independent of the digits.
     assert chi_square(labels[digits[:, -1] == length - 2]) < UNIFORM_BOUND
 
 
@@ -188,7 +191,7 @@ def test_seeds_and_sizes_do_not_share_a_cache(tmp_path):
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """An empty home, and TFDS's directory in it."""
+    """Return an empty home folder, in which TFDS has its directory."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -213,7 +216,7 @@ def test_the_folder_of_data_sets(home, tmp_path):
     (root / "ptb").mkdir(parents=True)
     data = load_number_prediction(11, environ=environ, **SMALL)
     assert data.source == "generated in memory" and not (root / "number_prediction").exists()
-    # Its sub-folder asks for files.
+    # If the sub-folder exists, the data are written to it as files.
     (root / "number_prediction").mkdir()
     sources = [load_number_prediction(11, environ=environ, **SMALL) for _ in range(2)]
     folder = root / "number_prediction" / "length_11-seed_0-2300_40_1" / "1.0.0"
@@ -222,7 +225,7 @@ def test_the_folder_of_data_sets(home, tmp_path):
         f"the TFDS cache {folder}",
     ]
     assert {each.fingerprint for each in sources} == {data.fingerprint}
-    # A folder that is named comes first.
+    # An explicit folder takes precedence.
     other = load_number_prediction(11, data=str(tmp_path / "other"), environ=environ, **SMALL)
     assert str(tmp_path / "other") in other.source
     assert not list(home.iterdir())

@@ -1,4 +1,4 @@
-"""The Penn Treebank corpus: published counts and content, the TFDS cache, the upstream archive."""
+"""Check the Penn Treebank corpus: published counts and content, the TFDS cache, the upstream archive."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ from dynskip_jax.data import ptb, read_ptb
 from dynskip_jax.errors import UserError
 
 LINES = {"train": ["the cat sat", " a dog", "the N <unk>"], "valid": ["the cat"], "test": ["a dog", "sat"]}
-# 8 words and 3 line ends; the cat sat a dog N <unk> <eos>.
+# Train has 8 words and 3 line ends. The vocabulary is: the cat sat a dog N <unk> <eos>.
 COUNTS = {"train": 11, "valid": 3, "test": 5}
 SIZES = COUNTS | {"vocabulary": 8}
 NORMAL_FORMS = {"train": b"the cat sat\na dog\nthe N <unk>\n", "valid": b"the cat\n", "test": b"a dog\nsat\n"}
@@ -27,7 +27,7 @@ SHA256 = {split: hashlib.sha256(text).hexdigest() for split, text in NORMAL_FORM
 
 @pytest.fixture
 def small_ptb(monkeypatch):
-    """As if LINES were the published corpus."""
+    """Make `ptb` accept LINES as the published corpus."""
     monkeypatch.setattr(ptb, "PUBLISHED_COUNTS", COUNTS)
     monkeypatch.setattr(ptb, "PUBLISHED_SHA256", SHA256)
 
@@ -134,7 +134,7 @@ def test_a_changed_word_of_the_real_corpus_is_noticed(split):
 
 
 def test_only_files_of_that_name_are_read(small_ptb, folder):
-    # The upstream archive has ptb.char.*.txt beside them.
+    # The upstream archive also contains ptb.char.*.txt.
     (folder / "ptb.char.train.txt").write_text("t h e\n")
     assert read_ptb(folder).sizes == SIZES
 
@@ -184,7 +184,7 @@ def test_damaged_cache_names_the_folder(small_ptb, folder, tmp_path, file):
 
 
 def make_archive(lines=LINES):
-    """The upstream archive's layout, byte for byte the same whenever it is made."""
+    """Return an archive in the upstream layout, with the same bytes whenever it is made."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for split, text in lines.items():

@@ -1,4 +1,4 @@
-"""Labelled texts and pairs: words, vocabularies, splits, and files that are not as they should be."""
+"""Check labelled texts and pairs: words, vocabularies, splits, and the errors of malformed files."""
 
 import gzip
 import io
@@ -94,7 +94,7 @@ def test_texts_are_numbered_by_train_alone():
 
 
 def test_small_data_has_few_lengths():
-    """One for each 20 batches of train, the same ones in all splits, beside a longer text of dev."""
+    """Train has a length per 20 batches. Other splits reuse these lengths, plus one for longer texts."""
     texts = {
         split: [Labelled(["a"] * n, 0) for n in range(1, longest)]
         for split, longest in (("train", 101), ("dev", 130), ("test", 11))
@@ -119,7 +119,7 @@ def test_words_of_dev_and_test_may_be_known_and_are_rare():
     corpus = labelled_corpus("letters", TEXTS, "here", max_length=3, known=known)
     assert asked == [({"a", "b"}, {"z", "a", "y", "x"})]
     assert corpus.vocabulary.tokens == ("<unk>", "a", "b", "y")
-    assert corpus.num_frequent == 3  # a and b stand twice in train
+    assert corpus.num_frequent == 3  # a and b occur twice in train
 
 
 def test_a_frequent_word_that_only_vectors_keep_is_no_reason_to_take_others_for_frequent():
@@ -168,7 +168,7 @@ def as_json(tmp_path):
 
 @pytest.fixture
 def as_archive(tmp_path):
-    """The upstream layout; number 10 comes after number 2, whatever its rating."""
+    """Write reviews in the upstream layout and return their folder; number 10 comes after number 2."""
     top = tmp_path / "archive" / "aclImdb"
     files = {"neg/2_4.txt": "Bad.", "neg/10_1.txt": "Worse<br />"}
     files |= {"pos/0_7.txt": "Fine", "pos/1_9.txt": "Great film"}

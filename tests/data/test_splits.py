@@ -1,4 +1,4 @@
-"""Files of train, valid and test are found by the names that people give them."""
+"""Check that the files of train, valid and test are found by their common names."""
 
 import pytest
 

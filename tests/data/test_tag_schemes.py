@@ -1,4 +1,4 @@
-"""Tag schemes: all short sequences, hand-made ones, and how conlleval reads what breaks the rules."""
+"""Check tag schemes on all short sequences, hand-made ones, and invalid tags as conlleval reads them."""
 
 import itertools
 
@@ -20,7 +20,7 @@ from dynskip_jax.errors import UserError
 
 LETTERS = {"IOB1": "BI", "BIO2": "BI", "BIOES": "BIES"}
 
-# The same entities in each scheme: PER 1-2, PER 3, LOC 4-6, LOC 7, and ORG 9 alone.
+# The same entities in each scheme: PER 1-2, PER 3, LOC 4-6, LOC 7, and ORG 9.
 SAME = {
     "IOB1": "I-PER I-PER B-PER I-LOC I-LOC I-LOC B-LOC O I-ORG",
     "BIO2": "B-PER I-PER B-PER B-LOC I-LOC I-LOC B-LOC O B-ORG",
@@ -40,7 +40,7 @@ def vocabulary(scheme, kinds="XY"):
 
 
 def labellings(length, kinds="XY"):
-    """All sets of entities that a sentence can have."""
+    """Yield all sets of entities that a sentence of `length` words can have."""
     if length == 0:
         yield []
     if length:
@@ -76,7 +76,7 @@ def test_valid_tags_and_sets_of_entities_are_one_to_one(scheme, length):
         for tags in itertools.product(vocabulary(scheme), repeat=length)
         if first_problem(tags, scheme) is None
     }
-    if scheme == "IOB1":  # where a B may stand that is not needed
+    if scheme == "IOB1":  # this scheme allows a B that is not needed
         assert valid == set(itertools.product(vocabulary(scheme), repeat=length))
         assert {tuple(convert_tags(tags, "IOB1", "IOB1")) for tags in valid} == set(written)
     else:
@@ -122,15 +122,15 @@ def test_allowed_transitions_by_hand():
         # A change of type inside.
         ("B-X I-Y I-Y", [("X", 0, 1), ("Y", 1, 3)]),
         ("B-X I-X E-Y O", [("X", 0, 2), ("Y", 2, 3)]),
-        # BIOES cut short or out of order: as in BIO2.
+        # BIOES entities that are cut short or out of order are read as in BIO2.
         ("B-X I-X O", [("X", 0, 2)]),
         ("E-X E-X", [("X", 0, 2)]),
         ("S-X E-X", [("X", 0, 2)]),
         ("B-X S-X", [("X", 0, 1), ("X", 1, 2)]),
-        # Letters that no scheme has carry an entity on, or begin one; even a B does not end it.
+        # Prefixes that no scheme has continue an entity or begin one. Even a following B does not end it.
         ("O U-X B-X O", [("X", 1, 3)]),
         ("B-X U-X U-Y", [("X", 0, 2), ("Y", 2, 3)]),
-        # Types are all that follows the first hyphen.
+        # The type is everything after the first hyphen.
         ("B-A-B I-A-B I-A", [("A-B", 0, 2), ("A", 2, 3)]),
         # No type: an empty one.
         ("B I O I", [("", 0, 2), ("", 3, 4)]),
@@ -179,7 +179,7 @@ def test_repair_reads_as_conlleval_does():
     ]
     assert convert_tags(["B-X", "O", "E-X"], "BIOES", "BIOES", repair=True) == ["S-X", "O", "S-X"]
     assert convert_tags(["B-X", "PER", "I", "S-Y"], "BIOES", "BIO2", repair=True) == ["B-X", "O", "O", "B-Y"]
-    # A B that IOB1 does not need.
+    # IOB1 does not need this B, so it becomes an I.
     assert convert_tags(["O", "B-X", "I-X"], "IOB1", "IOB1") == ["O", "I-X", "I-X"]
 
 
@@ -223,7 +223,7 @@ def test_tags_without_types(scheme):
         (BARE["BIOES"], "BIOES", "tags have no types"),
         ("I-X I-X O I-X", "IOB1", "IOB1"),
         ("B-X|O B-Y I-Y|O I-X", "BIO2", "1 of 3 sentences break its rules"),
-        ("I-X O I-X|O B-X", "IOB1", "IOB1"),  # as CoNLL-2003's train has two
+        ("I-X O I-X|O B-X", "IOB1", "IOB1"),  # as in two sentences of CoNLL-2003's train
         ("O O O", None, "there is no tag but O"),
         ("NN VB O", None, "'NN' is no tag of IOB1, BIO2, BIOES"),
         ("B-X L-X", None, "'L-X' is no tag"),

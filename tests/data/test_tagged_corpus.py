@@ -1,4 +1,4 @@
-"""Tagged corpora: where they are looked for, their splits, and what is said where something is wrong."""
+"""Check tagged corpora: where they are looked for, their splits, and the errors of wrong files."""
 
 import itertools
 import zipfile
@@ -136,7 +136,7 @@ def test_cuts_are_disjoint_and_whole():
     )
 
 
-# Sentences of train, dev and test, and tags: as published, or as cut from what is.
+# Numbers of sentences in train, dev and test, and of tags, as published or after splitting published files.
 REAL = {
     "conll2003": (find_entity_corpus, (14041, 3250, 3453), 17),
     "conll2000": (find_entity_corpus, (8043, 893, 2012), 45),

@@ -1,4 +1,4 @@
-"""Words, characters and capitals as numbers; sentences in buckets."""
+"""Check words, characters and capitalisation as numbers, and sentences in buckets."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_words_by_frequency_in_their_normal_form():
 
 def test_characters_known_unknown_and_of_long_words():
     vocabulary = make(word_length=5)
-    # Of the distinct words The, cat, saw, 1984, the, sat, in, 1999: these characters stand in two or more.
+    # These characters occur in two or more of the distinct words The, cat, saw, 1984, the, sat, in, 1999.
     assert vocabulary.characters == tuple("19aehst")
     assert vocabulary.spell(["the", "xxt", "", "abcdefgh"]).tolist() == [
         [8, 6, 5, 0, 0],

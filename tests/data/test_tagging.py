@@ -1,4 +1,4 @@
-"""Readers of tagged files on small hand-written ones; the real corpora, where they are, by their counts."""
+"""Check readers of tagged files on small hand-written files, and the counts of real corpora if present."""
 
 import gzip
 import os

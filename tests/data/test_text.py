@@ -1,4 +1,4 @@
-"""Folders of text: names, tokens, vocabulary, and each way a folder can be wrong."""
+"""Check folders of text: names, tokens, vocabulary, and each way in which a folder can be wrong."""
 
 import collections
 import dataclasses
@@ -43,7 +43,7 @@ def test_tokens_and_vocabulary_by_hand(tmp_path):
     corpus = read_corpus(write(tmp_path / "cats"))
     assert corpus.name == "cats"
     assert str(tmp_path / "cats") in corpus.source
-    # Twice each <eos> and the; cat, dog and sat, seen once, are <unk>, as test has "a" and train does not.
+    # <eos> and "the" occur twice. The other words occur once and become <unk>, as does "a", which is new.
     assert corpus.vocabulary.tokens == (UNK, EOS, "the")
     assert corpus.train.tolist() == [2, 0, 0, 1, 2, 0, 1]
     assert corpus.valid.tolist() == [2, 0, 1]
@@ -85,7 +85,7 @@ PARAGRAPHS = "the cat\nsat\n\nthe cat\n \t\n\n"
     [("txt", None, 0), ("txt", True, 3), ("tokens", None, 3), ("tokens", False, 0)],
 )
 def test_blank_lines(tmp_path, extension, suffix, blank_lines, kept):
-    # Three lines with words; one blank between them, two at the end.
+    # There are three lines with words, one blank line between them, and two blank lines at the end.
     folder = write(
         tmp_path / "tokens.train.folder", f"tokens.{{}}.{extension}{suffix}", train=PARAGRAPHS, test="sat"
     )
@@ -127,8 +127,8 @@ def test_wikitext_has_its_published_counts():
 
 
 def test_text_details(tmp_path):
-    # A byte-order mark, Windows line ends, runs of blanks, no last line end, and a character (form feed,
-    # next line) that str.splitlines would split at.
+    # The text has a byte-order mark, Windows line ends, runs of spaces, no last line end, and a form feed, at
+    # which str.splitlines would split.
     text = "\ufeffthe  cat\r\nx\u00b7y \x0c\r\n\r\nend".encode()
     corpus = read_corpus(write(tmp_path / "corpus", train=text, valid="the", test="cat"))
     assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, "end", EOS]
@@ -163,7 +163,7 @@ def test_no_corpus_has_an_unk_that_is_not_trained(words, min_count):
     try:
         corpus = make_corpus("x", splits(*words), "here", min_count)
     except UserError as error:
-        # Only where no word is rare enough, and one is new.
+        # This happens only if no word is rare enough and another split has a new word.
         assert "min_count" in str(error)
         counts = collections.Counter(words[0].split())
         assert min(counts.values()) >= (min_count or 2)
@@ -277,7 +277,7 @@ def test_not_a_folder(tmp_path):
 
 
 def test_texts_are_streamed(tmp_path):
-    """A token takes a few bytes: its id, and no string of its own."""
+    """A token takes only the few bytes of its id, not a separate string."""
     count = 200_000
     write(tmp_path, train="the cat sat on a mat again\n" * (count // 8), valid="the", test="a")
     tracemalloc.start()
@@ -285,7 +285,7 @@ def test_texts_are_streamed(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert corpus.train.size == count and corpus.train.dtype == np.int32
-    # 1 MiB of a file is read at once, and is there as bytes, as text and as lines.
+    # A file is read 1 MiB at a time, and each part exists as bytes, as text and as lines.
     assert peak < 12 * count + 5 * 2**20
 
 

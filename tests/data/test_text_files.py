@@ -1,4 +1,4 @@
-"""Files of users: line ends, byte-order marks, bytes that are no text, pipes, archives, JSON."""
+"""Check the reading of user files: line ends, byte-order marks, invalid bytes, pipes, archives, JSON."""
 
 import gzip
 import io
@@ -74,7 +74,7 @@ def archive(tmp_path, method=zipfile.ZIP_DEFLATED):
 
 
 def changed(path, signature, offset, value):
-    """Change two bytes of each header of a zip archive."""
+    """Write `value` as two bytes at `offset` of a zip archive's first header with this `signature`."""
     data = bytearray(path.read_bytes())
     start = data.find(signature)
     data[start + offset : start + offset + 2] = struct.pack("<H", value)

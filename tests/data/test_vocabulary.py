@@ -1,4 +1,4 @@
-"""Vocabularies: order, special tokens, encoding and decoding."""
+"""Check vocabularies: order, special tokens, encoding and decoding."""
 
 import collections
 
@@ -26,7 +26,8 @@ def test_eos_is_always_in():
 
 
 def test_min_count_drops_into_unk():
-    # a twice, b and c once: the two dropped occurrences give <unk> the rank of a, and "<" sorts before "a".
+    # a occurs twice, b and c once. The two dropped occurrences give <unk> the same count as a, and "<" sorts
+    # before "a".
     assert build_vocabulary(["a", "a", "b", "c"], min_count=2).tokens == (UNK, "a", EOS)
 
 
@@ -50,7 +51,7 @@ def test_properties(tokens, max_size, min_count):
     assert words == sorted(words, key=lambda word: (-counts[word], word))
     dropped = set(counts) - set(vocabulary.tokens)
     assert (UNK in vocabulary.index) == bool(dropped or counts[UNK])
-    # What is dropped is never more frequent than what is kept.
+    # Dropped words are never more frequent than kept ones.
     if dropped and words:
         assert max(counts[t] for t in dropped) <= counts[words[-1]]
     decoded = vocabulary.decode(vocabulary.encode(tokens))

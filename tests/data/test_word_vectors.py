@@ -1,4 +1,4 @@
-"""Word vectors from hand-written files: what is read, and what is said of broken lines."""
+"""Check word vectors from hand-written files: which are read, and the errors of broken lines."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""Compiled programs on disk: whose folder, and that a second start loads instead of compiling."""
+"""Check the folder of compiled programs, and that a second process loads them instead of compiling."""
 
 import os
 import subprocess
@@ -31,11 +31,16 @@ run_main(main)
 
 
 def start(home, **changes):
-    """Compiles a little in a process of its own: (its value, programs loaded, programs compiled and kept)."""
+    """Run `PROGRAM` in a new process; return its value and the numbers of loaded and of compiled programs.
+
+    Args:
+        home: Folder for caches, the value of XDG_CACHE_HOME.
+        **changes: Other environment variables to set.
+    """
     unset = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"PYTHONPATH": str(Path(experiments.__file__).parents[1]), "XDG_CACHE_HOME": str(home)}
-    environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()  # or each start would look for fonts
+    environment["MPLCONFIGDIR"] = matplotlib.get_cachedir()  # without it, each process would search for fonts
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
@@ -43,14 +48,14 @@ def start(home, **changes):
         timeout=120,
         env=environment | changes,
     )
-    assert (done.returncode, done.stderr) == (0, "")  # no warnings either
+    assert (done.returncode, done.stderr) == (0, "")  # there are no warnings either
     value, hits, misses = done.stdout.split()
     return value, int(hits), int(misses)
 
 
 @pytest.mark.slow
 def test_second_start_loads_what_the_first_one_compiled(tmp_path):
-    # Takes about 2 seconds per start, nearly all of them for imports.
+    # Each process takes about 2 seconds, nearly all of them for imports.
     value, hits, misses = start(tmp_path)
     assert hits == 0 and misses > 0
     folder = tmp_path / "dynskip_jax" / "compiled"
@@ -59,7 +64,7 @@ def test_second_start_loads_what_the_first_one_compiled(tmp_path):
     assert folder.stat().st_mode & 0o077 == 0
     assert start(tmp_path) == (value, misses, 0)
 
-    # A process that is killed may leave parts of a file: not worth a word.
+    # A killed process may leave truncated files. They are ignored without a warning.
     for entry in entries:
         entry.write_bytes(entry.read_bytes()[:-20])
     assert start(tmp_path)[:2] == (value, 0)
@@ -74,7 +79,7 @@ def test_switched_off_it_keeps_nothing(tmp_path):
 
 @pytest.fixture
 def settings(monkeypatch, recwarn):
-    """JAX as it is where nobody has set anything."""
+    """Unset the folder of JAX's compilation cache for a test; restore JAX's settings afterwards."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
     jax.config.update("jax_compilation_cache_dir", None)

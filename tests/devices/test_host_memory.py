@@ -1,4 +1,4 @@
-"""Memory kept between steps: what the kernel hands out anew is counted in page faults."""
+"""Check that freed memory is kept between steps, by counting page faults."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from dynskip_jax.devices.host_memory import keep_freed_memory
 
-# Page faults of a call whose result takes 64 MB (16,000 pages), after some that let the heap grow.
+# Counts page faults per call. A result takes 64 MB (16,000 pages). The first 30 calls let the heap grow.
 PROGRAM = """
 import resource
 import jax
@@ -53,7 +53,7 @@ def test_a_step_gets_the_pages_of_the_one_before():
     kept, faults = run()
     if not kept:
         pytest.skip("the C library is not glibc")
-    assert faults < 4_000  # all 16,000 without it
+    assert faults < 4_000  # it would be 16,000 without kept memory
 
 
 @pytest.mark.parametrize(

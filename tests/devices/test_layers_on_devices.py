@@ -1,5 +1,6 @@
-"""Layers on several devices, outputs and gradients, equal those on one: explicit and automatic sharding,
-`shard_map` with checked types, and `pmap`.
+"""Check that outputs and gradients of layers on several devices equal those on one device.
+
+The layers run with explicit and automatic sharding, with `shard_map` and checked types, and with `pmap`.
 """
 
 import functools
@@ -63,7 +64,7 @@ def on_one_device(skip, implementation):
 
 
 def on_a_mesh(kind, graphdef, state, keys):
-    """Return gradients and outputs of the batch divided over a mesh."""
+    """Return the gradients and outputs of a batch that is divided over a mesh."""
     mesh = jax.make_mesh((DEVICES,), ("batch",), axis_types=(kind,), devices=jax.devices()[:DEVICES])
     with jax.set_mesh(mesh):
         arrays = jax.device_put((X, LENGTHS, keys), NamedSharding(mesh, P("batch")))

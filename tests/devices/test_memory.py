@@ -1,4 +1,4 @@
-"""The compiler's account of a program's memory: what is known in advance is counted."""
+"""Check the memory of a compiled program: its arguments and results, and what it needs to run."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ def test_arguments_results_and_work_are_counted():
     assert kept.arguments == 2 * 2**20
     given = program_memory(jax.jit(lambda x: jnp.sin(x), donate_argnums=0), x)
     assert given.arguments == 2**20
-    # A product that has to be whole before it is reduced along both axes.
+    # The whole product has to be in memory before it is sorted.
     worked = program_memory(jax.jit(lambda x: jnp.sort((x @ x).ravel())[0]), x)
     assert worked.work >= 2**20
     assert x.is_deleted() is False  # nothing was run

@@ -1,4 +1,4 @@
-"""The update on many devices, jit over a mesh and pmap, against one device: noise included, and resumed."""
+"""Check updates on several devices, by jit over a mesh and by pmap, against one device, also resumed."""
 
 import functools
 
@@ -41,7 +41,7 @@ def classifiers(num_seeds, baseline):
 
 
 def plain_classifiers(num_seeds, baseline):
-    """Make learners whose update compiles fast."""
+    """Return classifiers whose update compiles fast."""
     return classification(
         symbols(42, 8, time=6),
         range(num_seeds),
@@ -64,7 +64,7 @@ def language_models(num_seeds, baseline):
 
 
 class Small:
-    """A task that compiles fast: each example has noise, a carry, and a baseline made of all the others."""
+    """A task that compiles fast, with noise, a carry, and a leave-one-out baseline for each example."""
 
     monitor = "dev_loss"
     higher_is_better = False
@@ -108,7 +108,7 @@ class Small:
         return {"dev_loss": np.sin(np.asarray(params["w"])).sum(axis=1)}
 
 
-# Leave-one-out rollouts stay with their example; the baseline `batch` is taken over all devices.
+# The rollouts of an example stay on one device; the baseline `batch` is a mean over all devices.
 TASKS = {
     "classification": (classifiers, "rollouts"),
     "classification, batch baseline": (classifiers, "batch"),
@@ -123,7 +123,7 @@ OPTIMIZER = make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01)
 
 @functools.cache
 def learner_of(kind, num_seeds):
-    """One for all devices: its evaluation is compiled once."""
+    """Return the task of a kind. All tests share it, so that its evaluation is compiled once."""
     make, how = TASKS[kind]
     return make(num_seeds, how)
 
@@ -149,7 +149,7 @@ def train(kind, folder, *, num_seeds=1, devices=1, way="jit", epochs=2, stop_aft
 
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory):
-    """Runs on one device: (result, records), by kind and number of seeds."""
+    """Return a function of a kind and a number of seeds: (result, records) of a run on one device."""
     done = {}
 
     def get(kind, num_seeds=1):
@@ -183,7 +183,7 @@ def is_small(kind, *_):
 
 BY_DEFAULT = {
     ("small", 4, "jit"),
-    ("small, own batches", 4, "pmap"),  # where the update itself exchanges
+    ("small, own batches", 4, "pmap"),  # with pmap, the update itself calls collectives
     ("small, own batches", "jit"),
 }
 
@@ -282,7 +282,7 @@ def test_stopped_run_on_many_devices_resumes_bit_for_bit(kind, devices, way, tmp
 
 @functools.cache
 def compiled_step(kind, num_seeds, devices, way="jit"):
-    """Return the compiled update, and its arguments where they belong."""
+    """Return the `Parallel`, the compiled update, and its arguments placed on the devices."""
     task = learner_of(kind, num_seeds)
     parallel = make_parallel(devices, way, num_seeds=num_seeds, batch_size=BATCH)
     keys = seed_keys(tuple(range(num_seeds)))
@@ -299,7 +299,7 @@ def compiled_step(kind, num_seeds, devices, way="jit"):
 
 @functools.cache
 def stepped(kind, num_seeds, devices, way="jit"):
-    """Return parameters and sums after one update."""
+    """Return the parameters and sums after one update."""
     parallel, step, (state, *others) = compiled_step(kind, num_seeds, devices, way)
     after = step(jax.tree.map(jnp.copy, state), *others)
     return jax.device_get(jax.tree.map(parallel.gather, (after.params, after.sums)))
@@ -307,13 +307,13 @@ def stepped(kind, num_seeds, devices, way="jit"):
 
 @pytest.fixture(scope="module")
 def one_step():
-    """Return the update of a classifier on one device."""
+    """Return a classifier's parameters and sums after one update on one device."""
     return stepped("classification, one step", 1, 1)
 
 
 @pytest.fixture(scope="module")
 def shared_step():
-    """Return the program of a classifier's update whose batch four devices share."""
+    """Return the text of a classifier's compiled update with a batch that four devices share."""
     return compiled_step("classification, one step", 1, 4)[1].as_text()
 
 
@@ -331,7 +331,7 @@ def test_parameters_are_placed_where_seeds_train():
         spread = parallel.spread(params)
         assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(spread)} == {devices}
         jax.tree.map(np.testing.assert_array_equal, spread, params)
-    # Devices that share a batch do not divide an evaluation.
+    # If devices share a batch, evaluation is not divided.
     by_batch = make_parallel(2, num_seeds=1, batch_size=BATCH)
     assert by_batch.spread(params) is params
 
@@ -353,7 +353,7 @@ def test_seeds_are_evaluated_where_they_train(kind):
         np.testing.assert_allclose(found[name], value, rtol=1e-5, err_msg=name)
 
 
-# What would move activations from device to device.
+# Collectives that would move activations between devices.
 OTHER_COLLECTIVES = ("all-gather", "all-to-all", "collective-permute")
 
 
@@ -372,7 +372,7 @@ def test_shared_batches_exchange_sums_and_no_activations(kind, shared_step):
     assert not any(name in program for name in OTHER_COLLECTIVES)
 
 
-# --- The choice ---
+# --- The choice of a way to run in parallel ---
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""One process alone, what is asked of JAX, senseless flags; tests/runs and tests/experiments run several."""
+"""Check a single process, the calls of JAX, and invalid flags.
+
+The tests in tests/runs and tests/experiments run several processes.
+"""
 
 import jax
 import numpy as np
@@ -10,7 +13,7 @@ from dynskip_jax.errors import UserError
 
 @pytest.fixture
 def initialized(monkeypatch):
-    """What `jax.distributed.initialize` was asked for, which finds nobody."""
+    """Replace `jax.distributed.initialize` by a function that fails; yield the list of its calls."""
     asked = []
 
     def initialize(*arguments, **options):
@@ -25,7 +28,7 @@ def initialized(monkeypatch):
 
 @pytest.mark.parametrize("given", [(), ("127.0.0.1:9", 0, 1)])
 def test_one_process_agrees_with_itself(given, initialized, monkeypatch):
-    # Set by a cluster on whose login node somebody works alone.
+    # A cluster may set these variables on a login node, where a user runs a single process.
     for name, value in (("SLURM_JOB_ID", "1"), ("SLURM_NTASKS", "4"), ("TPU_WORKER_HOSTNAMES", "a,b")):
         monkeypatch.setenv(name, value)
     with connect(*given) as alone:

@@ -1,4 +1,4 @@
-"""Both unrolls on batches that are sharded explicitly or automatically, or mapped, against one device."""
+"""Check both unrolls on batches that are sharded or mapped over devices against one device."""
 
 import functools
 import itertools
@@ -36,7 +36,7 @@ def problem(recurrence):
 
 
 def gradient(recurrence, implementation, params, x, keys, lengths):
-    """Return outputs and gradients; the state is made as layers make it, but without a hint at the batch."""
+    """Return outputs and gradients; the initial state is made without `like=`, unlike in the layers."""
 
     def loss(params, x):
         state = F.zero_state(recurrence.transition, (x.shape[0], HIDDEN))

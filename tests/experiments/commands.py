@@ -1,4 +1,4 @@
-"""Command lines run in this process, and what tests say of their output."""
+"""Run command lines in this process, and read and check their output."""
 
 import contextlib
 import io
@@ -14,17 +14,17 @@ from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.experiments.registry import find_experiment
 
 COMMANDS = {"ptb": ptb.PTB, "number_prediction": number_prediction.NumberPrediction}
-# The smallest networks: nearly all of the time goes into compiling.
+# The smallest networks: compilation takes nearly all of the time.
 SMALL_PTB = (
     *("--preset", "small", "--features", 4, "--num-layers", 1),
     *("--num-steps", 5, "--batch-size", 4, "--devices", 1),
 )
 SMALL_NUMBERS = ("--features", 4, "--batch-size", 20, "--devices", 1)
-SMALL_AGENT = ("--agent-features", 2)  # of models that have one
+SMALL_AGENT = ("--agent-features", 2)  # for models with an agent
 
 
 def experiment_in(module) -> type[Experiment]:
-    """The experiment of a module, such as `dynskip_jax.experiments.ptb`."""
+    """Return the experiment of a module, such as `dynskip_jax.experiments.ptb`."""
     return find_experiment(module.__name__.rsplit(".", 1)[-1])
 
 
@@ -35,7 +35,13 @@ class Outcome(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """A finished run: its folder, its command line but for --run-dir, and what that did."""
+    """A finished run.
+
+    Attributes:
+        folder: Run folder.
+        arguments: Command line without --run-dir.
+        outcome: Exit status and output of the command.
+    """
 
     folder: object
     arguments: tuple
@@ -47,7 +53,13 @@ def execute(
     *arguments: object,
     standard_input: str | io.TextIOBase | None = None,
 ) -> Outcome:
-    """What a command line does, as the shell would see it; `main`: a function or an experiment's command."""
+    """Run a command line in this process, and return its exit status and output.
+
+    Args:
+        main: Experiment whose command runs, or a function.
+        *arguments: Arguments of the command line.
+        standard_input: Text or stream that replaces standard input.
+    """
     out, err, status = io.StringIO(), io.StringIO(), 0
     run = (lambda: cli.main(main)) if isinstance(main, type) else main
     with pytest.MonkeyPatch.context() as patch:
@@ -74,19 +86,19 @@ def load(path):
 
 
 def write_result(folder, result):
-    """Write `result.json` as older versions did, without digests that a change would not agree with."""
+    """Write `result.json` as older versions did, without digests, so that a changed result is not refused."""
     older = {name: value for name, value in result.items() if name not in ("sha256", "config_sha256")}
     (folder / "result.json").write_text(json.dumps(older))
 
 
 def row_of(folder):
-    """What `result.json` says of the one model of a run folder."""
+    """Return the row in `result.json` of a run folder with one model."""
     (row,) = load(folder / "result.json")["rows"]
     return row
 
 
 def settings_of(folder):
-    """All settings of a run, without their groups."""
+    """Return all settings of a run by name, without their groups."""
     groups = load(folder / "config.json")["settings"].values()
     return {name: value for group in groups for name, value in group.items()}
 
@@ -96,7 +108,7 @@ def records(folder):
 
 
 def events_in(folder):
-    """(step, name, number) of each point in TensorBoard event files, read by the format's own protocol."""
+    """Return (step, name, value) of each point in a folder of TensorBoard event files, parsed as protobuf."""
     from tensorboardX.proto import event_pb2
 
     found = []
@@ -110,7 +122,7 @@ def events_in(folder):
 
 
 def snapshot(folder):
-    """Every file and folder below, with the files' bytes."""
+    """Return the bytes of each file below a folder by its relative path, and None for each subfolder."""
     return {p.relative_to(folder): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
 
 

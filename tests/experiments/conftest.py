@@ -1,4 +1,4 @@
-"""Data small enough for a test, and runs that are finished once for all tests that only read them."""
+"""Provide small data sets, and finished runs that are shared by all tests that only read them."""
 
 import hashlib
 
@@ -19,9 +19,9 @@ def command():
 
 @pytest.fixture(scope="session")
 def corpus_folder(tmp_path_factory):
-    """A text corpus called `letters`: 360 tokens to train on, 8 words and <eos>.
+    """Write a text corpus called `letters`, and return its folder: 360 training tokens, 8 words and <eos>.
 
-    Valid and test are of one length, so that one program reads both.
+    Valid and test have the same length, so that one compiled program reads both.
     """
     folder = tmp_path_factory.mktemp("data") / "letters"
     folder.mkdir()
@@ -34,7 +34,7 @@ def corpus_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def small_number_prediction():
-    """The data sets of number prediction with 60 examples to train on, and nothing kept in any cache."""
+    """Replace the data sets of number prediction by small uncached ones with at most 60 training examples."""
 
     def load(length, *, data=None, num_train=60):
         check_length(length)
@@ -50,9 +50,9 @@ def small_number_prediction():
 
 @pytest.fixture(scope="session", autouse=True)
 def read_once():
-    """Read each finished run once for all commands that ask for it: they share its compiled programs.
+    """Read each finished run once for all commands, which then share its compiled programs.
 
-    A run is known by the bytes of its files, so a copy that a test changes is read anew.
+    A run is identified by the bytes of its files, plots excepted. A copy that a test changes is read again.
     """
     read, kept = loaded._finished, {}
 
@@ -71,7 +71,7 @@ def read_once():
 
 @pytest.fixture(autouse=True)
 def no_data_found(monkeypatch, tmp_path_factory):
-    """Neither this machine's data folders nor its network."""
+    """Hide this machine's data folders and its network from each test."""
     monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path_factory.mktemp("tfds")))
     monkeypatch.setattr(ptb, "is_reachable", lambda url: False)
@@ -79,7 +79,7 @@ def no_data_found(monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def here(monkeypatch, tmp_path):
-    """An empty folder to be in: whatever is written without being told lands there."""
+    """Change to an empty folder and return it; commands without an explicit path write there."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -88,7 +88,10 @@ def here(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="session")
 def finished_ptb(corpus_folder, tmp_path_factory):
-    """One model of letters, one seed, two epochs; a plain LSTM, whose programs are the smallest."""
+    """Return a finished run of one model of `letters`: one seed, two epochs.
+
+    The model is a plain LSTM, whose compiled programs are the smallest.
+    """
     folder = tmp_path_factory.mktemp("ptb") / "run"
     arguments = ("--data", corpus_folder, "--model", "lstm", *SMALL_PTB, "--epochs", 2)
     return finished_run(COMMANDS["ptb"], folder, *arguments)
@@ -96,7 +99,7 @@ def finished_ptb(corpus_folder, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def compared_ptb(corpus_folder, tmp_path_factory):
-    """Two models of letters, two seeds each, one epoch."""
+    """Return a finished comparison of two models of `letters`: two seeds each, one epoch."""
     folder = tmp_path_factory.mktemp("ptb") / "compared"
     arguments = (
         "--data",
@@ -113,7 +116,10 @@ def compared_ptb(corpus_folder, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def finished_numbers(small_number_prediction, tmp_path_factory):
-    """One model of number prediction, two seeds, two epochs; choices are sampled from the first."""
+    """Return a finished run of one model of number prediction: two seeds, two epochs.
+
+    Choices are sampled from the first epoch on.
+    """
     folder = tmp_path_factory.mktemp("numbers") / "run"
     arguments = ("--seeds", 2, "--relaxed-epochs", 0, "--epochs", 2, *SMALL_NUMBERS, *SMALL_AGENT)
     return finished_run(COMMANDS["number_prediction"], folder, *arguments)
@@ -121,7 +127,10 @@ def finished_numbers(small_number_prediction, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def swept_numbers(small_number_prediction, tmp_path_factory):
-    """A plain LSTM and a model of which four values of λ and K are trained together, two seeds."""
+    """Return a finished comparison of a plain LSTM and a sweep over λ and K: two seeds, one epoch.
+
+    The sweep trains its four pairs of values together.
+    """
     folder = tmp_path_factory.mktemp("numbers") / "swept"
     swept = ("--compare", "lstm,dynamic:10", "--mix", "0.1,0.9", "--max-skip", "2,10", "--seeds", 2)
     arguments = (*swept, *SMALL_NUMBERS, "--preset", "paper", "--epochs", 1)
@@ -130,14 +139,17 @@ def swept_numbers(small_number_prediction, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def finished_quick(tmp_path_factory):
-    """One model whose programs take milliseconds to compile, two seeds, two epochs."""
+    """Return a finished run of one model that compiles in milliseconds: two seeds, two epochs."""
     folder = tmp_path_factory.mktemp("quick") / "run"
     return finished_run(quick.Quick, folder, "--seeds", 2, "--epochs", 2, "--devices", 1)
 
 
 @pytest.fixture(scope="session")
 def swept_quick(tmp_path_factory):
-    """Two such models, of each two learning rates trained together, two seeds, one epoch."""
+    """Return a finished comparison of two models that compile in milliseconds: two seeds, one epoch.
+
+    For each model, two learning rates are trained together.
+    """
     folder = tmp_path_factory.mktemp("quick") / "swept"
     arguments = ("--compare", "lstm,fixed:2", "--learning-rate", "0.001,0.01", "--seeds", 2, "--devices", 1)
     return finished_run(quick.Quick, folder, *arguments)

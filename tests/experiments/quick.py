@@ -1,6 +1,6 @@
-"""An experiment whose step compiles in milliseconds: for tests of everything around what is computed.
+"""Define an experiment whose step compiles in milliseconds, for tests of everything except the computation.
 
-It classifies digits by a linear layer, which begins with zeros. No model has a skip over time.
+It classifies digits by a linear layer with initial weights of zero. No model has a time skip.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ class QuickSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class NoStack:
-    """Stand in for one layer that never chooses."""
+    """Stand-in for a stack of one layer that never chooses."""
 
     skips: tuple = (F.Previous(),)
     reads_reverse: tuple = (False,)

@@ -1,4 +1,4 @@
-"""The command `experiments.agreement` at a tiny size."""
+"""Check that the command `experiments.agreement` trains and reads texts at a tiny size."""
 
 import pytest
 from commands import assert_user_error, row_of

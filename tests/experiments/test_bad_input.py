@@ -1,4 +1,4 @@
-"""What cannot be run is said in one line, before anything is written."""
+"""Check that input which cannot be used gives a one-line error, before anything is written."""
 
 import json
 import os
@@ -177,7 +177,7 @@ def test_senseless_flag_of_one_experiment(
 
 
 def real_process(*arguments, **environment):
-    """What the command of language models does in a process of its own, down to its end."""
+    """Run the command of language models in a process of its own, and return its exit status and output."""
     done = subprocess.run(
         [sys.executable, "-m", "experiments.ptb", *map(str, arguments)],
         capture_output=True,
@@ -189,7 +189,7 @@ def real_process(*arguments, **environment):
 
 
 def test_error_of_a_real_process(here):
-    """Said before JAX is imported."""
+    """The error is one line, the exit status is 2, and nothing is written."""
     outcome = real_process("--epochs", 0)
     assert outcome == (2, "", "error: --epochs must be at least 1, got 0\n")
     assert snapshot(here) == {}
@@ -197,7 +197,7 @@ def test_error_of_a_real_process(here):
 
 def test_errors_for_want_of_a_device_are_told_from_others(command, monkeypatch):
     def fail():
-        raise AssertionError  # as JAX does, without a word
+        raise AssertionError  # as JAX does, without a message
 
     with pytest.raises(AssertionError):
         command(fail)
@@ -205,7 +205,7 @@ def test_errors_for_want_of_a_device_are_told_from_others(command, monkeypatch):
     assert_user_error(command(fail), f"JAX finds no device for JAX_PLATFORMS={jax.config.jax_platforms}: ")
 
 
-# JAX says nothing at all of the first where there is no GPU, and something of its own of the second.
+# Without a GPU, JAX raises an error without a message for cuda, and one with a message for nowhere.
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cuda", "nowhere"])
 def test_training_on_devices_that_jax_does_not_have(platform, corpus_folder, here):
@@ -274,7 +274,7 @@ def test_data_asked_for_by_name_and_not_found(command, here):
 
 @pytest.fixture
 def copied(finished_ptb, tmp_path):
-    """A copy of a finished run, to be harmed."""
+    """Return a copy of a finished run that a test may damage."""
     shutil.copytree(finished_ptb.folder, tmp_path / "run")
     return tmp_path / "run"
 
@@ -289,7 +289,7 @@ def copied(finished_ptb, tmp_path):
         (("--learning-rate", "1,2"), ("learning_rate was 1.0 and is now [1.0, 2.0]",)),
         (("--precision", "bf16"), ('precision was "f32" and is now "bf16"',)),
         (("--epochs", 1), ("settings.training.epochs was 2 and is now 1",)),
-        # What may grow does not take other changes with it.
+        # A change of the epochs does not allow other changes.
         (("--epochs", 3, "--patience", 1), ("settings.training.patience was 2 and is now 1",)),
         (("--min-count", 100), ("dataset.fingerprint was",)),
         (("--model", "fixed:2"), ('model was "lstm" and is now "fixed:2"',)),
@@ -348,7 +348,7 @@ def test_run_whose_checkpoints_are_all_corrupt(copied, finished_ptb, command):
 
 def rewrite(**changes):
     def change(run):
-        """Some of config.json in another way, None: left out."""
+        """Replace entries of config.json; None removes an entry."""
         config = {**load(run / "config.json"), **changes}
         config = {name: value for name, value in config.items() if value is not None}
         (run / "config.json").write_text(json.dumps(config))
@@ -358,7 +358,7 @@ def rewrite(**changes):
 
 
 def old_format(run):
-    """As versions before wrote it: every setting at the top, no format."""
+    """Write config.json as older versions did: all settings at the top level, and no format."""
     config = load(run / "config.json")
     settings = {name: value for group in config["settings"].values() for name, value in group.items()}
     old = {name: config[name] for name in ("experiment", "model", "dataset")} | settings
@@ -389,7 +389,7 @@ def broken(text):
     ids=lambda value: getattr(value, "__name__", "") or str(value)[:40],
 )
 def test_damaged_or_foreign_configuration(damage, of_training, of_reading, copied, finished_ptb, command):
-    """To train in the folder is refused in one line, and so is to read it."""
+    """Training in the folder is refused in one line, and so is reading it."""
     damage(copied)
     before = snapshot(copied)
     outcome = command(PTB, *finished_ptb.arguments, "--run-dir", copied)
@@ -455,7 +455,10 @@ def test_a_run_that_cannot_be_read_back(damage, part, copied, command):
 
 @pytest.mark.slow
 def test_a_run_whose_checkpoints_were_removed_and_their_folder_made_again(copied, finished_ptb, command):
-    """Read in a process of its own: threads that outlive a command complain while it exits."""
+    """The error is one line in a real process, too.
+
+    Threads that outlive a command would write messages while the process exits.
+    """
     no_checkpoints(copied)
     outcome = command(PTB, *finished_ptb.arguments, "--run-dir", copied)
     assert outcome.status == 0 and "finished already" in outcome.out

@@ -1,4 +1,4 @@
-"""A classifier of texts with any labels, on small files of every format, at the command line's boundary."""
+"""Check that the text classifier reads small files of every format, trains, predicts and explains."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ WORDS = {
     "food": "soup bread cook salt fry",
     "music": "song drum choir tune band",
     "law": "court judge law trial appeal",
-    "$x$": "wave ship sail reef tide",  # what is a formula elsewhere is a name here
+    "$x$": "wave ship sail reef tide",  # a label that looks like a formula
 }
 SMALL = ("--features", 4, "--embedding-features", 4, "--epochs", 1, "--batch-size", 20, "--buckets", 1)
 
@@ -82,7 +82,7 @@ def test_missing_splits_are_drawn_with_their_seed(tmp_path):
     path = as_tsv(tmp_path)
     one, same, other = (loaded(path, split_seed=seed) for seed in (0, 0, 1))
     assert one.fingerprint == same.fingerprint != other.fingerprint
-    np.testing.assert_array_equal(np.bincount(one.splits["dev"].targets), [2] * 5)  # the same share of each
+    np.testing.assert_array_equal(np.bincount(one.splits["dev"].targets), [2] * 5)  # equal class counts
 
 
 def test_columns_are_named_by_flags(tmp_path):

@@ -1,4 +1,4 @@
-"""The notebook for Colab: its structure, what it would install, and all of its cells at a tiny size."""
+"""Check the notebook for Colab: its structure, what it would install, and all of its cells at a tiny size."""
 
 import json
 import os
@@ -48,7 +48,7 @@ CODE_CELLS = [name for name, cell in CELLS.items() if cell["cell_type"] == "code
 
 
 def namespace_of(*names, **parameters):
-    """Runs the parameters cell, then these, and returns what they define."""
+    """Run the cell `parameters`, set some parameters, run the cells `names`, and return all definitions."""
     namespace = {"__name__": "__main__"}
     run_cell("parameters", namespace, **parameters)
     for name in names:
@@ -62,7 +62,7 @@ def cells(first, last):
 
 @pytest.fixture
 def functions():
-    """What the cell with the installer's functions defines."""
+    """Return the definitions of the cell with the installer's functions."""
     return namespace_of("install-functions")
 
 
@@ -105,8 +105,11 @@ def test_every_parameter_is_a_form_field():
 
 
 def test_the_badge_leads_to_the_projects_address_or_to_no_invented_one():
-    """CONTRIBUTING.md: one line of pyproject.toml says where the repository is; as long as there is none, the
-    badge opens Colab, where the notebook can be uploaded, and nothing is cloned."""
+    """The badge links to the notebook in the repository, or to Colab if there is no repository.
+
+    One line of pyproject.toml sets the address of the repository (see CONTRIBUTING.md). Without an address,
+    users upload the notebook to Colab, and nothing is cloned.
+    """
     address = PROJECT.get("urls", {}).get("Repository", "")
     (path,) = re.findall(r"^https://github\.com/([^/]+/[^/]+?)/?$", address) or [""]
     wanted = COLAB + (f"github/{path}/blob/main/experiments/colab.ipynb" if path else "")
@@ -116,7 +119,10 @@ def test_the_badge_leads_to_the_projects_address_or_to_no_invented_one():
 
 
 def test_figures_in_the_text_are_measured_ones():
-    """Every number with a decimal point, and every one of minutes, is in RESULTS.md or README."""
+    """Each figure in the notebook's text also occurs in RESULTS.md or README.md.
+
+    Minutes must occur in RESULTS.md, seconds in README.md, and numbers with a decimal point in either file.
+    """
     results, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("RESULTS.md", "README.md"))
     text = "\n".join(source(name) for name, cell in CELLS.items() if cell["cell_type"] == "markdown")
     measured = re.findall(r"(?<![\d.])\d+\.\d+(?!\d|\.\d)", text.replace("λ = 0.5", ""))
@@ -132,7 +138,7 @@ def test_figures_in_the_text_are_measured_ones():
 
 
 def test_the_first_example_is_that_of_readme():
-    """So that README's figures are its own."""
+    """The notebook runs the code in README.md, so that the figures there apply to the notebook."""
     readme = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
     (own,) = [readme[readme.index("def pointers") :].partition("\n\n\nmodel = Model(")[0]]
     assert source("own-model").endswith(own)
@@ -143,7 +149,7 @@ def test_the_first_example_is_that_of_readme():
     ("length", "preset", "mix", "quick"), [(11, "relaxed", 0.5, True), (21, "two_hops", 1.0, False)]
 )
 def test_flags_leave_the_presets_alone(length, preset, mix, quick, monkeypatch):
-    """Quick settings change size and epochs at length 11 alone; λ is the preset's unless it is asked for."""
+    """At length 11 only, quick settings change size and epochs. λ is the preset's unless MIX is set."""
     for settings in ("quick", "full"):
         given = flags_of("numbers", monkeypatch, LENGTH=length, QUICK=settings == "quick")
         chosen, flags = resolved(number_prediction.NumberPrediction, given)
@@ -174,7 +180,7 @@ def test_quick_settings_take_the_embedded_corpus(quick, parameters, dataset, mon
 
 
 def flags_of(cell, monkeypatch, **changes):
-    """The flags with which a cell would train."""
+    """Return the flags with which a cell would train."""
     namespace, given = namespace_of("install-functions", "helpers", **changes), []
     namespace["train_run"] = lambda task, *flags: given.extend(flags)
     run_cell(cell, namespace)
@@ -182,7 +188,7 @@ def flags_of(cell, monkeypatch, **changes):
 
 
 def resolved(command, given):
-    """The preset and the settings that flags lead to."""
+    """Return the preset that the flags select, and the resulting `mix`, `epochs` and `features`."""
     flags, _ = read_training(command, given)
     preset = command.default_preset(flags)
     settings = resolve(command.settings_type, command.presets, preset, flags).settings
@@ -263,7 +269,7 @@ def make_project(folder):
 
 
 def make_wheel(folder):
-    """A wheel that holds nothing but what it needs."""
+    """Write a wheel that contains only its metadata, and return its path."""
     path = folder / "dynskip_jax-0.1.0-py3-none-any.whl"
     needs = [*PROJECT["dependencies"], "matplotlib>=3.9; extra == 'experiments'", "rich>=13; extra == 'test'"]
     metadata = "".join(f"Requires-Dist: {need}\n" for need in needs)
@@ -273,7 +279,7 @@ def make_wheel(folder):
 
 
 def version_that_fits(package):
-    """A version of any package that the project needs: the first that its requirement names."""
+    """Return the lowest version of a package that the project allows; None if it is not required."""
     needs = [*NEEDS, *map(Requirement, PROJECT["optional-dependencies"]["experiments"])]
     found = {need.name: s.version for need in needs for s in need.specifier if s.operator == ">="}
     return found.get(package)
@@ -294,7 +300,7 @@ def test_source_is_an_uploaded_folder(tmp_path):
 @pytest.mark.parametrize(("form", "ending"), [("zip", "zip"), ("gztar", "tar.gz")])
 @pytest.mark.parametrize("named", [True, False])
 def test_source_is_an_uploaded_archive(form, ending, named, tmp_path, here):
-    """Named by REPOSITORY, or lying here beside a wheel."""
+    """REPOSITORY names the archive, or the archive is in the current folder, next to a wheel."""
     make_project(tmp_path / "packed" / "main")
     path = (tmp_path if named else here) / f"dynskip_jax-0.1.0.{ending}"
     functions = namespace_of("install-functions", REPOSITORY=str(path) if named else "")
@@ -359,7 +365,10 @@ def test_what_is_installed_is_used_and_what_lacks_is_added(versions, wanted, fun
 
 
 def versions_with(versions):
-    """What `installed` says where these are there, and of all others a version that fits."""
+    """Return a stand-in for `installed` that returns `versions`.
+
+    For a package that is not in `versions`, it returns a version that fits.
+    """
     return lambda name: versions.get(name, "0.1.0" if name == "dynskip_jax" else version_that_fits(name))
 
 
@@ -392,7 +401,7 @@ def test_pip_is_called_where_the_project_is_not_installed(monkeypatch, tmp_path,
     monkeypatch.setitem(functions, "find_device", lambda: "cpu")
     monkeypatch.setitem(functions, "find_and_require", lambda *arguments: (folder, wanted))
     monkeypatch.setattr(subprocess, "run", pip)
-    # This process has imported another JAX than the one that pip says is there now.
+    # This process has imported another version of JAX than `installed` reports after pip.
     with pytest.raises(functions["Hint"], match=r"older jax\. Choose Runtime → Restart"):
         run_cell("install", functions)
     assert commands[-1] == [sys.executable, "-m", "pip", "install", "-q", *wanted]
@@ -404,7 +413,7 @@ def test_pip_is_called_where_the_project_is_not_installed(monkeypatch, tmp_path,
 
 
 class Process:
-    """Stands in for a process: the lines it writes, and the status with which it ends."""
+    """Stand-in for a process, with the lines that it writes and its exit status."""
 
     def __init__(self, lines, status):
         self.stdout, self.status, self.signals = iter(lines), status, []
@@ -424,9 +433,9 @@ class Process:
 
 @pytest.fixture
 def in_this_process(monkeypatch, command):
-    """Run `python -m dynskip_jax.experiments <task>` here, on the small data sets of the tests."""
+    """Run `python -m dynskip_jax.experiments <task>` in this process, on the tests' small data sets."""
     real = subprocess.Popen
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks have it
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in notebooks
 
     def start(arguments, **options):
         if arguments[1:4] != ["-u", "-m", "dynskip_jax.experiments"]:
@@ -472,12 +481,12 @@ def test_number_prediction_cells(in_this_process, small_number_prediction, capsy
         f"{folder}/{name}" for name in shown
     }
     assert f"{folder}/explain.html\n" in out
-    # The table, with the paper's rows, and what the notebook reads from result.json.
-    assert "paper: LSTM" in out and "90.50%" in out  # where room is short, names have several lines
+    # The table has the paper's rows, and the notebook prints what it reads from result.json.
+    assert "paper: LSTM" in out and "90.50%" in out  # long names have several lines
     for model in ("dynamic:10", "lstm"):
         assert re.search(rf"^ +{model}  test_accuracy \d+\.\d\d%  best epoch 1 of 1$", out, re.M)
 
-    # A finished run below PRETRAINED is read and not trained.
+    # A finished run below PRETRAINED is loaded, not trained again.
     (folder.parent / "numbers").symlink_to(folder.absolute())
     namespace |= dict(PRETRAINED=str(folder.parent), train_run=None)
     for name in cells("numbers", "numbers-explain"):
@@ -505,7 +514,7 @@ def test_language_cells(in_this_process, corpus_folder, capsys):
 
 
 def test_functions_of_the_library_exist():
-    """All cells run in slow tests alone; a function that was renamed is found by this one."""
+    """All cells run only in slow tests; this test finds renamed functions without them."""
     names = {name for cell in CODE_CELLS for name in re.findall(r"\bF\.(\w+)", source(cell))}
     assert {"agent_logits", "last_valid"} <= names
     assert [name for name in sorted(names) if not hasattr(F, name)] == []
@@ -533,14 +542,15 @@ def test_own_model_cells(here, capsys):
     lines = out.splitlines()
     for row, arc in ((row, lines[lines.index(row) + 1]) for row in rows):
         k, tokens = int(re.search(r"k = (\d)", row)[1]), row.partition("   k")[0]
-        # A token's last cell is in column 3, 7, …: from the symbol k back, or from before, to the pointer.
+        # Tokens end in columns 3, 7, …. The arc goes to the pointer from the symbol k steps back, or from
+        # before the text.
         start = len(tokens) - 1 - 4 * k
         assert arc.index("╯") == len(tokens) - 1
         assert arc.index("⋮" if start < 0 else "╰") == max(start, 0)
 
 
 def test_one_model_has_no_folders_within(in_this_process, monkeypatch, capsys):
-    """Of an experiment whose programs take milliseconds to compile, in the place of number prediction."""
+    """An experiment that compiles in milliseconds replaces number prediction."""
     monkeypatch.setitem(COMMANDS, "number_prediction", quick.Quick)
     namespace = namespace_of("install-functions", "helpers", **TINY | dict(BASELINE="", MODEL="fixed:3"))
     for name in ("numbers", "numbers-rows", "curve", "positions", "truth", "numbers-explain"):
@@ -585,9 +595,9 @@ def test_the_stop_button_lets_the_command_save(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_all_cells_run_from_top_to_bottom_with_quick_settings(monkeypatch, here):
-    """In a process of its own, with the experiments' own data; both agents learn their tasks."""
+    """The cells run in a process of their own, on full data sets. Both agents learn their tasks."""
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks have it
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in notebooks
     python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", python_path)
     text = "\n".join(map(source, CODE_CELLS)).replace('SETTINGS = "auto"', 'SETTINGS = "quick"')

@@ -1,4 +1,4 @@
-"""The experiments' command lines: what a run leaves behind, and that it goes on where it stopped."""
+"""Check what the experiments' command lines leave in a run folder, and that stopped runs resume."""
 
 import datetime
 import errno
@@ -41,7 +41,10 @@ pytestmark = pytest.mark.usefixtures("here")
 
 @pytest.fixture
 def terminate(monkeypatch):
-    """Runs a command line that is asked to stop once an epoch has ended: the first records are its own."""
+    """Return a function that runs a command line and sends SIGTERM after the first record is logged.
+
+    The first record is logged at the end of the first epoch.
+    """
 
     def run_until_then(command, *arguments):
         log, signals = RunDir.log, [signal.SIGTERM]
@@ -80,15 +83,18 @@ def test_run_folder_has_what_the_design_says(finished_ptb):
     assert groups["run"] == {"preset": "small", "seed": 0, "seeds": 1}
     assert (groups["model"]["features"], groups["agent"]["agent_features"]) == (4, 50)
     assert (groups["training"]["num_steps"], groups["training"]["epochs"]) == (5, 2)
-    assert groups["training"]["learning_rate"] == 1.0  # what no flag names is resolved too
+    assert groups["training"]["learning_rate"] == 1.0  # settings without a flag are stored, too
 
-    # 360 tokens in 4 rows are 18 segments of 5 an epoch.
+    # 360 tokens in 4 rows give 18 segments of 5 steps per epoch.
     dev = [record for record in records(folder) if record["split"] == "dev"]
     assert [(record["epoch"], record["step"]) for record in dev] == [(1, 18), (2, 36)]
 
 
 def test_config_says_how_the_run_was_begun(finished_ptb):
-    """The command as it was typed, here that of the tests, when, from which commit, and with which data."""
+    """`about` contains the command line, the date, the commit and the data of the run.
+
+    The command line is that of the test process.
+    """
     (about,) = load(finished_ptb.folder / "config.json")["about"]
     assert about.keys() == {"command", "commit", "jax", "date", "source", "data", "paths"}
     assert about["command"] == shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]])
@@ -152,7 +158,7 @@ def test_output_says_which_data_and_settings_and_ends_with_a_table(finished_ptb)
     row = next(line for line in lines if "lstm" in line and "│" in line)
     assert f"{result['metrics']['test_perplexity']['mean']:.2f}" in row
     assert f"{result['parameters']:,}" in row
-    # The paper's numbers are for its corpus alone.
+    # The paper's numbers apply only to its corpus.
     assert "paper" not in outcome.out
     assert "Traceback" not in outcome.err
 
@@ -235,9 +241,10 @@ def test_without_data_the_embedded_corpus_is_used(command, here, monkeypatch):
 
 @pytest.mark.slow
 def test_without_data_the_embedded_corpus_is_named_everywhere(command, here, monkeypatch):
-    """And without --run-dir the folder names task and model, and nothing is written elsewhere.
+    """All output names the embedded corpus.
 
-    The run stays one of it where the machine has other data by now.
+    Without --run-dir, the path of the run folder contains task and model, and nothing is written elsewhere.
+    A loaded run keeps the embedded corpus, even if the machine has other data by then.
     """
     small = ("--features", 4, "--epochs", 1, "--num-steps", 50, "--batch-size", 100)
     outcome = command(PTB, "--model", "lstm", *small)
@@ -289,7 +296,7 @@ def test_compared_models_have_a_folder_each_and_one_result(compared_ptb, command
         assert row == row_of(folder / name)
         assert row["seeds"] == [0, 1]
         for metric in row["metrics"].values():
-            # Numbers, and of the shares of each k lists of them.
+            # A metric is a number, or a list of numbers for the fractions of each k.
             np.testing.assert_allclose(metric["mean"], np.mean(metric["per_seed"], axis=0))
             np.testing.assert_allclose(metric["std"], np.std(metric["per_seed"], axis=0, ddof=1))
         assert len(set(row["metrics"]["test_perplexity"]["per_seed"])) == 2
@@ -318,7 +325,7 @@ def check_number_prediction(finished, length, max_skip):
     assert whole["experiment"] == "number_prediction"
     assert whole["dataset"]["name"] == f"number_prediction/length_{length}"
     assert whole["dataset"]["sizes"] == {"train": 60, "dev": 20, "test": 20}
-    # One feature for each symbol; at length 21 one for each position too.
+    # One feature for each symbol, and at length 21 also one for each position.
     features = {11: 10, 21: 10 + 21, 15: 14}[length]
     agent = (4 + features) * 2 + 2 + 2 * max_skip + max_skip
     assert result["parameters"] == 4 * (features * 4 + 4 * 4 + 4) + 4 * 10 + 10 + agent
@@ -326,7 +333,7 @@ def check_number_prediction(finished, length, max_skip):
         for suffix in ("", "_greedy", "_sampled", "_averaged"):
             values = result["metrics"][f"{split}_accuracy{suffix}"]["per_seed"]
             assert len(values) == 2
-            # Shares of whole examples: padding of the last batch is not counted.
+            # Fractions of whole examples: padding of the last batch is not counted.
             assert all(0 <= value <= 1 and round(value * 20, 3) % 1 == 0 for value in values)
     assert all(0 <= value <= 1 for value in result["metrics"]["test_exact_decisions"]["per_seed"])
     pictures = {path.name for path in (folder / "plots").iterdir()}
@@ -337,13 +344,13 @@ def check_number_prediction(finished, length, max_skip):
     for name in pictures:
         assert_picture(folder / "plots" / name)
     assert ("paper: LSTM" in outcome.out) == (length != 15)
-    # Shares of each k add up to 1, and their mean is that of k.
+    # The fractions of each k sum to 1, and give the mean k.
     shares, ks = np.array(result["metrics"]["dev_agent_share_1"]["per_seed"]), np.arange(1, max_skip + 1)
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(shares @ ks, result["metrics"]["dev_agent_skip_1"]["per_seed"], rtol=1e-5)
-    # After training nothing is silent: two splits in three modes, and what is drawn.
+    # The progress after training counts two splits in three modes, and the plots.
     assert "evaluating and drawing  100.0%  8/8" in outcome.err
-    # 60 examples in batches of 20.
+    # 60 examples in batches of 20 give 3 steps per epoch.
     dev = [record for record in records(folder) if record["split"] == "dev"]
     assert [(record["step"], record["examples"]) for record in dev] == [(3, 60), (6, 120)]
 
@@ -355,7 +362,7 @@ def test_number_prediction_run(finished_numbers):
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "max_skip"), [(21, 10), (15, 14)])
 def test_number_prediction_run_of_another_length(length, max_skip, command, finished_numbers, tmp_path):
-    """The first epoch is relaxed, the second one sampled."""
+    """Choices are relaxed in the first epoch and sampled in the second."""
     arguments = ("--length", length, "--model", f"dynamic:{max_skip}", *finished_numbers.arguments)
     arguments += ("--relaxed-epochs", 1)
     outcome = command(NUMBERS, *arguments, "--run-dir", tmp_path / "run")
@@ -373,7 +380,7 @@ def test_learning_rates_swept_over_are_one_run_and_each_a_row(swept_quick, comma
     for each in row["sweep"]:
         assert len(each["metrics"]["test_accuracy"]["per_seed"]) == 2
         assert f"rate={each['value']['learning_rate']}" in outcome.out
-    # The best value on dev stands for the sweep.
+    # The best value on dev represents the sweep.
     best = max(row["sweep"], key=lambda each: each["metrics"]["dev_accuracy"]["mean"])
     assert (row["selected"], row["metrics"]) == (best["value"], best["metrics"])
     for name in ("test_accuracy_over_learning_rate.png", "learning_curve.png"):
@@ -391,7 +398,7 @@ def test_a_sweep_is_one_run_and_each_value_a_row(swept_numbers, command):
     folder, arguments, outcome = swept_numbers
     rows = load(folder / "result.json")["rows"]
     assert [row["model"] for row in rows] == ["lstm", "dynamic:10"]
-    # A model that samples nothing has nothing to say of samples.
+    # A model that samples nothing has no metrics of samples.
     assert ["test_accuracy_sampled" in row["metrics"] for row in rows] == [False, True]
     lstm, dynamic = (row_of(folder / name) for name in ("lstm", "dynamic-10"))
     assert "sweep" not in lstm  # it has neither λ nor an agent with a K
@@ -402,7 +409,7 @@ def test_a_sweep_is_one_run_and_each_value_a_row(swept_numbers, command):
     for row in dynamic["sweep"]:
         assert len(row["metrics"]["test_accuracy"]["per_seed"]) == 2
         assert f"λ={row['value']['mix']}, K={row['value']['max_skip']}" in outcome.out
-    # The best value on dev stands for the sweep.
+    # The best value on dev represents the sweep.
     best = max(dynamic["sweep"], key=lambda row: row["metrics"]["dev_accuracy"]["mean"])
     selected = next(row for row in dynamic["sweep"] if row["value"] == dynamic["selected"])
     assert selected["metrics"]["dev_accuracy"]["mean"] == best["metrics"]["dev_accuracy"]["mean"]
@@ -433,7 +440,7 @@ def test_number_prediction_released_preset_runs(command, small_number_prediction
 
 
 def test_a_run_whose_dev_metric_is_never_a_number_has_no_result(command, tmp_path, monkeypatch):
-    """It wrote the initial parameters' once."""
+    """Such a run once wrote a result with the initial parameters."""
     evaluate = Learner.evaluate
     monkeypatch.setattr(
         Learner,

@@ -1,4 +1,4 @@
-"""Controls of a learnt choice, by flag, and words copied by it: what is trained, and what the table says."""
+"""Check controls of a learned choice and words copied by it: what is trained, and what the table shows."""
 
 import json
 import re
@@ -43,7 +43,10 @@ def test_a_model_that_copies_is_trained_explained_and_writes(command, copying):
 def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(
     command, corpus_folder, tmp_path, copying
 ):
-    """And the control's does not, though the gradient is there: it stays as it was drawn."""
+    """Training changes the agent that copies.
+
+    The untrained control stays at its initial parameters, although it has a gradient.
+    """
     arguments = ("--data", corpus_folder, *FAR, *SMALL_PTB, "--control", "untrained")
     outcome = command(PTB, *arguments, "--run-dir", tmp_path / "untrained")
     assert outcome.status == 0, outcome.err
@@ -91,7 +94,7 @@ def test_probabilities_by_which_words_are_copied_are_exchanged(command, corpus_f
         rf"Its own probabilities gain {number} ± \d\.\d{{4}} nats \(95 %\) over those that it had in another"
     )
     assert re.search(gain, text)
-    # The other agent beside it is, here, the same one.
+    # The agent that --beside names is the same one here.
     table = "".join(outcome.out.split())
     loss = table.split("bythemodel'sownprobabilities│")[1].split("│")[0]
     assert re.search(rf"bythoseofseed0of[^│]*│{re.escape(loss)}│\+0\.0000│", table)
@@ -103,11 +106,11 @@ def test_hard_choices_go_on_from_expected_ones(command, corpus_folder, tmp_path,
     arguments = ("--data", corpus_folder, *hard, *SMALL_PTB, "--start-from", copying[0])
     outcome = command(PTB, *arguments, "--run-dir", tmp_path / "run")
     assert outcome.status == 0, outcome.err
-    for part in ("dynamic:4, by content", "stride 2, copies: chosen"):  # a cell may have several lines
+    for part in ("dynamic:4, by content", "stride 2, copies: chosen"):  # a table cell can have several lines
         assert part in outcome.out
     row = row_of(tmp_path / "run")["metrics"]
     assert np.nonzero(row["dev_agent_share_1"]["mean"])[0].tolist() in ([0], [2], [0, 2])
-    assert row["test_perplexity_sampled"]["mean"] > 1  # λ is 0, but the choice says what is copied
+    assert row["test_perplexity_sampled"]["mean"] > 1  # λ is 0, but the choice determines what is copied
 
 
 @pytest.mark.slow
@@ -119,7 +122,7 @@ def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(command, corpus_
     shares = row_of(copying[0])["metrics"]["dev_agent_share_1"]["mean"]
     np.testing.assert_allclose(settings_of(folder)["rates"], shares, atol=1e-6)
     assert "control_of" not in settings_of(folder)
-    # Nothing of the other run is asked for again.
+    # Reading the control needs no flag for the other run.
     explained = command(PTB, "explain", "--run-dir", folder, "--text", "a b c")
     assert explained.status == 0, explained.err
 

@@ -1,4 +1,4 @@
-"""A finished run whose files are not those that its result was computed with is refused, not read."""
+"""Check that a finished run is refused if its files differ from those of its result."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ def explain(folder):
 
 
 def test_two_words_exchanged_in_the_vocabulary(folder):
-    """The perplexity of `explain` was another one, with exit status 0."""
+    """`explain` once printed a wrong perplexity, with exit status 0."""
     path = folder / "vocabulary.json"
     kept = json.loads(path.read_text())
     words = (
@@ -39,7 +39,7 @@ def steps(folder):
 
 
 def test_a_newest_checkpoint_that_is_missing(folder):
-    """As after an incomplete copy: an older one was loaded in silence."""
+    """This happens after an incomplete copy. An older checkpoint was once loaded without a message."""
     older, newest = steps(folder)
     shutil.rmtree(newest)
     assert_user_error(explain(folder), f"lacks the checkpoint of step {newest.name}", f"step {older.name}")
@@ -54,7 +54,7 @@ def test_a_checkpoint_under_another_ones_name(folder):
 
 @pytest.mark.parametrize(("name", "old"), [("config.json", '"forget_bias": '), ("result.json", '"mean": ')])
 def test_a_digit_changed_in_settings_or_results(folder, name, old):
-    """Another setting of the model gave another prediction, with exit status 0."""
+    """A changed setting of the model once changed the predictions, with exit status 0."""
     path = folder / name
     text = path.read_text()
     assert old in text
@@ -73,7 +73,7 @@ def test_a_result_of_an_older_version_is_still_read(folder):
 
 
 def test_a_model_of_nans_has_no_result_whatever_its_accuracy(small_number_prediction, tmp_path, monkeypatch):
-    """The same answer always is right now and then."""
+    """Its accuracy is finite, because a constant answer is sometimes right."""
     evaluate = Learner.evaluate
 
     def with_nan(*arguments, **how):
@@ -90,7 +90,7 @@ def test_a_model_of_nans_has_no_result_whatever_its_accuracy(small_number_predic
     assert not (folder / "result.json").exists()
 
 
-# JSON of the right syntax, edited by hand: the file, the entry, and a value of another type.
+# Edits that leave the JSON syntax valid: the file, the path of the entry, and an invalid value.
 EDITED = [
     ("config.json", ("models",), 5),
     ("config.json", ("models",), [5]),
@@ -129,21 +129,21 @@ EDITED = [
     ("name", "place", "value"), EDITED, ids=[f"{'.'.join(map(str, (n, *p)))}={v}" for n, p, v in EDITED]
 )
 def test_json_of_the_right_syntax_edited_by_hand(name, place, value, folder, finished_ptb):
-    """No command ends with a traceback; those that cannot answer say in one line which file is wrong."""
+    """No command ends with a traceback. A command that cannot answer names the folder in a one-line error."""
     document = load(folder / name)
     if place:
         inner = document
         for key in place[:-1]:
             inner = inner[key]
         inner[place[-1]] = value
-    write_result(folder, load(folder / "result.json"))  # its digests are another reason to refuse
+    write_result(folder, load(folder / "result.json"))  # without digests, which are another reason to refuse
     if name == "result.json":
         write_result(folder, document)
     else:
         (folder / name).write_text(json.dumps(document if place else value))
     assert_user_error(execute(PTB, "explain", "--run-dir", folder, "--text", "a b"), str(folder))
     again = execute(PTB, *finished_ptb.arguments, "--run-dir", folder)
-    if again.status or (name != "vocabulary.json" and value != [7]):  # written anew; not needed for a table
+    if again.status or (name != "vocabulary.json" and value != [7]):  # rewritten; not needed for a table
         assert_user_error(again, str(folder))
     reported = execute(report.main, folder, finished_ptb.folder)
     assert reported.status == 0, reported.err
@@ -155,5 +155,5 @@ def test_json_nested_too_deep(name, folder, finished_ptb):
     if name != "metrics.jsonl":
         assert_user_error(execute(PTB, "explain", "--run-dir", folder, "--text", "a b"), str(folder))
     again = execute(PTB, *finished_ptb.arguments, "--epochs", 3, "--run-dir", folder)
-    if name != "vocabulary.json":  # training writes it anew
+    if name != "vocabulary.json":  # training rewrites it
         assert_user_error(again, str(folder))

@@ -1,4 +1,4 @@
-"""The path of a run: one direction of imports, seeds by number, resumes that leave a trace, loaded runs."""
+"""Check the parts of a run: imports without cycles, seeds, traces of resumed runs, and loaded runs."""
 
 import ast
 import json
@@ -28,7 +28,10 @@ def modules():
 
 
 def imported_at_the_top(path):
-    """The modules of the engine that a file imports, now or when something runs; type hints do not count."""
+    """Return the modules of `dynskip_jax.experiments` that a file imports.
+
+    Imports inside functions and `LazyModule` count; imports for type hints do not.
+    """
     tree, found = ast.parse(path.read_text(encoding="utf-8")), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -63,7 +66,7 @@ def test_every_experiment_has_a_command_of_the_checkout():
     assert commands == {*EXPERIMENTS, "demo", "report", "reproduce", "word_vectors", "__init__", "__main__"}
     for name in EXPERIMENTS:
         assert find_experiment(name).name == name
-    # Each is a command as a file of the package as well, and never ends without doing anything.
+    # Each file of the package is a command, too: running it calls `run_file`.
     for name in commands - {"__init__", "__main__"}:
         assert "run_file(__file__)" in (FOLDER / f"{name}.py").read_text(encoding="utf-8")
 
@@ -115,7 +118,7 @@ def test_resumes_are_recorded_and_another_commit_is_warned_of(tmp_path, monkeypa
 
 
 def test_runs_of_older_versions_are_resumed_and_read(tmp_path):
-    """They hold the class of the experiment, paths among the settings, and lack newer settings."""
+    """Their config.json contains the class of the experiment, and lacks newer settings and `paths`."""
     folder = finished_run(quick.Quick, tmp_path / "run", "--epochs", 1, "--devices", 1).folder
     config = load(folder / "config.json")
     config["code"] = "quick:Quick"

@@ -1,4 +1,4 @@
-"""Run folders that grow: more epochs, more models; the result is that of a run that was begun so."""
+"""Check that a run folder can gain epochs and models, with the same result as a run begun with them."""
 
 import json
 import shutil
@@ -15,12 +15,15 @@ from dynskip_jax.runs.run_dir import RunDir
 
 
 def with_epochs(arguments, epochs):
-    """A command line with another number of epochs, for which the last flag counts."""
+    """Return a command line with another number of epochs; the last --epochs flag counts."""
     return (*arguments, "--epochs", epochs)
 
 
 def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, command, tmp_path):
-    """Bit for bit; and until they are trained, the folder has no result."""
+    """Metrics and parameters are equal bit for bit.
+
+    A later command with fewer epochs is refused.
+    """
     whole, arguments, _ = finished_quick
     folder = tmp_path / "run"
     assert command(quick.Quick, *with_epochs(arguments, 1), "--run-dir", folder).status == 0
@@ -38,7 +41,7 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, co
     one, other = (loaded.load_run(path).params for path in (folder, whole))
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
-    # The folder is now one of two epochs, begun twice.
+    # The folder is now that of a run of two epochs, begun twice.
     config, expected = (load(path / "config.json") for path in (folder, whole))
     first, second = config.pop("about")
     assert first["date"] <= second["date"] and first.keys() == second.keys()
@@ -51,7 +54,7 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, co
 
 
 def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, command, tmp_path, monkeypatch):
-    """Its checkpoints are no longer those of the old one."""
+    """Its checkpoints no longer belong to the old result."""
     folder = tmp_path / "run"
     shutil.copytree(finished_quick.folder, folder)
     log = RunDir.log
@@ -73,7 +76,7 @@ def test_a_run_that_grows_and_is_stopped_has_no_result(finished_quick, command, 
 
 
 def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, command, tmp_path):
-    """It loses none, and gains none together with another change."""
+    """A command that drops a model, or adds one together with another change, is refused."""
     folder, given = shutil.copytree(swept_quick.folder, tmp_path / "run"), swept_quick.arguments
     first, starts = load(folder / "result.json")["rows"], len(load(folder / "config.json")["about"])
     before = {name: snapshot(folder / name) for name in ("lstm", "fixed-2")}
@@ -100,7 +103,7 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, command, 
 
 
 def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, command, tmp_path):
-    """What is damaged is found before anything is changed, and the old command still finds the run."""
+    """Damage is found before anything is changed, and the command finds the finished run after a repair."""
     folder = tmp_path / "run"
     shutil.copytree(finished_quick.folder, folder)
     metrics = (folder / "metrics.jsonl").read_text()
@@ -117,7 +120,10 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, command, tmp_pa
 
 @pytest.mark.slow
 def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_number_prediction, command):
-    """Its entropy coefficient would have been another in the epochs that were trained; the line says so."""
+    """The error names the schedule's flag.
+
+    With more epochs, the entropy coefficient of the trained epochs would have been different.
+    """
     folder, scheduled = tmp_path / "run", ("--entropy-coef", 0.1, "--entropy-coef-final", 0)
     arguments = (*SMALL_NUMBERS, *scheduled, "--epochs", 1, "--run-dir", folder)
     assert command(COMMANDS["number_prediction"], *arguments).status == 0
@@ -128,7 +134,7 @@ def test_a_schedule_over_all_epochs_does_not_grow(tmp_path, small_number_predict
 
 
 def test_a_corpus_folder_that_was_renamed(finished_ptb, corpus_folder, command, tmp_path):
-    """The same data under another name is the same data; other data is not."""
+    """A renamed folder with the same data is accepted; other data is refused."""
     folder = shutil.copytree(finished_ptb.folder, tmp_path / "run")
     renamed = shutil.copytree(corpus_folder, tmp_path / "renamed")
     arguments = [renamed if part == corpus_folder else part for part in finished_ptb.arguments]

@@ -1,4 +1,4 @@
-"""`--help` and `--print-config`: every flag, preset and command; read and printed without JAX."""
+"""Check that `--help` and `--print-config` show all flags, presets and commands, without importing JAX."""
 
 import dataclasses
 import os
@@ -25,13 +25,13 @@ def name(request):
 
 
 def flags_of(command):
-    """Group to its flags."""
+    """Return the flags of each group of settings."""
     groups = field_types(command.settings_type).items()
     return {group: [flag(field.name) for field in dataclasses.fields(kind)] for group, kind in groups}
 
 
 def in_groups(help):
-    """Group to the flags listed below its heading."""
+    """Return the flags that a help text lists below the heading of each group."""
     found, group = {}, None
     for line in help.splitlines():
         if heading := re.fullmatch(r"(\w+):", line):
@@ -42,7 +42,7 @@ def in_groups(help):
 
 
 def table(text):
-    """Setting to its value and source."""
+    """Return the value and the source of each setting in the output of `--print-config`."""
     rows = [re.split(r"  +", line, maxsplit=2) for line in text.splitlines()]
     return {name: (value, source) for name, value, source in rows}
 
@@ -62,7 +62,7 @@ def test_help_has_every_flag_in_its_group(name, command, monkeypatch):
     for group, flags in expected.items():
         assert found[group] == flags
     everything = [flag for flags in expected.values() for flag in flags]
-    assert len(everything) == len(set(everything)) > 50  # names are unique over groups
+    assert len(everything) == len(set(everything)) > 50  # names are unique across groups
     assert max(map(len, outcome.out.splitlines())) <= 110
 
 
@@ -99,7 +99,10 @@ def test_subcommands_have_help_of_their_own(name, command):
 
 
 def alone(*arguments):
-    """What a process prints, and whether it has imported JAX."""
+    """Run a module as a program in a process of its own, and return the finished process.
+
+    The last line of its standard error is whether it has imported JAX.
+    """
     code = (
         "import atexit, runpy, sys\n"
         "atexit.register(lambda: print('jax' in sys.modules, file=sys.stderr))\n"
@@ -127,7 +130,7 @@ def test_the_list_of_experiments_imports_no_jax():
     for command in COMMANDS.values():
         line = next(line for line in done.stdout.splitlines() if f"experiments.{command.name} " in line)
         assert line.endswith(command.about().strip().splitlines()[0])
-    assert len(done.stdout.splitlines()) == len(EXPERIMENTS) + 5  # the tools, and what --help does
+    assert len(done.stdout.splitlines()) == len(EXPERIMENTS) + 5  # the four tools, and the line about --help
 
 
 # --- --print-config ---
@@ -211,7 +214,7 @@ def test_senseless_settings_are_not_printed(name, command):
 
 
 def test_every_setting_is_a_flag_and_its_shown_value_can_be_given_again(name):
-    """What `--print-config` shows is a command line that gives the same settings."""
+    """The output of `--print-config`, given as flags, results in the same settings."""
     this = COMMANDS[name]
     for preset in this.presets:
         resolved = resolve(this.settings_type, this.presets, preset, {})

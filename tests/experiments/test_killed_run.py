@@ -1,4 +1,4 @@
-"""A run killed without warning and started again gives bit for bit the metrics of one left alone."""
+"""Check that a killed run, started again, has the same metrics bit for bit as an undisturbed run."""
 
 import json
 import os
@@ -16,9 +16,9 @@ COMMAND = [
 
 
 def start(folder):
-    # The machine's own device count: what a user has.
+    # Use the machine's own number of devices, as users do.
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    # What is loaded from disk computes what was compiled.
+    # The runs of a test share a cache, so that they run the same compiled programs.
     environment["JAX_COMPILATION_CACHE_DIR"] = str(folder.parent / "compiled")
     command = [*COMMAND, "--run-dir", str(folder)]
     return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Two processes with two devices each, on this machine: as one process; stopped, killed, resumed; errors."""
+"""Check that two processes with two devices each train as one does, also after stops, kills and errors."""
 
 import json
 import os
@@ -48,7 +48,7 @@ class Processes:
         ]
 
     def outcomes(self, seconds=120):
-        """Waits; returns (exit status, output, errors) of each."""
+        """Wait for all processes, and return the (exit status, output, errors) of each."""
         deadline = time.monotonic() + seconds
         try:
             pairs = [p.communicate(timeout=max(0.1, deadline - time.monotonic())) for p in self.processes]
@@ -60,7 +60,7 @@ class Processes:
 
 
 def own_lines(text):
-    """The lines without JAX's own about its connections, and without the one before processes are found."""
+    """Return the lines of a text, except JAX's on its connections and the one on the search for processes."""
     jax_or_start = ("[Gloo]", "looking for the other processes: 127.0.0.1:")
     return [line for line in text.splitlines() if not line.startswith(jax_or_start)]
 
@@ -86,13 +86,13 @@ def assert_same_result(folder, expected):
         for name, value in wanted.items():
             if isinstance(value, str):
                 assert record[name] == value
-            else:  # shares of each k are lists in a list
+            else:  # fractions of each k are nested lists
                 np.testing.assert_allclose(record[name], value, rtol=1e-4)
 
 
 @pytest.fixture(scope="module")
 def one_process(command, corpus_folder, tmp_path_factory):
-    """The same run in one process: (arguments, folder)."""
+    """Train the same run in one process, and return (arguments, folder)."""
     folder = tmp_path_factory.mktemp("one") / "run"
     arguments = ("--data", corpus_folder, *SMALL)
     outcome = command(ptb.PTB, *arguments, "--run-dir", folder)
@@ -138,7 +138,7 @@ def test_lost_process_ends_the_other_and_the_same_command_goes_on(victim, one_pr
     killed = time.monotonic()
     status, _, errors = run.outcomes()[1 - victim]
     assert time.monotonic() - killed < 30
-    # One line where a collective failed first; JAX's own where it noticed first, which ends with an abort.
+    # If a collective fails first, the error is one line. If JAX detects the lost process first, it aborts.
     if status == 2:
         assert errors.splitlines()[-1].startswith("error: what all processes do together has failed")
     else:
@@ -163,7 +163,7 @@ def test_all_processes_stop_where_one_is_asked_to(asked, number, one_process, tm
     assert (first[0], second[0]) == (130, 130), (first[2], second[2])
     assert "progress is saved" in first[2].splitlines()[-1]
 
-    # One process goes on where two were stopped.
+    # One process resumes the run that two processes began.
     alone = subprocess.run(
         [sys.executable, "-m", "experiments.ptb", *map(str, arguments), "--run-dir", tmp_path / "run"],
         env=ENVIRONMENT,

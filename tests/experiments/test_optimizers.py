@@ -1,4 +1,4 @@
-"""What an experiment's settings make of agents' gradients: one rule for all of them."""
+"""Check that all experiments treat agents' gradients by the same rules."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ COMMANDS = [
 
 
 def made(command, **flags):
-    """An experiment whose gradients are clipped at a norm of 1."""
+    """Return an experiment whose gradients are clipped at a norm of 1."""
     given = dict(clip=1.0, agent_learning_rate=None, relaxation="none", relaxed_epochs=0, baseline="none")
     given |= flags
     chosen = resolve(command.settings_type, command.presets, command.default_preset({}), given)
@@ -29,7 +29,13 @@ def checked(experiment, *models):
 
 
 def last_directions(experiment, scales, model="dynamic:3"):
-    """Directions of a network and its agent after steps in which the agent's gradient has these scales."""
+    """Return the last update directions of a network and its agent.
+
+    Args:
+        experiment: Experiment that provides the optimizer.
+        scales: Scale of the agent's gradient at each step.
+        model: Name of the model.
+    """
     optimizer, state = direction_of_descent(experiment, make_spec(model, experiment.settings)), None
     for step, scale in enumerate(scales):
         agent, network = np.float32([0.6, -0.8]) * np.float32(scale), np.float32([3.0, -4.0 + step])
@@ -41,7 +47,7 @@ def last_directions(experiment, scales, model="dynamic:3"):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_own_rate(command):
-    """Adam's first step is as long as its rate; the loop multiplies all directions by the network's rate."""
+    """Adam's first step is as long as its rate. The loop multiplies all directions by the network's rate."""
     experiment = made(command, agent_learning_rate=0.004, learning_rate=0.5)
     np.testing.assert_allclose(last_directions(experiment, [500])[1], [0.008, -0.008], rtol=1e-4)
 
@@ -49,7 +55,7 @@ def test_own_rate(command):
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("relaxation", ["none", "soft"])
 def test_large_gradients_of_agents(command, relaxation):
-    """They leave the network's steps as they are, but where choices are relaxed."""
+    """They change the network's steps only if choices are relaxed."""
     experiment = made(command, relaxation=relaxation)
     network, _ = last_directions(experiment, [0, 0])
     beside, _ = last_directions(experiment, [1, 500])
@@ -58,7 +64,7 @@ def test_large_gradients_of_agents(command, relaxation):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_sweep_over_learning_rates(command):
-    """Agents with a rate of their own stand against it; models without agents do not."""
+    """A sweep is refused if agents have a separate learning rate. Models without agents allow it."""
     sweep = dict(learning_rate=(0.1, 0.2), agent_learning_rate=0.01)
     with pytest.raises(UserError, match="--agent-learning-rate none"):
         checked(made(command, **sweep), "lstm", "dynamic:3")

@@ -1,4 +1,4 @@
-"""The command `oracle` on finished runs of every kind."""
+"""Check the command `oracle` on finished runs of language models and number prediction."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from commands import (
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ptb", "numbers"])
 def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, request, tmp_path_factory):
-    """Of seeds trained together, and of one of another run, their agents are compared, too."""
+    """Agents of seeds that were trained together, and of another run, are compared, too."""
     task, run = {"numbers": ("number_prediction", "finished_numbers"), "ptb": ("ptb", "compared_ptb")}[name]
     folder = request.getfixturevalue(run).folder
     before = snapshot(folder)
@@ -28,7 +28,7 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, reques
         data, other = request.getfixturevalue("corpus_folder"), tmp_path_factory.mktemp("ptb") / "run"
         given = ("--data", data, "--model", "dynamic:3", *SMALL_PTB, *SMALL_AGENT, "--epochs", 2)
         beside = ("--beside", finished_run(COMMANDS["ptb"], other, *given).folder)
-    # The folder of its data is that of the run.
+    # Without --data, the command uses the data folder of the run.
     flags = ("--run-dir", folder, "--split", "train", "--rows", 4, "--steps", 100)
     outcome = command(COMMANDS[task], "oracle", *flags, "--beam", 1, "--of-seed", 1, *beside)
     assert outcome.status == 0, outcome.err
@@ -48,7 +48,7 @@ def test_it_says_what_each_choice_costs_and_writes_nothing(name, command, reques
 
 @pytest.mark.slow
 def test_only_what_the_agent_may_choose_is_tried(command, corpus_folder, tmp_path):
-    """A stride leaves k = 1, 3 and 5; and a run of another λ is not another seed."""
+    """A stride of 2 leaves k = 1, 3 and 5. A run with another λ is refused: it is not another seed."""
     data, run = ("--data", corpus_folder), tmp_path / "run"
     finished_run(COMMANDS["ptb"], run, *data, "--model", "dynamic:6", "--stride", 2, *SMALL_PTB)
     ceiling = (COMMANDS["ptb"], "oracle", "--run-dir", run, *data, "--rows", 4, "--split", "train")

@@ -1,4 +1,4 @@
-"""Pieces of your own, named on the command line; run folders that name them import nothing."""
+"""Check that users can name their own classes on the command line, and that run folders import nothing."""
 
 import sys
 import textwrap
@@ -29,7 +29,7 @@ SMALL = ("--features", 4, "--batch-size", 20, "--epochs", 1, "--preset", "paper"
 
 @pytest.fixture
 def pieces(tmp_path, monkeypatch):
-    """A module of pieces in the current folder, which nobody has imported."""
+    """Write a module of users' classes into the current folder, without importing it."""
     (tmp_path / "my_pieces.py").write_text(textwrap.dedent(PIECES))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
@@ -77,7 +77,7 @@ def test_a_run_of_a_piece_trains_and_is_read_only_where_its_module_is_named(piec
     outcome = execute(NumberPrediction, "--model", "my_pieces:Near(3)", *SMALL, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
     assert load_run(folder).spec.skip.max_skip == 3  # this process has imported the module
-    (folder / "note").touch()  # a folder that this process has not read yet
+    (folder / "note").touch()  # the changed folder is read again, see `read_once`
     del sys.modules["my_pieces"]
     reading = ("explain", "--run-dir", folder)
     assert_user_error(execute(NumberPrediction, *reading), "--code my_pieces")

@@ -1,4 +1,4 @@
-"""A task of one's own in under 100 lines (toy.py): it trains, resumes, compares, predicts and explains."""
+"""Check that a user's task of under 100 lines (toy.py) trains, resumes, compares, predicts and explains."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def test_its_score_is_that_of_all_predictions(compared):
     f1 = 2 * (said & true).sum() / (said.sum() + true.sum())
     (result,) = json.loads((folder / "lstm" / "result.json").read_text())["rows"]
     np.testing.assert_allclose(result["metrics"]["test_f1"]["per_seed"][1], f1, rtol=1e-6)
-    # And of any number of rows at once.
+    # The score does not depend on the batch size.
     learner = make_learner(
         trained.experiment, make_spec("lstm", trained.experiment.settings), data, trained.vocabulary
     )
@@ -121,7 +121,7 @@ def code_of(page):
 
 @pytest.fixture(scope="module")
 def own_task():
-    """What the page on own tasks defines; its code trains a model."""
+    """Run the code of the page on own tasks, which trains a model, and return its definitions."""
     names = {}
     for code in code_of("own_task.md"):
         exec(compile(code, "own_task.md", "exec"), names)
@@ -135,7 +135,7 @@ def test_the_page_on_own_tasks_runs_and_shows_this_one(own_task):
 
 
 def test_the_pages_plot_of_several_runs(finished_quick, swept_quick, here):
-    """The code under "Plot several runs" on three finished runs."""
+    """The code under "Plot several runs" works on three finished runs."""
     folders = [finished_quick.folder, swept_quick.folder / "lstm", swept_quick.folder / "fixed-2"]
     names = dict(load_run=load_run, run_dirs=folders)
     plot, final = (
@@ -163,7 +163,7 @@ def test_the_page_on_ones_own_analysis_runs(compared, here):
 
 
 def test_what_it_has_not_is_said_in_one_line(command):
-    before = signal.getsignal(signal.SIGINT)  # ignored, in a shell's background
+    before = signal.getsignal(signal.SIGINT)  # SIGINT is ignored in a shell's background
     for arguments, words in (
         (("--estimator", "vimco", "--rollouts", 2, "--entropy", "exact"), "whole rows"),
         (("generate", "--run-dir", "anywhere"), "no command 'generate'"),

@@ -1,4 +1,4 @@
-"""Word vectors made of texts: a file that taggers read, the same each time, and what is said without text."""
+"""Check that word vectors made from texts are reproducible and can be read, and that errors are one line."""
 
 import gzip
 from functools import partial
@@ -11,7 +11,7 @@ from dynskip_jax.experiments import word_vectors
 
 pytest.importorskip("gensim", reason="word vectors are made by gensim, which is not installed")
 
-# Words of two kinds, which never stand beside each other.
+# Words of two kinds, which never occur in the same line.
 TEXT = "\n".join(["the cat saw a dog , a dog saw the cat .", "In 1996 and 1997 he paid 10 and 20"] * 40)
 
 
@@ -35,7 +35,7 @@ def test_words_in_like_company_are_alike(command, text, tmp_path):
     assert "text.txt: 840 words" in outcome.out
     assert first.read_bytes() == second.read_bytes()
     vectors = read_word_vectors(first, {"cat", "dog", "9999", "99", "in", "1996", "In"}, 8)
-    assert vectors.keys() == {"cat", "dog", "9999", "99", "in"}  # lower case, digits 9
+    assert vectors.keys() == {"cat", "dog", "9999", "99", "in"}  # in lower case, digits replaced by 9
 
     def alike(one, other):
         one, other = vectors[one], vectors[other]

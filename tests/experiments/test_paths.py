@@ -1,4 +1,4 @@
-"""A path may begin with `~` in every flag that takes one, in whatever form it is typed."""
+"""Check that a path may begin with `~` in every flag that takes one."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ def test_a_run_is_found_in_the_home_folder(typed, home, command, here):
     assert outcome.status == 0, outcome.err
     outcome = command(report.main, home / "run", "--csv=~/table.csv")
     assert outcome.status == 0 and (home / "table.csv").exists()
-    assert list(here.iterdir()) == []  # a folder named ~ was made
+    assert list(here.iterdir()) == []  # earlier versions made a folder named ~
 
 
 def test_a_run_begins_in_the_home_folder(home):
@@ -36,7 +36,7 @@ def test_a_run_begins_in_the_home_folder(home):
 
 
 def flags_of_all_commands():
-    """Every flag of every command, by its name."""
+    """Yield the field of every flag of every command."""
     for name in EXPERIMENTS:
         experiment = find_experiment(name)
         for group in dataclasses.fields(experiment.settings_type):
@@ -50,7 +50,7 @@ def test_every_flag_that_takes_a_path_is_declared_as_one():
     names_one = re.compile(r"\b(file|folders?|config\.json)\b", re.IGNORECASE)
     found = [field for field in flags_of_all_commands() if names_one.search(field.metadata["help"])]
     assert {"run_dir", "data", "input", "csv", "plot"} <= {field.name for field in found}
-    # Shells expand `folders`, and `tensorboard` is no path: its help says where files are written.
+    # Shells expand `folders`. `tensorboard` is a switch, whose help contains the place of the files.
     assert {field.name for field in found if not field.metadata["path"]} <= {"folders", "tensorboard"}
 
 

@@ -1,4 +1,4 @@
-"""Presets: what the released code does, what the papers say, and that it reaches what is trained."""
+"""Check that presets match the released code and the papers, and reach what is trained."""
 
 import functools
 import itertools
@@ -27,7 +27,7 @@ LINES = [" ".join("abcdefghij")] * 70
 
 
 def resolved(command, preset, **flags):
-    """The settings of a preset, with flags given beside it."""
+    """Return the settings of a preset, with some flags set."""
     return settings.resolve(
         command.settings_type, command.presets, "none", flags | {"preset": preset}
     ).settings
@@ -56,7 +56,7 @@ def letters(name="letters"):
 
 
 def build(experiment, data, model):
-    """What is trained, and how."""
+    """Return the learner and the fit settings of a model."""
     learner = make_learner(
         experiment, make_spec(model, experiment.settings), data, experiment.vocabulary(data)
     )
@@ -65,7 +65,7 @@ def build(experiment, data, model):
 
 @functools.cache
 def build_ptb(preset, model="dynamic:5", **flags):
-    """Learner and fit settings of a preset, small enough to be initialised here."""
+    """Return the learner and the fit settings of a preset, small enough to be initialized in a test."""
     return build(PTB(resolved(ptb.PTB, preset, **dict(features=40) | flags)), letters(), model)
 
 
@@ -92,7 +92,7 @@ def cells_of(learner):
     return list(model_of(learner).stack.cells)
 
 
-# --- What stands beside the published rows ---
+# --- Notes on the published rows ---
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_tables_say_where_models_have_other_sizes_than_published_ones(preset, si
     assert experiment.published(["lstm"], letters()) == []
 
 
-# --- The rows of the table of what the released code does ---
+# --- Differences between the released code and the paper ---
 
-# Row: (setting, released, paper), for both experiments where they agree.
+# Setting: (value of `released`, value of `paper`), the same in both experiments. None: any other value.
 RELEASED_AND_PAPER = {
     "agent_input": ("mean", "previous"),
     "agent_init": ("normal", None),
@@ -196,7 +196,7 @@ def test_released_settings_reach_what_is_trained(experiment):
 def test_released_agent_starts_from_a_normal_distribution(experiment, units):
     learner, _ = BUILDERS[experiment]("released", features=100)
 
-    @jax.jit  # what is drawn of the rest is not computed
+    @jax.jit  # the initialization of the other parameters is not computed
     def agent_of(key):
         return nnx.state(learner.model(learner.init(key)).stack.cells[-1].agent)
 
@@ -204,10 +204,11 @@ def test_released_agent_starts_from_a_normal_distribution(experiment, units):
     assert agent.w_h.shape == (100, units)
     assert agent.w_out.shape == (units, learner.skips[-1].max_skip)
     weights = np.concatenate([np.ravel(agent.w_h[...]), np.ravel(agent.w_x[...]), np.ravel(agent.w_out[...])])
-    # The standard error of a standard deviation of n draws is σ / √(2n); 5 of them, and of the mean's.
+    # With n draws, the standard error of the standard deviation is σ / √(2n), and that of the mean σ / √n.
+    # The tolerance is 5 of each.
     assert abs(weights.std() - 0.3) < 5 * 0.3 / np.sqrt(2 * weights.size)
     assert abs(weights.mean()) < 5 * 0.3 / np.sqrt(weights.size)
-    # A normal variable is beyond two standard deviations in 4.6% of the cases, a uniform one never.
+    # Two standard deviations are exceeded by 4.6% of normal values, and by no uniform ones.
     assert 0.02 < (np.abs(weights) > 0.6).mean() < 0.08
     np.testing.assert_allclose(agent.b[...], 0.1, rtol=1e-6)
     np.testing.assert_allclose(agent.b_out[...], 0.1, rtol=1e-6)
@@ -256,11 +257,11 @@ def test_released_baselines_have_three_layers_too():
         assert [skip.max_skip for skip in learner.skips[:2]] == [1, 1]
 
 
-# --- What is clipped ---
+# --- Clipping ---
 
 
 def last_name(value):
-    """Of a module the last part of its name; text as it is."""
+    """Return the last part of a module's dotted name, or of a text with dots."""
     return getattr(value, "__name__", value).split(".")[-1]
 
 
@@ -289,7 +290,7 @@ def test_what_a_score_function_alone_trains_takes_no_share_of_the_networks_norm(
         (ptb, "paper", "attention:5"),
         (conll2003, "paper", "attention:5"),
         (sst, "paper", "attention:3"),
-        (number_prediction, "two_hops", "dynamic:10"),  # choices are relaxed at first
+        (number_prediction, "two_hops", "dynamic:10"),  # choices are relaxed in the first epochs
     ],
     ids=last_name,
 )
@@ -298,7 +299,7 @@ def test_what_learns_as_the_network_does_is_clipped_with_it(module, preset, mode
 
 
 def networks_move(module, preset, model, agents_gradient, **flags):
-    """By what the network is moved, given the agent's gradient."""
+    """Return the update of the network's weights, given the agent's gradient."""
     params = {"w": jnp.ones(2), "agent": {"w": jnp.ones(2)}}
     gradient = {"w": jnp.array([30.0, 40.0]), "agent": {"w": jnp.full(2, agents_gradient)}}
     experiment = experiment_in(module)(resolved(experiment_in(module), preset, **flags))
@@ -420,10 +421,11 @@ def test_each_length_has_a_preset_that_solves_it():
     modes = [task.scheduled(epoch).policy.mode for epoch in range(fit.epochs)]
     relaxed = modes.index("sample")
     assert set(modes[:relaxed]) == {"soft"} and set(modes[relaxed:]) == {"sample"}
-    # The entropy closes the policy before choices are made.
+    # The entropy coefficient falls below 0, which makes the policy nearly deterministic before choices are
+    # sampled.
     weights = [float(task.scheduled(epoch).entropy_coef[0]) for epoch in range(relaxed)]
     assert weights == sorted(weights, reverse=True) and weights[0] > 0 > weights[-1]
-    # Once choices are made, the learning rate falls; a model that makes none keeps it.
+    # Once choices are sampled, the learning rate decays; a model without choices keeps it.
     rates = [fit.learning_rate(epoch, np.zeros((epoch, 1)))[0] for epoch in range(relaxed + 2)]
     np.testing.assert_allclose(rates, [1e-3] * relaxed + [5e-4, 2.5e-4])
     lstm, fit = build_numbers("relaxed", "lstm")
@@ -462,7 +464,7 @@ def test_sweeps_make_models_of_agents_alone():
     [("entropy_coef", 1, 2), ("temperature", 1, 2), ("learning_rate", 2, 2), ("mix", 2, 2)],
 )
 def test_a_sweep_is_over_what_a_model_has(name, attention, dynamic):
-    """Attention chooses and samples nothing; every model has a learning rate."""
+    """Attention samples no choices. Every model has a learning rate."""
     found = numbers(**{name: (0.25, 0.5)}, seeds=2)
     for model, count in (("attention:5", attention), ("dynamic:5", dynamic)):
         swept = {f: v for f, v in make_spec(model, found.settings).sweep._asdict().items() if v is not None}
@@ -473,7 +475,10 @@ def test_a_sweep_is_over_what_a_model_has(name, attention, dynamic):
 
 
 def test_swept_learning_rates_entropies_and_temperatures_reach_each_model():
-    """All seeds with the first value, then with the second; the last of several settings changes first."""
+    """All seeds of a value are adjacent.
+
+    If several settings are swept, the last one changes fastest.
+    """
     flags = dict(learning_rate=(0.001, 0.01), entropy_coef=(0.0, 0.5), seeds=2)
     learner, fit = build_numbers("rollouts", **flags)
     np.testing.assert_allclose(learner.scheduled(0).entropy_coef, [0] * 4 + [0.5] * 4)
@@ -498,7 +503,7 @@ def test_a_single_k_masks_the_policy_of_a_larger_one():
     ("seeds", "devices"), [(1, 1), (2, 2), (5, 5), (6, 6), (7, 7), (8, 8), (16, 8), (20, 5)]
 )
 def test_seeds_take_turns_on_the_cores_of_a_cpu(seeds, devices, monkeypatch):
-    # Of the divisors of the number of seeds, the one that is nearest to four for each of two cores.
+    # The number of devices is the divisor of the number of seeds nearest to 8: four for each of two cores.
     monkeypatch.setattr(train, "_num_cores", lambda: 2)
     given = numbers(seeds=seeds)
     found = train.choose_devices(given, [make_spec("dynamic:10", given.settings)], Processes())

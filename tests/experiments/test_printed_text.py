@@ -1,4 +1,4 @@
-"""Names and texts of users are printed as text: no terminal obeys them, and no Rich markup is read."""
+"""Check that users' names and texts are printed literally: no terminal control sequences, no Rich markup."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ ESCAPED = r"\x1b]0;owned\x07\x1b[31m\u202e"
 
 
 def named(finished, folder, dataset):
-    """Copy a finished run, and give its data another name."""
+    """Copy a finished run into `folder`, rename its data to `dataset`, and return the folder."""
     shutil.copytree(finished.folder, folder)
     for name in ("config.json", "result.json"):
         text = json.dumps(load(folder / name))
@@ -33,7 +33,7 @@ def named(finished, folder, dataset):
 
 @pytest.mark.parametrize("name", ["[/red]", "[bold", "[link=file:///x]here[/link]", ":smile:"])
 def test_markup_in_names_is_printed(name, finished_ptb, tmp_path):
-    """`[/red]` was a traceback of Rich."""
+    """The name `[/red]` once caused a traceback in Rich."""
     folders = [named(finished_ptb, tmp_path / "a" / name.replace("/", "|"), name), finished_ptb.folder]
     outcome = execute(report.main, *folders)
     assert outcome.status == 0, outcome.err
@@ -75,7 +75,7 @@ def test_control_sequences_in_the_log_and_in_errors_are_escaped(tmp_path, capsys
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_results_are_escaped_on_terminals_only(is_terminal, monkeypatch):
-    """What is piped into another program is what the file held."""
+    """Output to another program keeps the characters of the file."""
 
     class Output(io.StringIO):
         def isatty(self):

@@ -1,4 +1,4 @@
-"""`explain`, `generate`, `evaluate` print what the models in a run folder say; errors of one line."""
+"""Check that `explain`, `generate` and `evaluate` print what a run's models compute, and one-line errors."""
 
 import hashlib
 import json
@@ -22,19 +22,19 @@ from dynskip_jax.experiments.ptb import PTB as PTBExperiment
 from dynskip_jax.experiments.run import VOCABULARY
 
 PTB = ptb.PTB
-TEXT = "a b b c h"  # other texts are as long: a length is compiled once
+TEXT = "a b b c h"  # other texts have the same length, which is compiled once
 
 
 @pytest.fixture
 def compared(compared_ptb, tmp_path):
-    """The folder of a finished comparison of two models, two seeds each; a copy that may be written to."""
+    """Return a copy of a finished comparison of two models with two seeds each; a test may write to it."""
     shutil.copytree(compared_ptb.folder, tmp_path / "compared")
     return tmp_path / "compared"
 
 
 @pytest.fixture(scope="module")
 def explained(command, compared_ptb, tmp_path_factory):
-    """A copy of the comparison of which a text was explained, and what that said and wrote."""
+    """Run `explain` on a copy of the comparison, and return the folder, the arguments and the outcome."""
     compared = tmp_path_factory.mktemp("explained") / "compared"
     shutil.copytree(compared_ptb.folder, compared)
     page = compared / "page.html"
@@ -51,7 +51,7 @@ def test_explain_prints_what_the_models_say(explained):
     tokens, words = first.experiment.encode(first.vocabulary, TEXT)
     assert words == ["<eos>", *TEXT.split()]
     for name, found in models.items():
-        # The oracle: one call of the model on the text, and a softmax in float64.
+        # Reference: one call of the model on the text, and a softmax in float64.
         output = compiled(found.model)(jnp.asarray(tokens)[None], deterministic=True)
         logits = np.asarray(output.logits[0], float)
         probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -69,7 +69,7 @@ def test_explain_prints_what_the_models_say(explained):
 
 
 def write_unknown_word(folder):
-    """Put <unk> in the place of a word, as if the model had been trained with it."""
+    """Replace a word of the vocabulary by <unk>, as if the model had been trained with it."""
     file = folder / VOCABULARY
     file.write_text(file.read_text().replace('"h"', '"<unk>"'))
     result = load(folder / "result.json")
@@ -80,7 +80,7 @@ def write_unknown_word(folder):
 def test_unknown_words_are_named(command, compared, tmp_path):
     outcome = command(PTB, "explain", "--run-dir", compared, "--text", "a b b c zebra")
     assert outcome.status == 2 and "zebra" in outcome.err
-    # In a vocabulary that has <unk>, they are read as that.
+    # With a vocabulary that has <unk>, they are read as <unk>.
     folder = tmp_path / "unk"
     shutil.copytree(compared / "lstm", folder)
     write_unknown_word(folder)
@@ -164,7 +164,8 @@ def test_generated_text_does_not_begin_with_the_end_of_a_line(command, compared,
 
 
 def test_generated_words_are_drawn_from_the_models_distribution(compared):
-    # The chance of each second word is a sum over the first; 4,000 texts of two words come close to it.
+    # The probability of each second word is a sum over the first words. The frequencies in 4,000 texts of two
+    # words come close to it.
     found = loaded.load_run(compared, "lstm")
     prompt = jnp.array([0])
 
@@ -184,7 +185,7 @@ def test_generated_words_are_drawn_from_the_models_distribution(compared):
 
 @pytest.mark.slow
 def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder, tmp_path):
-    """Of learning rates too, of which a model shows nothing but its parameters."""
+    """The sweep includes learning rates, which show only in a loaded model's parameters."""
     folder = tmp_path / "sweep"
     swept = ("--mix", "0.2,0.9", "--max-skip", "1,3", "--learning-rate", "1,2")
     arguments = ("--data", corpus_folder, "--model", "dynamic:3", *SMALL_PTB, *swept)
@@ -205,7 +206,7 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
         (("explain", "--run-dir", "nowhere"), ("nowhere is not a run folder",)),
         (("explain", "--text", " "), ("--text",)),
         (("explain", "--of-seed", 7), ("seed 7", "0, 1")),
-        (("explain", "--seed", 1), ("--seed",)),  # it was the name of --of-seed
+        (("explain", "--seed", 1), ("--seed",)),  # an earlier name of --of-seed
         (("generate", "--of-seed", 7), ("seed 7", "0, 1")),
         (("generate", "--key", 2**32), ("--key must lie between 0 and 4,294,967,295",)),
         (("generate", "--text", "a zebra"), ("zebra",)),
@@ -230,7 +231,11 @@ def test_what_the_user_can_put_right_is_one_line(command, compared_ptb, argument
 
 
 def evaluated(command, folder, data, method, *flags):
-    """What `evaluate` prints: for each model (dev, test) without and with, and the pair chosen."""
+    """Run `evaluate`, and return the printed values of each model.
+
+    Returns:
+        By model: (dev, test) without the method, (dev, test) with it, and the pair of settings chosen on dev.
+    """
     outcome = command(PTB, "evaluate", "--run-dir", folder, "--data", data, "--method", method, *flags)
     assert outcome.status == 0, outcome.err
     lines = [line.split("│")[1:-1] for line in outcome.out.splitlines() if "±" in line]
@@ -243,7 +248,7 @@ def evaluated(command, folder, data, method, *flags):
 
 
 def in_training(folder, model):
-    """Dev and test perplexity as `result.json` has them."""
+    """Return dev and test perplexity from `result.json`, in the format of `evaluate`."""
     metrics = row_of(folder / model.replace(":", "-"))["metrics"]
     found = [metrics[f"{split}_perplexity"] for split in ("dev", "test")]
     return [f"{metric['mean']:.2f} ± {metric['std']:.2f}" for metric in found]
@@ -259,7 +264,7 @@ def test_evaluate_prints_what_training_found_and_what_a_cache_adds(command, comp
     assert list(found) == ["lstm", "dynamic:3"]
     for model, (without, with_cache, (flatness, weight)) in found.items():
         assert without == in_training(compared, model)
-        # θ and λ are the best pair on dev: alone it gives the same row, and another pair is no better.
+        # θ and λ are the best pair on dev: given alone, they give the same row, and another θ is not better.
         assert rows(flatness, weight)[model] == found[model]
         other = rows(1.5 - float(flatness), weight)[model][1]
         assert float(other[0].split()[0]) >= float(with_cache[0].split()[0])
@@ -273,7 +278,7 @@ def test_dynamic_evaluation_keeps_the_rate_that_is_best_on_dev(command, compared
 
     both, moved = rows("0.01,0"), rows(0.01)
     for model, (without, with_it, chosen) in both.items():
-        # Parameters that stay are the trained ones, as in training; on these few words they are the better.
+        # A rate of 0 keeps the trained parameters. On these few words, it is better than a rate of 0.01.
         assert without == with_it == in_training(compared, model)
         assert chosen == ["0", "0.1"]
         assert float(moved[model][1][0].split()[0]) > float(without[0].split()[0])
@@ -303,7 +308,7 @@ def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, 
     before, after = (
         row_of(path)["metrics"]["dev_perplexity"]["mean"] for path in (compared / "lstm", folder)
     )
-    assert after < before  # a second epoch, on a text that one epoch does not exhaust
+    assert after < before  # one epoch does not suffice for this text
     refused = command(PTB, *how, "--model", "fixed:2", "--run-dir", tmp_path / "no")
     assert_user_error(refused, "--start-from", "fixed:2")
     refused = command(PTB, *how, "--model", "lstm", "--seeds", 3, "--run-dir", tmp_path / "no")
@@ -332,7 +337,7 @@ def test_models_of_pieces_are_trained_and_read_texts(command, tmp_path, kind):
     grid = ("--cache", 20, "--flatness", "0.1", "--weight", "0.1")
     outcome = command(PTB, "evaluate", "--run-dir", folder, *grid)
     assert outcome.status == 0 and f"Perplexities are per {unit}." in outcome.out, outcome.err
-    # The vocabulary is a part of the run: another one is refused.
+    # The vocabulary is part of the run; another one is refused.
     stored = folder / VOCABULARY
     stored.write_text(stored.read_text().replace("kind", "kinds"))
     assert_user_error(command(PTB, "generate", "--run-dir", folder), VOCABULARY)

@@ -1,4 +1,4 @@
-"""A finished run folder into which nothing may be written: it answers, and is not trained again."""
+"""Check that commands read a finished run from a read-only folder, and do not train it again."""
 
 import builtins
 import errno
@@ -16,7 +16,7 @@ NUMBERS = COMMANDS["number_prediction"]
 
 @pytest.fixture
 def read_only(monkeypatch):
-    """Let the system refuse all that writes below a folder, as it does on a file system that is read-only."""
+    """Return a function that makes all writes below a folder fail, as on a read-only file system."""
 
     def protect(folder):
         below = os.path.abspath(folder)
@@ -51,7 +51,7 @@ def read_only(monkeypatch):
 
 
 def test_explain_prints_all_of_its_answer(finished_numbers, tmp_path, read_only):
-    """It printed half of it, then asked for room on the disk."""
+    """The command once printed half of its answer, and then asked for disk space."""
     folder = shutil.copytree(finished_numbers.folder, tmp_path / "run")
     shutil.rmtree(folder / "plots")
     arguments = ("explain", "--run-dir", folder, "--text", "1 2 3 4 5 6 7 8 9 0 1")

@@ -1,4 +1,4 @@
-"""Lines that are read, texts as people type them, and what a row says of how far a model reaches."""
+"""Check how input lines and raw texts are read, and which settings of a skip are in a model's label."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Run folders side by side: numbers against NumPy and SciPy, files that others read, errors of one line."""
+"""Check the report on several runs: numbers against NumPy and SciPy, written files, and one-line errors."""
 
 import csv
 import re
@@ -40,7 +40,10 @@ def test_intervals_are_those_of_a_t_test():
 
 
 def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_ptb, command, tmp_path):
-    """The first row is that of two seeds: with the run of one seed there is one pair, and no interval."""
+    """The baseline row has two seeds.
+
+    It has one pair with the run of one seed, so that this difference has no interval.
+    """
     files = "--csv", tmp_path / "t.csv", "--latex", tmp_path / "t.tex"
     outcome = command(report.main, compared_ptb.folder, finished_ptb.folder, *files)
     assert outcome.status == 0, outcome.err
@@ -58,7 +61,7 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     np.testing.assert_allclose(found, [np.mean(dynamic) - np.mean(lstm), wanted.low, wanted.high])
     assert float(rows[2]["difference_mean"]) == pytest.approx(alone[0] - lstm[0])
     assert rows[2]["sd"] == rows[2]["low"] == rows[2]["difference_low"] == ""
-    # LaTeX: as many columns in each row as are declared, and nothing that it would read as its own.
+    # LaTeX: each row has the declared number of columns, and special characters are escaped.
     text = (tmp_path / "t.tex").read_text()
     assert text.isascii() and re.search(r"\\textit\{test perplexity on letters \(test\\_perplexity\)\}", text)
     (columns,) = re.findall(r"\\begin\{tabular\}\{@\{\}(l?r+)@\{\}\}", text)
@@ -76,7 +79,7 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     assert half == f"\\pm{(own.high - own.low) / 2:.2f}"
     assert float(difference) == pytest.approx(np.mean(dynamic) - np.mean(lstm), abs=0.006)
 
-    # The files are there now, and stay as they are.
+    # The files exist now, and are not overwritten.
     before = (tmp_path / "t.csv").read_bytes()
     assert_user_error(command(report.main, compared_ptb.folder, *files), "t.csv exists")
     assert (tmp_path / "t.csv").read_bytes() == before
@@ -108,7 +111,7 @@ def test_one_metric_may_be_drawn_over_another(compared_ptb, command, tmp_path):
 
 
 def test_what_a_row_says_beside_its_model_is_its_label(monkeypatch):
-    """However it is written: names of rows have commas and colons of their own."""
+    """The label is not parsed from the row's name, because names can contain commas and colons."""
     drawn = {}
     monkeypatch.setattr(plots, "metric_over_metric", lambda groups, *_, **more: drawn.update(groups, **more))
     metrics = {"x": {"mean": 1.0, "per_seed": [1.0]}, "y": {"mean": 2.0, "per_seed": [2.0]}}
@@ -184,7 +187,7 @@ def test_errors_are_one_line(arguments, part, compared_ptb, command, here):
 
 
 def test_a_folder_written_before_there_were_rows(finished_ptb, command, tmp_path):
-    """Its `result.json` holds the row itself, beside experiment and dataset."""
+    """Its `result.json` contains the entries of the row, next to experiment and dataset."""
     folder = tmp_path / "run"
     shutil.copytree(finished_ptb.folder, folder)
     result = load(folder / "result.json")
@@ -195,7 +198,7 @@ def test_a_folder_written_before_there_were_rows(finished_ptb, command, tmp_path
 
 
 def test_event_files(compared_ptb, command, tmp_path, monkeypatch):
-    """Read back by the format's own protocol: every logged number of a seed, at its step."""
+    """The files contain every logged number of a seed at its step. They are parsed as protobuf."""
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
     outcome = command(report.main, compared_ptb.folder, "--tensorboard", tmp_path / "events")
     assert outcome.status == 0, outcome.err
@@ -251,7 +254,7 @@ def test_latex_leaves_out_columns_in_which_nothing_stands():
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex to compile the table with")
 def test_the_table_compiles_and_stays_between_the_margins(tmp_path):
-    """In plain `article`, names with all that LaTeX would read as its own among them."""
+    """The document class is `article`. Some names contain special characters of LaTeX."""
     deep, odd = "vec: dynamic:5, gated_output", (r"a_b {5%} & \x ~^#$", "<|> λ=0.5 β τ ± – é 日本")
     lines = [line_of("vec: lstm", "test_f1", ".2%", [0.8652, 0.86, 0.87])]
     lines += [line_of(deep, "test_f1", ".2%", [0.85, 0.861, 0.8], base=[0.9, 0.85, 0.7])]

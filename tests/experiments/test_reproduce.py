@@ -1,4 +1,4 @@
-"""The commands behind the results tables: each can be read, and each documented one is there."""
+"""Check that the commands behind the results tables can be parsed, and include each documented one."""
 
 import re
 import shlex
@@ -34,13 +34,13 @@ def test_each_command_can_be_read(table, size):
             ).settings
             assert settings.run.run_dir not in begun
             if settings.agent.control_of is None:
-                experiment(settings)  # settings that fit each other
+                experiment(settings)  # raises an error if settings contradict each other
             else:
                 assert settings.agent.control_of in begun
             begun.add(settings.run.run_dir)
         else:
             read = read_flags("", "", experiment.commands[line[0]].flags, line[1:])
-            assert getattr(read, "run_dir", None) in {None, *begun}  # of a run before it
+            assert getattr(read, "run_dir", None) in {None, *begun}  # the folder of an earlier run
 
 
 def sections():
@@ -67,7 +67,6 @@ def test_each_table_with_a_command_has_a_name():
         for page, heading, text in sections()
         if re.search(r"^\| --- ", text, re.MULTILINE) and "python -m experiments." in text
     }
-    # The intervals of the last section of the oracle page belong to runs of another page.
     assert shown <= named, shown - named
     assert named <= {(page, heading) for page, heading, _ in sections()}
 

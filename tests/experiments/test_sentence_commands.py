@@ -1,4 +1,4 @@
-"""IMDB, SST-5 and SICK from their command lines, on texts small enough for a test."""
+"""Check the commands for IMDB, SST-5 and SICK on texts small enough for a test."""
 
 import gzip
 import io
@@ -69,7 +69,7 @@ OF_SKIPPERS = ("--read-steps", 2, "--max-jump", 3, *OF_SKIP_RNN)
 
 @pytest.fixture(scope="module")
 def skipper(command, imdb_folder, tmp_path_factory):
-    """Skip RNN."""
+    """Train a Skip RNN, and return the run folder and the outcome."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     arguments = ("--data", imdb_folder, "--model", "skip_rnn", *SMALL, *OF_SKIP_RNN)
     return folder, run(command, imdb, *arguments, "--run-dir", folder)
@@ -77,7 +77,7 @@ def skipper(command, imdb_folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def skippers(command, imdb_folder, tmp_path_factory):
-    """Skip RNN and LSTM-Jump, compared."""
+    """Compare a Skip RNN and an LSTM-Jump, and return the run folder and the outcome."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     arguments = ("--data", imdb_folder, "--compare", "skip_rnn,lstm_jump", *SMALL, *OF_SKIPPERS)
     return folder, run(command, imdb, *arguments, "--run-dir", folder)
@@ -126,7 +126,7 @@ def test_reviews_are_predicted_line_by_line(command, skipper):
     assert lines[1] == lines[2] == ""
     for line in (lines[0], lines[3]):
         assert 0.5 <= float(line.split("(")[1].rstrip(")")) <= 1
-    # What is cropped says nothing.
+    # Cropped words do not affect the prediction.
     assert lines[3] == predict(command, imdb, folder, "a film a film a film and more\n")[0]
 
 
@@ -147,7 +147,7 @@ def test_input_that_is_not_text_is_one_line(command, skipper, tmp_path):
     outcome = command(partial(main, imdb.IMDB), *arguments)
     assert outcome.status == 2 and outcome.err.count("\n") == 1
     assert "line 2: not UTF-8" in outcome.err
-    assert outcome.out.count("\n") == 1  # the line before it
+    assert outcome.out.count("\n") == 1  # the prediction for the line before
 
 
 def test_data_that_is_not_there_is_one_line(command, tmp_path, monkeypatch):
@@ -162,7 +162,7 @@ def test_data_that_is_not_there_is_one_line(command, tmp_path, monkeypatch):
 def test_bigrams_beat_guessing(command, imdb_folder):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     outcome = run(command, imdb, "bigrams", "--data", imdb_folder, "--inverse-penalty", "1,10")
-    # Each review has a word that says its class; (dev and) test of two rows.
+    # Each review contains a word that determines its class. The first row has dev and test, the second test.
     shares = [
         [float(cell.rstrip("%")) for cell in line.split() if cell.endswith("%")]
         for line in outcome.out.splitlines()
@@ -194,14 +194,17 @@ def sst_folder(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_papers_way_on_phrases_from_given_vectors(command, sst_folder, tmp_path):
-    """Untied LSTM, DropConnect, AR and TAR, averaged SGD; vectors that are read, and stay."""
+    """An untied LSTM trains with DropConnect, AR, TAR and averaged SGD.
+
+    The given word vectors are read, and stay unchanged.
+    """
     (tmp_path / "vectors.txt").write_text("great 0.5 -0.5 0.25\nbad 1 2 3\n")
     arguments = ("--data", sst_folder, "--preset", "paper", "--transition", "ulstm", "--model", "fixed:2")
     more = ("--phrases", "--average", "always", "--embeddings", tmp_path / "vectors.txt")
     more += ("--no-train-embeddings", *SMALL, "--run-dir", tmp_path / "run")
     outcome = run(command, sst, *arguments, *more, "--dropout-weights", 0.5)
     assert "(train 84, dev 10, test 10" in outcome.out
-    (tmp_path / "vectors.txt").unlink()  # a finished run is all that is needed
+    (tmp_path / "vectors.txt").unlink()  # a finished run does not need the file
     trained = load_run(tmp_path / "run")
     table = np.asarray(trained.model.embedding.embedding[...])
     np.testing.assert_array_equal(table[trained.vocabulary.index["bad"]], [1, 2, 3])
@@ -238,7 +241,7 @@ def test_pairs_are_rated_and_explained(command, tmp_path):
     assert lines[1] == "" and all(1 <= float(line) <= 5 for line in (lines[0], lines[2]))
     trained = load_run(folder)
     found = trained.experiment.read(trained, "it was a film with\tit was a film with")
-    # What the second sentence reaches lies in it, or before the text.
+    # Skips from the second sentence end in that sentence or before the text.
     for t in range(5, 10):
         assert found.skips[t] <= t - 5 or found.skips[t] == t + 1
     run(command, sick, "explain", "--run-dir", folder)
@@ -247,7 +250,7 @@ def test_pairs_are_rated_and_explained(command, tmp_path):
 
 
 def test_vectors_count_by_content_and_not_by_path(sst_folder, tmp_path):
-    """A moved file resumes a run; other vectors do not."""
+    """A run can resume with a moved file of vectors, but not with other vectors."""
 
     def fingerprint(name, numbers):
         (tmp_path / name).write_text(f"bad {numbers}\n")
@@ -261,7 +264,7 @@ def test_vectors_count_by_content_and_not_by_path(sst_folder, tmp_path):
 
 
 def test_words_of_dev_that_have_vectors_are_known(tmp_path):
-    """But not in a run that is older than the setting, whose vocabulary stays as it is."""
+    """A run older than the setting `known_by_vectors` keeps its vocabulary, which lacks such words."""
     for split, word in (("train", "fine"), ("dev", "Great"), ("test", "dull")):
         (tmp_path / f"{split}.txt").write_text(f"(4 (2 a) (4 {word}))\n" * 2)
     (tmp_path / "vectors.txt").write_text("great 1 2 3\nfine 4 5 6\n")
@@ -290,7 +293,7 @@ def test_a_run_that_is_older_than_unknown_words_goes_on_as_it_was(command, skipp
     assert "finished already" in run(command, imdb, *arguments).out
     outcome = command(partial(main, imdb.IMDB), *arguments, "--unknown-rate", 0.5)
     assert outcome.status == 2 and "unknown_rate was 0.0 and is now 0.5" in outcome.err
-    # What goes on has the setting in its configuration, and goes on again.
+    # A run whose configuration has the setting is found again, too.
     config["settings"]["model"]["unknown_rate"] = 0.0
     (folder / "config.json").write_text(json.dumps(config))
     assert "finished already" in run(command, imdb, *arguments).out

@@ -1,4 +1,4 @@
-"""Settings of all experiments: one meaning for each name, needs that exist, and what older versions wrote."""
+"""Check the settings of all experiments: one meaning for each name, valid needs, and older run folders."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ KINDS = {name: find_experiment(name).settings_type for name in EXPERIMENTS}
 
 
 def base_type(hint):
-    """A setting's type; None and the words it may be differ like defaults."""
+    """Return a setting's type without None and allowed words, which may differ between experiments."""
     hint = without_none(hint)
     return str if typing.get_origin(hint) is typing.Literal else hint
 

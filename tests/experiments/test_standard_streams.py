@@ -1,4 +1,4 @@
-"""Commands whose standard streams are closed, or take few characters only, as a shell starts them."""
+"""Check commands whose standard streams are closed or cannot encode all characters."""
 
 import json
 import os
@@ -31,7 +31,7 @@ run_main(main)
 
 
 def shell(redirection, *arguments, **environment):
-    """What a shell's command line with such a redirection does."""
+    """Run Python with `arguments` from a shell with `redirection`, and return the finished process."""
     line = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | environment
     return subprocess.run(line, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, env=environment)
@@ -42,7 +42,7 @@ def test_closed_streams_lead_to_the_null_device(tmp_path):
     assert done.returncode == 0
     places, number, read, is_terminal = json.loads((tmp_path / "found").read_text())
     assert places == [os.stat(os.devnull).st_rdev] * 3
-    assert number > 2  # a file that is opened is nobody's standard output
+    assert number > 2  # an opened file does not become a standard stream
     assert (read, is_terminal) == ("", False)
 
 

@@ -1,4 +1,4 @@
-"""A run folder from somebody else: reading it runs no code that it names."""
+"""Check that reading a run folder from somebody else runs no code that the folder names."""
 
 import json
 import shutil
@@ -22,7 +22,10 @@ READERS = {
 
 @pytest.fixture
 def stranger(finished_ptb, tmp_path, monkeypatch):
-    """A copy of a run folder whose `code` can be set, beside a module that leaves a trace when it runs."""
+    """Yield a function that makes a copied run folder name some code; check afterwards that it has not run.
+
+    The module `payload` next to the folder leaves a file when it runs.
+    """
     folder = tmp_path / "run"
     shutil.copytree(finished_ptb.folder, folder)
     (tmp_path / "payload.py").write_text(PAYLOAD)
@@ -31,7 +34,7 @@ def stranger(finished_ptb, tmp_path, monkeypatch):
 
     def with_code(code):
         config = load(folder / "config.json")
-        config["code"] = code  # older versions wrote the class of the experiment
+        config["code"] = code  # older versions stored the class of the experiment
         config["experiment"] = code
         (folder / "config.json").write_text(json.dumps(config))
         return folder

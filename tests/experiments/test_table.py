@@ -1,4 +1,4 @@
-"""The table of a run where room is short: names are folded, and numbers stay whole."""
+"""Check the table of a run: numbers stay whole in narrow terminals, and published rows fit the corpus."""
 
 import io
 from typing import ClassVar
@@ -26,7 +26,7 @@ class ShortOfRoom(CoNLL2003):
     }
 
     def __init__(self):
-        """Has no settings: its table asks for none."""
+        """Create the experiment without settings, which its table does not need."""
 
     def published(self, models, data):
         return [
@@ -57,7 +57,7 @@ class Published(CoNLL2003):
     published_sizes: ClassVar = {"fixture": {"train": 100}}
 
     def __init__(self):
-        """Has no settings: its table asks for none."""
+        """Create the experiment without settings, which its table does not need."""
 
     def published(self, models, data):
         return [("Somebody et al.", {"test_f1": 0.5})]

@@ -1,4 +1,4 @@
-"""The taggers' command lines on a handful of sentences: training, predict, explain, compare; bad input."""
+"""Check the taggers' commands on a few sentences: training, predict, explain, compare, and bad input."""
 
 import io
 import json
@@ -28,7 +28,7 @@ SMALL = (
     *("--batch-size", 10, "--epochs", 2, "--devices", 1),
 )
 LEARNS = ("--model", "lstm", "--characters", "none", "--epochs", 20, "--patience", 0, "--learning-rate", 0.1)
-# Four columns as in CoNLL-2003, IOB1; 20 sentences of at most 8 words.
+# 20 sentences of at most 8 words, tagged in IOB1. `columns` writes them in four columns, as in CoNLL-2003.
 SENTENCES = """
 EU/I-ORG rejects/O German/I-MISC call/O
 Peter/I-PER Blackburn/I-PER
@@ -83,7 +83,10 @@ def compared(command, corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tagged(command, corpus, tmp_path_factory):
-    """A plain LSTM, whose programs are the smallest, trained until it finds some of the entities."""
+    """Train a plain LSTM until it finds some of the entities, and return the run folder and the outcome.
+
+    Its compiled programs are the smallest.
+    """
     folder = tmp_path_factory.mktemp("runs") / "tagged"
     outcome = command(NER, "--data", corpus, *SMALL, *LEARNS, "--run-dir", folder)
     assert outcome.status == 0, outcome.err
@@ -100,7 +103,7 @@ def test_it_trains_and_scores(tagged, corpus):
     metrics = row_of(folder)["metrics"]
     assert metrics.keys() >= {"test_f1", "test_f1_LOC", "test_f1_PER", "test_accuracy", "dev_f1"}
     assert (folder / "plots" / "learning_curve.png").stat().st_size > 1000
-    # The F1 of the table is that of the sentences read one by one.
+    # The F1 of the table equals that of sentences read one by one.
     trained = load_run(folder)
     gold = [[pair.rpartition("/")[2] for pair in line.split()] for line in SENTENCES[7:13]]
     found = []
@@ -149,7 +152,7 @@ def test_predict_scores_what_has_tags_and_writes_the_scheme_of_the_training_file
 
 
 def test_a_run_of_an_older_version_keeps_its_vocabulary(command, tagged, corpus, tmp_path):
-    """It does not say the scheme of its files."""
+    """That vocabulary does not contain the tag scheme of the data files."""
     folder = tmp_path / "run"
     shutil.copytree(tagged[0], folder)
     stored = json.loads((folder / VOCABULARY).read_text())
@@ -185,7 +188,7 @@ def test_predict_text(command, tagged, monkeypatch):
     assert [[word for word, _ in block] for block in blocks] == [first, long, ["Reuters"]]
     for block in blocks:
         assert first_problem([tag for _, tag in block], "BIO2") is None
-    # In whatever pieces they are read, and in another scheme.
+    # Each word has a tag, also if long sentences are split and the scheme is another one.
     pieces = predicted(command, NER, monkeypatch, folder, text, "--max-words", 7, "--scheme", "BIOES")
     assert len(pieces.split()) == 2 * (7 + 60 + 1)
 
@@ -262,13 +265,13 @@ def test_predict_writes_each_sentence_before_it_reads_the_next(command, tagged, 
     outcome = command(NER, "predict", "--run-dir", folder, "--at-once", 1)
     assert outcome.status == 0, outcome.err
     assert seen == [0, 1, 2]
-    # Tags do not depend on how many are read at once.
+    # Tags do not depend on the number of sentences read at once.
     assert outcome.out == predicted(command, NER, monkeypatch, folder, "Peter\nBonn said\nit\n")
 
 
 @pytest.mark.slow
 def test_columns_beside_the_words_are_read(command, tmp_path, monkeypatch):
-    """Words say nothing of the tags here; the second column does."""
+    """The words are independent of the tags here; the second column determines them."""
     rng = np.random.default_rng(0)
     pairs = [[(rng.choice(["a", "b", "c"]), rng.integers(2)) for _ in range(6)] for _ in range(60)]
 
@@ -333,7 +336,7 @@ def test_gradients_reach_back_as_far_as_the_last_word(command, compared, corpus)
     shares = np.array(rows, float)
     assert shares[:, 0].tolist() == [1, 2, 3]
     np.testing.assert_allclose(shares[:, 1:].sum(axis=0), 1, atol=0.02)
-    assert (shares[2, 1:] > shares[0, 1:]).all()  # fresh networks forget
+    assert (shares[2, 1:] > shares[0, 1:]).all()  # networks forget after little training
     assert (folder / "plots" / "gradients.png").stat().st_size > 1000
     outcome = command(NER, "gradients", "--run-dir", folder, "--data", corpus, "--steps", 99)
     assert outcome.status == 2 and "no sentence of test has 99 words" in outcome.err
@@ -341,7 +344,10 @@ def test_gradients_reach_back_as_far_as_the_last_word(command, compared, corpus)
 
 @pytest.mark.slow
 def test_gradients_count_the_sentences_whose_last_tag_is_known(command, tmp_path):
-    """Three sentences of two words or more, of which one has a tag of train at the second."""
+    """Sentences whose last tag is not in train are left out.
+
+    Three sentences have at least two words. Only one of them has a tag of train at its second word.
+    """
     test = "cats NP\nrun VP\n\ncats NP\nslowly ADV\n\ncats NP\nso ADV\nso ADV\n\n"
     for split, text in (
         ("train", "cats NP\nrun VP\n\n" * 10),

@@ -1,4 +1,4 @@
-"""Presets of the taggers: what the papers say, and that it reaches the model that is trained."""
+"""Check that the presets of the taggers match the papers, and reach the model that is trained."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def experiment_of(name, preset="small", **flags):
 
 
 def model_of(experiment, model="dynamic:5"):
-    """The model as it is trained, shapes in the place of numbers."""
+    """Return the learner, and the model with shapes in place of arrays."""
     learner = make_learner(experiment, make_spec(model, experiment.settings), None, VOCABULARY)
     return learner, learner.model(learner.abstract_params())
 
@@ -46,7 +46,7 @@ def test_the_paper_of_dynamic_skips():
     assert model.stack.dropout == (0.5, 0.5) and model.words.features == 100
     (characters,) = model.characters
     assert isinstance(characters, CharCNN) and characters.filter_w.shape == (3, 30, 30)
-    # Eq. 5 as printed, for the probability of the whole sequence, and Ma & Hovy's schedule.
+    # Eq. 5 as printed, with the probability of the whole sequence as reward, and Ma & Hovy's schedule.
     objective = learner.objective
     assert (objective.baseline, objective.entropy, objective.entropy_coef) == ("none", "sampled", 1.0)
     assert learner.task.reward_of == "sentence" and not learner.task.is_of_steps
@@ -63,7 +63,7 @@ def test_the_paper_of_skips_over_depth():
     skips = [cell.recurrence.depth_skip for cell in cells]
     assert skips[:4] == [None] * 4 and set(skips[4:]) == {F.GatedToOutput()}
     assert model.stack.dropout == (0.25, 0.5, 0, 0, 0, 0, 0, 0.5)
-    # A window of three words of 200 numbers, 5 + 5 characters of 5 each, and capitals: Section 6.1.2.
+    # A window of three words with 200 features, 5 + 5 characters with 5 each, and capitals: Section 6.1.2.
     assert cells[0].in_features == 600 + 50 + 5
     assert not model.is_crf and [type(m) for m in model.characters] == [CharAffixes]
     assert learner.task.score == "accuracy" and learner.monitor == "dev_accuracy"

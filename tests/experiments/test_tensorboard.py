@@ -1,4 +1,4 @@
-"""Event files that are written while a run trains, by command line."""
+"""Check the event files that the flag --tensorboard writes while a run trains."""
 
 import signal
 import sys
@@ -11,7 +11,7 @@ from dynskip_jax.runs.run_dir import RunDir
 
 
 def test_points_are_written_while_training_and_once_each(command, tmp_path, monkeypatch):
-    """Also where a run is stopped and goes on from an earlier step than that of its last point."""
+    """This holds also if a stopped run resumes from a step before its last point."""
     pytest.importorskip("tensorboardX", reason="tensorboardX is not installed")
     folder, log = tmp_path / "run", RunDir.log
     arguments = ("--seeds", 2, "--epochs", 3, "--devices", 1, "--tensorboard", "--run-dir", folder)
@@ -22,10 +22,10 @@ def test_points_are_written_while_training_and_once_each(command, tmp_path, monk
     def log_and_stop(run_dir, record):
         log(run_dir, record)
         if record["split"] == "dev" and record["epoch"] == 2:
-            written = points()  # at least those of the first epoch: the library writes in a thread of its own
+            written = points()  # at least the first epoch's: the library writes in another thread
             assert written == logged()[: len(written)] and written[-1][0] >= records(folder)[0]["step"]
             signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)  # at once: nothing is saved
+            signal.raise_signal(signal.SIGINT)  # the second one stops at once: nothing is saved
 
     def logged():
         others = ("step", "epoch", "examples", "split")
@@ -39,7 +39,7 @@ def test_points_are_written_while_training_and_once_each(command, tmp_path, monk
     after = points()
     assert len(after) > len(before)
     assert after == logged()
-    # The flag is no setting of the run.
+    # The flag is not a setting of the run.
     again = command(quick.Quick, *(part for part in arguments if part != "--tensorboard"))
     assert again.status == 0 and "finished already" in again.out, again.err
 

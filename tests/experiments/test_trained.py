@@ -1,4 +1,4 @@
-"""Finished runs read back: `load`, and the commands of number prediction that read text with them."""
+"""Check that finished runs can be loaded, and that the commands of number prediction read text with them."""
 
 import hashlib
 import io
@@ -16,11 +16,11 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import conll2003, loaded
 
 NUMBERS, PTB = COMMANDS["number_prediction"], COMMANDS["ptb"]
-LINE = "3 1 4 1 5 9 2 6 5 3 4"  # the last digit says that the answer stands at position 4: 5
+LINE = "3 1 4 1 5 9 2 6 5 3 4"  # the last digit is the position of the answer: position 4 has a 5
 
 
 def called(found, inputs):
-    """What one call of a loaded model gives."""
+    """Return the output of one call of a loaded model."""
     return compiled(found.model)(inputs, policy=found.policy, rngs=jax.random.key(0))
 
 
@@ -30,7 +30,7 @@ def metric_of(folder, name):
 
 @pytest.fixture(scope="module")
 def numbers(small_number_prediction):
-    """The examples that these runs were trained and tested on."""
+    """Return the data that these runs were trained and tested on."""
     return data.load_number_prediction(11)
 
 
@@ -38,7 +38,7 @@ def numbers(small_number_prediction):
 
 
 def test_a_loaded_model_has_the_score_of_result_json(finished_numbers, numbers):
-    """Counted here, one call of the model on all test examples."""
+    """The accuracy is computed from one call of the model on all test examples."""
     folder = finished_numbers.folder
     digits, answers = numbers.splits["test"]
     for seed in (0, 1):
@@ -51,7 +51,7 @@ def test_a_loaded_model_has_the_score_of_result_json(finished_numbers, numbers):
 
 
 def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb, corpus_folder):
-    """Its vocabulary reads the text, and the chain rule over it gives the score."""
+    """The chain rule over the text, encoded with the run's vocabulary, gives the score."""
     for model in ("lstm", "dynamic:3"):
         found = loaded.load_run(compared_ptb.folder, model, 1)
         words = (corpus_folder / "test.txt").read_text().replace("\n", " <eos> ").split()
@@ -66,7 +66,7 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
 
 def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
     found = loaded.load_run(compared_ptb.folder)
-    assert found.name == "dynamic:3"  # the last one, if none is named
+    assert found.name == "dynamic:3"  # the last model is the default
     assert found.vocabulary.tokens == tuple(load(compared_ptb.folder / "dynamic-3" / "vocabulary.json"))
     assert set(found.vocabulary.tokens) == {*"abcdefgh", "<eos>"}
     kept = json.loads(json.dumps(found.settings.to_config()))
@@ -83,7 +83,7 @@ def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
 
 @pytest.mark.slow
 def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, numbers):
-    """Also where the selected value is not the first: λ and K are the policy's."""
+    """The policy has the selected λ and K, also if the selected value is not the first."""
     folder = swept_numbers.folder / "dynamic-10"
     result, digits = row_of(folder), numbers.splits["test"][0]
     found = loaded.load_run(swept_numbers.folder, "dynamic:10", 1)
@@ -99,7 +99,7 @@ def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, number
 @pytest.mark.slow
 @pytest.mark.parametrize("value", range(4))
 def test_each_value_of_a_sweep_can_be_the_selected_one(value, swept_numbers, tmp_path):
-    """Parameters and policy are those of the row of the sweep, whichever result.json names."""
+    """Parameters and policy belong to the value that result.json names."""
     folder = tmp_path / "run"
     shutil.copytree(swept_numbers.folder / "dynamic-10", folder)
     result = load(folder / "result.json")
@@ -135,7 +135,7 @@ def test_what_is_not_there_is_said_in_one_line(change, message, compared_ptb):
 
 
 def expected_lines(finished, lines, seed=0):
-    """What `predict` should print, from one call of the model."""
+    """Return the lines that `predict` should print, from one call of the model."""
     found = loaded.load_run(finished.folder, seed=seed)
     digits = np.array([[int(word) for word in line.split()] for line in lines])
     logits = np.asarray(called(found, digits).logits, float)
@@ -149,7 +149,7 @@ def test_predict_writes_a_line_for_each_line_of_standard_input(command, finished
     outcome = command(NUMBERS, *arguments, standard_input=f"{lines[0]}\n\n{lines[1]}")
     assert outcome.status == 0, outcome.err
     first, second = expected_lines(finished_numbers, lines)
-    assert outcome.out == f"{first}\n\n{second}\n"  # a line for each, also for the empty one
+    assert outcome.out == f"{first}\n\n{second}\n"  # one line for each, also for the empty one
     assert command(NUMBERS, *arguments).out == ""
 
 
@@ -194,7 +194,7 @@ def test_standard_input_that_is_no_text(command, finished_numbers):
 
 
 def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbers):
-    """Arcs end where the choices of one call of the model say."""
+    """The skips of the reading equal the choices of one call of the model."""
     folder = finished_numbers.folder
     outcome = command(NUMBERS, "explain", "--run-dir", folder, "--text", LINE, "--of-seed", 1)
     assert outcome.status == 0, outcome.err
@@ -235,7 +235,7 @@ def test_a_run_of_another_experiment_is_named(command, finished_ptb, finished_nu
 
 def test_the_data_of_a_run_is_found_again_and_checked(finished_ptb, corpus_folder, tmp_path):
     found = loaded.load_run(finished_ptb.folder)
-    data = found.data()  # where the run was told
+    data = found.data()  # from the folder that the run was trained with
     assert data.fingerprint == found.run.config()["dataset"]["fingerprint"]
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("a b c\n" * 9)

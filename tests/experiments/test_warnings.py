@@ -1,4 +1,4 @@
-"""Settings that can be trained and are likely not meant, and sweeps that end too early: a line for each."""
+"""Check the warnings about settings that are likely not intended, and about sweeps that end too early."""
 
 import pytest
 from commands import COMMANDS
@@ -23,10 +23,10 @@ def warnings_of(model, **given):
     [
         ("dynamic:10", {}, []),
         ("dynamic:10", dict(epochs=3, relaxed_epochs=3), ["all 3 epochs use relaxed choices"]),
-        ("attention:10", dict(epochs=3, relaxed_epochs=3), []),  # takes no relaxed epochs
+        ("attention:10", dict(epochs=3, relaxed_epochs=3), []),  # has no relaxed epochs
         ("dynamic:5", {}, ["10 steps back, and K = 5", "dynamic:10 reaches all"]),
         ("dynamic:5", dict(length=21), []),  # two hops: several choices in a row
-        ("fixed:5", {}, []),  # has nothing to choose
+        ("fixed:5", {}, []),  # makes no choices
         ("dynamic:10", dict(mix=0.0), ["λ = 0", "changes nothing", "--mix"]),
         ("dynamic:10", dict(mix=(0.0, 0.5)), []),
         ("dynamic:30", {}, ["K = 30 is beyond every sequence of train", "11 steps"]),
@@ -46,8 +46,8 @@ def test_settings_that_are_likely_not_meant(model, given, parts):
         ("mix", (0.1, 0.5, 0.9), 2, ["λ = 0.9", "largest", "larger"]),
         ("mix", (0.1, 0.5, 0.9), 0, ["λ = 0.1", "smallest", "smaller"]),
         ("mix", (0.1, 0.5, 0.9), 1, []),
-        ("mix", (0.1, 0.5, 1.0), 2, []),  # there is none beyond
-        ("mix", (0.1, 0.9), 1, []),  # two are all ends
+        ("mix", (0.1, 0.5, 1.0), 2, []),  # no larger value is allowed
+        ("mix", (0.1, 0.9), 1, []),  # both values are ends
         ("max_skip", (1, 5, 10), 2, ["K = 10"]),
         ("max_skip", (1, 5, 10), 0, []),
         ("learning_rate", (3.0, 1.0, 2.0), 0, ["rate = 3"]),

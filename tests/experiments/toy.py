@@ -1,4 +1,4 @@
-"""A task of one's own, whole: has each letter of a line been there before? Scored by F1 over all letters."""
+"""Define a complete task: has each letter of a line occurred before? The score is F1 over all letters."""
 
 import dataclasses
 

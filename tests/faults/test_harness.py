@@ -1,4 +1,4 @@
-"""The harness of `benchmarks.faults`: it counts what it breaks, and notices what was not survived."""
+"""Check that `benchmarks.faults` counts its faults, and detects runs that do not survive them."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_kills_in_every_phase_are_survived(work):
     status, out, err = faults("--kills", 7, "--experiment", "sst", "--folder", work)
     assert status == 0, out + err
     lines = [line for line in out.splitlines() if line.startswith("sst, SIGKILL")]
-    # A run that is quicker than the first one may be hit in the next phase, so rows may be fewer.
+    # The table may have fewer rows: a run that is faster than the reference can be hit in a later phase.
     assert len(lines) == 7 and all(line.endswith("equal bit by bit") for line in lines)
     assert "7 faults, 0 failed" in out
 
@@ -53,7 +53,7 @@ def test_signals_a_full_disk_and_damage_are_survived(work):
 
 @pytest.mark.slow
 def test_runs_that_differ_in_anything_but_times_are_not_equal(work):
-    """Otherwise every kill would seem to be survived."""
+    """If such runs counted as equal, every kill would seem to be survived."""
     faults("--experiment", "sst", "--folder", work)
     folder = shutil.copytree(work / "sst" / "whole-0", work / "copy")
     expected = contents(work / "sst" / "whole-1")
@@ -90,7 +90,7 @@ def test_every_experiment_has_a_small_run():
 
 
 def test_two_harnesses_do_not_share_a_folder(tmp_path):
-    """One would remove the runs that the other one compares."""
+    """A second harness would remove the runs that the first one compares."""
     with filelock.FileLock(tmp_path / "lock"):
         status, _, err = faults("--kills", 1, "--experiment", "sst", "--folder", tmp_path)
     assert status == 2 and "name another --folder" in err

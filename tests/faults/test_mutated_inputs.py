@@ -1,4 +1,4 @@
-"""Mutated files for every reader of users' data: each is read, or refused in one short line; none hangs."""
+"""Check that each reader of users' data reads mutated files or refuses them in one line, and never hangs."""
 
 import gzip
 import io
@@ -114,7 +114,7 @@ def unpacked(folder):
     return unpack_imdb(folder / "a.tgz", folder / "out"), reviews(folder / "out")
 
 
-# Of each reader the files of a folder, and how they are read.
+# For each reader: the files of a folder, and a function that reads them.
 READERS = {
     "columns": ({"x.txt": COLUMNS}, lambda folder: read_columns(folder / "x.txt")),
     "columns.gz": ({"x.gz": COLUMNS}, lambda folder: read_columns(folder / "x.gz", beside=(1,))),
@@ -188,7 +188,7 @@ INSERTED = [
 
 
 def mutated(data, draw):
-    """The data with one to four random changes."""
+    """Return the data with one to four random changes."""
     data = bytearray(data)
     for _ in range(draw.randint(1, 4)):
         start = draw.randint(0, len(data))
@@ -216,7 +216,10 @@ def mutated(data, draw):
 
 
 def written(folder, files, draw):
-    """Write the files of a reader, one of them mutated; gzip files also before they are packed."""
+    """Write the files of a reader, one of them mutated.
+
+    A gzip file may be mutated before and after compression.
+    """
     victim = draw.choice(sorted(files))
     for name, text in files.items():
         data = text.encode() if isinstance(text, str) else text
@@ -236,7 +239,7 @@ def hung(*_):
 
 
 def refused(read, folder):
-    """The message with which the folder is refused; None where it is read."""
+    """Read a folder, and return the message with which it is refused; return None if it is accepted."""
     signal.signal(signal.SIGALRM, hung)
     signal.alarm(SECONDS)
     try:
@@ -284,7 +287,7 @@ def test_unharmed_files_are_read(name, tmp_path):
 
 
 class _Harmless:
-    """Draws nothing that harms: chooses the unused file."""
+    """Stand-in for `random.Random` that chooses the unused file, so that no file is damaged."""
 
     def __init__(self, draw):
         self.draw = draw
@@ -298,7 +301,7 @@ class _Harmless:
 
 @pytest.mark.parametrize("name", READERS)
 def test_pipes_are_refused(name, tmp_path):
-    """A pipe that nobody writes to would be waited for without an end."""
+    """Reading a pipe without a writer would never end."""
     files, read = READERS[name]
     written(tmp_path, files, random.Random(0))
     for path in list(tmp_path.rglob("*")):

@@ -1,4 +1,4 @@
-"""What tests of recurrent layers share: all choices, a problem of each, outputs and gradients."""
+"""Helpers for tests of recurrent layers: configurations, random problems, outputs and gradients."""
 
 import dataclasses
 
@@ -66,9 +66,19 @@ DEPTH_SKIPS = {
 
 
 def problem(recurrence, dtype=jnp.float64, seed=0, steps=0):
-    """Return weights, a carry whose slots all differ, inputs, and what comes from below (or None).
+    """Return random parameters, a carry, inputs and `below` for an unroll of `recurrence`.
 
-    All numbers are drawn by NumPy, so that nothing is compiled here.
+    NumPy draws all numbers, so that nothing is compiled here.
+
+    Args:
+        recurrence: Recurrence to unroll.
+        dtype: Dtype of all floats.
+        seed: Seed of NumPy's generator and of the carry's keys.
+        steps: Number of steps that the carry has already taken.
+
+    Returns:
+        The parameters, a carry whose slots all differ, the inputs (BATCH, TIME, INPUT), and the outputs of
+        the layers below, or None without a depth skip.
     """
     rng = np.random.default_rng(seed)
     depth_skip = recurrence.depth_skip
@@ -107,13 +117,14 @@ def differentiated(
 ):
     """Return a compiled function and its arguments.
 
-    The function returns all outputs, and the gradients of all that has one, of a loss in which every output
-    takes part. It can be called with other values of the same shapes, too.
+    The function returns all outputs of the unroll, and the gradients of a loss that depends on every output.
+    The gradients are taken with respect to every argument except `zoneout_mask`. The function may be called
+    with other values of the same shapes.
     """
     policy = policy or F.Policy(temperature=1.0)
     allowed, policy = on_device(policy.mask), dataclasses.replace(policy, mask=None)
     options = on_device(options)
-    if isinstance(policy.mix, int | float):  # static: no argument of the program
+    if isinstance(policy.mix, int | float):  # static: not an argument of the program
         static, policy = policy.mix, dataclasses.replace(policy, mix=None)
     else:
         static = None
@@ -128,7 +139,7 @@ def differentiated(
         )
         parts = jax.tree.leaves((out.h, out.decision, out.cell_state, end.slots, end.skip_state))
         parts = [part for part in parts if jnp.issubdtype(part.dtype, jnp.floating)]
-        rng = np.random.default_rng(9)  # constants: drawn by the program they would be half of it
+        rng = np.random.default_rng(9)  # constants: drawing them would be half of the program
         total = sum(jnp.sum(rng.normal(size=part.shape).astype(part.dtype) * jnp.sin(part)) for part in parts)
         return total, (end._replace(key=jax.random.key_data(end.key)), out)
 
@@ -150,7 +161,7 @@ def everything(*problem, **options):
 
 
 def assert_equal(fused, reference, rtol=1e-9):
-    """Compare outputs and gradients, which are finite."""
+    """Check that outputs and gradients are finite and equal, with the same dtypes."""
     for (path, a), b in zip(jax.tree.leaves_with_path(fused), jax.tree.leaves(reference), strict=True):
         name = jax.tree_util.keystr(path)
         a, b = np.asarray(a), np.asarray(b)
@@ -160,7 +171,7 @@ def assert_equal(fused, reference, rtol=1e-9):
 
 
 def assert_same(recurrence, *problem, rtol=1e-9, **options):
-    """Hold the fused unroll to the reference; return the fused one's outputs and gradients."""
+    """Check that the fused unroll equals the reference; return the outputs and gradients of the fused one."""
     fused = everything("fused", recurrence, *problem, **options)
     assert_equal(fused, everything("reference", recurrence, *problem, **options), rtol)
     return fused

@@ -1,4 +1,4 @@
-"""Updates of dynamic evaluation against loops over their definition, and what holds for any of them."""
+"""Check the updates of dynamic evaluation against loops over their definition."""
 
 import jax
 import jax.numpy as jnp

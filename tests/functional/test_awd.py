@@ -1,4 +1,4 @@
-"""AWD-LSTM regularisers: what a mask shares, its statistics, and AR and TAR against loops and the authors."""
+"""Check the AWD-LSTM regularisers: dropout masks and their statistics; AR and TAR against loops."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def normal(seed, *shape):
 
 
 def check_factors(factors, rate):
-    """0 or 1 / (1 - rate), each as often as it should be: within five standard deviations."""
+    """Check that factors are 0 or 1 / (1 - rate), with frequencies within five standard deviations."""
     kept = np.asarray(factors) != 0
     np.testing.assert_allclose(np.asarray(factors)[kept], 1 / (1 - rate), rtol=1e-12)
     assert abs(kept.mean() - (1 - rate)) < 5 * np.sqrt(rate * (1 - rate) / kept.size)
@@ -43,7 +43,7 @@ def test_a_locked_mask_is_that_of_a_sequence_at_all_steps(rate):
     factors = np.asarray(variational_dropout(jax.random.key(1), rate, x)) / x
     np.testing.assert_allclose(factors, np.broadcast_to(factors[:, :1], factors.shape), rtol=1e-12)
     check_factors(factors[:, 0], rate)
-    assert len({row.tobytes() for row in factors[:, 0] != 0}) == 40  # a mask for each sequence
+    assert len({row.tobytes() for row in factors[:, 0] != 0}) == 40  # each sequence has a different mask
 
 
 def test_with_its_own_key_an_example_is_dropped_alike_whatever_stands_beside_it():
@@ -80,7 +80,7 @@ def test_weight_dropout_drops_single_weights(rate):
     factors = np.asarray(weight_dropout(jax.random.key(9), rate, w)) / w
     check_factors(factors, rate)
     kept = factors != 0
-    for axis in (0, 1):  # rows and columns have masks of their own
+    for axis in (0, 1):  # weights are dropped independently along both axes
         assert kept.mean(axis).std() < 2 * np.sqrt(rate * (1 - rate) / kept.shape[axis])
 
 
@@ -106,7 +106,7 @@ def test_dropouts_are_unbiased_linear_and_off_without_key_or_rate(name):
 
     mean, factors, gradient = of_keys(key, x)
     np.testing.assert_allclose(mean, np.ones(shape), atol=5.5 * np.sqrt(0.3 / 0.7 / 4000))
-    # What was dropped gets no gradient, what was kept the scaled one.
+    # Dropped elements get no gradient, kept ones the scaled gradient.
     np.testing.assert_allclose(gradient, factors * (np.cos(x) * x + np.sin(x)), rtol=1e-9)
     with pytest.raises(UserError, match=r"\[0, 1\), got 1.0"):
         drop(key, 1.0, x)
@@ -143,7 +143,7 @@ PENALTIES = {
 
 @pytest.mark.parametrize("name", and_slow(PENALTIES, lambda name: name == "TAR"))
 @given(
-    # Few shapes: each is compiled.
+    # Few shapes, because each one is compiled.
     shape=st.sampled_from([(1, 1, 2), (3, 4, 1), (2, 3, 3)]),
     seed=st.integers(0, 2**32 - 1),
 )
@@ -186,7 +186,7 @@ def test_one_step_has_no_change():
 def test_penalties_are_those_of_the_authors_code():
     torch = pytest.importorskip("torch")
     x = normal(15, 3, 6, 4)
-    theirs = torch.tensor(np.asarray(x).swapaxes(0, 1).copy(), requires_grad=True)  # time leads
+    theirs = torch.tensor(np.asarray(x).swapaxes(0, 1).copy(), requires_grad=True)  # time-major
     for penalty, their_penalty in (
         (activation_regularisation, 2.0 * theirs.pow(2).mean()),
         (temporal_activation_regularisation, 2.0 * (theirs[1:] - theirs[:-1]).pow(2).mean()),

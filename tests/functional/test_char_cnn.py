@@ -1,4 +1,4 @@
-"""The character CNN and the highway layer against NumPy loops written from Kim et al. (2016), and PyTorch."""
+"""Check the character CNN and the highway layer against loops written from Kim et al. (2016), and PyTorch."""
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ def draw_words(rng, lengths):
 
 
 def padded(words, length, padding):
-    """The words in one array whose padding holds the given value."""
+    """Return the words as one array, filled up with `padding`, (words, length, CHAR), and their lengths."""
     array = np.full((len(words), length, CHAR), padding)
     for row, word in zip(array, words, strict=True):
         row[: len(word)] = word
@@ -46,7 +46,7 @@ def padded(words, length, padding):
 
 
 def oracle_features(filters, word):
-    """One word without padding, one window after the other."""
+    """Compute the features of one word without padding, one window after the other."""
     features = []
     for w, b in filters:
         width, _, maps = w.shape
@@ -159,7 +159,7 @@ def test_features_and_gradients_equal_those_of_torch():
 def test_derivatives_equal_differences():
     rng = np.random.default_rng(0)
     x, n = padded(draw_words(rng, [4, 1]), 5, padding=0.0)
-    # Compiled, they take the NumPy arrays of which JAX makes its differences.
+    # `check_grads` passes NumPy arrays, which compiled functions accept.
     features = jax.jit(lambda filters, x: char_cnn(filters, x, n))
     check_grads(features, (on_device(draw_filters(rng)), x), order=1)
     params = HighwayParams(jnp.asarray(rng.normal(size=(4, 8))), jnp.asarray(rng.normal(size=8)))
@@ -188,7 +188,7 @@ def test_a_closed_highway_carries_its_input():
 
 
 def test_equal_windows_count_once():
-    # A doubled letter: the windows of width 1 are the same, and one of them is the maximum.
+    # The last three windows of width 1 are equal. Only the first of them gets the gradient.
     filters = on_device([CharFilters(np.ones((1, CHAR, 1)), np.zeros(1))])
     x = np.array([[-1.0], [0.1], [0.1], [0.1]]) * np.ones(CHAR)
     features, d_x = jax.jit(jax.value_and_grad(lambda x: F.char_cnn(filters, x)[0]))(x)

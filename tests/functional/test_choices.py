@@ -1,4 +1,4 @@
-"""How an agent chooses: frequencies, independence of neighbours, masks, and what is refused."""
+"""Check how agents choose: frequencies, independence of neighbours, masks, and refused arguments."""
 
 import functools
 import itertools
@@ -136,7 +136,7 @@ def test_a_strided_choice_is_one_of_every_so_many_states():
     skip = F.Dynamic(7, 1.0, stride=3)
     allowed = skip.allowed(jnp.zeros(2, int), None)
     np.testing.assert_array_equal(np.flatnonzero(np.asarray(allowed)[0]) + 1, [1, 4, 7])
-    # Where the caller's mask leaves none of them, State(t-1) is all that may be chosen.
+    # If the caller's mask forbids all of them, only State(t-1) may be chosen.
     allowed = skip.allowed(jnp.zeros(2, int), jnp.arange(7) == 1)
     np.testing.assert_array_equal(np.asarray(allowed), [[True] + [False] * 6])
 
@@ -157,7 +157,7 @@ def test_gradients_stay_finite_under_a_mask():
     @jax.grad
     def gradient_of(params, mask):
         _, out = run_program(params, keys, x, F.Recurrence(SKIP), policy=F.Policy(mask=mask))
-        # Times a weight that once made the largest number infinite.
+        # Regression: with a weight of 5, the largest finite number overflowed to infinity.
         return out.decision.log_prob.sum() + 5 * out.decision.entropy.sum()
 
     for mask in ([True, False, False, False], [True, True, False, True]):
@@ -175,7 +175,7 @@ def test_gradients_stay_finite_under_a_mask():
     ),
 )
 def test_an_empty_slot_has_probability_0_in_every_dtype(dtype, mode):
-    """In float16 -1e9 was minus infinity, and entropies were NaN."""
+    """Regression: in float16, -1e9 became minus infinity, and entropies were NaN."""
     with jax.enable_x64(dtype == "float64"):
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), layer())
         x, key = jnp.asarray(normal(4, 5, 6, INPUT), dtype), jax.random.split(jax.random.key(0), 5)
@@ -202,7 +202,7 @@ def test_an_empty_slot_has_probability_0_in_every_dtype(dtype, mode):
 
 @pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
 def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
-    """An empty slot that is masked and a policy mask once forbade all together, and then nothing."""
+    """Regression: if masked empty slots and a policy mask forbade all states, no state was masked."""
     skip = F.Dynamic(K, 1.0, empty_slots="masked")
     x = normal(4, 50, 4, INPUT)
     mask = np.array([False, False, True, False])
@@ -213,7 +213,7 @@ def test_where_masks_leave_nothing_the_previous_state_enters(implementation):
 
 
 def test_noise_is_drawn_in_float32_at_least():
-    """In bfloat16 the same few values came again and again."""
+    """Regression: noise drawn in bfloat16 had only a few different values."""
     keys, steps = jax.random.split(jax.random.key(1), 4000), np.zeros(4000, np.int32)
     noise = choice_noise(keys, steps, 1, jnp.bfloat16)
     assert noise.dtype == jnp.float32 and len(np.unique(noise)) > 3900
@@ -221,7 +221,7 @@ def test_noise_is_drawn_in_float32_at_least():
 
 @pytest.mark.parametrize("implementation", and_slow(["fused", "reference"], "fused".__eq__))
 def test_what_a_carried_first_step_forgets_becomes_the_initial_state(implementation):
-    """Which may be a learned one; zeros stood there once."""
+    """The initial state may be learned. Regression: the forgotten slots became zeros."""
     skip = F.Dynamic(3, 1.0, first_step="carried")
     recurrence = F.Recurrence(skip)
     initial = F.LSTMState(jnp.full((2, HIDDEN), 0.25), jnp.full((2, HIDDEN), -0.5))

@@ -1,4 +1,4 @@
-"""Copying words of the recent past: against loops, and what it must leave alone."""
+"""Check the copying of recent words, its gradients, and the words behind states, against loops."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def problem(seed, choices=K, empty=0.3, gates=1):
 
 
 def oracle(copies, log_probs):
-    """p_k(w) = (1 - g_k) p_softmax(w) + g_k 1[w_k = w] of each choice, by loops."""
+    """Compute p_k(w) = (1 - g_k) p_softmax(w) + g_k 1[w_k = w] for each choice k, by loops."""
     choices = copies.words.shape[-1]
     result = np.zeros((choices, *log_probs.shape))
     gates = np.broadcast_to(copies.gates, copies.words.shape)
@@ -88,7 +88,7 @@ def test_gradients_equal_differences(of, gates, double_precision):
     copies, log_probs = jax.device_put(problem(1, gates=gates))
     targets = jax.device_put(np.zeros((BATCH, TIME), int))
 
-    @jax.jit  # differences are asked for with NumPy's arrays
+    @jax.jit  # `check_grads` passes NumPy arrays
     def loss(weights, gates, log_probs):
         return of(copies._replace(weights=weights, gates=gates), log_probs, targets).sum()
 
@@ -103,7 +103,7 @@ def test_gradients_stay_finite_where_the_gate_is_shut_or_wide_open(of):
         shut = jax.device_put(shut)
 
         def loss(gates, log_probs, shut=shut):
-            targets = jnp.zeros((BATCH, TIME), int)  # which no word that could be copied is
+            targets = jnp.zeros((BATCH, TIME), int)  # the word that may be copied is 1
             return of(shut._replace(gates=gates), log_probs, targets).sum()
 
         value, gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))(
@@ -122,7 +122,7 @@ def test_the_word_behind_each_state_by_a_loop_and_across_segments(cuts):
     found = np.concatenate(found, axis=1)
     for t in range(TIME):
         for k in range(1, K + 1):
-            # State(t-k) was made of token t-k; the token that followed it is t-k+1.
+            # State(t-k) was computed from token t-k, and token t-k+1 followed it.
             expected = tokens[:, t - k + 1] if t - k + 1 >= 0 else np.full(BATCH, F.NO_WORD)
             np.testing.assert_array_equal(found[:, t, k - 1], expected)
 

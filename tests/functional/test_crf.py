@@ -1,4 +1,4 @@
-"""The CRF against sums over all tag sequences, and pytorch-crf; masking, constraints, float32."""
+"""Check the CRF against sums over all tag sequences and pytorch-crf: masking, constraints, float32."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from dynskip_jax.data.tag_schemes import allowed_transitions, read_entities
 TAGS, TIME = 3, 4
 BIOES = ["O", "B-X", "I-X", "E-X", "S-X"]
 
-# Compiled, each of them is one program for all tests that have its shapes.
+# Each function is compiled once per shape, for all tests.
 log_partition, score_of, log_likelihood, marginals, decode, constrain = map(
     jax.jit,
     (
@@ -44,7 +44,7 @@ def draw(seed, batch=5, time=TIME, tags=TAGS, scale=1.0):
 
 
 def all_scores(params, emissions):
-    """Each tag sequence of one row without padding, and its score, term by term."""
+    """Return a dict of the scores of all tag sequences of one row without padding, summed term by term."""
     (time, tags), scores = emissions.shape, {}
     transitions, start, end = jax.tree.map(np.asarray, tuple(params))
     for y in itertools.product(range(tags), repeat=time):
@@ -87,7 +87,7 @@ def test_all_of_it_is_what_enumeration_says(seed, lengths):
 def test_likelihoods_of_all_sequences_sum_to_one(length):
     params, emissions = draw(0, batch=1)
     scores = all_scores(params, np.asarray(emissions[0, :length]))
-    y = np.full((len(scores), TIME), -7)  # no tag, at padding
+    y = np.full((len(scores), TIME), -7)  # -7 is no tag: it fills the padding
     y[:, :length] = list(scores)
     n = np.full(len(scores), length)
     repeated = np.repeat(emissions, len(scores), axis=0)
@@ -98,7 +98,7 @@ def test_likelihoods_of_all_sequences_sum_to_one(length):
 
 
 def test_by_hand():
-    # Two tags, two steps; the first tag is preferred by 1 after itself and after the second one.
+    # Two tags, two steps. A transition to the first tag scores 1, from either tag.
     params = F.CRFParams(np.array([[1.0, 0.0], [1.0, 0.0]]), np.zeros(2), np.array([0.0, 2.0]))
     emissions = np.array([[[0.0, 0.5], [0.0, -1.0]]])
     scores = [1.0, -1.0 + 2.0, 0.5 + 1.0, 0.5 - 1.0 + 2.0]
@@ -187,7 +187,7 @@ def test_models_side_by_side_under_vmap():
 
 
 def allowed_scores(params, emissions, allowed):
-    """Those of the sequences that break no rule."""
+    """Return a dict of the scores of the tag sequences that break no rule."""
     return {
         y: score
         for y, score in all_scores(params, emissions).items()
@@ -255,12 +255,12 @@ def test_what_is_decoded_under_constraints_parses():
 def test_float32_loses_little_over_long_rows():
     params, emissions = draw(7, batch=4, tags=9, time=200, scale=3.0)
     tags = np.asarray(np.random.default_rng(0).integers(9, size=(4, 200)))
-    emissions += 100.0 + 10 * np.eye(9)[tags]  # sure of its tags, and far from 0
+    emissions += 100.0 + 10 * np.eye(9)[tags]  # one tag is far more likely, and values are far from 0
     narrow = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), (params, emissions))
     exact = log_likelihood(params, emissions, tags)
     rounded = log_likelihood(*narrow, tags)
     assert rounded.dtype == jnp.float32
-    np.testing.assert_allclose(rounded, exact, rtol=0, atol=1e-3)  # 0.03 if the common 100 were left in
+    np.testing.assert_allclose(rounded, exact, rtol=0, atol=1e-3)  # 0.03 if 100 is not subtracted
     np.testing.assert_allclose(np.exp(marginals(*narrow)).sum(axis=-1), 1.0, rtol=1e-6)
     np.testing.assert_allclose(
         np.exp(marginals(*narrow)), np.exp(marginals(params, emissions)), rtol=0, atol=1e-4

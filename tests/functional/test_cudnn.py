@@ -1,4 +1,4 @@
-"""The call of cuDNN, with JAX's reference LSTM in its place: the test machines have no GPU."""
+"""Check the call of cuDNN. JAX's reference LSTM takes its place, because the test machines have no GPU."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def problem(skip=None):
 
 @pytest.fixture
 def nvidia(monkeypatch):
-    """Stand for a machine with an NVIDIA GPU; programs compiled for the CPU take JAX's reference LSTM."""
+    """Imitate a machine with an NVIDIA GPU; programs compiled for the CPU run JAX's reference LSTM."""
     monkeypatch.setattr(cudnn.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(cudnn.jax, "device_count", lambda: 1)
     monkeypatch.setattr(
@@ -101,7 +101,7 @@ def test_models_stacked_by_vmap_run_one_after_another(nvidia):
 
 
 def which(params, carry, x, recurrence=F.Recurrence(), **options):  # noqa: B008 (immutable)
-    """Return whether `auto` takes cuDNN."""
+    """Return whether the implementation "auto" uses cuDNN."""
     program = jax.make_jaxpr(
         lambda params, carry, x: F.unroll(params, carry, x, recurrence, implementation="auto", **options)
     )(params, carry, x)

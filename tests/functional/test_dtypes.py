@@ -1,4 +1,4 @@
-"""Dtypes of weights and states in both unrolls: narrow ones, and those that do not fit together."""
+"""Check narrow dtypes of weights and states in both unrolls, and that incompatible dtypes are refused."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def test_small_sigmoids_are_not_rounded_to_zero_in_bfloat16():
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_gates_that_are_almost_closed_have_a_slope_in_bfloat16(implementation):
-    """The input gate's bias is -8: it is 3e-4, and so is its slope."""
+    """With a bias of -8 the input gate and its derivative are about 3e-4."""
     recurrence = F.Recurrence()
     params, carry, x, _ = problem(recurrence, jnp.bfloat16)
     small = jax.tree.map(lambda w: 0.1 * w, params.transition)

@@ -1,4 +1,4 @@
-"""The fused unroll against the scan of the reference step, for every choice there is."""
+"""Check the fused unroll against a scan of the reference step, for all transitions and skips."""
 
 import dataclasses
 import itertools
@@ -67,8 +67,8 @@ def double_precision():
         yield
 
 
-# By default each transition, time skip and place in depth once at least, and a transition without its output
-# gate; as slow tests a third of all combinations, in which each two of them meet three times.
+# The default cases contain each transition, time skip and depth skip at least once, and one transition
+# without its output gate. The slow cases are a third of all combinations, with each pair at least 3 times.
 SOME = [
     ("lstm", "attention", "none", False),
     ("lstm", "lstm-jump", "none", True),
@@ -87,7 +87,7 @@ SOME = [
     ("skim-lstm", "skim-rnn", "output", True),
     ("lstm", "segment-dynamic", "none", False),
 ]
-# Weights of a skimming LSTM have gradients only where tokens are skimmed.
+# The skimming LSTM is left out: some of its weights have gradients only where tokens are skimmed.
 MAIN = [name for name in TRANSITIONS if "no-output-gate" not in name and name != "skim-lstm"]
 REST = [
     (transition, time_skip, depth_skip, (i + j + k) % 2 == 1)
@@ -116,7 +116,7 @@ def parameters(cases, marks=()):
 def test_outputs_and_gradients_equal_those_of_the_reference(
     double_precision, transition, time_skip, depth_skip, reverse
 ):
-    """What stands in the padding has no effect: NaN there once spoiled every weight's gradient."""
+    """Values in the padding have no effect. Regression: NaN there made the gradients of all weights NaN."""
     recurrence = F.Recurrence(TIME_SKIPS[time_skip], TRANSITIONS[transition], DEPTH_SKIPS[depth_skip])
     options = dict(seq_lengths=np.array(LENGTHS), reverse=reverse, keep_order=True)
     results = []
@@ -188,7 +188,7 @@ def test_without_lengths_too(double_precision, name):
     ids=str,
 )
 def test_gradients_of_the_last_carry_where_nothing_is_moved(double_precision, skip, mix, length):
-    """What is not returned whole, c here, had the gradient of its oldest row in place of all K."""
+    """Regression: c, of which not all K rows are returned, got the gradient of its oldest row only."""
     recurrence = F.Recurrence(skip)
     params, carry, x, below = problem(recurrence)
     policy = F.Policy("greedy", mix=mix)
@@ -247,7 +247,7 @@ def test_means_of_the_states_before_each_step(double_precision):
     "skip", and_slow([F.Dynamic, F.Attention], lambda skip: skip is F.Dynamic), ids=["dynamic", "attention"]
 )
 def test_an_agent_that_sees_the_mean_keeps_nothing_for_each_of_k(skip):
-    """All K states of all steps were there at once, 86 MiB in place of 13."""
+    """Regression: the program stored all K states of all steps at once, 86 MiB instead of 13 MiB."""
     batch, time, hidden = 4, 200, 64
 
     def needed(K):
@@ -280,12 +280,12 @@ def test_both_loops_take_several_steps_at_a_time(double_precision, name):
     for a, b in zip(*(jax.tree.leaves(gradient(params, x, n)) for n in (1, 3)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
     program = str(jax.make_jaxpr(jax.grad(loss), static_argnums=2)(params, x, 3))
-    assert program.count("unroll=3") == 2  # forward and backward
+    assert program.count("unroll=3") == 2  # the forward and the backward loop
 
 
 @pytest.mark.parametrize("name", and_slow(list(TIME_SKIPS), {"skip-rnn"}.__contains__))
 def test_forward_mode_over_reverse_mode(double_precision, name):
-    """Products of the Hessian with a vector."""
+    """Hessian-vector products equal those of the reference."""
     recurrence = F.Recurrence(TIME_SKIPS[name], F.GRU())
     params, carry, x, _ = problem(recurrence)
     direction = np.random.default_rng(1).normal(size=x.shape)
@@ -333,14 +333,14 @@ def test_hessian(double_precision):
     ),
 )
 def test_relaxed_choices_too(double_precision, name, mode):
-    """The gradient of a traced temperature was 0 once: the loop took temperatures for constants."""
+    """Regression: a traced temperature had a gradient of 0, because the loop treated it as a constant."""
     recurrence = F.Recurrence(OPTIONS[name])
     allowed = np.array([True] * (OPTIONS[name].max_skip - 1) + [False])
     policy = F.Policy(mode, temperature=jax.device_put(0.7), mask=allowed)
     _, gradients = assert_same(
         recurrence, *problem(recurrence), seq_lengths=np.array((7, 2, 5)), policy=policy
     )
-    # Where weights enter a state; ReinMax takes the temperature for a constant.
+    # The temperature has a gradient if relaxed weights enter a state. ReinMax treats it as a constant.
     reaches = OPTIONS[name].mix > 0 and mode != "reinmax"
     assert (abs(float(gradients[-1].temperature)) > 1e-3) == reaches
 
@@ -375,7 +375,7 @@ def test_and_in_float32(name):
     ),
 )
 def test_the_options_of_the_unroll(double_precision, name, transition):
-    """Recurrent dropout, a step count that goes on, a traced λ, replayed actions, all at once."""
+    """Both unrolls agree with recurrent dropout, a step count above 0, a traced λ and replayed actions."""
     skip = TIME_SKIPS[name]
     recurrence = F.Recurrence(skip, TRANSITIONS[transition], F.GatedToOutput())
     params, carry, x, below = problem(recurrence, steps=2)
@@ -401,7 +401,7 @@ class Counted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CountedWeights(F.TimeSkip):
-    """Weights on the last K states by a query of a level and a count, which it carries."""
+    """A time skip that weighs the last K states by a query from the inputs, a carried level and a count."""
 
     observed: ClassVar[str] = "slots"
 
@@ -427,7 +427,7 @@ class CountedWeights(F.TimeSkip):
 
 
 def test_a_skip_that_carries_whole_numbers_beside_what_it_learns(double_precision):
-    """Whole numbers have no adjoint, and the loop back over time had failed on theirs."""
+    """Regression: the backward loop over time failed, because integers have no adjoint."""
     recurrence = F.Recurrence(CountedWeights(3, 0.5))
     (end, _), gradients = assert_same(recurrence, *problem(recurrence), seq_lengths=np.array(LENGTHS))
     np.testing.assert_array_equal(end.skip_state.count, LENGTHS)
@@ -474,7 +474,7 @@ def test_mapped_over_seeds_and_mixes_it_is_the_same(double_precision, name):
 
 
 def test_the_ways_to_multiply_by_the_transpose_are_one():
-    """Sizes on each side of the limits between them; see `times_transposed`."""
+    """Each size selects another method of `times_transposed`; all of them equal NumPy's product."""
     rng = np.random.default_rng(0)
     for rows, hidden in ((3, 8), (40, 128), (40, 256)):
         w, d = (rng.normal(size=(n, 4 * hidden)).astype(np.float32) for n in (hidden, rows))
@@ -484,7 +484,7 @@ def test_the_ways_to_multiply_by_the_transpose_are_one():
 
 @pytest.mark.slow
 def test_gradients_reach_what_was_carried_from_the_segment_before(double_precision):
-    """Two segments in a row, differentiated together, are one long sequence."""
+    """The gradient through two consecutive segments equals that of one long sequence."""
     for name in ("previous", "attention", "dynamic", "skip-rnn", "lstm-jump"):
         recurrence = F.Recurrence(TIME_SKIPS[name])
         params, carry, x, _ = problem(recurrence)
@@ -558,7 +558,7 @@ def test_traced_lengths_and_actions_beyond_their_range_count_as_its_ends(double_
 
 
 def test_the_first_action_is_the_one_that_was_taken():
-    """At a tie, where every bit counts: the state that entered is that of the reported action."""
+    """Even when logits differ by 1e-8 only, the state that enters is that of the reported action."""
     recurrence = F.Recurrence(F.Dynamic(3, 1.0))
     params, carry, x, _ = problem(recurrence, jnp.float32)
     agent = params.skip._replace(w_out=jnp.zeros_like(params.skip.w_out), b_out=jnp.array([0.0, 1e-8, -1e-8]))
@@ -599,7 +599,7 @@ def test_matrices_are_multiplied_through_dense_alone():
 
 
 def test_what_a_product_adds_is_one_projected_input():
-    """The gradient of a second one was 0."""
+    """A second projected input is refused. Regression: its gradient was 0."""
 
     class Inputs(NamedTuple):
         gates: jax.Array
@@ -646,7 +646,7 @@ def test_a_skip_to_an_internal_state_that_is_never_offered_is_refused():
 
 @pytest.mark.slow
 def test_a_second_derivative_is_right(double_precision):
-    """Of reverse mode over reverse mode."""
+    """Reverse mode over reverse mode gives the same result as for the reference."""
     recurrence = F.Recurrence(F.Attention(3, 0.5))
     params, carry, x, _ = problem(recurrence)
 

@@ -1,7 +1,7 @@
-"""Every public function of `dynskip_jax.functional` and `dynskip_jax.rl` on every kind of input.
+"""Check every public function of `dynskip_jax.functional` and `dynskip_jax.rl` on every kind of input.
 
-Kinds are: unknown shapes (`jax.export`), strict promotion of dtypes, an empty batch, no steps, one step, half
-precision, and numbers of which none may be NaN, in values and gradients.
+The kinds are unknown shapes (`jax.export`), strict promotion of dtypes, an empty batch, no steps, one step,
+and half precision. No value and no gradient may be NaN.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ INPUT, HIDDEN, K, UNITS, WORDS = 2, 3, 3, 4, 5
 
 
 class Argument(NamedTuple):
-    """An array to be drawn: a kind of number, a shape, and the range of whole numbers."""
+    """Specification of a random array: the kind of its numbers, its shape, and the range of integers."""
 
     kind: str
     shape: tuple
@@ -51,11 +51,11 @@ def keys(*shape):
 
 
 def whole(low, high, *shape):
-    """Whole numbers from `low` to `high`."""
+    """Return the specification of an array of integers from `low` to `high`, both included."""
     return Argument("int", shape, low, high)
 
 
-# Arguments that several functions share.
+# Arguments of several functions.
 
 LSTM = F.LSTMParams(floats(INPUT, 4 * HIDDEN), floats(HIDDEN, 4 * HIDDEN), floats(4 * HIDDEN))
 DYNAMIC = F.Recurrence(F.Dynamic(K, 0.5, empty_slots="masked"))
@@ -104,7 +104,7 @@ def inputs(batch, time):
 
 
 def unrolled(recurrence, params, max_skip=K, skip_state=False, mode="sample", state=F.LSTMState, **options):
-    """A case of `unroll`."""
+    """Return a case of `unroll`: the function, and its arguments as a function of batch and time."""
 
     def function(params, carry, x, lengths):
         policy = F.Policy(mode)
@@ -129,7 +129,8 @@ def moved_on(x):
     return rl.moving_average_value(rl.moving_average_update(average, x.sum(0), 0.9))
 
 
-# name, or name and a variant: (function of arrays, their shapes as a function of batch and time).
+# Keys are `name` or `name:variant`. Values are a function of arrays, and a function of batch and time that
+# returns the specifications of these arrays.
 CASES = {
     "activation_regularisation": (
         lambda x, valid: F.activation_regularisation(x, 2.0, valid),
@@ -380,13 +381,13 @@ CASES = {
     ),
 }
 
-# Functions whose arguments are no arrays.
+# Functions that take no arrays.
 EXEMPT = {
     *("check_carry", "check_policy", "parse_depth_skip", "parse_time_skip", "parse_transition"),
     *("dilated", "register_for_export", "traces_of"),
 }
 
-# Floats that are wider than half precision, by intention.
+# Functions (by prefix) whose float outputs are wider than half precision on purpose, and the reason.
 WIDER = {
     "choice_noise": "float32 at least: in half precision too few values are near the ends",
     "crf_": "sums over sequences are taken in float32 at least",
@@ -394,12 +395,12 @@ WIDER = {
 }
 
 
-# What does not work yet: (test, beginning of the case's name): why.
+# Known failures: the reason, by (kind of input, name of the case).
 KNOWN: dict[tuple[str, str], str] = {}
 
 
 def cases(kind):
-    """Return the cases as parameters of a test."""
+    """Return the cases as parameters of a test of the given kind; known failures are marked as xfail."""
     return [
         pytest.param(name, marks=pytest.mark.xfail(reason=KNOWN[kind, name]) if (kind, name) in KNOWN else ())
         for name in CASES
@@ -407,7 +408,7 @@ def cases(kind):
 
 
 def drawn(name, batch, time, dtype):
-    """Return the arguments of a case as arrays."""
+    """Return the arguments of a case as random arrays."""
     rng = np.random.default_rng(0)
 
     def draw(argument):
@@ -429,7 +430,7 @@ def drawn(name, batch, time, dtype):
 
 
 def described(name, batch, time, dtype):
-    """Return the arguments of a case as shapes."""
+    """Return the arguments of a case as shapes and dtypes."""
     dtypes = {"key": jax.random.key(0).dtype, "bool": np.bool_, "int": np.int32}
     return jax.tree.map(
         lambda argument: jax.ShapeDtypeStruct(argument.shape, dtypes.get(argument.kind, dtype)),
@@ -447,7 +448,7 @@ def is_float(leaf):
 
 
 def with_gradients(name):
-    """Return a function that computes a case's outputs and the gradients of its floats."""
+    """Return a function that computes a case's outputs, and gradients with respect to its float arguments."""
     function = CASES[name][0]
 
     def outputs(*arguments):
@@ -461,7 +462,7 @@ def with_gradients(name):
             parts = [leaf for leaf in jax.tree.leaves(out) if is_float(leaf)]
             return sum((jnp.sum(jnp.sin(leaf).astype(jnp.float32)) for leaf in parts), jnp.float32(0)), out
 
-        if not wanted or name.startswith("skim"):  # it runs `while`, which has no reverse mode
+        if not wanted or name.startswith("skim"):  # a `while` loop has no reverse mode
             return function(*arguments), ()
         gradients, out = jax.grad(loss, has_aux=True)([leaves[i] for i in wanted])
         return out, gradients
@@ -521,7 +522,7 @@ def test_sizes_of_0_and_1_are_taken(name, size):
 
 
 def check_finite(name, batch, time, dtype):
-    """Run a case with gradients; no number on the way may be NaN, and no result infinite."""
+    """Run a case with gradients; check that no intermediate number is NaN and that all results are finite."""
     with jax.debug_nans(True):
         results = jax.jit(with_gradients(name))(*drawn(name, batch, time, dtype))
     for leaf in jax.tree.leaves(results):

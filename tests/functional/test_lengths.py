@@ -1,4 +1,4 @@
-"""One rule for every function that takes lengths: known ones are checked, traced ones count as the ends."""
+"""Check that functions refuse lengths out of range, or clip them to the range if they are traced."""
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,7 @@ REFUSED = {
 def test_lengths_that_do_not_fit_are_refused_in_one_line(name):
     for what, lengths in REFUSED.items():
         if name == "length_mask" and what == "of another batch":
-            continue  # it has nothing to be compared with
+            continue  # it has no array with a batch axis to compare with
         with pytest.raises(UserError, match="seq_lengths") as error:
             TAKE_LENGTHS[name](lengths)
         assert "\n" not in str(error.value), what
@@ -74,18 +74,18 @@ def test_the_last_element_of_an_empty_sequence_is_zeros():
     np.testing.assert_array_equal(F.last_valid(X[:, :0]), np.zeros((BATCH, TAGS)))
 
 
-# --- What else the functions of a CRF take ---
+# --- Tags and emissions of a CRF ---
 
 
 @pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize(
     ("emissions", "tags", "message"),
     [
-        (X[:1], LABELS, r"tags .*\(1, 3\), got int32 \(2, 3\)"),  # broadcast to two values
+        (X[:1], LABELS, r"tags .*\(1, 3\), got int32 \(2, 3\)"),  # was once broadcast to two values
         (X[0], LABELS, r"emissions of shape \(batch, time, tags\)"),
         (X[..., :3], LABELS, "different tag sets"),
-        (X, LABELS.at[0, 1].set(-1), "tags lie between 0 and 3, got -1"),  # counted as the last tag
-        (X, LABELS.at[1, 1].set(7), "tags lie between 0 and 3, got 0 to 7"),  # gave NaN
+        (X, LABELS.at[0, 1].set(-1), "tags lie between 0 and 3, got -1"),  # once counted as the last tag
+        (X, LABELS.at[1, 1].set(7), "tags lie between 0 and 3, got 0 to 7"),  # once gave NaN
         (X, LABELS.astype(jnp.float32), "tags to be an array of whole numbers"),
     ],
     ids=["batch", "rank", "tag sets", "negative", "beyond", "floats"],
@@ -121,7 +121,7 @@ def test_a_crf_without_steps_scores_zero():
     assert F.crf_marginals(CRF, none).shape == (BATCH, 0, TAGS)
 
 
-# --- Entropy, and the baseline of other sequences ---
+# --- Entropy, and baselines that are means over other sequences ---
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
@@ -137,16 +137,16 @@ def test_a_value_that_does_not_count_is_in_no_mean():
     values = jnp.array([[2.0, 2.0], [2.0, 4.0], [9.0, 0.0]])
     counted = jnp.array([[True, True], [True, True], [True, False]])
     means = rl.leave_one_out_mean(values, counted=counted)
-    np.testing.assert_allclose(means[:2], [[5.5, 4.0], [5.5, 2.0]])  # 4 and 2: of the one other that goes on
+    np.testing.assert_allclose(means[:2], [[5.5, 4.0], [5.5, 2.0]])  # 4, 2: the only other value
     rows = rl.leave_one_out_mean(values, counted=jnp.array([True, True, False]))
     np.testing.assert_allclose(rows[:2], [[2.0, 4.0], [2.0, 2.0]])
 
 
 def test_a_sequence_that_has_ended_is_in_no_baseline():
-    """Of returns 2, 2 and none, each of the two is compared with the other one, not with half of it."""
+    """With returns 2, 2 and none, each of the two is compared with the other one, not with half of it."""
     agents = AgentObjective(baseline="batch", entropy_coef=0.0)
     valid = F.length_mask(jnp.array([2, 2, 1]), 2)
-    rewards = jnp.array([[0.0, 2.0], [0.0, 2.0], [2.0, 5.0]])  # 5: past the end, where anything may stand
+    rewards = jnp.array([[0.0, 2.0], [0.0, 2.0], [2.0, 5.0]])  # 5 is past the end and must be ignored
 
     def loss(log_prob):
         trace = F.DecisionTrace(jnp.ones((3, 2), jnp.int32), log_prob, jnp.zeros((3, 2)), valid=valid)

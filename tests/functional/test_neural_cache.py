@@ -1,4 +1,4 @@
-"""The neural cache against loops over its definition, and what holds for any text: sums, cuts, windows."""
+"""Check the neural cache against loops over its definition, and its sums, segments and windows."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def double_precision():
 
 
 def text(seed, batch, time):
-    """States, the words that follow them, and a model's distribution at each place."""
+    """Return random states, the words that follow them, and a model's distribution at each step."""
     rng = np.random.default_rng(seed)
     states = jnp.asarray(rng.normal(size=(batch, time, FEATURES)))
     words = jnp.asarray(rng.integers(VOCABULARY, size=(batch, time)), jnp.int32)
@@ -32,7 +32,7 @@ def text(seed, batch, time):
 
 
 def mixed(states, words, probabilities, t, size, flatness, weight):
-    """The definition: the distribution of the word after place t, (vocabulary,), in float64."""
+    """Compute the distribution of the word after step t by its definition, (vocabulary,), in float64."""
     past = range(max(0, t - size), t)
     if not past:
         return probabilities[t]
@@ -54,7 +54,7 @@ def of_targets(probabilities, words):
 @settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    # Few shapes: each is compiled.
+    # Few shapes, because each one is compiled.
     time=st.sampled_from([1, 6]),
     size=st.sampled_from([1, 4, 9]),
     flatness=st.floats(0, 3),

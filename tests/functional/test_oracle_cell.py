@@ -1,4 +1,4 @@
-"""The unroll against a NumPy float64 loop written from Gui et al. (2019), Eq. 1 and 2."""
+"""Check the unroll against a NumPy float64 loop written from Gui et al. (2019), Eq. 1 and 2."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def softmax(x):
 
 
 def draw_weights(rng, max_skip):
-    """Weights of a layer as plain NumPy arrays by name."""
+    """Draw the weights of a layer as NumPy arrays by name."""
     shapes = dict(
         wx=(INPUT, 4 * HIDDEN),
         wh=(HIDDEN, 4 * HIDDEN),
@@ -54,21 +54,20 @@ def as_params(w, has_agent):
 
 
 def candidates(skip, t):
-    """Slots among which an agent chooses at step t; None for all that its stride leaves."""
+    """Return the slots among which an agent chooses at step t, or None if only its stride restricts them."""
     if skip.name.startswith("log"):
         return np.array([2**j - 1 for j in range(10) if 2**j <= skip.max_skip])
     if skip.name.startswith("segment") or (skip.name == "sparse" and skip.stride > 1):
-        # t - slot steps were taken when the state was the newest
+        # the state in a slot was the newest one after t - slot steps
         ends = [slot for slot in range(1, skip.max_skip) if (t - slot) % skip.stride == 0]
         return np.array([0, *ends[: (skip.max_skip - 1) // skip.stride]])
     return None
 
 
 def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent_mask=None, first_call=True):
-    """One sequence, step by step.
+    """Run one sequence step by step; return h, action, log-probability and entropy of each step.
 
-    `past` lists (h, c) oldest first and is extended in place; it starts with K copies of the initial
-    state. Returns per step: h, action, log-probability, entropy.
+    `past` lists (h, c), oldest first. It starts with K copies of the initial state and is extended in place.
     """
     K = skip.max_skip
     num_initial, initial = len(past), past[0]
@@ -169,7 +168,7 @@ def check_carry(carry, pasts, K):
 ALL = list(itertools.product(("fixed", "attention", "dynamic"), (1, 3, 5), (0.0, 0.5, 1.0)))
 
 
-# By default each pair of them once.
+# The default cases contain each pair of values once.
 @pytest.mark.parametrize(
     ("kind", "K", "mix"), and_slow(ALL, lambda kind, K, mix: (len(kind) + K // 2 + int(2 * mix)) % 3 == 0)
 )
@@ -288,7 +287,7 @@ def test_a_gradient_reaches_only_the_states_that_sparse_attention_chose():
     chosen = np.exp(log_weights) > 1e-9
     assert (chosen.sum(axis=1) == 2).all()
     np.testing.assert_array_equal(np.abs(gradient.c).max(axis=-1) > 0, chosen)
-    chosen[:, 0] = True  # the query is made of h(t-1)
+    chosen[:, 0] = True  # the query is computed from h(t-1)
     np.testing.assert_array_equal(np.abs(gradient.h).max(axis=-1) > 0, chosen)
 
 

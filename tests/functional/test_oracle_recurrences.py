@@ -1,4 +1,4 @@
-"""Every transition, Skip RNN and LSTM-Jump against NumPy float64 loops written from their papers."""
+"""Check transitions and skips over time and depth against NumPy float64 loops written from their papers."""
 
 import itertools
 
@@ -29,7 +29,8 @@ def arrays(tree):
     return jax.tree.map(np.asarray, tree)
 
 
-# One step of each transition: (option, params, x, state) -> state, one sequence, states as tuples, h first.
+# One step of each transition for one sequence: (transition, params, x, state) -> state. States are tuples
+# that begin with h.
 
 
 def lstm(t, p, x, state):
@@ -50,7 +51,7 @@ def peephole(t, p, x, state):
 def full_gate(t, p, x, state):
     h, c, i0, f0, o0 = state
     g, i, f, *o = np.split(x @ p.w_x + h @ p.w_h + p.b, 4 if t.output_gate else 3)
-    # R[a][b]: gate b before to gate a now.
+    # R[a][b] maps gate b of the previous step to gate a of this step.
     n = 3 if t.output_gate else 2
     R = [
         [p.r[b * HIDDEN : (b + 1) * HIDDEN, a * HIDDEN : (a + 1) * HIDDEN] for b in range(n)]
@@ -115,7 +116,7 @@ def skim_lstm(t, p, x, state):
 
 
 def skimmed(p, x, state):
-    """The small LSTM of Skim-RNN: it writes the first units, and the others stay."""
+    """Compute a step of Skim-RNN's small LSTM, which writes the first units and keeps the others."""
     h, c = state
     g, i, f, o = np.split(x @ p.w_xs + h @ p.w_hs + p.b_s, 4)
     small = len(g)
@@ -124,7 +125,7 @@ def skimmed(p, x, state):
 
 
 def slstm(t, p, x, state):
-    """Eq. 8-14 of xLSTM without a stabiliser; only what is returned is divided by exp(m)."""
+    """Compute Eq. 8-14 of xLSTM without the stabiliser; only the returned n is divided by exp(m)."""
     h, c, n, m = state
     n = np.maximum(n, 0) * np.exp(m)
     g, i, f, o = np.split(x @ p.w_x + h @ p.w_h + p.b, 4)
@@ -191,7 +192,7 @@ def test_states_of_an_slstm_mix_without_their_stabilisers():
 
 
 def test_gates_of_an_slstm_may_be_huge():
-    """In float32, with exponents of thousands, on an empty state and on mixed ones."""
+    """Gradients are finite in float32 with exponents of thousands, for empty and for mixed states."""
     recurrence = F.Recurrence(F.Attention(3, 0.5), F.SLSTM("exp"))
     params, carry, x, _ = problem(recurrence, jnp.float32)
     carry = carry._replace(slots=jax.tree.map(jnp.zeros_like, carry.slots))
@@ -205,7 +206,7 @@ def test_gates_of_an_slstm_may_be_huge():
 
 
 def skip_rnn_loop(skip, params, x, state, transition):
-    """Campos et al. (2018), Eq. 1-5, one sequence; ũ(1) = 1. Returns h and u of each step."""
+    """Run Campos et al. (2018), Eq. 1-5, on one sequence with ũ(1) = 1; return h and u of each step."""
     p, gate = arrays(params.transition), arrays(params.skip)
     cell_state = transition.state._fields.index(transition.cell_state)
     pending, rows = 1.0, []
@@ -228,7 +229,7 @@ def skip_rnn_loop(skip, params, x, state, transition):
     ids=str,
 )
 def test_skip_rnn_is_its_papers_equations(transition, implementation):
-    # A gate that opens seldom.
+    # This bias makes the gate open seldom.
     recurrence = F.Recurrence(F.SkipRNN(update_bias=-1.5), transition)
     params, carry, x, _ = problem(recurrence)
     params = params._replace(skip=params.skip._replace(b=np.array([-1.5])))
@@ -259,7 +260,7 @@ def test_skip_rnn_with_its_gate_held_at_1_is_its_transition():
 
 
 def test_the_gradient_of_skip_rnns_gate_is_that_of_the_gate_before_rounding():
-    """At a step: dL/dũ = dL/du, and the cost of updates reaches W_p."""
+    """The rounding passes gradients through, dL/dũ = dL/du, so the cost of updates reaches W_p."""
     recurrence = F.Recurrence(F.SkipRNN())
     params, carry, x, _ = problem(recurrence)
 
@@ -269,7 +270,7 @@ def test_the_gradient_of_skip_rnns_gate_is_that_of_the_gate_before_rounding():
     gradient = jax.jit(jax.grad(cost))(params.skip)
     c = np.asarray(unroll(params, carry, np.asarray(x)[:, :1], recurrence)[0].slots.c)[:, 0]
     delta = sigmoid(c @ np.asarray(params.skip.w) + np.asarray(params.skip.b))
-    slope = delta * (1 - delta)  # ũ(2) = Δũ, as u(1) = 1 took all that was pending
+    slope = delta * (1 - delta)  # ũ(2) = Δũ(1), because u(1) = 1
     np.testing.assert_allclose(gradient.b, [slope.sum()], rtol=1e-9)
     np.testing.assert_allclose(gradient.w, slope @ c, rtol=1e-9)
 
@@ -297,9 +298,17 @@ def test_skim_rnn_is_its_papers_equations(mode):
 
 
 def jump_loop(skip, params, x, state, actions=None):
-    """Yu et al. (2017), Section 2.1, one sequence, greedy or with κ + 1 given where one is drawn.
+    """Run Yu et al. (2017), Section 2.1, on one sequence; choose jumps greedily or take them from `actions`.
 
-    Returns h, whether the word was read, and κ + 1 (0 where none was drawn), of each step.
+    Args:
+        skip: LSTM-Jump with the limits of reading and jumping.
+        params: Weights of the layer.
+        x: Inputs, (time, features).
+        state: Initial (h, c).
+        actions: κ + 1 at each step where a jump is chosen, (time,); None chooses the most likely κ.
+
+    Returns:
+        h, whether the word was read, and κ + 1 (0 where no jump was chosen), of each step.
     """
     p, softmax = arrays(params.transition), arrays(params.skip)
     rows = [(state[0], 0, 0)] * len(x)
@@ -318,7 +327,7 @@ def jump_loop(skip, params, x, state, actions=None):
         if kappa == 0:
             break
         position = last + kappa
-    # Where nothing is read the state stays.
+    # The state does not change where nothing is read.
     h, filled = rows[0][0], []
     for row in rows:
         h = row[0] if row[1] else h
@@ -422,7 +431,7 @@ def test_the_large_step_is_left_out_where_a_token_is_skimmed():
 
 
 def test_work_is_skipped_where_nothing_is_read():
-    """As many steps of the transition as words are read, and no more."""
+    """The transition runs as many times as the row with the most words read requires."""
     steps = []
 
     class Counted(F.GRU):
@@ -441,12 +450,12 @@ def test_work_is_skipped_where_nothing_is_read():
 
 @pytest.mark.slow
 def test_limits_of_the_choices_are_each_other():
-    """λ = 0, K = 1, gates that let nothing through."""
+    """With λ = 0, K = 1, closed gates or zeros from below, a skip equals the plain transition."""
     for transition in (F.LSTM(), F.GRU(), F.FullGateRecurrence()):
         plain = F.Recurrence(transition=transition)
         params, carry, x, below = problem(F.Recurrence(F.Previous(), transition, F.GatedToOutput()))
         wanted = unroll(params._replace(depth=None), carry, x, plain)[1].h
-        # A gate that is closed.
+        # This bias closes the gate.
         closed = params.depth._replace(b_g=jnp.full(HIDDEN, -1e9))
         for depth_skip in (F.GatedToOutput(), F.GatedToInternal()):
             recurrence = F.Recurrence(F.Previous(), transition, depth_skip)
@@ -470,7 +479,7 @@ def test_limits_of_the_choices_are_each_other():
 
 
 def depth_loop(depth_skip, params, x, below, state):
-    """An LSTM with each skip over depth, Wu et al. (2016), Eq. 32-50, and the highway LSTM."""
+    """Run an LSTM with a depth skip of Wu et al. (2016), Eq. 32-50, or of the highway LSTM."""
     p, d = arrays(params.transition), arrays(params.depth)
     rows = []
     for row, under in zip(np.asarray(x), np.asarray(below), strict=True):

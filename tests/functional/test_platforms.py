@@ -1,4 +1,4 @@
-"""Programs that are compiled for a CPU, a GPU or a TPU: each has its own way to weigh states and multiply."""
+"""Check that programs for a CPU, a GPU and a TPU weigh states and multiply in the way of their platform."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def program(recurrence, platform):
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_loops_over_k_are_for_the_cpu(platform):
-    """A loop over K inside the loop over time is a kernel for each state on a GPU."""
+    """On a GPU, a loop over K inside the loop over time would launch a kernel for each state."""
     recurrence = F.Recurrence(F.Mean(5, 0.5))
     assert program(recurrence, "cpu").count("stablehlo.while") == 3
     assert program(recurrence, platform).count("stablehlo.while") == 2
@@ -35,6 +35,6 @@ def test_copies_of_transposed_weights_are_for_the_cpu(platform):
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 def test_no_product_asks_for_the_highest_precision(platform):
-    """It would turn TF32 off."""
+    """The highest precision would turn TF32 off."""
     for skip in (F.ContentAttention(3, 0.5), F.Dynamic(3, 0.5, agent="content")):
         assert "HIGHEST" not in program(F.Recurrence(skip), platform)

@@ -1,4 +1,4 @@
-"""Relaxed choices: their values, their derivatives against exact ones, and where these do not go."""
+"""Check relaxed choices: their values, and their gradients against exact ones."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def noise_of(seed=1, batch=5):
 
 
 def noise_that_chooses(slot):
-    """Noise beside which no probability counts."""
+    """Return noise so large that `slot` is chosen whatever the probabilities are."""
     return 1e3 * jnp.eye(K)[slot]
 
 
@@ -71,7 +71,10 @@ def test_straight_through_has_the_derivative_of_gumbel_softmax():
 
 
 def expected_and_exact_gradient(relaxation, f, logits):
-    """The first is the mean over samples, by their probabilities, of the gradient of a relaxation."""
+    """Return the expected gradient of a relaxation, and the exact gradient of the expectation of `f`.
+
+    The expected gradient is the mean over all slots, weighted by their probabilities.
+    """
 
     def one(logits, slot):
         def value(logits):
@@ -91,7 +94,7 @@ def expected_and_exact_gradient(relaxation, f, logits):
 
 
 def test_reinmax_is_exact_for_quadratic_functions_and_not_for_others():
-    """Liu et al. (2023): a method of second order."""
+    """Liu et al. (2023): ReinMax is a method of second order."""
     rng = np.random.default_rng(3)
     matrix, logits = rng.normal(size=(K, K)), rng.normal(size=K)
 
@@ -172,7 +175,7 @@ def test_a_relaxed_agent_learns_from_the_loss_and_sends_nothing_into_the_network
 
     of_loss, of_entropies = jax.jit(lambda p: (jax.grad(loss)(p), jax.grad(entropies)(p.transition)))(params)
     assert all(np.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(of_loss.skip))
-    # The entropy of the second step depends on h of the first, which the agent sees and may not move.
+    # The entropy of step 2 depends on h of step 1, but the agent sends no gradient into the network.
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(of_entropies)) == 0
 
 

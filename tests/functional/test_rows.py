@@ -1,4 +1,4 @@
-"""Several sequences in one row, against each alone; and zoneout, against a loop in NumPy."""
+"""Check several sequences in one row against each one in its own row, and zoneout against a NumPy loop."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ from recurrences import HIDDEN, INPUT, TIME_SKIPS, TRANSITIONS, problem
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 
-# Sequences of 3, 3 and 1 steps in one row of 10, whose last three steps are padding; then of 1, 3 and 3.
+# Sequences of 3, 3 and 1 steps in one row, and of 1, 3 and 3 in another. The last 3 of 10 steps are padding.
 PACKED = np.array([[7, 7, 7, 2, 2, 2, 9, 9, 9, 9], [0, 1, 1, 1, 2, 2, 2, 2, 2, 2]])
 LENGTHS = np.array([7, 7])
 
@@ -31,7 +31,7 @@ def double_precision():
 PARTS = [(0, 0, 3), (0, 3, 6), (0, 6, 7), (1, 0, 1), (1, 1, 4), (1, 4, 7)]
 
 
-# What draws in every mode is not the same again with another key.
+# Random skips are left out: they are sampled in every mode, and each row has its own key.
 CASES = list(
     itertools.product([name for name in TIME_SKIPS if name != "random"], ("lstm", "gru"), (False, True))
 )
@@ -117,7 +117,7 @@ def test_cudnn_refuses_packed_rows():
 
 @pytest.mark.slow
 def test_zoneout_by_hand(double_precision):
-    """State(t) = d ⊙ State(t-1) + (1 - d) ⊙ new, a loop over the steps of an LSTM."""
+    """An LSTM with zoneout equals a loop over State(t) = d ⊙ State(t-1) + (1 - d) ⊙ new."""
     recurrence = F.Recurrence()
     params, carry, x, _ = problem(recurrence)
     steps = np.asarray(carry.step)[:, None] + np.arange(x.shape[1])[None]
@@ -144,9 +144,9 @@ def test_zoneout_keeps_as_much_as_it_says_and_draws_each_step_anew():
     assert set(np.unique(h)) == set(np.unique(c)) == {0.0, 1.0}
     standard_error = np.sqrt(0.25 / h.size)
     assert abs(h.mean() - 0.1) < 4 * standard_error and abs(c.mean() - 0.5) < 4 * standard_error
-    assert c.std(axis=1).min() > 0.2  # along time
+    assert c.std(axis=1).min() > 0.2  # the mask varies over time
     later = zoneout(keys, steps[:, 7:], (0.1, 0.5), 30)[1]
-    np.testing.assert_array_equal(later, c[:, 7:])  # step by step or at once
+    np.testing.assert_array_equal(later, c[:, 7:])  # the same from any first step
     h, c = map(np.asarray, zoneout(keys, steps, (0.1, 0.0), 30, deterministic=True))
     assert np.unique(h) == np.float32(0.1) and not c.any()
 

@@ -1,4 +1,4 @@
-"""Types that exported programs take and return."""
+"""Check the registration of types that exported programs take and return."""
 
 import importlib
 import subprocess
@@ -14,7 +14,10 @@ from dynskip_jax import functional as F
 
 @pytest.mark.parametrize("module", and_slow(["serialization", "decisions", "layers"], "decisions".__eq__))
 def test_a_module_that_registers_types_may_be_imported_again(module):
-    """As notebooks do with autoreload. In a process of its own: a reload leaves two classes of one name."""
+    """Notebooks do so with autoreload.
+
+    The test runs in a separate process, because a reload leaves two classes with the same name.
+    """
     program = (
         f"import importlib, dynskip_jax.functional.{module} as m; importlib.reload(m); importlib.reload(m)"
     )

@@ -1,4 +1,4 @@
-"""Transitions of a user's own in both unrolls: products inside transformations, states that mix otherwise."""
+"""Check user-defined transitions: products inside transformations, and their own mixing of states."""
 
 import dataclasses
 import warnings
@@ -22,7 +22,7 @@ def double_precision():
 
 
 class Checkpointed(F.LSTM):
-    """An LSTM whose products are made again in the backward pass."""
+    """An LSTM whose products are recomputed in the backward pass."""
 
     def step(self, params, inputs, state, dense, cell_hook=None):
         def whole(params, inputs, state):
@@ -32,7 +32,7 @@ class Checkpointed(F.LSTM):
 
 
 class Scanned(F.LSTM):
-    """An LSTM that takes two steps at each input, in a loop of its own."""
+    """An LSTM that takes two steps for each input, in a `lax.scan`."""
 
     def step(self, params, inputs, state, dense, cell_hook=None):
         def once(state, _):
@@ -42,7 +42,7 @@ class Scanned(F.LSTM):
 
 
 class Compiled(F.LSTM):
-    """An LSTM whose step is compiled on its own."""
+    """An LSTM whose step is jitted separately."""
 
     def step(self, params, inputs, state, dense, cell_hook=None):
         return jax.jit(lambda state: F.LSTM.step(self, params, inputs, state, dense))(state)
@@ -65,7 +65,7 @@ def test_products_inside_transformations_take_the_reference_with_a_warning(doubl
 
 
 class ScaledState(NamedTuple):
-    """h, and a positive scale as its logarithm."""
+    """Output h, and the logarithm of a positive scale."""
 
     h: jax.Array
     log_scale: jax.Array
@@ -79,7 +79,7 @@ class ScaledParams(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Scaled(F.Transition):
-    """A cell with a scale in the log domain: states are mixed and averaged by scale, not by logarithm."""
+    """A cell with a scale in the log domain. Scales are mixed and averaged, not their logarithms."""
 
     state: ClassVar = ScaledState
 
@@ -108,7 +108,7 @@ class Scaled(F.Transition):
 
 
 def numpy_loop(params, carry, x, K, mix, weigh):
-    """Return h of all steps; `weigh` gives the weights of the K states."""
+    """Return h of all steps; `weigh(t)` returns the weights of the K states, newest first, at step t."""
     h = [np.asarray(carry.slots.h)[:, k] for k in reversed(range(K))]
     log_scale = [np.asarray(carry.slots.log_scale)[:, k] for k in reversed(range(K))]
     for t in range(TIME):

@@ -1,4 +1,4 @@
-"""A language model that copies: its probabilities, its carry, and whose choice it goes by."""
+"""Check a language model that copies words: its probabilities, its carry, and the choices it uses."""
 
 import itertools
 
@@ -84,7 +84,7 @@ def test_in_training_a_word_that_is_chosen_counts_by_the_mean_over_all_choices()
     trained, targets = model(F.Dynamic(K, 0.0, agent="content"), "chosen"), jax.device_put(TOKENS[:, 1:])
     start = trained.initialize_carry(BATCH, jax.random.key(2))
     read = dict(initial_carry=start, rngs=jax.random.key(3))
-    output = compiled(trained)(TOKENS[:, :-1], **read)  # λ = 0: no choice changes what follows
+    output = compiled(trained)(TOKENS[:, :-1], **read)  # λ = 0: choices do not change states
     trained.eval()
     chosen = compiled(trained)
     log_likelihood = jax.jit(lambda output: output.log_likelihood(targets))

@@ -1,4 +1,4 @@
-"""Task models: padding, shapes, where dropout acts, and which initializer reaches which weights."""
+"""Check task models: padding, shapes, where dropout acts, and which weights an initializer sets."""
 
 import jax
 import numpy as np
@@ -41,7 +41,7 @@ def test_classifier_does_not_see_the_padding(model, mode):
     assert (other != SYMBOLS).any()
     one, two = (classifier(x, rngs=KEY, seq_lengths=lengths, policy=F.Policy(mode)) for x in (SYMBOLS, other))
     np.testing.assert_array_equal(one.logits, two.logits)
-    # Past its end a sequence decides nothing.
+    # Decisions past the end of a sequence are zeros.
     for leaf in jax.tree.leaves(one.decisions[0]):
         assert not np.asarray(leaf)[np.arange(7) >= LENGTHS[:, None]].any()
 
@@ -77,7 +77,7 @@ def test_language_model_reads_no_later_token():
 
 
 def without_inputs(language_model):
-    """Every layer deaf to its input: what is left is bias and recurrence."""
+    """Set input weights to 0, and draw biases and recurrent weights, in all layers; return the model."""
     for cell in language_model.stack.cells:
         rng = np.random.default_rng(2)
         for name in ("w_x", "b", "w_h"):
@@ -109,7 +109,7 @@ def test_dropout_is_on_inputs_and_outputs_but_not_on_recurrent_connections():
 
 
 def test_dropped_outputs_are_zero_and_the_others_scaled_up():
-    # With the identity for a softmax layer the logits are what dropout leaves of the top layer's h.
+    # With the identity as softmax layer, the logits are the top layer's h after dropout.
     rate, features = 0.25, 12
     language_model = without_inputs(language_model_of("lstm", dropout=rate))
     language_model.softmax.kernel[...] = jax.device_put(np.eye(features, dtype=np.float32))
@@ -121,7 +121,7 @@ def test_dropped_outputs_are_zero_and_the_others_scaled_up():
     )
     gone = dropped == 0
     np.testing.assert_allclose(dropped[~gone], h[~gone] / (1 - rate), rtol=1e-5)
-    # 7,200 independent draws: the standard deviation of their share is 0.005.
+    # The fraction of 7,200 independent draws has the standard deviation 0.005.
     assert abs(gone.mean() - rate) < 0.03
 
 
@@ -164,5 +164,5 @@ def test_language_models_initializers_reach_their_own_weights():
         (top.agent.w_out, 5.0),
     ):
         np.testing.assert_array_equal(param[...], value)
-    # Gates are g, i, f, o: the forget gate's quarter is the third.
+    # Gates are g, i, f, o, so the third quarter is the forget gate's.
     np.testing.assert_array_equal(top.weights.b[...], np.repeat([0.0, 0.0, 6.0, 0.0], 12))

@@ -1,4 +1,4 @@
-"""Sentence classifiers and pairs: pooling, directions, padding, and the pair layer by hand."""
+"""Check models of sentences and sentence pairs: pooling, directions, padding, the pair layer by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def test_dropped_words_say_nothing_and_the_others_more():
 
 
 def test_rare_words_are_unknown_ones_in_training_alone():
-    """The table is asked for `<unk>` in place of words from num_frequent on, each row with its own key."""
+    """In training, ids from `num_frequent` on are sometimes replaced by `<unk>`, with another key per row."""
     tokens = np.tile(np.arange(1, 5), (40, 5))
     rare = dict(unknown_rate=0.5, num_frequent=3)
 

@@ -1,4 +1,4 @@
-"""The tagger: padding, lengths of 1, unknown words, dropout by row, and the rules of a scheme."""
+"""Check the tagger: padding, lengths of 1, unknown words, dropout by row, and the rules of a scheme."""
 
 import itertools
 
@@ -57,7 +57,7 @@ def constructed(*skips, characters=("cnn",), **options):
 
 
 def wider(tokens, time=3, length=2):
-    """More padding: of sentences with anything at all, of words with zeros."""
+    """Return `tokens` with more padding: arbitrary ids in sentences, and zeros in words."""
     rows = ((0, 0), (0, time))
     return TokenIds(
         np.pad(tokens.words, rows, constant_values=11),
@@ -87,7 +87,7 @@ def read(model, tokens, lengths, keys, deterministic):
 )
 def test_padding_changes_nothing(name, training):
     model = MODELS[name]()
-    # What is dropped of a word's characters depends on how many are read of each word, always as many.
+    # Dropout of characters depends on the padded length of words, so that stays the same in training.
     more = wider(TOKENS, length=0 if training else 2)
     one, two = (read(model, tokens, LENGTHS, KEYS, not training) for tokens in (TOKENS, more))
     assert one.emissions.shape == (4, 7, 9) and two.emissions.shape == (4, 10, 9)
@@ -139,7 +139,7 @@ def test_rare_words_are_sometimes_unknown_in_training_alone():
     definition, state = nnx.split(model)
 
     def seen(words, deterministic):
-        """Return the words that the table is asked for."""
+        """Return the ids that the word table looks up."""
         asked, model = [], nnx.merge(definition, state)
         model.words = lambda ids: asked.append(ids) or jnp.zeros((*ids.shape, 6))
         model(many._replace(words=words), rngs=jax.random.key(0), deterministic=deterministic)

@@ -1,4 +1,4 @@
-"""The character embedding as a module: its constants, its parameters, its dtypes, and what it computes."""
+"""Check the character embedding module: its outputs, constants, parameters and dtypes."""
 
 import doctest
 
@@ -44,7 +44,7 @@ def close(actual, expected, tolerance=1e-6):
 
 
 def by_hand(module, word):
-    """The embedding of one word in float64, from its characters without padding."""
+    """Compute the embedding of one word in float64, from its characters without padding."""
     rows = np.asarray(module.embedding[...], np.float64)[word - 1]
     features = []
     for w, b in module.filters():
@@ -66,7 +66,7 @@ def test_each_word_by_hand():
     actual = np.asarray(compiled(module)(TOKENS))
     assert actual.shape == (2, 5, module.features) == (2, 5, 9)
     close(actual, expected[TOKENS], 1e-5)
-    # Words that differ in the order of their characters alone differ.
+    # Words that differ only in the order of their characters have different embeddings.
     assert (
         np.abs(actual[WORDS.index("cat") == TOKENS][0] - actual[WORDS.index("act") == TOKENS][0]).max() > 1e-2
     )
@@ -74,7 +74,7 @@ def test_each_word_by_hand():
 
 @pytest.mark.slow
 def test_parameters_alone_complete_the_structure():
-    # As training does: the structure from abstract values, the parameters of all seeds in one tree.
+    # As in training: the structure comes from abstract values, one tree has the parameters of all seeds.
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: constructed(jax.random.key(0))))
     modules = [drawn(constructed, seed) for seed in range(3)]
     params = jax.tree.map(lambda *leaves: np.stack(leaves), *map(params_of, modules))
@@ -116,7 +116,7 @@ def test_the_large_models_parameters_are_counted():
     # Kim et al. (2016), Table 2: d = 15, widths 1 to 7, maps min(200, 50 w), two highway layers.
     init = nnx.initializers.uniform(0.05)
     module = nnx.eval_shape(lambda: CharEmbedding(TABLE, weight_init=init, rngs=nnx.Rngs(0)))
-    characters = 2 + len(SYMBOLS)  # two marks; padding has none
+    characters = 2 + len(SYMBOLS)  # two marks; padding has no embedding
     convolution = sum((15 * w + 1) * min(200, 50 * w) for w in range(1, 8))
     highways = 2 * 2 * (1100 * 1100 + 1100)
     count = sum(leaf.size for leaf in jax.tree.leaves(params_of(module)))

@@ -1,4 +1,4 @@
-"""Features from characters against loops in float64; what padding and unknown characters do to them."""
+"""Check features from characters against loops in float64, and that padding has no effect on them."""
 
 import doctest
 
@@ -62,7 +62,7 @@ def test_lstm_reads_each_word_from_both_ends():
             if not word:
                 assert not features.any()
                 continue
-            # What stands behind the word, zeros, is read after it.
+            # Zeros follow the word, and the cell reads them after it.
             x = np.zeros((1, LENGTH, 3), np.float32)
             x[0, : len(word)] = embeddings(module, word)
             turned = np.zeros_like(x)

@@ -1,4 +1,4 @@
-"""Weights from and to other libraries: against equations in NumPy, Flax's cells, and torch itself."""
+"""Check the conversion of weights from and to Flax, Keras and torch, against NumPy, Flax and torch."""
 
 import doctest
 import functools
@@ -43,14 +43,14 @@ def sigmoid(z):
 
 
 def lstm_step(x, h, c, w_x, w_h, b):
-    """Of weights whose columns are i, f, g, o."""
+    """Compute an LSTM step with weights whose columns are i, f, g, o; return (h, c)."""
     i, f, g, o = np.split(x @ w_x + h @ w_h + b, 4, axis=-1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(c), c
 
 
 def torch_state(kind, layers, both_ways, bias=True, seed=1):
-    """As torch's documentation names and shapes them."""
+    """Return random weights with the names and shapes of torch's documentation."""
     gates, rng, state = {"lstm": 4, "gru": 3}[kind], np.random.default_rng(seed), {}
     for layer in range(layers):
         size = INPUT if layer == 0 else HIDDEN * (1 + both_ways)
@@ -64,7 +64,7 @@ def torch_state(kind, layers, both_ways, bias=True, seed=1):
 
 
 def torch_by_hand(kind, state, x, lengths):
-    """The equations of torch's documentation, each sequence by itself."""
+    """Apply the equations of torch's documentation to each sequence separately; return the outputs."""
     layers = 1 + max(int(name.split("_l")[1][0]) for name in state)
     outputs = np.zeros((len(x), x.shape[1], HIDDEN * (1 + ("weight_ih_l0_reverse" in state))))
     for n, length in enumerate(lengths):
@@ -182,7 +182,7 @@ def test_linens_cells_and_back(name):
 
 @pytest.mark.parametrize("bias", and_slow([True, False], bool))
 def test_keras_lstm_and_back(bias):
-    """Keras' columns are i, f, c, o."""
+    """The columns of Keras' LSTM are i, f, c, o."""
     kernel, recurrent, b = normal(1, INPUT, 4 * HIDDEN), normal(2, HIDDEN, 4 * HIDDEN), normal(3, 4 * HIDDEN)
     cell = from_keras([kernel, recurrent, b] if bias else [kernel, recurrent])
     out = np.asarray(compiled(SkipLayers([cell]))(X).h)
@@ -197,7 +197,7 @@ def test_keras_lstm_and_back(bias):
 
 @pytest.mark.parametrize("reset_after", [True, False])
 def test_keras_gru_and_back(reset_after):
-    """Keras' columns are z, r, h."""
+    """The columns of Keras' GRU are z, r, h."""
     kernel, recurrent = normal(1, INPUT, 3 * HIDDEN), normal(2, HIDDEN, 3 * HIDDEN)
     bias = normal(3, 2, 3 * HIDDEN) if reset_after else normal(3, 3 * HIDDEN)
     cell = from_keras([kernel, recurrent, bias])
@@ -216,7 +216,7 @@ def test_keras_gru_and_back(reset_after):
 
 
 def keras_layer(kind, seed):
-    """Weights as `get_weights` of Keras has them; a GRU with `reset_after`."""
+    """Return random weights as in Keras' `get_weights`; a GRU has `reset_after=True`."""
     width = {"lstm": 4, "gru": 3}[kind] * HIDDEN
     bias = (2, width) if kind == "gru" else (width,)
     return [normal(seed, INPUT, width), normal(seed + 1, HIDDEN, width), normal(seed + 2, *bias)]
@@ -246,7 +246,7 @@ def test_an_agent_is_put_into_a_trained_network():
     state = torch_state("lstm", 1, False)
     stack = from_torch(state, skip=F.Dynamic(3, mix=0.0), rngs=nnx.Rngs(1))
     out = compiled(stack)(X, seq_lengths=LENGTHS, rngs=jax.random.key(0))
-    # With λ = 0 the choices have no effect: the network is the one that was trained.
+    # With λ = 0 the choices have no effect, so the outputs are those of the trained network.
     np.testing.assert_allclose(out.h, torch_by_hand("lstm", state, X, LENGTHS), atol=1e-6)
     assert set(np.unique(out.decisions[0].action)) == {0, 1, 2, 3}
     first, second = (
@@ -266,7 +266,7 @@ def test_what_has_no_weights_needs_no_key(skip):
 
 
 def test_biases_are_left_out_where_the_other_library_has_none():
-    """`load_state_dict` and `set_weights` refuse what their layer does not have."""
+    """`load_state_dict` and `set_weights` refuse weights that their layer does not have."""
     for kind in ("lstm", "gru"):
         state = torch_state(kind, 2, True, False)
         stack = from_torch(state)

@@ -1,4 +1,4 @@
-"""Arguments at the edge of what layers and models take, and noise where a sequence begins within a row."""
+"""Check arguments at the limits of layers and models, and noise where a sequence begins within a row."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def test_zoneout_says_nothing_of_the_choices_of_a_sequence_that_begins_in_the_sa
         first = actions[:, step] == 1
         for unit in range(3):
             stays = kept[:, begins, unit] == 1
-            # Two binomial shares of about 1,000 rows each: 0.07 is four standard deviations.
+            # Both are binomial fractions of about 1,000 rows, so 0.07 is four standard deviations.
             assert abs(first[stays].mean() - first[~stays].mean()) < 0.07
 
 

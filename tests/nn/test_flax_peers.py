@@ -1,4 +1,4 @@
-"""The cells beside Flax's own: equal where they should be, at home in `nnx.RNN` and `nnx.Bidirectional`."""
+"""Check that cells equal Flax's cells where they should, and work in `nnx.RNN` and `nnx.Bidirectional`."""
 
 import copy
 import doctest
@@ -32,7 +32,7 @@ def cell_of(seed=0, max_skip=5, mix=1.0, **options):
 
 
 def same_weights(skip):
-    """Flax's LSTM cell, and ours with its weights in our order of gates: g, i, f, o."""
+    """Return Flax's LSTM cell, and a `SkipCell` with the same weights in its order of gates: g, i, f, o."""
     flax_cell = drawn(lambda: nnx.LSTMCell(INPUT, HIDDEN, param_dtype=jnp.float32, rngs=nnx.Rngs(1)))
     ours = drawn(lambda: SkipCell(INPUT, HIDDEN, skip, rngs=nnx.Rngs(2)))
 
@@ -102,7 +102,7 @@ def hard_tanh(x):
     ),
 )
 def test_activation_functions_are_those_of_flaxs_cells(kind, implementation, functions, x):
-    """Of the same weights and functions outputs and gradients of all weights and inputs are the same."""
+    """With the same weights and activations, outputs and all gradients are equal."""
     flax_kind = nnx.OptimizedLSTMCell if kind == "lstm" else nnx.GRUCell
     flax_cell = drawn(
         lambda: flax_kind(INPUT, HIDDEN, **functions, param_dtype=jnp.float32, rngs=nnx.Rngs(1))
@@ -141,7 +141,7 @@ def test_activation_functions_are_those_of_flaxs_cells(kind, implementation, fun
 
 
 def test_default_activations_keep_the_products_that_are_fused():
-    """A transition with the default functions written out is the same static value."""
+    """A transition with the default functions passed explicitly equals the default transition."""
     assert F.LSTM(gate_fn=nnx.sigmoid, activation_fn=nnx.tanh) == F.LSTM()
     assert hash(F.GRU(gate_fn=jax.nn.sigmoid)) == hash(F.GRU())
     assert F.LSTM(gate_fn=nnx.hard_sigmoid) != F.LSTM()
@@ -162,7 +162,7 @@ def test_default_activations_keep_the_products_that_are_fused():
 
 @pytest.mark.parametrize(
     ("reverse", "time_major", "with_lengths"),
-    # All of them; by default none, and all three.
+    # All combinations; the default cases are none of the three and all three.
     and_slow(itertools.product((False, True), repeat=3), lambda *case: sum(case) in (0, 3)),
 )
 def test_layer_equals_flaxs_rnn_of_the_same_cell(reverse, time_major, with_lengths, x):
@@ -251,7 +251,7 @@ def test_evaluation_is_greedy_and_training_samples(x):
     layer = SkipLayers([cell_of(max_skip=4)], call_rngs=nnx.Rngs(1))
     read = nnx.jit(lambda layer, x: layer(x).decisions[0].action)
     sampled = [np.asarray(read(layer, x)) for _ in range(2)]
-    assert (sampled[0] != sampled[1]).any()  # each call draws anew
+    assert (sampled[0] != sampled[1]).any()  # each call samples new actions
     layer.eval()
     greedy = [np.asarray(read(layer, x)) for _ in range(2)]
     np.testing.assert_array_equal(*greedy)

@@ -1,4 +1,4 @@
-"""Training and evaluation mode: `.train()`, `.eval()` and `nnx.view` set the same thing on every module."""
+"""Check that `.train()`, `.eval()` and `nnx.view` set training and evaluation mode on every module."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ X = jax.random.normal(jax.random.key(0), (2, 5, 3))
 
 
 class Model(nnx.Module):
-    """A dropout of Flax's beside layers of ours."""
+    """A model with Flax's dropout and layers of this library."""
 
     def __init__(self, rngs):
         self.dropout = nnx.Dropout(0.5, rngs=rngs)

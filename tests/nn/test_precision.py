@@ -1,4 +1,4 @@
-"""bfloat16 products beside float32 parameters: what is multiplied, and that all else is float32."""
+"""Check that with `dtype=bfloat16` products multiply bfloat16, and sums and all else are in float32."""
 
 import doctest
 
@@ -23,7 +23,7 @@ OBJECTIVE = AgentObjective(entropy_coef=0.01)
 CELL_OPTIONS = {"agent_features": 6, "learnable_carry": True, "recurrent_dropout": 0.1}
 BATCH, TIME = 10, 8
 SYMBOLS = np.random.default_rng(0).integers(5, size=(400, TIME)).astype(np.int32)
-# A language with something to learn: each word follows the one before it in the alphabet, or any other.
+# A language that can be learned: a word is most often followed by the next letter, else by a random one.
 STEPS = np.where(
     np.random.default_rng(1).random(4000) < 0.8, 1, np.random.default_rng(2).integers(12, size=4000)
 )
@@ -47,7 +47,7 @@ def words(skip, dtype, **options):
 
 def symbols(skip, dtype, **options):
     return classification(
-        {"train": Examples(SYMBOLS, SYMBOLS[:, -1])},  # the last symbol: soon learned
+        {"train": Examples(SYMBOLS, SYMBOLS[:, -1])},  # the label is the last symbol: soon learned
         skip=skip,
         mix=0.5 if ":" in skip else None,
         num_symbols=5,
@@ -61,7 +61,7 @@ def symbols(skip, dtype, **options):
 
 
 def batches_of(task, epoch=0):
-    """One seed's batches."""
+    """Return one seed's batches of an epoch."""
     return [
         batch if task.batch_axis is None else jax.tree.map(lambda leaf: leaf[0], batch)
         for batch in task.train_batches(epoch)
@@ -70,17 +70,17 @@ def batches_of(task, epoch=0):
 
 def loss_of(task):
     scheduled, keys = scheduled_of(task), jax.random.split(jax.random.key(2), BATCH)
-    # Shapes alone: what is asked are dtypes.
+    # Abstract values suffice, because only dtypes are checked.
     params = jax.eval_shape(task.init, jax.random.key(0))
     carry = jax.eval_shape(task.initial_carry, params, jax.random.key(1))
     return lambda *arguments: task.loss(*arguments, scheduled), (params, carry, batches_of(task)[0], keys)
 
 
 def matrix_products(jaxpr):
-    """(left, right, result) dtypes of every product by a matrix, in loops and calls too."""
+    """Return the dtypes (left, right, result) of all products with a matrix, also in loops and calls."""
     found = set()
     for equation in jaxpr.eqns:
-        # Products with batch axes are means of states, attention's, and none by a matrix.
+        # A product with batch axes is attention's weighted mean of states, not a product with a matrix.
         if equation.primitive.name == "dot_general" and not any(equation.params["dimension_numbers"][1]):
             operands = (*equation.invars, *equation.outvars)
             found.add(tuple(str(operand.aval.dtype) for operand in operands))
@@ -193,7 +193,7 @@ def test_a_wider_compute_dtype_widens_the_state():
 
 
 def train(task, steps, learning_rate):
-    """The mean negative log-likelihood at each step, at a fixed order of batches and of noise."""
+    """Train for a number of steps with fixed batches and noise; return the mean NLL of each step."""
     optimizer, scheduled = make_optimizer("adam"), scheduled_of(task)
 
     @jax.jit
@@ -229,7 +229,7 @@ def train(task, steps, learning_rate):
 def test_training_in_bfloat16_goes_as_in_float32(make, model):
     wide, narrow = (train(make(model, dtype, features=16), 60, 0.01) for dtype in (jnp.float32, jnp.bfloat16))
     assert 0 < abs(narrow[0] / wide[0] - 1) < 1e-3
-    # Rounding may turn a choice, and with it whatever follows.
+    # Rounding may change a choice, and with it all later steps.
     np.testing.assert_allclose(narrow, wide, rtol=0.1 if model == "dynamic:3" else 0.01)
     assert max(losses[-10:].mean() for losses in (wide, narrow)) < 0.8 * wide[0]
 

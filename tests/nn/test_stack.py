@@ -1,4 +1,4 @@
-"""Stacks: two directions, skips over depth and time per layer, against the same layers called by hand."""
+"""Check that a stack, with two directions and skips over time and depth, equals its layers called by hand."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def inputs():
 def test_a_stack_is_its_layers_one_after_the_other(depth_skip, bidirectional):
     skips = [F.Previous(), F.Dynamic(2), F.Attention(2), F.SkipRNN()]
     transitions = [F.LSTM(), F.ULSTM(), F.Peephole(), F.LSTM()]
-    if bidirectional:  # each layer is two
+    if bidirectional:  # each layer has two cells
         skips, transitions = skips[1:3], transitions[1:3]
     options = dict(
         transition=transitions,
@@ -149,7 +149,7 @@ def test_sizes_that_do_not_fit_are_refused_in_one_line():
     ],
 )
 def test_what_a_stack_decides_is_no_option_of_its_cells(name, value, argument):
-    """A depth skip of layer 1 alone read that layer's own input."""
+    """Regression: a depth skip given only to layer 1 read that layer's own input."""
     with pytest.raises(UserError, match=f"no '{name}': give it to SkipLSTM, as {argument}="):
         SkipLSTM(2, 3, layer_options=[{}, {name: value}], num_layers=2, rngs=nnx.Rngs(0))
 
@@ -176,7 +176,7 @@ def test_every_transition_is_a_flax_cell(transition):
 
 @pytest.mark.slow
 def test_parameters_may_be_narrower_than_float32():
-    """Orthogonal matrices are not drawn in bfloat16; construction failed."""
+    """Regression: construction failed, because orthogonal matrices cannot be drawn in bfloat16."""
     cell = SkipCell(INPUT, HIDDEN, F.Dynamic(3), param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(cell, nnx.Param))} == {jnp.dtype(jnp.bfloat16)}
     out = compiled(SkipLayers([cell]))(inputs().astype(jnp.bfloat16), rngs=jax.random.key(1))
@@ -188,7 +188,7 @@ def test_parameters_may_be_narrower_than_float32():
 
 
 def test_a_restarted_carry_holds_the_learned_state():
-    """Zeros stood in place of the states forgotten once."""
+    """Regression: the forgotten states became zeros instead of the learned initial state."""
     make = lambda: SkipCell(INPUT, HIDDEN, F.Dynamic(3), learnable_carry=True, rngs=nnx.Rngs(0))
     cell = drawn(make)
     cell.initial.h[...] = jax.device_put(np.full(HIDDEN, 0.5, np.float32))

@@ -1,4 +1,4 @@
-"""What people try with the layers, and what each gives: a result, or one sentence."""
+"""Check what users try with the layers: each attempt gives a result, or an error of one sentence."""
 
 # ruff: noqa: E501 (a row is a line)
 
@@ -34,7 +34,7 @@ GREEDY = F.Policy("greedy")
 
 
 def full(shape, value, dtype=float):
-    """Return an array of one number, without compiling a program for it."""
+    """Return an array filled with `value`, without compiling a program for it."""
     return jax.device_put(np.full(shape, value, {int: np.int32, float: np.float32}.get(dtype, dtype)))
 
 
@@ -79,7 +79,7 @@ def carry_of(K=4, batch=2, hidden=8, **options):
     return drawn(make).initialize_carry((batch, 3), KEY)
 
 
-# What is refused, each in one sentence.
+# Attempts that are refused, each with an error of one sentence.
 
 OBJECTIVE = AgentObjective(rollouts=4, baseline="rollouts", entropy="exact")
 SAMPLED = ScheduledValues(F.Policy(), 0.0)
@@ -278,7 +278,7 @@ def test_a_loss_that_is_not_told_what_is_valid_is_no_loss():
         rl.reinforce_loss(zeros(6), zeros(6))
 
 
-# What works.
+# Attempts that work.
 
 
 def same(a, b, **tolerance):
@@ -369,7 +369,7 @@ def test_two_layers_draw_apart_with_one_rngs_and_alike_with_one_key():
     shared = nnx.Rngs(5)
     first, second = (SkipLayers([cell(seed=0)], call_rngs=shared) for _ in range(2))
     assert (actions(first) == actions(second)).mean() < 0.6
-    assert (actions(first) == actions(first)).mean() < 0.6  # each call draws anew
+    assert (actions(first) == actions(first)).mean() < 0.6  # each call samples new actions
 
 
 @pytest.mark.slow
@@ -398,7 +398,7 @@ def test_jit_remat_and_grad():
     plain = nnx.grad(loss)(module, X)
     same(nnx.jit(nnx.grad(loss))(module, X), plain)
     same(nnx.grad(nnx.remat(loss))(module, X), plain)
-    # Merged inside jax.grad under jit: nothing is drawn, so nothing counts.
+    # Merging inside jax.grad under jit works with replayed actions: no RNG counter changes.
     graphdef, state = nnx.split(layer(call_rngs=nnx.Rngs(3)))
     replayed = jnp.ones((2, 6), int)
 
@@ -526,7 +526,7 @@ def test_linen_runs_a_module_of_layers():
 
     assert run(1).shape == (2, 6, 2)
     same(run(1), run(1))
-    assert not np.allclose(run(1), run(2))  # Linen's key is what choices are drawn with
+    assert not np.allclose(run(1), run(2))  # choices are sampled with Linen's key
     outer = Model()
     made = outer.init({"params": KEY, "carry": KEY}, X)
     assert outer.apply(made, X, rngs={"carry": KEY}, mutable=True)[0].shape == (2, 6, 4)
@@ -599,11 +599,11 @@ def test_help_names_the_cells_options():
         SkipLSTM(3, 8, agent_feature=4, rngs=nnx.Rngs(0))
 
 
-# What is drawn when carries go from call to call.
+# Sampling when carries are passed from call to call.
 
 
 def test_a_carry_made_in_evaluation_does_not_repeat_its_noise_in_training():
-    """Its key was a constant: every call after `.train()` sampled the same choices."""
+    """Regression: the carry's key was a constant, so all calls after `.train()` sampled the same choices."""
     module, x = layer(), np.ones((8, 20, 3), np.float32)
     module.eval()
     carry, _ = compiled(module)(x, return_carry=True)

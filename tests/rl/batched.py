@@ -1,4 +1,4 @@
-"""Losses of one sequence, mapped over a batch."""
+"""Map the losses of one sequence over a batch."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from dynskip_jax import rl
 
 
 def reinforce_loss(log_probs, rewards, *, baseline=0.0, valid=None, **options):
-    """`rl.reinforce_loss` of each sequence; one number as a baseline is that of all."""
+    """Compute `rl.reinforce_loss` of each sequence; a scalar `baseline` applies to all of them."""
     if jnp.ndim(baseline) == 0:
         baseline = jnp.broadcast_to(jnp.asarray(baseline), (len(log_probs),))
 
@@ -18,10 +18,10 @@ def reinforce_loss(log_probs, rewards, *, baseline=0.0, valid=None, **options):
 
 
 def critic_loss(values, returns, valid=None):
-    """`rl.critic_loss` of each sequence."""
+    """Compute `rl.critic_loss` of each sequence."""
     return jax.vmap(rl.critic_loss)(values, returns, valid)
 
 
 def vimco_loss(log_probs, log_likelihood, valid=None):
-    """`rl.vimco_loss` of each example."""
+    """Compute `rl.vimco_loss` of each example."""
     return jax.vmap(rl.vimco_loss)(log_probs, log_likelihood, valid)

@@ -1,4 +1,4 @@
-"""Rewards of single steps in layers that read from the end, and where other log-likelihoods are rewarded."""
+"""Check rewards of single steps in layers that read backwards or stand below a bidirectional layer."""
 
 import dataclasses
 import itertools
@@ -36,7 +36,7 @@ def backward(decision):
 
 
 def own_steps_reversed(array):
-    """Each row within its own length, by hand."""
+    """Reverse each row within its own length, by a loop."""
     out = np.array(array)
     for row, length in zip(out, LENGTHS, strict=True):
         row[:length] = row[:length][::-1].copy()
@@ -63,7 +63,7 @@ def test_reading_backwards_is_reading_the_reversed_sequence(discount, entropy):
     plain, back, forth, both = map(float, losses(decision, turned, rewards, own_steps_reversed(rewards)))
     np.testing.assert_allclose(back, forth, rtol=1e-5)
     assert abs(plain - back) > 1e-3
-    # Both directions at once: the sum.
+    # The loss of both directions is the sum.
     np.testing.assert_allclose(both, plain + back, rtol=1e-5)
 
 
@@ -97,7 +97,7 @@ def test_an_action_below_a_layer_that_reads_the_other_way_is_paid_by_all_steps()
     decision = DecisionTrace(jnp.ones((1, 4), jnp.int32), log_prob, jnp.zeros((1, 4)), noncausal=True)
     rewards, valid = jnp.asarray([[1.0, 10.0, 100.0, 1e6]]), jnp.asarray([[True, True, True, False]])
     scheduled = ScheduledValues(F.Policy("sample"), 0.0)
-    # By hand: each reward, halved for every step that lies between.
+    # By hand: each reward is halved for every step between it and the action.
     expected = 1 * (1 + 5 + 25) + 2 * (0.5 + 10 + 50) + 4 * (0.25 + 5 + 100)
     for back in (False, True):
         turned = dataclasses.replace(decision, valid=valid, reverse=back)
@@ -108,7 +108,7 @@ def test_an_action_below_a_layer_that_reads_the_other_way_is_paid_by_all_steps()
 
 @pytest.mark.parametrize("num_layers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss(num_layers):
-    """All choices of both directions enumerated, in double precision; the agents are in the lowest layer."""
+    """The expectation enumerates all choices of both directions; the agents are in the lowest layer."""
     time, K = 3, 2
     choices = jnp.array(list(itertools.product(range(1, K + 1), repeat=2 * time))).reshape(-1, 2, 1, time)
     objective = AgentObjective(entropy_coef=0.0)

@@ -1,4 +1,4 @@
-"""Baselines and VIMCO against exact enumeration of all action sequences, and against numbers by hand."""
+"""Check baselines and VIMCO against exact enumeration of all action sequences, and values by hand."""
 
 import functools
 
@@ -49,7 +49,7 @@ def critic(seed=1, scale=1.0):
 
 @functools.cache
 def enumerated():
-    """Return every sequence's run, and its probability."""
+    """Return the runs of all action sequences, and their probabilities."""
     runs = jax.jit(every_sequence)(problem())
     return runs, np.exp(np.asarray(runs.decision.log_prob).sum(axis=1))
 
@@ -59,14 +59,14 @@ def largest(tree):
 
 
 def assert_opposite(surrogate, exact):
-    """The gradient of a loss is minus that of an objective, and neither is zero."""
+    """Check that the gradient of a loss is minus that of an objective, and that neither is zero."""
     for a, b in zip(jax.tree.leaves(surrogate), jax.tree.leaves(exact), strict=True):
         assert np.abs(b).max() > 1e-4
         np.testing.assert_allclose(a, -np.asarray(b), rtol=1e-9, atol=1e-12)
 
 
 def terminal_as_steps(runs):
-    """The terminal reward as the reward of the last step, so that each step may have its own baseline."""
+    """Return the terminal reward as that of the last step, so that each step may have its own baseline."""
     return jnp.zeros_like(runs.rewards).at[:, -1].set(runs.rewards[:, -1])
 
 
@@ -82,7 +82,7 @@ def values_of_critic(runs):
     return rl.critic_values(critic(), x, runs.seen)
 
 
-# Each: (runs, whether each step has a reward) -> (rewards, baseline).
+# Functions of the runs, and of whether each step has a reward, that return (rewards, baseline).
 BASELINES = {
     "moving average": lambda runs, per_step: (
         runs.rewards if per_step else runs.rewards[:, -1],
@@ -101,7 +101,10 @@ BASELINES = {
 
 @functools.cache
 def gradients(per_step):
-    """Return a program: of entropy_coef the exact gradient, and the expected one with each baseline."""
+    """Return a function of `entropy_coef` that returns the exact and the expected gradients.
+
+    The exact gradient is that of the objective. The expected ones are those of the loss, by name of baseline.
+    """
 
     def expected(agent, entropy_coef, pi, name):
         runs = every_sequence(problem()._replace(agent=agent))
@@ -123,7 +126,7 @@ def gradients(per_step):
 @pytest.mark.parametrize("entropy_coef", ENTROPY_COEFS)
 @pytest.mark.parametrize("per_step", and_slow([True, False], bool))
 def test_moving_average_and_critic_keep_the_expected_gradient(entropy_coef, per_step):
-    """A critic of arbitrary weights, whose values do depend on the actions before."""
+    """The critic has arbitrary weights, and its values depend on the earlier actions."""
     assert abs(compiled(moving_average)()) > 0.1
     assert np.ptp(compiled(values_of_critic)(enumerated()[0])[:, -1]) > 0.1
     exact, expected = gradients(per_step)(entropy_coef)
@@ -158,7 +161,7 @@ def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objec
 def test_vimco_by_hand_for_two_rollouts():
     log_probs = np.log(np.array([[[0.5, 0.25], [0.1, 1.0]]]))
     log_likelihood = np.log(np.array([[0.2, 0.8]]))
-    # L = log 0.5; with the other in place of each: log 0.8 and log 0.2.
+    # L = log 0.5. With each likelihood replaced by the other one, L is log 0.8 and log 0.2.
     signals = np.log(0.5) - np.log([0.8, 0.2])
     scores = np.log([0.5 * 0.25, 0.1])
     loss = vimco_loss(log_probs, log_likelihood)
@@ -166,7 +169,7 @@ def test_vimco_by_hand_for_two_rollouts():
     gradient = jax.jit(jax.grad(lambda *a: batched.vimco_loss(*a).sum(), argnums=(0, 1)))
     to_log_probs, to_likelihood = gradient(log_probs, log_likelihood)
     np.testing.assert_allclose(to_log_probs, -signals[None, :, None] * np.ones((1, 1, 2)), rtol=1e-12)
-    # Shares of the sum, through L alone: the signals are stopped.
+    # The gradient reaches the likelihoods only through L, because the signals are constants to it.
     np.testing.assert_allclose(to_likelihood, [[-0.2, -0.8]], rtol=1e-12)
 
 
@@ -289,11 +292,11 @@ def test_critic_loss_by_hand_with_terminal_and_per_step_returns_and_padding():
 
 def test_expected_critic_loss_is_smallest_at_the_expected_return(monkeypatch):
     runs, pi = enumerated()
-    monkeypatch.setattr(tiny_problem, "every_sequence", lambda of: runs)  # as one program, not op by op
+    monkeypatch.setattr(tiny_problem, "every_sequence", lambda of: runs)  # do not recompute it op by op
     R = np.asarray(runs.rewards)[:, -1]
     gradient = jax.jit(jax.grad(lambda v: jnp.sum(pi * batched.critic_loss(v, R))))
     slope = np.asarray(gradient(exact_values(problem())))
-    # A critic has one value for all sequences that begin alike: their slopes cancel.
+    # A critic has one value for all sequences with the same beginning, so their slopes sum to 0.
     for t in range(TIME):
         for beginning in np.unique(SEQUENCES[:, :t], axis=0):
             alike = (SEQUENCES[:, :t] == beginning).all(axis=1)

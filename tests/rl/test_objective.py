@@ -1,4 +1,4 @@
-"""The agent's objective against loops that spell out its definition, one example and one step at a time."""
+"""Check the agent's objective against loops over its definition, one example and one step at a time."""
 
 import dataclasses
 import itertools
@@ -30,20 +30,20 @@ def decision_of(seed):
 
 
 def agents_part(objective, decisions, rewards):
-    """Return the loss where the network's is 0."""
+    """Return the loss with the network's part set to 0."""
     scheduled = ScheduledValues(F.Policy("sample"), objective.entropy_coef)
     nll = jnp.zeros(rewards.shape)
     return objective.loss(scheduled, nll, decisions, rewards=rewards)
 
 
 def slow_returns(objective, log_prob, rewards):
-    """What each log-probability is multiplied with, (batch, time)."""
+    """Compute the factor of each log-probability in the loss, (batch, time)."""
     beta = objective.entropy_coef if objective.entropy == "sampled" else 0.0
     returns = np.zeros((BATCH, TIME))
     for i, t in itertools.product(range(BATCH), range(TIME)):
 
         def gain(j, t=t):
-            """The reward alone that example j collects from step t on."""
+            """Return the reward of example j from step t on, without entropy and baseline."""
             if rewards.ndim == 1:
                 return rewards[j]
             return sum(objective.discount ** (u - t) * rewards[j, u] for u in range(t, TIME))
@@ -95,7 +95,7 @@ def objective_of(baseline, entropy, discount):
 
 @pytest.fixture(scope="module")
 def losses_and_gradients():
-    """Return the loss and its gradients by kind of reward and settings, from one program for each kind."""
+    """Return losses and gradients by kind of reward and settings; each kind is compiled once."""
     found = {}
     for kind in ("terminal", "per_step"):
         decision, rewards = decision_of(0), rewards_of(kind)
@@ -122,7 +122,7 @@ def test_loss_and_gradient_are_the_slow_definition(kind, baseline, entropy, disc
     decision, rewards = decision_of(0), rewards_of(kind)
     value, grads = losses_and_gradients[kind, baseline, entropy, discount]
     np.testing.assert_allclose(value, slow_loss(objective, decision, rewards), rtol=1e-4)
-    # The score function: returns are constants to the gradient, and the reward is not differentiated.
+    # With the score function, returns are constants to the gradient, and rewards get none.
     expected = slow_returns(objective, np.asarray(decision.log_prob, float), np.asarray(rewards, float))
     np.testing.assert_allclose(grads[0], -0.7 / BATCH * expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(grads[1], -0.7 * 0.3 / BATCH if entropy == "exact" else 0.0, rtol=1e-5)
@@ -135,7 +135,7 @@ def test_a_case_worked_out_by_hand():
         log_prob=jnp.array([[-1.0, -2.0], [-3.0, -4.0]]),
         entropy=jnp.zeros((2, 2)),
     )
-    # Returns less baseline: (10 - 4) and (4 - 10). Losses: 3 * 6 = 18 and 7 * -6 = -42; their mean is -12.
+    # Returns minus baseline: (10 - 4) and (4 - 10). Losses: 3 * 6 = 18 and 7 * -6 = -42; their mean is -12.
     objective = AgentObjective(entropy_coef=0.0, baseline="batch")
     assert agents_part(objective, (decision,), jnp.array([10.0, 4.0])) == -12.0
     # Rewards to go (3, 2) and (0, 0): losses 1 * 3 + 2 * 2 = 7 and 0; half of their mean.
@@ -174,7 +174,7 @@ def test_only_layers_that_sample_contribute(entropy):
 def test_rollouts_of_an_example_follow_each_other():
     objective = AgentObjective(entropy_coef=0.0, baseline="rollouts", rollouts=ROLLOUTS)
     each = jnp.array([5.0, -2.0])
-    # Equal rewards within an example leave no advantage; in the other order they do.
+    # Equal rewards within an example leave no advantage; in the other order, the rewards differ.
     repeated = agents_part(objective, (decision_of(0),), jnp.repeat(each, ROLLOUTS))
     tiled = agents_part(objective, (decision_of(0),), jnp.tile(each, ROLLOUTS))
     assert abs(repeated) < 1e-5
@@ -197,7 +197,7 @@ def test_classifier_compares_the_rollouts_of_one_example():
 
     @jax.jit
     def losses(*scheduled):
-        """The agents' part for each λ, and how many rows it is a mean of."""
+        """Return for each task the agents' part of the loss per λ, and the number of rows in its mean."""
         found = []
         for task, each in zip((compared, batch), scheduled, strict=True):
 
@@ -210,7 +210,7 @@ def test_classifier_compares_the_rollouts_of_one_example():
         return found
 
     ((equal, unequal), counts), ((of_batch, _), _) = losses(compared.scheduled(0), batch.scheduled(0))
-    # With λ = 0 the choice has no effect: the rollouts of an example agree, and none has an advantage.
+    # With λ = 0 choices have no effect, so the rollouts of an example agree and none has an advantage.
     assert counts.tolist() == [12, 12]
     assert abs(equal) < 1e-4
     assert abs(of_batch) > 1e-2
@@ -226,7 +226,7 @@ OBJECTIVES = {
     "vimco": dict(estimator="vimco", entropy_coef=0.0),
     "relaxed": dict(relaxation="soft", relaxed_epochs=1),
 }
-# Whether there is a reward for each step; VIMCO averages predictions of rows.
+# Pairs (objective, whether each step has a reward). VIMCO averages predictions of whole rows.
 BY_DEFAULT = [("paper", False), ("exact", True), ("batch", True), ("rollouts", False), ("critic", False),
               ("critic", True), ("vimco", False), ("relaxed", True)]  # fmt: skip
 OF_ROWS_AND_STEPS = pytest.mark.parametrize(
@@ -245,9 +245,9 @@ def objective_with(name, rollouts):
 
 @OF_ROWS_AND_STEPS
 def test_rows_that_fill_a_batch_are_as_none(name, per_step):
-    """Rows of weight 0 change neither the loss nor a gradient, but for the number of rows in the mean."""
+    """Rows of weight 0 change loss and gradients only through the number of rows in the mean."""
     objective = objective_with(name, rollouts=2)
-    weights = jnp.array([1.0, 1.0, 0.5, 0.5, 0.0, 0.0])  # the rollouts of a row weigh the same
+    weights = jnp.array([1.0, 1.0, 0.5, 0.5, 0.0, 0.0])  # rollouts of one example have the same weight
     decision, values = decision_of(1), decision_of(2).log_prob
     nll = -rewards_of("per_step" if per_step else "terminal")
 
@@ -271,14 +271,14 @@ def test_rows_that_fill_a_batch_are_as_none(name, per_step):
     for found, wanted in zip(full_grads, grads, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
         assert not np.any(np.asarray(found)[4:])
-    # Weights weigh: by hand, where nothing compares the rows.
+    # The loss is a weighted sum, checked by hand for the objective that does not compare rows.
     if name == "paper":
         each = [slow_loss_of_row(objective, decision, -nll, i) for i in range(6)]
         np.testing.assert_allclose(full, np.dot(weights, each), rtol=1e-4)
 
 
 def slow_loss_of_row(objective, decision, rewards, row):
-    """J_1 - J_2 of one row, without a baseline."""
+    """Compute J_1 - J_2 of one row, without a baseline."""
     log_prob, rewards = np.asarray(decision.log_prob, float), np.asarray(rewards, float)
     score = (log_prob * slow_returns(objective, log_prob, rewards)).sum(axis=1)[row]
     return -rewards[row].sum() - score
@@ -309,7 +309,7 @@ def test_settings_without_a_meaning_are_refused(settings):
 
 @OF_ROWS_AND_STEPS
 def test_what_stands_past_the_end_has_no_effect(name, per_step):
-    """A critic's terminal reward stood in the last column once, past the end of all shorter sequences."""
+    """Regression: a critic's terminal reward was in the last column, past the end of shorter sequences."""
     objective = objective_with(name, rollouts=3)
     scheduled = objective.schedule(1).at(0)
     lengths = jnp.repeat(jnp.array([4, 2]), 3)  # two groups of three rows
@@ -328,7 +328,7 @@ def test_what_stands_past_the_end_has_no_effect(name, per_step):
 
     log_prob, values = decision_of(1).log_prob, decision_of(2).log_prob
     gradient = jax.grad(loss, argnums=(0, 1, 2))
-    apart = objective.baseline != "batch"  # which compares rows of different lengths
+    apart = objective.baseline != "batch"  # `batch` compares rows of all lengths
 
     @jax.jit
     def gradients(arguments, odd):
@@ -398,6 +398,6 @@ def test_decisions_that_do_not_fit_each_other_are_refused(traces, says):
 
 
 def test_a_temperature_is_that_of_relaxed_epochs():
-    """Attention takes it, too, and evaluation has none."""
+    """Epochs after the relaxed ones have a temperature of 1."""
     objective = AgentObjective(relaxation="soft", relaxed_epochs=2, temperature=0.5)
     assert [objective.schedule(4).at(epoch).policy.temperature for epoch in range(4)] == [0.5, 0.5, 1.0, 1.0]

@@ -1,4 +1,4 @@
-"""The score-function gradient against exact enumeration of all action sequences (Eq. 4 and 5)."""
+"""Check the score-function gradient against enumeration of all action sequences (Eq. 4 and 5)."""
 
 import functools
 import itertools
@@ -27,7 +27,7 @@ def double_precision():
 
 
 def rollout(agent, keys, actions=None):
-    """Run copies of the input; return decisions, and rewards of each step, (count, time)."""
+    """Run copies of the input; return their decisions and the rewards of each step, (count, time)."""
     runs = tiny_problem.rollout(problem()._replace(agent=agent), keys, actions)
     return runs.decision, runs.rewards
 
@@ -37,7 +37,7 @@ def returns(rewards, per_step):
 
 
 def exact_objective(agent, entropy_coef, per_step):
-    """J_2 = E[R] + β H, every expectation a sum over all action sequences."""
+    """Compute J_2 = E[R] + β H, with every expectation as a sum over all action sequences."""
     return tiny_problem.exact_objective(problem()._replace(agent=agent), entropy_coef, per_step)
 
 
@@ -47,9 +47,10 @@ def every_sequence(agent):
 
 @functools.cache
 def gradients():
-    """Return a program: of (entropy_coef, baseline) the gradients of a terminal and of a per-step reward.
+    """Return a function of `entropy_coef` and `baseline` that returns gradients and probabilities.
 
-    Each is (of the expected loss, of the exact objective).
+    The gradients are those of a terminal and of a per-step reward. Each is a pair: that of the expected loss,
+    and that of the exact objective. The probabilities are those of all action sequences.
     """
 
     def expected(agent, pi, entropy_coef, baseline, per_step):
@@ -86,7 +87,7 @@ def test_expected_surrogate_gradient_is_minus_the_gradient_of_the_objective(entr
 
 @functools.cache
 def sampled_gradients():
-    """Return a program: of entropy_coef the loss's gradients of many keys, of either kind of reward."""
+    """Return a function of `entropy_coef` that returns gradients of many keys, by kind of reward."""
 
     def of_one_key(agent, seed, entropy_coef):
         def losses(agent):
@@ -113,9 +114,9 @@ def test_mean_over_sampled_keys_is_within_three_standard_errors(entropy_coef):
             rows = zip(samples, errors, objective, strict=True)
             return [np.abs((np.mean(s, axis=0) + np.asarray(e)) / error).max() for s, error, e in rows]
 
-        # Three standard errors hold for 99.7 % of independent components; here they are few and dependent.
+        # 99.7 % of independent components lie within three standard errors. These are few and dependent.
         assert max(in_standard_errors(exact[per_step][1])) < 3.0
-        # The bound means something: against the gradient of another objective it is broken by far.
+        # The bound is strict enough: the gradient of another objective exceeds it by far.
         assert max(in_standard_errors(other[per_step][1])) > 6.0
 
 
@@ -125,7 +126,7 @@ def test_constant_and_leave_one_out_baselines_keep_the_expected_gradient():
     for a, b in zip(plain, shifted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
-    # Leave-one-out over two rollouts: enumerate all pairs of sequences.
+    # For leave-one-out over two rollouts, enumerate all pairs of sequences.
     pairs = np.array(list(itertools.product(range(len(SEQUENCES)), repeat=2)))
 
     def expected_pairs(agent):
@@ -194,7 +195,7 @@ def test_leave_one_out_mean_of_those_that_count(counted):
     for i in range(8):
         others = [j for j in np.flatnonzero(counted) if j != i]
         expected[i] = values[others].mean(axis=0) if others else 0
-    values[~counted] = np.inf  # whatever stands there
+    values[~counted] = np.inf  # values that do not count must be ignored
     given = values, counted
     np.testing.assert_allclose(leave_one_out_mean(given[0], counted=given[1]), expected, atol=1e-12)
     divided = jax.jit(jax.vmap(lambda v, c: rl.leave_one_out_mean(v, "data", c), axis_name="data"))

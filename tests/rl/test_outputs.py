@@ -1,4 +1,4 @@
-"""What an output tells the loss: nothing of it has to be said again, so nothing can be forgotten."""
+"""Check that the loss takes lengths, directions and kinds of skips from the output of the layers."""
 
 import dataclasses
 from functools import partial
@@ -35,7 +35,7 @@ def loss_of(objective, out, nll=NLL, **given):
 
 
 def test_padded_rows_count_without_a_mask_of_ones_own():
-    """`valid=` could be None by mistake."""
+    """Regression: a separate argument `valid=` could be forgotten."""
     objective = AgentObjective(entropy_coef=0.3)
     out = compiled(layers(skip=F.Dynamic(3)))(X, seq_lengths=LENGTHS, rngs=jax.random.key(0))
     found = loss_of(objective, out)
@@ -60,12 +60,12 @@ def test_steps_that_a_task_leaves_out_are_in_no_sum():
 
 
 def test_layers_that_do_not_sample_and_directions_are_told_by_the_output():
-    """`skips=`, `reverse=` and `both_ways=` had to be given for each layer."""
+    """The output replaces the former arguments `skips=`, `reverse=` and `both_ways=` of each layer."""
     objective = AgentObjective(entropy_coef=0.0, discount=0.5)
     module = layers(skip=[F.Dynamic(3), F.Attention(3)], bidirectional=True)
     out = compiled(module)(X, seq_lengths=LENGTHS, rngs=jax.random.key(0))
     expected = np.where(VALID, NLL, 0).sum() / 3
-    for trace in out.decisions[:2]:  # below a layer that reads both ways: an action changes all steps
+    for trace in out.decisions[:2]:  # below a bidirectional layer, an action changes all steps
         log_prob = np.asarray(trace.log_prob)
         for row, length in enumerate(np.asarray(LENGTHS)):
             for t in range(length):
@@ -91,7 +91,7 @@ def test_layers_that_lead_with_time_have_the_same_loss(size):
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_a_skip_rnns_updates_are_paid_for(traced):
-    """A cost without `skips=` could be left out."""
+    """Regression: without the former argument `skips=`, the cost could be left out."""
     module = layers(skip=[F.SkipRNN(), F.Dynamic(3)])
     out = compiled(module)(X, seq_lengths=LENGTHS, rngs=jax.random.key(0))
     update = np.asarray(out.decisions[0].update)

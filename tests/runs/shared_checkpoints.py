@@ -1,4 +1,4 @@
-"""One of the two processes of test_shared_checkpoints: says as JSON what it was told and what it read."""
+"""Run one of the two processes of test_shared_checkpoints; print what it received and read as JSON."""
 
 import hashlib
 import itertools
@@ -18,7 +18,7 @@ from dynskip_jax.runs.checkpoint import Checkpoints
 
 
 def whole_state() -> dict:
-    """The state, as one process has it."""
+    """Return the state as a single process has it."""
     return {
         "divided": jnp.arange(8000.0).reshape(8, 1000).at[0, 0].set(-0.0),
         "keys": jax.random.split(jax.random.key(3), (2, 4)),
@@ -29,13 +29,13 @@ def whole_state() -> dict:
 
 
 def digests(tree: dict) -> dict:
-    """What tells whether leaves are the same bit by bit; short, since nobody reads a pipe to its end."""
+    """Return the SHA-256 digest of each leaf: equal if the bits are, and short enough for a pipe's buffer."""
     plain = {name: jax.random.key_data(leaf) if name == "keys" else leaf for name, leaf in tree.items()}
     return {name: hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for name, leaf in plain.items()}
 
 
 def divided(mesh: Mesh) -> dict:
-    """The state, divided among the devices of all processes."""
+    """Return the state with three leaves divided among or replicated on the devices of all processes."""
     state = whole_state()
 
     def put(leaf: jax.Array, *spec: str | None) -> jax.Array:
@@ -50,7 +50,7 @@ def divided(mesh: Mesh) -> dict:
 
 
 def main(coordinator: str, index: int, folder: Path) -> None:
-    """Runs one process."""
+    """Run process `index` of two with the checkpoints in `folder`, and print its results as JSON."""
     said = {}
     with connect(coordinator, index, 2, heartbeat_seconds=30) as processes:
         said["collected"] = processes.collect({"index": processes.index, "array": np.full(1000 * index, 2.5)})

@@ -1,4 +1,4 @@
-"""Checkpoints come back bit by bit, and damaged ones are noticed, skipped and replaced."""
+"""Check that checkpoints are restored bit by bit, and that damaged ones are noticed, skipped and replaced."""
 
 import errno
 import os
@@ -65,7 +65,7 @@ def abstract(tree):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A folder with the checkpoints 6 and 7."""
+    """Return a folder with checkpoints 6 and 7."""
     folder = tmp_path_factory.mktemp("saved") / "c"
     with Checkpoints(folder) as checkpoints:
         checkpoints.save(6, make_state(6), {"epoch": 6})
@@ -75,7 +75,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture
 def two(saved, tmp_path):
-    """A copy of that folder, to be harmed."""
+    """Return a copy of the folder `saved` that a test may damage."""
     return shutil.copytree(saved, tmp_path / "c")
 
 
@@ -121,7 +121,7 @@ def test_orbax_alone_reads_arrays_by_their_names(tmp_path, checkpointer):
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(3, {"state": state, "odd names": odd_names, "none": jnp.zeros((0, 2))}, {})
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it takes the devices from the file
+        warnings.simplefilter("ignore")  # Orbax warns that it takes the devices from the file
         read = checkpointer().restore(tmp_path / "3" / "state")
     found = jax.tree.map(lambda array: (np.asarray(array).tobytes(), str(array.dtype)), read)
     moments = state.opt_state[1][0]
@@ -220,7 +220,7 @@ def test_meta_that_is_not_json_is_refused_before_anything_is_written(tmp_path):
 
 def biggest_file(folder: Path) -> Path:
     path = max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
-    assert path.stat().st_size > 10_000  # arrays, not some description of them
+    assert path.stat().st_size > 10_000  # arrays, not metadata
     return path
 
 
@@ -264,7 +264,7 @@ def lose_everything(step: Path):
 
 
 def fail_before_commit(step: Path):
-    """What an object store holds after a failed commit: a part of the files, and no marker."""
+    """Reduce `step` to what an object store holds after a failed commit: some files, without the marker."""
     (step / "commit_success.txt").unlink()
     shutil.rmtree(step / "state")
 
@@ -354,7 +354,7 @@ def test_without_room_nothing_is_begun(two, monkeypatch, capfd):
             checkpoints.save(8, make_state(8), {})
         assert caught.value.errno == errno.ENOSPC
         assert sorted(p.name for p in two.iterdir()) == ["6", "7"]
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=0, free=0))  # not known
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=0, free=0))  # unknown
         checkpoints.save(8, make_state(8), {})
     assert capfd.readouterr() == ("", "")
 
@@ -365,7 +365,7 @@ def test_what_the_system_says_of_an_array_that_cannot_be_written_is_raised(tmp_p
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, small, {})
         with pytest.raises(OSError) as caught:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (large.nbytes // 2, before[1]))  # of any file
+            resource.setrlimit(resource.RLIMIT_FSIZE, (large.nbytes // 2, before[1]))  # of each file
             try:
                 checkpoints.save(2, large, {})
             finally:
@@ -423,7 +423,7 @@ def test_folder_that_cannot_be_made_is_an_error(tmp_path):
 
 
 def test_leaves_that_were_renamed_since_are_found(tmp_path):
-    """Run folders of earlier versions name layers and skip states otherwise, in another order."""
+    """Run folders of earlier versions have other names of layers and skip states, in another order."""
 
     class Carry(NamedTuple):
         own: Any
@@ -451,7 +451,7 @@ def test_leaves_that_were_renamed_since_are_found(tmp_path):
         "characters": [{"rnn": {"cells": [{"w": array(2)}, {"w": array(1)}]}}],
         "stack": {"cells": [{"w": array(3)}]},
         "carry": Renamed(array(4)),
-        "state": State({"nll": Mean(array(7), array(8))}),  # what training of a CRF no longer counts is gone
+        "state": State({"nll": Mean(array(7), array(8))}),  # CRF training no longer counts the accuracy
     }
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, old, {})

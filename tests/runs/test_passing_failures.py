@@ -1,4 +1,4 @@
-"""A system that fails to read a checkpoint says nothing about the file: it is neither skipped nor deleted."""
+"""Check that a checkpoint that the system cannot read at the moment is neither skipped nor deleted."""
 
 import errno
 import shutil
@@ -21,7 +21,7 @@ PASSING = {
 
 @pytest.mark.parametrize("name", PASSING)
 def test_what_the_system_could_not_read_stays_and_is_read_later(name, tmp_path, monkeypatch):
-    """The newest checkpoint was taken for damaged, and the next save deleted it."""
+    """The newest checkpoint was once taken for damaged, and the next save deleted it."""
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         for step in (1, 2):
             checkpoints.save(step, {"w": STATE["w"] * step}, {})

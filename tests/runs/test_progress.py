@@ -1,4 +1,4 @@
-"""Progress is a line now and then in a log file, a bar on a terminal, and next to nothing in between."""
+"""Check progress: an occasional line in a log file, a bar on a terminal, and little work between updates."""
 
 import io
 
@@ -54,7 +54,7 @@ def test_estimate_counts_only_the_steps_of_this_process(clock):
 
 
 def test_compiling_is_said_and_is_no_part_of_the_estimate(clock):
-    """Two programs of 40 s each, and steps of 1 s; the estimate counts what is still to compile."""
+    """Two programs compile in 40 s each; steps take 1 s. The estimate includes pending compilation."""
     console = plain()
     progress = Progress(50, "train", console=console, every=1, clock=clock)
 
@@ -136,7 +136,7 @@ def test_bar_on_a_terminal():
     with Progress(4, "train", console=console) as progress:
         progress.advance(3, perplexity=lambda: 123.4)
     text = console.file.getvalue()
-    assert "\x1b[?25l" in text and "\x1b[?25h" in text  # the cursor is hidden, and given back
+    assert "\x1b[?25l" in text and "\x1b[?25h" in text  # the cursor is hidden, then shown again
     assert "━" in text and "75.0%" in text and "perplexity 123.4" in text and "ETA 0:00:00" in text
 
 

@@ -1,4 +1,4 @@
-"""A run folder is made once, resumed with equal settings, and never harmed by a mistake or a crash."""
+"""Check that a run folder is made once, resumed with equal settings, and safe from mistakes and crashes."""
 
 import datetime
 import errno
@@ -70,14 +70,14 @@ def test_how_a_run_was_begun_is_kept_and_compared_with_nothing(tmp_path):
     assert config.pop("about") == [{"command": "first", "limit": "Infinity"}]
     assert config == json.loads(json.dumps(CONFIG))
     before = (tmp_path / "config.json").read_bytes()
-    # Resumed with the same settings, the file is not touched.
+    # Resuming with the same settings leaves the file unchanged.
     assert RunDir.open(tmp_path, CONFIG, about={"command": "again"}).resumed
     assert RunDir.open(tmp_path, CONFIG).resumed
     assert (tmp_path / "config.json").read_bytes() == before
 
 
 def test_settings_that_may_grow(tmp_path):
-    """Numbers become larger, lists longer; the folder keeps the new ones, and how each was asked for."""
+    """Numbers may become larger and lists longer. The folder stores the new values and how they were set."""
     may_grow = ("training.epochs", "models")
 
     def opened(epochs, models, note, **more):
@@ -88,7 +88,7 @@ def test_settings_that_may_grow(tmp_path):
         opened(*args).write_result({"epochs": 0})
         run = opened(*args)
         before = kept()
-        assert run.resumed and run.result() == {"epochs": 0}  # until it is known that the run can go on
+        assert run.resumed and run.result() == {"epochs": 0}  # the result stays until `go_on` is called
         run.go_on()
         assert run.result() is None and kept() != before
 
@@ -106,7 +106,7 @@ def test_settings_that_may_grow(tmp_path):
         (lambda: opened(4, ["b", "a"], "x"), "training.epochs was 5 and is now 4"),
         (lambda: opened(5, ["a"], "x"), r'models was \["b", "a"\] and is now \["a"\]'),
         (lambda: opened(5, ["a", "c"], "x"), "models was"),
-        (lambda: opened(5, ["a", "b"], "x"), "models was"),  # in another order
+        (lambda: opened(5, ["a", "b"], "x"), "models was"),  # the order differs
         (lambda: opened(6, ["b", "a"], "x", extra=1), r"\(extra was not set and is now 1\)"),
         (lambda: opened(True, ["b", "a"], "x"), "training.epochs was 5 and is now true"),
         (lambda: opened(None, ["b", "a"], "x"), "training.epochs was 5 and is now null"),
@@ -119,7 +119,7 @@ def test_settings_that_may_grow(tmp_path):
 
 
 def test_a_run_of_another_format_is_named_as_such(tmp_path):
-    RunDir.open(tmp_path, CONFIG)  # written before there were formats
+    RunDir.open(tmp_path, CONFIG)  # has no format number, as in early versions
     with pytest.raises(UserError, match="a run of format 1, and this version reads and writes format 2"):
         RunDir.open(tmp_path, {**CONFIG, "format": 2})
 
@@ -232,7 +232,7 @@ def test_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 def test_a_result_is_withdrawn_where_the_run_goes_on(tmp_path):
     run = RunDir.open(tmp_path, CONFIG)
-    run.go_on()  # there is none
+    run.go_on()  # there is no result yet
     run.write_result({"accuracy": 1})
     run.go_on()
     assert run.result() is None and not (tmp_path / "result.json").exists()
@@ -299,7 +299,7 @@ def test_a_folder_that_cannot_be_opened_is_written_all_the_same(tmp_path, monkey
 
 
 def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
-    """Two runs in one folder deleted each other's checkpoints."""
+    """Two runs in one folder once deleted each other's checkpoints."""
     script = (
         "import sys; from dynskip_jax.runs.run_dir import RunDir; "
         "run = RunDir.open(sys.argv[1], {}); print('here', flush=True); sys.stdin.read()"
@@ -316,7 +316,7 @@ def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
             RunDir.open(tmp_path / "run", {})
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
         other.kill()
-    # The system lets go of a killed process's lock; within a process a run is opened as often as one likes.
+    # The system releases the lock of a killed process. One process may open the same run repeatedly.
     for _ in range(2):
         assert RunDir.open(tmp_path / "run", {}).resumed
 

@@ -1,4 +1,4 @@
-"""Parameters read back from finished runs are those whose results are kept, or none."""
+"""Check that parameters read from a finished run are those of its results, or that reading fails."""
 
 import shutil
 
@@ -27,7 +27,7 @@ def test_an_older_checkpoint_does_not_take_the_place_of_a_damaged_one_in_silence
 
 
 def test_only_the_parameters_are_read_and_verified(tmp_path, monkeypatch):
-    """The state of the optimizer may be large; what it holds does not matter to a trained model."""
+    """The optimizer state may be large, and a trained model does not need it."""
     run, read = RunDir.open(tmp_path, {}), []
     with Checkpoints(run.checkpoints) as checkpoints:
         checkpoints.save(1, {"best": {"w": jnp.ones((2, 3))}, "rest": jnp.zeros(2)}, {})

@@ -1,4 +1,4 @@
-"""Two processes agree, write checkpoints together, and read what one wrote; one reads what two wrote."""
+"""Check that two processes agree, write checkpoints together, and read one process's, and vice versa."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What one process wrote: an intact checkpoint and a newer one that is truncated."""
+    """Return a folder from one process: an intact checkpoint and a newer one with truncated metadata."""
     folder = tmp_path_factory.mktemp("shared")
     with Checkpoints(folder / "by one") as checkpoints:
         checkpoints.save(4, whole_state(), {})
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcomes(folder):
-    """What each of the two processes said, and its errors."""
+    """Run the two processes; return the results and the standard error of each."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         coordinator = f"127.0.0.1:{server.getsockname()[1]}"
     environment = os.environ | {
@@ -114,7 +114,7 @@ def test_damage_to_what_either_process_wrote_is_noticed(writer, outcomes, folder
     files = (copy / "3" / "state" / f"ocdbt.process_{writer}" / "d").iterdir()
     path = max(files, key=lambda path: path.stat().st_size)
     data = bytearray(path.read_bytes())
-    assert len(data) > 1000  # arrays, not some description of them
+    assert len(data) > 1000  # arrays, not metadata
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with Checkpoints(copy) as checkpoints:

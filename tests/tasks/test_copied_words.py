@@ -1,4 +1,4 @@
-"""What copied words cost with other probabilities in the place of π, held to loops."""
+"""Check the loss of copied words with other probabilities in place of π, against loops."""
 
 import functools
 import itertools
@@ -24,7 +24,7 @@ SKIPS = {
 
 
 def copying(skip):
-    """A learner of models whose π is far from even."""
+    """Return a learner of models with the time skip `skip`, whose π is far from uniform."""
     sure = uniform(4.0)
     cell = dict(kernel_init=sure, recurrent_kernel_init=sure, agent_kernel_init=sure)
     return language_modelling(
@@ -33,7 +33,7 @@ def copying(skip):
 
 
 def whole_streams(learner, params, policy):
-    """Reads each stream of dev in one piece: what it may copy, its softmax, targets, mask."""
+    """Read each stream of dev in one piece; return its copies, softmax, targets and mask."""
     length = -(-len(learner.task.tokens("dev")) // ROWS)
     (batch,) = learner.task.windows("dev", ROWS, length)
     model = learner.model(params)
@@ -47,7 +47,7 @@ def whole_streams(learner, params, policy):
 
 
 def nll(weights, copies, softmax, targets):
-    """-log Σ_k π_k p_k of each target, by loops."""
+    """Compute -log Σ_k π_k p_k of each target by loops, with `weights` as π."""
     found = np.zeros(targets.shape)
     for b, t in np.ndindex(targets.shape):
         p, word = 0.0, targets[b, t]
@@ -64,7 +64,7 @@ def nll(weights, copies, softmax, targets):
 
 @functools.cache
 def read(name):
-    """Return what the loops are compared with, and what is compared."""
+    """Return the learner, the results of `copied_words`, the streams of two models, and the perplexity."""
     learner = copying(SKIPS[name])
     params, other = (drawn_params(learner, seed, scale=4.0) for seed in (3, 4))
     policy = F.Policy("greedy")
@@ -76,7 +76,7 @@ def read(name):
 
 @pytest.fixture(scope="module")
 def readings():
-    """Return `read`; that of the dynamic skip is there already."""
+    """Return `read`, with the result of the dynamic skip already cached."""
     read("dynamic")
     return read
 
@@ -102,7 +102,7 @@ def test_every_way_by_loops(name, readings):
     for k in range(K):
         check(of_each[..., k], np.broadcast_to(one[k], copies.weights.shape))
     check(likeliest, one[copies.weights.argmax(axis=-1)])
-    # The ways differ, and the first one is what evaluation says.
+    # The alternatives differ, and the first one equals the evaluation.
     means = [losses[..., way][counts].mean() for way in range(len(ways))]
     assert min(abs(one - other) for one, other in itertools.combinations(means, 2)) > 1e-3
     np.testing.assert_allclose(np.exp(losses[..., 0][counts].mean()), perplexity, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""What other choices would have cost, held to reading everything again with those choices, one at a time."""
+"""Check the losses of other choices against reading the text again with each of these choices."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def pieces(learner, params, **how):
 
 @pytest.fixture(scope="module")
 def language():
-    """A learner, its parameters, and -log p of each word of a stream that is read a word at a time."""
+    """Return a learner, its parameters, and a function that computes -log p of a stream word by word."""
     learner = language_modelling(letters(6), mix=0.7)
     params = params_of(learner)
     model = learner.model(params)
@@ -40,7 +40,10 @@ def language():
 
     @jax.jit
     def step(token, target, carry, k):
-        """Reads a word as the path does, then again with k in the place of the top layer's choice; 0: not."""
+        """Read `token` with `k` as the top layer's choice, or the greedy one if `k` is 0.
+
+        The result is the new carry and -log p of `target`.
+        """
         read = dict(policy=F.Policy("greedy"), deterministic=True, return_carry=True)
         _, output = model(token[None, None], initial_carry=carry, **read)
         actions = [decision.action for decision in output.decisions]
@@ -49,7 +52,10 @@ def language():
         return carry, -jax.nn.log_softmax(output.logits[0, 0])[target]
 
     def nll_of_stream(row, changes):
-        """`changes` are {step: k}; all other choices are made anew."""
+        """Return -log p of each word of stream `row`.
+
+        `changes` maps steps to the k to choose there; the model makes all other choices anew.
+        """
         carry, found = model.initialize_carry(1, jax.random.key(0)), []
         for t in range(row * length, min((row + 1) * length, len(tokens))):
             k = changes.get(t - row * length, 0)
@@ -74,7 +80,7 @@ def test_one_choice_of_a_language_model(language):
         )
     # Every token of the split is counted once.
     assert sum(int(piece.counts.sum()) for piece in found) == len(learner.task.tokens("dev"))
-    # State(t-k) is what was before step t-k+1.
+    # State t-k is the state before step t-k+1.
     for t, k in itertools.product((0, 3, 7), range(1, K + 1)):
         before = found[t - k + 1].before[:, 0, 0] if t >= k - 1 else np.zeros((ROWS, 6))
         np.testing.assert_array_equal(found[t].before[:, 0, k - 1], before)
@@ -122,7 +128,7 @@ def test_the_last_choice_of_a_sequence(beam):
 
 
 def of_lengths(lengths):
-    """A split of sequences of several lengths, zeros behind their ends."""
+    """Return a split of random sequences of the given lengths, padded with zeros."""
     rng, lengths = np.random.default_rng(4), np.array(lengths, np.int32)
     x = rng.integers(1, 6, (len(lengths), lengths.max())).astype(np.int32)
     x *= np.arange(x.shape[1]) < lengths[:, None]
@@ -130,7 +136,7 @@ def of_lengths(lengths):
 
 
 def nll_of_rows(learner, params, split, layer):
-    """Says -log p of one row of a split, read alone, with other choices of a layer."""
+    """Return a function: -log p of one row of `split`, read alone with given choices of `layer`."""
     model, count = compiled(learner.model(params)), len(learner.skips)
 
     def nll(row, actions):
@@ -153,7 +159,7 @@ def test_the_last_choice_of_a_layer_that_reads_from_the_end():
     rows = [row for piece in pieces(learner, params, layer=1) for row in zip(*piece[:3], strict=True)]
     for row in range(3):
         counts, taken, losses = (np.asarray(part) for part in rows[row])
-        assert np.flatnonzero(counts).tolist() == [0]  # the first word is the last that it reads
+        assert np.flatnonzero(counts).tolist() == [0]  # this layer reads the first word last
         expected = [nll(row, [k, *taken[1:]]) for k in range(1, K + 1)]
         np.testing.assert_allclose(losses[0], expected, rtol=1e-5)
         assert np.ptp(expected) > 1e-4
@@ -194,7 +200,7 @@ def test_windows_restart_the_buffer_where_evaluation_does():
         found = pieces(learner, params, layer=1, window=window)
         nll = sum(float(piece.path.sum()) for piece in found) / tokens
         np.testing.assert_allclose(np.exp(nll), expected, rtol=1e-5)
-    # A buffer that is never empty has something to choose from.
+    # The buffer is never empty, so choices change the loss.
     losses = np.concatenate([np.asarray(piece.losses) for piece in pieces(learner, params, layer=1)], axis=1)
     assert np.mean(np.ptp(losses, axis=-1) > 1e-6) > 0.5
 
@@ -227,7 +233,10 @@ def test_what_a_stride_leaves_out_is_not_tried():
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 3])
 def test_choices_that_enter_no_state_are_told_apart_by_one_reading(window, monkeypatch):
-    """As reading again for each of them does, of a model that copies the word behind the state chosen."""
+    """One reading gives the same losses as reading again for each choice.
+
+    The model copies the word that followed the chosen state.
+    """
     skips = ("lstm", F.Dynamic(K, 0.0, agent="content"))
     learner = language_modelling(letters(6), skips=skips, model={"copy": "chosen"}, init_scale=2.0)
     params, how = params_of(learner), dict(layer=1, window=window, beam=K**window, states=K)
@@ -265,7 +274,7 @@ def test_every_choice_replaced(language):
 
 @pytest.mark.slow
 def test_choices_of_models_of_other_seeds(language):
-    """Each reads the text by itself; what it chose is then put into the first one."""
+    """Each model reads the text separately. Its choices then replace those of the first model."""
     learner, params, nll_of_stream = language
     others = [drawn_params(learner, seed) for seed in (4, 5)]
     policy, how = F.Policy("greedy"), dict(layer=1, rows=ROWS)
@@ -301,7 +310,7 @@ def test_choices_of_models_of_other_seeds(language):
 
 @pytest.mark.slow
 def test_agents_that_draw_do_so_each_by_itself(language):
-    """With one key for both they would agree wherever they are alike."""
+    """The two models are equal: if both drew with one key, they would always agree."""
     learner, params, _ = language
     found = list(chosen(learner, [params, params], F.Policy("sample"), "dev", layer=1, rows=ROWS))
     one, other = np.moveaxis(np.concatenate([np.asarray(piece.actions) for piece in found], axis=1), -1, 0)
@@ -317,7 +326,7 @@ def test_what_chooses_nothing_is_refused(language):
 
 
 def examined(learner, params, **how):
-    """What `oracle` is told of the first choices of dev."""
+    """Return the oracle analysis of choices on dev, with a probe of the agent's input and last state."""
     found = pieces(learner, params, states=2, **how)
     losses, taken, x, before = (
         np.concatenate([np.asarray(getattr(piece, name))[piece.counts] for piece in found])
@@ -328,7 +337,7 @@ def examined(learner, params, **how):
 
 @pytest.mark.slow
 def test_where_the_answer_stands_at_one_place_there_is_everything_to_learn():
-    """The last symbol says which of three states has just read what is asked for."""
+    """The last symbol selects which of three states has just read the symbol that determines the class."""
     x = np.random.default_rng(0).integers(6, size=(4000, 5)).astype(np.int32)
     y = x[np.arange(len(x)), -2 - x[:, -1] % K] % CLASSES
     splits = {"train": Examples(x[:3000], y[:3000]), "dev": Examples(x[3000:], y[3000:])}
@@ -350,7 +359,7 @@ def test_where_the_answer_stands_at_one_place_there_is_everything_to_learn():
         rows = slice(number * 100 % 3000, number * 100 % 3000 + 100)
         params, state = step(params, state, x[rows], y[rows])
     found = examined(learner, params, layer=0)
-    # Which choice is right is all that matters, the agent knows it, and so does a probe.
+    # The loss depends on the right choice, which both the agent and a probe learn.
     assert found.hindsight < 0.1 and found.random > 1 and min(found.constant) > 1
     assert found.taken < 0.3
     assert found.gain["s(t)"].mean > 0.7 * (min(found.random, *found.constant) - found.hindsight)

@@ -1,4 +1,4 @@
-"""Dynamic evaluation against a loop over segments and a model that does not learn; a text that repeats."""
+"""Check dynamic evaluation against a loop over segments and a fixed model, and on a text that repeats."""
 
 from functools import partial
 
@@ -18,13 +18,13 @@ KEYS = jax.random.split(jax.random.key(5), 2)
 
 
 def corpus_of(test):
-    """Random letters to train on, in lines of nine."""
+    """Return a corpus of random letters in lines of nine, with the lines `test` as its test split."""
     rng = np.random.default_rng(0)
     lines = {split: [" ".join(rng.choice(list("abcdef"), 9)) for _ in range(n)] for split, n in SIZES.items()}
     return make_corpus("letters", lines | {"test": test}, "here")
 
 
-SIZES = {"train": 32, "valid": 4}  # 320 and 40 tokens: a row of four, in 100 rows; segments with a tail
+SIZES = {"train": 32, "valid": 4}  # 320 tokens (100 rows of up to four) and 40 tokens
 TEXT = ["a b c d e f a b c d"]
 
 
@@ -46,7 +46,7 @@ def params_of(learner):
 
 
 def segments_by_hand(tokens, first_token, rows):
-    """(inputs, targets, mask) of each segment."""
+    """Return (inputs, targets, mask) of each segment of `tokens` in `rows` streams."""
     length = -(-len(tokens) // rows)
     steps = -(-length // STEPS) * STEPS
     sheets = np.zeros((3, rows, steps), int)
@@ -57,7 +57,10 @@ def segments_by_hand(tokens, first_token, rows):
 
 
 def by_hand(learner, learning_rate, decay):
-    """Returns one seed's parameters -> the perplexity of test; each segment a call, updates in float64."""
+    """Return a function from one seed's parameters to the perplexity of test.
+
+    It calls the model once for each segment and updates the parameters in float64.
+    """
     corpus = learner.task.corpus
     eos = corpus.vocabulary.index["<eos>"]
 
@@ -112,14 +115,14 @@ def test_it_is_a_loop_over_segments():
     perplexity = by_hand(learner, 0.02, 0.2)
     expected = [perplexity(jax.tree.map(partial(jnp.take, indices=seed, axis=0), params)) for seed in (0, 1)]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-    # Parameters have moved, and it matters far more than that.
+    # The parameters have moved, and the effect is far larger than the tolerance.
     still = learner.evaluate(params, "test", KEYS, batch_size=1)["test_perplexity"]
     assert (abs(np.log(found / still)) > 0.01).all()
 
 
 @pytest.fixture(scope="module")
 def unchanged():
-    """Return the perplexity at rate 0, that of evaluation, the calls of `advance`, and the parts."""
+    """Return the perplexity at rate 0, that of evaluation, the calls of `advance`, and the part counts."""
     learner = learner_of("lstm")
     params = params_of(learner)
     dynamic = DynamicEvaluation(learner, params, KEYS, num_steps=STEPS)
@@ -151,7 +154,7 @@ def test_a_text_that_repeats_becomes_likelier():
 
 @pytest.mark.slow
 def test_critics_have_no_part_in_it():
-    """They are of use in training alone, and their gradients, which are 0, would shrink the mean scale."""
+    """Critics are used only in training. Their zero gradients would shrink the mean scale."""
     test = TEXT * 2
     plain = learner_of("dynamic:3", test)
     with_critics = learner_of("dynamic:3", test, objective=AgentObjective(baseline="learned"))

@@ -1,4 +1,4 @@
-"""The entity score on hand-counted cases; the numbers of conlleval (version 2004-01-26) on one of them."""
+"""Check the entity score on hand-counted cases, and against conlleval (version 2004-01-26) on one of them."""
 
 import numpy as np
 import pytest
@@ -21,15 +21,15 @@ def overall(gold, predicted):
 @pytest.mark.parametrize(
     "gold, predicted, expected",  # (correct, predicted, gold)
     [
-        # IOB1, BIO2 and BIOES, all right; also one against another.
+        # IOB1, BIO2 and BIOES, all correct; also one scheme against another.
         ("I-X B-X O I-Y", "I-X B-X O I-Y", (3, 3, 3)),
         ("B-X B-X O B-Y", "B-X B-X O B-Y", (3, 3, 3)),
         ("S-X B-X E-X S-Y", "S-X B-X E-X S-Y", (3, 3, 3)),
         ("I-X B-X I-X I-Y", "S-X B-X E-X S-Y", (3, 3, 3)),
-        # Adjacent entities of one type, taken for one.
+        # Adjacent entities of one type, predicted as one.
         ("B-X B-X", "B-X I-X", (0, 1, 2)),
         ("B-X E-X B-X E-X", "B-X I-X I-X E-X", (0, 1, 2)),
-        # An E followed by a B ends there.
+        # An E ends an entity before a following B.
         ("B-X E-X B-X E-X", "B-X E-X B-X E-X", (2, 2, 2)),
         # I after O begins an entity.
         ("O B-X I-X", "O I-X I-X", (1, 1, 1)),
@@ -43,7 +43,7 @@ def overall(gold, predicted):
         # Tags that do not parse.
         ("B-X O B-Y", "U-X O L-Y", (2, 2, 2)),
         ("B-X O", "X O", (0, 0, 1)),
-        # Nothing there.
+        # No entities in one or both.
         ("O O", "O O", (0, 0, 0)),
         ("O O", "O B-X", (0, 1, 0)),
         ("B-X O", "O O", (0, 0, 1)),
@@ -56,7 +56,7 @@ def test_counted_by_hand(gold, predicted, expected):
 
 
 # For these sentences the script prints: processed 16 tokens with 8 phrases; found: 9 phrases; correct: 5.
-# accuracy: 62.50%; precision: 55.56%; recall: 62.50%; FB1: 58.82; and of each type, with the number found,
+# accuracy: 62.50%; precision: 55.56%; recall: 62.50%; FB1: 58.82; and for each type, with the number found:
 SCRIPT = {
     "LOC": (100.0, 66.67, 80.0, 2),
     "MISC": (0.0, 0.0, 0.0, 1),

@@ -1,4 +1,4 @@
-"""Language modelling: perplexity against one long forward pass, carried state, dropout, sizes."""
+"""Check language modelling: perplexity against one long forward pass, carried state, dropout, sizes."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -26,7 +26,7 @@ WORDS = list("abcdefghijk")
 
 
 def corpus_of(train=60, valid=37, test=23):
-    """Random text; the sizes are tokens, of which the last is the end of a line."""
+    """Return a corpus of random text; the sizes are numbers of tokens, of which the last is a line end."""
     rng = np.random.default_rng(0)
     lines = {}
     for split, size in (("train", train), ("valid", valid), ("test", test)):
@@ -39,7 +39,7 @@ def corpus_of(train=60, valid=37, test=23):
 
 
 def learner_of(skip="dynamic:3", corpus=None, *, seeds=(0,), cell=None, task=None, model=None, **options):
-    """A learner of models in which the past matters."""
+    """Return a learner of models in which the past matters."""
     defaults = dict(skips=("lstm", skip), features=8, batch_size=3, num_steps=5, init_scale=0.8)
     cell = {"kernel_init": uniform(1.5)} | (cell or {})
     return language_modelling(
@@ -49,7 +49,7 @@ def learner_of(skip="dynamic:3", corpus=None, *, seeds=(0,), cell=None, task=Non
 
 @cache
 def usual(skip="dynamic:3", num_seeds=1):
-    """Return a learner of one-layer models, and parameters of each of them."""
+    """Return a learner of one-layer models, and the parameters of each model."""
     learner = learner_of(skips=(skip,), seeds=tuple(range(num_seeds)))
     return learner, [drawn_params(learner, seed) for seed in range(num_seeds)]
 
@@ -59,21 +59,24 @@ def both_of(params):
 
 
 def loss_of(learner, params, batch, carry=None, key=1):
-    """The loss of a segment, compiled, and what else it returns."""
+    """Compute the loss of a segment, compiled; return it with its auxiliary results."""
     carry = learner.initial_carry(params, jax.random.key(3)) if carry is None else carry
     keys = jax.random.key(key) if isinstance(key, int) else key
     return jax.jit(learner.loss)(params, carry, batch, keys, scheduled_of(learner))
 
 
 def nll_of(logits, targets):
-    """-log softmax at the targets, in float64; both (..., time)."""
+    """Compute -log softmax at `targets` in float64; the result and `targets` are (..., time)."""
     logits = np.asarray(logits, float)
     total = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
     return total - np.take_along_axis(logits, np.asarray(targets)[..., None], axis=-1)[..., 0]
 
 
 def long_pass_of(learner):
-    """Returns (params, inputs, targets) -> each token's -log p: one stream, one call, no mask."""
+    """Return a function (params, inputs, targets) -> -log p of each token of one stream.
+
+    It reads the stream in one call without a mask.
+    """
 
     @jax.jit
     def logits_of(params, inputs):
@@ -86,14 +89,14 @@ def long_pass_of(learner):
 
 
 def stream_of(learner, split):
-    """Inputs and targets of a whole split: each token after the one before, the first after <eos>."""
+    """Return the inputs and targets of a whole split: each input is the previous token, the first <eos>."""
     corpus = learner.task.corpus
     tokens = getattr(corpus, split)
     return np.concatenate([[corpus.vocabulary.index["<eos>"]], tokens[:-1]]), tokens
 
 
 def train_batches(learner):
-    """As the compiled step sees them."""
+    """Return the training batches of the first epoch as JAX arrays, as the compiled step receives them."""
     return [jax.tree.map(jnp.asarray, batch) for batch in learner.train_batches(0)]
 
 
@@ -123,7 +126,7 @@ def test_perplexity_of_one_stream_is_that_of_one_long_pass(skip):
     ],
 )
 def test_perplexity_of_several_streams_counts_every_token_once(batch_size, num_steps, monkeypatch):
-    # A whole number of rows never fits; with 50 rows some have nothing to read at all.
+    # The 37 tokens never fill the rows exactly. With 50 rows, some rows have no tokens.
     learner = learner_of(skips=("dynamic:3",), corpus=corpus_of(train=600), num_steps=num_steps)
     params = drawn_params(learner)
     counted = []
@@ -160,7 +163,7 @@ def test_one_stream_does_not_depend_on_where_it_is_cut():
 
 
 def test_training_segments_carry_the_state_on():
-    # 60 tokens are 3 rows of 20, cut into 4 segments; choices are sampled, from the carry's own keys.
+    # The 60 tokens form 3 rows of 20, cut into 4 segments. Choices are sampled with the carry's keys.
     learner, (params,) = usual()
     assert learner.num_batches == 4
     carry = start = learner.initial_carry(params, jax.random.key(3))
@@ -176,7 +179,7 @@ def test_training_segments_carry_the_state_on():
 
 
 def second_segment(learner, params, *forgets):
-    """Losses of the second training segment, after each of these was applied to the carry of the first."""
+    """Return losses of the second training segment, one for each of `forgets`, applied to the first carry."""
     first, second, *_ = train_batches(learner)
     loss, scheduled, key = jax.jit(learner.loss), scheduled_of(learner), jax.random.key(4)
     _, (carry, _) = loss(params, learner.initial_carry(params, jax.random.key(3)), first, key, scheduled)
@@ -208,7 +211,7 @@ def test_restarted_buffer_keeps_the_newest_state_alone():
     (restarted,) = second_segment(restarting, params, keep)
     assert abs(kept - forgotten) > 1e-3
     assert restarted == pytest.approx(forgotten, rel=1e-6)
-    # The newest state survives: with nothing at all carried over the loss is another one.
+    # The newest state survives: with nothing carried over, the loss differs.
     assert abs(restarted - lost) > 1e-4
 
 
@@ -274,7 +277,7 @@ def test_there_is_one_choice_for_each_token():
 
 @pytest.mark.slow
 def test_rollouts_of_a_stream_are_streams_of_their_own():
-    # Three rollouts of each of 3 streams are what 9 streams would be, of which three read the same text.
+    # Three rollouts of each of 3 streams equal 9 streams in which each text is read three times.
     objective = AgentObjective(rollouts=3, baseline="rollouts", discount=0.5, entropy_coef=0.0)
     learner = learner_of(objective=objective, model={"dropout": 0.4})
     params = drawn_params(learner)
@@ -293,7 +296,7 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
     nll = nll_of(output.logits, targets)
     np.testing.assert_allclose(sums["nll"].total, nll.sum(), rtol=1e-5)
     chosen = output.decisions[1].action.tolist()
-    assert any(len(set(map(tuple, chosen[i : i + 3]))) > 1 for i in (0, 3, 6))  # they choose for themselves
+    assert any(len(set(map(tuple, chosen[i : i + 3]))) > 1 for i in (0, 3, 6))  # rollouts choose separately
 
     # Eq. 4 to 6, with the mean return of the other two rollouts as the baseline, position by position.
     returns = np.zeros((9, 5))
@@ -367,7 +370,7 @@ def test_averaged_predictions_are_means_of_probabilities(batch_size):
     learner, (params,) = usual()
     found = learner.evaluate(one_seed(params), "dev", KEYS, mode="sample", batch_size=batch_size, samples=4)
 
-    # The same by hand: each stream four times, in one long pass.
+    # By hand: one long pass reads each stream four times.
     inputs, targets = stream_of(learner, "valid")
     rows = -(-len(targets) // batch_size)
     padded = [
@@ -381,16 +384,16 @@ def test_averaged_predictions_are_means_of_probabilities(batch_size):
     probabilities = np.exp(-nll_of(output.logits, truth)).reshape(batch_size, 4, rows).mean(axis=1)
     nll = -np.log(probabilities).ravel()[:37].mean()
     np.testing.assert_allclose(found["dev_perplexity"], [np.exp(nll)], rtol=1e-4)
-    # Jensen: the mean of probabilities is above the mean of their logarithms.
+    # Jensen's inequality: the logarithm of the mean probability is above the mean of the logarithms.
     each = np.exp(nll_of(output.logits, truth).reshape(batch_size, 4, rows).mean(axis=1).ravel()[:37].mean())
     assert found["dev_perplexity"][0] < each
-    # What agents do is averaged over the samples.
+    # Agent metrics are averaged over the samples.
     k = np.asarray(output.decisions[0].action, float).reshape(batch_size, 4, rows).mean(axis=1)
     np.testing.assert_allclose(found["dev_agent_skip_1"], [k.ravel()[:37].mean()], rtol=1e-5)
 
 
 def cached(learner, grid):
-    """The task of a learner with neural caches."""
+    """Return the task of `learner` with neural caches."""
     task = learner.task
     return CachedLanguageModelling(
         task.corpus, task.make_model, cache=grid, batch_size=task.batch_size, num_steps=task.num_steps
@@ -428,7 +431,7 @@ def test_cached_perplexity_is_that_of_the_models_states_and_words():
 def test_samples_have_caches_of_their_own():
     learner, (params,) = usual()
     task = cached(learner, CacheGrid(size=6, flatness=(1.0,), weight=(0.5,)))
-    # Greedy, all samples are the same, and so is their average.
+    # With greedy choices, all samples are equal, and so is their average.
     once, thrice = (
         learner.evaluate(one_seed(params), "dev", KEYS, batch_size=2, samples=samples, task=task)
         for samples in (1, 3)
@@ -480,7 +483,7 @@ def test_words_and_weights_are_dropped_for_all_streams_alike():
     learner = learner_of("lstm", model={"dropout": dropout})
     params = drawn_params(learner)
     model = learner.model(params)
-    # The same text in every stream: whatever is dropped alike leaves them alike.
+    # All streams have the same text, so they stay equal if the same units are dropped in all.
     tokens = jnp.tile(jnp.arange(5)[None], (3, 1))
     carry = model.initialize_carry(3, jax.random.key(3))
     keys = jax.random.split(jax.random.key(1), 3)
@@ -489,7 +492,7 @@ def test_words_and_weights_are_dropped_for_all_streams_alike():
     for logits in found:
         np.testing.assert_array_equal(logits, jnp.tile(logits[:1], (3, 1, 1)))
     assert not np.allclose(found[0], found[1])
-    # Without a key of their own they are dropped with the first stream's; in evaluation not at all.
+    # Without `shared_key`, the dropout masks use the first stream's key. Evaluation drops nothing.
     np.testing.assert_array_equal(read(rngs=keys).logits, read(rngs=jnp.repeat(keys[:1], 3)).logits)
     assert not np.allclose(read(rngs=keys).logits, read(deterministic=True).logits)
     with pytest.raises(UserError, match="this model draws"):
@@ -512,7 +515,7 @@ def test_tied_weights_are_one_table(tied):
 
 
 def of_characters(corpus):
-    """Makes the embedding of a corpus's words from their characters."""
+    """Return an embedding of the corpus's words from their characters."""
     characters, _ = character_table(corpus.vocabulary.tokens)
     options = dict(char_features=3, widths=(1, 2), maps=(4, 6), num_highway=1)
     return CharEmbedding(characters, **options, weight_init=uniform(0.8), rngs=nnx.Rngs(1))
@@ -542,7 +545,7 @@ def test_a_model_of_characters_trains_and_is_evaluated():
     shapes = [leaf.shape for leaf in jax.tree.leaves(grads)]
     assert (len(WORDS) + 3, 3) in shapes  # letters, <eos> as one symbol, and two marks; no row for padding
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
-    # Evaluation looks words up in a table, made once; the model reads characters.
+    # Evaluation looks up words in a table that is computed once; the model itself reads characters.
     found = learner.evaluate(one_seed(params), "dev", KEYS, batch_size=1)["dev_perplexity"]
     expected = np.exp(long_pass_of(learner)(params, *stream_of(learner, "valid")).mean())
     np.testing.assert_allclose(found, [expected], rtol=1e-4)
@@ -567,7 +570,7 @@ def test_size_of_the_papers_model(skip):
 @pytest.mark.slow
 @pytest.mark.parametrize("skip", ["dynamic:3", "attention:3"])
 def test_gradients_through_carried_segments_are_those_of_one_long_pass(skip):
-    # The buffer of K states is part of the carry: what enters a segment from before it has its gradient too.
+    # The buffer of K states is part of the carry, so gradients also flow into earlier segments.
     learner, (params, *_) = usual(skip)
     tokens, targets = (
         jnp.asarray(leaf[:20].reshape(2, 10), jnp.int32) for leaf in stream_of(learner, "train")

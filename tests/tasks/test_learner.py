@@ -1,4 +1,4 @@
-"""What all tasks share: lengths, masks, weights against rows alone; scores on the host; single examples."""
+"""Check what all tasks share: lengths, masks, weights, scores on the host, and single examples."""
 
 import functools
 
@@ -34,12 +34,12 @@ from dynskip_jax.training.loop import FitSettings, fit
 from dynskip_jax.training.optimizer import make_optimizer
 
 LONGEST = 8
-CLASSES = 8  # as many as steps, where a single example is padded
+CLASSES = 8  # equal to the number of steps to which a single example is padded
 GREEDY = F.Policy("greedy")
 
 
 class Tagging(ExampleTask):
-    """A class for each step; what is scored on the host is kept."""
+    """Task with a class for each step; it records the predictions that are scored on the host."""
 
     score = "accuracy"
     is_of_steps = True
@@ -61,7 +61,7 @@ class Tagging(ExampleTask):
 
 
 class ScoredClassification(Classification):
-    """As it is, with a score on the host."""
+    """Classification with a score on the host; it records the predictions that are scored."""
 
     has_host_metrics = True
 
@@ -89,7 +89,7 @@ def learner_of(kind, splits, seeds=(0,), **options):
 
 @functools.cache
 def trained(kind, buckets=(4, 8)):
-    """Two models, and their evaluation."""
+    """Return a learner of two models and their parameters."""
     learner = learner_of(kind, {"dev": examples_of(kind, buckets=buckets)}, (0, 1))
     return learner, together(*(drawn_params(learner, seed) for seed in (3, 4)))
 
@@ -99,17 +99,17 @@ KEYS = jax.random.split(jax.random.key(5), 2)
 
 @pytest.fixture(scope="module")
 def evaluation():
-    """Return `trained`; that of tags has been evaluated already, so that its program is compiled."""
+    """Return `trained`, after an evaluation of the models of tags, so that their program is compiled."""
     learner, params = trained("tags")
     learner.evaluate(params, "dev", KEYS)
     return trained
 
 
-# --- Training: rows alone ---
+# --- Training: single rows ---
 
 
 def rows_of(batch, rows, time=None):
-    """Some rows of a batch, cut at a length, nothing of them filled up."""
+    """Return a batch of the given rows, without a mask; if `time` is given, cut them to `time` steps."""
     cut = {name: getattr(batch, name)[rows] for name in ("inputs", "targets", "seq_lengths", "weights")}
     if time is not None:
         cut["inputs"], cut["seq_lengths"] = cut["inputs"][:, :time], None
@@ -139,7 +139,7 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
     )
     targets = rng.integers(CLASSES, size=(5, 9) if kind == "tags" else 5)
     batch = Batch(
-        rng.integers(SYMBOLS, size=(5, 9)).astype(np.int32),  # what stands past the end is not 0 either
+        rng.integers(SYMBOLS, size=(5, 9)).astype(np.int32),  # not 0 past the end
         targets,
         np.array([True, True, True, False, False]),
         lengths,
@@ -158,14 +158,15 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
         total += float(one)
         total_grads = jax.tree.map(np.add, total_grads, own_grads)
         total_sums = own if total_sums is None else jax.tree.map(np.add, total_sums, own)
-    # A mean over all rows, those that only fill the batch too: every example weighs the same in an epoch.
+    # The loss is a mean over all rows, including those that only fill the batch. Every example therefore has
+    # the same weight in an epoch.
     np.testing.assert_allclose(5 * loss, total, rtol=1e-4)
     for found, wanted in zip(jax.tree.leaves(grads), jax.tree.leaves(total_grads), strict=True):
         np.testing.assert_allclose(5 * found, wanted, rtol=1e-3, atol=1e-5)
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(total_grads)) > 0.1
     agents = {"agent_entropy_1", "agent_skip_1", "agent_share_1"}
     assert sums.keys() == total_sums.keys() == {"accuracy", "nll"} | agents
-    # The mean k is that under the shares.
+    # The mean k equals the mean under the shares.
     ks = np.arange(1, len(sums["agent_share_1"].total) + 1)
     np.testing.assert_allclose(sums["agent_share_1"].total @ ks, sums["agent_skip_1"].total, rtol=1e-5)
     for name, (value, count) in sums.items():
@@ -179,7 +180,7 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
 @pytest.mark.slow
 @pytest.mark.parametrize("baseline", ["batch", "moving_average"])
 def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
-    """Halves of which one is nearly empty: the baseline is that of all rows that count."""
+    """One half of the batch is nearly empty, and the baseline is that of all rows that count."""
     objective = AgentObjective(baseline=baseline, entropy_coef=0.0, baseline_decay=0.5)
     learner = learner_of("classes", {}, batch_size=6, objective=objective)
     params, scheduled, keys = (
@@ -193,7 +194,7 @@ def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
 
     gradient = jax.value_and_grad(learner.loss, has_aux=True)
     carry = start = learner.initial_carry(params, jax.random.key(0))
-    # The first batch has nothing to be compared with: the second step is looked at.
+    # The moving average is empty at the first batch, so the second step is compared.
     if baseline == "moving_average":
         _, (carry, sums) = jax.jit(learner.loss)(params, start, batch, keys, scheduled)
     (loss, (after, _)), grads = jax.jit(gradient)(params, carry, batch, keys, scheduled)
@@ -206,7 +207,8 @@ def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
         np.testing.assert_allclose(found.mean(axis=0), wanted, rtol=1e-3, atol=1e-6)
     if baseline == "moving_average":
         np.testing.assert_allclose(ends[1].mean.reshape(6), after[1].mean, rtol=1e-5)
-        # By hand: the weighed mean reward of the rows that count, halved, for the average knows its weight.
+        # By hand: the weighted mean reward of the rows that count, times 1 - decay. The average is not
+        # normalized, because its weight is stored with it.
         given = jnp.asarray(batch.inputs), jnp.asarray(batch.seq_lengths)
         output = learner.model(params)(given[0], seq_lengths=given[1], rngs=keys_of(keys))
         log_probs = np.asarray(jax.nn.log_softmax(output.logits))[np.arange(6), batch.targets]
@@ -216,7 +218,7 @@ def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
 
 
 def keys_of(keys):
-    """What the only rollout of each row draws with."""
+    """Return the keys with which the only rollout of each row draws."""
     return jax.vmap(lambda key: jax.random.split(key, 1)[0])(keys)
 
 

@@ -1,4 +1,4 @@
-"""What a task may say in another way than by default: rewards, averages of samples; predictions as lists."""
+"""Check what a task may override (rewards, averages of samples), and predictions as lists."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ def make(rngs):
 
 
 class Squared(Classification):
-    """Rewarded with twice its log-likelihood."""
+    """Classification that is rewarded with twice its log-likelihood."""
 
     def compute_loss(self, log_probs, batch):
         scored = super().compute_loss(log_probs, batch)

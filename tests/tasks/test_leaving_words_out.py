@@ -1,4 +1,4 @@
-"""Skip RNN and LSTM-Jump as tasks train and score them: what is read, what it costs, what is reinforced."""
+"""Check how tasks train and score Skip RNN and LSTM-Jump: words read, their cost, reinforced choices."""
 
 import dataclasses
 
@@ -76,10 +76,10 @@ def test_the_share_of_words_read_is_counted_over_words(name):
 
 @pytest.mark.slow
 def test_the_cost_of_updates_is_in_the_gradient_of_skip_rnn():
-    """Campos et al. (2018), Eq. 6: the cost times the number of words read, a mean over the rows."""
+    """The loss includes Campos et al. (2018), Eq. 6: cost times number of words read, averaged over rows."""
     free, paid = (learner_of(SKIPS["skip-rnn"], objective=AgentObjective(update_cost=c)) for c in (0.0, 0.25))
     params = free.init(KEY)
-    # A batch with rows that only fill it.
+    # This batch has rows that only fill it.
     batch = next(batch for batch in map(one, free.train_batches(0)) if not batch.mask.all())
     steps = np.arange(batch.inputs.shape[1]) < np.asarray(batch.seq_lengths)[:, None]
     counts = steps & np.asarray(batch.mask)[:, None]
@@ -99,7 +99,7 @@ def test_the_cost_of_updates_is_in_the_gradient_of_skip_rnn():
 
 @pytest.mark.slow
 def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
-    """The gradient of its softmax is that of -Σ log π · R, R the log-likelihood; β = 0."""
+    """The gradient of its softmax is that of -Σ log π · R, where R is the log-likelihood and β = 0."""
     skip = SKIPS["lstm-jump"]
     learner, paid = (
         learner_of(skip, objective=AgentObjective(entropy_coef=0.0, update_cost=c)) for c in (0.0, 0.25)
@@ -108,7 +108,7 @@ def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
     found, other = (gradient(own, params, batch, one(own.scheduled(0))) for own in (learner, paid))
     for a, b in zip(leaves(found), leaves(other), strict=True):
         np.testing.assert_array_equal(a, b)
-    # Its choices again, replayed: their log-probabilities and rewards by hand.
+    # The choices are drawn again and replayed, to compute log-probabilities and rewards by hand.
     keys = jax.vmap(lambda key: jax.random.split(key, 1)[0])(jax.random.split(KEY, len(batch.inputs)))
     args = dict(seq_lengths=jnp.asarray(batch.seq_lengths))
     drawn = learner.model(params)(jnp.asarray(batch.inputs), rngs=keys, policy=F.Policy("sample"), **args)

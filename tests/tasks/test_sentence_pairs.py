@@ -1,4 +1,4 @@
-"""Ratings of pairs: the loss and the scores against NumPy and by hand, and classifiers' penalties."""
+"""Check ratings of pairs (loss and scores, against NumPy and by hand) and the penalties of classifiers."""
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ def test_the_loss_is_the_divergence_from_the_two_points():
 
 @pytest.mark.slow
 def test_a_task_has_the_host_metrics_that_its_score_needs():
-    """Pearson's r is no mean: without host metrics no epoch of a rating task could be selected."""
+    """Pearson's r is not a mean, so without host metrics no epoch of a rating task could be selected."""
     assert SentencePairs({"dev": EXAMPLES}, make).has_host_metrics
     assert not Classification({}, make).has_host_metrics
     assert Classification({}, make, class_names=("a", "b"), has_macro_f1=True).has_host_metrics
@@ -103,7 +103,7 @@ def test_the_last_choice_of_a_pair():
     params = drawn_params(learner)
     model, policy = learner.model(params), F.Policy("greedy")
     (piece, *_) = single_interventions(learner, params, policy, "dev", layer=0, rows=4)
-    for row, number in enumerate([1, 3]):  # of the first bucket
+    for row, number in enumerate([1, 3]):  # the first bucket
         length = int(LENGTHS[number])
         inputs = (
             jnp.asarray(EXAMPLES.inputs[name][number : number + 1, :length])

@@ -1,4 +1,4 @@
-"""Tagging as a task: losses, rewards, averages and scores, against enumeration and sentences read alone."""
+"""Check tagging as a task: losses, rewards, averages, scores, against enumeration and single sentences."""
 
 import functools
 import itertools
@@ -74,7 +74,7 @@ def model_of(task, seed=0):
 
 
 def one_batch(extra=0):
-    """All sentences, padded by so many steps more."""
+    """Return a batch of all sentences, padded by `extra` more steps."""
     examples = task_of().splits["train"]
     batch = examples.batch(np.arange(len(examples)), None, len(examples.buckets) - 1)
 
@@ -87,12 +87,12 @@ def one_batch(extra=0):
 
 @pytest.fixture(scope="module")
 def padded():
-    """Return, by kind of output, what a batch gives as it is and padded by more: loss, gradient, tags."""
+    """Return a function: (loss, gradient, tags) of a batch and of the same batch with more padding."""
 
     @functools.cache
     def get(output, reward_of):
         task = task_of(output, reward_of=reward_of)
-        # Rewards of every kind reach the loss, also those of layers that read from the end.
+        # Rewards of every kind reach the loss, including those of layers that read from the end.
         learner = Learner(task, (0,), objective=AgentObjective(entropy_coef=0.1, discount=0.9))
         scheduled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.scheduled(0))
         batches, key = (one_batch(), one_batch(5)), jax.random.key(5)
@@ -126,7 +126,7 @@ def test_longer_padding_changes_no_loss_and_no_tag(output, reward_of, padded):
 
 
 def test_a_crf_can_be_trained_without_decoding(monkeypatch):
-    """The loss is the same, and evaluation counts as before."""
+    """Training then counts only the loss; evaluation still counts the accuracies."""
     batch = jax.tree.map(jnp.asarray, one_batch())
     how = dict(policy=F.Policy("greedy"), rngs=jax.random.key(0), shared_key=None)
     decoded, decode = [], F.crf_decode
@@ -151,7 +151,7 @@ def test_a_crf_can_be_trained_without_decoding(monkeypatch):
 
 
 def brute(crf, emissions, tags_of_length):
-    """Log-probability of every tag sequence of one sentence, in float64."""
+    """Compute the log-probability of every tag sequence of one sentence in float64."""
     scores = {}
     t, s, e = (np.asarray(part, np.float64) for part in crf)
     for tags in itertools.product(range(len(TAGS)), repeat=tags_of_length):
@@ -221,7 +221,7 @@ def test_samples_are_averaged_into_the_allowed_sequence_with_most_right_tags():
 
 @functools.cache
 def evaluated(output):
-    """Return a learner, the sentences of its split, two models, and their metrics."""
+    """Return a learner, the sentences of its split, the parameters of two models, and their metrics."""
     longest = 8 if output == "crf" else 16
     learner = Learner(task_of(output, longest), (0, 1))
     sentences = [words for words in WORDS if len(words) <= longest]
@@ -232,7 +232,7 @@ def evaluated(output):
 
 @pytest.fixture(scope="module")
 def evaluation():
-    """Return `evaluated`; that of a CRF is there already."""
+    """Return `evaluated`, with the result of the CRF already cached."""
     evaluated("crf")
     return evaluated
 

@@ -1,4 +1,4 @@
-"""NT-ASGD: means against loops and torch.optim.ASGD, and the trigger against the published algorithm."""
+"""Check NT-ASGD: means against loops and torch.optim.ASGD, the trigger against the published algorithm."""
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,13 @@ def at(tree, *index):
 
 
 def slow_mean(iterates, active):
-    """Of one seed: the mean of the iterates since the last that came while averaging was off."""
+    """Return one seed's mean of the iterates from the last inactive step on, and their number."""
     last_off = max(step for step, on in enumerate(active) if not on)
     return jax.tree.map(lambda leaf: leaf[last_off:].mean(0), iterates), len(active) - last_off
 
 
 def averaged(iterates, active):
-    """Of all seeds at once, compiled."""
+    """Return the averaging state of all seeds after all `iterates`, with a compiled update."""
     update = jax.jit(jax.vmap(average_update))
     state = jax.vmap(average_start)(jax.tree.map(jnp.asarray, at(iterates, 0)))
     for step in range(1, len(active)):
@@ -55,7 +55,7 @@ def test_the_mean_of_each_seeds_iterates_since_its_trigger(seed, first_active):
 
 def test_before_the_trigger_the_mean_is_the_parameters_bit_for_bit():
     iterates = iterates_of(0)
-    iterates["w"][3], iterates["w"][4] = np.inf, np.nan  # what came before the last one is forgotten
+    iterates["w"][3], iterates["w"][4] = np.inf, np.nan  # iterates before the last one are forgotten
     state = averaged(iterates, np.zeros((STEPS, SEEDS), bool))
     wanted = at(iterates, -1)
     jax.tree.map(
@@ -83,7 +83,7 @@ def test_one_seed_is_no_different_from_a_seed_among_others():
 
 
 def test_the_mean_of_many_iterates_in_single_precision():
-    """As many as in ten epochs of Penn Treebank."""
+    """The number of iterates is that of ten epochs of Penn Treebank."""
     iterates = 1.0 + np.random.default_rng(2).normal(size=(6_640, 8)).astype(np.float32)
     state, _ = jax.lax.scan(
         lambda state, w: (average_update(state, w, True), None),
@@ -108,7 +108,7 @@ def test_start_and_parameters_can_both_be_given_away():
 def test_torch_averages_the_same_but_begins_two_steps_after_the_trigger(t0):
     torch = pytest.importorskip("torch")
     matrix = np.random.default_rng(3).normal(size=(4, 4))
-    # It keeps its rate and the weight of a new iterate in single precision: a rate without rounding.
+    # PyTorch keeps its rate and the weight of a new iterate in single precision, so this rate is exact there.
     theirs = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
     optimizer = torch.optim.ASGD([theirs], lr=1 / 32, lambd=0.0, alpha=0.0, t0=t0)
     with jax.enable_x64(True):
@@ -126,7 +126,7 @@ def test_torch_averages_the_same_but_begins_two_steps_after_the_trigger(t0):
 
 
 def published_trigger(metrics, n):
-    """Algorithm 1 of the paper, as the authors' main.py has it, for one seed."""
+    """Return whether Algorithm 1 of the paper, as in the authors' main.py, triggers for one seed."""
     logs = []
     for v in metrics:
         if len(logs) > n and v > min(logs[: len(logs) - n]):
@@ -145,13 +145,14 @@ def test_trigger_is_the_published_algorithm_for_each_seed(rows, n):
     found = non_monotone_trigger(history, n)
     assert found.shape == (2,) and found.dtype == bool
     assert found.tolist() == [published_trigger(history[:, s], n) for s in range(2)]
-    # Once triggered, whatever follows.
+    # Once triggered, it stays triggered.
     so_far = np.array([non_monotone_trigger(history[:epoch], n) for epoch in range(len(rows) + 1)], int)
     assert (np.diff(so_far, axis=0) >= 0).all()
 
 
 def test_trigger_by_hand():
-    # Seeds: falls for ever; rises at the end; rises at once, but there is nothing old enough; stands still.
+    # The seeds' metrics: always falls; rises at the end; rises at once, before any metric is old enough; is
+    # constant.
     history = np.array([[90, 90, 90, 90], [80, 80, 95, 90], [70, 70, 94, 90], [60, 85, 89, 90]], float)
     assert non_monotone_trigger(history, 2).tolist() == [False, False, False, False]
     assert non_monotone_trigger(history, 1).tolist() == [False, True, True, False]

@@ -1,4 +1,4 @@
-"""The training loop: seeds, resuming bit for bit, selection on dev, interruptions, and that it learns."""
+"""Check the training loop: seeds, resuming bit for bit, selection on dev, interruptions, and learning."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ NUM_BATCHES = 3
 
 
 class Scripted:
-    """A task whose dev metric is written down; its parameter `steps` counts the updates it has had."""
+    """Task with scripted dev metrics, whose parameter `steps` counts the updates."""
 
     monitor = "dev_score"
     primary_metric = "loss"
@@ -51,7 +51,7 @@ class Scripted:
 
     @property
     def program(self):
-        """Say which tasks have the same update."""
+        """Key that tasks with the same update share."""
         return type(self).loss
 
     def init(self, key):
@@ -82,7 +82,7 @@ class Scripted:
 
 @pytest.fixture(scope="module", autouse=True)
 def shared_programs():
-    """Compile the update, and where it starts, once for all runs that have the same."""
+    """Compile the update and the start state once for all runs that share them."""
     made = {}
 
     def once(make, key, copy=lambda found: found):
@@ -100,7 +100,7 @@ def shared_programs():
             return make()
         seeds = np.asarray(jax.random.key_data(keys.init)).tobytes()
         key = (getattr(task, "program", task), optimizer, seeds, options["averaged"])
-        return once(make, key, copy=partial(jax.tree.map, jnp.copy))  # a step takes its memory
+        return once(make, key, copy=partial(jax.tree.map, jnp.copy))  # a step reuses its memory
 
     make_step, start_state = loop.make_step, loop.start_state
     loop.make_step, loop.start_state = step, start
@@ -109,7 +109,7 @@ def shared_programs():
 
 
 class Watched(Learner):
-    """Remembers what `fit` evaluates."""
+    """Learner that records the splits and parameters that are evaluated."""
 
     def evaluate(self, params, split, keys, **options):
         self.evaluated.append((split, jax.tree.map(np.asarray, params)))
@@ -118,7 +118,7 @@ class Watched(Learner):
 
 def watched_classification(seeds):
     return classification(
-        symbols(43, 17),  # no test split: training has no use for it
+        symbols(43, 17),  # no test split: training does not use it
         seeds,
         mix=0.5,
         model={"dropout": 0.3},
@@ -146,7 +146,7 @@ TASKS = {"classification": watched_classification, "language_modelling": watched
 
 @functools.cache
 def learner_of(kind, seeds):
-    """One for all runs: its evaluation is compiled once."""
+    """Return one learner for all runs, so that its evaluation is compiled once."""
     return TASKS[kind](seeds)
 
 
@@ -158,7 +158,10 @@ CLIPPED = make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01)
 
 @contextlib.contextmanager
 def listening(without="memory: "):
-    """A list of what is logged, except for the memory that a step needs: that is another test's."""
+    """Yield a list of the logged lines, without those that begin with `without`.
+
+    The default leaves out the memory that a step needs, which another test checks.
+    """
     said, handler = [], logging.Handler()
 
     def emit(record):
@@ -198,7 +201,7 @@ def run(
 
 
 def train(kind, folder, seeds=SEEDS, stop_after=None):
-    """A short training with everything on that draws noise: (learner, result, what was evaluated)."""
+    """Run a short training with all sources of noise; return (learner, result, what was evaluated)."""
     task = learner_of(kind, seeds)
     task.evaluated = evaluated = []
     options = dict(
@@ -230,7 +233,7 @@ def assert_close(actual, expected):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Return uninterrupted runs by kind of task and seeds: (learner, result, what was evaluated, folder)."""
+    """Return a function (kind, seeds) -> uninterrupted run: (learner, result, what was evaluated, folder)."""
 
     @functools.cache
     def get(kind, seeds=SEEDS):
@@ -242,14 +245,14 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reference(runs):
-    """Return `runs`; that of the classifiers is there already."""
+    """Return `runs`, with the run of the classifiers already cached."""
     runs("classification")
     return runs
 
 
 @pytest.fixture(scope="module")
 def alone(runs):
-    """Return `runs` of the second seed alone; that of a classifier is there already."""
+    """Return `runs` for the second seed only, with the run of the classifier already cached."""
     runs("classification", SEEDS[1:])
     return lambda kind: runs(kind, SEEDS[1:])
 
@@ -326,7 +329,7 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
             return -params["steps"], (carry, {"noise": noise, "loss": jnp.zeros(()), "batches": jnp.ones(())})
 
         def summarise(self, sums):
-            # Sums of an epoch so far, (seeds, 2): one seed's are shown.
+            # The epoch's sums so far have shape (seeds, 2); each column is one metric.
             return {
                 "loss": sums["loss"],
                 "step_noise": sums["noise"][:, 0],
@@ -344,7 +347,7 @@ def test_no_two_steps_draw_the_same_noise(tmp_path):
         if first:
             carries += logged[step]["train_carry_noise"]
     assert len(set(steps)) == 3 * NUM_BATCHES
-    assert len(set(carries)) == 3  # each epoch starts from a carry of its own
+    assert len(set(carries)) == 3  # each epoch starts from a new carry
 
 
 @BOTH_KINDS
@@ -391,7 +394,7 @@ def test_records_have_steps_epochs_and_rates(kind, reference):
         ([5, 4, 4.5, 4.2, 3, 2], 2, 4, 2),
         ([5, 4, 4.5, 4.2, 3, 2], 0, 6, 6),
         ([5, 4, 4.5, 4.2, 3, 2], 3, 6, 6),
-        ([5, 5, 5, 5, 5, 5], 3, 4, 1),  # as good is not better
+        ([5, 5, 5, 5, 5, 5], 3, 4, 1),  # an equal metric is not better
         ([np.nan, 7, np.nan, 6, np.nan, np.nan], 2, 6, 4),
         ([7, np.nan, np.nan, 6, 5, 4], 2, 3, 1),
     ],
@@ -407,7 +410,7 @@ def test_training_ends_when_patience_does(script, patience, epochs, best, higher
 
 
 def test_each_seed_stops_and_is_selected_for_itself():
-    # Alone, the first seed would have stopped after epoch 4: what it reaches later is not taken.
+    # Trained alone, the first seed would have stopped after epoch 4, so its later metrics do not count.
     scripts = [5, 4, 4.5, 4.2, 3, 2, 1, 0], [9, 8, 7, 6, 5, 5, 5, 0]
     result = run(Scripted(*scripts), seeds=(0, 1), epochs=8, patience=2)
     assert (result.epochs, result.best_epoch.tolist()) == (7, [2, 5])
@@ -565,7 +568,7 @@ def test_second_interruption_does_not_wait_and_says_where_the_run_goes_on(tmp_pa
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_system_that_repeats_its_signal_loses_nothing(second, tmp_path, uninterrupted):
-    """A second signal of any kind raised wherever the program was; only a second Ctrl-C is meant so."""
+    """Only a second Ctrl-C may interrupt at once. Once, a second signal of any kind did."""
 
     def send_twice(step):
         if step == NUM_BATCHES + 1:
@@ -602,7 +605,7 @@ def test_cyclic_text_is_learned_to_a_perplexity_near_one(tmp_path):
     rate = dict(learning_rate=lambda epoch, history: np.array([0.02]))
     run(task, tmp_path, seeds=(0,), epochs=12, optimizer=make_optimizer("adam", clip=5.0), **rate)
     records = metrics(tmp_path)
-    # Six tokens are equally frequent: without its past nothing does better than 6.
+    # Six tokens are equally frequent, so a model that ignores the past has a perplexity of 6 or more.
     assert records[0]["train_perplexity"][0] > 3
     assert 1.0 <= records[-1]["dev_perplexity"][0] < 1.1
 
@@ -627,7 +630,7 @@ def test_classifier_learns_to_copy_the_last_symbol(tmp_path):
 
 
 class Counted(Scripted):
-    """Remembers the parameter that counts updates, as it was evaluated."""
+    """Task that records the parameter `steps` at each evaluation."""
 
     def __init__(self):
         super().__init__()
@@ -639,8 +642,8 @@ class Counted(Scripted):
 
 
 def test_averages_of_iterates_are_what_is_evaluated_and_kept(tmp_path):
-    # Seed 0 is never averaged, seed 1 from the second epoch on: updates are counted, and averages of counts
-    # are known. Steps themselves go on from the iterates, also after a stop in the middle.
+    # Seed 0 is never averaged, seed 1 from the second epoch on. `steps` counts updates, so its averages are
+    # known. Training continues from the iterates, also after a stop in the middle.
     def average(history):
         return np.array([False, len(history) >= 1])
 
@@ -689,7 +692,7 @@ def test_what_is_trained_is_trainable():
 
 
 class Broken(Scripted):
-    """The loss of the batches named is not a number, of seed 1 alone."""
+    """Task whose loss is NaN in the batches `broken`, for seeds with a positive parameter `second`."""
 
     def __init__(self, *scripts, broken, **options):
         super().__init__(*scripts, **options)
@@ -715,7 +718,7 @@ def start_with_a_second(task, seeds):
 
 
 def test_steps_that_are_not_finite_change_nothing():
-    # The second seed's script is read at -1 after its one update in the first epoch, and then at 0.
+    # After its one update in the first epoch, the second seed reads its script at index -1, then at index 0.
     scripts = ([3.0, 2.0], [3.0, 5.0])
     found = {}
     for broken in ((), (1, 2, 4)):
@@ -724,7 +727,7 @@ def test_steps_that_are_not_finite_change_nothing():
         found[broken] = run(task, seeds=(0, 1), epochs=2, start=start).params
     whole, skipped = found.values()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(skipped))
-    # `steps` counts the updates: the second seed has had three of its six, the first one all.
+    # `steps` counts the updates: the second seed made three of six, the first one all.
     np.testing.assert_allclose(skipped["steps"], [6, 3])
     np.testing.assert_allclose(skipped["w"][0], whole["w"][0], rtol=1e-6)
     assert not np.allclose(skipped["w"][1], whole["w"][1])
@@ -790,14 +793,16 @@ assert all(jax.tree.leaves(same))
 
 @pytest.mark.slow
 def test_deep_models_of_several_seeds_begin():
-    """In a process of its own, on as many threads as there are cores: batched decompositions waited there for
-    each other without end."""
+    """The models start in a new process with as many threads as cores.
+
+    Batched decompositions once deadlocked there.
+    """
     environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     subprocess.run([sys.executable, "-c", _DEEP], check=True, timeout=300, env=environ)
 
 
 class OfLengths(Scripted):
-    """Batches of two lengths."""
+    """Task with batches of two lengths."""
 
     train_lengths = (2, 4)
 

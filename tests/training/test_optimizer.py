@@ -1,4 +1,4 @@
-"""Optimizers: what clipping is shared with, and the directions of SGD and Adam."""
+"""Check optimizers: which parameters are clipped together, and the directions of SGD and Adam."""
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +99,7 @@ def test_agents_apart_are_moved_as_the_network_is_by_their_own_clipped_gradient(
         grads = grads_of(seed, scale)
         updates, state = optimizer.update(grads, state, PARAMS)
         gradient = agent(grads)
-        # As of the network: what is decayed is added after clipping, and momentum takes the place of both.
+        # As for the network, weight decay is added after clipping, and momentum accumulates the sum.
         expected = 0.5 * expected + gradient * min(1.0, 1.0 / norm([gradient])) + 0.25
         np.testing.assert_allclose(agent(updates), expected, rtol=1e-5)
 
@@ -143,7 +143,7 @@ def test_agent_of_a_language_model_is_told_from_its_network():
 
 @pytest.mark.parametrize("options", [dict(agents_apart=True), dict(agent_learning_rate=0.01)], ids=str)
 def test_agent_of_functional_params_is_their_skip(options):
-    """All were the network's: a tuple's fields are named otherwise than a module's parts."""
+    """All parameters once counted as the network's, because named tuples have other names than modules."""
     params = {"skip": jnp.ones(2), "layer": F.LayerParams(transition=jnp.ones(3), skip=jnp.ones(4))}
     optimizer = make_optimizer("sgd", clip=1.0, **options)
     update = jax.jit(lambda grads: optimizer.update(grads, optimizer.init(params), params)[0])
@@ -155,7 +155,7 @@ def test_agent_of_functional_params_is_their_skip(options):
 
 
 def test_an_agents_rate_is_its_own_whatever_the_networks_is():
-    """The loop multiplies everything by the network's rate, of which the agent's is made free."""
+    """The loop multiplies all updates by the network's rate, so the agent's update is divided by it."""
     grads, rates = grads_of(0), (1.0, 20.0)
     steps = [
         rate * agent(direction(make_optimizer("sgd", agent_learning_rate=0.01, learning_rate=rate), grads))

@@ -1,4 +1,4 @@
-"""Adagrad, and parameters that stay as they are."""
+"""Check Adagrad, and that frozen parameters do not change."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Learning-rate schedules against hand-computed sequences."""
+"""Check learning-rate schedules against sequences computed by hand."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_plateau_ends_at_the_floor():
     rate = decay_on_plateau(1.0, 1 / 1.2, threshold=1.0, floor=0.005)
     stalled = np.full((200, 1), 80.0)
     rates = np.array([rate(epoch, stalled[:epoch])[0] for epoch in range(200)])
-    # 1.2^-29 = 0.00506 is the last above the floor; the first stalled epoch is the second one.
+    # 1.2^-29 = 0.00506 is the last rate above the floor. The first stalled epoch is the second one.
     assert rates[1] == 1.0
     assert rates[30] == pytest.approx(1.2**-29)
     assert (rates[31:] == 0.005).all()

@@ -1,4 +1,4 @@
-"""Scheduled values, and what models trained together differ in: against models trained alone."""
+"""Check scheduled values, and models trained together with different settings against single models."""
 
 import dataclasses
 from functools import cache, partial
@@ -104,7 +104,7 @@ def test_models_that_differ_in_mix_are_those_trained_alone(make, tmp_path):
 
 @pytest.mark.slow
 def test_models_that_differ_in_their_objective_are_those_trained_alone(tmp_path):
-    # One relaxed epoch, in which τ counts, and one of samples, with a β that goes down.
+    # The first epoch is relaxed and uses τ, the second one samples; β decreases.
     others = dict(relaxation="gumbel_softmax", relaxed_epochs=1, entropy_coef_final=0.0)
     objective = dataclasses.replace(EXACT, **others)
     sweep = Sweep(entropy_coef=(0.02, 0.5), temperature=(0.25, 2.0))
@@ -130,7 +130,7 @@ def test_what_models_are_told_that_differ_in_their_objective():
             np.testing.assert_allclose(ours.entropy_coef[number], alone.entropy_coef, rtol=1e-6)
             np.testing.assert_allclose(ours.policy.temperature[number], alone.policy.temperature, rtol=1e-6)
     assert [scheduled.policy.mode for scheduled in values] == ["soft", "soft", "sample"]
-    # In evaluation nothing is relaxed, and attention is as sharp in all of them.
+    # Evaluation relaxes nothing, so the temperature is 1 for all models.
     np.testing.assert_array_equal(sweep.policy("greedy", 2, skips).temperature, [1, 1])
 
 
@@ -145,7 +145,7 @@ def test_models_with_a_smaller_K_never_reach_further(tmp_path):
             assert reach[0] == 1
             assert reach[1] <= 2
     assert reach.tolist() == [1, 2, 4]
-    # With one state to choose from there is nothing to choose: a plain LSTM, trained beside the others.
+    # With one state there is nothing to choose: that model is a plain LSTM.
     entropy = task.evaluate(result.params, "dev", keys)["dev_agent_entropy_1"]
     assert entropy[0] == 0 < entropy[1] < entropy[2]
 
@@ -168,7 +168,7 @@ def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(t
     )
     task = classifiers((0, 1), objective, epochs=4)
     whole = train(task, tmp_path / "whole", epochs=4)
-    for stop in (7, 12):  # inside the second epoch of 5 steps, relaxed; and inside the third, sampled
+    for stop in (7, 12):  # in the second epoch of 5 steps (relaxed) and in the third (sampled)
         with pytest.raises(Stopped):
             train(task, tmp_path / str(stop), epochs=4, should_stop=lambda step, stop=stop: step == stop)
         resumed = train(task, tmp_path / str(stop), epochs=4)
@@ -181,7 +181,7 @@ def test_training_goes_from_relaxed_to_sampled_choices_and_resumes_bit_for_bit(t
 
 @cache
 def free_agent(objective):
-    """A learner whose choices matter, and its loss with gradients, compiled."""
+    """Return a learner whose choices matter, and its compiled loss with gradients."""
     task = classifiers(objective=objective, mix=1.0)
     return task, jax.jit(jax.value_and_grad(task.loss, has_aux=True))
 
@@ -217,7 +217,7 @@ def test_a_moving_average_is_that_of_the_rewards_so_far(plain):
     (_, (carry, sums)), first = loss_and_gradient(objective)
     nll = sums["nll"].total / sums["nll"].count
     np.testing.assert_allclose(rl.moving_average_value(carry[1]), np.full(8, -nll), rtol=1e-5)
-    # The first batch has no past: nothing is subtracted from it. The next one is compared with the first.
+    # The first batch has no baseline. The baseline of the next one is the mean of the first.
     np.testing.assert_allclose(agent_gradient(first), agent_gradient(plain), rtol=1e-4, atol=1e-6)
     (_, (later, _)), second = loss_and_gradient(objective, carry)
     assert np.abs(agent_gradient(second)).sum() < 0.5 * np.abs(agent_gradient(first)).sum()
@@ -276,7 +276,7 @@ def test_averaged_predictions_are_means_of_probabilities():
     params = task.init(jax.random.key(1))
     keys = jax.random.split(jax.random.key(3), 1)
     dev, samples = SPLITS["dev"], 5
-    # The samples of an example stand side by side, and draw with the key of the first and only batch.
+    # The samples of an example are adjacent rows, drawn with the key of the first and only batch.
     key = jax.random.fold_in(keys[0], 0)
     rows = np.repeat(dev.inputs, samples, axis=0)
     logits = task.model(params)(
