@@ -109,7 +109,7 @@ def test_a_run_that_cannot_grow_keeps_its_result(finished_quick, command, tmp_pa
     metrics = (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text("garbage\n" + metrics)
     before = snapshot(folder)
-    arguments = with_epochs(finished_quick.arguments, 2)
+    arguments = with_epochs(finished_quick.arguments, 3)
     damaged = command(quick.Quick, *arguments, "--run-dir", folder)
     assert_user_error(damaged, "line 1 of", "is not a JSON object")
     assert snapshot(folder) == before

@@ -224,11 +224,12 @@ def written(folder, files, draw):
     for name, text in files.items():
         data = text.encode() if isinstance(text, str) else text
         is_packed = name.endswith("gz") and not name.endswith("tgz")
-        if name == victim and not (is_packed and draw.random() < 0.3):
+        before = name == victim and not (is_packed and draw.random() < 0.3)
+        if before:
             data = mutated(data, draw)
         if is_packed:
             data = gzip.compress(data, mtime=0)
-            if name == victim and draw.random() < 0.5:
+            if name == victim and (not before or draw.random() < 0.5):
                 data = mutated(data, draw)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
