@@ -23,18 +23,18 @@ class Run:
 
     model: str | None = setting(
         None,
-        "The skip over time: lstm (none), fixed:k, attention:k, content:k, dynamic:k, log_dynamic:k, "
-        "segment_dynamic:k, sparse:k, mean:k, random:k, skip_rnn, skim_rnn or lstm_jump; k is the longest "
-        "skip. Your own: my_module:MySkip(16).",
+        "The skip over time: lstm (none), fixed:k, attention:k, content:k, sparse:k, dynamic:k, "
+        "log_dynamic:k, log_attention:k, segment_dynamic:k, segment_attention:k, mean:k, random:k, "
+        "skip_rnn, skim_rnn or lstm_jump; k is the longest skip. Your own: my_module:MySkip(16).",
     )
     compare: str | None = setting(
         None, "Train several models, separated by commas, into one table; a resumed run may gain some."
     )
     preset: str | None = setting(
-        None, "Use a named set of settings, listed below; flags given beside it win."
+        None, "Use a named set of settings, listed below; explicit flags take precedence."
     )
     config: str | None = path_setting(
-        None, "Take the settings of a run from its config.json; flags given beside it win."
+        None, "Take the settings of a run from its config.json; explicit flags take precedence."
     )
     run_dir: str | None = path_setting(
         None, "Run folder; the same command resumes it. By default runs/<task>/<model>-<time>."
@@ -154,7 +154,7 @@ class Agent(AgentSettings):
         needs={"model": WITH_AGENT},
     )
     top: int = setting(
-        5, "Number of states that enter together, the best ones.", at_least=1, needs={"model": "sparse:k"}
+        5, "Number of states that enter: those with the best scores.", at_least=1, needs={"model": "sparse:k"}
     )
     first_step: Literal["agent", "carried"] = setting(
         "agent",

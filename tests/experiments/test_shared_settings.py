@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import typing
+from pathlib import Path
 
 import pytest
 import quick
@@ -13,7 +15,7 @@ from dynskip_jax import functional as F
 from dynskip_jax import load_run
 from dynskip_jax.experiments.model_spec import each
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
-from dynskip_jax.experiments.settings import fields_of
+from dynskip_jax.experiments.settings import Run, fields_of
 from dynskip_jax.experiments.stored_settings import RENAMED, from_config, upgraded
 from dynskip_jax.settings import Other, field_types, without_none, words_of
 from dynskip_jax.training import model_names
@@ -67,6 +69,17 @@ def test_names_of_models_have_what_is_said_of_them():
         copies = kind.log_distribution is not F.TimeSkip.log_distribution and skip.max_skip > 1
         assert is_one_of(model_names.COPYING) == copies
     assert model_names.is_one_of("my_module:MySkip(16)", ())
+
+
+def test_help_and_docs_name_every_model():
+    help_text = field_of(Run, "model").metadata["help"]
+    page = (Path(__file__).parents[2] / "docs" / "running.md").read_text(encoding="utf-8")
+    for name in model_names.MODEL_NAMES:
+        assert re.search(rf"\b{name}\b(?!_)", help_text) and re.search(rf"`{name}[:`]", page), name
+
+
+def field_of(kind, name):
+    return next(field for field in dataclasses.fields(kind) if field.name == name)
 
 
 # --- What older versions wrote ---

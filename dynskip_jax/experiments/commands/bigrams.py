@@ -106,7 +106,7 @@ def bigrams(experiment: type[Experiment], flags: BigramFlags) -> None:
 
 
 BIGRAMS = Subcommand(
-    "Measures a linear model on words and pairs of words.",
+    "Train and score a linear model on words and pairs of words.",
     BigramFlags,
     bigrams,
 )

@@ -108,7 +108,7 @@ def _mean(score, counts: np.ndarray) -> float:
 
 
 COMPARE = Subcommand(
-    "Says of each model whether it differs from the first on test: a paired bootstrap over sentences.",
+    "Test by a paired bootstrap over sentences whether each model differs from the first one on test.",
     CompareFlags,
     compare,
 )

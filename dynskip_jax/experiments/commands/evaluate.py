@@ -216,7 +216,7 @@ def _measured(method: _Method, advance: Callable[[], None]) -> tuple[list[str], 
 
 
 EVALUATE = Subcommand(
-    "Measures perplexity with a neural cache, or with parameters that follow the text.",
+    "Measure perplexity with a neural cache or with dynamic evaluation.",
     EvaluateFlags,
     evaluate,
 )

@@ -41,7 +41,7 @@ class ExplainFlags(RunFlags):
         False,
         "Tokenize and lowercase the text as the data is.",
     )
-    html: str | None = path_setting(None, "Write a page on which each word shows where it reaches.")
+    html: str | None = path_setting(None, "Write an HTML page that shows where each word reaches.")
 
 
 def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:
@@ -158,7 +158,7 @@ def _picture(model: str, seed: int, text: str, direction: str) -> str:
 
 
 EXPLAIN = Subcommand(
-    "Shows which earlier word the agent connects each word of a text to, and how probable predictions were.",
+    "Show to which earlier word the agent connects each word of a text, and the predictions' probabilities.",
     ExplainFlags,
     explain,
 )

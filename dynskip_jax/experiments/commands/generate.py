@@ -61,7 +61,7 @@ def generate(experiment: type[Experiment], flags: GenerateFlags) -> None:
 
 
 GENERATE = Subcommand(
-    "Writes text with a trained language model.",
+    "Write text with a trained language model.",
     GenerateFlags,
     generate,
 )

@@ -146,7 +146,7 @@ def _norms(
 
 
 GRADIENTS = Subcommand(
-    "Shows how much of the gradient of the loss at a word reaches back to each earlier state.",
+    "Show how much of the gradient of the loss at a word reaches each earlier state.",
     GradientFlags,
     gradients,
 )

@@ -390,7 +390,7 @@ def _print(
 
 
 ORACLE = Subcommand(
-    "Says how much there is to win by choosing: what each choice costs, and what a probe learns of that.",
+    "Measure how much there is to win by choosing: the loss of every choice, and of a probe's choices.",
     OracleFlags,
     oracle,
 )

@@ -42,7 +42,7 @@ def predict(experiment: type[Experiment], flags: PredictFlags) -> None:
         sys.stdout.flush()
 
 
-PREDICT = Subcommand("Reads a text on each line, and writes what a model makes of it.", PredictFlags, predict)
+PREDICT = Subcommand("Read one text per line, and write a prediction for each.", PredictFlags, predict)
 
 
 def input_lines(path: str | None) -> Iterator[str]:

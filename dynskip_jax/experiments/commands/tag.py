@@ -291,7 +291,7 @@ def _batch(ids: Sequence[TokenIds], rows: int) -> Batch:
 
 
 TAG = Subcommand(
-    "Tags text, or the words of columns, and writes columns or JSON lines.",
+    "Tag text, or the words of columns, and write columns or JSON lines.",
     TagFlags,
     predict,
 )
