@@ -80,6 +80,7 @@ def main() -> None:
     console.print(one_line(about), highlight=False)
     if flags.out is not None:
         record = {"machine": about, "flags": dataclasses.asdict(flags), "models": found}
+        Path(flags.out).parent.mkdir(parents=True, exist_ok=True)
         Path(flags.out).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 

@@ -77,7 +77,7 @@ def direction_of_descent(experiment: Experiment, spec: ModelSpec) -> optax.Gradi
     return make_optimizer(
         **experiment.optimizer_options(spec),
         clip=settings.training.clip,
-        agents_apart=spec.skip.is_stochastic and settings.agent.relaxation == "none",
+        agents_apart=spec.skip.is_stochastic and spec.objective.relaxation == "none",
         agent_learning_rate=rate,
         learning_rate=1.0 if rate is None else settings.training.learning_rate,
     )

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.experiment import Data, Experiment
 from dynskip_jax.experiments.settings import absent_values, fill, path_fields
 from dynskip_jax.experiments.stored_settings import FORMAT, upgraded_config
@@ -78,6 +79,21 @@ def warn_of_changes(run_dir: RunDir, about: Mapping[str, Any]) -> None:
                 "this run was last trained with %s %s, now it is %s: results may not be the same bit for bit",
                 *(name, before[name], about[name]),
             )
+
+
+def check_start(run_dir: RunDir, about: Mapping[str, Any]) -> None:
+    """Check that a resumed run is given the parameters from which it began; see `--start-from`.
+
+    Raises:
+        UserError: If they are others.
+    """
+    entries = run_dir.config().get("about", [])
+    if not run_dir.resumed or not entries:
+        return
+    began, now = ((entry.get("paths") or {}).get("start_from") for entry in (entries[0], about))
+    if began != now:
+        had = f"with --start-from {began}" if began else "without --start-from"
+        raise UserError(f"the run in {run_dir.path} began {had}: give the same, or choose another --run-dir")
 
 
 def _about(experiment: Experiment, data: Data) -> dict[str, Any]:

@@ -165,7 +165,8 @@ def compared(found: Found, metrics: Sequence[str] | None, baseline: str | None) 
         raise UserError("none of the folders holds a finished run: there is nothing to report")
     known = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
     shown = found.columns or known
-    chosen = list(metrics or (m for m in shown if m in known and not m.endswith(_MODES)))
+    main = (m for m in shown if m in known and not m.endswith(_MODES))
+    chosen = list(dict.fromkeys(metrics or main))
     for metric in chosen:
         if metric not in known:
             raise UserError(f"there is no metric {metric!r}: choose {listed(known)}")

@@ -179,7 +179,7 @@ TABLES: tuple[Table, ...] = (
         hard=f"{_FAR_DROPOUT} --copy chosen --relaxation soft --relaxed-epochs 3 --seeds 3",
         rates=f"{_FAR_DROPOUT} --control histogram --control-of {{dynamic-200}}",
         mean=f"{_FAR_DROPOUT} --control mean",
-        attention=f"{_FAR_DROPOUT} --model content:200 --mix 0.5",
+        attention=f"--preset far {_DROPOUT} 0.2 --model content:200 --mix 0.5",
         dynamic_5=f"--preset sketch --model dynamic:5 {_DROPOUT} 0.2 --seeds 3",
         dynamic_5_control=f"--preset sketch --model dynamic:5 {_DROPOUT} 0.2 --control untrained --seeds 3",
         lstm_cache="evaluate --run-dir {lstm}",
@@ -323,16 +323,10 @@ TABLES: tuple[Table, ...] = (
 
 # Flags that every training command gets at reduced size. Language models then read the embedded corpus.
 REDUCED: Mapping[str, tuple[str, ...]] = {
-    "agreement": (
-        *("--features", "8", "--agent-features", "4", "--train-examples", "512", "--epochs", "1"),
-        *("--seeds", "1"),
-    ),
+    "agreement": ("--features", "8", "--train-examples", "512", "--epochs", "1", "--seeds", "1"),
     "conll2003": ("--features", "8", "--epochs", "1", "--seeds", "1"),
     "imdb": ("--features", "8", "--epochs", "1", "--seeds", "1", "--max-length", "50"),
-    "number_prediction": (
-        *("--features", "8", "--agent-features", "4", "--train-examples", "256", "--epochs", "1"),
-        *("--seeds", "1"),
-    ),
+    "number_prediction": ("--features", "8", "--train-examples", "256", "--epochs", "1", "--seeds", "1"),
     "pos": ("--features", "8", "--epochs", "1", "--seeds", "1"),
     "ptb": (
         *("--dataset", "pydoc-topics", "--features", "8", "--batch-size", "100", "--epochs", "1"),
@@ -404,6 +398,8 @@ def arguments_of(table: Table, flags: Flags) -> Iterator[tuple[Run, list[str]]]:
         UserError: If a run needs word vectors, and --embeddings is not given.
     """
     out = Path(flags.out or Path("runs", "reproduce", f"{table.name}-{flags.size}"))
+    if flags.out is not None and len(flags.names) > 1:
+        out /= table.name
     folders = {run.name: str(out / run.name) for run in table.runs}
     for run in table.runs:
         line = _sized(run, flags)
@@ -455,7 +451,7 @@ def _reads_files(run: Run, flags: Flags) -> bool:
     if "--run-dir" in run.flags:
         return False
     if run.experiment == "ptb":
-        return flags.size == "full" and "--dataset" not in run.flags
+        return flags.size == "full" and "pydoc-topics" not in run.flags
     return run.experiment not in _WITHOUT_FILES
 
 

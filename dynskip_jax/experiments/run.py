@@ -23,7 +23,13 @@ from dynskip_jax.experiments.build import Training, make_trainings
 from dynskip_jax.experiments.evaluation import evaluate_model, of_train
 from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
 from dynskip_jax.experiments.model_spec import ModelSpec, check_specs
-from dynskip_jax.experiments.provenance import describe_dataset, how_to_open, run_config, warn_of_changes
+from dynskip_jax.experiments.provenance import (
+    check_start,
+    describe_dataset,
+    how_to_open,
+    run_config,
+    warn_of_changes,
+)
 from dynskip_jax.experiments.table import by_epoch, curves_of, edges_of_sweep, print_table
 from dynskip_jax.runs.checkpoint import SavedCheckpoints
 from dynskip_jax.runs.event_files import EventFiles, check_tensorboard, member_name
@@ -96,6 +102,7 @@ def run(
         spec = training.spec
         folder = run_dir / file_name(spec.name) if several else run_dir
         here = RunDir.open(folder, run_config(experiment, spec.name, data), **how, within=top)
+        check_start(here, how["about"])
         row = _finished_row(here, training)
         if vocabulary is not None and not _holds_vocabulary(here, row):
             here.keep(VOCABULARY, vocabulary_file(vocabulary))

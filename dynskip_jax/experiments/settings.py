@@ -361,7 +361,7 @@ def resolve(
         named = {"preset": preset}
     else:
         values, source, named = dict(stored), f"config {given['config']}", {}
-    for name, other in (("compare", "model"), ("model", "compare")):
+    for name, other in (("compare", "model"), ("model", "compare"), ("control_of", "rates")):
         if name in given:
             values.pop(other, None)
     settings = fill(kind, {**values, **given, **named})
@@ -391,6 +391,8 @@ def check_effects(resolved: Resolved, default_model: str) -> None:
         return allows(allowed, get(settings, name))
 
     given = {name: get(settings, name) for name, source in resolved.sources.items() if source == "flag"}
+    if "seed" in given and isinstance(settings.run.seeds, tuple):
+        raise UserError("--seed has no effect beside a list of --seeds: leave one out")
     check_needs([field for _, field, _ in fields_of(type(settings))], given, holds, flag)
 
 

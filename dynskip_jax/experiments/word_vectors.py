@@ -46,7 +46,7 @@ class Flags:
     """Flags of this command."""
 
     output: str = path_setting(help="File to write.")
-    text: tuple[str, ...] | None = setting(
+    text: tuple[str, ...] | None = path_setting(
         None, "Text files, plain or .gz, separated by commas, in place of the known texts."
     )
     width: int = setting(100, "Size of a vector.", at_least=1)

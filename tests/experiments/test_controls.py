@@ -122,6 +122,9 @@ def test_a_histogram_has_the_rates_of_the_agent_it_is_named_for(command, corpus_
     shares = row_of(copying[0])["metrics"]["dev_agent_share_1"]["mean"]
     np.testing.assert_allclose(settings_of(folder)["rates"], shares, atol=1e-6)
     assert "control_of" not in settings_of(folder)
+    # Another run with the same settings may take its rates from another agent.
+    again = ("--config", folder / "config.json", "--control-of", copying[0], "--print-config")
+    assert command(PTB, *again).status == 0
     # Reading the control needs no flag for the other run.
     explained = command(PTB, "explain", "--run-dir", folder, "--text", "a b c")
     assert explained.status == 0, explained.err

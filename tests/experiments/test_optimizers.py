@@ -45,6 +45,14 @@ def last_directions(experiment, scales, model="dynamic:3"):
     return found["softmax"]["kernel"], found["recurrence"]["agent"]["kernel"]
 
 
+def test_agents_that_no_relaxation_trains_are_clipped_separately():
+    """A relaxation is for the models that have one: LSTM-Jump, compared with a relaxed agent, has none."""
+    for relaxation in ("none", "soft"):
+        experiment = made(imdb.IMDB, relaxation=relaxation, relaxed_epochs=int(relaxation != "none"))
+        network, _ = last_directions(experiment, [0, 0], "lstm_jump")
+        np.testing.assert_array_equal(last_directions(experiment, [500, 500], "lstm_jump")[0], network)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_own_rate(command):
     """Adam's first step is as long as its rate. The loop multiplies all directions by the network's rate."""

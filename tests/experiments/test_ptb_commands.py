@@ -309,6 +309,12 @@ def test_training_goes_on_from_a_finished_run(command, compared, corpus_folder, 
         row_of(path)["metrics"]["dev_perplexity"]["mean"] for path in (compared / "lstm", folder)
     )
     assert after < before  # one epoch does not suffice for this text
+    written = (folder / "result.json").read_bytes()
+    for start, number in (((), 2), (("--start-from", folder), 1)):
+        other = [*how[: how.index("--start-from")], *start, "--epochs", number]
+        refused = command(PTB, *other, "--model", "lstm", "--run-dir", folder)
+        assert_user_error(refused, f"began with --start-from {compared}", "--run-dir")
+    assert (folder / "result.json").read_bytes() == written
     refused = command(PTB, *how, "--model", "fixed:2", "--run-dir", tmp_path / "no")
     assert_user_error(refused, "--start-from", "fixed:2")
     refused = command(PTB, *how, "--model", "lstm", "--seeds", 3, "--run-dir", tmp_path / "no")

@@ -8,10 +8,9 @@ import pytest
 from commands import assert_user_error, execute
 
 from dynskip_jax.experiments import reproduce
-from dynskip_jax.experiments.command_line import read_flags, read_training
+from dynskip_jax.experiments.command_line import read_flags, read_training, resolve_training
 from dynskip_jax.experiments.registry import find_experiment
-from dynskip_jax.experiments.reproduce import REDUCED, TABLES, Flags, arguments_of
-from dynskip_jax.experiments.settings import resolve
+from dynskip_jax.experiments.reproduce import REDUCED, TABLES, Flags, arguments_of, find_table
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PLACEHOLDERS = {"DIR", "RUN", "MODEL", "NAME", "TEXT", "vectors.txt"}
@@ -29,9 +28,7 @@ def test_each_command_can_be_read(table, size):
         experiment = find_experiment(name)
         if run.trains:
             given, _ = read_training(experiment, line)
-            settings = resolve(
-                experiment.settings_type, experiment.presets, experiment.default_preset(given), given
-            ).settings
+            settings = resolve_training(experiment, given).settings
             assert settings.run.run_dir not in begun
             if settings.agent.control_of is None:
                 experiment(settings)  # raises an error if settings contradict each other
@@ -104,6 +101,14 @@ def test_the_list_and_the_commands_are_printed(here):
     assert train[-4:] == ["--data", "a b", "--run-dir", "there/compared"]
     assert cache[-3:] == ["evaluate", "--run-dir", "there/compared"] and report[-1] == "there/compared"
     assert not any(here.iterdir())
+
+
+def test_a_corpus_may_be_in_another_folder_and_tables_do_not_share_run_folders():
+    for_all = Flags(("numbers-11", "numbers-21"), out="there", data="DIR")
+    folders = [line[-1] for name in for_all.names for _, line in arguments_of(find_table(name), for_all)]
+    assert len(set(folders)) == len(folders) > 4
+    for _, line in arguments_of(find_table("wikitext2"), for_all):
+        assert line[line.index("--data") + 1] == "DIR"
 
 
 def test_what_it_has_not_is_said_in_one_line():

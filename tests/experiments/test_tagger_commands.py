@@ -328,6 +328,17 @@ def test_compare_is_a_paired_bootstrap(command, compared, corpus):
 
 
 @pytest.mark.slow
+def test_compare_takes_runs_that_read_other_columns(command, compared, corpus, tmp_path):
+    plain, wide = compared[0] / "lstm", tmp_path / "wide"
+    more = ("--model", "lstm", "--characters", "none", "--columns", 1, "--run-dir", wide)
+    assert command(NER, "--data", corpus, *more, *SMALL).status == 0
+    outcome = command(NER, "compare", "--run-dir", f"{plain},{wide}", "--samples", 200)
+    assert outcome.status == 0, outcome.err
+    for folder in (plain, wide):
+        assert f"{row_of(folder)['metrics']['test_f1']['mean']:.2%}" in outcome.out
+
+
+@pytest.mark.slow
 def test_gradients_reach_back_as_far_as_the_last_word(command, compared, corpus):
     folder, _ = compared
     outcome = command(NER, "gradients", "--run-dir", folder, "--data", corpus, "--steps", 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,12 +59,11 @@ def compare(experiment: type[Experiment], flags: CompareFlags) -> None:
             f"{', '.join(flags.run_dir)} holds one model: name several run folders, separated by commas, or "
             "train several models with --compare a,b"
         )
-    data = loading.data_of(next(iter(models.values())), flags.data)
-    for model in models.values():
-        loading.check_data(model, data)
-    counts = {name: _counts(model, data) for name, model in models.items()}
-    score = bootstrap.accuracy if data.corpus.scheme is None else bootstrap.f1
     first = next(iter(models))
+    read = _read(models, flags.data)
+    data = read[first]
+    counts = {name: _counts(model, read[name]) for name, model in models.items()}
+    score = bootstrap.accuracy if data.corpus.scheme is None else bootstrap.f1
     table = rich_table.Table(title=f"{data.name}, test, beside {first}", title_justify="left")
     for heading in ("model", "score", "difference", "95 % of resamples", "p", ""):
         table.add_column(heading, no_wrap=True, justify="left" if heading == "model" else "right")
@@ -89,6 +88,27 @@ def _models(experiment: type[Experiment], folders: Sequence[str]) -> dict[str, F
     for folder in dict.fromkeys(folders):
         for name, model in loading.finished_models(folder, experiment.name).items():
             found[name if len(folders) == 1 else f"{folder}: {name}"] = model
+    return found
+
+
+def _read(models: Mapping[str, FinishedModel], folder: str | None) -> dict[str, tagging.ReadCorpus]:
+    """Return the data of each model, with its own columns and word vectors.
+
+    Raises:
+        UserError: If the data is not that of a run, or test has other words or tags for some of the models.
+    """
+    found: dict[str, tagging.ReadCorpus] = {}
+    known: dict[str, tagging.ReadCorpus] = {}  # by fingerprint
+    for name, model in models.items():
+        fingerprint = model.run.config()["dataset"]["fingerprint"]
+        if fingerprint not in known:
+            known[fingerprint] = loading.data_of(model, folder)
+        found[name] = known[fingerprint]
+    tests = {name: [(s.words, s.tags) for s in data.corpus.splits["test"]] for name, data in found.items()}
+    first = next(iter(models))
+    for name, test in tests.items():
+        if test != tests[first]:
+            raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
     return found
 
 

@@ -118,6 +118,8 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
     others = _others(found, trained, data, flags.beside or ())
     several = [trained.params, *(other.params for other in others.values())]
     of_words = isinstance(learner.task, tasks_lib.LanguageModelling)
+    if flags.window > 1 and not of_words:
+        raise UserError("--window is for language models, whose loss is that of the next word: leave it out")
     if found.spec.copies_in_expectation:
         how = dict(rows=max(2, flags.rows), others=several[1:])
         pieces = copied_words.copied_words(learner, trained.params, trained.policy, flags.split, **how)
