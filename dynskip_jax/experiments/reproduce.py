@@ -134,6 +134,8 @@ TABLES: tuple[Table, ...] = (
         "--relaxed-epochs 4 --epochs 6",
         lstm_201="--length 201 --model lstm",
         dynamic_200="--length 201 --model dynamic:200",
+        log_dynamic="--length 201 --model log_dynamic:200",
+        segment_dynamic="--length 201 --model segment_dynamic:200 --stride 10",
     )),
     Table("agreement", "agreement", "Agreement at a distance: results", _runs(
         "agreement",
@@ -164,6 +166,8 @@ TABLES: tuple[Table, ...] = (
         mean="--preset far --model dynamic:200 --control mean",
         attention="--preset far --model content:200 --mix 0.5",
         sparse="--preset far --model sparse:200",
+        segment="--preset far --model segment_dynamic:200 --stride 10",
+        log="--preset far --model log_dynamic:512",
         lstm_zoneout="--preset sketch --model lstm --zoneout 0.1",
         lstm="--preset sketch --model lstm --seeds 3",
     )),
