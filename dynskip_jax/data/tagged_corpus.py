@@ -137,14 +137,15 @@ def find_entity_corpus(
             `columns` requires a folder.
         scheme: Scheme of the tags in the files. None means IOB1 for `conll2003` and BIO2 for `conll2000`; for
             `columns` the scheme is detected from the tags of train, and the corpus's `note` names it.
-        beside: Other columns to read, counted from 0.
+        beside: Other columns to read, counted from 0, such as that of parts of speech.
         word: Column of words for `columns`, counted from 0, or from the end if negative.
         tag: Column of tags for `columns`, counted likewise.
         seed: Seed of the random choice of dev for `conll2000`.
         environ: Environment variables.
 
     Raises:
-        UserError: If the corpus is not found or is invalid, or if the tags of `columns` have no scheme.
+        UserError: If the corpus is not found or is invalid, if the tags of `columns` have no scheme, or if
+            `beside` has the column of the words or of the tags.
     """
     if dataset == "columns":
         corpus = _columns(data, word, tag, beside)

@@ -1,6 +1,6 @@
 """Read tagged sentences from files: columns (CoNLL-2000, CoNLL-2003), CoNLL-U, word/tag text, parses."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -10,6 +10,7 @@ from dynskip_jax.data.column_files import (
     CONLLU_FORM,
     DOCUMENT_START,
     UNSPECIFIED,
+    Row,
     check_tag,
     check_word,
     column_rows,
@@ -83,9 +84,9 @@ def read_columns(
         beside: Other columns to read, such as that of parts of speech.
 
     Raises:
-        UserError: If the file cannot be read or contains no sentence. Also if a line does not have as many
-            columns as the first one, lacks a requested column, or has an empty word or an empty or
-            unprintable tag.
+        UserError: If the file cannot be read or contains no sentence, or `beside` has the column of the words
+            or of the tags. Also if a line does not have as many columns as the first one, lacks a requested
+            column, or has an empty word or an empty or unprintable tag.
     """
     where, columns = place(path, member), (word, *(() if tag is None else (tag,)), *beside)
     width = None
@@ -95,7 +96,9 @@ def read_columns(
             builder.end()
         if row.fields is None:
             continue
-        width = len(row.fields) if width is None else width
+        if width is None:
+            width = len(row.fields)
+            _check_beside(row, beside, {"words": word} | ({} if tag is None else {"tags": tag}), where)
         if len(row.fields) != width:
             problem = f"{len(row.fields)} columns, but the first line has {width}"
             raise bad_line(where, row.number, problem)
@@ -106,6 +109,26 @@ def read_columns(
             check_tag(row.number, chosen, text, where)
         builder.add(text, chosen, row.number, tuple(others))
     return builder.finished(where)
+
+
+def _check_beside(row: Row, beside: Sequence[int], used: Mapping[str, int], where: str) -> None:
+    """Check that the other columns to read are neither that of the words nor that of the tags.
+
+    Args:
+        row: First row of the file.
+        beside: Other columns to read.
+        used: Columns of the words and the tags, by what they contain.
+        where: Name of the file.
+
+    Raises:
+        UserError: If they are, or the row lacks one of the columns.
+    """
+    pick_columns(row, (*used.values(), *beside), where)
+    width = len(row.fields)
+    for content, column in used.items():
+        if any(other % width == column % width for other in beside):
+            problem = f"column {column % width} has the {content}, and cannot be read as another column"
+            raise bad_line(where, row.number, f"{problem}: leave it out of --columns")
 
 
 def read_conllu(

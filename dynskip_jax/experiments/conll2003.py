@@ -99,7 +99,7 @@ class EntityData(TaggerData):
     dataset: Literal["conll2003", "conll2000", "columns"] = shared.dataset("conll2003")
     split_seed: int = shared.split_seed(0, needs={"dataset": "conll2000"})
     columns: tuple[int, ...] | None = setting(
-        None, "Other columns that are read, counted from 0; 1: CoNLL's parts of speech.", at_least=1
+        None, "Other columns that are read, counted from 0; 1: CoNLL's parts of speech.", at_least=0
     )
     scheme: Literal["IOB1", "BIO2", "BIOES"] | None = setting(
         None, "Scheme of the files' tags; by default the corpus's own, or detected (columns)."

@@ -185,6 +185,32 @@ def test_columns_in_any_order(tmp_path, template):
     assert tagged.train_tags == ("NN", "NNP") and tagged.file_scheme is None
 
 
+def test_the_columns_of_tags_and_words_are_no_other_columns(tmp_path):
+    folder = conll2003(tmp_path / "conll2003")
+    for beside, problem in (
+        ((1, 3), "column 3 has the tags"),
+        ((-1,), "3 has the tags"),
+        ((0,), "the words"),
+    ):
+        with pytest.raises(
+            UserError, match=rf"eng\.train, line 1: .*{problem}.*: leave it out of --columns$"
+        ):
+            find_entity_corpus("conll2003", folder, beside=beside)
+    (tmp_path / "train.txt").write_text(chunks(25))
+    (tmp_path / "test.txt").write_text(chunks(3))
+    with pytest.raises(UserError, match="column 2 has the tags"):
+        find_entity_corpus("conll2000", tmp_path, beside=(2,))
+    for name in ("train", "dev", "test"):
+        (tmp_path / f"{name}.txt").write_text(chunks(1))
+    for tag in (2, -1):
+        with pytest.raises(UserError, match="column 2 has the tags"):
+            find_entity_corpus("columns", tmp_path, tag=tag, beside=(2,))
+    with pytest.raises(UserError, match="column 1 has the words"):
+        find_entity_corpus("columns", tmp_path, word=1, beside=(1,))
+    corpus = find_entity_corpus("columns", tmp_path, word=1, beside=(0,))
+    assert corpus.splits["dev"][0].columns == [("w0",), ("runs",), ("fast",)]
+
+
 def test_tags_without_types(tmp_path):
     for name in ("train", "dev", "test"):
         (tmp_path / f"{name}.tsv").write_text("New York\tB\nCity\tI\nis\tO\n")
