@@ -14,10 +14,11 @@ from dynskip_jax.data.messages import bad_line, quoted
 Format = Literal["columns", "conllu"]
 
 DOCUMENT_START = "-DOCSTART-"
-CONLLU_COLUMNS = {"upos": 3, "xpos": 4}
+CONLLU_COLUMNS = {"upos": 3, "xpos": 4, "misc": 9}
 CONLLU_WIDTH = 10
 CONLLU_FORM = 1
 UNSPECIFIED = "_"
+_ENTITY = "NER="  # beginning of the entry of MISC that has the tag of an entity
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _EMPTY_NODE = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 # Matches `# text = …` and `# newdoc` of CoNLL-U, and `# id …` of MultiCoNER.
@@ -197,18 +198,31 @@ def tagged_lines(
         block: A block of `lines_to_tag`.
         tags: One tag for each word.
         format: `columns` adds a column to the line of each word; `conllu` replaces the contents of a column.
-        column: Column to replace for `conllu`, counted from 0.
+        column: Column to replace for `conllu`, counted from 0. In the column MISC (9) only the entry `NER=…`
+            is replaced or added.
     """
     lines = list(block.lines)
     for place, tag in zip(block.places, tags, strict=True):
         line = lines[place]
         if format == "conllu":
             fields = line.split("\t")
-            fields[column] = tag
+            fields[column] = _with_entity(fields[column], tag) if column == CONLLU_COLUMNS["misc"] else tag
             lines[place] = "\t".join(fields)
         else:
             lines[place] = f"{line}\t{tag}" if "\t" in line else f"{line.rstrip(' ')} {tag}"
     return lines
+
+
+def entity_of_misc(misc: str) -> str:
+    """Return the tag in the entry `NER=…` of CoNLL-U's column MISC; `_` if there is none."""
+    tags = [entry.removeprefix(_ENTITY) for entry in misc.split("|") if entry.startswith(_ENTITY)]
+    return tags[0] if tags else UNSPECIFIED
+
+
+def _with_entity(misc: str, tag: str) -> str:
+    """Return the contents of CoNLL-U's column MISC with the entry `NER=tag` in place of an earlier one."""
+    others = [entry for entry in misc.split("|") if entry != UNSPECIFIED and not entry.startswith(_ENTITY)]
+    return "|".join([*others, f"{_ENTITY}{tag}"])
 
 
 def pick_columns(row: Row, columns: Sequence[int], where: str) -> list[str]:

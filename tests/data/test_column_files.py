@@ -3,7 +3,13 @@
 import pytest
 
 from dynskip_jax.data import read_columns, read_conllu
-from dynskip_jax.data.column_files import column_rows, lines_to_tag, split_columns, tagged_lines
+from dynskip_jax.data.column_files import (
+    column_rows,
+    entity_of_misc,
+    lines_to_tag,
+    split_columns,
+    tagged_lines,
+)
 from dynskip_jax.errors import UserError
 
 CONLLU = """\
@@ -93,6 +99,16 @@ def test_predict_reads_what_training_reads_and_writes_every_line(tmp_path, forma
 def test_other_columns_are_read_as_they_are():
     (block,) = lines_to_tag(["Anna\t\tB-PER\n", "New York\tNNP\tB-LOC\n"], beside=(1,))
     assert block.words == ["Anna", "New York"] and block.columns == [("",), ("NNP",)]
+
+
+@pytest.mark.parametrize(
+    ("misc", "after"), [("_", "NER=O"), ("A=b", "A=b|NER=O"), ("NER=B-X|A=b", "A=b|NER=O")]
+)
+def test_tags_of_entities_are_an_entry_of_misc(misc, after):
+    (block,) = lines_to_tag([f"1\tDo\tdo\tAUX\tVB\t_\t0\troot\t_\t{misc}\n"], "conllu", beside=(9,))
+    assert entity_of_misc(block.columns[0][0]) == ("B-X" if "B-X" in misc else "_")
+    (line,) = tagged_lines(block, ["O"], "conllu", column=9)
+    assert line == f"1\tDo\tdo\tAUX\tVB\t_\t0\troot\t_\t{after}"
 
 
 def test_sentences_are_yielded_as_they_come():

@@ -15,8 +15,10 @@ from commands import assert_picture, assert_user_error, load, row_of, write_resu
 
 from dynskip_jax import load_run
 from dynskip_jax.data.tag_schemes import first_problem
+from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import conll2003, pos
 from dynskip_jax.experiments.cli import main
+from dynskip_jax.experiments.commands.tag import TagFlags, read_input
 from dynskip_jax.experiments.run import VOCABULARY
 from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.tasks.entity_score import entity_score
@@ -245,6 +247,47 @@ def test_predict_columns_keeps_what_it_reads(command, tagged, monkeypatch, tmp_p
     assert tags == [line.split(" ")[1] for line in as_text.splitlines() if line]
 
 
+def test_predict_conllu_writes_entities_beside_what_it_reads(command, tagged, tmp_path):
+    folder, _ = tagged
+    lines = [
+        "# sent_id = 1",
+        "1\tPeter\tPeter\tPROPN\tNNP\t_\t2\tnsubj\t_\tSpaceAfter=No|NER=B-LOC",
+        "2\tsaw\tsee\tVERB\tVBD\t_\t0\troot\t_\t_",
+        "3\tBonn\tBonn\tPROPN\tNNP\t_\t2\tobj\t_\tSpaceAfter=No",
+    ]
+    source, written = tmp_path / "in.conllu", tmp_path / "out.conllu"
+    source.write_text("\n".join(lines) + "\n")
+    tag = lambda path, *flags: command(
+        *(NER, "predict", "--run-dir", folder, "--format", "conllu", "--input", path, *flags)
+    )
+    outcome = tag(source)
+    assert outcome.status == 0, outcome.err
+    found = [line.split("\t") for line in outcome.out.splitlines()]
+    assert [row[:9] for row in found] == [line.split("\t")[:9] for line in lines]
+    tags = [row[9].rpartition("NER=")[2] for row in found[1:]]
+    assert all(tag == "O" or tag[:2] in ("B-", "I-") for tag in tags)
+    assert [row[9] for row in found[1:]] == [
+        f"{before}NER={tag}"
+        for before, tag in zip(("SpaceAfter=No|", "", "SpaceAfter=No|"), tags, strict=True)
+    ]
+    written.write_text(outcome.out)
+    outcome = tag(written, "--score")
+    assert outcome.status == 0 and outcome.out == written.read_text(), outcome.err
+    assert outcome.err.splitlines()[-1].split()[:3] == ["all", "100.00%", "100.00%"]
+    outcome = tag(source, "--score")
+    assert outcome.status == 2 and "some words of the input have no tag (_)" in outcome.err
+    refused = tag(written, "--score", "--tag-column", 3)
+    assert_user_error(refused, "--tag-column has no effect without --format columns")
+
+
+def test_a_tagger_of_other_columns_does_not_read_conllu():
+    flags = TagFlags(run_dir="r", format="conllu")
+    with pytest.raises(
+        UserError, match=r"\(--columns 1,2\), which CoNLL-U does not have: give --format columns"
+    ):
+        read_input(flags, conll2003.EntityData(columns=(1, 2)), 9)
+
+
 def test_predict_writes_each_sentence_before_it_reads_the_next(command, tagged, monkeypatch):
     folder, _ = tagged
     seen = []
@@ -416,6 +459,7 @@ def test_what_is_wrong_is_said_in_one_line(command, tagged, corpus, tmp_path):
             "wide.txt, line 1: 3 numbers after the word, but 4",
         ),
         (("--data", corpus, *SMALL, "--window", 2), "odd"),
+        (("--data", corpus, *SMALL, "--columns", "1,3"), "eng.train, line 3: column 3 has the tags"),
         (("predict", "--run-dir", folder, "--input", tmp_path / "none"), "cannot be read"),
         (
             ("predict", "--run-dir", folder, "--input", lines, "--format", "columns", "--word-column", 5),

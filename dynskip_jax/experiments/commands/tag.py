@@ -72,7 +72,9 @@ class TagFlags(ModelFlags):
         False, "Compare with the tags in the input (columns or conllu), and print scores to stderr."
     )
     tag_column: int | None = setting(
-        None, "Column of the true tags; by default as in training.", needs={"score": ON}
+        None,
+        "Column of the true tags; by default as in training.",
+        needs=({"score": ON}, {"format": "columns"}),
     )
 
 
@@ -97,7 +99,7 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
     has_entities = trained.experiment.scheme is not None
     scheme = _scheme(trained, flags)
     data = trained.settings.data
-    column = column_files.CONLLU_COLUMNS[getattr(data, "tag", "upos")]
+    column = column_files.CONLLU_COLUMNS["misc" if has_entities else getattr(data, "tag", "upos")]
     sentences = read_input(flags, data, column)
     gold, predicted = [], []
 
@@ -106,7 +108,7 @@ def predict(experiment: type[Experiment], flags: TagFlags) -> None:
 
     for number, group in enumerate(_groups(sentences, at_once)):
         if flags.score:
-            gold += [[beside[-1] for beside in sentence.columns] for sentence in group]
+            gold += [_true_tags(sentence, flags, column) for sentence in group]
             group = [s._replace(columns=[beside[:-1] for beside in s.columns]) for s in group]
         found = tag(best, trained.vocabulary, group, flags.max_words, rows)
         if has_entities and number == 0:  # written late, so that an error in the input is the only message
@@ -142,13 +144,21 @@ def _scheme(trained: LoadedModel, flags: TagFlags) -> str:
     return scheme
 
 
+def _true_tags(sentence: LinesToTag, flags: TagFlags, column: int) -> list[str]:
+    """Return the true tags of a sentence, which are the last of its words' `columns`."""
+    tags = [beside[-1] for beside in sentence.columns]
+    if flags.format == "conllu" and column == column_files.CONLLU_COLUMNS["misc"]:
+        return [column_files.entity_of_misc(misc) for misc in tags]
+    return tags
+
+
 def _check_gold(gold: Sequence[Sequence[str]], *, has_entities: bool) -> None:
     """Raise a `UserError` if the true tags that --score reads are no valid tags."""
+    if any(tag == column_files.UNSPECIFIED for tags in gold for tag in tags):
+        raise UserError("--score: some words of the input have no tag (_): leave out --score")
     found = tag_schemes.detect_scheme(gold)
     if has_entities and found.scheme is None and any(tag != "O" for tags in gold for tag in tags):
         raise UserError(f"--score: expected tags of entities, found {found.says}: name their --tag-column")
-    if any(tag == column_files.UNSPECIFIED for tags in gold for tag in tags):
-        raise UserError("--score: some words of the input have no tag (_): leave out --score")
 
 
 def _tell(text: str) -> None:
@@ -168,7 +178,7 @@ def read_input(flags: TagFlags, data: TaggerData, column: int) -> Iterator[Lines
         column: Column of the tags in CoNLL-U.
 
     Raises:
-        UserError: The input cannot be read, or --score is given with an input without tags.
+        UserError: The input cannot be read, lacks columns that the tagger reads, or has no tags for --score.
     """
     lines = input_lines(flags.input)
     if flags.format == "text":
@@ -177,6 +187,11 @@ def read_input(flags: TagFlags, data: TaggerData, column: int) -> Iterator[Lines
         return read_text(lines, flags)
     word = data.word_column if flags.word_column is None else flags.word_column
     beside = tuple(getattr(data, "columns", None) or ())
+    if beside and flags.format == "conllu":
+        raise UserError(
+            f"this tagger also reads columns of its training files (--columns {','.join(map(str, beside))}), "
+            "which CoNLL-U does not have: give --format columns"
+        )
     if flags.score:
         own = data.tag_column if flags.tag_column is None else flags.tag_column
         beside += (column if flags.format == "conllu" else own,)
