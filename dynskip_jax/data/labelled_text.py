@@ -6,10 +6,12 @@ import csv
 import dataclasses
 import functools
 import hashlib
+import itertools
+import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +31,8 @@ _JSON_ENDINGS = ("jsonl", "ndjson", "json")
 # another column. Files with at most `_FEW_EXAMPLES` texts are not checked.
 _MOST_CLASSES = 0.5
 _FEW_EXAMPLES = 20
+_SEPARATORS = (",", ";", "\t")  # of CSV; the first one that fits best is used
+_SNIFFED_LINES = 20
 _COLUMN_NUMBER = re.compile(r"-?[0-9]{1,6}")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
@@ -186,9 +190,9 @@ def read_labelled_file(
     """Read a file of labelled texts; the format depends on the ending of its name.
 
     `.csv` is CSV, and `.jsonl`, `.ndjson` and `.json` are JSON lines. Any other file has columns separated by
-    tabs (TSV). CSV may have quoted fields, which may extend over several lines. Its separator may be a
-    semicolon or a tab if the first line contains the names of the columns. In TSV, quotes are part of the
-    text.
+    tabs (TSV). CSV may have quoted fields, which may extend over several lines. Its separator is the
+    comma, semicolon or tab for which the first row has both columns; if this is true of several, the one for
+    which most of the first rows have the same length. In TSV, quotes are part of the text.
 
     Args:
         path: The file, plain or .gz.
@@ -266,9 +270,12 @@ def _read_splits(path: Path, read: Callable[[Path], list[LabelledText]]) -> dict
             raise bad_file(path, "has no file for the train split: put one there, such as train.tsv")
         reader = read if files else _read_class_folders
         return {split: reader(found[word]) for split, word in _FILE_WORD.items() if word in found}
-    if _visible(path, Path.is_dir):
-        return {"train": _read_class_folders(path)}
     single = [own for own in _visible(path, Path.is_file) if _ending(own) in LABELLED_ENDINGS]
+    if classes := _visible(path, Path.is_dir):
+        if len(single) == 1:
+            both = f"the file {shown(single[0].name)} and the folder {shown(classes[0].name)}"
+            raise bad_file(path, f"has {both}: name the file itself with --data, or move one of them away")
+        return {"train": _read_class_folders(path)}
     if len(single) == 1:
         return {"train": read(single[0])}
     problem = f"has {len(single) or 'no'} files of labelled texts, and none for train: name one train.tsv, "
@@ -329,15 +336,22 @@ def _json_records(path: PathLike, text: Column, label: Column) -> Iterator[tuple
             if key not in found:
                 have = ", ".join(shown(name, 20) for name in list(found)[:5]) or "none"
                 raise bad_line(path, number, f"no key {quoted(key)} among {have}: name the right one")
-        value = found[label]
-        if isinstance(value, bool):
-            value = "true" if value else "false"
-        elif isinstance(value, int | float):
-            value = f"{value:g}" if abs(value) < 1e6 else str(value)
+        value = _json_label(found[label])
         if not isinstance(found[text], str) or not isinstance(value, str):
             wrong = text if not isinstance(found[text], str) else label
-            raise bad_line(path, number, f"{quoted(wrong)} is no text, but {quoted(found[wrong])}")
+            kind = "text" if wrong == text else "text or a finite number"
+            problem = f"expected {kind} under {quoted(wrong)}, got {quoted(found[wrong])}"
+            raise bad_line(path, number, problem)
         yield number, found[text], value
+
+
+def _json_label(value: Any) -> Any:
+    """Return the class that a JSON value names, as text; values that name no class are returned unchanged."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and math.isfinite(value):
+        return str(int(value)) if value.is_integer() else repr(value)
+    return str(value) if isinstance(value, int) else value
 
 
 def _tab_rows(path: PathLike) -> Iterator[tuple[int, list[str]]]:
@@ -347,16 +361,11 @@ def _tab_rows(path: PathLike) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Iterator[tuple[int, list[str]]]:
-    lines = iter_lines(path)
-    first = next(lines, "")
-    separator = ","
-    for candidate in (",", ";", "\t"):
-        names = [name.strip(' "') for name in first.split(candidate)]
-        if all(column in names for column in columns):
-            separator = candidate
-            break
+    lines = (f"{line}\n" for line in iter_lines(path))  # with line ends, which quoted fields include
+    head = list(itertools.islice(lines, _SNIFFED_LINES))
     with _long_fields():
-        rows = csv.reader(_with_ends(first, lines), delimiter=separator, strict=True)
+        separator = max(_SEPARATORS, key=lambda separator: _fit(head, separator, columns))
+        rows = csv.reader(itertools.chain(head, lines), delimiter=separator, strict=True)
         while True:
             try:
                 row = next(rows)
@@ -365,15 +374,25 @@ def _csv_rows(path: PathLike, columns: Sequence[Column]) -> Iterator[tuple[int, 
             except csv.Error as error:
                 problem = f"no CSV ({error}): a field with quotes stands in quotes, its own are doubled"
                 raise bad_line(path, rows.line_num, problem) from None
-            if row:
+            if not _is_blank(row):
                 yield rows.line_num, row
 
 
-def _with_ends(first: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines with line ends, because a quoted CSV field includes them."""
-    yield f"{first}\n"
-    for line in lines:
-        yield f"{line}\n"
+def _fit(head: Sequence[str], separator: str, columns: Sequence[Column]) -> float:
+    """Return how well a separator fits the first lines of a CSV file, from 0 to 1.
+
+    It is 0 if the first row lacks one of the columns, or both are the same column. Otherwise it is the
+    fraction of rows that are as long as the first one.
+    """
+    rows = [row for row in csv.reader(head, delimiter=separator) if not _is_blank(row)]
+    places = {_index(_names(rows[0]), column) for column in columns} if rows else {None}
+    if None in places or len(places) < len(columns):
+        return 0.0
+    return sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+
+
+def _is_blank(row: Sequence[str]) -> bool:
+    return len(row) <= 1 and not "".join(row).strip()
 
 
 @contextlib.contextmanager
@@ -393,7 +412,7 @@ def _column_records(
     if first is None:
         return
     number, fields = first
-    names = [name.strip() for name in fields]
+    names = _names(fields)
     width = len(fields)
     places = [_place(path, number, names, column) for column in (text, label)]
     if header is None:
@@ -414,22 +433,33 @@ def _number(column: Column) -> int | None:
     return column
 
 
+def _names(fields: Sequence[str]) -> list[str]:
+    return [name.strip() for name in fields]
+
+
+def _index(names: Sequence[str], column: Column) -> int | None:
+    """Return the index of a column that is given by name or number; None if there is no such column."""
+    place = _number(column)
+    if place is None:
+        return names.index(column) if column in names else None
+    return place % len(names) if -len(names) <= place < len(names) else None
+
+
 def _place(path: PathLike, number: int, names: Sequence[str], column: Column) -> int:
     """Return the index of a column that is given by name or number; a negative number counts from the end.
 
     Raises:
         UserError: There is no such column.
     """
+    place = _index(names, column)
+    if place is not None:
+        return place
     place = _number(column)
-    if place is None and column in names:
-        return names.index(column)
     if place is None:
         have = ", ".join(shown(name, 15) for name in names[:5])
         problem = f"no column {quoted(column)} among {have}: give its name, or its number counted from 0"
         raise bad_line(path, number, problem)
-    if not -len(names) <= place < len(names):
-        raise bad_line(path, number, f"no column {place} among {len(names)}, counted from 0")
-    return place
+    raise bad_line(path, number, f"no column {place} among {len(names)}, counted from 0")
 
 
 def _example(path: PathLike, number: int, text: str, label: str) -> LabelledText:

@@ -77,6 +77,35 @@ def test_columns_by_name_or_number(tmp_path):
     assert pairs(read_labelled_file(path, text="Review", label="stars")) == [("x", "5"), ("y", "true")]
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize(
+    ("header", "how"),
+    [
+        ("review|stars\n", {"text": "review", "label": 1}),
+        ("review|stars\n", {"text": "0", "label": "-1", "header": True}),
+        ("", {"text": 0, "label": 1}),
+        ("", {"text": 0, "label": -1}),
+        (' \n\n"review"|stars\n', {"text": "review", "label": "stars"}),
+    ],
+)
+def test_the_separator_of_csv_is_found(tmp_path, separator, header, how):
+    rows = f'{header}good|1\n"so; bad, and\tsad"|0\n'
+    path = write(tmp_path / "x.csv", rows.replace("|", separator))
+    assert pairs(read_labelled_file(path, **how)) == [("good", "1"), ("so; bad, and\tsad", "0")]
+
+
+def test_the_separator_of_csv_gives_rows_of_one_length(tmp_path):
+    path = write(tmp_path / "x.csv", "Good, I think;1\nbad;0\n")
+    assert pairs(read_labelled_file(path, text=0, label=1)) == [("Good, I think", "1"), ("bad", "0")]
+
+
+def test_labels_that_are_numbers_stay_apart(tmp_path):
+    numbers = ["0.1234567", "0.1234568", "5", "5.0", "1234567.0", "12345678", "-0.5", "1e-7"]
+    path = write(tmp_path / "x.jsonl", "".join(f'{{"text": "a", "label": {n}}}\n' for n in numbers))
+    labels = [example.label for example in read_labelled_file(path)]
+    assert labels == ["0.1234567", "0.1234568", "5", "5", "1234567", "12345678", "-0.5", "1e-07"]
+
+
 def test_long_fields_of_csv(tmp_path):
     path = write(tmp_path / "x.csv", f"text,label\n{'word ' * 100_000},a\n")
     assert len(read_labelled_file(path)[0].text) == 500_000
@@ -98,10 +127,16 @@ def test_long_fields_of_csv(tmp_path):
         ("x.jsonl", "{\n", "line 1: expected a JSON object on each line ("),
         ("x.jsonl", "[" * 200_000, "nested too deeply"),
         ("x.jsonl", '{"text": "a"}', "line 1: no key 'label' among text"),
-        ("x.jsonl", '{"text": "a", "label": null}', "line 1: 'label' is no text, but None"),
-        ("x.jsonl", '{"text": ["a"], "label": 1}', "line 1: 'text' is no text, but ['a']"),
+        (
+            "x.jsonl",
+            '{"text": "a", "label": null}',
+            "line 1: expected text or a finite number under 'label', got None",
+        ),
+        ("x.jsonl", '{"text": ["a"], "label": 1}', "line 1: expected text under 'text', got ['a']"),
         ("x.jsonl", '{"text": "\\udc00", "label": 1}', "half of a character"),
-        ("x.jsonl", '{"text": {"a": "' + "x" * 1_000_000 + '"}, "label": 1}', "'text' is no text"),
+        ("x.jsonl", '{"text": {"a": "' + "x" * 1_000_000 + '"}, "label": 1}', "expected text under 'text'"),
+        ("x.jsonl", '{"text": "a", "label": NaN}', "line 1: expected text or a finite number under 'label'"),
+        ("x.jsonl", '{"text": "a", "label": 1e999}', "got inf"),
         ("x.tsv", "\t".join("x" * 100_000 for _ in range(5)), "no column 'text'"),
     ],
 )
@@ -182,6 +217,10 @@ def test_one_file_and_folders_of_classes(tmp_path):
             "for its splits, train.tsv and test",
         ),
         ({"a.tsv": tsv(ROWS), "b.tsv": tsv(ROWS)}, "has 2 files of labelled texts, and none for train"),
+        (
+            {"all.tsv": tsv(ROWS), "old/x.bin": "a"},
+            "has the file all.tsv and the folder old: name the file itself with --data",
+        ),
         ({"notes.md": "x"}, "has no files of labelled texts"),
         ({"train/x/1.txt": " \n"}, "1.txt, line 1: the text has no words"),
     ],
