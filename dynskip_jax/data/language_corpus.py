@@ -41,8 +41,8 @@ def find_language_corpus(
       data: Folder with the files of train, valid and test, or one text file, which is cut into these
         splits; None tries the other places.
       dataset: "ptb", "pydoc-topics" (the embedded corpus, without trying other places) or a sub-folder of
-        `$DYNSKIP_DATA_DIR`. None uses PTB if it is found, otherwise the embedded corpus. With `data`, it is
-        the name of the corpus.
+        `$DYNSKIP_DATA_DIR`. None uses PTB if it is found, otherwise the embedded corpus. With `data`, any
+        other name becomes the name of the corpus.
       min_count: Words that occur fewer times in the training text become `<unk>`. None keeps all words where
         possible (see `dynskip_jax.data.make_corpus`), and is 2 for whole words of the embedded corpus. PTB
         has its own `<unk>`, and allows only None or 1.
@@ -57,8 +57,8 @@ def find_language_corpus(
       The corpus; its `source` is a readable phrase for where it was found.
 
     Raises:
-      UserError: `dataset` is unknown or was not found, `data` does not exist or is given with
-        "pydoc-topics", files are invalid, or the corpus does not allow this `min_count`.
+      UserError: `dataset` is unknown or was not found and there is no `data`; `data` does not exist or is
+        given with "pydoc-topics"; files are invalid; or the corpus does not allow this `min_count`.
     """
     corpus = _find(data, dataset, min_count, blank_lines, pieces, environ, tfds_dir, allow_download)
     if corpus.name == ptb.NAME and min_count not in (None, 1):
@@ -80,10 +80,10 @@ def _find(
 ) -> LanguageCorpus:
     """Return the first corpus found (see `find_language_corpus`); `min_count` is not applied to PTB."""
     kept = named_folder(dataset or ptb.NAME, environ)
-    if dataset is not None and dataset not in KNOWN_NAMES and kept is None:
+    if data is None and dataset is not None and dataset not in KNOWN_NAMES and kept is None:
         raise UserError(
             f"there is no dataset {quoted(dataset)}: use one of {', '.join(KNOWN_NAMES)}, a sub-folder of "
-            f"${DATA_VARIABLE}, or --data DIR alone"
+            f"${DATA_VARIABLE}, or give the folder of the corpus with --data DIR"
         )
     if dataset == embedded.NAME:
         if data is not None:

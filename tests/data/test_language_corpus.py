@@ -87,6 +87,16 @@ def test_a_text_of_ones_own_is_free(find, tmp_path, small_ptb):
         find(folder, "ptb")
 
 
+def test_a_text_of_ones_own_has_any_name(find, tmp_path):
+    folder, file = write(tmp_path / "v2"), tmp_path / "v2.txt"
+    file.write_text("the cat\n" * 9)
+    for data in (folder, file):
+        corpus = find(data, "cats")
+        assert corpus.name == "cats" and str(data) in corpus.source
+    with pytest.raises(UserError, match="pydoc-topics comes with Python"):
+        find(folder, "pydoc-topics")
+
+
 def test_missing_user_folder_says_what_to_put_there(find, tmp_path):
     with pytest.raises(UserError, match=r"nowhere does not exist.*train\.txt.*--data"):
         find(tmp_path / "nowhere")
