@@ -150,14 +150,16 @@ def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 
 
     Args:
         length: Maximum length, from 5 to 500. The length of each text is uniform from 5 to this maximum.
-        sizes: Number of examples of each split.
+        sizes: Number of examples of each split, at least 0.
         seed: Random seed.
 
     Raises:
-        UserError: `length` is not from 5 to 500.
+        UserError: `length` is not from 5 to 500, or a size is negative.
     """
     if not SHORTEST <= length <= LONGEST:
         raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {length}")
+    if min(sizes.values(), default=0) < 0:
+        raise UserError(f"agreement cannot have {min(sizes.values())} examples: ask for 0 or more")
     splits = {}
     for stream, (split, size) in enumerate(sizes.items()):
         rng = np.random.default_rng([seed, stream])
@@ -165,10 +167,8 @@ def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 
         symbols = np.zeros((size, length), np.int32)
         for row, (text, _, _) in zip(symbols, drawn, strict=True):
             row[: len(text)] = text
-        lengths, forms, places = (
-            np.array(column, np.int32)
-            for column in zip(*((len(text), form, at) for text, form, at in drawn), strict=True)
-        )
+        lengths = np.array([len(text) for text, _, _ in drawn], np.int32)
+        forms, places = (np.array([row[i] for row in drawn], np.int32) for i in (1, 2))
         splits[split] = Texts(symbols, lengths, forms, places)
     return AgreementData(f"agreement/length_{length}", splits)
 
