@@ -27,7 +27,8 @@ class Examples:
       weights: Weights of the examples in the training loss, (examples,); None weights all examples with 1.
       buckets: Increasing lengths to which batches are padded; the last one is at least the longest sequence's
         length. If empty, arrays keep their length. The time axis is the second axis of the inputs; with
-        buckets, every array whose second axis has the same length is cut or padded.
+        buckets, every array whose second axis has the same length is cut or padded. Give an array without a
+        time axis another second axis, as in (examples, 1, features), if its width may equal that length.
     """
 
     inputs: Arrays
@@ -118,7 +119,7 @@ def train_batches(examples: Examples, batch_size: int, seeds: Sequence[int], epo
         indices = np.stack([order[bucket_of[order] == bucket] for order in orders])
         for index, mask in _filled(indices, batch_size):
             parts.append((bucket, index, mask))
-    for number in np.random.default_rng([0, epoch]).permutation(len(parts)):
+    for number in _batch_order(len(parts), epoch):
         bucket, index, mask = parts[number]
         yield examples.batch(index, mask, bucket)
 
@@ -129,12 +130,22 @@ def num_train_batches(examples: Examples, batch_size: int) -> int:
     Raises:
       UserError: See `train_batches`.
     """
+    return len(train_batch_sizes(examples, batch_size, 0))
+
+
+def train_batch_sizes(examples: Examples, batch_size: int, epoch: int) -> list[int]:
+    """Return the number of examples in each batch that `train_batches` yields, without masked rows.
+
+    Raises:
+      UserError: See `train_batches`.
+    """
     if not examples.buckets:
-        every = np.arange(len(examples))
-        return sum(1 for _ in minibatches(every, batch_size, drop_remainder=True))
+        every = minibatches(np.arange(len(examples)), batch_size, drop_remainder=True)
+        return [len(index) for index in every]
     _check_rows(batch_size)
-    sizes = np.bincount(examples.bucket_of_each(), minlength=len(examples.buckets))
-    return int((-(-sizes // batch_size)).sum())
+    counts = np.bincount(examples.bucket_of_each(), minlength=len(examples.buckets)).tolist()
+    sizes = [min(batch_size, count - start) for count in counts for start in range(0, count, batch_size)]
+    return [sizes[number] for number in _batch_order(len(sizes), epoch)]
 
 
 def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
@@ -190,6 +201,11 @@ def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tup
 def worthwhile_buckets(num_examples: int, batch_size: int) -> int:
     """Return the number of buckets that is worth the time to compile one program for each, at least 1."""
     return max(1, num_examples // (_BATCHES_PER_PROGRAM * max(1, batch_size)))
+
+
+def _batch_order(num_batches: int, epoch: int) -> Int[np.ndarray, " batches"]:
+    """Return the order of an epoch's batches of all buckets, which all seeds share."""
+    return np.random.default_rng([0, epoch]).permutation(num_batches)
 
 
 def _filled(

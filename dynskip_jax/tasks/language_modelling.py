@@ -75,7 +75,6 @@ class LanguageModelling(Task):
         self.evaluation_rows = evaluation_rows
         self.lengths = [] if corpus is None else self._segment_lengths()
         self.num_batches = len(self.lengths)
-        self.examples_per_batch = batch_size * sum(self.lengths) // max(1, self.num_batches)
 
     def _segment_lengths(self) -> list[int]:
         """Return the length of each segment of an epoch, in the order of the first epoch."""
@@ -91,14 +90,19 @@ class LanguageModelling(Task):
         return tuple(sorted(set(self.lengths)))
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        """See `Task`; streams are read in the same order in every epoch.
-
-        Random lengths are the same in every epoch, but in another order.
-        """
-        lengths = self.lengths
-        if self.random_lengths and epoch > 0:
-            lengths = np.random.default_rng([0, epoch]).permutation(lengths).tolist()
+        """See `Task`; streams are read in the same order in every epoch."""
+        lengths = self._lengths_of(epoch)
         return segments_of_lengths(self.corpus.train, self.batch_size, lengths, first_token=self.end_of_line)
+
+    def train_batch_sizes(self, epoch: int) -> Sequence[int]:
+        """See `Task`."""
+        return [self.batch_size * length for length in self._lengths_of(epoch)]
+
+    def _lengths_of(self, epoch: int) -> list[int]:
+        """Return the segments' lengths in an epoch; random ones are the same in another order."""
+        if self.random_lengths and epoch > 0:
+            return np.random.default_rng([0, epoch]).permutation(self.lengths).tolist()
+        return self.lengths
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
         """See `Task`; every token of the split is a target exactly once."""

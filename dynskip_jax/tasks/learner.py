@@ -79,8 +79,7 @@ class Learner:
             )
         self.monitor, self.higher_is_better = f"dev_{task.score}", task.higher_is_better
         self.primary_metric = task.primary_metric or task.score
-        self.num_batches, self.examples_per_batch = task.num_batches, task.examples_per_batch
-        self.unit, self.train_lengths = task.unit, task.train_lengths
+        self.num_batches, self.unit, self.train_lengths = task.num_batches, task.unit, task.train_lengths
         self.batch_axis = None if task.shared_batches else 0
         abstract = nnx.eval_shape(lambda: self._model(jax.random.key(0)))
         self.graphdef = nnx.graphdef(abstract)
@@ -154,6 +153,10 @@ class Learner:
     def train_batches(self, epoch: int) -> Iterator[Batch]:
         """See `Trainable`."""
         return iter(self.task.train_batches(epoch, self.seeds))
+
+    def train_batch_sizes(self, epoch: int) -> Sequence[int]:
+        """See `Trainable`."""
+        return self.task.train_batch_sizes(epoch)
 
     def loss(
         self,

@@ -12,7 +12,13 @@ from jaxtyping import Array, Float, Key
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.data.batching import Batch
-from dynskip_jax.data.examples import Examples, evaluation_batches, num_train_batches, train_batches
+from dynskip_jax.data.examples import (
+    Examples,
+    evaluation_batches,
+    num_train_batches,
+    train_batch_sizes,
+    train_batches,
+)
 
 PyTree = Any
 MakeModel = Callable[[nnx.Rngs], nnx.Module]
@@ -71,7 +77,6 @@ class Task:
         shared_batches: Whether all seeds read the same batches; otherwise each seed has its own, stacked.
         batch_size: Number of rows in a training batch.
         num_batches: Number of batches in an epoch.
-        examples_per_batch: Number of examples or tokens (see `unit`) in a batch.
         unit: Name of what is counted: `examples`, or `tokens` for a language model.
     """
 
@@ -84,7 +89,6 @@ class Task:
     unit = "examples"
     batch_size: int
     num_batches: int
-    examples_per_batch: int
 
     def __init__(self, make_model: MakeModel):
         self.make_model = make_model
@@ -107,6 +111,13 @@ class Task:
             seeds: Seed of each model. Batches are (seeds, rows, ...), or (rows, ...) with `shared_batches`.
         """
         raise NotImplementedError
+
+    def train_batch_sizes(self, epoch: int) -> Sequence[int]:
+        """Return the number of examples or tokens (see `unit`) of one model in each batch of an epoch.
+
+        The sum is the same in every epoch. The default is `batch_size` for each batch.
+        """
+        return [self.batch_size] * self.num_batches
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
         """Return the batches of a whole split, with each example or token once.
@@ -251,7 +262,7 @@ class ExampleTask(Task):
     ):
         super().__init__(make_model)
         self.splits = dict(splits)
-        self.batch_size = self.examples_per_batch = batch_size
+        self.batch_size = batch_size
         self.num_batches = num_train_batches(splits["train"], batch_size) if "train" in splits else 0
         self._rows = evaluation_rows
 
@@ -278,6 +289,10 @@ class ExampleTask(Task):
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
         """See `Task`; see `data.examples.train_batches`."""
         return train_batches(self.splits["train"], self.batch_size, seeds, epoch)
+
+    def train_batch_sizes(self, epoch: int) -> Sequence[int]:
+        """See `Task`; masked rows are not counted."""
+        return train_batch_sizes(self.splits["train"], self.batch_size, epoch)
 
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
         """See `Task`; with several samples, a batch has fewer rows."""

@@ -151,7 +151,8 @@ def _record(task: Trainable, progress: TrainProgress, split: str, metrics: Metri
     each = {name: np.asarray(value, float).tolist() for name, value in values.items()}
     # Within an epoch, `epoch` is fractional; at its end it is the number of finished epochs.
     epoch = progress.epoch + progress.batch / task.num_batches
-    seen = progress.step * task.examples_per_batch
+    sizes = task.train_batch_sizes(progress.epoch)
+    seen = progress.epoch * sum(sizes) + sum(sizes[: progress.batch])
     return {"step": progress.step, "epoch": round(epoch, 4), task.unit: seen, "split": split, **each}
 
 

@@ -1,6 +1,6 @@
 """Compile one training step of all seeds, and define its state and its PRNG keys."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -39,7 +39,6 @@ class Trainable(Protocol):
         higher_is_better: Whether a larger value of `monitor` is better.
         primary_metric: Training metric shown next to the progress bar.
         num_batches: Number of batches in an epoch.
-        examples_per_batch: Number of examples or tokens (see `unit`) of one model in a batch.
         unit: Name of what is counted: `examples`, or `tokens` for a language model.
         train_lengths: Lengths of the training batches, in steps; a program is compiled for each. Empty if
             batches have no time axis, or all have the same length.
@@ -51,7 +50,6 @@ class Trainable(Protocol):
     higher_is_better: bool
     primary_metric: str
     num_batches: int
-    examples_per_batch: int
     unit: str
     train_lengths: tuple[int, ...]
     batch_axis: int | None
@@ -87,6 +85,12 @@ class Trainable(Protocol):
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
         """Return the batches of an epoch (from 0), the same ones at each call."""
+
+    def train_batch_sizes(self, epoch: int) -> Sequence[int]:
+        """Return the number of examples or tokens (see `unit`) of one model in each batch of an epoch.
+
+        The sum is the same in every epoch.
+        """
 
     def summarise(self, sums: dict[str, np.ndarray]) -> Metrics:
         """Return metrics from sums, each leaf (seeds, ...)."""

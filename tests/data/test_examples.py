@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynskip_jax.data import Examples, epoch_order, length_buckets, pad_sequences
-from dynskip_jax.data.examples import evaluation_batches, num_train_batches, train_batches
+from dynskip_jax.data.examples import evaluation_batches, num_train_batches, train_batch_sizes, train_batches
 from dynskip_jax.errors import UserError
 
 SIZES = st.tuples(st.integers(1, 25), st.integers(1, 7), st.integers(0, 4))  # examples, rows, buckets
@@ -88,6 +88,7 @@ def test_an_epoch_with_buckets_reads_every_example_once(sizes, seed, epoch):
     seeds = (3, 4)
     batches = list(train_batches(examples, rows, seeds, epoch))
     assert len(batches) == num_train_batches(examples, rows)
+    assert [int(batch.mask[0].sum()) for batch in batches] == train_batch_sizes(examples, rows, epoch)
     for number, own in enumerate(seeds):
         seen = []
         for batch in batches:

@@ -70,7 +70,6 @@ class Small:
     higher_is_better = False
     primary_metric = "loss"
     num_batches = 4
-    examples_per_batch = BATCH
     unit = "examples"
     train_lengths = ()
 
@@ -86,6 +85,9 @@ class Small:
 
     def scheduled(self, epoch):
         return ()
+
+    def train_batch_sizes(self, epoch):
+        return [BATCH] * self.num_batches
 
     def train_batches(self, epoch):
         own = () if self.batch_axis is None else (self.num_seeds,)

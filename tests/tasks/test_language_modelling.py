@@ -476,6 +476,9 @@ def test_random_lengths_read_the_same_text():
         assert sorted(b.targets.shape[1] for b in batches) == sorted(task.lengths)
     np.testing.assert_array_equal(text, whole[:, : text.shape[1]])
     assert [b.targets.shape[1] for b in task.train_batches(1, (0,))] != task.lengths
+    for epoch in (0, 1):
+        sizes = [batch.targets.size for batch in task.train_batches(epoch, (0,))]
+        assert list(task.train_batch_sizes(epoch)) == sizes
 
 
 def test_words_and_weights_are_dropped_for_all_streams_alike():

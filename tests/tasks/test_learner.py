@@ -362,6 +362,7 @@ def test_models_trained_over_buckets_are_those_trained_alone(tmp_path):
                 value, wanted = value[1], wanted[0]
             np.testing.assert_allclose(value, wanted, rtol=1e-3, err_msg=name)
     assert "dev_whole" in records[1] and "train_whole" not in records[0]
+    assert [record["examples"] for record in records] == [22, 22, 44, 44]  # masked rows are not counted
 
 
 @pytest.mark.parametrize("with_gradient", [False, pytest.param(True, marks=pytest.mark.slow)])

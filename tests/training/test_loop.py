@@ -39,7 +39,6 @@ class Scripted:
     monitor = "dev_score"
     primary_metric = "loss"
     num_batches = NUM_BATCHES
-    examples_per_batch = 10
     unit = "examples"
     train_lengths = ()
     batch_axis = None
@@ -70,6 +69,9 @@ class Scripted:
 
     def train_batches(self, epoch):
         return [np.float32([epoch + 1, number]) for number in range(NUM_BATCHES)]
+
+    def train_batch_sizes(self, epoch):
+        return [10] * NUM_BATCHES
 
     def summarise(self, sums):
         return {"loss": sums["loss"] / sums["batches"]}
@@ -447,6 +449,18 @@ def test_each_seed_has_its_own_rate_from_its_own_history():
     result = run(TwoSpeeds([3, 2, 1], [6, 5, 4]), seeds=(0, 1), epochs=3, learning_rate=rate)
     assert asked == [(0, []), (1, [[3, 6]]), (2, [[3, 6], [2, 5]])]
     assert result.params["steps"].tolist() == [9, 4.5]
+
+
+def test_records_count_the_examples_that_were_seen(tmp_path):
+    class Uneven(Scripted):
+        def train_batch_sizes(self, epoch):
+            return [[10, 3, 7], [3, 7, 10]][epoch % 2]
+
+    run(Uneven([3, 2]), tmp_path, seeds=(0,), epochs=2, log_every=1)
+    records = [(record["split"], record["step"], record["examples"]) for record in metrics(tmp_path)]
+    steps = [("train", step, seen) for step, seen in enumerate((10, 13, 20, 23, 30, 40), 1)]
+    ends = [[("train", 3, 20), ("dev", 3, 20)], [("train", 6, 40), ("dev", 6, 40)]]
+    assert records == steps[:3] + ends[0] + steps[3:] + ends[1]
 
 
 # --- Crashes and interruptions ---
