@@ -76,6 +76,8 @@ class Reading:
         weights: Probability (of an agent) or weight (of attention) of each k = 1..K at each word, (words, K).
             None if unknown.
         is_attention: Whether a weighted mean of all K states entered, instead of one chosen state.
+        is_of_predictions: Whether `probabilities` are those of each model's own predictions. They say how
+            sure a model is, not how good: they have no perplexity, and none is the best.
 
     Raises:
         ValueError: There is no word, an argument does not have one entry per word, a k is negative, or a
@@ -87,6 +89,7 @@ class Reading:
     probabilities: Mapping[str, Sequence[float]]
     weights: Float[np.ndarray, "words K"] | None = None
     is_attention: bool = False
+    is_of_predictions: bool = False
 
     def __post_init__(self):
         if not len(self.words):
@@ -134,9 +137,10 @@ def arcs_text(reading: Reading, width: int = 100) -> str:
 
     * k and its probability; with attention, the k in `skips` and its weight,
     * the word from whose state the skip comes,
-    * the probability from each model. The highest one has a star.
+    * the probability from each model. The highest one has a star, if they are those of the words.
 
-    The last line contains each model's perplexity over the words for which all models have a probability.
+    The last line contains each model's perplexity over the words for which all models have a probability. It
+    is left out if the probabilities are those of predictions.
 
     Args:
         reading: The reading to format.
@@ -329,10 +333,11 @@ def _probability_columns(reading: Reading) -> list[list[str]]:
     """Return a column of cells for each model: its name, its probabilities and its perplexity.
 
     The perplexity is that of the words for which all models have a probability. It is left out if there are
-    none. The best model in each row has a star, unless all are equally good.
+    none. The best model in each row has a star, unless all are equally good. Probabilities of predictions
+    have neither.
     """
-    table = _table(reading)
-    scored = table[:, np.isfinite(table).all(axis=0)]
+    table, of_words = _table(reading), not reading.is_of_predictions
+    scored = table[:, np.isfinite(table).all(axis=0) & of_words]
     if not table.size:
         return []
     if scored.size:
@@ -343,7 +348,7 @@ def _probability_columns(reading: Reading) -> list[list[str]]:
         np.where(np.isnan(table), -1, table).max(axis=0),
         np.where(np.isnan(table), 2, table).min(axis=0),
     )
-    stars = np.where((table == best) & (worst < best), "*", " ")
+    stars = np.where((table == best) & (worst < best) & of_words, "*", " ")
     columns = []
     for name, numbers, marks in zip(reading.probabilities, table.tolist(), stars.tolist(), strict=True):
         cells = ["-" if np.isnan(p) else _probability(p) for p in numbers]

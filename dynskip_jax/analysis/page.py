@@ -52,7 +52,8 @@ for (const panel of document.querySelectorAll('section')) {
     line(first, words[t].dataset.word, true);
     line(first, row.reached ? (data.attention ? ' weighs earlier states, most ' : ' reached ')
       + row.reached + ' back, to ' + row.to : ' reached nowhere');
-    if (row.p.length) line(first, ';  p of the word: ' + row.p.map(x => x[0] + ' ' + x[1]).join(', '));
+    const listed = row.p.map(x => x[0] + ' ' + x[1]).join(', ');
+    if (listed) line(first, ';  p of the ' + data.of + ': ' + listed);
     told.append(first);
     const all = document.createElement('p');
     row.k.forEach(([k, weight]) => {
@@ -136,4 +137,5 @@ def _data(reading: Reading) -> dict[str, Any]:
         origin = reading.words[t - k] if k <= t else "before the text"
         rows.append({"reached": k, "to": origin, "k": shown, "p": probabilities})
     colors = {str(k): to_hex(skip_color(k)) for k in sorted(ks)}
-    return {"attention": reading.is_attention, "colors": colors, "rows": rows}
+    of = "prediction" if reading.is_of_predictions else "word"
+    return {"attention": reading.is_attention, "of": of, "colors": colors, "rows": rows}

@@ -172,6 +172,16 @@ def test_perplexities_of_few_probabilities(probabilities, last):
     assert lines_of([0, 1], **probabilities)[-1].split()[-1] == last
 
 
+def test_probabilities_of_predictions_have_no_star_and_no_perplexity():
+    """A model that is surer of its own prediction than another is not better."""
+    given = {"lstm": [NONE, 0.25], "dyn": [NONE, 0.5]}
+    lines = arcs_text(Reading(["a", "b"], [0, 1], given, is_of_predictions=True)).split("\n")
+    assert [line.split() for line in lines[1:]] == [
+        ["╷", "a", "-", "-"],
+        ["╵", "b", "1", "a", "0.2500", "0.5000"],
+    ]
+
+
 odd_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 

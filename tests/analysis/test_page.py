@@ -55,6 +55,13 @@ def test_a_page():
     assert first["colors"] == second["colors"] and first["colors"].keys() == {"1", "2"}
 
 
+def test_probabilities_are_called_those_of_words_or_of_predictions():
+    readings = {str(own): Reading(["a"], [0], {"m": [0.5]}, is_of_predictions=own) for own in (False, True)}
+    text = page_html("T", readings, {})
+    assert [data["of"] for data in Page(text).data] == ["word", "prediction"]
+    assert "'p of the ' + data.of" in text.replace(";  ", "")
+
+
 def test_without_weights_the_choice_itself_is_shown():
     (data,) = Page(page_html("T", {"fixed:2": Reading(["a", "b", "c"], [0, 0, 2], {})}, {})).data
     assert [row["k"] for row in data["rows"]] == [[], [], [[2, 1.0]]]
