@@ -64,7 +64,7 @@ class FinishedModel(NamedTuple):
         return self.spec.values[self.value]
 
     def learner_with(self, data: Data) -> Learner:
-        """Return a learner of the model that reads `data`."""
+        """Return a learner that reads `data`, of all seeds and values of the sweep."""
         return make_learner(self.experiment, self.spec, data, self.vocabulary)
 
     @property
@@ -82,10 +82,10 @@ class LoadedModel(NamedTuple):
         vocabulary: Vocabulary of the ids; None if the experiment has none.
         settings: All settings of the run.
         policy: Policy of the agents in evaluation, with the selected λ and K of a sweep.
-        spec: Specification of the model; its `name` is that of the command line, such as `dynamic:5`.
+        spec: Specification of this one model; its `name` is that of the command line, such as `dynamic:5`.
         seed: Seed of the model.
         experiment: Experiment of the run.
-        learner: Learner of the model, without data; its task reads batches.
+        learner: Learner of all seeds and values of a sweep, without data; its task reads batches.
         run: Run folder; None for a model that was trained without one.
     """
 
@@ -127,7 +127,7 @@ class LoadedModel(NamedTuple):
         return data_of(self, folder)
 
     def learner_with(self, data: Data) -> Learner:
-        """Return a learner of the model that reads `data`."""
+        """Return a learner that reads `data`, of this one model: its seed, with the selected λ and K."""
         return make_learner(self.experiment, self.spec, data, self.vocabulary)
 
     @property
@@ -261,7 +261,7 @@ def one_of(found: FinishedModel, seed: int | None) -> LoadedModel:
         found.vocabulary,
         found.experiment.settings,
         policy,
-        found.spec,
+        found.spec.of_one(member),
         found.learner.seeds[member],
         found.experiment,
         found.learner,

@@ -86,6 +86,20 @@ class ModelSpec:
         """Seed of each model that is trained together: all seeds of the first value, then of the second, …"""
         return self.seeds * len(self.values)
 
+    def of_one(self, member: int) -> ModelSpec:
+        """Return the specification of one of the models that are trained together.
+
+        Args:
+            member: Index of the model, in the order of `all_seeds`.
+        """
+        value, seed = divmod(member, len(self.seeds))
+        return dataclasses.replace(
+            self,
+            values=(self.values[value],),
+            sweep=self.sweep.of_one(member),
+            seeds=(self.seeds[seed],),
+        )
+
     @property
     def recurrent_options(self) -> dict[str, Any]:
         """Options of a model that apply to every layer."""

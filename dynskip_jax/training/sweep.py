@@ -27,6 +27,10 @@ class Sweep(NamedTuple):
     temperature: tuple[float, ...] | None = None
     update_cost: tuple[float, ...] | None = None
 
+    def of_one(self, member: int) -> "Sweep":
+        """Return the settings of one of the models, as those of a single model."""
+        return Sweep(*(None if values is None else (values[member],) for values in self))
+
     def scheduled(
         self, objective: AgentObjective, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
     ) -> ScheduledValues:

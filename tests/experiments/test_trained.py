@@ -14,6 +14,7 @@ from compiled import compiled
 from dynskip_jax import data, load_run
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import conll2003, loaded
+from dynskip_jax.training.step import evaluation_keys
 
 NUMBERS, PTB = COMMANDS["number_prediction"], COMMANDS["ptb"]
 LINE = "3 1 4 1 5 9 2 6 5 3 4"  # the last digit is the position of the answer: position 4 has a 5
@@ -94,6 +95,11 @@ def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, number
     accuracy = np.mean(np.asarray(out.logits).argmax(axis=1) == numbers.splits["test"][1])
     assert accuracy == pytest.approx(metric_of(folder, "test_accuracy")[1])
     assert int(out.decisions[0].action.max()) <= selected["max_skip"]
+    # A learner with data is of this one model, too.
+    learner = found.learner_with(numbers)
+    params = jax.tree.map(lambda leaf: leaf[None], found.params)
+    scores = learner.evaluate(params, "test", evaluation_keys(learner.seeds))
+    np.testing.assert_allclose(scores["test_accuracy"], metric_of(folder, "test_accuracy")[1:])
 
 
 @pytest.mark.slow
