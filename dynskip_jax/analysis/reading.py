@@ -27,17 +27,22 @@ class TokenReading(NamedTuple):
     weights: Float[Array, "time K"] | None
 
 
-def connections(decision: F.Decision) -> Int[Array, " time"]:
+def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " time"]:
     """Return k at each word t, such that State(t-k) entered at word t.
+
+    If the layer reads from the end, it is State(t+k).
 
     If the time skip leaves words out, k is the distance to the last word that was read. At the first word
     that is read, it is the distance to the position before the text. At words that are not read, k is 0.
 
     Args:
-        decision: Decisions of one sequence that was read from its start, each leaf (time,).
+        decision: Decisions of one whole sequence, each leaf (time,).
+        reverse: Whether the layer reads from the end.
     """
     if decision.update is None:
         return decision.action
+    if reverse:
+        return connections(jax.tree.map(lambda leaf: leaf[::-1], decision))[::-1]
     read, steps = decision.update > 0.5, jnp.arange(decision.update.shape[0])
     last = lax.cummax(jnp.where(read, steps, -1))
     before = jnp.concatenate([jnp.array([-1], last.dtype), last[:-1]])

@@ -83,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             loading.FinishedModel(None, spec, experiment, None, learner, fitted.params, spec.seeds, 0), None
         )
     reading = loaded.read(flags.text)
-    shown = arcs.Reading(words, reading.skips, {name: reading.probabilities}, reading.weights(), False)
+    probabilities = {name: reading.probabilities}
+    shown = arcs.Reading(words, reading.skips, probabilities, reading.weights(), is_of_predictions=True)
     place = int(digits[-1])
     print(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
     print("An arc leads from each number to the one whose state the agent skipped back to:\n")

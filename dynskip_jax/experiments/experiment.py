@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import Subcommand
@@ -187,6 +187,8 @@ class Experiment:
     ) -> None:
         """Draw the choices of one model's agent; by default, how often it chooses each k at each position.
 
+        Of a model that reads in both directions, one picture is drawn for each direction.
+
         Args:
             spec: Specification of the models.
             learner: Learner of the models, with data.
@@ -197,19 +199,18 @@ class Experiment:
         """
         if not spec.skip.has_agent:
             return
-        counts = np.zeros((1, spec.skip.max_skip), int)
-        for batch, chosen in learner.choices(params, "dev", keys, layer=-1):
-            own, ends = chosen[member], batch.seq_lengths
-            counts = np.pad(counts, ((0, max(0, own.shape[1] - len(counts))), (0, 0)))
-            valid = np.ones(own.shape, bool) if ends is None else np.arange(own.shape[1]) < ends[:, None]
-            rows, steps = np.nonzero(valid & batch.mask[:, None])
-            np.add.at(counts, (steps, own[rows, steps] - 1), 1)
-        plots.action_distribution(
-            counts,
-            folder / "skips_by_position.png",
-            f"{spec.name}: how far back the agent reaches at each position",
-            note=f"dev, greedy, seed {spec.all_seeds[member]}",
-        )
+        top = learner.top_layers
+        for direction, layer in top.items():
+            counts = _skips_by_position(learner, params, keys, layer, member)
+            name, who = "skips_by_position", "back the agent reaches"
+            if len(top) > 1:
+                name, who = f"{name}_{direction}", f"the {direction} layer reaches"
+            plots.action_distribution(
+                counts,
+                folder / f"{name}.png",
+                f"{spec.name}: how far {who} at each position",
+                note=f"dev, greedy, seed {spec.all_seeds[member]}",
+            )
 
     def published(self, models: Sequence[str], data: Data) -> Sequence[tuple[str, Mapping[str, float]]]:
         """Return rows of published results: a name, and values for some of `columns`."""
@@ -267,19 +268,40 @@ class Experiment:
         found, predicted = loaded.learner.read(loaded.params, inputs, len(words), loaded.policy)
         certain = np.exp(np.atleast_1d(np.asarray(found.log_probs).max(axis=-1)))
         probabilities = [math.nan] * (len(words) - len(certain)) + certain.tolist()
-        skips: list[int] = [0] * len(words)
-        weights: Callable[[], Any] = lambda: None  # noqa: E731
-        if loaded.shows_choices:
-            forward = [i for i, back in enumerate(loaded.learner.reverse) if not back]
-            skips = np.asarray(reading.connections(found.decisions[forward[-1]])).tolist()
-            weights = partial(choice_weights, loaded, found, forward[-1])
         # A text may be longer than the model reads, so `words` may be shorter.
         unknown = [word for word, known in zip(self.split(text), words, strict=False) if word != known]
         prediction = self.format_prediction(loaded.vocabulary, predicted, float(certain.min()))
-        return TextReading(words, unknown, skips, probabilities, prediction, weights=weights)
+        return TextReading(
+            words,
+            unknown,
+            probabilities=probabilities,
+            prediction=prediction,
+            is_of_predictions=True,
+            **choices_shown(loaded, found, len(words)),
+        )
 
 
-def choice_weights(loaded: LoadedModel, found: Forward, layer: int) -> Float[np.ndarray, "words K"] | None:
+def choices_shown(loaded: LoadedModel, found: Forward, count: int) -> dict[str, Any]:
+    """Return the fields of `TextReading` with the choices of the top layer in each direction.
+
+    Args:
+        loaded: Model that has read the text.
+        found: Its forward pass over the text.
+        count: Number of words of the text.
+    """
+    fields: dict[str, Any] = {"skips": [0] * count}
+    if not loaded.shows_choices:
+        return fields
+    names = {"forward": ("skips", "weights"), "backward": ("backward", "backward_weights")}
+    for direction, layer in loaded.learner.top_layers.items():
+        skips, weights = names[direction]
+        chosen = reading.connections(found.decisions[layer], reverse=loaded.learner.reverse[layer])
+        fields[skips] = np.asarray(chosen).tolist()
+        fields[weights] = partial(_choice_weights, loaded, found, layer)
+    return fields
+
+
+def _choice_weights(loaded: LoadedModel, found: Forward, layer: int) -> Float[np.ndarray, "words K"] | None:
     """Return the probability or weight of each k at each word of a text, or None; see `distribution`.
 
     Args:
@@ -292,6 +314,20 @@ def choice_weights(loaded: LoadedModel, found: Forward, layer: int) -> Float[np.
     cell, reverse = loaded.model.stack.cells[layer], loaded.learner.reverse[layer]
     weights = reading.distribution(cell, found.observations[layer], loaded.policy, reverse=reverse)
     return None if weights is None else np.asarray(weights)
+
+
+def _skips_by_position(
+    learner: Learner, params: Any, keys: Key[Array, " seeds"], layer: int, member: int
+) -> Int[np.ndarray, "positions K"]:
+    """Return how often one model chooses each k in a layer at each position of dev."""
+    counts = np.zeros((1, learner.skips[layer].max_skip), int)
+    for batch, chosen in learner.choices(params, "dev", keys, layer=layer):
+        own, ends = chosen[member], batch.seq_lengths
+        counts = np.pad(counts, ((0, max(0, own.shape[1] - len(counts))), (0, 0)))
+        valid = np.ones(own.shape, bool) if ends is None else np.arange(own.shape[1]) < ends[:, None]
+        rows, steps = np.nonzero(valid & batch.mask[:, None])
+        np.add.at(counts, (steps, own[rows, steps] - 1), 1)
+    return counts
 
 
 def decay_once_sampled(spec: ModelSpec, rate: Any, decay: float) -> Schedule:

@@ -17,6 +17,7 @@ Without --data the pairs are looked for in $DYNSKIP_DATA_DIR/sick.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -176,23 +177,45 @@ class SICK(SentenceExperiment):
         return f"{float(predicted):.2f}"
 
     def read(self, loaded: LoadedModel, text: str) -> TextReading:
-        """See `Experiment`; a choice that reaches into the first sentence is shown as one before the text."""
+        """See `Experiment`; a choice that reaches into the other sentence is shown as one outside the text.
+
+        It is shown as one before the text, or after it for the layer that reads from the end.
+        """
         reading = super().read(loaded, text)
         first = int((self.encode(loaded.vocabulary, text)[0]["sentences"] == 0).sum())
         before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
-        skips = [before_text.get(t, k) for t, k in enumerate(reading.skips)]
+        skips, weights = _moved(reading.skips, reading.weights, before_text)
+        reading = reading._replace(skips=skips, weights=weights)
+        if reading.backward is None:
+            return reading
+        end = len(reading.words)
+        after_text = {t: end - t for t, k in enumerate(reading.backward) if k and t < first <= t + k}
+        skips, weights = _moved(reading.backward, reading.backward_weights, after_text)
+        return reading._replace(backward=skips, backward_weights=weights)
 
-        def weights() -> np.ndarray | None:
-            """Return the weights, with that of each choice at the k that is shown, which may exceed K."""
-            of_k = reading.weights()
-            if of_k is None:
-                return None
-            shown = np.pad(of_k, ((0, 0), (0, max(0, max(skips) - of_k.shape[1]))))
-            for t, k in before_text.items():
-                shown[t, k - 1] = of_k[t, reading.skips[t] - 1]
-            return shown
 
-        return reading._replace(skips=skips, weights=weights)
+def _moved(
+    skips: Sequence[int], weights: Callable[[], np.ndarray | None], shown: Mapping[int, int]
+) -> tuple[list[int], Callable[[], np.ndarray | None]]:
+    """Return the skips and their weights with the choices at some words shown as another k.
+
+    Args:
+        skips: k at each word.
+        weights: Function that returns the weight of each k at each word, or None.
+        shown: k to show at a word t, by t. It may exceed K.
+    """
+    moved = [shown.get(t, k) for t, k in enumerate(skips)]
+
+    def moved_weights() -> np.ndarray | None:
+        of_k = weights()
+        if of_k is None:
+            return None
+        padded = np.pad(of_k, ((0, 0), (0, max(0, max(moved) - of_k.shape[1]))))
+        for t, k in shown.items():
+            padded[t, k - 1] = of_k[t, skips[t] - 1]
+        return padded
+
+    return moved, moved_weights
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dynskip_jax.experiments.commands.explain import EXPLAIN
 from dynskip_jax.experiments.commands.gradients import GRADIENTS
 from dynskip_jax.experiments.commands.oracle import ORACLE
 from dynskip_jax.experiments.commands.tag import TAG
-from dynskip_jax.experiments.experiment import Experiment, choice_weights
+from dynskip_jax.experiments.experiment import Experiment, choices_shown
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Agent, Data, Model, Settings, Training
 from dynskip_jax.experiments.text_reading import TextReading
@@ -28,7 +28,7 @@ from dynskip_jax.training.model_names import REWARDED
 
 if TYPE_CHECKING:
     from dynskip_jax.data.tagged_corpus import TaggedCorpus
-    from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary
+    from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
     from dynskip_jax.data.word_vectors import WordVectors
     from dynskip_jax.experiments.loaded import LoadedModel
     from dynskip_jax.models import Tagger
@@ -469,7 +469,7 @@ class TaggerExperiment(Experiment):
         skip, tags = spec.skip, learner.task.tags
         if not skip.has_agent:
             return
-        for layer, direction in ((-2, "forward"), (-1, "backward")):
+        for direction, layer in learner.top_layers.items():
             counts = np.zeros((len(tags), skip.max_skip), np.int64)
             for batch, chosen in learner.choices(params, "dev", keys, layer=layer):
                 inside = np.arange(batch.targets.shape[1]) < batch.seq_lengths[:, None]
@@ -488,22 +488,30 @@ class TaggerExperiment(Experiment):
         """See `Experiment`; case is kept, because the model reads a word's characters unchanged."""
         return " ".join(sentence_data.treebank_words(text, lowercase=False))
 
+    def encode(self, vocabulary: TaggerVocabulary, text: str) -> tuple[TokenIds, list[str]]:
+        """See `Experiment`; the words are those of the text, because unknown ones are read by characters."""
+        words = self.split(text)
+        return vocabulary.encode(words), words
+
     def read(self, loaded: LoadedModel, text: str) -> TextReading:
         """See `Experiment`; `probabilities` are the marginal probabilities of each word's tag."""
-        words, vocabulary = text.split(), loaded.vocabulary
-        policy = loaded.policy
-        read, best = loaded.learner.read(loaded.params, vocabulary.encode(words), len(words), policy)
+        vocabulary = loaded.vocabulary
+        inputs, words = self.encode(vocabulary, text)
+        read, best = loaded.learner.read(loaded.params, inputs, len(words), loaded.policy)
         best, marginals = np.asarray(best), np.asarray(read.log_probs.marginals)
         tags = self.written([vocabulary.tags[tag] for tag in best])
         probabilities = np.exp(np.take_along_axis(marginals, best[:, None], axis=1)[:, 0])
-        steps = [np.asarray(decision.action).tolist() for decision in read.decisions[-2:]]
-        forward, backward = steps if loaded.shows_choices else ([0] * len(words), None)
-        top = len(read.decisions) - 2
-        weights = [functools.partial(choice_weights, loaded, read, layer) for layer in (top, top + 1)]
         pairs = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
         prediction = f"{' '.join(pairs)}  ({probabilities.min():.3f})"
         unknown = [word for word in dict.fromkeys(words) if not vocabulary.knows(word)]
-        return TextReading(pairs, unknown, forward, probabilities.tolist(), prediction, backward, *weights)
+        return TextReading(
+            pairs,
+            unknown,
+            probabilities=probabilities.tolist(),
+            prediction=prediction,
+            is_of_predictions=True,
+            **choices_shown(loaded, read, len(words)),
+        )
 
     def written(self, tags: Sequence[str], scheme: str = "BIO2") -> list[str]:
         """Convert tags to the form that users see: entity tags in `scheme`, others unchanged."""

@@ -100,6 +100,14 @@ class Learner:
             donate_argnums=1,
         )
 
+    @property
+    def top_layers(self) -> dict[str, int]:
+        """Index of the top layer of each direction, by the direction's name, `forward` or `backward`.
+
+        Indices are those of the stack's layers and directions, as in `decisions`.
+        """
+        return {"backward" if back else "forward": layer for layer, back in enumerate(self.reverse)}
+
     # --- Training ---
 
     def _model(self, key: Key[Array, ""]) -> nnx.Module:

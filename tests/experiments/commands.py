@@ -3,8 +3,10 @@
 import contextlib
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -21,6 +23,27 @@ SMALL_PTB = (
 )
 SMALL_NUMBERS = ("--features", 4, "--batch-size", 20, "--devices", 1)
 SMALL_AGENT = ("--agent-features", 2)  # for models with an agent
+
+
+def code_of(page: str) -> list[str]:
+    """Return the blocks of Python code on a page of docs/."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def run_code(page: str, until: str | None = None, **names: object) -> dict[str, object]:
+    """Run the code of a page, and return the names that it defines.
+
+    Args:
+        page: Name of the page.
+        until: Text of the first block that is left out; None for all blocks.
+        **names: Names that the code uses.
+    """
+    for code in code_of(page):
+        if until is not None and until in code:
+            break
+        exec(compile(code, page, "exec"), names)
+    return names
 
 
 def experiment_in(module) -> type[Experiment]:

@@ -1,7 +1,6 @@
 """Check that a user's task of under 100 lines (toy.py) trains, resumes, compares, predicts and explains."""
 
 import json
-import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 import toy
-from commands import assert_picture, assert_user_error
+from commands import assert_picture, assert_user_error, code_of, row_of, run_code
 from toy import Toy
 
 from dynskip_jax import load_run
@@ -114,18 +113,10 @@ def test_rollouts_are_a_preset_of_it(command, tmp_path):
     assert outcome.status == 0, outcome.err
 
 
-def code_of(page):
-    text = (Path(__file__).parents[2] / "docs" / page).read_text()
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-
-
 @pytest.fixture(scope="module")
 def own_task():
     """Run the code of the page on own tasks, which trains a model, and return its definitions."""
-    names = {}
-    for code in code_of("own_task.md"):
-        exec(compile(code, "own_task.md", "exec"), names)
-    return names
+    return run_code("own_task.md")
 
 
 def test_the_page_on_own_tasks_runs_and_shows_this_one(own_task):
@@ -152,12 +143,21 @@ def test_the_pages_plot_of_several_runs(finished_quick, swept_quick, here):
     np.testing.assert_allclose(names["axes"].get_lines()[first].get_ydata(), expected)
 
 
+def test_the_pages_evaluation_of_a_swept_model_is_of_the_selected_one(swept_quick):
+    """The code under "Evaluate a split" gives the one score that result.json has for the seed."""
+    folder = swept_quick.folder / "lstm"
+    (evaluation,) = (code for code in code_of("own_analysis.md") if "learner_with" in code)
+    names = dict(jax=jax, trained=load_run(folder, seed=1))
+    exec(compile(evaluation, "own_analysis.md", "exec"), names)
+    expected = row_of(folder)["metrics"]["dev_accuracy"]["per_seed"][1:]
+    np.testing.assert_allclose(names["scores"]["dev_accuracy"], expected)
+
+
 @pytest.mark.slow
 def test_the_page_on_ones_own_analysis_runs(compared, here):
     folder, _ = compared
-    names = dict(run_dir=folder, text="a b c a", run_dirs=[folder / "lstm", folder / "dynamic-3"])
-    for code in code_of("own_analysis.md"):
-        exec(compile(code, "own_analysis.md", "exec"), names)
+    folders = [folder / "lstm", folder / "dynamic-3"]
+    names = run_code("own_analysis.md", run_dir=folder, text="a b c a", run_dirs=folders)
     assert (names["always_1"].decisions[-1].action == 1).all()
     assert names["scores"].keys() >= {"dev_f1", "dev_accuracy", "dev_nll"}
 

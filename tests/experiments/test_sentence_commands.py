@@ -10,14 +10,16 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from commands import experiment_in, load, row_of, write_result
+from commands import experiment_in, load, row_of, run_code, write_result
+from compiled import compiled
 
 from benchmarks import reading
+from dynskip_jax import functional as F
 from dynskip_jax import load_run
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data import imdb as reviews
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments import imdb, sick, sst
+from dynskip_jax.experiments import imdb, loaded, sick, sst
 from dynskip_jax.experiments.build import make_fit_settings, make_learner
 from dynskip_jax.experiments.cli import main
 from dynskip_jax.experiments.model_spec import make_spec
@@ -25,6 +27,7 @@ from dynskip_jax.experiments.provenance import run_config
 from dynskip_jax.experiments.settings import continued, resolve
 from dynskip_jax.experiments.sick import SICK
 from dynskip_jax.experiments.sst import SST
+from dynskip_jax.tasks import Forward, Learner
 
 GOOD, BAD = ["fine", "great", "lovely"], ["awful", "bad", "dull"]
 REST = ["a", "film", "the", "it", "was", "with"]
@@ -219,7 +222,90 @@ def test_vectors_are_trained_unless_they_are_given(command, sst_folder):
     assert outcome.status == 2 and "--embeddings FILE" in outcome.err
 
 
+def untrained(experiment, **given):
+    """Return a small model that reads in both directions, with random parameters."""
+    sizes = {"features": 4, "embedding_features": 3, "bidirectional": True}
+    settings = resolve(experiment.settings_type, experiment.presets, "small", sizes | given).settings
+    made, vocabulary = experiment(settings), Vocabulary(("<unk>", *REST))
+    spec, rng = make_spec("dynamic:3", settings), np.random.default_rng(0)
+    learner = make_learner(made, spec, None, vocabulary)
+    params = jax.tree.map(
+        lambda leaf: rng.normal(size=(1, *leaf.shape)).astype(leaf.dtype), learner.abstract_params()
+    )
+    return loaded.FinishedModel(None, spec, made, vocabulary, learner, params, spec.seeds, 0)
+
+
+def reading_of(monkeypatch, finished, text, *actions):
+    """Return the reading of a text in which the layer of each direction chooses the k of `actions`."""
+    experiment, learner = finished.experiment, finished.learner
+    how = (finished.vocabulary, experiment.settings, None, finished.spec, 0, experiment, learner, None)
+    zeros = np.zeros(len(actions[0]))
+    decisions = tuple(F.Decision(np.array(action), zeros, zeros) for action in actions)
+    found = Forward(np.log([0.25, 0.75]), decisions)
+    monkeypatch.setattr(Learner, "read", lambda *_: (found, 1))
+    return loaded.LoadedModel(None, None, *how).read(text)
+
+
+def test_the_choices_of_both_directions_are_read(monkeypatch):
+    reading = reading_of(monkeypatch, untrained(SST), "it was a film", [1, 2, 1, 3], [3, 1, 1, 2])
+    assert (reading.skips, reading.backward) == ([1, 2, 1, 3], [3, 1, 1, 2])
+    assert reading.is_of_predictions and reading.probabilities[-1] == pytest.approx(0.75)
+
+
+@pytest.mark.slow
+def test_the_choices_of_both_directions_are_those_of_the_model():
+    trained, text = loaded.one_of(untrained(SST), None), "it was a film with the film"
+    reading = trained.read(text)
+    ids, _ = trained.experiment.encode(trained.vocabulary, text)
+    output = compiled(trained.model)(ids[None], policy=trained.policy, rngs=jax.random.key(0))
+    forward, backward = (np.asarray(decision.action[0]).tolist() for decision in output.decisions)
+    assert (reading.skips, reading.backward) == (forward, backward) and forward != backward
+    for weights, decision in zip(
+        (reading.weights(), reading.backward_weights()), output.decisions, strict=True
+    ):
+        entropy = -(weights * np.log(weights)).sum(axis=1)
+        np.testing.assert_allclose(entropy, decision.entropy[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_both_directions_are_explained_and_drawn(command, sst_folder, tmp_path):
+    folder = tmp_path / "run"
+    arguments = ("--data", sst_folder, "--model", "dynamic:3", "--mix", "0.1,0.9", "--seeds", 2)
+    run(command, sst, *arguments, *SMALL, "--agent-features", 2, "--run-dir", folder)
+    pictures = {path.name for path in (folder / "plots").glob("skips_by_position*")}
+    assert pictures == {"skips_by_position_forward.png", "skips_by_position_backward.png"}
+    page = tmp_path / "page.html"
+    outcome = run(command, sst, "explain", "--run-dir", folder, "--text", "it was great", "--html", page)
+    assert "dynamic:3, forward:\n" in outcome.out and "dynamic:3, backward:\n" in outcome.out
+    assert "perplexity" not in outcome.out
+    assert page.read_text().count('"of": "prediction"') == 2
+    names = run_code("own_analysis.md", "run_dirs", run_dir=folder, text="it was a great film")
+    assert names["top"] == {"forward": 0, "backward": 1}
+    assert all((decision.action == 1).all() for decision in names["always_1"].decisions)
+    selected = names["trained"].policy.mix
+    np.testing.assert_array_equal(names["learner"].policy().mix, [selected])
+    assert names["scores"]["dev_accuracy"].shape == (1,)
+
+
 # --- SICK ---
+
+
+def test_choices_that_reach_into_the_other_sentence_are_shown_as_leaving_the_text(monkeypatch):
+    finished = untrained(SICK, similarity_features=2)
+    reading = reading_of(monkeypatch, finished, "it was\ta film", [1, 3, 2, 1], [1, 2, 1, 3])
+    assert reading.skips == [1, 3, 3, 1]
+    assert reading.backward == [1, 3, 1, 3]
+
+
+@pytest.mark.slow
+def test_what_is_shown_as_leaving_the_text_keeps_its_probability():
+    trained = loaded.one_of(untrained(SICK, similarity_features=2), None)
+    reading = trained.read("it was a film with\tit was a film with")
+    for skips, weights in (
+        (reading.skips, reading.weights()),
+        (reading.backward, reading.backward_weights()),
+    ):
+        assert (np.take_along_axis(weights, np.array(skips)[:, None] - 1, axis=1) > 0.2).all()
 
 
 @pytest.mark.slow

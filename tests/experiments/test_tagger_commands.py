@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_picture, assert_user_error, load, row_of, write_result
+from commands import assert_picture, assert_user_error, load, row_of, run_code, write_result
 
 from dynskip_jax import load_run
 from dynskip_jax.data.tag_schemes import first_problem
@@ -342,12 +342,21 @@ def test_columns_beside_the_words_are_read(command, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_the_page_on_ones_own_analysis_reads_taggers(compared):
+    names = run_code("own_analysis.md", "learner_with", run_dir=compared[0], text="Peter saw Bonn and Zürich")
+    reading, output = names["reading"], names["output"]
+    forward, backward = (np.asarray(decision.action[0]).tolist() for decision in output.decisions)
+    assert (reading.skips, reading.backward) == (forward, backward)
+    assert names["words"] == ["Peter", "saw", "Bonn", "and", "Zürich"]
+
+
+@pytest.mark.slow
 def test_explain_draws_both_directions(command, compared):
     folder, _ = compared
     outcome = command(NER, "explain", "--run-dir", folder, "--text", "Peter saw Bonn and Zürich")
     assert outcome.status == 0, outcome.err
     assert "dynamic:3, forward:" in outcome.out and "dynamic:3, backward:" in outcome.out
-    assert "lstm, dynamic:3 do not know Zürich" in outcome.out
+    assert "lstm, dynamic:3 do not know Zürich" in outcome.out and "perplexity" not in outcome.out
     pictures = sorted(path.name for path in (folder / "plots").glob("explain-dynamic-3-seed-0-*.png"))
     assert len(pictures) == 2 and "backward" in pictures[0] and "forward" in pictures[1]
 

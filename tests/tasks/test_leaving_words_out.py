@@ -141,6 +141,7 @@ def test_connections_lead_from_each_word_read_to_the_one_before():
     update = jnp.array([1.0, 0.0, 0.0, 1.0, 1.0, 0.0])
     decision = F.Decision(jnp.ones(6, jnp.int32), zeros, zeros, update)
     np.testing.assert_array_equal(connections(decision), [1, 0, 0, 3, 1, 0])
+    np.testing.assert_array_equal(connections(decision, reverse=True), [3, 0, 0, 1, 2, 0])
     late = decision._replace(update=jnp.array([0.0, 1.0, 0.0, 0.0, 0.0, 1.0]))
     np.testing.assert_array_equal(connections(late), [0, 2, 0, 0, 0, 4])
     chosen = F.Decision(jnp.array([1, 3, 2]), zeros[:3], zeros[:3])

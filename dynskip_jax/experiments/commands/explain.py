@@ -81,9 +81,9 @@ def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:
     panels, warned = {}, {}
     for name, trained in models.items():
         found = readings[name]
-        note = "" if all(found.skips) else "words without an arc are not read"
         for direction, reading in _directions(found, probabilities, trained.is_attention).items():
             panels[", ".join(filter(None, (name, direction)))] = reading
+            note = "" if all(reading.skips) else "words without an arc are not read"
             if direction:
                 consoles.say(f"{name}, {direction}:")
             if trained.shows_choices or not any(other.shows_choices for other in models.values()):
@@ -139,13 +139,14 @@ def _directions(
     Returns:
         One reading with an empty name, or the readings `forward` and `backward`.
     """
-    forward = arcs.Reading(found.words, found.skips, probabilities, found.weights(), is_attention)
+    how = dict(is_attention=is_attention, is_of_predictions=found.is_of_predictions)
+    forward = arcs.Reading(found.words, found.skips, probabilities, found.weights(), **how)
     if found.backward is None:
         return {"": forward}
     turned = {name: given[::-1] for name, given in probabilities.items()}
     weights = found.backward_weights()
     weights = None if weights is None else weights[::-1]
-    backward = arcs.Reading(found.words[::-1], found.backward[::-1], turned, weights, is_attention)
+    backward = arcs.Reading(found.words[::-1], found.backward[::-1], turned, weights, **how)
     return {"forward": forward, "backward": backward}
 
 
