@@ -187,7 +187,7 @@ class Experiment:
     ) -> None:
         """Draw the choices of one model's agent; by default, how often it chooses each k at each position.
 
-        Of a model that reads in both directions, one picture is drawn for each direction.
+        For a model that reads in both directions, draw one picture for each direction.
 
         Args:
             spec: Specification of the models.
