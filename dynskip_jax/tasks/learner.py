@@ -146,6 +146,10 @@ class Learner:
         is_average = self.objective.baseline == "moving_average"
         return carry, rl.moving_average_start((rows,)) if is_average else ()
 
+    def carry_over(self, old: tuple[PyTree, PyTree], new: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        """See `Trainable`; the moving average of the rewards continues."""
+        return new[0], old[1]
+
     def scheduled(self, epoch: int) -> ScheduledValues:
         """See `Trainable`."""
         return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds), self.skips)

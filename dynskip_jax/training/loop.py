@@ -52,7 +52,8 @@ class FitSettings:
         patience: Number of epochs without a better dev metric after which a seed stops; 0 never stops.
         max_skipped: Largest number of consecutive steps that a seed may skip because its loss or gradient is
             not finite. With more, training ends.
-        log_every: Number of steps between two records of training metrics.
+        log_every: Number of steps between two records of training metrics. The end of an epoch always
+            writes one.
         checkpoint_minutes: Minutes between two checkpoints; the end of an epoch always saves one.
     """
 
@@ -148,16 +149,16 @@ def fit(
                 for after in epoch.steps(state, progress, rates, bar):
                     state = after
                     bar.advance(1, **epoch.shown(state))
+                    if progress.batch == task.num_batches:
+                        continue  # the epoch's records are written below, and then its checkpoint
                     if progress.step % settings.log_every == 0:
                         recorder.log("train", epoch.metrics(state), rates)
                         epoch.check(state, progress, saver.latest_step)
-                    # After the epoch's last step, the checkpoint is saved below, after the epoch's records.
-                    if progress.batch < task.num_batches:
-                        stopping, saving = asked()
-                        if stopping or saving:
-                            saver.save(state, best, progress)
-                        if stopping:
-                            raise stopped()
+                    stopping, saving = asked()
+                    if stopping or saving:
+                        saver.save(state, best, progress)
+                    if stopping:
+                        raise stopped()
                 epoch.check(state, progress, saver.latest_step)
                 train, dev, params = epoch.evaluate(state, bar)
                 better = progress.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
@@ -273,8 +274,9 @@ class Epoch:
         """Return the state with the epoch's initial carry and with sums of zero."""
         parallel = self._parallel
         carry = self._initial_carry(parallel.gather(state.params), of_epoch(self._keys.carry, progress.epoch))
+        carry = self._task.carry_over(state.carry, parallel.place(carry, PER_EXAMPLE))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
-        return state._replace(carry=parallel.place(carry, PER_EXAMPLE), sums=parallel.place(sums, PER_SEED))
+        return state._replace(carry=carry, sums=parallel.place(sums, PER_SEED))
 
     def _say_memory(self, *arguments: Any) -> None:
         if not self._has_said_memory:

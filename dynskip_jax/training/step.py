@@ -60,6 +60,13 @@ class Trainable(Protocol):
     def initial_carry(self, params: PyTree, key: Key[Array, ""]) -> PyTree:
         """Return the carry for the first step of an epoch, each leaf (examples, ...)."""
 
+    def carry_over(self, old: PyTree, new: PyTree) -> PyTree:
+        """Return `new`, the initial carry of an epoch, with the parts of `old` that last for the whole run.
+
+        `old` is the carry after the last step of the previous epoch; in the first epoch it is an initial
+        carry. Both have the leading seed axis. Only choose between parts: devices may divide the arrays.
+        """
+
     def loss(
         self,
         params: PyTree,

@@ -83,6 +83,9 @@ class Small:
     def initial_carry(self, params, key):
         return jax.random.normal(key, (BATCH, 3))
 
+    def carry_over(self, old, new):
+        return new
+
     def scheduled(self, epoch):
         return ()
 

@@ -30,6 +30,7 @@ from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.rl import AgentObjective
 from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Classification, ExampleTask, Forward, Learner
+from dynskip_jax.tasks.learner import Mean
 from dynskip_jax.training.loop import FitSettings, fit
 from dynskip_jax.training.optimizer import make_optimizer
 
@@ -215,6 +216,27 @@ def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
         np.testing.assert_allclose(-sums["nll"].total, log_probs[:4].sum(), rtol=1e-5)
         mean = np.average(log_probs[:4], weights=weights[:4])
         np.testing.assert_allclose(carry[1].mean, np.full(6, 0.5 * mean), rtol=1e-5)
+
+
+class Weighed(Learner):
+    """Learner with a metric: the mean weight of the moving average after each step of the epoch."""
+
+    def loss(self, *arguments, **options):
+        loss, (carry, sums) = super().loss(*arguments, **options)
+        return loss, (carry, sums | {"weight": Mean(carry[1].weight.mean(), jnp.float32(1))})
+
+
+@pytest.mark.slow
+def test_a_moving_average_is_over_the_batches_of_all_epochs(tmp_path):
+    objective = AgentObjective(baseline="moving_average", baseline_decay=0.5)
+    learner = classification(symbols(16, dev=5), objective=objective, learner=Weighed)
+    assert learner.num_batches == 2
+    rate = dict(learning_rate=lambda epoch, history: np.array([0.1]))
+    settings = FitSettings(seeds=(0,), epochs=2, optimizer=make_optimizer("sgd"), **rate)
+    run_dir = RunDir.open(tmp_path, {})
+    fit(learner, settings, run_dir)
+    train = [record["train_weight"] for record in run_dir.records() if record["split"] == "train"]
+    np.testing.assert_allclose(train, [[(0.5 + 0.75) / 2], [(0.875 + 0.9375) / 2]], rtol=1e-6)
 
 
 def keys_of(keys):
