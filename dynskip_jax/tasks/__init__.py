@@ -5,7 +5,7 @@ from dynskip_jax.tasks.language_modelling import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.sentence_pairs import SentencePairs
 from dynskip_jax.tasks.tagging import Tagging
-from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, Task
+from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, StepPenalty, Task
 
 __all__ = [
     "Classification",
@@ -15,6 +15,7 @@ __all__ = [
     "Learner",
     "LossOutput",
     "SentencePairs",
+    "StepPenalty",
     "Tagging",
     "Task",
 ]

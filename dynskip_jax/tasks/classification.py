@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -12,7 +13,7 @@ from dynskip_jax.analysis.confusion import confusion_matrix, macro_f1
 from dynskip_jax.data.batching import Batch
 from dynskip_jax.data.examples import Examples
 from dynskip_jax.tasks.rows import where_counted
-from dynskip_jax.tasks.task import ExampleTask, Forward, MakeModel
+from dynskip_jax.tasks.task import ExampleTask, Forward, MakeModel, StepPenalty
 
 
 class Classification(ExampleTask):
@@ -56,13 +57,19 @@ class Classification(ExampleTask):
         if any(cell.weight_dropout for cell in model.stack.cells):
             how["weight_key"] = shared_key
         output = self.call(model, batch, **how)
-        penalty = 0.0
+        penalties = ()
         if self.activation_coef or self.temporal_coef:
             _, valid = where_counted(batch, output.states.shape[1])
-            penalty = F.activation_regularisation(output.states, self.activation_coef, valid)
-            penalty += F.temporal_activation_regularisation(output.states, self.temporal_coef, valid)
+            activation = F.activation_regularisation(output.states, self.activation_coef, valid)
+            temporal = F.temporal_activation_regularisation(output.states, self.temporal_coef, valid)
+            pairs = valid[:, :-1] & valid[:, 1:]
+            penalties = (
+                StepPenalty(activation, valid.sum(dtype=jnp.float32)),
+                StepPenalty(temporal, pairs.sum(dtype=jnp.float32)),
+            )
         log_probs = jax.nn.log_softmax(output.logits)
-        return Forward(log_probs, output.decisions, penalty=penalty, observations=output.observations)
+        read = dict(observations=output.observations, step_penalties=penalties)
+        return Forward(log_probs, output.decisions, **read)
 
     def call(self, model: nnx.Module, batch: Batch, **how: Any) -> Any:
         """Return the model's output for a batch; `how` is passed to the model."""

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.data.batching import Batch
-from dynskip_jax.devices.parallel import sum_over
+from dynskip_jax.devices.parallel import mean_over, sum_over
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
@@ -208,7 +208,7 @@ class Learner:
         if average:
             average = self._updated_average(average, rewards, weights, axis_name)
         carry = repeat_rows(read.carry, objective.rollouts // objective.num_rollouts(scheduled))
-        return loss + read.penalty, ((carry, average), self._sums(scored, batch, traces))
+        return loss + _penalty(read, axis_name), ((carry, average), self._sums(scored, batch, traces))
 
     def _rollouts(
         self,
@@ -485,6 +485,15 @@ class Learner:
         """
         for batch, _, (actions, _) in self._run(params, split, keys, mode=mode, batch_size=batch_size):
             yield batch, np.asarray(actions[layer])
+
+
+def _penalty(read: Forward, axis_name: str | None) -> Float[Array, ""] | float:
+    """Return the sum of the penalties; its mean over devices is that of the whole batch."""
+    total = read.penalty
+    for mean, count in read.step_penalties:
+        usual = mean_over(count, axis_name)
+        total = total + mean * (count / jnp.where(usual > 0, usual, 1))
+    return total
 
 
 def _weights(batch: Batch) -> Float[Array, " rows"] | None:

@@ -24,6 +24,18 @@ PyTree = Any
 MakeModel = Callable[[nnx.Rngs], nnx.Module]
 
 
+class StepPenalty(NamedTuple):
+    """A penalty that is a mean over steps, or over pairs of steps, of a batch.
+
+    Attributes:
+        mean: The penalty.
+        count: Number of steps in the mean. Devices that divide a batch may have different numbers.
+    """
+
+    mean: Float[Array, ""]
+    count: Float[Array, ""]
+
+
 class Forward(NamedTuple):
     """Result of a forward pass on a batch.
 
@@ -32,7 +44,8 @@ class Forward(NamedTuple):
             `Task.average` before they are scored.
         decisions: Trace of each layer and direction, as returned by `SkipLSTM`.
         carry: Carry for the next batch of the same rows, each leaf (rows, ...).
-        penalty: Scalar that is added to the loss.
+        penalty: Scalar that is added to the loss. If devices divide the batch, their mean is added.
+        step_penalties: Penalties that are added to the loss as means over the steps of the whole batch.
         observations: Inputs of the agents, as returned by `SkipLSTM`, for critics; None if not available.
     """
 
@@ -41,6 +54,7 @@ class Forward(NamedTuple):
     carry: PyTree = ()
     penalty: Float[Array, ""] | float = 0.0
     observations: tuple | None = None
+    step_penalties: tuple[StepPenalty, ...] = ()
 
 
 class LossOutput(NamedTuple):

@@ -1,5 +1,6 @@
 """Check updates on several devices, by jit over a mesh and by pmap, against one device, also resumed."""
 
+import dataclasses
 import functools
 
 import jax
@@ -21,6 +22,7 @@ from dynskip_jax.devices.parallel import (
 from dynskip_jax.errors import UserError
 from dynskip_jax.rl import AgentObjective
 from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.tasks import Classification
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.step import LAYOUT, TrainState, make_step, seed_keys, start_state
@@ -49,6 +51,24 @@ def plain_classifiers(num_seeds, baseline):
         batch_size=BATCH,
         objective=AgentObjective(baseline=baseline),
     )
+
+
+class PenalizedStates(Classification):
+    """Classification with penalties of the states, which are means over the steps of a batch."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, activation_coef=2.0, temporal_coef=3.0, **options)
+
+
+def penalized_classifiers(num_seeds, baseline):
+    """Return classifiers of texts of very different lengths, so that devices have different numbers of steps."""
+    splits = symbols(42, 8, time=6)
+    rng = np.random.default_rng(0)
+    lengths = {name: rng.choice([1, 2, 6], len(split)).astype(np.int32) for name, split in splits.items()}
+    splits = {name: dataclasses.replace(own, seq_lengths=lengths[name]) for name, own in splits.items()}
+    objective = AgentObjective(baseline=baseline)
+    options = dict(batch_size=BATCH, task=PenalizedStates, objective=objective)
+    return classification(splits, range(num_seeds), **options)
 
 
 def language_models(num_seeds, baseline):
@@ -119,6 +139,7 @@ TASKS = {
     "classification, batch baseline": (classifiers, "batch"),
     "classification, one step": (plain_classifiers, "batch"),
     "classification, moving average": (classifiers, "moving_average"),
+    "classification, penalties": (penalized_classifiers, "none"),
     "language modelling": (language_models, "batch"),
     "small": (Small, None),  # all seeds read the same batches
     "small, own batches": (Small, 0),
@@ -210,6 +231,7 @@ def is_default(*case):
             ("classification, batch baseline", 4, "pmap"),
             ("classification, moving average", 2, "pmap"),
             ("classification, moving average", 2, "jit"),
+            ("classification, penalties", 4, "pmap"),
             ("language modelling", 2, "pmap"),
             ("language modelling", 4, "jit"),
         ],
