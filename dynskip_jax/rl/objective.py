@@ -101,7 +101,7 @@ class AgentObjective:
         relaxation: Relaxation of the choices in the first epochs, which replaces the estimator: `soft` (no
             noise), `gumbel_softmax` (noise, small variance), `straight_through` (hard choices forward) or
             `reinmax` (hard choices, the smallest bias of the four); see `functional.relaxed_weights`.
-        relaxed_epochs: Number of relaxed epochs.
+        relaxed_epochs: Number of relaxed epochs. With 0, `relaxation` has no effect.
         relaxed_entropy_coef: β of the exact entropy in relaxed epochs; None uses `entropy_coef` and its
             schedule. Values below 0 make the policy more certain, so that less changes when sampling begins.
         relaxed_entropy_coef_final: β of the last relaxed epoch, reached linearly; None keeps it constant.
@@ -157,8 +157,8 @@ class AgentObjective:
             raise UserError(f"the estimator vimco has a baseline of its own: leave out {self.baseline!r}")
         if self.reward != "log_likelihood":
             raise UserError(f"the estimator vimco is rewarded with log_likelihood, not {self.reward!r}")
-        if self.entropy == "sampled" and self.entropy_coef > 0:
-            raise UserError("the estimator vimco needs the exact entropy, or an entropy_coef of 0")
+        if self.entropy == "sampled" and max(self.entropy_coef, self.entropy_coef_final or 0.0) > 0:
+            raise UserError("the estimator vimco needs the exact entropy, or an entropy_coef of 0 to the end")
 
     def schedule(self, epochs: int) -> "AgentSchedule":
         """Return the schedule of this objective for a training run of `epochs` epochs."""
@@ -503,10 +503,13 @@ def _check_word(name: str, value: Any, words: tuple[Any, ...]) -> None:
 
 def _check_number(name: str, value: Any, holds: Any, words: str) -> None:
     """Check a field whose value is a number; None is accepted if it is the default."""
-    if value is None and getattr(AgentObjective, name) is None:
+    default = getattr(AgentObjective, name)
+    if value is None and default is None:
         return
-    if not isinstance(value, numbers.Real):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise UserError(f"expected a number for {name}, got {value!r}")
+    if isinstance(default, int) and not isinstance(value, numbers.Integral):
+        raise UserError(f"{name} must be a whole number, got {value!r}")
     if not math.isfinite(value) or not holds(value):
         raise UserError(f"{name} {words}, got {value}")
 
