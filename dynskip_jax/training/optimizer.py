@@ -6,6 +6,8 @@ from typing import Any, Literal
 import jax
 import optax
 
+from dynskip_jax.errors import UserError
+
 Kind = Literal["sgd", "adam", "adagrad"]
 # `skip` only as the field of a named tuple: a module named `skip` is part of the network.
 _AGENTS = ("agent", "critics", jax.tree_util.GetAttrKey("skip"))
@@ -38,6 +40,9 @@ def make_optimizer(
             separately and follow the network's schedule. None: agents use the network's optimizer and rate.
         learning_rate: Initial learning rate of the network, which the loop multiplies all updates by.
         frozen: Names of modules, also of agents, whose parameters do not change and do not count in clipping.
+
+    Raises:
+        UserError: When the optimizer is initialized, if no module has a name in `frozen`.
     """
     kinds = {
         "sgd": optax.identity,
@@ -72,11 +77,26 @@ def make_optimizer(
 def _labels(modules: dict[str, tuple[Any, ...]]) -> Callable[[Any], Any]:
     """Return a function that labels each parameter by the group of the modules on its path.
 
-    If several groups match, the first one is used; without a match the label is `network`.
+    If several groups match, the first one is used; without a match the label is `network`. The function
+    raises a `UserError` for a name of a frozen module that no parameter has on its path.
     """
 
     def label(path, _):
-        names = {getattr(part, "key", getattr(part, "name", None)) for part in path}
-        return next((group for group, own in modules.items() if names.union(path) & set(own)), "network")
+        names = _names(path).union(path)
+        return next((group for group, own in modules.items() if names & set(own)), "network")
 
-    return lambda params: jax.tree_util.tree_map_with_path(label, params)
+    def labels(params):
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+        known = set().union(*map(_names, paths))
+        for name in modules["frozen"]:
+            if name not in known:
+                choices = ", ".join(sorted(own for own in known if isinstance(own, str)))
+                raise UserError(f"no module to freeze has the name {name!r}: choose among {choices}")
+        return jax.tree_util.tree_map_with_path(label, params)
+
+    return labels
+
+
+def _names(path: tuple[Any, ...]) -> set[Any]:
+    """Return the names of the modules on the path of a parameter, and its own name."""
+    return {getattr(part, "key", getattr(part, "name", None)) for part in path}

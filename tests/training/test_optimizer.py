@@ -8,6 +8,7 @@ import pytest
 from learners import drawn_params, language_modelling, letters
 
 from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
 from dynskip_jax.training.optimizer import make_optimizer
 
 PARAMS = {"layers": {"0": {"w": jnp.ones((2, 2)), "agent": {"b": jnp.ones(3)}}}, "softmax": jnp.ones(4)}
@@ -90,6 +91,12 @@ def test_frozen_agents_stay_and_take_no_share(options):
     updates = direction(optimizer, grads_of(0, agent_scale=1e6))
     assert not agent(updates).any()
     np.testing.assert_allclose(norm(network(updates)), 1.0, rtol=1e-5)
+
+
+def test_a_frozen_module_must_exist():
+    optimizer = make_optimizer("sgd", frozen=("agent", "agnet"))
+    with pytest.raises(UserError, match=r"^no module to freeze has the name 'agnet': choose among .*agent, "):
+        optimizer.init(PARAMS)
 
 
 def test_agents_apart_are_moved_as_the_network_is_by_their_own_clipped_gradient():
