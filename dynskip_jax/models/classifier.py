@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Int, Key
 from dynskip_jax import functional as F
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
-from dynskip_jax.models.rare_words import check_unknown_rate, forget_rare
+from dynskip_jax.models.rare_words import forget_rare
+from dynskip_jax.models.rates import check_rates
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.layers import SkipLSTM, count_layers
 from dynskip_jax.nn.linear import Linear
@@ -51,7 +52,7 @@ class SequenceClassifier(nnx.Module):
         pooling: How the states are pooled into the vector to classify; see `functional.pool_states`.
         dropout: Dropout rate on every layer's input and before the linear layer, or one rate for each of
             these places, bottom first.
-        word_dropout: Probability of dropping the whole input of a step.
+        word_dropout: Probability of dropping all features of a step's symbol. Its position is kept.
         unknown_rate: Probability of replacing a rare word by the unknown word in training; see `forget_rare`.
         num_frequent: Words with this id or a larger one are rare.
         dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
@@ -80,7 +81,9 @@ class SequenceClassifier(nnx.Module):
     ):
         if isinstance(dropout, int | float):
             dropout = (dropout,) * (count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
-        check_unknown_rate(unknown_rate)
+        check_rates("dropout", *dropout)
+        check_rates("word_dropout", word_dropout)
+        check_rates("unknown_rate", unknown_rate)
         self.num_symbols = num_symbols
         self.num_positions = num_positions
         self.embedding = nnx.data(embedding)

@@ -4,15 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key
 
-from dynskip_jax.errors import UserError
-
 UNKNOWN_WORD = 0  # id of the unknown word
-
-
-def check_unknown_rate(rate: float) -> None:
-    """Raise a `UserError` unless `rate` is in [0, 1)."""
-    if not 0.0 <= rate < 1.0:
-        raise UserError(f"unknown_rate lies in [0, 1), got {rate}")
 
 
 def forget_rare(

@@ -12,7 +12,8 @@ from dynskip_jax import functional as F
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.classifier import ClassifierOutput
-from dynskip_jax.models.rare_words import check_unknown_rate, forget_rare
+from dynskip_jax.models.rare_words import forget_rare
+from dynskip_jax.models.rates import check_rates
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.layers import SkipLSTM, count_layers
 from dynskip_jax.nn.linear import Linear
@@ -65,11 +66,12 @@ class SentencePairModel(nnx.Module):
     ):
         if isinstance(dropout, int | float):
             dropout = (dropout,) * (count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
+        check_rates("dropout", *dropout)
+        check_rates("unknown_rate", unknown_rate)
         self.embedding = embedding
         self.pooling = pooling
         self.backward = hidden_features if rnn_options.get("bidirectional") else 0
         self.dropout = dropout[-1]
-        check_unknown_rate(unknown_rate)
         self.unknown_rate, self.num_frequent = unknown_rate, num_frequent
         self.stack = SkipLSTM(
             embedding.features,

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import example_keys, split_each
-from dynskip_jax.models.rare_words import check_unknown_rate, forget_rare
+from dynskip_jax.models.rare_words import forget_rare
+from dynskip_jax.models.rates import check_rates
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.cells import Initializer
 from dynskip_jax.nn.char_features import CharFeatures, by_size
@@ -125,7 +126,8 @@ class Tagger(nnx.Module):
             raise UserError(f"a window has a word in its middle: its size is odd, not {window}")
         if output not in ("crf", "softmax"):
             raise UserError(f"unknown output {output!r}: choose crf or softmax")
-        check_unknown_rate(unknown_rate)
+        check_rates("dropout", *((dropout,) if isinstance(dropout, int | float) else dropout))
+        check_rates("unknown_rate", unknown_rate)
         self.num_tags, self.is_crf = num_tags, output == "crf"
         self.allowed = None if allowed is None else F.CRFMasks.of(*allowed)
         self.unknown_rate, self.num_frequent, self.dtype = unknown_rate, num_frequent, dtype

@@ -9,6 +9,7 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
 from dynskip_jax.models import SentencePairModel, SequenceClassifier, rating_distribution
 
 RNG = np.random.default_rng(0)
@@ -68,6 +69,24 @@ def test_dropped_words_say_nothing_and_the_others_more():
     quiet = compiled(model)(TOKENS).logits
     loud = compiled(model)(TOKENS, rngs=KEY, deterministic=False).logits
     assert not np.allclose(quiet, loud)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (dict(dropout=1.5), r"^dropout lies in \[0, 1\), got 1\.5"),
+        (dict(dropout=(0.1, 1.0)), r"^dropout lies in \[0, 1\), got 1\.0"),
+        (dict(dropout=(-0.1, 0.5)), r"^dropout lies in \[0, 1\), got -0\.1"),
+        (dict(word_dropout=1.0), r"^word_dropout lies in \[0, 1\), got 1\.0"),
+        (dict(unknown_rate=1.0), r"^unknown_rate lies in \[0, 1\), got 1\.0"),
+    ],
+    ids=str,
+)
+def test_rates_are_checked_when_a_model_is_made(options, says):
+    models = (classifier,) if "word_dropout" in options else (classifier, pair_model)
+    for make in models:
+        with pytest.raises(UserError, match=says):
+            make(**options)
 
 
 def test_rare_words_are_unknown_ones_in_training_alone():

@@ -167,5 +167,7 @@ def test_what_makes_no_sense_is_said():
         make(window=2)
     with pytest.raises(UserError, match=r"\[0, 1\)"):
         make(unknown_rate=1.0)
+    with pytest.raises(UserError, match=r"dropout lies in \[0, 1\)"):
+        make(dropout=(0.1, 1.0))
     with pytest.raises(UserError, match="rngs="):
         compiled(make())(TOKENS)
