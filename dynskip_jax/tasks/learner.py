@@ -52,7 +52,8 @@ class Learner:
         evaluation_mode: How agents choose on dev during training.
 
     Raises:
-        UserError: If agents are rewarded at each step and the objective needs one reward for each row.
+        UserError: If agents are rewarded at each step and the objective needs one reward for each row, or if
+            the estimator is `vimco` and the task's loss is not -log p.
     """
 
     def __init__(
@@ -71,6 +72,11 @@ class Learner:
         if task.is_of_steps and self.objective.estimator == "vimco":
             raise UserError(
                 "the estimator vimco averages predictions of whole rows, and here each step has one"
+            )
+        if not task.has_likelihood and self.objective.estimator == "vimco":
+            raise UserError(
+                "the estimator vimco averages the probability of one truth, and here the truth is a "
+                "distribution: choose reinforce"
             )
         if task.is_of_steps and self.objective.baseline == "moving_average":
             raise UserError(

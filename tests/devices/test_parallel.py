@@ -61,7 +61,7 @@ class PenalizedStates(Classification):
 
 
 def penalized_classifiers(num_seeds, baseline):
-    """Return classifiers of texts of very different lengths, so that devices have different numbers of steps."""
+    """Return classifiers of texts whose lengths differ, so that devices have different numbers of steps."""
     splits = symbols(42, 8, time=6)
     rng = np.random.default_rng(0)
     lengths = {name: rng.choice([1, 2, 6], len(split)).astype(np.int32) for name, split in splits.items()}

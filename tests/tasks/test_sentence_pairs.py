@@ -11,7 +11,9 @@ from learners import drawn_params
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
 from dynskip_jax.data.batching import Batch
+from dynskip_jax.errors import UserError
 from dynskip_jax.models import SentencePairModel, SequenceClassifier
+from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Classification, Learner, SentencePairs
 from dynskip_jax.tasks.counterfactuals import single_interventions
 
@@ -44,6 +46,13 @@ def test_the_loss_is_the_divergence_from_the_two_points():
     np.testing.assert_allclose(said, np.exp(log_probs) @ np.arange(1, 6), rtol=1e-5)
     slope = jax.grad(lambda logits: task.compute_loss(logits, Batch(None, jnp.asarray(RATINGS))).nll.sum())
     assert np.isfinite(slope(jnp.asarray(log_probs))).all()
+
+
+def test_ratings_refuse_vimco():
+    """The mean of exp(-KL) over rollouts is not the likelihood of the averaged prediction."""
+    objective = AgentObjective(estimator="vimco", rollouts=2, entropy_coef=0.0)
+    with pytest.raises(UserError, match=r"^the estimator vimco .*: choose reinforce$"):
+        Learner(SentencePairs({}, make), objective=objective)
 
 
 @pytest.mark.slow
