@@ -196,6 +196,28 @@ def test_its_fused_gradients_are_those_of_autodiff(own_pieces, skip, depth_skip)
             assert np.abs(a).max() > 0
 
 
+@pytest.mark.parametrize("mix", [0.0, 0.3, 1.0])
+def test_its_states_mix_as_those_of_the_library(own_pieces, mix):
+    """Regression: gradients were NaN where mix is exactly 0 or 1, as with Skip RNN."""
+    own, rng = own_pieces["SLSTM"](), np.random.default_rng(0)
+
+    def theirs(mix, *states):
+        state = F.SLSTM().mix_states(mix, *(F.SLSTMState(h, c, jnp.ones_like(m), m) for h, c, m in states))
+        return state.h, state.c, state.m + jnp.log(state.n)
+
+    def ours(mix, *states):
+        return tuple(own.mix_states(mix, *(own.state(*state) for state in states)))
+
+    def gradients(mix, *states):
+        loss = lambda function: lambda *given: sum(jnp.sum(jnp.sin(part)) for part in function(*given))
+        return [(f(mix, *states), jax.grad(loss(f), (0, 1, 2))(mix, *states)) for f in (ours, theirs)]
+
+    with jax.enable_x64(True):
+        states = (tuple(scale * rng.normal(size=(2, 3)) for scale in (1, 1, 5)) for _ in range(2))
+        found, expected = jax.jit(gradients)(np.full((2, 1), mix), *states)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12), found, expected)
+
+
 # --- Commands ---
 
 
