@@ -117,12 +117,17 @@ def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, n
         bias: Whether the PyTorch layer has biases; False for a layer made with `bias=False`.
 
     Raises:
-        UserError: PyTorch has no such layer, or `bias` is False and a bias is not 0.
+        UserError: PyTorch has no such layer, or `bias` is False and a bias is not 0. PyTorch has no layers
+            that run in reverse only, skips over depth, zoneout, or a learned initial state.
     """
     cells, ways = [module], 1
     if isinstance(module, SkipLayers):
         cells, ways = module.cells, module.num_directions
+        if module.reverse:
+            raise UserError("torch.nn has no layer with reverse=True: make these layers without it")
     state = {}
+    if len({(cell.recurrence.transition, cell.hidden_features) for cell in cells}) > 1:
+        raise UserError("torch.nn has one transition and one size for all layers, and these have several")
     for i, cell in enumerate(cells):
         kind, w_x, w_h, b, b_h = _gates(cell, "torch.nn")
         place = f"l{i // ways}" + ("_reverse" if i % ways else "")
@@ -139,6 +144,8 @@ def to_torch(module: SkipLayers | SkipCell, *, bias: bool = True) -> dict[str, n
 def from_flax(
     params: nnx.Module | Mapping[str, Any],
     *,
+    gate_fn: Activation | None = None,
+    activation_fn: Activation | None = None,
     skip: F.TimeSkip = F.Previous(),  # noqa: B008 (immutable)
     rngs: nnx.Rngs | None = None,
     **cell_options: Any,
@@ -147,6 +154,9 @@ def from_flax(
 
     Args:
         params: An NNX cell, or its state as nested dictionaries, or a Linen cell's `variables["params"]`.
+        gate_fn: Activation of the gates. By default that of an NNX cell, and σ for dictionaries.
+        activation_fn: Activation of the candidate and of an LSTM's c. By default that of an NNX cell, and
+            tanh for dictionaries.
         skip: Time skip of the cell.
         rngs: Source of the agent's initial weights; required only if the skip has weights.
         **cell_options: Further options of `SkipCell`.
@@ -154,7 +164,9 @@ def from_flax(
     Raises:
         UserError: `params` are not the weights of such a cell, or `rngs` is missing.
     """
+    activations = dict(gate_fn=gate_fn, activation_fn=activation_fn)
     if isinstance(params, nnx.Module):
+        activations = {name: given or getattr(params, name, None) for name, given in activations.items()}
         params = nnx.to_pure_dict(nnx.state(params, nnx.Param))
     layers = {
         name.rstrip("_"): {k: np.asarray(v) for k, v in layer.items()} for name, layer in params.items()
@@ -190,7 +202,8 @@ def from_flax(
             f"expected the weights of Flax's LSTM or GRU cell, got {', '.join(sorted(params)) or 'none'}"
         )
     w_x, w_h, b, b_h = (dict(zip(_FLAX[kind], part, strict=True)) for part in parts)
-    return _cell(kind, w_x, w_h, b, b_h, _transition(kind), skip, rngs, cell_options)
+    transition = dataclasses.replace(_transition(kind), **{n: f for n, f in activations.items() if f})
+    return _cell(kind, w_x, w_h, b, b_h, transition, skip, rngs, cell_options)
 
 
 def to_flax(cell: SkipCell, layout: str = "nnx") -> dict[str, dict[str, np.ndarray]]:
@@ -483,8 +496,16 @@ def _gates(cell: SkipCell, library: str, before: bool = False) -> tuple[str, dic
         before: Whether the library has a GRU that resets before the product.
 
     Raises:
-        UserError: The library has no layer with the cell's transition.
+        UserError: The library has no layer that computes what the cell does without its time skip.
     """
+    learned = [] if cell.initial is None else jax.tree.leaves(cell.initial.read())
+    for what, found in (
+        ("a skip over depth", cell.recurrence.depth_skip is not None),
+        ("zoneout", any(cell.zoneout)),
+        ("a learned initial state that is not 0", any(np.any(np.asarray(array)) for array in learned)),
+    ):
+        if found:
+            raise UserError(f"{library} has no layer with {what}, which this cell has")
     transition = cell.recurrence.transition
     kind = {F.LSTM(): "lstm", F.GRU("after"): "gru", F.GRU("before"): "gru"}.get(transition)
     if kind is None or (transition == F.GRU("before") and not before):

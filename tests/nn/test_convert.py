@@ -165,6 +165,17 @@ def test_flaxs_cells_and_back(name):
     np.testing.assert_allclose(compiled(nnx.RNN(back))(X), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", and_slow(FLAX_CELLS, lambda name: name == "gru"))
+def test_flaxs_cells_with_other_activations(name):
+    functions = dict(gate_fn=jax.nn.hard_sigmoid, activation_fn=jax.nn.relu)
+    theirs = drawn(lambda: FLAX_CELLS[name](INPUT, HIDDEN, **functions, rngs=nnx.Rngs(3)))
+    params = nnx.to_pure_dict(nnx.state(theirs, nnx.Param))
+    read, told = from_flax(theirs), from_flax(params, **functions)
+    assert read.recurrence == told.recurrence
+    expected = compiled(nnx.RNN(theirs))(X)
+    np.testing.assert_allclose(compiled(SkipLayers([read]))(X).h, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", and_slow(["LSTMCell", "OptimizedLSTMCell", "GRUCell"], "GRUCell".__eq__))
 def test_linens_cells_and_back(name):
     bias = nnx.initializers.normal(1.0)
@@ -286,6 +297,10 @@ def refusals():
 
     cell, before, hard = of(F.ULSTM()), of(F.GRU("before")), of(F.LSTM(gate_fn=nnx.hard_sigmoid))
     inside = from_torch(torch_state("gru", 1, False)).cells[0]
+    deep = drawn(lambda: SkipCell(INPUT, HIDDEN, depth_skip=F.ToOutput(), rngs=nnx.Rngs(0)))
+    learned = drawn(lambda: SkipCell(INPUT, HIDDEN, learnable_carry=True, rngs=nnx.Rngs(0)))
+    zoned = drawn(lambda: SkipCell(INPUT, HIDDEN, zoneout=0.5, rngs=nnx.Rngs(0)))
+    first, gru = from_torch(lstm).cells[0], from_torch(torch_state("gru", 1, False)).cells[0]
     wide = {
         **lstm,
         "weight_hh_l0": normal(0, 2 * HIDDEN, HIDDEN),
@@ -317,6 +332,13 @@ def refusals():
             lambda: to_torch(hard),
             "torch.nn has no layer that computes LSTM.gate_fn=hard_sigmoid",
         ),
+        "reverse": (lambda: to_torch(SkipLayers([first], reverse=True)), "no layer with reverse=True"),
+        "depth": (lambda: to_torch(deep), "torch.nn has no layer with a skip over depth"),
+        "depth-flax": (lambda: to_flax(deep), "flax has no layer with a skip over depth"),
+        "learned": (lambda: to_torch(learned), "a learned initial state that is not 0"),
+        "learned-keras": (lambda: to_keras(learned), "Keras has no layer with a learned initial state"),
+        "zoneout": (lambda: to_torch(zoned), "no layer with zoneout"),
+        "two-transitions": (lambda: to_torch(SkipLayers([first, gru])), "one transition and one size"),
         "activation-flax": (lambda: to_flax(hard), "flax has no layer that computes LSTM"),
         "activation-keras": (lambda: to_keras(hard), "Keras has no layer that computes LSTM"),
         "reset-before": (lambda: to_torch(before), "torch.nn has no layer that computes GRU"),
