@@ -177,7 +177,8 @@ def plan_step(
             calls.append(_call(w, x, addends, activations, matrices, vectors, inputs, entering[0]))
             # This stand-in for the product does not read the addends. So the traced program reads an addend
             # only if the step also uses it in another way.
-            results.append(jnp.broadcast_to(x[..., :1], (*x.shape[:-1], calls[-1].width)))
+            # An addition is traced for every width; a broadcast to the same width is the variable itself.
+            results.append(x[..., :1] + jnp.zeros((1,) * (x.ndim - 1) + (calls[-1].width,), x.dtype))
             return activate(results[-1], activations)
 
         new = plan.cell_step(vectors, inputs, entering, entering, update, recurrent_mask, dense)

@@ -64,6 +64,21 @@ def test_products_inside_transformations_take_the_reference_with_a_warning(doubl
         F.unroll(params, carry, x, recurrence, implementation="reference")
 
 
+@pytest.mark.parametrize("transition", [F.GRU(), F.LSTM()], ids=lambda transition: transition.name)
+def test_products_of_one_unit_are_not_taken_for_those_inside_transformations(transition):
+    """Regression: with hidden size 1, a GRU warned and ran the reference."""
+    recurrence = F.Recurrence(F.Dynamic(3, 0.5), transition)
+
+    def run():
+        params = recurrence.init(jax.random.key(0), 2, 1)
+        carry = F.initial_carry(jax.random.key(1), recurrence, F.zero_state(transition, (3, 1)))
+        return F.unroll(params, carry, jnp.ones((3, 4, 2)), recurrence, implementation="fused")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jax.eval_shape(run)
+
+
 class ScaledState(NamedTuple):
     """Output h, and the logarithm of a positive scale."""
 
