@@ -111,8 +111,9 @@ def _mean_square(
     x: Float[Array, "batch time features"], valid: Bool[Array, "batch time"] | None
 ) -> Float[Array, ""]:
     """Return the mean of x² over all valid elements; 0 if there are none."""
+    wide = jnp.promote_types(x.dtype, jnp.float32)  # in float16, sums and counts above 65,504 are infinite
     if valid is None:
-        return jnp.square(x).sum() / max(x.size, 1)
+        return (jnp.square(x.astype(wide)).sum() / max(x.size, 1)).astype(x.dtype)
     # Padding is replaced before squaring, so that its gradient is 0 whatever its value.
-    total = jnp.square(jnp.where(valid[..., None], x, 0)).sum()
-    return total / jnp.maximum(valid.sum(dtype=x.dtype) * x.shape[-1], 1)
+    total = jnp.square(jnp.where(valid[..., None], x, 0).astype(wide)).sum()
+    return (total / jnp.maximum(valid.sum(dtype=wide) * x.shape[-1], 1)).astype(x.dtype)

@@ -31,9 +31,9 @@ def pool_states(
     """
     counts = where[..., None]
     if pooling == "mean":
-        return jnp.where(counts, states, 0).sum(axis=1) / jnp.maximum(
-            counts.sum(axis=1, dtype=states.dtype), 1
-        )
+        wide = jnp.promote_types(states.dtype, jnp.float32)  # float16 ends at 65,504
+        total = jnp.where(counts, states, 0).sum(axis=1, dtype=wide)
+        return (total / jnp.maximum(counts.sum(axis=1, dtype=wide), 1)).astype(states.dtype)
     if pooling == "max":
         highest = jnp.where(counts, states, -jnp.inf).max(axis=1, initial=-jnp.inf)
         return jnp.where(counts.any(axis=1), highest, 0)

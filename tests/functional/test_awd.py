@@ -141,6 +141,15 @@ PENALTIES = {
 }
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_mean_of_many_elements_is_finite_in_float16(masked):
+    """Regression: float16 ends at 65,504, so that sums and counts above were infinite."""
+    x = np.ones((2, 300, 200), np.float16)
+    valid = np.ones(x.shape[:2], bool) if masked else None
+    found = compiled(activation_regularisation)(x, 2.0, valid)
+    assert found.dtype == np.float16 and found == 2
+
+
 @pytest.mark.parametrize("name", and_slow(PENALTIES, lambda name: name == "TAR"))
 @given(
     # Few shapes, because each one is compiled.

@@ -32,6 +32,13 @@ def test_pooling_is_that_of_the_steps_that_count(pooling, backward):
     np.testing.assert_array_equal(found[2], 0)
 
 
+def test_the_mean_of_many_states_is_finite_in_float16():
+    """Regression: float16 ends at 65,504, so that sums and counts above were infinite."""
+    states, where = np.ones((1, 70_000, 1), np.float16), np.ones((1, 70_000), bool)
+    found = compiled(F.pool_states)(states, where, "mean")
+    assert found.dtype == np.float16 and found == 1
+
+
 def classifier(pooling="mean", **options):
     def make():
         rngs = nnx.Rngs(0)
