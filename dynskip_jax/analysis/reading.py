@@ -82,7 +82,10 @@ def distribution(
         "stored": F.Window.of_slots(slots),
     }
     mask = None if policy.mask is None else jnp.asarray(policy.mask)
-    weights = jnp.exp(skip.log_distribution(params, x, steps, seen[skip.observed], mask))
+    # τ divides the logits of weights; agents that sample choose at τ = 1.
+    is_weighted = policy.mode == "soft" or not skip.is_stochastic
+    temperature = policy.temperature if is_weighted else 1.0
+    weights = jnp.exp(skip.log_distribution(params, x, steps, seen[skip.observed], mask, temperature))
     if skip.forgets_carried:
         weights = weights.at[0].set(jax.nn.one_hot(0, skip.max_skip, dtype=weights.dtype))
     return weights[::-1] if reverse else weights

@@ -97,9 +97,12 @@ def _where_allowed(
     enough in size that differences, quotients by a temperature and p log p stay finite. Infinities would
     make gradients NaN (0 times infinity).
     """
-    if allowed is None:
-        return logits
-    return jnp.where(allowed, logits, max(-1e9, float(jnp.finfo(logits.dtype).min) / 8))
+    return logits if allowed is None else jnp.where(allowed, logits, masked_logit(logits.dtype))
+
+
+def masked_logit(dtype: Any) -> float:
+    """Return the logit of a skip that must not be chosen; see `_where_allowed`."""
+    return max(-1e9, float(jnp.finfo(dtype).min) / 8)
 
 
 def choice_noise(

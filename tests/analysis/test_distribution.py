@@ -54,6 +54,30 @@ def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
         np.testing.assert_array_equal(found.argmax(axis=1) + 1, decision.action[0])
 
 
+@pytest.mark.parametrize(
+    "name", and_slow(["attention", "sparse", "dynamic"], lambda name: name == "attention")
+)
+def test_it_has_the_temperature_of_the_weights(name):
+    skip = {**SKIPS, "sparse": F.SparseAttention(4, top=2, agent="mlp")}[name]
+    stack = drawn(lambda: SkipLSTM(3, 5, skip=skip, rngs=nnx.Rngs(0)))
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 9, 3)), jnp.float32)
+
+    @nnx.jit
+    def read(stack, temperature):
+        policy = F.Policy("soft", temperature=temperature)
+        output = stack(x, policy=policy)
+        observation = jax.tree.map(lambda leaf: leaf[0], output.observations[0])
+        return distribution(stack.cells[0], observation, policy), output.decisions[0].entropy[0]
+
+    flat, entropy = read(stack, jnp.float32(1e4))
+    np.testing.assert_allclose(
+        np.where(flat > 1e-6, flat, 0).max(axis=1), 1 / (flat > 1e-6).sum(axis=1), rtol=1e-2
+    )
+    if name != "dynamic":
+        found = -(flat * np.log(np.maximum(flat, 1e-30))).sum(axis=1)
+        np.testing.assert_allclose(found, entropy, atol=1e-5)
+
+
 def test_what_has_no_agent_has_none():
     stack = drawn(lambda: SkipLSTM(3, 5, rngs=nnx.Rngs(0)))
     observation = jnp.zeros((4, 3)), jnp.zeros((4, 5))

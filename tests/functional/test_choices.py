@@ -308,13 +308,63 @@ def test_an_unknown_model_is_named_in_one_line(text, named):
 )
 def test_a_skip_that_makes_no_sense_is_refused(options):
     with pytest.raises(UserError) as error:
-        F.Dynamic(**options)
+        F.Dynamic(**{"max_skip": 5, **options})
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [F.Dynamic, F.Attention, F.LogDynamic, F.Fixed, F.Mean, F.Random])
+def test_a_skip_needs_k(kind):
+    """Regression: K was 1 by default, with which nothing is skipped."""
+    with pytest.raises(TypeError, match="max_skip"):
+        kind()
+
+
+@pytest.mark.parametrize("number", [jnp.float32, np.float32, np.float64, lambda mix: np.array(mix)])
+def test_arrays_in_a_skip_become_numbers_so_that_it_is_hashable(number):
+    skip = F.Dynamic(np.int64(2), mix=number(0.5))
+    assert skip == F.Dynamic(2, mix=0.5) and hash(skip) == hash(F.Dynamic(2, mix=0.5))
+    assert type(skip.mix) is float and type(skip.max_skip) is int
+    assert F.Random(2, rates=[1, 2]) == F.Random(2, rates=np.array([1, 2])) == F.Random(2, rates=(1, 2))
+    assert hash(F.Random(2, rates=[1, 2]))
 
 
 def test_log_spaced_skips_have_no_stride():
     with pytest.raises(UserError, match="leave out stride"):
         F.LogDynamic(8, stride=2)
+
+
+@pytest.mark.parametrize(
+    "skip",
+    [F.LogDynamic(8), F.SegmentDynamic(8, stride=2), F.Dynamic(8, stride=2)],
+    ids=lambda skip: skip.name,
+)
+def test_a_replayed_action_that_is_no_candidate_has_probability_0(skip):
+    """Regression: it got the log-probability of k = 1."""
+    x, k, recurrence = normal(3, 1, 8, INPUT), 6, F.Recurrence(skip)
+    zeros = np.zeros((1, HIDDEN), np.float32)
+    carry = F.initial_carry(None, recurrence, F.LSTMState(zeros, zeros))
+    params = layer(skip.num_candidates)
+    _, out = unroll(params, carry, x, recurrence, actions=np.full((1, 8), k, np.int32))
+    is_candidate = np.asarray(skip.allowed(jnp.arange(8), None))[..., k - 1]
+    assert not is_candidate.all()
+    np.testing.assert_array_equal(
+        np.asarray(out.decision.log_prob[0]) > -100, is_candidate | np.zeros(8, bool)
+    )
+
+
+def test_attention_reports_the_entropy_of_the_weights_that_entered():
+    """Regression: the entropy was that of the temperature 1."""
+    run = functools.partial(
+        run_program, layer(), jax.random.split(jax.random.key(0), 2), normal(3, 2, 6, INPUT)
+    )
+    entropies = {
+        temperature: run(F.Recurrence(F.Attention(K)), policy=F.Policy(temperature=temperature))[
+            1
+        ].decision.entropy
+        for temperature in (1e-3, 1.0, 1e3)
+    }
+    np.testing.assert_allclose(entropies[1e3], np.log(K), rtol=1e-4)
+    assert entropies[1e-3].max() < 0.1 < entropies[1.0].min()
 
 
 @pytest.mark.parametrize("rate", [1.0, -0.1, float("nan")])

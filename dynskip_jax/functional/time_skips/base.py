@@ -105,7 +105,12 @@ class TimeSkip:
     mix: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the values of the fields."""
+        """Convert arrays to Python numbers and tuples, so that the skip is hashable; check the values."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list | np.ndarray | np.generic | jax.Array) and not _is_traced(value):
+                value = np.asarray(value).tolist()
+                object.__setattr__(self, field.name, tuple(value) if isinstance(value, list) else value)
         if self.max_skip < 1:
             raise UserError(f"a skip needs max_skip (K) of at least 1, got {self.max_skip}")
         check_mix(self.mix)
@@ -199,6 +204,10 @@ class TimeSkip:
         """Return whether choices are sampled and need keys; see `noise` for the arguments."""
         return self.is_stochastic and not replayed and mode not in ("greedy", "soft")
 
+    def updates_partially(self, mode: ActionMode) -> bool:
+        """Return whether the `update` of a choice may lie between 0 and 1."""
+        return False
+
     def differentiable(self, mode: ActionMode, replayed: bool) -> bool:
         """Return whether a gradient flows through the `weights` or the `update` of a choice.
 
@@ -285,8 +294,12 @@ def check_temperature(temperature: Any) -> None:
 def _check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
     if np.ndim(value):
         raise UserError(f"{name} is a single number, got {described(value)}")
-    if not isinstance(value, jax.core.Tracer) and not is_inside(np.asarray(value)):
+    if not _is_traced(value) and not is_inside(np.asarray(value)):
         raise UserError(f"{name} lies {range_}, got {value}")
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)
 
 
 def choice_field(*known: str) -> Any:
@@ -299,11 +312,13 @@ class BufferSkip(TimeSkip):
     """A time skip over the last K states, with an option for the first step of a sequence.
 
     Attributes:
+        max_skip: K, which has no default: with K = 1, nothing would be skipped.
         first_step: State that enters the first step. `agent`: a chosen state, as at every other step.
             `carried`: the carried state, which is forgotten afterwards, as in the released code of Gui et al.
             (2019). That code also reinforces the choice; here the choice has no effect and gets no credit.
     """
 
+    max_skip: int = dataclasses.field()
     first_step: str = choice_field("agent", "carried")
 
     @property

@@ -19,6 +19,7 @@ from dynskip_jax.functional.agent import (
     choose,
     content_logits,
     entropy,
+    masked_logit,
     project_agent_input,
 )
 from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, relaxed_weights
@@ -116,11 +117,11 @@ class PolicySkip(BufferSkip):
             return agent_logits(params, inputs.projected, observation, allowed)
         return content_logits(params, inputs.projected, observation, allowed, slots)
 
-    def log_distribution(self, params, x, step, observation, policy_mask=None):
-        """See `TimeSkip`."""
+    def log_distribution(self, params, x, step, observation, policy_mask=None, temperature=1.0):
+        """See `TimeSkip`; the logits are divided by `temperature`."""
         allowed = self.allowed(step, policy_mask)
         inputs = SkipInputs(project_agent_input(params, x), step, allowed=allowed)
-        return self.spread(step, self.log_weights(self.logits(params, inputs, observation)))
+        return self.spread(step, self.log_weights(self.logits(params, inputs, observation) / temperature))
 
     def log_weights(self, logits: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
         """Return the logarithms of the candidates' probabilities (or weights) from their logits."""
@@ -148,12 +149,12 @@ class PolicySkip(BufferSkip):
         return index if slots is None else _taken(slots, index).astype(jnp.int32)
 
     def candidate_of_slot(self, step: Int[Array, "*batch"], slot: Int[Array, "*batch"]):
-        """Return the index of `slot` among the candidates; 0 if the slot is not a candidate."""
+        """Return the index of `slot` among the candidates; their number if the slot is not a candidate."""
         slots = self.candidates(step)
         if slots is None:
             return slot
         is_slot = jnp.broadcast_to(slots, (*slot.shape, slots.shape[-1])) == slot[..., None]
-        return jnp.argmax(is_slot, axis=-1)
+        return jnp.where(jnp.any(is_slot, axis=-1), jnp.argmax(is_slot, axis=-1), self.num_candidates)
 
     def weigh(self, step: Int[Array, "*batch"], weights: Float[Array, "*batch n"]) -> Choice:
         """Return the choice of the candidates' mean under `weights`."""
@@ -235,7 +236,7 @@ class Attention(PolicySkip):
 
     def decide(self, params, inputs, observation, skip_state, choice, mode) -> Decision:
         """See `TimeSkip`."""
-        log_probs = log_softmax(self.logits(params, inputs, observation))
+        log_probs = log_softmax(self.logits(params, inputs, observation) / inputs.temperature)
         return self.without_credit(inputs, self.weighted(choice, log_probs))
 
 
@@ -291,5 +292,7 @@ class Dynamic(PolicySkip):
         if choice.weights is not None:
             return self.without_credit(inputs, self.weighted(choice, log_probs))
         index = self.candidate_of_slot(inputs.step, choice.slot)
-        log_prob = jnp.take_along_axis(log_probs, index[..., None], axis=-1)[..., 0]
+        # A replayed action may be no candidate; its index is then past the end.
+        fill = dict(mode="fill", fill_value=masked_logit(log_probs.dtype))
+        log_prob = jnp.take_along_axis(log_probs, index[..., None], axis=-1, **fill)[..., 0]
         return self.without_credit(inputs, Decision(choice.slot + 1, log_prob, entropy(log_probs)))
