@@ -19,6 +19,11 @@ def draws_noise(relaxation: str) -> bool:
     return relaxation != "soft"
 
 
+def takes_one(relaxation: str) -> bool:
+    """Return whether the weights of a relaxation are one-hot."""
+    return relaxation in ("straight_through", "reinmax")
+
+
 def relaxed_weights(
     log_probs: Float[Array, "*batch K"],
     noise: Float[Array, "*batch K"] | None,

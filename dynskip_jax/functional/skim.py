@@ -14,6 +14,7 @@ from dynskip_jax.functional.recurrence import (
     LayerParams,
     Recurrence,
     SkipCarry,
+    StepInputs,
     cell_step,
     check_call,
     dropped,
@@ -22,7 +23,7 @@ from dynskip_jax.functional.recurrence import (
     skip_inputs,
 )
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.time_skips import SkipInputs, TimeSkip
+from dynskip_jax.functional.time_skips import TimeSkip
 from dynskip_jax.functional.transitions import Transition, dense
 
 
@@ -82,13 +83,15 @@ def skim(
         x: Inputs, (batch, time, in).
         recurrence: Choices that define the layer, with a time skip that leaves tokens out.
         seq_lengths: True lengths, (batch,), 0 to time; None for full rows.
-        policy: `greedy` or `sample`. The samples are those of `unroll` with the same keys in the carry.
+        policy: Policy that reads a token as a whole or not at all. Samples are those of `unroll` with the
+            same keys in the carry. Skim-RNN with a `soft` or `gumbel_softmax` relaxation reads fractions.
 
     Returns:
         The last carry of each sequence, and the output.
 
     Raises:
-        UserError: The time skip reads every token, or there is a depth skip.
+        UserError: The time skip reads every token or fractions of tokens, there is a depth skip, or an
+            argument does not fit.
     """
     skip = recurrence.time_skip
     if skip.writes_all or recurrence.depth_skip is not None:
@@ -96,6 +99,11 @@ def skim(
             "expected a time skip that leaves words out (SkipRNN, LSTMJump or SkimRNN), without a depth skip"
         )
     check_call(recurrence, carry, x, policy=policy, seq_lengths=seq_lengths)
+    if skip.updates_partially(policy.mode):
+        raise UserError(
+            f"expected a policy that reads whole tokens, and in the mode {policy.mode!r} "
+            f"{type(skip).__name__} reads fractions of them: choose Policy('greedy')"
+        )
     batch, time = x.shape[:2]
     lengths = jnp.full(batch, time) if seq_lengths is None else valid_lengths(seq_lengths, time)
     h = jnp.zeros((batch, time, carry.slots[0].shape[-1]), carry.slots[0].dtype)
@@ -189,10 +197,8 @@ def _next_token(
     def move(looking):
         position, skip_state, found = looking
         step = carry.step + position
-        noise = skip.noise(carry.key, step, policy.mode, False, observation.dtype)
-        choice, after = skip.choose(
-            params.skip, SkipInputs(step=step, noise=noise), observation, skip_state, policy.mode
-        )
+        inputs = skip_inputs(recurrence, StepInputs(None), step, carry.key, observation.dtype, policy)
+        choice, after = skip.choose(params.skip, inputs, observation, skip_state, policy.mode)
         moving = is_looking(position, found)
         reads = moving & (choice.update > 0.5)
         position = position + (moving & ~reads).astype(position.dtype)

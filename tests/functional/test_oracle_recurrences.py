@@ -414,6 +414,22 @@ def test_skipping_the_work_gives_what_the_unroll_gives(skip, mode, transition):
     assert reading.h.shape == (x.shape[0], 0, HIDDEN) and reading.read.shape == (x.shape[0], 0)
 
 
+@pytest.mark.parametrize(
+    ("skip", "mode", "message"),
+    [
+        (F.SkimRNN(), "sample", "in the mode 'sample' SkimRNN reads fractions .* choose Policy..greedy"),
+        (F.SkimRNN(relaxation="straight_through"), "soft", "in the mode 'soft' SkimRNN reads fractions"),
+        (F.SkimRNN(relaxation="straight_through"), "sample", "the carry has no keys"),
+        (F.LSTMJump(), "sample", "the carry has no keys"),
+    ],
+)
+def test_skim_refuses_fractions_and_samples_without_keys(skip, mode, message):
+    recurrence = F.Recurrence(skip)
+    params, carry, x, _ = problem(recurrence, jnp.float32)
+    with pytest.raises(UserError, match=message):
+        F.skim(params, carry._replace(key=None), x, recurrence, policy=F.Policy(mode))
+
+
 def test_the_large_step_is_left_out_where_a_token_is_skimmed():
     steps = []
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import choice_noise, choose
 from dynskip_jax.functional.product import product, row
-from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, relaxed_weights
+from dynskip_jax.functional.relaxation import RELAXATIONS, draws_noise, relaxed_weights, takes_one
 from dynskip_jax.functional.time_skips.base import Choice, Decision, TimeSkip, choice_field
 
 
@@ -83,6 +83,10 @@ class SkimRNN(TimeSkip):
     def noise(self, keys, step, mode, replayed, dtype):
         """See `TimeSkip`."""
         return choice_noise(keys, step, 2, dtype) if self.draws(mode, replayed) else None
+
+    def updates_partially(self, mode) -> bool:
+        """See `TimeSkip`."""
+        return mode != "greedy" and not takes_one(self._relaxation(mode))
 
     def differentiable(self, mode, replayed) -> bool:
         """See `TimeSkip`."""
