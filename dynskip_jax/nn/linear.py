@@ -23,4 +23,4 @@ class Linear(nnx.Linear):
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
         """Return x W + b; x W if the layer has no bias."""
         y = F.product(x, self.kernel[...].astype(self.dtype or self.param_dtype))
-        return y if self.bias is None else y + F.row(self.bias[...], y)
+        return y if self.bias is None else y + F.row(self.bias[...], y).astype(y.dtype)
