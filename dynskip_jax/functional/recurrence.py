@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values
+from dynskip_jax.functional.checks import check_lengths, check_range, check_whole_numbers, known_values
 from dynskip_jax.functional.depth_skips import DepthSkip
 from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
 from dynskip_jax.functional.outputs import holds_array
@@ -502,29 +502,63 @@ def check_call(
         raise UserError(f"expected inputs that are vectors of floats, got {described(x)}: embed tokens")
     batch, time = x.shape[:2]
     check_carry(recurrence, carry, (batch,))
-    for name, array in (("seq_lengths", seq_lengths), ("segment_ids", segment_ids), ("actions", actions)):
-        shape = (batch,) if name == "seq_lengths" else (batch, time)
-        if array is not None:
-            check_whole_numbers(name, array, shape, "(batch,)" if name == "seq_lengths" else "(batch, time)")
-    if below is not None:
-        if recurrence.depth_skip is None:
-            raise UserError("this layer has no skip over depth: leave out below")
-        if jnp.ndim(below) != 3 or jnp.shape(below)[:2] != (batch, time):
-            raise UserError(f"expected below to be {(batch, time, 'features')}, got {described(below)}")
-        recurrence.depth_skip.check_below(below.shape[-1], carry.slots[0].shape[-1])
+    check_below(recurrence, below, (batch, time), carry.slots[0].shape[-1])
     check_policy(policy, recurrence.time_skip.max_skip, (batch,))
-    lengths = np.asarray([time]) if seq_lengths is None else known_values(seq_lengths)
-    if lengths is not None:
-        check_range("seq_lengths", lengths, 0, time)
-    actions = None if actions is None else known_values(actions)
-    if actions is not None and lengths is not None:
-        low, high = recurrence.time_skip.action_range
-        check_range(
-            "actions",
-            actions[np.broadcast_to(np.arange(time) < lengths[:, None], actions.shape)],
-            low,
-            high,
-        )
+    if segment_ids is not None:
+        check_whole_numbers("segment_ids", segment_ids, (batch, time), "(batch, time)")
+    if seq_lengths is not None:
+        check_lengths(seq_lengths, batch, time)
+    if actions is not None:
+        lengths = np.asarray([time]) if seq_lengths is None else known_values(seq_lengths)
+        valid = None if lengths is None else np.arange(time) < lengths[:, None]
+        check_actions(recurrence.time_skip, actions, (batch, time), "(batch, time)", valid)
+
+
+def check_below(recurrence: Recurrence, below: Any, lead: tuple[int, ...], hidden: int) -> None:
+    """Check the input of the depth skip; None passes.
+
+    Args:
+        recurrence: Choices that define the layer.
+        below: Argument to check.
+        lead: Expected sizes of all axes but the last.
+        hidden: Size of the layer's state.
+
+    Raises:
+        UserError: There is no depth skip, or the shape does not fit.
+    """
+    if below is None:
+        return
+    if recurrence.depth_skip is None:
+        raise UserError("this layer has no skip over depth: leave out below")
+    if not jnp.ndim(below) or jnp.shape(below)[:-1] != lead:
+        raise UserError(f"expected below to be {(*lead, 'features')}, got {described(below)}")
+    recurrence.depth_skip.check_below(below.shape[-1], hidden)
+
+
+def check_actions(
+    skip: TimeSkip,
+    actions: Any,
+    shape: tuple[int, ...],
+    meaning: str,
+    valid: Bool[np.ndarray, "..."] | bool | None = True,
+) -> None:
+    """Check actions to replay: their shape and dtype, and their values if they are known.
+
+    Args:
+        skip: Time skip that replays them.
+        actions: Argument to check.
+        shape: Expected shape.
+        meaning: Names of the axes, for the error message, such as `(batch, time)`.
+        valid: True where a sequence has a step, in a shape that broadcasts to `shape`. None if it is not
+            known; values are then not checked.
+
+    Raises:
+        UserError: The shape or the dtype does not fit, or an action is out of range.
+    """
+    check_whole_numbers("actions", actions, shape, meaning)
+    values = known_values(actions)
+    if values is not None and valid is not None:
+        check_range("actions", values[np.broadcast_to(valid, shape)], *skip.action_range)
 
 
 def check_dtypes(params: LayerParams, carry: SkipCarry) -> None:
@@ -559,8 +593,8 @@ def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
     """
     if not isinstance(policy, Policy):
         raise UserError(f"policy is a Policy, such as Policy('greedy'), not {policy!r}")
-    if policy.mask is not None and not hasattr(policy.mask, "dtype"):
-        raise UserError(f"a policy's mask is an array, got {described(policy.mask)}")
+    if policy.mask is not None and getattr(policy.mask, "dtype", None) != np.bool_:
+        raise UserError(f"a policy's mask is an array of booleans, got {described(policy.mask)}")
     if policy.mask is not None and jnp.shape(policy.mask) not in ((max_skip,), (*batch, max_skip)):
         raise UserError(
             f"a policy's mask is (K,) = {(max_skip,)} or (batch, K), got {described(policy.mask)}: give "

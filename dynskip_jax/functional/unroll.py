@@ -73,7 +73,7 @@ def unroll(
         zoneout_mask: Zoneout factors, (batch, time, hidden) for each array of the state, in the order in
             which steps run; see `functional.zoneout`.
         actions: Actions to replay, (batch, time), in the order of `x`: k in 1..K for a dynamic skip; 0 at
-            padding.
+            padding. A skip that does not choose, such as attention, ignores them.
         policy: Policy of the layer, which chooses where no actions are given.
         return_cell_state: Whether outputs contain the cell state of each step (`SkipOutput.cell_state`).
         scan_unroll: Number of steps per iteration of the compiled loops.

@@ -1,8 +1,9 @@
-"""Arguments of a call of cells and layers: input checks, the default policy and PRNG keys."""
+"""Arguments of cells and layers: rates of dropout, input checks, the default policy and PRNG keys."""
 
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
@@ -11,6 +12,19 @@ from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.keys import check_keys
 
 Rngs = nnx.Rngs | nnx.RngStream | Array | None
+
+
+def as_rates(rates: Any, count: int) -> tuple[float, ...]:
+    """Return rates of dropout or zoneout as Python numbers; one number is repeated `count` times.
+
+    Raises:
+        UserError: A rate is not in [0, 1).
+    """
+    rates = tuple(float(rate) for rate in ((rates,) * count if np.ndim(rates) == 0 else rates))
+    for rate in rates:
+        if not 0.0 <= rate < 1.0:
+            raise UserError(f"a rate of dropout or zoneout lies in [0, 1), got {rate}")
+    return rates
 
 
 def check_inputs(inputs: Any, in_features: int, shape: str, axes: int) -> None:

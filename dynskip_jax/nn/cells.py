@@ -13,7 +13,8 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.layers import draw_recurrent_mask, zoneout_mask
-from dynskip_jax.nn.calls import Rngs, as_key, check_inputs, policy_or_default, require_key
+from dynskip_jax.functional.recurrence import check_actions, check_below
+from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_inputs, policy_or_default, require_key
 from dynskip_jax.nn.modes import HasModes
 from dynskip_jax.nn.weights import Weights
 
@@ -43,16 +44,10 @@ def _check_pieces(skip: Any, transition: Any, depth_skip: Any) -> None:
 def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -> tuple[float, ...]:
     """Return one zoneout rate for each array of the state."""
     arrays = len(transition.state._fields)
-    rates = (zoneout,) * arrays if isinstance(zoneout, int | float) else tuple(zoneout)
+    rates = as_rates(zoneout, arrays)
     if len(rates) != arrays:
         raise UserError(f"zoneout has one rate, or one for each of {transition.state._fields}, got {rates}")
     return rates
-
-
-def _check_rates(*rates: float) -> None:
-    for rate in rates:
-        if not 0.0 <= rate < 1.0:
-            raise UserError(f"a rate of dropout or zoneout lies in [0, 1), got {rate}")
 
 
 class SkipCell(HasModes, nnx.RNNCellBase):
@@ -145,15 +140,12 @@ class SkipCell(HasModes, nnx.RNNCellBase):
     ):
         _check_sizes(in_features, hidden_features, agent_features)
         _check_pieces(skip, transition, depth_skip)
-        rates = _zoneout_rates(zoneout, transition)
-        _check_rates(recurrent_dropout, weight_dropout, *rates)
         self.in_features = in_features
         self.hidden_features = hidden_features
         self.agent_features = agent_features
         self.recurrence = F.Recurrence(skip, transition, depth_skip)
-        self.recurrent_dropout = recurrent_dropout
-        self.weight_dropout = weight_dropout
-        self.zoneout = rates
+        self.recurrent_dropout, self.weight_dropout = as_rates((recurrent_dropout, weight_dropout), 2)
+        self.zoneout = _zoneout_rates(zoneout, transition)
         self.return_decision = return_decision
         self.dtype = param_dtype if dtype is None else dtype
         self.param_dtype = param_dtype
@@ -284,16 +276,19 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             The new carry, and h(t); with `return_decision` the new carry and `SkipOutput`.
 
         Raises:
-            UserError: The input or the carry does not fit, a key is missing, or weight dropout is active.
+            UserError: An argument does not fit, the carry has no key or mask where it needs one, or weight
+                dropout is active.
         """
         check_inputs(inputs, self.in_features, "(*batch, in)", 1)
-        F.check_carry(self.recurrence, carry, inputs.shape[:-1], self.hidden_features)
-        if self.weight_dropout > 0.0 and not self.deterministic:
-            raise UserError(
-                "weight_dropout drops the same weights at all steps, which a cell alone cannot: "
-                "run it in SkipLayers, or call .eval()"
-            )
+        batch = inputs.shape[:-1]
+        F.check_carry(self.recurrence, carry, batch, self.hidden_features)
+        check_below(self.recurrence, below, batch, self.hidden_features)
         policy = policy_or_default(policy, self.deterministic)
+        F.check_policy(policy, self.skip.max_skip, batch)
+        if action is not None:
+            check_actions(self.skip, action, batch, "(*batch,)")
+        if not self.deterministic:
+            self._check_drops(carry)
         draws = self.skip.draws(policy.mode, action is not None)
         draws = draws or (any(self.zoneout) and not self.deterministic)
         if carry.key is None and draws:
@@ -305,6 +300,19 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             self.spec, self.raw_params(), carry, inputs, below, action, policy, self.deterministic
         )
         return carry, output if self.return_decision else output.h
+
+    def _check_drops(self, carry: F.SkipCarry) -> None:
+        """Raise a `UserError` if a step in training could not drop what the cell has rates for."""
+        if self.weight_dropout > 0.0:
+            raise UserError(
+                "weight_dropout drops the same weights at all steps, which a cell alone cannot: "
+                "run it in SkipLayers, or call .eval()"
+            )
+        if self.recurrent_dropout > 0.0 and carry.recurrent_mask is None:
+            raise UserError(
+                "recurrent_dropout needs a mask, and the carry has none: make the carry with this cell's "
+                "initialize_carry(input_shape, rngs), or call .eval()"
+            )
 
 
 @partial(jax.jit, static_argnames=("spec", "deterministic"))

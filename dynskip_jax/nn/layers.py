@@ -13,7 +13,8 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values
 from dynskip_jax.functional.layers import initial_carries
-from dynskip_jax.nn.calls import Rngs, as_key, check_inputs, policy_or_default, require_key
+from dynskip_jax.functional.recurrence import check_actions
+from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_inputs, policy_or_default, require_key
 from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.modes import HasModes
 
@@ -83,9 +84,11 @@ class SkipLayers(HasModes):
         if bidirectional and reverse:
             raise UserError("reverse is for one direction: leave it out where bidirectional is True")
         depth = len(cells) // self.num_directions
-        rates = (dropout,) * (depth + 1) if isinstance(dropout, int | float) else tuple(dropout)
+        rates = as_rates(dropout, depth + 1)
         if len(rates) != depth + 1:
             raise UserError(f"{depth} layers have {depth + 1} places for dropout, got {len(rates)} rates")
+        for i, cell in enumerate(cells):
+            _check_sources(cell.recurrence.depth_skip, i // self.num_directions)
         self.cells = nnx.List(list(cells))
         self.reverse = reverse
         self.dropout = rates
@@ -168,7 +171,8 @@ class SkipLayers(HasModes):
             segment_ids: Ids of the sequences that are packed in each row, with the inputs' batch and time
                 axes. Where the id changes, the next sequence begins from the initial state.
             actions: Actions to replay for each layer and direction, with the inputs' batch and time axes;
-                None for a layer that chooses, or for all.
+                None for a layer that chooses, or for all. A layer whose skip does not choose, such as
+                attention, ignores them.
             policy: How choices are made. By default greedy in evaluation and sampled in training. λ and masks
                 apply only to layers with an agent. A tuple of masks has one for each layer and direction.
             rngs: Source of keys for everything that is not drawn with the keys of `initial_carry` or with
@@ -247,16 +251,24 @@ class SkipLayers(HasModes):
         for cell, action in zip(self.cells, actions, strict=True):
             if action is None:
                 continue
-            check_whole_numbers("actions", action, lead, steps)
-            known = known_values(action)
-            if known is not None and lengths is not None:
-                known = np.moveaxis(known, 0, -1) if self.time_major else known
-                valid = np.broadcast_to(np.arange(time) < lengths[..., None], known.shape)
-                check_range("actions", known[valid], *cell.skip.action_range)
+            valid = None
+            if lengths is not None:
+                valid = np.broadcast_to(np.arange(time) < lengths[..., None], (*batch, time))
+                valid = np.moveaxis(valid, -1, 0) if self.time_major else valid
+            check_actions(cell.skip, action, lead, steps, valid)
         for cell, each in zip(self.cells, carry or (), strict=bool(carry)):
             F.check_carry(cell.recurrence, each, batch, cell.hidden_features)
         for cell, policy in zip(self.cells, policies, strict=True):
             F.check_policy(policy, cell.skip.max_skip, batch)
+
+
+def _check_sources(depth_skip: F.DepthSkip | None, layer: int) -> None:
+    """Raise a `UserError` if the depth skip of the layer with this index has no source in the stack."""
+    if depth_skip is not None and layer < depth_skip.layers_below:
+        raise UserError(
+            f"layer {layer + 1} has a skip over depth, which comes from {depth_skip.layers_below} layers "
+            "below, and there is no such layer: make this cell without depth_skip"
+        )
 
 
 def needs_key(

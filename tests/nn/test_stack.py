@@ -139,6 +139,25 @@ def test_sizes_that_do_not_fit_are_refused_in_one_line():
     assert stack.cells[2].depth.w_m.shape == (3, 5)
 
 
+@pytest.mark.parametrize(("depths", "bidirectional"), [((1,), False), ((0, 1), False), ((0, 0, 1, 1), True)])
+def test_a_depth_skip_without_a_source_is_refused(depths, bidirectional):
+    """Regression: such a layer received the output of another layer, or of its own forward half."""
+    size = 2 * HIDDEN if bidirectional else HIDDEN
+    cells = [
+        drawn(
+            lambda skip=skip: SkipCell(
+                size, HIDDEN, depth_skip=F.ToOutput() if skip else None, rngs=nnx.Rngs(0)
+            )
+        )
+        for skip in depths
+    ]
+    layer = len(depths) // (2 if bidirectional else 1)
+    with pytest.raises(
+        UserError, match=f"layer {layer} has a skip over depth, which comes from 2 layers below"
+    ):
+        SkipLayers(cells, bidirectional=bidirectional)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "argument"),
     [

@@ -208,6 +208,39 @@ REFUSED = {
         lambda: layer()(X, policy=F.Policy(mask=ones(3, bool)), rngs=KEY),
         r"a policy's mask is \(K,\) = \(4,\) or \(batch, K\), got bool \(3,\)",
     ),
+    "a mask of numbers": (
+        lambda: layer()(X, policy=F.Policy(mask=ones(4, int)), rngs=KEY),
+        "a policy's mask is an array of booleans, got int32",
+    ),
+    "a mask of another K into the cell": (
+        lambda: cell()(carry_of(), X[:, 0], policy=F.Policy("greedy", mask=ones(3, bool))),
+        r"a policy's mask is \(K,\) = \(4,\)",
+    ),
+    "λ beyond 1 into the cell": (
+        lambda: cell()(carry_of(), X[:, 0], policy=F.Policy("greedy", mix=2.0)),
+        "mix .* between 0 and 1, got 2.0",
+    ),
+    "a temperature below 0 into the cell": (
+        lambda: cell()(carry_of(), X[:, 0], policy=F.Policy("soft", temperature=-1.0)),
+        "temperature .* above 0, got -1.0",
+    ),
+    "actions beyond K into the cell": (
+        lambda: cell()(carry_of(), X[:, 0], action=np.array([9, -3], np.int32)),
+        "actions lie between 1 and 4, got -3 to 9",
+    ),
+    "actions of floats into the cell": (
+        lambda: cell()(carry_of(), X[:, 0], action=ones(2)),
+        r"actions to be .*\(\*batch,\) = \(2,\), got float32",
+    ),
+    "a source without a depth skip into the cell": (
+        lambda: cell()(carry_of(), X[:, 0], below=ones((2, 8))),
+        "no skip over depth: leave out below",
+    ),
+    "a carry without a mask into the cell": (
+        lambda: cell(recurrent_dropout=0.5)(carry_of(), X[:, 0]),
+        r"recurrent_dropout needs a mask, .* initialize_carry\(input_shape, rngs\), or call .eval",
+    ),
+    "a rate of dropout beyond 1": (lambda: layer(dropout=1.5), r"dropout or zoneout lies in \[0, 1\), got 1.5"),
     "λ beyond 1": (lambda: layer()(X, policy=F.Policy(mix=1.5), rngs=KEY), "mix .* between 0 and 1, got 1.5"),
     "an unknown implementation": (lambda: layer(implementation="quick")(X, rngs=KEY), "unknown implementation"),
     "three rates of zoneout for an LSTM": (lambda: cell(zoneout=(0.1, 0.2, 0.3)), "zoneout has one rate, or one"),
@@ -583,6 +616,20 @@ def test_zoneout_under_flaxs_rnn_is_that_of_the_layer():
     run = SkipLayers([module])
     same(nnx.RNN(module)(X, initial_carry=carry), run(X, initial_carry=[carry]).h)
     assert not np.allclose(run(X, rngs=KEY).h, run(X, deterministic=True).h)
+
+
+def test_a_linear_layer_returns_the_wider_of_both_dtypes():
+    module = Linear(3, 4, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    for dtype in (jnp.bfloat16, jnp.float32):
+        assert jax.eval_shape(module, jax.ShapeDtypeStruct((2, 3), dtype)).dtype == dtype
+
+
+@pytest.mark.parametrize("number", [np.float32, jnp.float32, np.float64])
+def test_rates_may_be_numbers_of_numpy(number):
+    made = layer(dropout=number(0.5))
+    assert made.dropout == (0.5, 0.5) and hash(made.spec)
+    rates = cell(zoneout=number(0.5), recurrent_dropout=number(0.5), weight_dropout=number(0.5)).spec
+    assert rates.zoneout == (0.5, 0.5) and hash(rates)
 
 
 def test_a_linear_layer_without_bias():
