@@ -319,6 +319,7 @@ def test_a_skip_needs_k(kind):
         kind()
 
 
+@pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize("number", [jnp.float32, np.float32, np.float64, lambda mix: np.array(mix)])
 def test_arrays_in_a_skip_become_numbers_so_that_it_is_hashable(number):
     skip = F.Dynamic(np.int64(2), mix=number(0.5))
@@ -341,7 +342,7 @@ def test_log_spaced_skips_have_no_stride():
 def test_a_replayed_action_that_is_no_candidate_has_probability_0(skip):
     """Regression: it got the log-probability of k = 1."""
     x, k, recurrence = normal(3, 1, 8, INPUT), 6, F.Recurrence(skip)
-    zeros = np.zeros((1, HIDDEN), np.float32)
+    zeros = jax.device_put(np.zeros((1, HIDDEN), np.float32))
     carry = F.initial_carry(None, recurrence, F.LSTMState(zeros, zeros))
     params = layer(skip.num_candidates)
     _, out = unroll(params, carry, x, recurrence, actions=np.full((1, 8), k, np.int32))
