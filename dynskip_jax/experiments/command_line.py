@@ -110,9 +110,8 @@ def read_training(
     parser.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
     parser.add_argument("--log-file", metavar="TEXT", help="Also write what is printed to this file.")
     given = vars(parser.parse_args(arguments))
-    for name in ("model", "compare"):
-        if name in given and given[name] is None:
-            raise UserError(f"there is no model 'none': {flag(name)} lstm trains the plain LSTM")
+    if given.get("model", "") is None:
+        raise UserError("there is no model 'none': --model lstm trains the plain LSTM")
     return given, {name: given.pop(name) for name in ("print_config", "debug", "log_file")}
 
 

@@ -74,7 +74,6 @@ OF_BOTH = [
     (("--seed", "4294967295", "--seeds", "2"), ("4294967295 and 2 of them",)),
     (("--seed", "3", "--seeds", "1,5"), ("--seed has no effect beside a list of --seeds: leave one out",)),
     (("--model", "none"), ("there is no model 'none': --model lstm trains the plain LSTM",)),
-    (("--compare", "none"), ("there is no model 'none': --compare lstm",)),
     (("--patience", "-1"), ("--patience", "negative")),
     (("--dropout", "1.0"), ("--dropout", "[0, 1)")),
     (("--forget-bias", "inf"), ("--forget-bias must be a finite number, got inf",)),

@@ -462,8 +462,7 @@ def test_records_count_the_examples_that_were_seen(tmp_path):
     run(Uneven([3, 2]), tmp_path, seeds=(0,), epochs=2, log_every=1)
     records = [(record["split"], record["step"], record["examples"]) for record in metrics(tmp_path)]
     steps = [("train", step, seen) for step, seen in enumerate((10, 13, 20, 23, 30, 40), 1)]
-    ends = [[("train", 3, 20), ("dev", 3, 20)], [("train", 6, 40), ("dev", 6, 40)]]
-    assert records == steps[:3] + ends[0] + steps[3:] + ends[1]
+    assert records == [*steps[:3], ("dev", 3, 20), *steps[3:], ("dev", 6, 40)]
 
 
 # --- Crashes and interruptions ---
