@@ -149,6 +149,7 @@ TABLES: tuple[Table, ...] = (
         lstm=f"--preset paper --model lstm {_PAPER}",
         lstm_cache="evaluate --run-dir {lstm}",
         dynamic_5=f"--preset paper --model dynamic:5 {_PAPER}",
+        dynamic_5_control=f"--preset paper --model dynamic:5 --control untrained {_PAPER}",
         dynamic_200=_FAR_650,
         dynamic_200_cache="evaluate --run-dir {dynamic-200}",
         control=f"{_FAR_650} --control untrained",
