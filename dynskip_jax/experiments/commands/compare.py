@@ -65,8 +65,9 @@ def compare(experiment: type[Experiment], flags: CompareFlags) -> None:
     counts = {name: _counts(model, read[name]) for name, model in models.items()}
     score = bootstrap.accuracy if data.corpus.scheme is None else bootstrap.f1
     table = rich_table.Table(title=f"{data.name}, test, beside {first}", title_justify="left")
-    for heading in ("model", "score", "difference", "95 % of resamples", "p", ""):
-        table.add_column(heading, no_wrap=True, justify="left" if heading == "model" else "right")
+    table.add_column("model", overflow="fold", min_width=12)  # long names of folders are folded, numbers not
+    for heading in ("score", "difference", "95 % of resamples", "p", ""):
+        table.add_column(heading, no_wrap=True, justify="right")
     table.add_row(first, f"{_mean(score, counts[first]):.2%}")
     for name in list(models)[1:]:
         found = bootstrap.paired_bootstrap(counts[first], counts[name], score, seed=0, samples=flags.samples)
