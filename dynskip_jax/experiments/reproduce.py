@@ -167,6 +167,7 @@ TABLES: tuple[Table, ...] = (
         mean="--preset far --model dynamic:200 --control mean",
         attention="--preset far --model content:200 --mix 0.5",
         sparse="--preset far --model sparse:200",
+        sparse_50="--preset far --model sparse:200 --top 50",
         segment="--preset far --model segment_dynamic:200 --stride 10",
         log="--preset far --model log_dynamic:512",
         lstm_zoneout="--preset sketch --model lstm --zoneout 0.1",
@@ -210,6 +211,13 @@ TABLES: tuple[Table, ...] = (
             "--control untrained",
         })
         if run.name != "full-gate-control"  # not measured
+    )),
+    Table("transitions-newer", "language_models", "Newer transitions", _runs(
+        "ptb",
+        slstm="--preset sketch --model lstm --transition slstm --features 200",
+        min_lstm="--preset sketch --model lstm --transition min_lstm --features 218 --learning-rate 0.5",
+        min_gru="--preset sketch --model lstm --transition min_gru --features 222 --learning-rate 1,0.5",
+        ind_rnn="--preset sketch --model lstm --transition ind_rnn --features 227 --learning-rate INDRATE",
     )),
     Table("ptb-mix", "language_models", "Two values of λ", _runs(
         "ptb", dynamic_5="--preset sketch --model dynamic:5 --mix 0.5,1"
