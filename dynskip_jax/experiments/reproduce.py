@@ -217,7 +217,7 @@ TABLES: tuple[Table, ...] = (
         slstm="--preset sketch --model lstm --transition slstm --features 200",
         min_lstm="--preset sketch --model lstm --transition min_lstm --features 218 --learning-rate 0.5",
         min_gru="--preset sketch --model lstm --transition min_gru --features 222 --learning-rate 1,0.5",
-        ind_rnn="--preset sketch --model lstm --transition ind_rnn --features 227 --learning-rate INDRATE",
+        ind_rnn="--preset sketch --model lstm --transition ind_rnn --features 227 --learning-rate 0.25",
     )),
     Table("ptb-mix", "language_models", "Two values of λ", _runs(
         "ptb", dynamic_5="--preset sketch --model dynamic:5 --mix 0.5,1"

@@ -176,7 +176,7 @@ def test_what_a_stack_decides_is_no_option_of_its_cells(name, value, argument):
 @pytest.mark.parametrize(
     "transition",
     and_slow(
-        [kind() for kind in F.TRANSITIONS.values()],
+        [kind(small=2) if kind is F.SkimLSTM else kind() for kind in F.TRANSITIONS.values()],
         lambda transition: transition in (F.GRU(), F.FullGateRecurrence()),
     ),
     ids=list(F.TRANSITIONS),
