@@ -83,7 +83,7 @@ class ModelSpec:
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """Seed of each model that is trained together: all seeds of the first value, then of the second, …"""
+        """Seed of each model that is trained together, in the order of the values of a sweep."""
         return self.seeds * len(self.values)
 
     def of_one(self, member: int) -> ModelSpec:

@@ -1,4 +1,4 @@
-"""Checks of integer arguments: shapes are always checked, values only if they are known."""
+"""Checks of rates, and of integer arrays: shapes are always checked, values only if they are known."""
 
 from typing import Any
 
@@ -8,6 +8,13 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from dynskip_jax.errors import UserError, described
+
+
+def check_rates(name: str, *rates: float) -> None:
+    """Raise a `UserError` unless each of the rates that messages call `name` is in [0, 1)."""
+    for rate in rates:
+        if not 0.0 <= rate < 1.0:
+            raise UserError(f"{name} lies in [0, 1), got {rate}")
 
 
 def check_whole_numbers(name: str, array: Any, shape: tuple[int, ...], meaning: str) -> None:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import fold_in_each
 
 _ZONEOUT = 2**31 - 1  # folded into the key for zoneout of h; the other arrays use the next smaller numbers
@@ -28,8 +28,7 @@ def dropout_mask(
     Raises:
         UserError: If `rate` is out of range.
     """
-    if not 0.0 <= rate < 1.0:
-        raise UserError(f"a dropout rate lies in [0, 1), got {rate}")
+    check_rates("a dropout rate", rate)
     if shape[: keys.ndim] != keys.shape:
         raise ValueError(f"expected keys of shape () or the first axes of {shape}, got {keys.shape}")
 
@@ -95,8 +94,7 @@ def zoneout(
     keys = jnp.broadcast_to(keys, step.shape)
     kept = []
     for number, rate in enumerate(rates):
-        if not 0.0 <= rate < 1.0:
-            raise UserError(f"a zoneout rate lies in [0, 1), got {rate}")
+        check_rates("a zoneout rate", rate)
         if deterministic or rate == 0.0:
             kept.append(jnp.full(shape, rate, dtype))
         else:

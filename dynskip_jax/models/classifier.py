@@ -9,10 +9,10 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
 from dynskip_jax.models.rare_words import forget_rare
-from dynskip_jax.models.rates import check_rates
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.layers import SkipLSTM, count_layers
 from dynskip_jax.nn.linear import Linear

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry, no_words
 from dynskip_jax.nn.calls import Rngs, policy_or_default, require_key
 from dynskip_jax.nn.cells import Initializer
@@ -45,8 +46,7 @@ class LanguageModelDropout:
     def __post_init__(self) -> None:
         """Check the rates."""
         for name, rate in self.rates().items():
-            if not 0.0 <= rate < 1.0:
-                raise UserError(f"the dropout of {name} lies in [0, 1), got {rate}")
+            check_rates(f"the dropout of {name}", rate)
 
     @classmethod
     def everywhere(cls, rate: float) -> "LanguageModelDropout":

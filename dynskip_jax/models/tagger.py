@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.models.rare_words import forget_rare
-from dynskip_jax.models.rates import check_rates
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.cells import Initializer
 from dynskip_jax.nn.char_features import CharFeatures, by_size

@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import check_keys
 
 Rngs = nnx.Rngs | nnx.RngStream | Array | None
@@ -21,9 +22,7 @@ def as_rates(rates: Any, count: int) -> tuple[float, ...]:
         UserError: A rate is not in [0, 1).
     """
     rates = tuple(float(rate) for rate in ((rates,) * count if np.ndim(rates) == 0 else rates))
-    for rate in rates:
-        if not 0.0 <= rate < 1.0:
-            raise UserError(f"a rate of dropout or zoneout lies in [0, 1), got {rate}")
+    check_rates("a rate of dropout or zoneout", *rates)
     return rates
 
 

@@ -98,19 +98,19 @@ def _read(models: Mapping[str, FinishedModel], folder: str | None) -> dict[str, 
     Raises:
         UserError: If the data is not that of a run, or test has other words or tags for some of the models.
     """
-    found: dict[str, tagging.ReadCorpus] = {}
     known: dict[str, tagging.ReadCorpus] = {}  # by fingerprint
+    prints = {name: model.run.config()["dataset"]["fingerprint"] for name, model in models.items()}
+    first = expected = None
     for name, model in models.items():
-        fingerprint = model.run.config()["dataset"]["fingerprint"]
-        if fingerprint not in known:
-            known[fingerprint] = loading.data_of(model, folder)
-        found[name] = known[fingerprint]
-    tests = {name: [(s.words, s.tags) for s in data.corpus.splits["test"]] for name, data in found.items()}
-    first = next(iter(models))
-    for name, test in tests.items():
-        if test != tests[first]:
+        if prints[name] in known:
+            continue
+        known[prints[name]] = data = loading.data_of(model, folder)
+        test = [(sentence.words, sentence.tags) for sentence in data.corpus.splits["test"]]
+        if first is None:
+            first, expected = name, test
+        elif test != expected:
             raise UserError(f"{name} has another test set than {first}: compare runs on one corpus")
-    return found
+    return {name: known[fingerprint] for name, fingerprint in prints.items()}
 
 
 def _counts(model: FinishedModel, data: tagging.ReadCorpus) -> np.ndarray:

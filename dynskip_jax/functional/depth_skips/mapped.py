@@ -202,7 +202,10 @@ class ToOutput(_Gateable):
 
 @dataclasses.dataclass(frozen=True)
 class GatedToOutput(ToOutput):
-    """Gated depth skip to the output: h = o ⊙ tanh(c) + g ⊙ h^{l-2}, Eq. 49; the best kind in the paper."""
+    """Gated depth skip to the output: h = o ⊙ tanh(c) + g ⊙ h^{l-2}, Eq. 49.
+
+    It is the best kind of depth skip in the paper.
+    """
 
     name: ClassVar[str] = "gated_output"
     gated: ClassVar[bool] = True
