@@ -17,6 +17,7 @@ from dynskip_jax.functional.awd import (
     weight_dropout,
 )
 from dynskip_jax.functional.char_cnn import CharFilters, HighwayParams, char_cnn, highway
+from dynskip_jax.functional.checks import check_carry, check_policy
 from dynskip_jax.functional.copying import (
     Copies,
     chosen_log_likelihood,
@@ -73,8 +74,6 @@ from dynskip_jax.functional.recurrence import (
     SkipCarry,
     SkipOutput,
     StepInputs,
-    check_carry,
-    check_policy,
     initial_carry,
     project_inputs,
     recurrent_step,

@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.errors import UserError, described
-from dynskip_jax.functional.checks import check_lengths, check_range, check_whole_numbers, known_values
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips import DepthSkip
-from dynskip_jax.functional.keys import check_keys, example_keys, fold_in_each
+from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
@@ -27,8 +25,6 @@ from dynskip_jax.functional.time_skips import (
     Previous,
     SkipInputs,
     TimeSkip,
-    check_mix,
-    check_temperature,
 )
 from dynskip_jax.functional.transitions import LSTM, Dense, Initializers, Transition, dense
 
@@ -478,167 +474,6 @@ def mixed(transition: Transition, mix: float | Float[Array, ""], selected: Any, 
     if isinstance(mix, int | float) and mix == 1:
         return selected
     return transition.mix_states(mix, selected, previous)
-
-
-def check_call(
-    recurrence: Recurrence,
-    carry: SkipCarry,
-    x: Any,
-    *,
-    policy: Policy,
-    below: Any = None,
-    seq_lengths: Any = None,
-    segment_ids: Any = None,
-    actions: Any = None,
-) -> None:
-    """Check the arguments of `unroll`: shapes always, values if they are known before the program runs.
-
-    Raises:
-        UserError: An argument has a wrong type, shape or value.
-    """
-    if jnp.ndim(x) != 3:
-        raise UserError(f"expected inputs (batch, time, in), got {described(x)}")
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise UserError(f"expected inputs that are vectors of floats, got {described(x)}: embed tokens")
-    batch, time = x.shape[:2]
-    check_carry(recurrence, carry, (batch,))
-    check_below(recurrence, below, (batch, time), carry.slots[0].shape[-1])
-    check_policy(policy, recurrence.time_skip.max_skip, (batch,))
-    if segment_ids is not None:
-        check_whole_numbers("segment_ids", segment_ids, (batch, time), "(batch, time)")
-    if seq_lengths is not None:
-        check_lengths(seq_lengths, batch, time)
-    if actions is not None:
-        lengths = np.asarray([time]) if seq_lengths is None else known_values(seq_lengths)
-        valid = None if lengths is None else np.arange(time) < lengths[:, None]
-        check_actions(recurrence.time_skip, actions, (batch, time), "(batch, time)", valid)
-
-
-def check_below(recurrence: Recurrence, below: Any, lead: tuple[int, ...], hidden: int) -> None:
-    """Check the input of the depth skip; None passes.
-
-    Args:
-        recurrence: Choices that define the layer.
-        below: Argument to check.
-        lead: Expected sizes of all axes but the last.
-        hidden: Size of the layer's state.
-
-    Raises:
-        UserError: There is no depth skip, or the shape does not fit.
-    """
-    if below is None:
-        return
-    if recurrence.depth_skip is None:
-        raise UserError("this layer has no skip over depth: leave out below")
-    if not jnp.ndim(below) or jnp.shape(below)[:-1] != lead:
-        raise UserError(f"expected below to be {(*lead, 'features')}, got {described(below)}")
-    recurrence.depth_skip.check_below(below.shape[-1], hidden)
-
-
-def check_actions(
-    skip: TimeSkip,
-    actions: Any,
-    shape: tuple[int, ...],
-    meaning: str,
-    valid: Bool[np.ndarray, "..."] | bool | None = True,
-) -> None:
-    """Check actions to replay: their shape and dtype, and their values if they are known.
-
-    Args:
-        skip: Time skip that replays them.
-        actions: Argument to check.
-        shape: Expected shape.
-        meaning: Names of the axes, for the error message, such as `(batch, time)`.
-        valid: True where a sequence has a step, in a shape that broadcasts to `shape`. None if it is not
-            known; values are then not checked.
-
-    Raises:
-        UserError: The shape or the dtype does not fit, or an action is out of range.
-    """
-    check_whole_numbers("actions", actions, shape, meaning)
-    values = known_values(actions)
-    if values is not None and valid is not None:
-        check_range("actions", values[np.broadcast_to(valid, shape)], *skip.action_range)
-
-
-def check_dtypes(params: LayerParams, carry: SkipCarry) -> None:
-    """Check that the new state of a step has the dtype of the old one.
-
-    Parameters may be narrower than the state: products are multiplied in the dtype of the parameters, and
-    summed in that of the state.
-
-    Raises:
-        UserError: Parameters are wider than the state.
-    """
-    state = carry.slots[0].dtype
-    for path, leaf in jax.tree.leaves_with_path(params):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and jnp.promote_types(leaf.dtype, state) != state:
-            raise UserError(
-                f"expected parameters no wider than the state, which is {state}, got {leaf.dtype} in "
-                f"params{jax.tree_util.keystr(path)}: make the carry in {leaf.dtype}, or cast the parameters"
-            )
-
-
-def check_policy(policy: Policy, max_skip: int, batch: tuple[int, ...]) -> None:
-    """Check the policy of one layer.
-
-    Args:
-        policy: Policy to check.
-        max_skip: K of the layer.
-        batch: Sizes of the batch axes.
-
-    Raises:
-        UserError: `policy` is not a `Policy`, its mask has a wrong type or shape, or its λ or τ is not a
-            single number in range.
-    """
-    if not isinstance(policy, Policy):
-        raise UserError(f"policy is a Policy, such as Policy('greedy'), not {policy!r}")
-    if policy.mask is not None and getattr(policy.mask, "dtype", None) != np.bool_:
-        raise UserError(f"a policy's mask is an array of booleans, got {described(policy.mask)}")
-    if policy.mask is not None and jnp.shape(policy.mask) not in ((max_skip,), (*batch, max_skip)):
-        raise UserError(
-            f"a policy's mask is (K,) = {(max_skip,)} or (batch, K), got {described(policy.mask)}: give "
-            "layers of different K a tuple of masks"
-        )
-    if policy.mix is not None:
-        check_mix(policy.mix)
-    check_temperature(policy.temperature)
-
-
-def check_carry(
-    recurrence: Recurrence, carry: SkipCarry, batch: tuple[int, ...], hidden: int | None = None
-) -> None:
-    """Check that a carry fits a layer and a batch.
-
-    Args:
-        recurrence: Choices that define the layer.
-        carry: Carry to check.
-        batch: Sizes of the batch axes.
-        hidden: Size of the state's arrays; None skips this check.
-
-    Raises:
-        UserError: `carry` is not a `SkipCarry`, or its state, batch, K, size or keys do not fit.
-    """
-    if not isinstance(carry, SkipCarry):
-        raise UserError(f"expected a SkipCarry, as initialize_carry makes it, got {described(carry)}")
-    kind, K = recurrence.transition.state, recurrence.time_skip.max_skip
-    if not isinstance(carry.slots, kind):
-        raise UserError(f"expected a carry of {kind.__name__}, got one of {type(carry.slots).__name__}")
-    for array in carry.slots:
-        if array.shape[:-2] != batch or carry.step.shape != batch:
-            raise UserError(f"expected a carry of the inputs' batch {batch}, got one of {array.shape[:-2]}")
-        if array.shape[-2] != K:
-            raise UserError(f"expected a carry with K = {K} slots, got one with {array.shape[-2]}")
-        if hidden is not None and array.shape[-1] != hidden:
-            raise UserError(f"expected a carry of {hidden} features, got one of {array.shape[-1]}")
-    if carry.key is None:
-        return
-    check_keys(carry.key)
-    if carry.key.shape != batch:
-        raise UserError(
-            f"expected a carry with one key per example, {batch}, got {carry.key.shape}: "
-            "make it with `initial_carry`, which splits a single key"
-        )
 
 
 def _masked(dense: Dense, mask: Float[Array, "*batch hidden"]) -> Dense:

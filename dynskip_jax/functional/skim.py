@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import valid_lengths
+from dynskip_jax.functional.checks import check_call, valid_lengths
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
@@ -16,7 +16,6 @@ from dynskip_jax.functional.recurrence import (
     SkipCarry,
     StepInputs,
     cell_step,
-    check_call,
     dropped,
     in_dtype_of,
     project_inputs,

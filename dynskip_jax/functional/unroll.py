@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import valid_lengths
+from dynskip_jax.functional.checks import check_call, check_dtypes, valid_lengths
 from dynskip_jax.functional.cudnn import cudnn_unroll, fits
 from dynskip_jax.functional.fused import fused_unroll
 from dynskip_jax.functional.fused_step import ProductsOutOfReach
@@ -22,8 +22,6 @@ from dynskip_jax.functional.recurrence import (
     SkipCarry,
     SkipOutput,
     StepInputs,
-    check_call,
-    check_dtypes,
     project_inputs,
     recurrent_step,
 )

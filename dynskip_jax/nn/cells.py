@@ -11,9 +11,9 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.checks import check_actions, check_below
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.layers import draw_recurrent_mask, zoneout_mask
-from dynskip_jax.functional.recurrence import check_actions, check_below
 from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_inputs, policy_or_default, require_key
 from dynskip_jax.nn.modes import HasModes
 from dynskip_jax.nn.weights import Weights

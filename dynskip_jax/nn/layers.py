@@ -11,9 +11,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_range, check_whole_numbers, known_values
+from dynskip_jax.functional.checks import check_actions, check_range, check_whole_numbers, known_values
 from dynskip_jax.functional.layers import initial_carries
-from dynskip_jax.functional.recurrence import check_actions
 from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_inputs, policy_or_default, require_key
 from dynskip_jax.nn.cells import SkipCell
 from dynskip_jax.nn.modes import HasModes

@@ -11,8 +11,6 @@ from dynskip_jax.functional.time_skips.base import (
     Decision,
     SkipInputs,
     TimeSkip,
-    check_mix,
-    check_temperature,
 )
 from dynskip_jax.functional.time_skips.candidates import (
     LogAttention,
@@ -56,8 +54,6 @@ __all__ = [
     "SparseAttention",
     "TimeSkip",
     "UpdateParams",
-    "check_mix",
-    "check_temperature",
     "dilated",
     "parse_time_skip",
 ]

@@ -1,7 +1,6 @@
 """Interface of skips over time: which earlier state enters a step, and how much is written."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -9,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from dynskip_jax.errors import UserError, described
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
+from dynskip_jax.functional.checks import check_mix
 from dynskip_jax.functional.transitions.base import Initializers, Transition
 
 Observed = Literal["previous", "mean", "slots", "stored"]
@@ -108,7 +108,9 @@ class TimeSkip:
         """Convert arrays to Python numbers and tuples, so that the skip is hashable; check the values."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, list | np.ndarray | np.generic | jax.Array) and not _is_traced(value):
+            if isinstance(value, list | np.ndarray | np.generic | jax.Array) and not isinstance(
+                value, jax.core.Tracer
+            ):
                 value = np.asarray(value).tolist()
                 object.__setattr__(self, field.name, tuple(value) if isinstance(value, list) else value)
         if self.max_skip < 1:
@@ -279,27 +281,6 @@ class TimeSkip:
             policy_mask: False for skips that the policy forbids; None if it forbids none.
         """
         return None
-
-
-def check_mix(mix: Any) -> None:
-    """Raise a `UserError` unless λ is a single number in [0, 1]; traced values are not checked."""
-    _check_number("mix (λ)", mix, "between 0 and 1", lambda known: 0 <= known <= 1)
-
-
-def check_temperature(temperature: Any) -> None:
-    """Raise a `UserError` unless τ is a single number above 0; traced values are not checked."""
-    _check_number("a temperature (τ)", temperature, "above 0", lambda known: known > 0)
-
-
-def _check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any], bool]) -> None:
-    if np.ndim(value):
-        raise UserError(f"{name} is a single number, got {described(value)}")
-    if not _is_traced(value) and not is_inside(np.asarray(value)):
-        raise UserError(f"{name} lies {range_}, got {value}")
-
-
-def _is_traced(value: Any) -> bool:
-    return isinstance(value, jax.core.Tracer)
 
 
 def choice_field(*known: str) -> Any:
