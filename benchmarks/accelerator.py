@@ -23,8 +23,8 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.experiments.reproduce import INTERRUPTED, REDUCED, Run, last_of_each
-from dynskip_jax.runs.run_dir import RunDir, file_name
 from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.training.folder import RunDir, file_name
 
 GRACE = 60.0  # seconds that a run gets to save; they are part of --minutes
 

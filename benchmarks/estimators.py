@@ -29,8 +29,8 @@ from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
-from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.training.progress import Progress
 
 # Among the first eight seeds of problems of this length, choices affect the reward most with this one.
 TIME, PROBLEM_SEED = 4, 2

@@ -29,8 +29,8 @@ from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.experiments.loaded import LoadedModel, data_of, finished_models, one_of
 from dynskip_jax.models import SequenceClassifier
-from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.training.progress import Progress
 
 _SEED = 0  # seed for sampling the texts
 

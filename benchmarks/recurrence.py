@@ -35,8 +35,8 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.experiments.settings import get
-from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import listed, path_setting, setting
+from dynskip_jax.training.progress import Progress
 
 Part = Literal["shapes", "transitions", "skips", "growth", "compile", "memory", "seeds", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from dynskip_jax.analysis import plots
 from dynskip_jax.experiments import evaluation, run
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
-from dynskip_jax.runs.checkpoint import Checkpoints
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.checkpoint import Checkpoints
+from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import Epoch
 
 SETTINGS, DATA, TRAINING = "settings being written", "data and compiling", "training"

@@ -19,12 +19,12 @@ from dynskip_jax.experiments.run import VOCABULARY
 from dynskip_jax.experiments.settings import Settings, replace
 from dynskip_jax.experiments.stored_settings import FORMAT, from_config, last_paths
 from dynskip_jax.experiments.text_reading import TextReading
-from dynskip_jax.runs.files import sha256_of
-from dynskip_jax.runs.metrics import metrics_table
-from dynskip_jax.runs.results import rows_of
-from dynskip_jax.runs.run_dir import RunDir
-from dynskip_jax.runs.trained import finished_runs, selected_params
 from dynskip_jax.tasks import Learner
+from dynskip_jax.training.files import sha256_of
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.metrics import metrics_table
+from dynskip_jax.training.results import rows_of
+from dynskip_jax.training.trained import finished_runs, selected_params
 
 if TYPE_CHECKING:
     import pandas

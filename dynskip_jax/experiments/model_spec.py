@@ -225,8 +225,8 @@ def learnt_rates(run_dir: str, experiment: str) -> tuple[float, ...]:
         UserError: If the run has not finished, has no agent or several models with one, or belongs to another
             experiment.
     """
-    from dynskip_jax.runs.results import rows_of
-    from dynskip_jax.runs.trained import finished_runs
+    from dynskip_jax.training.results import rows_of
+    from dynskip_jax.training.trained import finished_runs
 
     found = {}
     for model, run in finished_runs(run_dir, experiment).items():

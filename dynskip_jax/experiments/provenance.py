@@ -15,7 +15,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.experiment import Data, Experiment
 from dynskip_jax.experiments.settings import absent_values, fill, path_fields
 from dynskip_jax.experiments.stored_settings import FORMAT, upgraded_config
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.folder import RunDir
 
 logger = logging.getLogger(__name__)
 

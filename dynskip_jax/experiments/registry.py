@@ -7,7 +7,7 @@ from dynskip_jax.errors import UserError
 
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
-    from dynskip_jax.runs.run_dir import RunDir
+    from dynskip_jax.training.folder import RunDir
 
 # Class of each experiment of this package, by the name of the experiment.
 EXPERIMENTS = {

@@ -25,10 +25,10 @@ from dynskip_jax.experiments.own_pieces import import_module
 from dynskip_jax.experiments.registry import experiment_of
 from dynskip_jax.experiments.report_files import csv_text, latex_text, write_tensorboard
 from dynskip_jax.experiments.report_table import Line, Row, cells, headings, tables
-from dynskip_jax.runs.files import check_new, write_atomically
-from dynskip_jax.runs.results import progress_of, rows_of, runs_of_models
-from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.settings import listed, path_setting, setting
+from dynskip_jax.training.files import check_new, write_atomically
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.results import progress_of, rows_of, runs_of_models
 
 _MODES = ("_greedy", "_sampled", "_averaged")  # suffixes of metrics that are left out by default
 

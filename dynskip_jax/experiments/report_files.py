@@ -10,9 +10,9 @@ import numpy as np
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.report_table import Line, tables
-from dynskip_jax.runs.event_files import EventFiles, check_tensorboard, member_name
-from dynskip_jax.runs.progress import Progress
-from dynskip_jax.runs.run_dir import RunDir, file_name
+from dynskip_jax.training.event_files import EventFiles, check_tensorboard, member_name
+from dynskip_jax.training.folder import RunDir, file_name
+from dynskip_jax.training.progress import Progress
 
 _LATEX = {
     "\\": r"\textbackslash{}",

@@ -31,12 +31,12 @@ from dynskip_jax.experiments.provenance import (
     warn_of_changes,
 )
 from dynskip_jax.experiments.table import by_epoch, curves_of, edges_of_sweep, print_table
-from dynskip_jax.runs.checkpoint import SavedCheckpoints
-from dynskip_jax.runs.event_files import EventFiles, check_tensorboard, member_name
-from dynskip_jax.runs.files import sha256_of
-from dynskip_jax.runs.results import finished_row, rows_of
-from dynskip_jax.runs.run_dir import RunDir, file_name, new_folder
+from dynskip_jax.training.checkpoint import SavedCheckpoints
+from dynskip_jax.training.event_files import EventFiles, check_tensorboard, member_name
+from dynskip_jax.training.files import sha256_of
+from dynskip_jax.training.folder import RunDir, file_name, new_folder
 from dynskip_jax.training.loop import fit
+from dynskip_jax.training.results import finished_row, rows_of
 
 logger = logging.getLogger(__name__)
 

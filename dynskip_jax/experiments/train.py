@@ -18,7 +18,7 @@ from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec, make_spec
 from dynskip_jax.experiments.run import run
 from dynskip_jax.experiments.settings import Devices, Resolved, Settings, continued
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.folder import RunDir
 
 logger = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import program, read_flags
 from dynskip_jax.experiments.settings import MAX_SEED
 from dynskip_jax.extras import needs
-from dynskip_jax.runs.files import check_new, write_atomically
-from dynskip_jax.runs.progress import Progress
 from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.training.files import check_new, write_atomically
+from dynskip_jax.training.progress import Progress
 
 Sentences = Sequence[Sequence[str]]
 

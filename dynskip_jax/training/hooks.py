@@ -12,8 +12,8 @@ from rich.console import Console
 
 from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.checkpoint import Checkpoints
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.checkpoint import Checkpoints
+from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.step import LAYOUT, Metrics, PyTree, Trainable, TrainState
 from dynskip_jax.training.train_progress import TrainProgress
 

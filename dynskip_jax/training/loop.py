@@ -17,9 +17,9 @@ from dynskip_jax.devices.memory import memory_line, program_memory
 from dynskip_jax.devices.parallel import PER_EXAMPLE, PER_SEED, OneDevice, Parallel, batch_spec
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.runs.progress import Progress
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.hooks import Recorder, Saver, check_finite, interruptions
+from dynskip_jax.training.progress import Progress
 from dynskip_jax.training.step import (
     Metrics,
     PyTree,

@@ -21,8 +21,8 @@ from dynskip_jax.devices.parallel import (
 )
 from dynskip_jax.errors import UserError
 from dynskip_jax.rl import AgentObjective
-from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Classification
+from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.step import LAYOUT, TrainState, make_step, seed_keys, start_state

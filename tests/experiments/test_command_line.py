@@ -26,8 +26,8 @@ from commands import (
 )
 
 from dynskip_jax.experiments import loaded, number_prediction, provenance, ptb, run
-from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Learner
+from dynskip_jax.training.folder import RunDir
 
 PTB, NUMBERS = ptb.PTB, number_prediction.NumberPrediction
 RESULT_KEYS = {"experiment", "dataset", "rows", "config_sha256", "sha256"}

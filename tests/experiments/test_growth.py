@@ -11,7 +11,7 @@ import quick
 from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, load, records, row_of, settings_of, snapshot
 
 from dynskip_jax.experiments import loaded
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.folder import RunDir
 
 
 def with_epochs(arguments, epochs):

@@ -20,8 +20,8 @@ from dynskip_jax.experiments import conll2003, pos
 from dynskip_jax.experiments.cli import main
 from dynskip_jax.experiments.commands.tag import TagFlags, read_input
 from dynskip_jax.experiments.run import VOCABULARY
-from dynskip_jax.runs.files import sha256_of
 from dynskip_jax.tasks.entity_score import entity_score
+from dynskip_jax.training.files import sha256_of
 
 NER = partial(main, conll2003.CoNLL2003)
 POS = partial(main, pos.PartOfSpeech)

@@ -7,7 +7,7 @@ import pytest
 import quick
 from commands import assert_user_error, events_in, records, snapshot
 
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.folder import RunDir
 
 
 def test_points_are_written_while_training_and_once_each(command, tmp_path, monkeypatch):

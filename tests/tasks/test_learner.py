@@ -28,9 +28,9 @@ from dynskip_jax.data.batching import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.rl import AgentObjective
-from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Classification, ExampleTask, Forward, Learner
 from dynskip_jax.tasks.learner import Mean
+from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, fit
 from dynskip_jax.training.optimizer import make_optimizer
 

@@ -22,10 +22,10 @@ from marks import and_slow
 from dynskip_jax.data import Examples, make_corpus
 from dynskip_jax.errors import UserError
 from dynskip_jax.rl import AgentObjective
-from dynskip_jax.runs.checkpoint import Checkpoints
-from dynskip_jax.runs.run_dir import RunDir
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training import loop
+from dynskip_jax.training.checkpoint import Checkpoints
+from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.step import Trainable, seed_keys

@@ -27,7 +27,7 @@ from dynskip_jax.functional import Dynamic
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.rl import AgentObjective, ScheduledValues
 from dynskip_jax.rl.objective import geometric, linear
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.sweep import Sweep

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 arcs = LazyModule("dynskip_jax.analysis.arcs")
 consoles = LazyModule("dynskip_jax.experiments.console")
-files = LazyModule("dynskip_jax.runs.files")
+files = LazyModule("dynskip_jax.training.files")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 html_page = LazyModule("dynskip_jax.analysis.page")
-run_dir = LazyModule("dynskip_jax.runs.run_dir")
-run_results = LazyModule("dynskip_jax.runs.results")
+run_dir = LazyModule("dynskip_jax.training.folder")
+run_results = LazyModule("dynskip_jax.training.results")
 vocabularies = LazyModule("dynskip_jax.data.vocabulary")
 
 

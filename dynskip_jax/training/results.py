@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.run_dir import RunDir, file_name
+from dynskip_jax.training.folder import RunDir, file_name
 
 
 def rows_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:

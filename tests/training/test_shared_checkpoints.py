@@ -16,7 +16,7 @@ import pytest
 import shared_checkpoints
 from shared_checkpoints import digests, whole_state
 
-from dynskip_jax.runs.checkpoint import Checkpoints
+from dynskip_jax.training.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

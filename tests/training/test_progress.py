@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dynskip_jax.runs.progress import Progress
+from dynskip_jax.training.progress import Progress
 
 
 class Clock:

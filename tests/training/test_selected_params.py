@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.checkpoint import Checkpoints, SavedCheckpoints
-from dynskip_jax.runs.run_dir import RunDir
-from dynskip_jax.runs.trained import selected_params
+from dynskip_jax.training.checkpoint import Checkpoints, SavedCheckpoints
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.trained import selected_params
 
 
 def test_an_older_checkpoint_does_not_take_the_place_of_a_damaged_one_in_silence(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.checkpoint import Checkpoints
+from dynskip_jax.training.checkpoint import Checkpoints
 
 STATE = {"w": np.arange(4.0)}
 PASSING = {

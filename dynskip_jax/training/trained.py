@@ -6,9 +6,9 @@ from typing import Any
 import jax
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.checkpoint import SavedCheckpoints
-from dynskip_jax.runs.results import rows_of, runs_of_models
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.checkpoint import SavedCheckpoints
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.results import rows_of, runs_of_models
 
 PyTree = Any
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
-from dynskip_jax.runs.files import write_atomically
+from dynskip_jax.training.files import write_atomically
 
 with needs("experiments"):
     import filelock

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.results import NO_METRICS, seeds_asked
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.results import NO_METRICS, seeds_asked
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from dynskip_jax.devices.processes import connect
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.checkpoint import Checkpoints
+from dynskip_jax.training.checkpoint import Checkpoints
 
 
 def whole_state() -> dict:

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.checkpoint import Checkpoints
+from dynskip_jax.training.checkpoint import Checkpoints
 
 
 class State(NamedTuple):

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.runs.files import write_atomically
-from dynskip_jax.runs.run_dir import RunDir, new_folder
+from dynskip_jax.training.files import write_atomically
+from dynskip_jax.training.folder import RunDir, new_folder
 
 CONFIG = {"model": "dynamic:10", "optimizer": {"rate": 0.1, "betas": (0.9, 0.999)}, "seeds": 3, "data": None}
 
@@ -301,7 +301,7 @@ def test_a_folder_that_cannot_be_opened_is_written_all_the_same(tmp_path, monkey
 def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
     """Two runs in one folder once deleted each other's checkpoints."""
     script = (
-        "import sys; from dynskip_jax.runs.run_dir import RunDir; "
+        "import sys; from dynskip_jax.training.folder import RunDir; "
         "run = RunDir.open(sys.argv[1], {}); print('here', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.extras import needs
-from dynskip_jax.runs.results import NO_METRICS, rows_of, seeds_asked
-from dynskip_jax.runs.run_dir import RunDir
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.results import NO_METRICS, rows_of, seeds_asked
 
 if TYPE_CHECKING:
     import pandas

@@ -1,1 +1,0 @@
-"""Write and read run folders: settings, metrics, checkpoints and results."""
