@@ -462,7 +462,7 @@ def _undo_cell(
         mask,
         plan.transition.state(*d_state),
     )
-    if mask is None or plan.transition.cell_state == "h":
+    if mask is None or not plan.transition.carries_cell:
         return d, d.entering, d.recurrent_mask
     d_entering = d.entering._replace(h=d.entering.h * mask)
     return d, d_entering, d.recurrent_mask + d.entering.h * undropped.h
@@ -701,7 +701,7 @@ def _undo_enter(
         d_carried = where_each(is_first, d_entering, 0)
         d_entering = where_each(~is_first, d_entering, 0)
     # With a number as λ, the derivative of a linear mix does not depend on the mixed states.
-    needs_values = loop.mix is not None or not plan.transition.mixes_linearly
+    needs_values = loop.mix is not None or plan.transition.averages == "own"
     fetched = plan.reader.fetch(residuals.histories, t, choice) if needs_values else previous
     _, undo = jax.vjp(partial(_mixed, plan), loop.mix, fetched, previous)
     d_mix, d_fetched, d_newest = undo(d_entering)

@@ -147,7 +147,7 @@ class StateReader:
 
     @property
     def _is_linear(self) -> bool:
-        return type(self.transition).average_states is Transition.average_states
+        return self.transition.averages == "linear"
 
 
 def at(array: Array, t: Step, axis: int = 1) -> Array:

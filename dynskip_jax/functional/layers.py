@@ -422,7 +422,9 @@ def _prepared(layer: LayerSpec, params: LayerParams, key: Key[Array, ""] | None)
     params = cast_matrices(params, layer.dtype)
     if key is None or layer.weight_dropout == 0.0:
         return params
-    return params._replace(transition=drop_recurrent_weights(params.transition, key, layer.weight_dropout))
+    recurrent = layer.recurrence.transition.recurrent
+    dropped = drop_recurrent_weights(params.transition, recurrent, key, layer.weight_dropout)
+    return params._replace(transition=dropped)
 
 
 def cast_matrices(params: Any, dtype: Any) -> Any:
@@ -430,14 +432,13 @@ def cast_matrices(params: Any, dtype: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.ndim > 1 else leaf, params)
 
 
-def drop_recurrent_weights(weights: Any, key: Key[Array, ""], rate: float) -> Any:
-    """Drop entries of the matrices that multiply the state (DropConnect): all those not named w_x…"""
+def drop_recurrent_weights(weights: Any, recurrent: Sequence[str], key: Key[Array, ""], rate: float) -> Any:
+    """Drop entries of the matrices that multiply the state (DropConnect): `Transition.recurrent`."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(weights)
     keys = jax.random.split(key, len(leaves))
 
     def drop(path, leaf, key):
-        is_recurrent = leaf.ndim > 1 and not path[0].name.startswith("w_x")
-        return weight_dropout(key, rate, leaf) if is_recurrent else leaf
+        return weight_dropout(key, rate, leaf) if leaf.ndim > 1 and path[0].name in recurrent else leaf
 
     return structure.unflatten([drop(path, leaf, k) for (path, leaf), k in zip(leaves, keys, strict=True)])
 

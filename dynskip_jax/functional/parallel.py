@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.depth_skips import DepthSkip
 from dynskip_jax.functional.fused_states import last_rows
 from dynskip_jax.functional.recurrence import Recurrence, SkipCarry, SkipOutput, StepInputs, in_dtype_of
 from dynskip_jax.functional.sequence import where_each
@@ -22,12 +21,11 @@ def fits(recurrence: Recurrence, *, zoneout_mask: Any = None, segment_ids: Any =
     This holds for a `LinearTransition` without a time skip, without a depth skip into the cell state or the
     output, without zoneout and without packed sequences.
     """
-    depth = type(recurrence.depth_skip or DepthSkip())
+    depth = recurrence.depth_skip
     return (
         isinstance(recurrence.transition, LinearTransition)
         and type(recurrence.time_skip) is Previous
-        and depth.into_cell_state is DepthSkip.into_cell_state
-        and depth.into_output is DepthSkip.into_output
+        and (depth is None or depth.enters == "gates")
         and zoneout_mask is None
         and segment_ids is None
     )

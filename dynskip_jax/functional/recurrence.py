@@ -267,7 +267,8 @@ def project_inputs(
     if recurrence.depth_skip is not None:
         if below is None:
             raise UserError(f"a skip over depth to {recurrence.depth_skip.name} needs what comes from below")
-        inputs = recurrence.depth_skip.into_gates(params.depth, below, inputs)
+        if recurrence.depth_skip.enters == "gates":
+            inputs = recurrence.depth_skip.into_gates(params.depth, below, inputs)
         depth = recurrence.depth_skip.project(params.depth, x, below)
     skip = recurrence.time_skip.project(params.skip, x)
     return StepInputs(inputs, skip, depth, action=action, valid=valid)
@@ -426,26 +427,25 @@ def cell_step(
         UserError: The depth skip adds to the cell state, and the transition does not call `cell_hook`.
     """
     transition, depth = recurrence.transition, recurrence.depth_skip
-    if recurrent_mask is not None and transition.cell_state == "h":
+    if recurrent_mask is not None and not transition.carries_cell:
         dense = _masked(dense, recurrent_mask)
-    if depth is None:
-        new = transition.step(params.transition, inputs.transition, entering, dense)
-    else:
-        entered = []
+    cell_entered = []
 
-        def cell_hook(cell_state):
-            entered.append(True)
-            before = getattr(entering, transition.cell_state)
-            return depth.into_cell_state(params.depth, inputs.depth, entering.h, before, cell_state, dense)
+    def cell_hook(cell_state):
+        cell_entered.append(True)
+        if depth is None or depth.enters != "cell":
+            return cell_state
+        before = getattr(entering, transition.cell_state)
+        return depth.add(params.depth, inputs.depth, before, entering.h, cell_state, dense)
 
-        new = transition.step(params.transition, inputs.transition, entering, dense, cell_hook)
-        if not entered and type(depth).into_cell_state is not DepthSkip.into_cell_state:
-            raise UserError(
-                f"{type(transition).__name__} calls no cell_hook: a skip over depth to the internal state "
-                "has nowhere to go"
-            )
-        h = depth.into_output(params.depth, inputs.depth, entering.h, new.h, dense)
-        new = new._replace(h=h)
+    new = transition.step(params.transition, inputs.transition, entering, dense, cell_hook)
+    if depth is not None and depth.enters == "cell" and not cell_entered:
+        raise UserError(
+            f"{type(transition).__name__} calls no cell_hook: a skip over depth to the internal state "
+            "has nowhere to go"
+        )
+    if depth is not None and depth.enters == "output":
+        new = new._replace(h=depth.add(params.depth, inputs.depth, entering.h, entering.h, new.h, dense))
     if inputs.zoneout_mask is not None:
         zoneout_mask = transition.state(*inputs.zoneout_mask)
         new = jax.tree.map(
@@ -464,7 +464,7 @@ def dropped(
 
     If h is the cell state, the state is returned unchanged: `cell_step` then masks the operands of products.
     """
-    if recurrent_mask is None or transition.cell_state == "h":
+    if recurrent_mask is None or not transition.carries_cell:
         return entering
     return entering._replace(h=entering.h * recurrent_mask)
 

@@ -145,6 +145,11 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         self.agent_features = agent_features
         self.recurrence = F.Recurrence(skip, transition, depth_skip)
         self.recurrent_dropout, self.weight_dropout = as_rates((recurrent_dropout, weight_dropout), 2)
+        if self.weight_dropout and not hasattr(transition, "recurrent"):
+            raise UserError(
+                "weight_dropout drops params that multiply the state: name them in "
+                f"{type(transition).__name__}.recurrent"
+            )
         self.zoneout = _zoneout_rates(zoneout, transition)
         self.return_decision = return_decision
         self.dtype = param_dtype if dtype is None else dtype

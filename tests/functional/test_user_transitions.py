@@ -97,6 +97,8 @@ class Scaled(F.Transition):
     """A cell with a scale in the log domain. Scales are mixed and averaged, not their logarithms."""
 
     state: ClassVar = ScaledState
+    recurrent: ClassVar = ("w_h",)
+    averages: ClassVar = "own"
 
     def init(self, key, in_features, hidden, init):
         x_key, h_key = jax.random.split(key)

@@ -330,7 +330,7 @@ def refusals():
         "ulstm": (lambda: to_torch(cell), "torch.nn has no layer that computes ULSTM"),
         "activation": (
             lambda: to_torch(hard),
-            "torch.nn has no layer that computes LSTM.gate_fn=hard_sigmoid",
+            "torch.nn has no layer that computes LSTM.*hard_sigmoid",
         ),
         "reverse": (lambda: to_torch(SkipLayers([first], reverse=True)), "no layer with reverse=True"),
         "depth": (lambda: to_torch(deep), "torch.nn has no layer with a skip over depth"),

@@ -36,6 +36,7 @@ class AttentionToOutput(DepthSkip):
     """
 
     name: ClassVar[str] = "attention"
+    enters: ClassVar = "output"
     layers_below: ClassVar[int] = 1
     all_below: ClassVar[bool] = True
     epsilon: float = 1e-6
@@ -60,6 +61,6 @@ class AttentionToOutput(DepthSkip):
         weights = jax.nn.softmax(jnp.sum(keys * row(params.w, keys), axis=-1), axis=-1)
         return jnp.einsum("...l,...lh->...h", weights, outputs)
 
-    def into_output(self, params, inputs, h, output, dense):
+    def add(self, params, inputs, entering, h, new, dense):
         """See `DepthSkip`."""
-        return output + inputs
+        return new + inputs

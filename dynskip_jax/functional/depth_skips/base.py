@@ -16,17 +16,20 @@ from dynskip_jax.functional.transitions.base import Dense, Initializers
 class DepthSkip:
     """Interface of a skip over depth: which lower layers are its sources, and where their arrays enter.
 
-    Depth skips are hashable, so they can be static arguments under `jit`.
+    Depth skips are hashable, so they can be static arguments under `jit`. The class attributes say what the
+    rest of the library has to know:
 
-    Attributes:
-        name: Name on the command line.
-        layers_below: Distance from the layer down to its nearest source; 1 is the layer just below.
-        all_below: Whether every layer from the nearest source down to the bottom is a source. The argument
-            `below` is then the concatenation of the arrays of all sources, bottom layer first.
-        source: Array of each source that enters: its `output` h, or its `cell_state`.
+    | attribute | meaning |
+    | --- | --- |
+    | `name` | name on the command line |
+    | `enters` | `gates` (the skip has `into_gates`), `cell` or `output` (it has `add`) |
+    | `layers_below` | distance from the layer down to its nearest source; 1 is the layer just below |
+    | `all_below` | whether all layers from there down are sources, concatenated, bottom layer first |
+    | `source` | array of each source that enters: its `output` h, or its `cell_state` |
     """
 
     name: ClassVar[str] = ""
+    enters: ClassVar[Literal["gates", "cell", "output"]]
     layers_below: ClassVar[int] = 2
     all_below: ClassVar[bool] = False
     source: ClassVar[Literal["output", "cell_state"]] = "output"
@@ -60,40 +63,29 @@ class DepthSkip:
         raise NotImplementedError
 
     def into_gates(self, params: Any, below: Float[Array, "*batch below"], inputs: Any) -> Any:
-        """Return the transition's projected `inputs` plus the skip's contribution; by default `inputs`."""
-        return inputs
+        """Return the transition's projected `inputs` plus the skip; only for skips that enter the gates."""
+        raise NotImplementedError
 
-    def into_cell_state(
+    def add(
         self,
         params: Any,
         inputs: Any,
+        entering: Float[Array, "*batch hidden"],
         h: Float[Array, "*batch hidden"],
-        before: Float[Array, "*batch hidden"],
-        cell_state: Float[Array, "*batch hidden"],
+        new: Float[Array, "*batch hidden"],
         dense: Dense,
     ) -> Float[Array, "*batch hidden"]:
-        """Return `cell_state` plus the skip's contribution; by default `cell_state`.
+        """Return `new` plus the skip; only for skips that enter the cell state or the output.
 
         Args:
             params: Parameters from `init`.
             inputs: Result of `project`.
+            entering: Cell state, or h, that enters the step.
             h: The h that enters the step.
-            before: Cell state that enters the step.
-            cell_state: New cell state.
+            new: New cell state, or new h.
             dense: Function that multiplies by a matrix; see `Dense`.
         """
-        return cell_state
-
-    def into_output(
-        self,
-        params: Any,
-        inputs: Any,
-        h: Float[Array, "*batch hidden"],
-        output: Float[Array, "*batch hidden"],
-        dense: Dense,
-    ) -> Float[Array, "*batch hidden"]:
-        """Return the new h, `output`, plus the skip's contribution; see `into_cell_state`."""
-        return output
+        raise NotImplementedError
 
 
 def check_size(below: int, hidden: int) -> None:

@@ -48,6 +48,7 @@ class Highway(DepthSkip):
     """
 
     name: ClassVar[str] = "highway"
+    enters: ClassVar = "cell"
     layers_below: ClassVar[int] = 1
     source: ClassVar = "cell_state"
 
@@ -66,9 +67,7 @@ class Highway(DepthSkip):
         """Return `below` and W_xd x + w_ld ⊙ below; see `DepthSkip`."""
         return HighwayGateInputs(below, product(x, params.w_x) + row(params.w_l, below) * below)
 
-    def into_cell_state(
-        self, params: HighwayGateParams, inputs: HighwayGateInputs, h, before, cell_state, dense
-    ):
+    def add(self, params: HighwayGateParams, inputs: HighwayGateInputs, entering, h, new, dense):
         """Add d ⊙ c^{l-1}; see `DepthSkip`."""
-        gate = sigmoid(inputs.gate + row(params.w_c, before) * before + row(params.b, before))
-        return cell_state + gate * inputs.below
+        gate = sigmoid(inputs.gate + row(params.w_c, entering) * entering + row(params.b, entering))
+        return new + gate * inputs.below

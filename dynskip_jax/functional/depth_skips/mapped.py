@@ -89,6 +89,7 @@ class ToGates(_Mapped):
     """
 
     name: ClassVar[str] = "gates"
+    enters: ClassVar = "gates"
 
     def init(self, key, in_features, below, hidden, widths, init) -> GatesParams:
         """Draw I^l if `mapping` is `linear`; see `DepthSkip`."""
@@ -159,12 +160,12 @@ class _Gateable(_Mapped):
             return MappingInputs(product(below, params.w_m), gate)
         return MappingInputs(sigmoid(below) if self.mapping == "sigmoid" else below, gate)
 
-    def _entering(self, params: MappingParams, inputs: MappingInputs, h, dense: Dense):
-        """Return g ⊙ m(h^{l-2}), or m(h^{l-2}) without a gate."""
+    def add(self, params: MappingParams, inputs: MappingInputs, entering, h, new, dense: Dense):
+        """Add g ⊙ m(h^{l-2}), or m(h^{l-2}) without a gate; see `DepthSkip`."""
         if not self.gated:
-            return inputs.mapped
+            return new + inputs.mapped
         gate = dense(params.w_gh, h, inputs.gate, params.b_g, activations=("sigmoid",))
-        return gate * inputs.mapped
+        return new + gate * inputs.mapped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,10 +176,7 @@ class ToInternal(_Gateable):
     """
 
     name: ClassVar[str] = "internal"
-
-    def into_cell_state(self, params, inputs, h, before, cell_state, dense):
-        """See `DepthSkip`."""
-        return cell_state + self._entering(params, inputs, h, dense)
+    enters: ClassVar = "cell"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,10 +192,7 @@ class ToOutput(_Gateable):
     """Depth skip to the output: h = o ⊙ tanh(c) + h^{l-2}, Eq. 35-36."""
 
     name: ClassVar[str] = "output"
-
-    def into_output(self, params, inputs, h, output, dense):
-        """See `DepthSkip`."""
-        return output + self._entering(params, inputs, h, dense)
+    enters: ClassVar = "output"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,17 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import activate, affine
 
 Initializer = Callable[..., Any]
-Activation = Callable[[Array], Array]
-_DENSE_NAMES: dict[Activation, str] = {jnp.tanh: "tanh", jax.nn.sigmoid: "sigmoid"}
+Activation = str | Callable[[Array], Array]
+ACTIVATIONS = {"sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh, "relu": jax.nn.relu}
 
 
 @runtime_checkable
@@ -64,23 +65,28 @@ def activated_gates(
 ) -> list[Float[Array, "*batch hidden"]]:
     """Return the gates f_i(x w + addends), one array for each function.
 
-    `dense` applies `jnp.tanh` and `jax.nn.sigmoid` itself, because their values determine their derivatives.
-    Any other function is applied to the linear result of `dense`.
+    `dense` applies tanh and sigmoid itself, because their values determine their derivatives. Any other
+    function is applied to the linear result of `dense`.
 
     Args:
         dense: Function that multiplies by a matrix; see `Dense`.
         w: Matrices of the gates, side by side, (in, gates).
         x: Operand, (*batch, in).
         *addends: Arrays or vectors to add; see `Dense`.
-        functions: One activation function for each gate.
+        functions: Activation of each gate.
     """
-    names = [_DENSE_NAMES.get(function, "linear") for function in functions]
+    names = [function if function in ("tanh", "sigmoid") else "linear" for function in functions]
     results = dense(w, x, *addends, activations=tuple(names))
     results = (results,) if len(names) == 1 else results
     return [
-        function(gate) if name == "linear" else gate
+        applied(function, gate) if name == "linear" else gate
         for function, name, gate in zip(functions, names, results, strict=True)
     ]
+
+
+def applied(function: Activation, x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
+    """Return f(x) for a function or the name of one."""
+    return ACTIVATIONS.get(function, function)(x)
 
 
 def identity(cell_state: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
@@ -127,23 +133,51 @@ class Initializers(NamedTuple):
 class Transition:
     """Function from an input and a state to the new state. Hashable, hence a static argument under `jit`.
 
-    To write your own, derive a frozen dataclass with `state`, `init`, `project` and `step`;
-    docs/own_pieces.md has an example of twenty lines. Matrices whose names begin with w_x multiply the input
-    (in `project`). All others multiply the state (in `step`), and weight dropout is applied to them.
+    To write your own, derive a frozen dataclass with `state`, `recurrent`, `init`, `project` and `step`;
+    docs/own_pieces.md has an example of twenty lines. The class attributes say what the rest of the library
+    has to know:
 
-    Attributes:
-        name: Name on the command line.
-        state: `NamedTuple` class of the state's arrays, h first, each (*batch, hidden).
-        cell_state: Name of the array that is the cell state, the internal state of Wu et al. (2016), Eq. 33.
-            Depth skips may add to it. If it is h, recurrent dropout masks only the operands of matrix
-            products, and not the h that is carried on.
-        number: Name of the field that a number after a colon sets, as in `rhn:5`; None for no such field.
+    | attribute | meaning |
+    | --- | --- |
+    | `name` | name on the command line |
+    | `number` | name of the field that a number after a colon sets, as in `rhn:5`; None for no such field |
+    | `state` | `NamedTuple` class of the state's arrays, h first, each (*batch, hidden) |
+    | `cell_state` | name of the array that is the cell state (Wu et al. 2016, Eq. 33) |
+    | `recurrent` | names of the params that multiply the state: weight dropout acts on their matrices |
+    | `averages` | `linear`, or `own` if the class has its own `mix_states` or `average_states` |
     """
 
     name: ClassVar[str] = ""
+    number: ClassVar[str | None] = None
     state: ClassVar[type[tuple]]
     cell_state: ClassVar[str] = "h"
-    number: ClassVar[str | None] = None
+    recurrent: ClassVar[tuple[str, ...]]
+    averages: ClassVar[Literal["linear", "own"]] = "linear"
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a class whose declared `averages` contradicts its methods."""
+        if cls.averages == "linear" and {"mix_states", "average_states"} & vars(cls).keys():
+            raise TypeError(f"{cls.__name__} mixes states in its own way: set averages = 'own'")
+
+    def __post_init__(self) -> None:
+        """Replace known activations by their names, so that transitions compare by value."""
+        names = {function: name for name, function in ACTIVATIONS.items()}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not field.name.endswith("_fn"):
+                continue
+            if isinstance(value, str) and value not in ACTIVATIONS:
+                raise UserError(f"unknown {field.name} {value!r}: use a function or {', '.join(ACTIVATIONS)}")
+            object.__setattr__(self, field.name, names.get(value, value))
+
+    @property
+    def carries_cell(self) -> bool:
+        """Whether the state has a cell state besides h.
+
+        Recurrent dropout then masks the h that enters. Otherwise it masks only the operands of products, and
+        not the h that is carried on.
+        """
+        return self.cell_state != "h"
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, init: Initializers) -> Any:
         """Draw the parameters.
@@ -200,7 +234,8 @@ class Transition:
 
         If a time skip writes only a fraction of the new state, that state is mixed in the same way.
 
-        Override this for arrays that cannot be mixed linearly, such as the logarithm of a scale. If λ is the
+        Override this for arrays that cannot be mixed linearly, such as the logarithm of a scale, and set
+        `averages`. If λ is the
         Python number 1, this method is not called, and `selected` enters.
 
         Args:
@@ -209,11 +244,6 @@ class Transition:
             previous: State(t-1), each array (*batch, hidden).
         """
         return jax.tree.map(lambda new, old: mix * new + (1 - mix) * old, selected, previous)
-
-    @property
-    def mixes_linearly(self) -> bool:
-        """Whether `mix_states` is the default, whose derivative in the states does not depend on them."""
-        return type(self).mix_states is Transition.mix_states
 
     def average_states(self, weights: Float[Array, "*batch K"], states: Any) -> Any:
         """Return the average of K states under weights that sum to one.
@@ -224,24 +254,6 @@ class Transition:
         """
         return jax.tree.map(lambda slots: jnp.einsum("...k,...kh->...h", weights, slots), states)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the options that differ from the default, for `pickle`.
-
-        Defaults are left out because `jax.nn.sigmoid` cannot be pickled.
-        """
-        options = {f: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {f.name: value for f, value in options.items() if value != f.default}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set the options in `state`, and all others to their defaults; see `__getstate__`."""
-        for f in dataclasses.fields(self):
-            object.__setattr__(self, f.name, state.get(f.name, f.default))
-
-    def __repr__(self) -> str:
-        """Return the class name and the options that differ from the default; functions appear by name."""
-        options = (f"{name}={getattr(v, '__name__', repr(v))}" for name, v in self.__getstate__().items())
-        return f"{type(self).__qualname__}({', '.join(options)})"
-
     def output_gates(self, gates: int) -> int:
         """Return the number of gates to compute: `gates`, or one less if the output gate is fixed at 1."""
         return gates if getattr(self, "output_gate", True) else gates - 1
@@ -250,10 +262,11 @@ class Transition:
 def gated_output(
     o: Float[Array, "*batch hidden"] | None,
     c: Float[Array, "*batch hidden"],
-    activation_fn: Activation = jnp.tanh,
+    activation_fn: Activation = "tanh",
 ) -> Float[Array, "*batch hidden"]:
     """Return h = o ⊙ tanh(c), or tanh(c) if `o` is None (an output gate fixed at 1).
 
     `activation_fn` replaces tanh.
     """
-    return activation_fn(c) if o is None else o * activation_fn(c)
+    y = applied(activation_fn, c)
+    return y if o is None else o * y

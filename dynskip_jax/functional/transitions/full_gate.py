@@ -65,6 +65,7 @@ class FullGateRecurrence(Transition):
     name: ClassVar[str] = "full_gate"
     state: ClassVar = FullGateState
     cell_state: ClassVar[str] = "c"
+    recurrent: ClassVar[tuple[str, ...]] = ("w_h", "r")
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> FullGateParams:

@@ -4,7 +4,6 @@ import dataclasses
 from typing import ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
@@ -14,6 +13,7 @@ from dynskip_jax.functional.transitions.base import (
     Initializers,
     Transition,
     activated_gates,
+    applied,
     identity,
 )
 
@@ -62,7 +62,7 @@ class GRUInputs(NamedTuple):
     candidate: Float[Array, "*batch hidden"]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class GRU(Transition):
     """h = (1 - z) ⊙ n + z ⊙ h(t-1), with (r, z) = σ(W x + U h(t-1) + b).
 
@@ -77,12 +77,14 @@ class GRU(Transition):
 
     name: ClassVar[str] = "gru"
     state: ClassVar = GRUState
+    recurrent: ClassVar[tuple[str, ...]] = ("w_h", "w_n")
     reset: str = "after"
-    gate_fn: Activation = jax.nn.sigmoid
-    activation_fn: Activation = jnp.tanh
+    gate_fn: Activation = "sigmoid"
+    activation_fn: Activation = "tanh"
 
     def __post_init__(self) -> None:
         """Check the option."""
+        super().__post_init__()
         if self.reset not in ("before", "after"):
             raise UserError(f"unknown reset {self.reset!r}: choose 'before' or 'after'")
 
@@ -118,5 +120,5 @@ class GRU(Transition):
             )
         else:
             inside = dense(params.w_n, h, params.b_hn)
-            n = self.activation_fn(inputs.candidate + row(params.b_n, h) + r * inside)
+            n = applied(self.activation_fn, inputs.candidate + row(params.b_n, h) + r * inside)
         return GRUState(cell_hook((1 - z) * n + z * h))

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.product import product, row
-from dynskip_jax.functional.transitions.base import Activation, Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Activation, Initializers, Transition, applied, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
 
@@ -26,7 +26,7 @@ class IndRNNParams(NamedTuple):
     b: Float[Array, " hidden"]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class IndRNN(Transition):
     """h = σ(W x + u ⊙ h(t-1) + b), Eq. 2, where σ is a rectifier.
 
@@ -40,11 +40,13 @@ class IndRNN(Transition):
 
     name: ClassVar[str] = "ind_rnn"
     state: ClassVar = GRUState
-    activation_fn: Activation = jax.nn.relu
+    recurrent: ClassVar[tuple[str, ...]] = ()
+    activation_fn: Activation = "relu"
     max_weight: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the option."""
+        super().__post_init__()
         if not self.max_weight > 0:
             raise UserError(f"an IndRNN needs a max_weight above 0, got {self.max_weight}")
 
@@ -64,4 +66,4 @@ class IndRNN(Transition):
 
     def step(self, params: IndRNNParams, inputs, state: GRUState, dense, cell_hook=identity) -> GRUState:
         """Take one step of Eq. 2; see `Transition`."""
-        return GRUState(cell_hook(self.activation_fn(inputs + row(params.u, inputs) * state.h)))
+        return GRUState(cell_hook(applied(self.activation_fn, inputs + row(params.u, inputs) * state.h)))

@@ -4,7 +4,6 @@ import dataclasses
 from typing import ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import product
@@ -44,7 +43,7 @@ class LSTMParams(NamedTuple):
     b: Float[Array, " gates"]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class LSTM(Transition):
     """c = g ⊙ i + c ⊙ f, h = o ⊙ tanh(c), with (g, i, f, o) = (tanh, σ, σ, σ)(W_x x + W_h h + b), Eq. 2.
 
@@ -57,9 +56,10 @@ class LSTM(Transition):
     name: ClassVar[str] = "lstm"
     state: ClassVar = LSTMState
     cell_state: ClassVar[str] = "c"
+    recurrent: ClassVar[tuple[str, ...]] = ("w_h",)
     output_gate: bool = True
-    gate_fn: Activation = jax.nn.sigmoid
-    activation_fn: Activation = jnp.tanh
+    gate_fn: Activation = "sigmoid"
+    activation_fn: Activation = "tanh"
 
     def init(self, key, in_features, hidden, init: Initializers) -> LSTMParams:
         """Draw the weights; see `Transition`."""

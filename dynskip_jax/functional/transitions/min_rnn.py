@@ -9,7 +9,7 @@ from jax.nn import log_sigmoid, sigmoid
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.product import product, row
-from dynskip_jax.functional.transitions.base import Activation, Initializers, Transition, identity
+from dynskip_jax.functional.transitions.base import Activation, Initializers, Transition, applied, identity
 from dynskip_jax.functional.transitions.gru import GRUState
 
 
@@ -36,6 +36,7 @@ class LinearTransition(Transition):
     """
 
     state: ClassVar = GRUState
+    recurrent: ClassVar[tuple[str, ...]] = ()
 
     def coefficients(self, inputs: Any) -> tuple[Array, Array]:
         """Return a and b, each (*batch, hidden), from the result of `project`."""
@@ -52,7 +53,7 @@ def positive(x: Float[Array, "*batch hidden"]) -> Float[Array, "*batch hidden"]:
     return jnp.where(x >= 0, x + 0.5, sigmoid(x))
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class MinGRU(LinearTransition):
     """minGRU, Section 3.1: h = (1 - z) ⊙ h(t-1) + z ⊙ n.
 
@@ -79,10 +80,10 @@ class MinGRU(LinearTransition):
     def coefficients(self, inputs):
         """See `LinearTransition`."""
         z, n = jnp.split(inputs, 2, axis=-1)
-        return sigmoid(-z), sigmoid(z) * self.activation_fn(n)
+        return sigmoid(-z), sigmoid(z) * applied(self.activation_fn, n)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True)
 class MinLSTM(LinearTransition):
     """minLSTM, Section 3.2: h = (f ⊙ h(t-1) + i ⊙ n) / (f + i).
 
@@ -110,4 +111,4 @@ class MinLSTM(LinearTransition):
         """See `LinearTransition`."""
         f, i, n = jnp.split(inputs, 3, axis=-1)
         log_ratio = log_sigmoid(f) - log_sigmoid(i)
-        return sigmoid(log_ratio), sigmoid(-log_ratio) * self.activation_fn(n)
+        return sigmoid(log_ratio), sigmoid(-log_ratio) * applied(self.activation_fn, n)

@@ -47,6 +47,7 @@ class Peephole(Transition):
     name: ClassVar[str] = "peephole"
     state: ClassVar = LSTMState
     cell_state: ClassVar[str] = "c"
+    recurrent: ClassVar[tuple[str, ...]] = ("w_h",)
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> PeepholeParams:

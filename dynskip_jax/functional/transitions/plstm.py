@@ -39,6 +39,7 @@ class PLSTM(Transition):
     name: ClassVar[str] = "plstm"
     state: ClassVar = LSTMState
     cell_state: ClassVar[str] = "c"
+    recurrent: ClassVar[tuple[str, ...]] = ("w_h",)
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> PLSTMParams:

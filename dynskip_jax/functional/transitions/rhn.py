@@ -39,6 +39,7 @@ class RecurrentHighway(Transition):
 
     name: ClassVar[str] = "rhn"
     state: ClassVar = GRUState
+    recurrent: ClassVar[tuple[str, ...]] = ("r",)
     number: ClassVar[str] = "depth"
     depth: int = 3
 

@@ -58,6 +58,7 @@ class SkimLSTM(Transition):
     name: ClassVar[str] = "skim_lstm"
     state: ClassVar = LSTMState
     cell_state: ClassVar[str] = "c"
+    recurrent: ClassVar[tuple[str, ...]] = ("w_h", "w_hs")
     number: ClassVar[str] = "small"
     small: int = 5
 

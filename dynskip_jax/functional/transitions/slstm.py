@@ -46,6 +46,8 @@ class SLSTM(Transition):
     name: ClassVar[str] = "slstm"
     state: ClassVar = SLSTMState
     cell_state: ClassVar[str] = "c"
+    averages: ClassVar = "own"
+    recurrent: ClassVar[tuple[str, ...]] = ("w_h",)
     forget_gate: str = "sigmoid"
 
     def __post_init__(self) -> None:

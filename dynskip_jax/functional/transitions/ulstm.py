@@ -55,6 +55,7 @@ class ULSTM(Transition):
     name: ClassVar[str] = "ulstm"
     state: ClassVar = LSTMState
     cell_state: ClassVar[str] = "c"
+    recurrent: ClassVar[tuple[str, ...]] = ("w_h", "w_n")
     output_gate: bool = True
 
     def init(self, key, in_features, hidden, init: Initializers) -> ULSTMParams:
