@@ -24,7 +24,7 @@ from benchmarks import measure
 from benchmarks.candidate import Candidate, Ready
 from benchmarks.machine import describe, one_line
 from benchmarks.training_step import trainer
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary
 from dynskip_jax.data.tagging import TaggedSentence
 from dynskip_jax.devices.host_memory import keep_freed_memory

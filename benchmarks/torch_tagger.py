@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torchcrf import CRF
 
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.tagger_vocabulary import CAPITALS, TaggerVocabulary
 from dynskip_jax.experiments.tagging import TaggerSettings
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.candidate import Candidate, Ready
 from dynskip_jax.data import LanguageCorpus
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import OneDevice

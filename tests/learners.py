@@ -11,7 +11,7 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples, LanguageCorpus, make_corpus
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.models import LanguageModel, SequenceClassifier
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.tasks.classification import Classification

@@ -1,15 +1,16 @@
 """Data as NumPy arrays: corpora, vocabularies, synthetic tasks and batches."""
 
-from dynskip_jax.data.batching import (
+from dynskip_jax.data.batches import (
     Batch,
+    Examples,
     epoch_order,
-    minibatches,
+    length_buckets,
     num_segments,
+    pad_sequences,
     segments,
 )
 from dynskip_jax.data.column_files import LinesToTag, lines_to_tag, tagged_lines
 from dynskip_jax.data.embedded import embedded_corpus
-from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences
 from dynskip_jax.data.labelled_text import (
     LabelledText,
     LabelledTextCorpus,
@@ -98,7 +99,6 @@ __all__ = [
     "lines_to_tag",
     "load_number_prediction",
     "make_corpus",
-    "minibatches",
     "num_segments",
     "pad_sequences",
     "read_columns",

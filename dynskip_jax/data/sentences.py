@@ -13,7 +13,7 @@ import numpy as np
 import regex
 from jaxtyping import Int
 
-from dynskip_jax.data.examples import Examples, length_buckets, pad_sequences, worthwhile_buckets
+from dynskip_jax.data.batches import Examples, length_buckets, pad_sequences, worthwhile_buckets
 from dynskip_jax.data.messages import bad_line
 from dynskip_jax.data.vocabulary import UNK, Vocabulary
 from dynskip_jax.errors import UserError

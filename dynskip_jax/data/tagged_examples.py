@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Int
 
-from dynskip_jax.data.batching import Batch
-from dynskip_jax.data.examples import Examples, pad_sequences
+from dynskip_jax.data.batches import Batch, Examples, pad_sequences
 from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
 
 _FIRST = 8  # The shortest length to which sentences are padded.

@@ -10,8 +10,7 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.analysis.confusion import confusion_matrix, macro_f1
-from dynskip_jax.data.batching import Batch
-from dynskip_jax.data.examples import Examples
+from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.tasks.rows import where_counted
 from dynskip_jax.tasks.task import ExampleTask, Forward, MakeModel, StepPenalty
 

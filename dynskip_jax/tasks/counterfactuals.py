@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.tasks.read_split import read_split

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Batch, LanguageCorpus, num_segments, segments
-from dynskip_jax.data.bptt import bptt_lengths, segments_of_lengths
+from dynskip_jax.data.batches import bptt_lengths, segments_of_lengths
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task

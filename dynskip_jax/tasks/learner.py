@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.devices.parallel import mean_over, sum_over
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Shaped
 
 from dynskip_jax import functional as F
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 
 PyTree = Any

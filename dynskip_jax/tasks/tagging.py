@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
-from dynskip_jax.data.batching import Batch
-from dynskip_jax.data.examples import Examples
+from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.data.tag_schemes import Scheme, allowed_transitions
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import Tagger

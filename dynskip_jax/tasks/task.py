@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
-from dynskip_jax.data.batching import Batch
-from dynskip_jax.data.examples import (
+from dynskip_jax.data.batches import (
+    Batch,
     Examples,
     evaluation_batches,
     num_train_batches,

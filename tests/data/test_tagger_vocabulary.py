@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from dynskip_jax.data.examples import evaluation_batches, train_batches
+from dynskip_jax.data.batches import evaluation_batches, train_batches
 from dynskip_jax.data.tagged_examples import padded_length, sentence_buckets, tagged_examples
 from dynskip_jax.data.tagger_vocabulary import (
     CAPITALS,

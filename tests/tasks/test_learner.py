@@ -24,7 +24,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
 from dynskip_jax.rl import AgentObjective

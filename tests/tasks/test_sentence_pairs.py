@@ -10,7 +10,7 @@ from learners import drawn_params
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SentencePairModel, SequenceClassifier
 from dynskip_jax.rl import AgentObjective

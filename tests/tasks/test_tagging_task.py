@@ -12,7 +12,7 @@ from learners import drawn_params, together
 from marks import and_slow
 
 from dynskip_jax import functional as F
-from dynskip_jax.data.batching import Batch
+from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.tag_schemes import allowed_transitions, first_problem
 from dynskip_jax.data.tagged_examples import tagged_examples
 from dynskip_jax.data.tagger_vocabulary import tagger_vocabulary

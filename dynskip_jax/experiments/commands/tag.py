@@ -18,7 +18,7 @@ from dynskip_jax.lazy import LazyModule
 from dynskip_jax.settings import ON, path_setting, setting
 
 if TYPE_CHECKING:
-    from dynskip_jax.data.batching import Batch
+    from dynskip_jax.data.batches import Batch
     from dynskip_jax.data.column_files import LinesToTag
     from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
     from dynskip_jax.data.tagging import TaggedSentence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.loaded import LoadedModel
     from dynskip_jax.experiments.tagging import TaggerData
 
-batching = LazyModule("dynskip_jax.data.batching")
+batching = LazyModule("dynskip_jax.data.batches")
 column_files = LazyModule("dynskip_jax.data.column_files")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")

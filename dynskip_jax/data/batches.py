@@ -1,0 +1,328 @@
+"""Cut texts into segments for truncated back-propagation, and examples into batches."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
+
+from dynskip_jax.errors import UserError
+
+Arrays = Any  # an array, or a dictionary, tuple or named tuple of arrays (examples, ...)
+# Fewest batches per epoch for each compiled program: compiling takes as long as hundreds of steps.
+_BATCHES_PER_PROGRAM = 20
+_MIN_LENGTH, _LENGTH_STD, _SHORT_PROBABILITY = 5, 5.0, 0.05
+
+
+class Batch(NamedTuple):
+    """A batch for one step, rows first; optional fields are None if a task does not use them.
+
+    Attributes:
+        inputs: Inputs of the model, such as token ids (rows, time).
+        targets: Targets, such as classes (rows,) or the token after each input (rows, time).
+        mask: False for padding rows (rows,) or padding steps (rows, time), which do not count.
+        seq_lengths: True lengths of padded rows, (rows,).
+        weights: Weights of the rows in the training loss, (rows,).
+        index: Index of each row's example in its split, (rows,).
+    """
+
+    inputs: Any
+    targets: Any
+    mask: Bool[np.ndarray, "rows *time"] | None = None
+    seq_lengths: Int[np.ndarray, " rows"] | None = None
+    weights: Float[np.ndarray, " rows"] | None = None
+    index: Int[np.ndarray, " rows"] | None = None
+
+
+def segments(
+    tokens: Int[np.ndarray, "tokens"], batch_size: int, num_steps: int, *, drop_tail: bool, first_token: int
+) -> Iterator[Batch]:
+    """Cut a text into segments whose rows continue those of the segment before.
+
+    The text is laid out as `batch_size` contiguous rows, which are cut every `num_steps` columns. The input
+    for each target is the token before it; for the first target it is `first_token`.
+
+    Args:
+        tokens: Token ids of the text.
+        batch_size: Number of rows, B.
+        num_steps: Number of columns of a segment.
+        drop_tail: True for training: rows have N // B tokens, and columns that do not fill a segment are
+            dropped (Zaremba et al. 2014). False for evaluation: rows have ceil(N / B) tokens, and padding is
+            masked, so that every token counts once.
+        first_token: Input for the first target, usually `<eos>`.
+    """
+    count = num_segments(tokens.size, batch_size, num_steps, drop_tail=drop_tail)
+    row_length = _row_length(tokens.size, batch_size, drop_tail)
+    if not drop_tail:
+        num_steps = min(num_steps, max(1, row_length))
+    return _cut(tokens, batch_size, row_length, [num_steps] * count, first_token)
+
+
+def segments_of_lengths(
+    tokens: Int[np.ndarray, "tokens"], batch_size: int, lengths: Sequence[int], *, first_token: int
+) -> Iterator[Batch]:
+    """Cut a training text into segments of these lengths; the tokens after them are dropped."""
+    row_length = num_segments(tokens.size, batch_size, 1, drop_tail=True)
+    if any(length < 1 for length in lengths) or sum(lengths) > row_length:
+        raise UserError(
+            f"segments of {sum(lengths):,} steps in all do not fit into {batch_size} rows of "
+            f"{row_length:,} tokens: use a smaller --batch-size or --num-steps"
+        )
+    return _cut(tokens, batch_size, row_length, lengths, first_token)
+
+
+def num_segments(num_tokens: int, batch_size: int, num_steps: int, *, drop_tail: bool) -> int:
+    """Return the number of segments that `segments` yields for a text of `num_tokens` tokens."""
+    _check_positive("--batch-size", batch_size)
+    _check_positive("the number of steps", num_steps)
+    row_length = _row_length(num_tokens, batch_size, drop_tail)
+    if not drop_tail:
+        return -(-row_length // num_steps)
+    if row_length < num_steps:
+        raise UserError(
+            f"the training text of {num_tokens:,} tokens does not fill one segment of {batch_size} rows by "
+            f"{num_steps} steps: use a smaller --batch-size or --num-steps"
+        )
+    return row_length // num_steps
+
+
+def bptt_lengths(
+    num_tokens_per_stream: int, num_steps: int, rng: np.random.Generator, *, multiple: int = 10
+) -> list[int]:
+    """Draw the lengths of an epoch's segments (Merity et al. 2018, Section 4.1).
+
+    As in the authors' code, a length is a sample of N(mean, 5), at least 5; the mean is `num_steps`, or
+    `num_steps / 2` with probability 0.05. It is then rounded to a multiple of `multiple`, because each
+    length needs a compiled program; 1 gives the published lengths. Tokens that do not fill a last segment
+    are dropped.
+    """
+    _check_positive("the number of steps", num_steps)
+    shortest = -(-_MIN_LENGTH // multiple) * multiple
+    if num_tokens_per_stream < shortest:
+        raise UserError(
+            f"a stream of {num_tokens_per_stream:,} tokens does not fill one segment of {shortest} steps: "
+            "use a smaller --batch-size, or leave out --random-lengths"
+        )
+    lengths: list[int] = []
+    rest = num_tokens_per_stream
+    while rest >= shortest:
+        mean = num_steps if rng.random() < 1.0 - _SHORT_PROBABILITY else num_steps / 2
+        length = max(_MIN_LENGTH, int(rng.normal(mean, _LENGTH_STD)))
+        length = max(shortest, (length + multiple // 2) // multiple * multiple)
+        lengths.append(min(length, rest // multiple * multiple))
+        rest -= lengths[-1]
+    return lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """The examples of a split.
+
+    Attributes:
+        inputs: Inputs of the model, each array (examples, ...). Sequences are padded to the longest one.
+        targets: Targets, each array (examples, ...).
+        seq_lengths: True lengths, (examples,); None if all sequences have the same length.
+        weights: Weights of the examples in the training loss, (examples,); None weights all with 1.
+        buckets: Increasing lengths to which batches are padded; empty keeps the arrays' length. Every array
+            whose second axis is as long as the first input's is cut or padded: give an array without a time
+            axis another second axis, as in (examples, 1, features), if its width may equal that length.
+    """
+
+    inputs: Arrays
+    targets: Arrays
+    seq_lengths: Int[np.ndarray, " examples"] | None = None
+    weights: Shaped[np.ndarray, " examples"] | None = None
+    buckets: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that buckets are increasing and hold every sequence."""
+        if not self.buckets:
+            return
+        if self.seq_lengths is None:
+            raise UserError("buckets are for sequences of several lengths: give seq_lengths")
+        if list(self.buckets) != sorted(set(self.buckets)) or self.buckets[-1] < self.longest:
+            raise UserError(f"buckets grow and reach {self.longest}, the longest length, got {self.buckets}")
+
+    def __len__(self) -> int:
+        return len(_leaves(self.targets)[0])
+
+    @property
+    def longest(self) -> int:
+        """Longest true length; 0 without `seq_lengths`."""
+        return 0 if self.seq_lengths is None else int(self.seq_lengths.max(initial=0))
+
+    def bucket_of_each(self) -> Int[np.ndarray, " examples"]:
+        """Return the index of each example's bucket, (examples,); all 0 without buckets."""
+        if not self.buckets:
+            return np.zeros(len(self), int)
+        return np.searchsorted(np.asarray(self.buckets), self.seq_lengths)
+
+    def batch(
+        self, index: Int[np.ndarray, "*lead rows"], mask: Bool[np.ndarray, "*lead rows"] | None, bucket: int
+    ) -> Batch:
+        """Return the examples `index` as a batch, padded to the length of a bucket."""
+        time = next((leaf.shape[1] for leaf in _leaves(self.inputs) if leaf.ndim > 1), 0)
+
+        def chosen(leaf: np.ndarray) -> np.ndarray:
+            if not (self.buckets and leaf.ndim > 1 and leaf.shape[1] == time):
+                return leaf[index]
+            rows = leaf[:, : self.buckets[bucket]][index]
+            missing = self.buckets[bucket] - rows.shape[index.ndim]
+            return np.pad(rows, [(0, missing * (axis == index.ndim)) for axis in range(rows.ndim)])
+
+        return Batch(
+            inputs=_map(chosen, self.inputs),
+            targets=_map(chosen, self.targets),
+            mask=mask,
+            seq_lengths=None if self.seq_lengths is None else self.seq_lengths[index].astype(np.int32),
+            weights=None if self.weights is None else self.weights[index].astype(np.float32),
+            index=index.astype(np.int32),
+        )
+
+
+def epoch_order(num_examples: int, seed: int, epoch: int) -> Int[np.ndarray, "examples"]:
+    """Return the order of the examples in an epoch: a permutation that depends only on (seed, epoch)."""
+    return np.random.default_rng([seed, epoch]).permutation(num_examples)
+
+
+def train_batches(examples: Examples, batch_size: int, seeds: Sequence[int], epoch: int) -> Iterator[Batch]:
+    """Yield the batches of an epoch, (seeds, rows, ...); each seed has its own order of the examples.
+
+    Without buckets, the examples that do not fill a last batch are dropped; these differ between epochs. With
+    buckets, no example is dropped: the last batch of each bucket is filled with masked rows. Batches of all
+    buckets are shuffled, in the same order for all seeds.
+    """
+    sizes = train_batch_sizes(examples, batch_size, epoch)
+    orders = np.stack([epoch_order(len(examples), seed, epoch) for seed in seeds])
+    if not examples.buckets:
+        for start in range(0, len(sizes) * batch_size, batch_size):
+            yield examples.batch(orders[:, start : start + batch_size], None, 0)
+        return
+    bucket_of = examples.bucket_of_each()
+    parts = []  # for each batch: its bucket, the indices of its examples, and its mask
+    for bucket in range(len(examples.buckets)):
+        indices = np.stack([order[bucket_of[order] == bucket] for order in orders])
+        parts += [(bucket, index, mask) for index, mask in _filled(indices, batch_size)]
+    for number in _batch_order(len(parts), epoch):
+        bucket, index, mask = parts[number]
+        yield examples.batch(index, mask, bucket)
+
+
+def num_train_batches(examples: Examples, batch_size: int) -> int:
+    """Return the number of batches that `train_batches` yields per epoch."""
+    return len(train_batch_sizes(examples, batch_size, 0))
+
+
+def train_batch_sizes(examples: Examples, batch_size: int, epoch: int) -> list[int]:
+    """Return the number of examples in each batch that `train_batches` yields, without masked rows."""
+    _check_positive("--batch-size", batch_size)
+    if not examples.buckets:
+        if len(examples) < batch_size:
+            raise UserError(
+                f"{len(examples):,} examples do not fill one batch of {batch_size:,}: use a smaller "
+                "--batch-size"
+            )
+        return [batch_size] * (len(examples) // batch_size)
+    counts = np.bincount(examples.bucket_of_each(), minlength=len(examples.buckets)).tolist()
+    sizes = [min(batch_size, count - start) for count in counts for start in range(0, count, batch_size)]
+    return [sizes[number] for number in _batch_order(len(sizes), epoch)]
+
+
+def evaluation_batches(examples: Examples, rows: int) -> Iterator[Batch]:
+    """Yield batches with every example once, in order within each bucket; masked rows fill the last ones."""
+    bucket_of = examples.bucket_of_each()
+    for bucket in range(max(1, len(examples.buckets))):
+        for index, mask in _filled(np.flatnonzero(bucket_of == bucket), rows):
+            yield examples.batch(index, mask, bucket)
+
+
+def pad_sequences(
+    sequences: Sequence[Shaped[np.ndarray, "_ *features"]], length: int | None = None
+) -> tuple[Shaped[np.ndarray, "examples time *features"], Int[np.ndarray, " examples"]]:
+    """Return sequences as one array padded with zeros, and their lengths; longer ones are cut to `length`."""
+    if not len(sequences):
+        raise UserError("there is no example to read: each split needs some")
+    lengths = np.array([len(sequence) for sequence in sequences], np.int32)
+    if length is not None:
+        lengths = np.minimum(lengths, length).astype(np.int32)
+    padded = np.zeros((len(sequences), lengths.max(initial=1), *sequences[0].shape[1:]), sequences[0].dtype)
+    for row, sequence, size in zip(padded, sequences, lengths, strict=True):
+        row[:size] = sequence[:size]
+    return padded, lengths
+
+
+def length_buckets(seq_lengths: Int[np.ndarray, " examples"], count: int) -> tuple[int, ...]:
+    """Return at most `count` lengths to pad to: quantiles of `seq_lengths`, rounded up to multiples of 8."""
+    quantiles = np.quantile(seq_lengths, np.arange(1, count + 1) / count, method="higher")
+    return tuple(sorted({max(8, -(-int(length) // 8) * 8) for length in quantiles}))
+
+
+def worthwhile_buckets(num_examples: int, batch_size: int) -> int:
+    """Return the number of buckets that is worth the time to compile one program for each, at least 1."""
+    return max(1, num_examples // (_BATCHES_PER_PROGRAM * max(1, batch_size)))
+
+
+def _cut(
+    tokens: Int[np.ndarray, "tokens"], rows: int, row_length: int, lengths: Sequence[int], first_token: int
+) -> Iterator[Batch]:
+    """Lay out a text as rows and yield the segments of these lengths; the last one may be padded."""
+    inputs = np.concatenate([np.array([first_token], np.int32), tokens[:-1].astype(np.int32)])
+    missing = max(0, sum(lengths) - row_length)
+
+    def sheet(flat: np.ndarray, padding: int | bool) -> np.ndarray:
+        whole = np.full(rows * row_length, padding, flat.dtype)
+        used = min(whole.size, tokens.size)
+        whole[:used] = flat[:used]
+        return np.pad(whole.reshape(rows, row_length), ((0, 0), (0, missing)), constant_values=padding)
+
+    sheets = (
+        sheet(inputs, first_token),
+        sheet(tokens.astype(np.int32), first_token),
+        sheet(np.ones(tokens.size, bool), False),
+    )
+    spans = itertools.pairwise(itertools.accumulate(lengths, initial=0))
+    return (Batch(*(whole[:, start:stop] for whole in sheets)) for start, stop in spans)
+
+
+def _row_length(num_tokens: int, batch_size: int, drop_tail: bool) -> int:
+    return num_tokens // batch_size if drop_tail else -(-num_tokens // batch_size)
+
+
+def _batch_order(num_batches: int, epoch: int) -> Int[np.ndarray, " batches"]:
+    """Return the order of an epoch's batches of all buckets, which all seeds share."""
+    return np.random.default_rng([0, epoch]).permutation(num_batches)
+
+
+def _filled(
+    indices: Int[np.ndarray, "*seeds examples"], rows: int
+) -> Iterator[tuple[Int[np.ndarray, "*seeds rows"], Bool[np.ndarray, "*seeds rows"]]]:
+    """Yield parts of `rows` indices with their masks; the first index, masked, fills the last part."""
+    _check_positive("--batch-size", rows)
+    for start in range(0, indices.shape[-1], rows):
+        index = indices[..., start : start + rows]
+        missing = rows - index.shape[-1]
+        mask = np.broadcast_to(np.arange(rows) < index.shape[-1], (*indices.shape[:-1], rows))
+        yield np.concatenate([index, np.repeat(index[..., :1], missing, axis=-1)], axis=-1), mask
+
+
+def _check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"{name} is {value}: use 1 or more")
+
+
+def _map(function: Callable[[np.ndarray], Any], arrays: Arrays) -> Arrays:
+    """Apply `function` to each array, like `jax.tree.map`; the data package does not import JAX."""
+    if isinstance(arrays, dict):
+        return {name: _map(function, value) for name, value in arrays.items()}
+    if isinstance(arrays, tuple):
+        values = [_map(function, value) for value in arrays]
+        return type(arrays)(*values) if hasattr(arrays, "_fields") else tuple(values)
+    return function(arrays)
+
+
+def _leaves(arrays: Arrays) -> list[np.ndarray]:
+    found: list[np.ndarray] = []
+    _map(found.append, arrays)
+    return found

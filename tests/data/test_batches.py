@@ -1,0 +1,272 @@
+"""Check segments of texts and batches of examples against slow definitions."""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynskip_jax.data import Examples, epoch_order, length_buckets, num_segments, pad_sequences, segments
+from dynskip_jax.data.batches import (
+    bptt_lengths,
+    evaluation_batches,
+    num_train_batches,
+    segments_of_lengths,
+    train_batch_sizes,
+    train_batches,
+)
+from dynskip_jax.errors import UserError
+
+FIRST = 1000
+TEXTS = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9))  # tokens, rows, steps
+SIZES = st.tuples(st.integers(1, 25), st.integers(1, 7), st.integers(0, 4))  # examples, rows, buckets
+
+
+def joined(found):
+    return [np.concatenate(sheets, axis=1) for sheets in zip(*(batch[:3] for batch in found), strict=True)]
+
+
+@given(TEXTS, st.booleans())
+@settings(deadline=None)
+def test_segments_are_the_text_cell_by_cell(sizes, drop_tail):
+    num_tokens, rows, steps = sizes
+    tokens = np.arange(num_tokens)
+    row_length = num_tokens // rows if drop_tail else -(-num_tokens // rows)
+    if drop_tail and row_length < steps:
+        with pytest.raises(UserError, match=f"{num_tokens} tokens.*{rows} rows.*--batch-size or --num-steps"):
+            segments(tokens, rows, steps, drop_tail=True, first_token=FIRST)
+        return
+    found = list(segments(tokens, rows, steps, drop_tail=drop_tail, first_token=FIRST))
+    assert len(found) == num_segments(num_tokens, rows, steps, drop_tail=drop_tail)
+    inputs, targets, mask = joined(found)
+    assert (inputs.dtype, targets.dtype, mask.dtype) == (np.int32, np.int32, bool)
+    for b, t in itertools.product(range(rows), range(inputs.shape[1])):
+        position = b * row_length + t if t < row_length and b * row_length + t < num_tokens else None
+        assert mask[b, t] == (position is not None)
+        if position is not None:
+            assert (inputs[b, t], targets[b, t]) == (position - 1 if position else FIRST, position)
+    if not drop_tail:
+        assert sorted(targets[mask].tolist()) == tokens.tolist()  # every token is a target once
+    assert {*inputs.ravel(), *targets.ravel()} <= {*tokens, FIRST}
+
+
+def test_a_segment_longer_than_the_text_takes_no_memory():
+    (batch,) = segments(np.arange(10), 2, 10**12, drop_tail=False, first_token=0)
+    assert batch.inputs.shape == (2, 5)
+
+
+def test_published_number_of_segments():
+    # Zaremba et al.: 929,589 tokens in 20 rows of 46,479, cut into 1,327 stretches of 35.
+    assert num_segments(929_589, 20, 35, drop_tail=True) == 1327
+
+
+@given(st.integers(1, 60), st.integers(1, 7), st.lists(st.integers(1, 9), max_size=20))
+@settings(deadline=None)
+def test_any_cut_is_the_same_text(num_tokens, rows, lengths):
+    row_length = num_tokens // rows
+    while sum(lengths) > row_length:
+        lengths = lengths[:-1]
+    if not lengths:
+        return
+    tokens = np.arange(num_tokens)
+    found = list(segments_of_lengths(tokens, rows, lengths, first_token=FIRST))
+    assert [segment.inputs.shape for segment in found] == [(rows, length) for length in lengths]
+    whole = joined(segments(tokens, rows, 1, drop_tail=True, first_token=FIRST))
+    for array, expected in zip(joined(found), whole, strict=True):
+        np.testing.assert_array_equal(array, expected[:, : sum(lengths)])
+
+
+def published_lengths(num_tokens, num_steps, rng):
+    """Return segment lengths by the loop of the main.py of Merity et al., without a last short one."""
+    lengths, i = [], 0
+    while num_tokens - i >= 5:
+        bptt = num_steps if rng.random() < 0.95 else num_steps / 2.0
+        length = max(5, int(rng.normal(bptt, 5)))
+        lengths.append(min(length, num_tokens - i))
+        i += length
+    return lengths
+
+
+@given(st.integers(20, 3000), st.integers(1, 100), st.integers(0, 1000))
+@settings(deadline=None, max_examples=50)
+def test_lengths_are_the_published_ones_rounded(num_tokens, num_steps, seed):
+    exact = bptt_lengths(num_tokens, num_steps, np.random.default_rng(seed), multiple=1)
+    assert exact == published_lengths(num_tokens, num_steps, np.random.default_rng(seed))
+    rounded = bptt_lengths(num_tokens, num_steps, np.random.default_rng(seed))
+    assert all(length % 10 == 0 for length in rounded) and 0 <= num_tokens - sum(rounded) < 10
+    count = min(len(exact), len(rounded)) - 1
+    assert rounded[:count] == [max(10, int(length / 10 + 0.5) * 10) for length in exact[:count]]
+
+
+def test_few_programs_to_compile():
+    generators = map(np.random.default_rng, range(100))
+    assert len({length for rng in generators for length in bptt_lengths(11_619, 70, rng)}) <= 10
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: segments(np.arange(9), 0, 5, drop_tail=False, first_token=0), "--batch-size is 0: use 1"),
+        (lambda: segments(np.arange(9), 5, 0, drop_tail=False, first_token=0), "steps is 0: use 1 or more"),
+        (lambda: segments_of_lengths(np.arange(20), 2, [6, 5], first_token=0), "11 steps.*2 rows of 10"),
+        (lambda: segments_of_lengths(np.arange(20), 2, [6, 0], first_token=0), "do not fit"),
+        (lambda: bptt_lengths(3, 70, np.random.default_rng(0)), "3 tokens.*10 steps.*--random-lengths"),
+        (lambda: Examples(np.zeros((2, 5)), np.zeros(2), buckets=(5,)), "give seq_lengths"),
+        (lambda: pad_sequences([]), "each split needs some"),
+    ],
+)
+def test_what_cannot_be_cut(call, message):
+    with pytest.raises(UserError, match=message):
+        call()
+
+
+def examples_of(count, num_buckets=0, seed=0, longest=11):
+    """Return random sequences and their `Examples`; the first element of sequence i is 100 + i."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, longest + 1, size=count)
+    sequences = [np.array([100 + i, *rng.integers(1, 9, size=n - 1)]) for i, n in enumerate(lengths)]
+    inputs, seq_lengths = pad_sequences(sequences)
+    buckets = ()
+    if num_buckets:
+        ends = rng.choice(np.arange(1, longest + 3), size=num_buckets - 1, replace=False)
+        buckets = tuple(sorted({*ends.tolist(), longest + 2}))
+    targets = {"class": np.arange(count) % 5, "of_step": inputs * 2}
+    return sequences, Examples(inputs, targets, seq_lengths, rng.uniform(0.5, 2.0, count), buckets)
+
+
+def check_rows(batch, sequences, examples):
+    """Check that each row, even one that only fills the batch, is the example that `batch.index` names."""
+    for row, number in enumerate(batch.index.tolist()):
+        length = len(sequences[number])
+        assert batch.seq_lengths[row] == length
+        np.testing.assert_array_equal(batch.inputs[row, :length], sequences[number])
+        assert not batch.inputs[row, length:].any()
+        assert batch.targets["class"][row] == examples.targets["class"][number]
+        np.testing.assert_array_equal(batch.targets["of_step"][row], batch.inputs[row] * 2)
+        np.testing.assert_allclose(batch.weights[row], examples.weights[number], rtol=1e-6)
+        if examples.buckets:
+            assert batch.inputs.shape[1] == min(end for end in examples.buckets if end >= length)
+
+
+def counted(batch):
+    return batch.index[slice(None) if batch.mask is None else batch.mask].tolist()
+
+
+def seed_of(batch, number):
+    """Return the rows of seed `number` of a batch of shape (seeds, rows, ...)."""
+    targets = {name: leaf[number] for name, leaf in batch.targets.items()}
+    mask = None if batch.mask is None else batch.mask[number]
+    others = (getattr(batch, name)[number] for name in ("seq_lengths", "weights", "index"))
+    return type(batch)(batch.inputs[number], targets, mask, *others)
+
+
+@given(SIZES, st.integers(0, 99))
+@settings(deadline=None, max_examples=60)
+def test_evaluation_reads_every_example_once_and_in_order(sizes, seed):
+    count, rows, num_buckets = sizes
+    sequences, examples = examples_of(count, num_buckets, seed)
+    batches, of_bucket = list(evaluation_batches(examples, rows)), {}
+    for batch in batches:
+        assert batch.mask.shape == batch.index.shape == (rows,)
+        check_rows(batch, sequences, examples)
+        of_bucket.setdefault(batch.inputs.shape[1], []).extend(counted(batch))
+    assert sorted(itertools.chain(*of_bucket.values())) == list(range(count))
+    assert all(numbers == sorted(numbers) for numbers in of_bucket.values())
+    assert len(batches) == sum(-(-len(numbers) // rows) for numbers in of_bucket.values())
+
+
+@given(SIZES, st.integers(0, 99), st.integers(0, 3))
+@settings(deadline=None, max_examples=60)
+def test_training_reads_each_seeds_order(sizes, seed, epoch):
+    count, rows, num_buckets = sizes
+    sequences, examples = examples_of(count, num_buckets, seed)
+    if not num_buckets and count < rows:
+        with pytest.raises(UserError, match="smaller --batch-size"):
+            num_train_batches(examples, rows)
+        return
+    batches = list(train_batches(examples, rows, (3, 4), epoch))
+    sizes = [rows if batch.mask is None else int(batch.mask[0].sum()) for batch in batches]
+    assert sizes == train_batch_sizes(examples, rows, epoch)
+    assert len(batches) == num_train_batches(examples, rows)
+    for number, own in enumerate((3, 4)):
+        seen = {}
+        for batch in batches:
+            assert batch.inputs.shape[:2] == (2, rows)
+            check_rows(seed_of(batch, number), sequences, examples)
+            seen.setdefault(batch.inputs.shape[2], []).append(counted(seed_of(batch, number)))
+        order = epoch_order(count, own, epoch).tolist()
+        if not num_buckets:  # the rest of the order is dropped
+            assert list(itertools.chain(*itertools.chain(*seen.values()))) == order[: count // rows * rows]
+            continue
+        assert sorted(itertools.chain(*itertools.chain(*seen.values()))) == list(range(count))
+        for parts in seen.values():  # a bucket's batches, shuffled, are pieces of the seed's order
+            members = [i for i in order if i in set(itertools.chain(*parts))]
+            assert sorted(parts) == sorted(members[i : i + rows] for i in range(0, len(members), rows)), (
+                length
+            )
+
+
+def test_epochs_have_their_own_orders():
+    orders = {(seed, epoch): epoch_order(50, seed, epoch).tolist() for seed in range(3) for epoch in range(3)}
+    assert all(sorted(order) == list(range(50)) for order in orders.values())
+    assert len(set(map(tuple, orders.values()))) == len(orders)
+    _, examples = examples_of(60, 4)
+    buckets = [
+        [batch.inputs.shape[-1] for batch in train_batches(examples, 4, seeds, epoch)]
+        for epoch in range(6)
+        for seeds in ((0,), (7, 8))
+    ]
+    assert buckets[::2] == buckets[1::2] and len(set(map(tuple, buckets))) > 3  # all seeds share it
+
+
+def test_trees_of_arrays_stay_what_they_are():
+    class Pair(NamedTuple):
+        premise: np.ndarray
+        sizes: np.ndarray
+
+    lengths = np.array([2, 5, 3])
+    steps = np.arange(15).reshape(3, 5)
+    inputs = {"pair": Pair(steps, np.arange(3)), "both": (steps, steps[..., None] * np.ones(2))}
+    short, long = evaluation_batches(Examples(inputs, np.arange(3), lengths, buckets=(3, 8)), 2)
+    assert type(short.inputs["pair"]) is Pair and type(short.inputs["both"]) is tuple
+    np.testing.assert_array_equal(short.inputs["pair"].premise, steps[[0, 2], :3])
+    np.testing.assert_array_equal(long.inputs["pair"].premise, np.pad(steps[[1, 1]], ((0, 0), (0, 3))))
+    assert short.inputs["both"][1].shape == (2, 3, 2) and long.inputs["both"][1].shape == (2, 8, 2)
+    assert short.inputs["pair"].sizes.tolist() == [0, 2]
+    assert (short.index.dtype, short.seq_lengths.dtype) == (np.int32, np.int32)
+
+
+@pytest.mark.parametrize("buckets", [(3, 4), (8, 5), (5, 5, 8), (4,)])
+def test_buckets_that_do_not_hold_every_sequence_are_refused(buckets):
+    with pytest.raises(UserError, match="reach 5, the longest length"):
+        Examples(np.zeros((2, 5)), np.zeros(2), np.array([5, 2]), buckets=buckets)
+
+
+@pytest.mark.parametrize("num_buckets", [0, 2])
+def test_batches_of_no_rows_are_refused(num_buckets):
+    _, examples = examples_of(6, num_buckets)
+    for batches in (train_batches(examples, 0, (0,), 0), evaluation_batches(examples, 0)):
+        with pytest.raises(UserError, match="--batch-size is 0: use 1 or more"):
+            list(batches)
+
+
+def test_padding_by_hand():
+    padded, lengths = pad_sequences([np.array([1, 2, 3]), np.array([], int), np.array([4])])
+    assert padded.tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]] and lengths.tolist() == [3, 0, 1]
+    padded, lengths = pad_sequences([np.ones((3, 2), np.float32), np.ones((1, 2), np.float32)], 2)
+    assert padded.tolist() == [[[1, 1]] * 2, [[1, 1], [0, 0]]] and padded.dtype == np.float32
+    assert lengths.tolist() == [2, 1]
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=60), st.integers(1, 6))
+@settings(deadline=None)
+def test_buckets_of_lengths_hold_as_many_sequences_each(lengths, count):
+    buckets = length_buckets(np.array(lengths), count)
+    assert list(buckets) == sorted(set(buckets)) and len(buckets) <= count
+    assert all(bucket % 8 == 0 for bucket in buckets) and max(lengths) <= buckets[-1] < max(lengths) + 8
+    # A bucket is no longer than its share of the lengths requires, rounded up to a multiple of 8.
+    for number in range(1, count + 1):
+        share = sorted(lengths)[-(-number * (len(lengths) - 1) // count)]
+        assert -(-share // 8) * 8 in buckets
