@@ -82,7 +82,7 @@ class LanguageModelling(Task):
         if not self.random_lengths:
             return [self.num_steps] * num_segments(size, self.batch_size, self.num_steps, drop_tail=True)
         row_length = num_segments(size, self.batch_size, 1, drop_tail=True)
-        return bptt_lengths(row_length, self.num_steps, np.random.default_rng(0), drop_tail=True)
+        return bptt_lengths(row_length, self.num_steps, np.random.default_rng(0))
 
     @property
     def train_lengths(self) -> tuple[int, ...]:
