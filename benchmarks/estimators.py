@@ -20,17 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
-from rich.console import Console
 
-from benchmarks import machine, tiny_problem
-from benchmarks.results import write
+from benchmarks import report, tiny_problem
 from benchmarks.tiny_problem import HIDDEN, INPUT, Problem
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.settings import path_setting, setting
-from dynskip_jax.training.progress import Progress
 
 # Among the first eight seeds of problems of this length, choices affect the reward most with this one.
 TIME, PROBLEM_SEED = 4, 2
@@ -54,12 +51,8 @@ class Flags:
 class Seen(NamedTuple):
     """Values of the M rollouts of an example that an estimator can use.
 
-    Attributes:
-        log_prob: log π of the sampled choices, (M, time).
-        entropy: H(π) at each step, (M, time).
-        reward: Terminal reward of each rollout, (M,).
-        value: V(s(t)) of the critic, (M, time).
-        past: Moving average of the mean rewards of earlier estimates.
+    `log_prob` and `entropy` of the choices and `value`, V(s(t)) of the critic, are (M, time). `reward` is
+    terminal, (M,). `past` is the moving average of the mean rewards of earlier estimates.
     """
 
     log_prob: Float[Array, "M time"]
@@ -69,17 +62,11 @@ class Seen(NamedTuple):
     past: Float[Array, ""]
 
 
-@dataclasses.dataclass(frozen=True)
-class Estimator:
-    """An estimator of a gradient from M rollouts.
+class Estimator(NamedTuple):
+    """An estimator: minus the gradient of its loss estimates the gradient of its objective.
 
-    Attributes:
-        name: Name in the table.
-        objective: Objective that it ascends, a key of `exact_gradients`.
-        loss: Loss whose gradient with respect to the agent's weights is the estimate of minus the objective's
-            gradient.
-        mode: Mode of `F.Policy`.
-        unbiased: Whether the mean of the estimates is the exact gradient.
+    `objective` is a key of `exact_gradients`, and `mode` that of `F.Policy`. `unbiased` says whether the mean
+    of the estimates is the exact gradient.
     """
 
     name: str
@@ -89,8 +76,7 @@ class Estimator:
     unbiased: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """Statistics of N estimates.
 
     Attributes:
@@ -112,58 +98,43 @@ class Result:
 
 def estimators() -> list[Estimator]:
     """Return all estimators of the table."""
-    reward, with_entropy = "E[R]", f"E[R] + {ENTROPY_COEF:g} H"
+    reward, with_entropy, averaged = "E[R]", f"E[R] + {ENTROPY_COEF:g} H", f"E[log mean of {ROLLOUTS} p]"
 
-    def reinforce(seen: Seen, baseline: Array, entropy_coef: float) -> Float[Array, " M"]:
+    def reinforce(baseline: Callable[[Seen], Any], entropy_coef: float = 0.0, exact: float = 0.0) -> Callable:
+        """Return the loss of Eq. 5 with a baseline, and with a sampled or an exact entropy bonus."""
+
         def of_one(log_probs, reward, baseline):
-            return rl.reinforce_loss(
-                log_probs, reward, valid=None, entropy_coef=entropy_coef, baseline=baseline
-            )
+            options = dict(valid=None, entropy_coef=entropy_coef, baseline=baseline)
+            return rl.reinforce_loss(log_probs, reward, **options)
 
-        return jax.vmap(of_one)(seen.log_prob, seen.reward, baseline)
+        def loss(seen: Seen) -> Float[Array, ""]:
+            subtracted = jnp.broadcast_to(jnp.asarray(baseline(seen)).T, seen.value.shape[::-1]).T
+            losses = jax.vmap(of_one)(seen.log_prob, seen.reward, subtracted)
+            return losses.mean() - exact * seen.entropy.sum(axis=1).mean()
 
-    def scored(baseline: Callable[[Seen], Any], entropy_coef: float = 0.0) -> Callable:
-        return lambda seen: reinforce(
-            seen, jnp.broadcast_to(baseline(seen), seen.reward.shape), entropy_coef
-        ).mean()
+        return loss
 
-    def with_exact_entropy(loss: Callable) -> Callable:
-        return lambda seen: loss(seen) - ENTROPY_COEF * seen.entropy.sum(axis=1).mean()
-
-    def learned(seen: Seen) -> Float[Array, ""]:
-        return reinforce(seen, seen.value, 0.0).mean()
-
-    def none(seen: Seen) -> float:
-        return 0.0
-
-    def past(seen: Seen) -> Float[Array, ""]:
-        return seen.past
+    def none(seen: Seen) -> Float[Array, ""]:
+        return jnp.zeros_like(seen.past)
 
     def others(seen: Seen) -> Float[Array, " M"]:
         return rl.leave_one_out_mean(seen.reward)
 
+    bonus = dict(entropy_coef=ENTROPY_COEF)
+    biased = dict(unbiased=False)  # the exact entropy ignores how a choice moves later entropies
     return [
-        Estimator("Eq. 5, no baseline", reward, scored(none)),
-        Estimator("moving average", reward, scored(past)),
-        Estimator("learned baseline", reward, learned),
-        Estimator("leave-one-out", reward, scored(others)),
-        Estimator("sampled entropy, no baseline", with_entropy, scored(none, ENTROPY_COEF)),
+        Estimator("Eq. 5, no baseline", reward, reinforce(none)),
+        Estimator("moving average", reward, reinforce(lambda seen: seen.past)),
+        Estimator("learned baseline", reward, reinforce(lambda seen: seen.value)),
+        Estimator("leave-one-out", reward, reinforce(others)),
+        Estimator("sampled entropy, no baseline", with_entropy, reinforce(none, **bonus)),
+        Estimator("exact entropy, no baseline", with_entropy, reinforce(none, exact=ENTROPY_COEF), **biased),
+        Estimator("sampled entropy, leave-one-out", with_entropy, reinforce(others, **bonus)),
         Estimator(
-            "exact entropy, no baseline", with_entropy, with_exact_entropy(scored(none)), unbiased=False
+            "exact entropy, leave-one-out", with_entropy, reinforce(others, exact=ENTROPY_COEF), **biased
         ),
-        Estimator("sampled entropy, leave-one-out", with_entropy, scored(others, ENTROPY_COEF)),
-        Estimator(
-            "exact entropy, leave-one-out", with_entropy, with_exact_entropy(scored(others)), unbiased=False
-        ),
-        Estimator(
-            "VIMCO",
-            f"E[log mean of {ROLLOUTS} p]",
-            lambda seen: rl.vimco_loss(seen.log_prob, seen.reward),
-        ),
-        *(
-            Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode=mode, unbiased=False)
-            for mode in F.RELAXATIONS
-        ),
+        Estimator("VIMCO", averaged, lambda seen: rl.vimco_loss(seen.log_prob, seen.reward)),
+        *(Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode, False) for mode in F.RELAXATIONS),
     ]
 
 
@@ -194,31 +165,14 @@ def fitted_critic(of: Problem) -> F.AgentParams:
 
 
 def run_rollouts(
-    of: Problem,
-    critic: F.AgentParams,
-    key: Key[Array, ""],
-    past: Float[Array, ""],
-    mode: str,
+    of: Problem, critic: F.AgentParams, key: Key[Array, ""], past: Float[Array, ""], mode: str
 ) -> Seen:
-    """Run M rollouts of the example, and return what estimators need.
-
-    Args:
-        of: Problem with its example.
-        critic: Critic for the learned baseline.
-        key: Key for the noise of this estimate.
-        past: Moving average of earlier rewards.
-        mode: Mode of `F.Policy`.
-    """
+    """Run M rollouts of the example with the noise of `key`, and return what estimators need."""
     policy = F.Policy(mode, temperature=TEMPERATURE)
     runs = tiny_problem.rollout(of, jax.random.split(key, ROLLOUTS), policy=policy)
     x = jnp.broadcast_to(of.x, (ROLLOUTS, TIME, INPUT))
-    return Seen(
-        runs.decision.log_prob,
-        runs.decision.entropy,
-        runs.rewards[:, -1],
-        rl.critic_values(critic, x, runs.seen),
-        past,
-    )
+    values, decision = rl.critic_values(critic, x, runs.seen), runs.decision
+    return Seen(decision.log_prob, decision.entropy, runs.rewards[:, -1], values, past)
 
 
 def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> Float[Array, " N"]:
@@ -241,14 +195,9 @@ def estimates(
     keys: Key[Array, " N"],
     past: Float[Array, " N"],
 ) -> Float[Array, "estimators N weights"]:
-    """Return N estimates of minus the objective's gradient, in the flattened weights, by each estimator.
+    """Return N estimates by each of the estimators, which share a mode and therefore the rollouts.
 
-    Args:
-        sharing: Estimators with the same mode, which are applied to the same rollouts.
-        of: Problem with its example.
-        critic: Critic for the learned baseline.
-        keys: Keys for the noise of each estimate.
-        past: Moving average of earlier rewards, for each estimate.
+    An estimate is minus the objective's gradient, in the flattened weights of the agent.
     """
     weights, as_agent = ravel_pytree(of.agent)
 
@@ -263,13 +212,7 @@ def estimates(
 def summary(
     estimator: Estimator, found: Float[np.ndarray, "N weights"], exact: Float[np.ndarray, " weights"]
 ) -> Result:
-    """Return statistics that compare the estimates with the exact gradient.
-
-    Args:
-        estimator: Estimator of the estimates.
-        found: The N estimates.
-        exact: Exact value of their mean, minus the objective's gradient.
-    """
+    """Return statistics of the N estimates `found`, whose mean should be `exact`."""
     norm = np.linalg.norm(exact)
     variance = found.var(axis=0).sum()
     cosines = found @ exact / np.maximum(np.linalg.norm(found, axis=1) * norm, np.finfo(found.dtype).tiny)
@@ -283,65 +226,49 @@ def summary(
     )
 
 
-def run(samples: int, seed: int = 0, console: Console | None = None) -> list[Result]:
-    """Measure all estimators with the same noise, and return the results.
-
-    Args:
-        samples: N, the number of estimates by each estimator.
-        seed: Seed of the noise.
-        console: Console for a progress bar. None prints to standard error.
-    """
-    chosen = estimators()
+def run(samples: int, seed: int = 0) -> list[Result]:
+    """Measure all estimators with the same noise: N = `samples` estimates by each."""
     results = []
-    with jax.enable_x64(True), Progress(len(chosen), "estimators", console=console) as progress:
+    with jax.enable_x64(True):
         of = tiny_problem.problem(TIME, PROBLEM_SEED)
         critic, exact = fitted_critic(of), exact_gradients(of)
         keys = jax.random.split(jax.random.key(seed), samples)
         past = jax.jit(past_rewards)(of, critic, keys)
-        for mode, group in groupby(chosen, key=lambda estimator: estimator.mode):
+        for mode, group in groupby(estimators(), key=lambda estimator: estimator.mode):
+            print(f"estimators, {mode}", file=sys.stderr)
             sharing = tuple(group)
             found = np.asarray(jax.jit(estimates, static_argnums=0)(sharing, of, critic, keys, past))
             for estimator, own in zip(sharing, found, strict=True):
                 results.append(summary(estimator, own, -np.asarray(exact[estimator.objective])))
-            progress.advance(len(sharing), now=mode)
     return results
 
 
 def table(results: list[Result]) -> str:
     """Return the results as a Markdown table."""
-    lines = [
-        "| estimator | objective | relative bias (s.e.) | total variance | cosine |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for result in results:
         bias = f"{result.bias:.4f} ({result.standard_error:.4f})"
-        name, objective = result.estimator.name, result.estimator.objective
         # The variance of an estimator without noise is rounding error.
         variance = "0" if result.variance < 1e-20 else f"{result.variance:.3g}"
-        lines.append(f"| {name} | {objective} | {bias} | {variance} | {result.cosine:.3f} |")
-    return "\n".join(lines)
-
-
-def as_json(result: Result) -> dict[str, Any]:
-    """Return the statistics with the names of the estimator and the objective."""
-    figures = dataclasses.asdict(result)
-    figures["estimator"] = result.estimator.name
-    return {"objective": result.estimator.objective, "unbiased": result.estimator.unbiased, **figures}
+        names = result.estimator.name, result.estimator.objective
+        rows.append([*names, bias, variance, f"{result.cosine:.3f}"])
+    header = ("estimator", "objective", "relative bias (s.e.)", "total variance", "cosine")
+    return report.markdown(header, rows)
 
 
 def main() -> None:
     """Run the command line."""
     flags = read_flags("python -m benchmarks.estimators", __doc__, Flags, sys.argv[1:])
-    about = machine.describe("default", False)
-    # The bar goes to standard error, so that standard output can be redirected to a Markdown file.
-    terminal = Console(stderr=True)
-    results = run(flags.samples, flags.seed, terminal if terminal.is_terminal else None)
+    about, results = report.describe(), run(flags.samples, flags.seed)
     text = table(results)
-    print(f"{machine.one_line(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
+    print(f"{report.one_line(about)}; {flags.samples:,} estimates, M = {ROLLOUTS}\n\n{text}")
     if flags.out is not None:
-        content = {"about": about, "samples": flags.samples, "rollouts": ROLLOUTS, "seed": flags.seed}
-        content["results"] = [as_json(result) for result in results]
-        write(flags.out, "estimators", content, text)
+        figures = [
+            {**result._asdict(), "estimator": result.estimator.name, "objective": result.estimator.objective}
+            for result in results
+        ]
+        content = {"about": about, **dataclasses.asdict(flags), "rollouts": ROLLOUTS, "results": figures}
+        report.write(flags.out, "estimators", content, text)
 
 
 if __name__ == "__main__":

@@ -1,49 +1,45 @@
 """Time and memory of recurrent layers, side by side in one process: this project's, Flax's, PyTorch's.
 
     python -m benchmarks.recurrence
-    python -m benchmarks.recurrence --parts shapes,memory --out bench/
+    python -m benchmarks.recurrence --parts layers,growth --out bench/
 
-A candidate computes the loss and the gradient of its weights and inputs, float32. Candidates take turns,
-so that a machine that speeds up or slows down does so for all, and ratios are taken turn by turn. PyTorch
-takes part where it is installed (`pip install -e ".[bench]"`). On a GPU the same command compares the same on
-the GPU. All parts take about ten minutes on two cores:
+A candidate computes a loss and its gradient with respect to weights and inputs, in float32. Candidates take
+turns, so that a machine that speeds up or slows down does so for all, and ratios are taken turn by turn.
+`torch.nn.LSTM` takes part where PyTorch is installed, cuDNN on an NVIDIA GPU.
 
-shapes: each layer at four shapes. transitions: each transition's fused unroll against the scan of its step,
-without skips. skips: every skip over time at one shape. growth: as T, K, H or B grows. compile: seconds
-until the first step is done. memory: what a step needs beyond its arguments (temporary memory and outputs,
-as XLA plans them; of PyTorch on a GPU: what it allocated). seeds: several seeds by `vmap`, against one after
-the other. training: whole training steps of `experiments.ptb` on synthetic words.
+layers: each layer at four shapes. transitions: each transition, and the reference scan of its step. skips:
+every skip over time at one shape. growth: as T, K, H or B grows. training: whole training steps of
+`experiments.ptb` on synthetic words.
 """
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Literal, get_args
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
-from rich.console import Console
+from jaxtyping import Float
 
-from benchmarks import machine, measure, report, results, training_step
-from benchmarks.candidate import Candidate
-from benchmarks.candidates import GROWING, layers, pairs, time_skips, why_no_torch
-from benchmarks.jax_layers import seed_candidates
-from benchmarks.shapes import FULL, TINY, Shape, Sizes
-from dynskip_jax import functional as F
+from benchmarks import layers, report, training_step
+from benchmarks.layers import FAR, GROWTH_BASE, SHAPES, TINY, Layer, Shape
+from benchmarks.report import number
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.cli import run_main
 from dynskip_jax.experiments.command_line import read_flags
-from dynskip_jax.experiments.settings import get
 from dynskip_jax.settings import listed, path_setting, setting
-from dynskip_jax.training.progress import Progress
 
-Part = Literal["shapes", "transitions", "skips", "growth", "compile", "memory", "seeds", "training"]
+Part = Literal["layers", "transitions", "skips", "growth", "training"]
 PARTS: tuple[Part, ...] = get_args(Part)
-
-TRANSITIONS = {
-    **{name: kind() for name, kind in F.TRANSITIONS.items()},
-    "gru, reset before": F.GRU("before"),
+TORCH = "torch.nn.LSTM"
+GROWTH = {
+    "time": (25, 100, 400, 1000, 4000),
+    "max_skip": (2, 3, 5, 7, 10),
+    "hidden": (64, 128, 256, 512, 1024),
+    "batch": (1, 4, 16, 64, 256),
 }
 
 
@@ -52,20 +48,13 @@ class Flags:
     """Command line."""
 
     parts: tuple[str, ...] = setting(PARTS, "Which parts to run, separated by commas.")
-    rounds: int = setting(
-        15,
-        "Turns of each candidate in `shapes`; half as many in the other parts, a fifth in `compile`.",
-        at_least=1,
-    )
-    out: str | None = path_setting(
-        None, "Folder for recurrence.json, recurrence.md (the tables) and growth.png."
-    )
-    precision: machine.Precision = setting(
-        "default",
-        "Of matrix products on a GPU: default allows TF32 to JAX and PyTorch alike, highest to neither.",
+    rounds: int = setting(15, "Turns of each candidate.", at_least=1)
+    out: str | None = path_setting(None, "Folder for recurrence.json and recurrence.md (the tables).")
+    precision: Literal["default", "highest"] = setting(
+        "default", "Products on a GPU: default allows TF32 to JAX and PyTorch, highest to neither."
     )
     tiny: bool = setting(
-        False, "Everything at tiny sizes, in seconds, to see that it works here; the figures mean nothing."
+        False, "Run everything at tiny sizes to see that it works; the figures mean nothing."
     )
 
     def __post_init__(self) -> None:
@@ -75,228 +64,183 @@ class Flags:
                 raise UserError(f"--parts has {part!r}: choose {listed(PARTS)}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """A case of the report, with the way in which it is measured.
+class Step(NamedTuple):
+    """A compiled candidate: `run` computes one step and waits for it; its memory beyond its arguments."""
 
-    Attributes:
-        case: Description for the report.
-        candidates: Function that makes the candidates.
-        method: Function (candidates, rounds, tick) -> measurements.
-        rounds: Number of turns of each candidate.
-        work: Estimated milliseconds on two cores.
-    """
-
-    case: report.Case
-    candidates: Callable[[], list[Candidate]]
-    method: Callable[[Sequence[Candidate], int, measure.Tick], measure.Measured]
-    rounds: int
-    work: float
+    run: Callable[[], Any]
+    mebibytes: float | None = None
 
 
-def plan(part: Part, sizes: Sizes, rounds: int) -> list[Task]:
-    """Return the tasks of a part.
+class Measured(NamedTuple):
+    """Milliseconds of each turn, (rounds,); memory in MiB; seconds of the first step, compiling included."""
 
-    Args:
-        part: Name of the part.
-        sizes: Sizes of all parts.
-        rounds: Number of turns of each candidate in the part `shapes`.
-    """
-    few, fewest = max(1, rounds // 2), max(1, rounds // 5)
-    numbers = dataclasses.asdict
-    peers = ("torch.nn.LSTM", "lstm")
-    num_layers, compiling = 9, 1000.0  # rough values for the time estimate
+    ms: Float[np.ndarray, " rounds"]
+    mebibytes: float | None
+    first_seconds: float
+
+
+Candidates = Mapping[str, Callable[[], Step]]
+
+
+def compiled(make: Callable[[], Layer]) -> Step:
+    """Return the compiled gradient of a layer. Its arrays are arguments: XLA would fold constants."""
+    layer = make()
+    program = jax.jit(layer.gradient).lower(*layer.arguments).compile()
+    plan = program.memory_analysis()
+    size = None if plan is None else (plan.temp_size_in_bytes + plan.output_size_in_bytes) / 2**20
+    return Step(lambda: jax.block_until_ready(program(*layer.arguments)), size)
+
+
+def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
+    """Return the candidates of a part: by table, and by column of the table."""
+
+    def of(makers: Callable[[Shape], Mapping[str, Callable[[], Layer]]], shape: Shape) -> Candidates:
+        return {name: partial(compiled, make) for name, make in makers(shape).items()}
+
+    def with_torch(candidates: Candidates, shape: Shape) -> Candidates:
+        peer = {TORCH: lambda: Step(layers.torch_step(shape))} if find_spec("torch") else {}
+        return {**candidates, **peer}
+
+    shapes = {"tiny": TINY} if tiny else SHAPES
     match part:
-        case "shapes":
-            return [
-                Task(
-                    report.Case(part, "layers", f"{name}: {shape}", numbers(shape), "ms", peers),
-                    lambda shape=shape: layers(shape),
-                    measure.milliseconds,
-                    rounds,
-                    num_layers * (compiling + rounds * max(20.0, shape.work)),
-                )
-                for name, shape in sizes.shapes.items()
-            ]
+        case "layers":
+            columns = {
+                f"{name}: {shape}": with_torch(of(layers.layers, shape), shape)
+                for name, shape in shapes.items()
+            }
+            return {"layers": columns}
         case "transitions":
-            return [
-                Task(
-                    report.Case(part, name, str(shape), numbers(shape), "ms", ("reference",)),
-                    lambda shape=shape, transition=transition: pairs(shape, transition),
-                    measure.milliseconds,
-                    few,
-                    2 * (compiling + few * max(20.0, shape.work)),
-                )
-                for name, transition in TRANSITIONS.items()
-                for shape in sizes.shapes.values()
-            ]
+            return {"transitions": {name: of(layers.transitions, shape) for name, shape in shapes.items()}}
         case "skips":
-            shape = sizes.skips
-            return [
-                Task(
-                    report.Case(part, "skips over time", str(shape), numbers(shape), "ms", ("lstm",)),
-                    lambda: time_skips(shape),
-                    measure.milliseconds,
-                    few,
-                    13 * (compiling + few * max(20.0, shape.work)),
-                )
-            ]
+            shape = TINY if tiny else FAR
+            return {"skips over time": {str(shape): of(layers.time_skips, shape)}}
         case "growth":
-            return [
-                Task(
-                    report.Case(
-                        part, _axis(axis, grown), str(getattr(shape, axis)), numbers(shape), "ms", peers
-                    ),
-                    lambda shape=shape: layers(shape, names=GROWING),
-                    measure.milliseconds,
-                    few,
-                    3 * (compiling + few * max(20.0, shape.work)),
-                )
-                for axis, grown in sizes.growth.items()
-                for shape in grown
-            ]
-        case "compile":
-            return [
-                Task(
-                    report.Case(part, "first step", name, numbers(shape), "s", ("lstm",)),
-                    lambda shape=shape: layers(shape),
-                    measure.first_steps,
-                    fewest,
-                    num_layers * (fewest + 1) * (compiling + shape.work),
-                )
-                for name, shape in sizes.shapes.items()
-            ]
-        case "memory":
-            return [
-                Task(
-                    report.Case(part, "memory of a step", name, numbers(shape), "MiB", ("lstm",)),
-                    lambda shape=shape: layers(shape),
-                    measure.megabytes,
-                    1,
-                    num_layers * (compiling + shape.work),
-                )
-                for name, shape in sizes.shapes.items()
-            ]
-        case "seeds":
-            shape = sizes.seeds
-            return [
-                Task(
-                    report.Case(
-                        part,
-                        f"seeds of dynamic:k, {shape}",
-                        f"{n} seeds" if n > 1 else "1 seed",
-                        numbers(shape) | {"seeds": n},
-                        "ms",
-                        ("one by one",),
-                    ),
-                    lambda n=n: seed_candidates(shape, n),
-                    measure.milliseconds,
-                    few,
-                    2 * (compiling + few * n * max(20.0, shape.work)),
-                )
-                for n in sizes.num_seeds
-            ]
+            tables = {}
+            for axis, sizes in GROWTH.items():
+                base, columns = (TINY if tiny else GROWTH_BASE), {}
+                for size in sizes[:1] if tiny else sizes:
+                    shape = dataclasses.replace(base, **{axis: size})
+                    shape = dataclasses.replace(shape, features=shape.hidden)
+                    chosen = {name: layers.layers(shape)[name] for name in ("lstm", "dynamic:k")}
+                    columns[f"{size:,}"] = with_torch(of(lambda _, chosen=chosen: chosen, shape), shape)
+                tables[f"growth of {axis} ({base})"] = columns
+            return tables
         case "training":
-            made = []
-            for preset, flags in sizes.presets.items():
-                chosen = training_step.settings(preset, flags)
-                facts = {
-                    name: get(chosen, name)
-                    for name in ("num_layers", "features", "batch_size", "num_steps", "mix")
-                } | {"vocabulary": sizes.vocabulary, "tokens": training_step.tokens_per_step(chosen)}
-                label = "{num_layers} x {features}, batch {batch_size} x {num_steps}, {vocabulary:,} words"
-                label = label.format(**facts)
-                made.append(
-                    Task(
-                        report.Case(part, f"training step, {preset}", label, facts, "ms", ("lstm",)),
-                        lambda chosen=chosen: training_step.candidates(chosen, sizes.vocabulary),
-                        measure.milliseconds,
-                        few,
-                        2 * (2 * compiling + few * training_step.work(chosen, sizes.vocabulary)),
-                    )
-                )
-            return made
+            return {"training steps of experiments.ptb": dict(training_step.presets(tiny, Step))}
 
 
-def _axis(axis: str, grown: Sequence[Shape]) -> str:
-    """Return the letter of the axis along which shapes grow, and the sizes that they share."""
-    letters = dict(time="T", batch="B", hidden="H = in", max_skip="K")
-    shape = grown[0]
-    shared = dict(T=shape.time, B=shape.batch, H=shape.hidden, K=shape.max_skip)
-    shared.pop(letters[axis][0])
-    return f"{letters[axis]} ({' '.join(f'{name}={value}' for name, value in shared.items())})"
+def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], dict[str, str]]:
+    """Measure all candidates in turns; return what was measured, and the error of each that failed."""
+    steps, first, failed = {}, {}, {}
+    for name, make in candidates.items():
+        begin = time.perf_counter()
+        try:
+            step = make()
+            step.run()
+        except Exception as error:  # such as too little memory: the others are still measured
+            failed[name] = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+        else:
+            steps[name], first[name] = step, time.perf_counter() - begin
+    times = take_turns({name: step.run for name, step in steps.items()}, rounds)
+    return {name: Measured(times[name], steps[name].mebibytes, first[name]) for name in steps}, failed
 
 
-def run(flags: Flags, sizes: Sizes, console: Console) -> list[report.Row]:
-    """Measure all parts, print each part's tables, and write the files after each part.
+def take_turns(
+    steps: Mapping[str, Callable[[], object]], rounds: int, least_ms: float = 20.0
+) -> dict[str, Float[np.ndarray, " rounds"]]:
+    """Measure the milliseconds of each step in each round, (rounds,).
 
-    Args:
-        flags: Command-line flags; `tiny` is ignored here.
-        sizes: Sizes to measure.
-        console: Console for the tables.
-
-    Returns:
-        One row for each candidate in each case.
+    The order changes from round to round, because a turn can be slowed down by the one before it (spinning
+    threads, a cache full of other data). A step shorter than `least_ms` is repeated for about that long.
     """
-    without_torch = why_no_torch()
-    about = machine.describe(flags.precision, without_torch is None)
-    console.print(machine.one_line(about), highlight=False)
-    notes = [] if without_torch is None else [without_torch]
-    for note in notes:
-        console.print(note, highlight=False)
-    tasks = {part: plan(part, sizes, flags.rounds) for part in flags.parts}
-    total = sum(round(task.work) for group in tasks.values() for task in group)
-    done: list[report.Row] = []
-    # The bar shares a terminal with the tables. If the tables go to a file, it uses standard error.
-    bar_console = console if console.is_terminal else None
-    with (
-        machine.products(flags.precision, without_torch is None),
-        Progress(total, "benchmark", console=bar_console) as progress,
-    ):
-        for group in tasks.values():
-            fresh: list[report.Row] = []
-            for task in group:
-                candidates = task.candidates()
-                tick = _ticker(progress, task, len(candidates) * (task.rounds + 1))
-                measured = task.method(candidates, task.rounds, tick)
-                fresh += report.rows(task.case, measured)
-                for name, why in measured.failed.items():
-                    notes.append(f"{name} did not run in {task.case.part}, {task.case.label}: {why}")
-                    console.print(notes[-1], markup=False, highlight=False)
-            for table in report.tables(fresh):
-                console.print(table.for_terminal())
-            done += fresh
+    repeats = {}
+    for name, step in steps.items():
+        step()  # warm-up
+        repeats[name] = max(1, round(least_ms / _milliseconds(step, 1)))
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    rng = np.random.default_rng(0)
+    for _ in range(rounds):
+        for name in rng.permutation(list(steps)).tolist():
+            times[name].append(_milliseconds(steps[name], repeats[name]))
+    return {name: np.array(values) for name, values in times.items()}
+
+
+def _milliseconds(step: Callable[[], object], repeats: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    return 1e3 * (time.perf_counter() - begin) / repeats
+
+
+def ratio(values: Float[np.ndarray, " rounds"], base: Float[np.ndarray, " rounds"]) -> str:
+    """Return values / base, turn by turn, as text: median (quartiles)."""
+    low, median, high = np.percentile(values / base, (25, 50, 75))
+    return f"{number(median)} ({number(low)}–{number(high)})"
+
+
+def tables(title: str, columns: Mapping[str, Mapping[str, Measured]]) -> str:
+    """Return the Markdown tables of one title: times, their ratios to the plain layer, memory, first step."""
+    names = list(dict.fromkeys(name for found in columns.values() for name in found))
+    quantities: dict[str, Callable[[str, Mapping[str, Measured]], str | None]] = {
+        "median ms": lambda name, found: number(np.median(found[name].ms)),
+        "time over that of lstm, median (quartiles)": lambda name, found: (
+            ratio(found[name].ms, found["lstm"].ms) if name != "lstm" and "lstm" in found else None
+        ),
+        "MiB": lambda name, found: found[name].mebibytes and number(found[name].mebibytes),
+        "first step, s": lambda name, found: number(found[name].first_seconds),
+    }
+    text = []
+    for quantity, cell in quantities.items():
+        rows = [[name, *(cell(name, f) if name in f else None for f in columns.values())] for name in names]
+        rows = [[part or "" for part in row] for row in rows if any(row[1:])]
+        if rows:
+            header = ["candidate", *columns]
+            text.append(f"### {title}: {quantity}\n\n{report.markdown(header, rows)}")
+    return "\n\n".join(text)
+
+
+def run(flags: Flags) -> list[dict[str, Any]]:
+    """Measure all parts, print each table, write the files after each, and return all rows."""
+    about = report.describe()
+    notes = [] if find_spec("torch") else ["PyTorch is not installed: its rows are left out."]
+    texts, rows = [report.one_line(about), *notes], []
+    print(*texts, sep="\n")
+    for part in flags.parts:
+        for title, columns in plan(part, tiny=flags.tiny).items():
+            measured = {}
+            for column, candidates in columns.items():
+                print(f"{title}, {column}", file=sys.stderr)
+                measured[column], failed = measure(candidates, flags.rounds)
+                notes += [f"{name} did not run in {title}, {column}: {why}" for name, why in failed.items()]
+                rows += _rows(part, title, column, measured[column].items())
+            texts.append(tables(title, measured))
+            print(texts[-1], flush=True)
             if flags.out is not None:
-                write(Path(flags.out), about, notes, done)
-    return done
+                content = {"about": about, "notes": notes, "rows": rows}
+                report.write(flags.out, "recurrence", content, "\n\n".join([*texts, *notes[1:]]))
+    print(*notes[1:], sep="\n")
+    return rows
 
 
-def write(folder: Path, about: dict, notes: Sequence[str], rows: Iterable[report.Row]) -> None:
-    """Write all results so far to files in a folder."""
-    rows = list(rows)
-    content = {"about": about, "notes": list(notes), "rows": [row.as_json() for row in rows]}
-    text = [machine.one_line(about), *notes, *(table.as_markdown() for table in report.tables(rows))]
-    results.write(folder, "recurrence", content, "\n\n".join(text))
-    growth = [row for row in rows if row.case.part == "growth"]
-    if growth:
-        report.draw_growth(growth, folder / "growth.png", machine.one_line(about))
-
-
-def _ticker(progress: Progress, task: Task, ticks: int) -> measure.Tick:
-    """Return a function that advances the bar by one of `ticks` equal parts of a task's work."""
-    marks = iter(np.diff(np.linspace(0, round(task.work), ticks + 1).astype(int)).tolist())
-    now = f"{task.case.part}: {task.case.label}"
-    return lambda: progress.advance(next(marks, 0), now=now)
+def _rows(
+    part: str, title: str, column: str, found: Iterable[tuple[str, Measured]]
+) -> Sequence[dict[str, Any]]:
+    case = {"part": part, "table": title, "column": column}
+    return [{**case, "candidate": name, **one._asdict(), "ms": one.ms.tolist()} for name, one in found]
 
 
 def main() -> None:
     """Run the command line."""
     flags = read_flags("python -m benchmarks.recurrence", __doc__, Flags, sys.argv[1:])
-    jax.config.update("jax_enable_compilation_cache", False)  # or `compile` would measure cache reads
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)  # a file has no width
-    run(flags, TINY if flags.tiny else FULL, console)
+    jax.config.update("jax_enable_compilation_cache", False)  # or the first step would measure cache reads
+    if flags.precision == "highest":
+        jax.config.update("jax_default_matmul_precision", "highest")
+    if find_spec("torch"):
+        import torch
+
+        for backend in (torch.backends.cuda.matmul, torch.backends.cudnn):
+            backend.allow_tf32 = flags.precision == "default"
+    run(flags)
 
 
 if __name__ == "__main__":

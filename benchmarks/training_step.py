@@ -1,113 +1,110 @@
-"""Make candidates that run whole training steps of `experiments.ptb` on synthetic words."""
+"""Whole training steps of an experiment: those that its training loop compiles, for any of its presets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.candidate import Candidate, Ready
 from dynskip_jax.data import LanguageCorpus
-from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import OneDevice
 from dynskip_jax.experiments.build import make_fit_settings, make_learner
 from dynskip_jax.experiments.model_spec import make_spec
-from dynskip_jax.experiments.ptb import PTB, LanguageSettings
-from dynskip_jax.experiments.settings import replace, resolve
+from dynskip_jax.experiments.registry import find_experiment
+from dynskip_jax.experiments.settings import resolve
 from dynskip_jax.tasks.learner import Learner
 from dynskip_jax.training.loop import FitSettings
-from dynskip_jax.training.step import TrainState, make_step, seed_keys, start_state
+from dynskip_jax.training.step import make_step, seed_keys, start_state
 
-# Models by name, and the settings in which they differ from the preset.
-MODELS: Mapping[str, tuple[str, Mapping[str, str | float]]] = {
+# Models of the language model's table, and the settings in which they differ from the preset. As in the
+# preset `far`, the choices of the last one do not change states.
+_COPYING: Mapping[str, Any] = {"agent": "content", "copy": "expected"}
+MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "lstm": ("lstm", {}),
     "dynamic:5": ("dynamic:5", {}),
-    "dynamic:200, by content, copying": ("dynamic:200", {"agent": "content", "copy": "expected"}),
-    # As in the preset `far`, choices do not change states.
-    "the same, λ = 0": (
-        "dynamic:200",
-        {"agent": "content", "copy": "expected", "mix": 0.0, "agent_features": 200, "rl_coef": 0.0},
-    ),
+    "dynamic:200, by content, copying": ("dynamic:200", _COPYING),
+    "the same, λ = 0": ("dynamic:200", {**_COPYING, "mix": 0.0, "agent_features": 200, "rl_coef": 0.0}),
 }
-_SEGMENTS = 4  # number of different batches, which are used in turn
+_SMALLEST = dict(features=5, num_layers=1, num_steps=3, batch_size=2)
+_TOKENS = 5601  # eight different batches of the preset `paper`, which are used in turn
 
 
-def settings(preset: str, flags: Mapping[str, int]) -> LanguageSettings:
-    """Return the settings of a preset of `experiments.ptb` with additional flags."""
-    return resolve(PTB.settings_type, PTB.presets, preset, flags).settings
+class Trained(NamedTuple):
+    """What a training step is compiled from."""
+
+    learner: Learner
+    fit: FitSettings
+
+    def start(self) -> Any:
+        """Return the initial state of training."""
+        return start_state(self.learner, self.fit.optimizer, seed_keys(self.fit.seeds))
+
+    def arguments(self, index: int = 0) -> tuple[Any, ...]:
+        """Return the arguments of a step that follow the state and the batch."""
+        rates = jnp.asarray(self.fit.learning_rate(0, np.zeros((0, len(self.fit.seeds)))), jnp.float32)
+        keys, averaged = seed_keys(self.fit.seeds).train, np.zeros(len(self.fit.seeds), bool)
+        return keys, index, rates, self.learner.scheduled(0), averaged
 
 
-def tokens_per_step(chosen: LanguageSettings) -> int:
-    """Return the number of words in a step."""
-    return chosen.training.batch_size * chosen.training.num_steps
+def prepare(name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None) -> Trained:
+    """Return the learner and the settings of one model of an experiment.
+
+    Args:
+        name: Name of the experiment.
+        preset: Name of its preset.
+        model: Name of the model; None for the one that the preset trains.
+        flags: Settings that differ from the preset.
+        data: Data; None loads what the experiment finds.
+    """
+    kind = find_experiment(name)
+    chosen = resolve(kind.settings_type, kind.presets, preset, flags).settings
+    experiment = kind(chosen)
+    data = experiment.load_data() if data is None else data
+    spec = make_spec(model or chosen.run.models(kind.default_model)[0], chosen)
+    learner = make_learner(experiment, spec, data, experiment.vocabulary(data))
+    return Trained(learner, make_fit_settings(experiment, spec, learner))
 
 
-def work(chosen: LanguageSettings, vocabulary: int) -> float:
-    """Return the estimated milliseconds of a step on two cores, for the progress bar."""
-    model = chosen.model
-    weights = model.num_layers * 8 * model.features**2 + vocabulary * model.features
-    return 3 * 2 * tokens_per_step(chosen) * weights / 1e8
+def presets(tiny: bool, make: Callable[..., Any]) -> Iterator[tuple[str, dict[str, Callable[[], Any]]]]:
+    """Yield the name of each preset of the language model, and the training step of each of `MODELS`.
 
-
-def candidates(chosen: LanguageSettings, vocabulary: int) -> list[Candidate]:
-    """Return a training step of each model; each step continues from the previous state.
-
-    This also calls `keep_freed_memory`, as experiments do.
+    Args:
+        tiny: Whether all sizes are tiny.
+        make: What is returned of a step, a function of the function that runs it.
     """
     keep_freed_memory()
-    return [
-        _candidate(name, model, replace(chosen, **flags), vocabulary)
-        for name, (model, flags) in MODELS.items()
-    ]
+    for preset in ("small",) if tiny else ("small", "paper"):
+
+        def step(model: str, preset: str = preset) -> Any:
+            name, flags = MODELS[model]
+            return make(_running(preset, name, {**flags, **(_SMALLEST if tiny else {})}, tiny))
+
+        yield preset, {model: lambda model=model, step=step: step(model) for model in MODELS}
+
+
+def _running(preset: str, model: str, flags: Mapping[str, Any], tiny: bool) -> Callable[[], Any]:
+    """Return a function that continues training by one step, and waits for it."""
+    corpus = synthetic_corpus(_TOKENS, 10 if tiny else 10_000)
+    trained = prepare("ptb", preset, model, flags, corpus)
+    update = make_step(trained.learner, trained.fit.optimizer, OneDevice())
+    state, batches = trained.start(), cycle(enumerate(trained.learner.train_batches(0)))
+
+    def step() -> Any:
+        nonlocal state
+        index, batch = next(batches)
+        state = jax.block_until_ready(update(state, batch, *trained.arguments(index)))
+        return state
+
+    return step
 
 
 def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
     """Return a corpus of words sampled uniformly from a vocabulary."""
     names = (EOS, *(f"word{i}" for i in range(1, vocabulary)))
     tokens = np.random.default_rng(0).integers(0, vocabulary, num_tokens, dtype=np.int32)
-    return LanguageCorpus(
-        name="synthetic",
-        train=tokens,
-        valid=tokens,
-        test=tokens,
-        vocabulary=Vocabulary(names),
-        source="chance",
-    )
-
-
-def _candidate(name: str, model: str, chosen: LanguageSettings, vocabulary: int) -> Candidate:
-    corpus = synthetic_corpus(tokens_per_step(chosen) * _SEGMENTS + 1, vocabulary)
-    experiment = PTB(chosen)
-    spec = make_spec(model, chosen)
-    learner = make_learner(experiment, spec, corpus, corpus.vocabulary)
-
-    def prepare() -> Ready:
-        state, update = trainer(learner, make_fit_settings(experiment, spec, learner))
-        batches = cycle(enumerate(learner.train_batches(0)))
-
-        def step() -> TrainState:
-            nonlocal state
-            index, batch = next(batches)
-            state = jax.block_until_ready(update(state, batch, index))
-            return state
-
-        return Ready(step)
-
-    return Candidate(name, prepare)
-
-
-def trainer(
-    learner: Learner, fit: FitSettings
-) -> tuple[TrainState, Callable[[TrainState, Batch, int], TrainState]]:
-    """Return the initial state, and a function (state, batch, index) -> next state for the first epoch."""
-    keys = seed_keys(fit.seeds)
-    rates = jnp.asarray(fit.learning_rate(0, np.zeros((0, len(fit.seeds)))), jnp.float32)
-    scheduled, average = learner.scheduled(0), np.zeros(len(fit.seeds), bool)
-    update = make_step(learner, fit.optimizer, OneDevice())
-    state = start_state(learner, fit.optimizer, keys)
-    return state, lambda state, batch, index: update(
-        state, batch, keys.train, index, rates, scheduled, average
-    )
+    splits = dict(train=tokens, valid=tokens, test=tokens)
+    return LanguageCorpus(name="synthetic", **splits, vocabulary=Vocabulary(names), source="chance")

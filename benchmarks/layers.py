@@ -1,0 +1,162 @@
+"""The layers of each comparison: this project's, Flax's and PyTorch's, with the same loss.
+
+The loss is the sum of squares of all outputs, plus the log-probabilities of all choices, if there are any.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from dynskip_jax import SkipLSTM
+from dynskip_jax import functional as F
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """Sizes of one problem: T, B, in, H, and K and λ of every skip."""
+
+    time: int
+    batch: int
+    features: int
+    hidden: int
+    max_skip: int
+    mix: float
+
+    def __str__(self) -> str:
+        return (
+            f"T={self.time:,} B={self.batch} in={self.features} H={self.hidden} "
+            f"K={self.max_skip} λ={self.mix:g}"
+        )
+
+
+SHAPES = {
+    "PTB": Shape(35, 20, 650, 650, 5, 1.0),  # the paper's size
+    "number prediction": Shape(11, 128, 10, 200, 10, 0.5),
+    "IMDB": Shape(400, 50, 300, 128, 3, 0.5),
+    "NER": Shape(40, 10, 400, 200, 5, 1.0),
+}
+FAR = Shape(201, 32, 10, 200, 200, 0.5)  # number prediction at length 201
+FAST = "fused"  # the implementation that `auto` uses where cuDNN does not apply
+GROWTH_BASE = Shape(100, 16, 128, 128, 5, 0.5)
+TINY = Shape(3, 2, 4, 5, 2, 0.5)
+
+
+class Layer(NamedTuple):
+    """A loss, a function of `arguments`: weights, inputs (batch, time, in), and what has no gradient."""
+
+    loss: Callable[..., jax.Array]
+    arguments: tuple[Any, ...]
+
+    @property
+    def gradient(self) -> Callable[..., Any]:
+        """Function that returns the loss and its gradients with respect to weights and inputs."""
+        return jax.value_and_grad(lambda *arguments: self.loss(*arguments), argnums=(0, 1))
+
+
+def ours(shape: Shape, skip: F.TimeSkip = F.Previous(), **options: Any) -> Layer:  # noqa: B008 (immutable)
+    """Return this project's layer; `options` are those of `SkipLSTM`. Equal seeds give equal LSTM weights."""
+    layer = SkipLSTM(shape.features, shape.hidden, skip=skip, rngs=nnx.Rngs(0), **options)
+    graphdef, weights = nnx.split(layer)
+
+    def loss(weights, x, key):
+        out = nnx.merge(graphdef, weights)(x, rngs=key)
+        return jnp.sum(out.h**2) + jnp.sum(out.decisions[0].log_prob)
+
+    return Layer(loss, (weights, inputs(shape), jax.random.key(1)))
+
+
+def flax_rnn(shape: Shape) -> Layer:
+    """Return Flax's `nnx.RNN(nnx.OptimizedLSTMCell)` with the weights of our plain layer."""
+    cell = nnx.OptimizedLSTMCell(shape.features, shape.hidden, rngs=nnx.Rngs(0))
+    lstm = SkipLSTM(shape.features, shape.hidden, rngs=nnx.Rngs(0)).cells[0].params().transition
+
+    def reordered(gates: jax.Array) -> jax.Array:  # g, i, f, o of Eq. 2 become i, f, g, o
+        g, i, f, o = jnp.split(gates, 4, axis=-1)
+        return jnp.concatenate([i, f, g, o], axis=-1)
+
+    cell.dense_i.kernel[...] = reordered(lstm.w_x)
+    cell.dense_h.kernel[...] = reordered(lstm.w_h)
+    cell.dense_h.bias[...] = reordered(lstm.b)
+    graphdef, weights = nnx.split(nnx.RNN(cell, rngs=False))
+    zeros = jnp.zeros((shape.batch, shape.hidden))
+
+    def loss(weights, x, carry):
+        return jnp.sum(nnx.merge(graphdef, weights)(x, initial_carry=carry) ** 2)
+
+    return Layer(loss, (weights, inputs(shape), (zeros, zeros)))
+
+
+def inputs(shape: Shape) -> jax.Array:
+    """Return normally distributed inputs, (batch, time, in)."""
+    return jax.random.normal(jax.random.key(0), (shape.batch, shape.time, shape.features))
+
+
+def layers(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
+    """Return how to make each layer, by name; k stands for the shape's K."""
+    k, mix = shape.max_skip, shape.mix
+    found = {
+        "lstm": partial(ours, shape, implementation=FAST),
+        "fixed:k": partial(ours, shape, F.Fixed(k, mix)),
+        "attention:k": partial(ours, shape, F.Attention(k, mix)),
+        "dynamic:k": partial(ours, shape, F.Dynamic(k, mix)),
+        "lstm, reference": partial(ours, shape, implementation="reference"),
+        "dynamic:k, reference": partial(ours, shape, F.Dynamic(k, mix), implementation="reference"),
+        "Flax RNN": partial(flax_rnn, shape),
+    }
+    if jax.default_backend() == "gpu":
+        found["lstm, cuDNN"] = partial(ours, shape, implementation="cudnn")
+    return found
+
+
+def time_skips(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
+    """Return how to make a layer with every time skip; segments have a tenth of the shape's K states."""
+    k, mix, segment = shape.max_skip, shape.mix, max(1, shape.max_skip // 10)
+    skips = {
+        "lstm": F.Previous(),
+        "fixed:k": F.Fixed(k, mix),
+        "mean:k": F.Mean(k, mix),
+        "attention:k": F.Attention(k, mix),
+        "content:k": F.ContentAttention(k, mix),
+        "dynamic:k": F.Dynamic(k, mix),
+        "sparse:k": F.SparseAttention(k, mix),
+        "log_attention:k": F.LogAttention(k, mix),
+        "log_dynamic:k": F.LogDynamic(k, mix),
+        "segment_attention:k": F.SegmentAttention(k, mix, stride=segment),
+        "segment_dynamic:k": F.SegmentDynamic(k, mix, stride=segment),
+        "skip_rnn": F.SkipRNN(),
+    }
+    made = {name: partial(ours, shape, skip) for name, skip in skips.items()}
+    small = F.SkimLSTM(min(5, shape.hidden))
+    return {**made, "skim_rnn": partial(ours, shape, F.SkimRNN(), transition=small)}
+
+
+def transitions(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
+    """Return how to make a layer without skips for every transition, and its reference scan."""
+    found = {}
+    for name, kind in F.TRANSITIONS.items():
+        for suffix, options in (("", {}), (", reference", {"implementation": "reference"})):
+            found[name + suffix] = partial(ours, shape, transition=kind(), **options)
+    return found
+
+
+def torch_step(shape: Shape) -> Callable[[], Any]:
+    """Return a function that computes the loss and gradients of `torch.nn.LSTM`, on the device JAX uses."""
+    import torch
+
+    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+    lstm = torch.nn.LSTM(shape.features, shape.hidden, device=device)
+    x = torch.randn(shape.time, shape.batch, shape.features, device=device, requires_grad=True)
+
+    def step() -> Any:
+        loss = (lstm(x)[0] ** 2).sum()
+        gradients = torch.autograd.grad(loss, [*lstm.parameters(), x])
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return loss.detach(), gradients
+
+    return step
