@@ -13,7 +13,6 @@ import pytest
 from commands import experiment_in, load, row_of, run_code, write_result
 from compiled import compiled
 
-from benchmarks import reading
 from dynskip_jax import functional as F
 from dynskip_jax import load_run
 from dynskip_jax.data import Vocabulary
@@ -105,20 +104,6 @@ def test_skippers_are_compared_by_what_they_read(skippers):
         assert 0 <= row["metrics"]["test_accuracy"]["mean"] <= 1
     jump = load_run(folder, "lstm_jump").learner
     assert (jump.skips[0].max_jump, jump.skips[0].read_steps) == (3, 2)
-
-
-@pytest.mark.parametrize("runs", ["skipper", pytest.param("skippers", marks=pytest.mark.slow)])
-def test_what_really_skips_says_the_same_and_is_timed(
-    runs, request, imdb_folder, monkeypatch, tmp_path, capsys
-):
-    folder, _ = request.getfixturevalue(runs)
-    given = ["--run-dir", folder, "--data", imdb_folder, "--texts", 3, "--rounds", 2, "--out", tmp_path]
-    monkeypatch.setattr("sys.argv", ["reading", *map(str, given)])
-    reading.main()
-    assert "| skip_rnn |" in capsys.readouterr().out
-    for row in json.loads((tmp_path / "reading.json").read_text())["results"]:
-        assert 0 < row["read"] <= 1 and row["same"] == 1 and len(row["skipping"]) == len(row["unrolled"]) == 2
-    assert "words read" in (tmp_path / "reading.md").read_text()
 
 
 def test_reviews_are_predicted_line_by_line(command, skipper):
