@@ -164,8 +164,8 @@ def test_a_transition_of_ones_own_trains_in_a_stack(own_pieces):
 @pytest.mark.parametrize(
     ("skip", "depth_skip"),
     and_slow(
-        itertools.product(("dynamic", "own"), (F.GatedToOutput(), F.ToInternal())),
-        lambda skip, depth_skip: (skip, depth_skip) == ("own", F.GatedToOutput()),
+        itertools.product(("dynamic", "own"), (F.ToOutput(gated=True), F.ToInternal())),
+        lambda skip, depth_skip: (skip, depth_skip) == ("own", F.ToOutput(gated=True)),
     ),
     ids=str,
 )

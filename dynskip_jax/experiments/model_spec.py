@@ -184,10 +184,9 @@ def check_specs(specs: Sequence[ModelSpec], settings: Settings) -> None:
     """Raise a `UserError` if the models and the settings do not fit together."""
     for spec in specs:
         skip = spec.named_skip
-        if isinstance(skip, F.Dynamic) and skip.stride > 1 and skip.stride >= skip.max_skip:
-            raise UserError(
-                f"--stride {skip.stride} leaves {spec.name} nothing but k = 1: choose a smaller one"
-            )
+        stride = settings.agent.stride
+        if isinstance(skip, F.Dynamic) and stride > 1 and skip.num_candidates == 1:
+            raise UserError(f"--stride {stride} leaves {spec.name} nothing but k = 1: choose a smaller one")
     if isinstance(settings.training.learning_rate, tuple) and any(spec.agent_learning_rate for spec in specs):
         raise UserError(
             "a sweep over --learning-rate needs agents that share the network's optimizer: give "
@@ -280,7 +279,7 @@ def _transition(settings: Settings, *, import_code: bool) -> F.Transition:
 
 def _copy(skip: F.TimeSkip, settings: Settings) -> str:
     """Return how a model copies words: `none` for skips without a distribution over several states."""
-    chooses = skip.max_skip > 1 and type(skip).log_distribution is not F.TimeSkip.log_distribution
+    chooses = skip.max_skip > 1 and skip.has_distribution
     return getattr(settings.model, "copy", "none") if chooses else "none"
 
 
@@ -340,10 +339,9 @@ def _variant(spec: ModelSpec, settings: Settings) -> dict[str, Any]:
     groups = [(settings.model, {"transition": "lstm", "depth_skip": None})]
     if isinstance(spec.named_skip, F.Dynamic):
         groups.append((settings.agent, {"agent": "mlp", "stride": 1, "control": "none"}))
-    if isinstance(spec.named_skip, F.SparseAttention | F.SegmentAttention):
-        usual = {"stride": 1, "top": 5}
-        has = {name: value for name, value in usual.items() if hasattr(spec.named_skip, name)}
-        groups.append((settings.agent, has))
+    if isinstance(spec.named_skip, F.Attention):
+        top = {"top": 5} if isinstance(spec.named_skip, F.SparseAttention) else {}
+        groups.append((settings.agent, {"stride": 1} | top))
     limited = spec.max_skip is not None and spec.reach == spec.max_skip
     variant = {"max_skip": spec.max_skip} if limited else {}
     for group, usual in groups:

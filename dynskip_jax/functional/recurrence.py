@@ -266,7 +266,7 @@ def project_inputs(
     depth = None
     if recurrence.depth_skip is not None:
         if below is None:
-            raise UserError(f"a skip over depth to {recurrence.depth_skip.name} needs what comes from below")
+            raise UserError(f"{type(recurrence.depth_skip).__name__} needs what comes from below")
         if recurrence.depth_skip.enters == "gates":
             inputs = recurrence.depth_skip.into_gates(params.depth, below, inputs)
         depth = recurrence.depth_skip.project(params.depth, x, below)

@@ -38,7 +38,7 @@ def _check_pieces(skip: Any, transition: Any, depth_skip: Any) -> None:
     if not isinstance(transition, F.Transition):
         raise UserError(f"transition is one, such as functional.GRU(), not {transition!r}")
     if depth_skip is not None and not isinstance(depth_skip, F.DepthSkip):
-        raise UserError(f"depth_skip is one, such as functional.GatedToOutput(), not {depth_skip!r}")
+        raise UserError(f"depth_skip is one, such as functional.ToOutput(gated=True), not {depth_skip!r}")
 
 
 def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -> tuple[float, ...]:

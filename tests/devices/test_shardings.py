@@ -20,7 +20,7 @@ CASES = {
     "dynamic": F.Recurrence(F.Dynamic(3, 0.5)),
     "dynamic carried": F.Recurrence(F.Dynamic(3, 0.5, first_step="carried", empty_slots="masked")),
     "attention": F.Recurrence(F.Attention(3, 0.5, agent_input="mean"), F.GRU()),
-    "content": F.Recurrence(F.ContentAttention(3, 0.5)),
+    "content": F.Recurrence(F.Attention(3, 0.5, agent="content")),
     "mean": F.Recurrence(F.Mean(3, 0.5), F.RecurrentHighway(2)),
     "skip-rnn": F.Recurrence(F.SkipRNN(update_bias=0.0)),
     "lstm-jump": F.Recurrence(F.LSTMJump(max_jump=2, read_steps=1, max_jumps=3)),

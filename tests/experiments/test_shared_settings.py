@@ -58,16 +58,16 @@ def test_needs_are_of_settings_that_exist_and_of_values_that_they_may_have():
 
 
 def test_names_of_models_have_what_is_said_of_them():
-    for name, kind in F.TIME_SKIPS.items():
+    for name, make in F.TIME_SKIPS.items():
+        kind = getattr(make, "func", make)
         skip = kind(max_skip=3) if kind.takes_max_skip else kind()
         fields, is_one_of = field_types(kind), lambda names, name=name: model_names.is_one_of(name, names)
-        assert is_one_of(model_names.WITH_AGENT) == skip.has_agent == ("stride" in fields)
+        assert is_one_of(model_names.WITH_AGENT) == skip.has_agent == ("among" in fields)
         assert is_one_of(model_names.WITH_K) == skip.takes_max_skip == ("first_step" in fields)
         assert is_one_of(model_names.CHOOSING) == isinstance(skip, F.Dynamic)
         assert is_one_of(model_names.REWARDED) == (skip.is_stochastic and name != "random")
         assert is_one_of(model_names.READING_LESS) == (not skip.writes_all and not skip.is_stochastic)
-        copies = kind.log_distribution is not F.TimeSkip.log_distribution and skip.max_skip > 1
-        assert is_one_of(model_names.COPYING) == copies
+        assert is_one_of(model_names.COPYING) == skip.has_distribution
     assert model_names.is_one_of("my_module:MySkip(16)", ())
 
 

@@ -61,7 +61,7 @@ def test_the_paper_of_skips_over_depth():
     cells = model.stack.cells
     assert len(cells) == 14 and all(cell.hidden_features == 512 for cell in cells)
     skips = [cell.recurrence.depth_skip for cell in cells]
-    assert skips[:4] == [None] * 4 and set(skips[4:]) == {F.GatedToOutput()}
+    assert skips[:4] == [None] * 4 and set(skips[4:]) == {F.ToOutput(gated=True)}
     assert model.stack.dropout == (0.25, 0.5, 0, 0, 0, 0, 0, 0.5)
     # A window of three words with 200 features, 5 + 5 characters with 5 each, and capitals: Section 6.1.2.
     assert cells[0].in_features == 600 + 50 + 5

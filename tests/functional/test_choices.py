@@ -133,7 +133,7 @@ def test_a_masked_skip_is_never_chosen_and_the_rest_is_renormalised():
 
 
 def test_a_strided_choice_is_one_of_every_so_many_states():
-    skip = F.Dynamic(7, 1.0, stride=3)
+    skip = F.Dynamic(7, 1.0, among=F.Every(3))
     allowed = skip.allowed(jnp.zeros(2, int), None)
     np.testing.assert_array_equal(np.flatnonzero(np.asarray(allowed)[0]) + 1, [1, 4, 7])
     # If the caller's mask forbids all of them, only State(t-1) may be chosen.
@@ -301,18 +301,19 @@ def test_an_unknown_model_is_named_in_one_line(text, named):
         dict(mix=float("nan")),
         dict(agent_input="all"),
         dict(empty_slots="none"),
-        dict(stride=0),
         dict(first_step="skip"),
     ],
     ids=str,
 )
 def test_a_skip_that_makes_no_sense_is_refused(options):
+    with pytest.raises(UserError, match="a size of at least 1"):
+        F.Segments(0)
     with pytest.raises(UserError) as error:
         F.Dynamic(**{"max_skip": 5, **options})
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", [F.Dynamic, F.Attention, F.LogDynamic, F.Fixed, F.Mean, F.Random])
+@pytest.mark.parametrize("kind", [F.Dynamic, F.Attention, F.Fixed, F.Mean, F.Random])
 def test_a_skip_needs_k(kind):
     """Regression: K was 1 by default, with which nothing is skipped."""
     with pytest.raises(TypeError, match="max_skip"):
@@ -330,14 +331,14 @@ def test_arrays_in_a_skip_become_numbers_so_that_it_is_hashable(number):
 
 
 def test_log_spaced_skips_have_no_stride():
-    with pytest.raises(UserError, match="leave out stride"):
-        F.LogDynamic(8, stride=2)
+    with pytest.raises(UserError, match="leave out the stride"):
+        F.parse_time_skip("log_dynamic:8", stride=2)
 
 
 @pytest.mark.parametrize(
     "skip",
-    [F.LogDynamic(8), F.SegmentDynamic(8, stride=2), F.Dynamic(8, stride=2)],
-    ids=lambda skip: skip.name,
+    [F.Dynamic(8, among=among) for among in (F.LogSpaced(), F.Segments(2), F.Every(2))],
+    ids=lambda skip: type(skip.among).__name__,
 )
 def test_a_replayed_action_that_is_no_candidate_has_probability_0(skip):
     """Regression: it got the log-probability of k = 1."""
@@ -378,10 +379,14 @@ def test_known_models_are_read():
     assert F.parse_time_skip("lstm", mix=0.5, agent_input="mean") == F.Previous()
     assert F.parse_time_skip("fixed:3", mix=0.5) == F.Fixed(3, 0.5)
     assert F.parse_time_skip("attention:4") == F.Attention(4)
-    assert F.parse_time_skip("content:4", agent_input="mean") == F.ContentAttention(4, agent_input="mean")
+    assert F.parse_time_skip("content:4", agent_input="mean") == F.Attention(
+        4, agent_input="mean", agent="content"
+    )
     assert F.parse_time_skip("dynamic:10", agent="content") == F.Dynamic(10, agent="content")
-    assert F.parse_time_skip("log_dynamic:512", mix=0.5) == F.LogDynamic(512, 0.5)
-    assert F.parse_time_skip("segment_attention:40", stride=4) == F.SegmentAttention(40, stride=4)
+    assert F.parse_time_skip("log_dynamic:512", mix=0.5) == F.Dynamic(512, 0.5, among=F.LogSpaced())
+    assert F.parse_time_skip("segment_attention:40", stride=4) == F.Attention(
+        40, among=F.Segments(4), agent="content"
+    )
     assert F.parse_time_skip("skip_rnn", mix=0.5) == F.SkipRNN()
     assert F.parse_time_skip("lstm_jump", max_jump=3) == F.LSTMJump(max_jump=3)
 

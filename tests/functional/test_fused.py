@@ -37,11 +37,11 @@ OPTIONS = {
     "attention mean": F.Attention(3, 0.5, agent_input="mean"),
     "attention masked": F.Attention(4, 1.0, empty_slots="masked"),
     "attention carried": F.Attention(3, 0.5, first_step="carried"),
-    "content carried": F.ContentAttention(3, 0.5, first_step="carried"),
+    "content carried": F.Attention(3, 0.5, first_step="carried", agent="content"),
     "dynamic:1": F.Dynamic(1, 0.5),
     "dynamic mean": F.Dynamic(3, 0.5, agent_input="mean"),
     "dynamic masked": F.Dynamic(4, 0.5, empty_slots="masked"),
-    "dynamic strided": F.Dynamic(5, 0.5, stride=2, empty_slots="masked"),
+    "dynamic strided": F.Dynamic(5, 0.5, among=F.Every(2), empty_slots="masked"),
     "dynamic by content": F.Dynamic(4, 0.5, agent="content", empty_slots="masked"),
     "nothing moved": F.Dynamic(4, 0.0, empty_slots="masked"),
     "nothing moved, by content": F.Dynamic(4, 0.0, agent="content"),
@@ -51,11 +51,11 @@ OPTIONS = {
     "fixed carried": F.Fixed(3, 0.5, first_step="carried"),
     "longer than the sequence": F.Dynamic(12, 0.5),
     "fixed, longer": F.Fixed(12, 0.5),
-    "log masked": F.LogDynamic(7, 0.5, empty_slots="masked", agent="content"),
-    "log carried": F.LogAttention(7, 0.5, first_step="carried", agent_input="mean"),
-    "segments masked": F.SegmentAttention(7, 0.5, stride=3, empty_slots="masked"),
-    "segments carried": F.SegmentDynamic(7, 0.5, stride=2, first_step="carried"),
-    "sparse masked": F.SparseAttention(6, 0.5, top=2, stride=2, empty_slots="masked"),
+    "log masked": F.Dynamic(7, 0.5, empty_slots="masked", agent="content", among=F.LogSpaced()),
+    "log carried": F.Attention(7, 0.5, first_step="carried", agent_input="mean", among=F.LogSpaced()),
+    "segments masked": F.Attention(7, 0.5, among=F.Segments(3), empty_slots="masked", agent="content"),
+    "segments carried": F.Dynamic(7, 0.5, among=F.Segments(2), first_step="carried"),
+    "sparse masked": F.SparseAttention(6, 0.5, top=2, among=F.Segments(2), empty_slots="masked"),
     "sparse, all": F.SparseAttention(3, 0.5, top=4, first_step="carried"),
     "released": F.Dynamic(4, 1.0, agent_input="mean", first_step="carried"),
 }
@@ -197,7 +197,7 @@ def test_gradients_of_the_last_carry_where_nothing_is_moved(double_precision, sk
 
 @pytest.mark.parametrize("implementation", ["fused", "reference"])
 def test_wider_inputs_and_numbers_leave_a_narrow_state_as_it_is(implementation):
-    recurrence = F.Recurrence(F.Dynamic(3), F.LSTM(), F.GatedToOutput())
+    recurrence = F.Recurrence(F.Dynamic(3), F.LSTM(), F.ToOutput(gated=True))
     params, carry, x, below = problem(recurrence, jnp.bfloat16)
     policy = F.Policy("soft", mix=jnp.float32(0.5), temperature=jnp.float32(0.7))
     wide = x.astype(jnp.float32), below.astype(jnp.float32)
@@ -377,7 +377,7 @@ def test_and_in_float32(name):
 def test_the_options_of_the_unroll(double_precision, name, transition):
     """Both unrolls agree with recurrent dropout, a step count above 0, a traced λ and replayed actions."""
     skip = TIME_SKIPS[name]
-    recurrence = F.Recurrence(skip, TRANSITIONS[transition], F.GatedToOutput())
+    recurrence = F.Recurrence(skip, TRANSITIONS[transition], F.ToOutput(gated=True))
     params, carry, x, below = problem(recurrence, steps=2)
     rng = np.random.default_rng(3)
     dropped = carry._replace(recurrent_mask=jax.device_put(2.0 * rng.integers(2, size=(BATCH, HIDDEN))))

@@ -328,11 +328,11 @@ CASES = {
         F.Recurrence(F.Dynamic(K, 0.5, agent="content")), F.LayerParams(LSTM, agent(HIDDEN))
     ),
     "unroll: log": unrolled(
-        F.Recurrence(F.LogAttention(K, 0.5, agent="content", empty_slots="masked")),
+        F.Recurrence(F.Attention(K, 0.5, agent="content", empty_slots="masked", among=F.LogSpaced())),
         F.LayerParams(LSTM, agent(HIDDEN, 2)),
     ),
     "unroll: segments": unrolled(
-        F.Recurrence(F.SegmentDynamic(K, 0.5, stride=2, empty_slots="masked")),
+        F.Recurrence(F.Dynamic(K, 0.5, among=F.Segments(2), empty_slots="masked")),
         F.LayerParams(LSTM, agent(2, 2)),
     ),
     "unroll: parallel": unrolled(

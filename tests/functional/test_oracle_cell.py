@@ -54,14 +54,15 @@ def as_params(w, has_agent):
 
 
 def candidates(skip, t):
-    """Return the slots among which an agent chooses at step t, or None if only its stride restricts them."""
-    if skip.name.startswith("log"):
+    """Return the slots among which an agent chooses at step t."""
+    among = getattr(skip, "among", None)
+    if isinstance(among, F.LogSpaced):
         return np.array([2**j - 1 for j in range(10) if 2**j <= skip.max_skip])
-    if skip.name.startswith("segment") or (skip.name == "sparse" and skip.stride > 1):
+    if isinstance(among, F.Segments):
         # the state in a slot was the newest one after t - slot steps
-        ends = [slot for slot in range(1, skip.max_skip) if (t - slot) % skip.stride == 0]
-        return np.array([0, *ends[: (skip.max_skip - 1) // skip.stride]])
-    return None
+        ends = [slot for slot in range(1, skip.max_skip) if (t - slot) % among.size == 0]
+        return np.array([0, *ends[: (skip.max_skip - 1) // among.size]])
+    return np.array([slot for slot in range(skip.max_skip) if among is None or slot % among.size == 0])
 
 
 def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent_mask=None, first_call=True):
@@ -91,9 +92,6 @@ def oracle_sequence(w, skip, mix, x, past, actions=None, allowed=None, recurrent
             if skip.empty_slots == "masked" and first_call:
                 choosable &= np.arange(K) < len(past) - num_initial + 1
             slots = candidates(skip, t)
-            if slots is None:
-                slots = np.arange(K)
-                choosable &= slots % skip.stride == 0
             p = np.zeros(K)
             p[slots[choosable[slots]]] = softmax(logits[choosable[slots]])
             ent = -sum(q * np.log(q) for q in p if q > 0)
@@ -210,9 +208,10 @@ def test_every_option_equals_the_loop_when_greedy(
     seed, kind, K, mix, agent_input, empty_slots, stride, first_step, with_mask
 ):
     rng = np.random.default_rng(seed)
-    options = dict(first_step=first_step, agent_input=agent_input, empty_slots=empty_slots, stride=stride)
+    options = dict(first_step=first_step, agent_input=agent_input, empty_slots=empty_slots)
+    options["among"] = F.Every(stride) if stride > 1 else None
     skip = F.TIME_SKIPS[kind](K, mix, **(options if kind != "fixed" else dict(first_step=first_step)))
-    w = draw_weights(rng, K)
+    w = draw_weights(rng, getattr(skip, "num_candidates", K))
     x = rng.normal(size=(BATCH, TIME, INPUT))
     lengths = rng.integers(1, TIME + 1, size=BATCH)
     carry, pasts = start(rng, skip)
@@ -243,18 +242,18 @@ def test_every_option_equals_the_loop_when_greedy(
 
 
 CANDIDATES = {
-    "log": F.LogDynamic(5, 0.5),
-    "log masked": F.LogDynamic(4, 1.0, empty_slots="masked"),
-    "log attention": F.LogAttention(5, 0.5, agent_input="mean"),
-    "log carried": F.LogAttention(5, 0.5, first_step="carried"),
-    "far": F.LogDynamic(512, 1.0),
-    "segments": F.SegmentDynamic(5, 0.5, stride=2),
-    "segments masked": F.SegmentDynamic(4, 0.5, stride=3, empty_slots="masked"),
-    "segments attention": F.SegmentAttention(4, 0.5, stride=2, agent="mlp"),
+    "log": F.Dynamic(5, 0.5, among=F.LogSpaced()),
+    "log masked": F.Dynamic(4, 1.0, empty_slots="masked", among=F.LogSpaced()),
+    "log attention": F.Attention(5, 0.5, agent_input="mean", among=F.LogSpaced()),
+    "log carried": F.Attention(5, 0.5, first_step="carried", among=F.LogSpaced()),
+    "far": F.Dynamic(512, 1.0, among=F.LogSpaced()),
+    "segments": F.Dynamic(5, 0.5, among=F.Segments(2)),
+    "segments masked": F.Dynamic(4, 0.5, among=F.Segments(3), empty_slots="masked"),
+    "segments attention": F.Attention(4, 0.5, among=F.Segments(2)),
     "sparse": F.SparseAttention(5, 0.5, top=2, agent="mlp"),
-    "sparse segments": F.SparseAttention(5, 1.0, top=2, stride=2, agent="mlp"),
+    "sparse segments": F.SparseAttention(5, 1.0, top=2, among=F.Segments(2), agent="mlp"),
     "sparse carried": F.SparseAttention(4, 0.5, top=9, agent="mlp", first_step="carried"),
-    "segments carried": F.SegmentAttention(4, 0.5, stride=2, agent="mlp", first_step="carried"),
+    "segments carried": F.Attention(4, 0.5, among=F.Segments(2), first_step="carried"),
 }
 
 
@@ -292,8 +291,9 @@ def test_a_gradient_reaches_only_the_states_that_sparse_attention_chose():
 
 
 def test_ten_candidates_reach_512_steps_back():
-    assert (F.LogDynamic(512).candidates(None) + 1).tolist() == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-    params = jax.eval_shape(lambda: F.LogDynamic(512).init(jax.random.key(0), 2, 4, 5, F.Initializers()))
+    skip = F.Dynamic(512, among=F.LogSpaced())
+    assert (skip.candidates(None) + 1).tolist() == [2**j for j in range(10)]
+    params = jax.eval_shape(lambda: skip.init(jax.random.key(0), 2, 4, 5, F.Initializers()))
     assert params.w_out.shape == (5, 10)
 
 

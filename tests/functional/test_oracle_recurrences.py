@@ -1,5 +1,6 @@
 """Check transitions and skips over time and depth against NumPy float64 loops written from their papers."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -469,11 +470,11 @@ def test_limits_of_the_choices_are_each_other():
     """With λ = 0, K = 1, closed gates or zeros from below, a skip equals the plain transition."""
     for transition in (F.LSTM(), F.GRU(), F.FullGateRecurrence()):
         plain = F.Recurrence(transition=transition)
-        params, carry, x, below = problem(F.Recurrence(F.Previous(), transition, F.GatedToOutput()))
+        params, carry, x, below = problem(F.Recurrence(F.Previous(), transition, F.ToOutput(gated=True)))
         wanted = unroll(params._replace(depth=None), carry, x, plain)[1].h
         # This bias closes the gate.
         closed = params.depth._replace(b_g=jnp.full(HIDDEN, -1e9))
-        for depth_skip in (F.GatedToOutput(), F.GatedToInternal()):
+        for depth_skip in (F.ToOutput(gated=True), F.ToInternal(gated=True)):
             recurrence = F.Recurrence(F.Previous(), transition, depth_skip)
             h = unroll(params._replace(depth=closed), carry, x, recurrence, below=below)[1].h
             np.testing.assert_allclose(h, wanted, rtol=1e-12)
@@ -482,7 +483,7 @@ def test_limits_of_the_choices_are_each_other():
             own = recurrence.init(jax.random.key(0), x.shape[-1], HIDDEN)
             h = unroll(own._replace(transition=params.transition), carry, x, recurrence, below=0 * below)[1].h
             np.testing.assert_allclose(h, wanted, rtol=1e-12)
-        for skip in (F.Dynamic(1), F.Attention(1, 0.3), F.Fixed(1), F.ContentAttention(1)):
+        for skip in (F.Dynamic(1), F.Attention(1, 0.3), F.Fixed(1), F.Attention(1, agent="content")):
             recurrence = F.Recurrence(skip, transition)
             own = problem(recurrence)[0]._replace(transition=params.transition)
             np.testing.assert_allclose(unroll(own, carry, x, recurrence)[1].h, wanted, rtol=1e-12)
@@ -504,26 +505,26 @@ def depth_loop(depth_skip, params, x, below, state):
         mapped = under
         if getattr(depth_skip, "mapping", "") == "sigmoid":
             mapped = sigmoid(under)
-        if getattr(depth_skip, "mapping", "") == "linear" and depth_skip.name not in ("gates", "dense"):
+        if getattr(depth_skip, "mapping", "") == "linear" and depth_skip.enters != "gates":
             mapped = under @ d.w_m
         if getattr(depth_skip, "gated", False):
             seen = row if depth_skip.gate_sees == "input" else under
             mapped = sigmoid(seen @ d.w_gx + h @ d.w_gh + d.b_g) * mapped
-        if depth_skip.name == "attention":
+        if isinstance(depth_skip, F.AttentionToOutput):
             layers = np.split(under, 2)
             scores = np.array([h @ d.w / np.sqrt(np.mean(h**2) + 1e-6) for h in layers])
             weights = np.exp(scores) / np.exp(scores).sum()
             mapped = weights[0] * layers[0] + weights[1] * layers[1]
-        if depth_skip.name in ("gates", "dense"):
+        if depth_skip.enters == "gates":
             gates = gates + (under @ d.w[0] if depth_skip.mapping == "linear" else np.tile(mapped, 4))
         g, i, f, o = np.split(gates, 4)
         before, c = c, np.tanh(g) * sigmoid(i) + c * sigmoid(f)
-        if "internal" in depth_skip.name:
+        if isinstance(depth_skip, F.ToInternal):
             c = c + mapped
-        if depth_skip.name == "highway":
+        if isinstance(depth_skip, F.Highway):
             c = c + sigmoid(row @ d.w_x + d.w_c * before + d.w_l * under + d.b) * under
         h = sigmoid(o) * np.tanh(c)
-        if "output" in depth_skip.name or depth_skip.name == "attention":
+        if depth_skip.enters == "output":
             h = h + mapped
         state = (h, c)
         rows.append(h)
@@ -551,7 +552,7 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
     if "gated" in name:
         options += [{"mapping": mapping, "gate_sees": "below"}]
     for option in options:
-        recurrence = F.Recurrence(depth_skip=kind(**option))
+        recurrence = F.Recurrence(depth_skip=dataclasses.replace(kind, **option))
         params, carry, x, below = problem(recurrence)
         if option.get("gate_sees") == "below":
             assert params.depth.w_gx.shape == (HIDDEN, HIDDEN)
@@ -574,7 +575,7 @@ def test_a_skip_over_depth_is_its_papers_equations(name, mapping):
         (lambda: F.LSTMJump(max_jump=0), "max_jump of at least 1"),
         (lambda: F.LSTMJump(mix=0.5), "leave out max_skip"),
         (lambda: F.ToOutput(mapping="tanh"), "unknown mapping 'tanh'"),
-        (lambda: F.GatedToOutput(gate_sees="above"), "unknown gate_sees 'above'"),
+        (lambda: F.ToOutput(gated=True, gate_sees="above"), "unknown gate_sees 'above'"),
         (lambda: F.DenseToGates(mapping="identity"), "unknown mapping 'identity'"),
         (
             lambda: F.AttentionToOutput().init(jax.random.key(0), 2, 10, 4, (), F.Initializers()),
@@ -601,4 +602,4 @@ def test_transitions_are_read_by_name():
     assert F.parse_transition("rhn:5") == F.RecurrentHighway(5)
     assert F.parse_transition("skim_lstm:3") == F.SkimLSTM(3)
     assert {type(F.parse_transition(name)) for name in F.TRANSITIONS} == set(F.TRANSITIONS.values())
-    assert F.parse_depth_skip("gated_output") == F.GatedToOutput()
+    assert F.parse_depth_skip("gated_output") == F.ToOutput(gated=True)

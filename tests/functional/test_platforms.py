@@ -36,5 +36,5 @@ def test_copies_of_transposed_weights_are_for_the_cpu(platform):
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 def test_no_product_asks_for_the_highest_precision(platform):
     """The highest precision would turn TF32 off."""
-    for skip in (F.ContentAttention(3, 0.5), F.Dynamic(3, 0.5, agent="content")):
+    for skip in (F.Attention(3, 0.5, agent="content"), F.Dynamic(3, 0.5, agent="content")):
         assert "HIGHEST" not in program(F.Recurrence(skip), platform)

@@ -19,7 +19,7 @@ VOCABULARY, K, BATCH, TIME = 9, 4, 3, 12
 SKIPS = {
     "by content": F.Dynamic(K, 0.5, agent="content"),
     "by an MLP": F.Dynamic(K, 0.5),
-    "attention": F.ContentAttention(K, 0.5),
+    "attention": F.Attention(K, 0.5, agent="content"),
     "random": F.Random(K, 0.5, rates=(1.0, 2.0, 3.0, 0.0)),
     "mean": F.Mean(K, 0.5),
 }

@@ -70,7 +70,7 @@ def wider(tokens, time=3, length=2):
 MODELS = {
     "everything": lambda: make("dynamic:3", **EVERYTHING),
     "softmax": lambda: make("attention:3", output="softmax", allowed=None, characters=("lstm", "affixes")),
-    "deep": lambda: make(*["lstm"] * 3, transition=F.GRU(), depth_skip=F.GatedToOutput(), characters=()),
+    "deep": lambda: make(*["lstm"] * 3, transition=F.GRU(), depth_skip=F.ToOutput(gated=True), characters=()),
 }
 
 

@@ -27,7 +27,8 @@ def inputs():
     ("depth_skip", "bidirectional"),
     and_slow(
         itertools.product(
-            (None, F.GatedToOutput(), F.Highway(), F.DenseToGates(), F.AttentionToOutput()), (False, True)
+            (None, F.ToOutput(gated=True), F.Highway(), F.DenseToGates(), F.AttentionToOutput()),
+            (False, True),
         ),
         lambda skip, both: both and skip == F.Highway(),
     ),
@@ -111,7 +112,7 @@ def test_what_a_critic_sees_is_the_state_before_in_either_direction():
 
 @pytest.mark.slow
 def test_eleven_layers_in_both_directions_have_gradients_everywhere():
-    options = dict(num_layers=11, depth_skip=F.GatedToOutput(), bidirectional=True)
+    options = dict(num_layers=11, depth_skip=F.ToOutput(gated=True), bidirectional=True)
     stack = SkipLSTM(INPUT, HIDDEN, **options, rngs=nnx.Rngs(0))
 
     def loss(stack):

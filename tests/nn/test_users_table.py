@@ -266,8 +266,8 @@ REFUSED = {
         r"transition is one, such as functional.GRU\(\), not <class",
     ),
     "a class for a skip over depth": (
-        lambda: SkipCell(3, 8, F.Previous(), depth_skip=F.GatedToOutput, rngs=nnx.Rngs(0)),
-        r"depth_skip is one, such as functional.GatedToOutput\(\), not <class",
+        lambda: SkipCell(3, 8, F.Previous(), depth_skip=F.ToOutput, rngs=nnx.Rngs(0)),
+        r"depth_skip is one, such as functional.ToOutput\(gated=True\), not <class",
     ),
     "skips for other layers": (
         lambda: SkipLSTM(3, 8, num_layers=3, skip=[F.Dynamic(5)] * 2, rngs=nnx.Rngs(0)),

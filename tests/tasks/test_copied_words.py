@@ -19,7 +19,7 @@ ROWS, K = 3, 4
 SKIPS = {
     "dynamic": F.Dynamic(K, 0.0, agent="content"),
     "dynamic, λ": F.Dynamic(K, 0.7, agent="content"),
-    "attention": F.ContentAttention(K, 0.5),
+    "attention": F.Attention(K, 0.5, agent="content"),
 }
 
 

@@ -215,14 +215,14 @@ def test_windows_restart_the_buffer_where_evaluation_does():
     ],
 )
 def test_what_may_be_chosen(stride, mask, expected):
-    skip = F.Dynamic(5, empty_slots="masked", stride=stride)
+    skip = F.Dynamic(5, empty_slots="masked", among=F.Every(stride))
     mask = None if mask is None else jnp.array(mask, bool)
     assert choices_of(skip, F.Policy(mask=mask)).tolist() == expected
 
 
 @pytest.mark.slow
 def test_what_a_stride_leaves_out_is_not_tried():
-    learner = language_modelling(letters(6), skips=("lstm", F.Dynamic(5, 0.7, stride=2)))
+    learner = language_modelling(letters(6), skips=("lstm", F.Dynamic(5, 0.7, among=F.Every(2))))
     params = params_of(learner)
     for piece in pieces(learner, params, layer=1):
         assert piece.losses.shape[-1] == 3 and set(np.unique(piece.taken)) <= {1, 3, 5}

@@ -35,7 +35,6 @@ class AttentionToOutput(DepthSkip):
         epsilon: Constant added to the mean square in RMSNorm.
     """
 
-    name: ClassVar[str] = "attention"
     enters: ClassVar = "output"
     layers_below: ClassVar[int] = 1
     all_below: ClassVar[bool] = True

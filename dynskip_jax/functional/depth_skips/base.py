@@ -21,14 +21,12 @@ class DepthSkip:
 
     | attribute | meaning |
     | --- | --- |
-    | `name` | name on the command line |
     | `enters` | `gates` (the skip has `into_gates`), `cell` or `output` (it has `add`) |
     | `layers_below` | distance from the layer down to its nearest source; 1 is the layer just below |
     | `all_below` | whether all layers from there down are sources, concatenated, bottom layer first |
     | `source` | array of each source that enters: its `output` h, or its `cell_state` |
     """
 
-    name: ClassVar[str] = ""
     enters: ClassVar[Literal["gates", "cell", "output"]]
     layers_below: ClassVar[int] = 2
     all_below: ClassVar[bool] = False

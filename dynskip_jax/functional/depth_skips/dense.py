@@ -14,7 +14,6 @@ class DenseToGates(ToGates):
     lower layers, as in DenseNet.
     """
 
-    name: ClassVar[str] = "dense"
     all_below: ClassVar[bool] = True
     mapping: str = "linear"
 

@@ -47,7 +47,6 @@ class Highway(DepthSkip):
     d = σ(b_d + W_xd x + w_cd ⊙ c^l(t-1) + w_ld ⊙ c^{l-1}(t)).
     """
 
-    name: ClassVar[str] = "highway"
     enters: ClassVar = "cell"
     layers_below: ClassVar[int] = 1
     source: ClassVar = "cell_state"

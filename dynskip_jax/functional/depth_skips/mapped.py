@@ -1,6 +1,6 @@
 """Depth skips of Wu et al. (2016): to the gates, to the internal state and to the output.
 
-`ToGates` is Eq. 32, `ToInternal` Eq. 33-34, `ToOutput` Eq. 35-36, and the gated kinds are Eq. 49. The paper's
+`ToGates` is Eq. 32, `ToInternal` Eq. 33-34, `ToOutput` Eq. 35-36, and `gated=True` Eq. 49. The paper's
 h^{l-1} is the layer's input x here, and its h^{l-2} is `below`.
 """
 
@@ -88,7 +88,6 @@ class ToGates(_Mapped):
     `mapping="sigmoid"`, σ(h^{l-2}) takes the place of h^{l-2}.
     """
 
-    name: ClassVar[str] = "gates"
     enters: ClassVar = "gates"
 
     def init(self, key, in_features, below, hidden, widths, init) -> GatesParams:
@@ -121,7 +120,7 @@ class ToGates(_Mapped):
 
 @dataclasses.dataclass(frozen=True)
 class _Gateable(_Mapped):
-    """A mapped skip m(h^{l-2}), which the gated kinds multiply by a gate g at every step (Eq. 49).
+    """A mapped skip m(h^{l-2}), optionally multiplied by a gate g at every step (Eq. 49).
 
     Attributes:
         gated: Whether the skip has a gate.
@@ -129,7 +128,7 @@ class _Gateable(_Mapped):
             g = σ(W x + U h(t-1) + b), Eq. 49. `below`: h^{l-2} in place of x, as in Section 6.1.4.
     """
 
-    gated: ClassVar[bool] = False
+    gated: bool = False
     gate_sees: str = "input"
 
     def __post_init__(self) -> None:
@@ -170,37 +169,19 @@ class _Gateable(_Mapped):
 
 @dataclasses.dataclass(frozen=True)
 class ToInternal(_Gateable):
-    """Depth skip to the internal state: c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, Eq. 33-34.
+    """Depth skip to the internal state: c = f ⊙ c(t-1) + i ⊙ s + h^{l-2}, Eq. 33-34; g ⊙ h^{l-2} if gated.
 
     For transitions whose cell state is h, the skip is added to h.
     """
 
-    name: ClassVar[str] = "internal"
     enters: ClassVar = "cell"
 
 
 @dataclasses.dataclass(frozen=True)
-class GatedToInternal(ToInternal):
-    """Gated depth skip to the internal state: c = f ⊙ c(t-1) + i ⊙ s + g ⊙ h^{l-2}, with g of Eq. 49."""
-
-    name: ClassVar[str] = "gated_internal"
-    gated: ClassVar[bool] = True
-
-
-@dataclasses.dataclass(frozen=True)
 class ToOutput(_Gateable):
-    """Depth skip to the output: h = o ⊙ tanh(c) + h^{l-2}, Eq. 35-36."""
+    """Depth skip to the output: h = o ⊙ tanh(c) + h^{l-2}, Eq. 35-36; g ⊙ h^{l-2} if gated.
 
-    name: ClassVar[str] = "output"
-    enters: ClassVar = "output"
-
-
-@dataclasses.dataclass(frozen=True)
-class GatedToOutput(ToOutput):
-    """Gated depth skip to the output: h = o ⊙ tanh(c) + g ⊙ h^{l-2}, Eq. 49.
-
-    It is the best kind of depth skip in the paper.
+    The gated one is the best kind of depth skip in the paper.
     """
 
-    name: ClassVar[str] = "gated_output"
-    gated: ClassVar[bool] = True
+    enters: ClassVar = "output"

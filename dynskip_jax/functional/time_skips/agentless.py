@@ -52,6 +52,7 @@ class Mean(BufferSkip):
     """
 
     name: ClassVar[str] = "mean"
+    has_distribution: ClassVar[bool] = True
 
     def choose(self, params, inputs, observation, skip_state, mode):
         """See `TimeSkip`."""
@@ -76,7 +77,8 @@ class Random(BufferSkip):
     """
 
     name: ClassVar[str] = "random"
-    is_stochastic = True
+    is_stochastic: ClassVar[bool] = True
+    has_distribution: ClassVar[bool] = True
     rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -119,3 +121,18 @@ class Random(BufferSkip):
     def _log_rates(self) -> Float[Array, " K"]:
         rates = jnp.ones(self.max_skip) if self.rates is None else jnp.asarray(self.rates)
         return jnp.log(rates)
+
+
+def dilated(num_layers: int, base: int = 2) -> tuple[Fixed, ...]:
+    """Return the time skips of a dilated RNN (Chang et al. 2017), one for each layer.
+
+    Args:
+        num_layers: Number of layers.
+        base: Growth of the distance with depth: State(t - base^l) enters layer l = 0, 1, …
+
+    Example::
+
+        >>> [skip.max_skip for skip in dilated(4)]
+        [1, 2, 4, 8]
+    """
+    return tuple(Fixed(base**layer) for layer in range(num_layers))

@@ -85,12 +85,15 @@ class TimeSkip:
     reference and the fused unroll read and write the buffer of states. `choose` and `decide` must accept any
     leading axes, because the fused unroll calls them for all steps at once.
 
+    | class attribute | meaning |
+    | --- | --- |
+    | `name` | name on the command line, followed by a colon and K if `takes_max_skip` |
+    | `has_agent` | an agent or attention with weights computes a distribution over the last K states |
+    | `has_distribution` | there is such a distribution, with weights or without: `log_distribution` |
+    | `is_stochastic` | choices are sampled, and the loss contains their score function |
+    | `writes_all` | every new state is written as a whole, so that `Choice.update` is None |
+
     Attributes:
-        name: Name on the command line, followed by a colon and K if `takes_max_skip`.
-        takes_max_skip: Whether the name is followed by K.
-        has_agent: Whether an agent or attention computes a distribution over the last K states.
-        is_stochastic: Whether choices are sampled and the loss contains their score function.
-        writes_all: Whether every new state is written as a whole, so that `Choice.update` is None.
         max_skip: K, the number of states in the buffer.
         mix: Skip weight λ in [0, 1]: λ State(t-k) + (1 - λ) State(t-1) enters the transition, Gui et al.
             (2019), Eq. 2.
@@ -99,6 +102,7 @@ class TimeSkip:
     name: ClassVar[str] = ""
     takes_max_skip: ClassVar[bool] = True
     has_agent: ClassVar[bool] = False
+    has_distribution: ClassVar[bool] = False
     is_stochastic: ClassVar[bool] = False
     writes_all: ClassVar[bool] = True
     max_skip: int = 1

@@ -11,7 +11,6 @@ import numpy as np
 from jax.nn import log_softmax
 from jaxtyping import Array, Bool, Float, Int
 
-from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import (
     AgentParams,
     agent_logits,
@@ -31,6 +30,7 @@ from dynskip_jax.functional.time_skips.base import (
     SkipInputs,
     choice_field,
 )
+from dynskip_jax.functional.time_skips.candidates import Candidates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,39 +44,25 @@ class PolicySkip(BufferSkip):
             stored h, as in the authors' released code. A `content` agent always uses h(t-1).
         empty_slots: What happens to empty slots before K steps have passed. `initial`: they contain the
             initial state and may be chosen, as in the released code. `masked`: they may not be chosen.
-        stride: Distance between the states that may be chosen: k = 1, 1 + stride, 1 + 2 stride, …
+        among: States that may enter, such as `LogSpaced()`, `Segments(16)` or `Every(3)`; None for all K.
     """
 
     agent: str = choice_field("mlp", "content")
     agent_input: str = choice_field("previous", "mean")
     empty_slots: str = choice_field("initial", "masked")
-    stride: int = 1
+    among: Candidates | None = None
 
     has_agent = True
+    has_distribution = True
 
     @property
     def num_candidates(self) -> int:
         """Number of candidates, the states for which the agent computes logits."""
-        return self.max_skip
+        return self.max_skip if self.among is None else self.among.count(self.max_skip)
 
     def candidates(self, step: Int[Array, "*batch"]) -> np.ndarray | Int[Array, "*batch n"] | None:
-        """Return the slots of the candidates, newest first; None if all K slots are candidates.
-
-        Slot 0, the newest state, is always a candidate.
-
-        Args:
-            step: Number of steps before this one, (*batch,).
-
-        Returns:
-            A NumPy array (n,) if the slots are the same at all steps; otherwise an array (*batch, n).
-        """
-        return None
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        if self.stride < 1:
-            raise UserError(f"a skip's stride is at least 1, got {self.stride}")
+        """Return the slots of the candidates, see `Candidates.slots`; None if all K are candidates."""
+        return None if self.among is None else self.among.slots(self.max_skip, step)
 
     @property
     def observed(self) -> Observed:
@@ -187,8 +173,6 @@ class PolicySkip(BufferSkip):
         if candidates is not None:
             candidates = candidates.reshape((1,) * (step.ndim + 1 - candidates.ndim) + candidates.shape)
             masks.append(jnp.any(candidates[..., None] == slots[..., None, :], axis=-2))
-        elif self.stride > 1:
-            masks.append(slots % self.stride == 0)
         if not masks:
             return None
         allowed = functools.reduce(operator.and_, masks)
@@ -219,7 +203,8 @@ def _taken(values: Array | np.ndarray, places: Array | np.ndarray) -> Array:
 class Attention(PolicySkip):
     """Attention: the mean of the last K states, weighted by the agent's distribution, enters.
 
-    It is the attention baseline in the tables of Gui et al. (2019).
+    It is the attention baseline in the tables of Gui et al. (2019). With `agent="content"` it is dot-product
+    attention of a query, computed from s(t), over the stored h.
     """
 
     name: ClassVar[str] = "attention"
@@ -238,14 +223,6 @@ class Attention(PolicySkip):
         """See `TimeSkip`."""
         log_probs = log_softmax(self.logits(params, inputs, observation) / inputs.temperature)
         return self.without_credit(inputs, self.weighted(choice, log_probs))
-
-
-@dataclasses.dataclass(frozen=True)
-class ContentAttention(Attention):
-    """Dot-product attention of a query, computed from s(t), over the K stored h."""
-
-    name: ClassVar[str] = "content"
-    agent: str = dataclasses.field(default="content", metadata={"choices": ("content",)})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,12 +9,11 @@ from jaxtyping import Array, Float
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.time_skips.base import Choice, Decision
-from dynskip_jax.functional.time_skips.candidates import Segmented
 from dynskip_jax.functional.time_skips.dynamic import Attention
 
 
 @dataclasses.dataclass(frozen=True)
-class SparseAttention(Segmented, Attention):
+class SparseAttention(Attention):
     """Sparse attention: the weighted mean of the `top` states with the best scores enters.
 
     The weights are w_i ∝ exp(a_i) - exp(a_(top+1)), where a are the scores, best first. The subtracted term
@@ -25,7 +24,7 @@ class SparseAttention(Segmented, Attention):
     Attributes:
         agent: See `PolicySkip`; `content` by default.
         top: k_top, the number of states that enter.
-        stride: k_att: only State(t-1) and every `stride`-th state of the sequence can be chosen.
+        among: `Segments(k_att)` lets only State(t-1) and every k_att-th state of the sequence enter.
     """
 
     name: ClassVar[str] = "sparse"
