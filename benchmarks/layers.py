@@ -121,13 +121,13 @@ def time_skips(shape: Shape) -> Mapping[str, Callable[[], Layer]]:
         "fixed:k": F.Fixed(k, mix),
         "mean:k": F.Mean(k, mix),
         "attention:k": F.Attention(k, mix),
-        "content:k": F.ContentAttention(k, mix),
+        "content:k": F.Attention(k, mix, agent="content"),
         "dynamic:k": F.Dynamic(k, mix),
         "sparse:k": F.SparseAttention(k, mix),
-        "log_attention:k": F.LogAttention(k, mix),
-        "log_dynamic:k": F.LogDynamic(k, mix),
-        "segment_attention:k": F.SegmentAttention(k, mix, stride=segment),
-        "segment_dynamic:k": F.SegmentDynamic(k, mix, stride=segment),
+        "log_attention:k": F.Attention(k, mix, among=F.LogSpaced()),
+        "log_dynamic:k": F.Dynamic(k, mix, among=F.LogSpaced()),
+        "segment_attention:k": F.Attention(k, mix, agent="content", among=F.Segments(segment)),
+        "segment_dynamic:k": F.Dynamic(k, mix, among=F.Segments(segment)),
         "skip_rnn": F.SkipRNN(),
     }
     made = {name: partial(ours, shape, skip) for name, skip in skips.items()}
