@@ -1,39 +1,82 @@
-"""Read and generate text with a language model, and compute the skips and their probabilities."""
+"""Read a text with a trained model: its choices, their probabilities, continuations, and gradients."""
 
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
-from dynskip_jax.models import LanguageModel
-from dynskip_jax.nn import SkipCell
+from dynskip_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from dynskip_jax.models import LanguageModel
+    from dynskip_jax.nn import SkipCell
 
 
-class TokenReading(NamedTuple):
-    """Predictions and skips of a language model at each token of a text.
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A model's prediction for a text, and its choices at each word.
 
     Attributes:
-        log_probs: Log-probability of every token as the next one, in nats, (time, vocabulary).
-        skips: `connections` of the top layer, (time,).
-        weights: `distribution` of the top layer, (time, K); None where it has none.
+        words: Words as the model reads them.
+        skips: `connections` of the top layer that reads from the start; 0 where no earlier state is chosen.
+        probabilities: Probability of each prediction, or of each word; NaN where there is none.
+        prediction: The prediction as one line.
+        unknown: Words of the text that are not in the vocabulary.
+        weights: `distribution` of the layer of `skips`, (words, K); None if it has none.
+        backward: `connections` of the top layer that reads from the end: k leads to word t + k. None if there
+            is no such layer, or if it has no choices to show.
+        backward_weights: `distribution` of the layer of `backward`.
+        is_attention: Whether a weighted mean of all K states enters, instead of one chosen state.
+        is_of_predictions: Whether `probabilities` are those of the model's own predictions, instead of those
+            of the words. They say how sure a model is, not how good.
     """
 
-    log_probs: Float[Array, "time vocabulary"]
-    skips: Int[Array, " time"]
-    weights: Float[Array, "time K"] | None
+    words: Sequence[str]
+    skips: Sequence[int]
+    probabilities: Sequence[float] = ()
+    prediction: str = ""
+    unknown: Sequence[str] = ()
+    weights: Float[np.ndarray, "words K"] | None = None
+    backward: Sequence[int] | None = None
+    backward_weights: Float[np.ndarray, "words K"] | None = None
+    is_attention: bool = False
+    is_of_predictions: bool = False
+
+    def directions(self) -> dict[str, Reading]:
+        """Return the reading of each direction; the one named `backward` has its words in reverse order."""
+        if self.backward is None:
+            return {"": self}
+        weights = self.backward_weights
+        backward = dataclasses.replace(
+            self,
+            words=self.words[::-1],
+            skips=self.backward[::-1],
+            probabilities=self.probabilities[::-1],
+            weights=None if weights is None else weights[::-1],
+        )
+        return {"forward": self, "backward": backward}
+
+    def reached(self, t: int, least: float = 0.0) -> list[tuple[int, float]]:
+        """Return the skips at word t as pairs (k, weight); with attention, those of at least `least`."""
+        if self.is_attention and self.weights is not None:
+            return [(k, float(w)) for k, w in enumerate(self.weights[t], 1) if w >= least]
+        return [(self.skips[t], 1.0)] if self.skips[t] else []
 
 
 def connections(decision: F.Decision, *, reverse: bool = False) -> Int[Array, " time"]:
-    """Return k at each word t, such that State(t-k) entered at word t.
+    """Return k at each word t, such that State(t-k), or State(t+k) in reverse, entered at word t.
 
-    If the layer reads from the end, it is State(t+k).
-
-    If the time skip leaves words out, k is the distance to the last word that was read. At the first word
-    that is read, it is the distance to the position before the text. At words that are not read, k is 0.
+    If the time skip leaves words out, k is the distance to the last word that was read, or to the position
+    before the text. At words that are not read, k is 0.
 
     Args:
         decision: Decisions of one whole sequence, each leaf (time,).
@@ -56,7 +99,7 @@ def distribution(
     *,
     reverse: bool = False,
 ) -> Float[Array, "time K"] | None:
-    """Return the probability (of an agent) or weight (of attention) of each k at each step.
+    """Return the probability (of an agent) or weight (of attention) of each k at each step, or None.
 
     Args:
         cell: Cell of the layer.
@@ -64,9 +107,6 @@ def distribution(
             entry of `observations` of `SkipLayers`, without the batch axis.
         policy: How choices were made.
         reverse: Whether the layer reads from the end.
-
-    Returns:
-        (time, K); None if the layer has neither an agent nor attention.
     """
     skip = cell.skip
     if not skip.has_agent:
@@ -91,27 +131,6 @@ def distribution(
     return weights[::-1] if reverse else weights
 
 
-def read_tokens(
-    model: LanguageModel,
-    tokens: Int[Array, " time"],
-    key: Key[Array, ""],
-    policy: F.Policy = F.Policy("greedy"),  # noqa: B008 (immutable)
-) -> TokenReading:
-    """Read a text once, from the initial state.
-
-    Args:
-        model: Language model.
-        tokens: Token ids. They usually begin with `<eos>`, which precedes the first token of a line.
-        key: PRNG key for sampled choices.
-        policy: How agents choose.
-    """
-    output = model(tokens[None], policy=policy, rngs=key, deterministic=True)
-    decision = jax.tree.map(lambda leaf: leaf[0], output.decisions[-1])
-    observation = jax.tree.map(lambda leaf: leaf[0], output.observations[-1])
-    weights = distribution(model.stack.cells[-1], observation, policy)
-    return TokenReading(jax.nn.log_softmax(output.logits[0]), connections(decision), weights)
-
-
 def generate(
     model: LanguageModel,
     prompt: Int[Array, " time"],
@@ -132,8 +151,7 @@ def generate(
         policy: How agents choose.
 
     Returns:
-        The ids of the sampled tokens, and for each of them the k that the top layer chose at the token before
-        it; both (num_tokens,).
+        The ids of the sampled tokens, and the k that the top layer chose at the token before each of them.
     """
     carry_key, word_key = jax.random.split(key)
     read = partial(model, policy=policy, deterministic=True, return_carry=True)
@@ -148,3 +166,52 @@ def generate(
 
     _, (tokens, skips) = lax.scan(step, (carry, *first), jax.random.split(word_key, num_tokens))
     return tokens, skips
+
+
+def state_gradient_norms(
+    params: F.LayerParams,
+    carry: F.SkipCarry,
+    x: Float[Array, "batch time in"],
+    recurrence: F.Recurrence,
+    last_loss: Callable[[Float[Array, "batch hidden"]], Float[Array, " batch"]],
+    *,
+    policy: F.Policy = F.Policy("greedy"),  # noqa: B008 (immutable)
+    of: str = "h",
+) -> Float[Array, "batch time"]:
+    """Return ‖∂L_T/∂h_t‖ for each step t of each sequence (Gui et al. 2019, Figure 4).
+
+    It is the norm of the total derivative, along every path from h_t to L_T. As in training, no gradient
+    flows through the decisions themselves.
+
+    Args:
+        params: Parameters of the layer.
+        carry: Carry before the first step.
+        x: Inputs of the layer. All sequences have the same length T.
+        recurrence: Transition and skips of the layer.
+        last_loss: Function from h_T to L_T of each sequence.
+        policy: How choices are made.
+        of: Name of the state's array to differentiate with respect to, such as `h` or `c`.
+    """
+    fields = recurrence.transition.state._fields
+    if of not in fields:
+        raise UserError(
+            f"the state of {type(recurrence.transition).__name__} has {', '.join(fields)}, no {of}"
+        )
+    if recurrence.depth_skip is not None:
+        raise UserError("gradient norms are those of a layer without a skip over depth")
+
+    def unrolled(nudges: Float[Array, "time batch hidden"]) -> Float[Array, ""]:
+        """Return the sum of all L_T, where `nudges` are added to the new states before they are used."""
+
+        def step(carry, given):
+            inputs, nudge = given
+            after, _ = F.recurrent_step(params, carry, inputs, recurrence, policy)
+            moved = getattr(after.slots, of).at[:, 0].add(nudge)
+            return after._replace(slots=after.slots._replace(**{of: moved})), None
+
+        inputs = F.project_inputs(params, jnp.swapaxes(x, 0, 1), recurrence)
+        last, _ = lax.scan(step, carry, (inputs, nudges))
+        return last_loss(last.state.h).sum()
+
+    nudges = jnp.zeros((x.shape[1], x.shape[0], carry.state[0].shape[-1]), x.dtype)
+    return jnp.linalg.norm(jax.grad(unrolled)(nudges), axis=-1).T

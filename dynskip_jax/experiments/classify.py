@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dynskip_jax.tasks import Learner
 
 class_vocabulary = LazyModule("dynskip_jax.data.class_vocabulary")
-confusion = LazyModule("dynskip_jax.analysis.confusion")
+statistics = LazyModule("dynskip_jax.analysis.statistics")
 confusion_tables = LazyModule("dynskip_jax.experiments.confusion")
 labelled_text = LazyModule("dynskip_jax.data.labelled_text")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
@@ -173,7 +173,7 @@ class Classify(ClassifierExperiment):
         super().draw(spec, learner, params, keys, folder, member)
         examples, classes = learner.task.splits["test"], learner.task.class_names
         predicted = np.asarray(learner.predictions(params, "test", keys)[member])
-        matrix = confusion.confusion_matrix(np.asarray(examples.targets), predicted, len(classes))
+        matrix = statistics.confusion_matrix(np.asarray(examples.targets), predicted, len(classes))
         confusion_tables.show_confusion(matrix, classes, folder, spec, member, split="test")
 
 

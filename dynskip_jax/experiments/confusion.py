@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.analysis import confusion as matrices
 from dynskip_jax.analysis import plots
+from dynskip_jax.analysis import statistics as matrices
 from dynskip_jax.experiments.model_spec import ModelSpec
 
 logger = logging.getLogger(__name__)

@@ -83,12 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             loading.FinishedModel(None, spec, experiment, None, learner, fitted.params, spec.seeds, 0), None
         )
     reading = loaded.read(flags.text)
-    probabilities = {name: reading.probabilities}
-    shown = arcs.Reading(words, reading.skips, probabilities, reading.weights(), is_of_predictions=True)
     place = int(digits[-1])
     print(f"\nThe last number, {place}, names a place, counted from 0: the answer is {words[place]}.")
     print("An arc leads from each number to the one whose state the agent skipped back to:\n")
-    print(arcs.arcs_text(shown, 80))
+    print(arcs.arcs_text(reading, {name: reading.probabilities}, 80))
     print(f"\n{_MODELS[-1]} answers {reading.prediction}.  Accuracy on 10,000 test sequences:")
     for name, accuracy in accuracies.items():
         print(f"  {name:12} {accuracy:.2%}")

@@ -5,26 +5,25 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import Subcommand
 from dynskip_jax.experiments.model_spec import ModelSpec, each, learnt_rates
 from dynskip_jax.experiments.settings import Settings, replace
-from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.lazy import LazyModule
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Key
 
+    from dynskip_jax.analysis.reading import Reading
     from dynskip_jax.data import Vocabulary
     from dynskip_jax.experiments.loaded import LoadedModel
-    from dynskip_jax.tasks import Forward, Learner, Task
+    from dynskip_jax.tasks import Learner, Task
     from dynskip_jax.training.schedule import Schedule
 
 F = LazyModule("dynskip_jax.functional")
@@ -258,7 +257,7 @@ class Experiment:
         values = " ".join(str(value) for value in np.atleast_1d(predicted))
         return f"{values}  ({probability:.3f})"
 
-    def read(self, loaded: LoadedModel, text: str) -> TextReading:
+    def read(self, loaded: LoadedModel, text: str) -> Reading:
         """Read a text with a trained model, and return its prediction and its choices.
 
         Raises:
@@ -271,49 +270,40 @@ class Experiment:
         # A text may be longer than the model reads, so `words` may be shorter.
         unknown = [word for word, known in zip(self.split(text), words, strict=False) if word != known]
         prediction = self.format_prediction(loaded.vocabulary, predicted, float(certain.min()))
-        return TextReading(
+        return reading.Reading(
             words,
-            unknown,
+            unknown=unknown,
             probabilities=probabilities,
             prediction=prediction,
             is_of_predictions=True,
-            **choices_shown(loaded, found, len(words)),
+            **choices_shown(loaded, found.decisions, found.observations, len(words)),
         )
 
 
-def choices_shown(loaded: LoadedModel, found: Forward, count: int) -> dict[str, Any]:
-    """Return the fields of `TextReading` with the choices of the top layer in each direction.
+def choices_shown(loaded: LoadedModel, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
+    """Return the fields of `Reading` with the choices of the top layer in each direction.
 
     Args:
         loaded: Model that has read the text.
-        found: Its forward pass over the text.
+        decisions: Decisions of each layer and direction, each leaf (time,).
+        observations: Inputs of the agents of each layer and direction, or None.
         count: Number of words of the text.
     """
-    fields: dict[str, Any] = {"skips": [0] * count}
-    if not loaded.shows_choices:
-        return fields
+    skip = loaded.learner.skips[-1]
+    is_attention = skip.has_agent and not skip.is_stochastic
+    fields: dict[str, Any] = {"skips": [0] * count, "is_attention": is_attention}
     names = {"forward": ("skips", "weights"), "backward": ("backward", "backward_weights")}
     for direction, layer in loaded.learner.top_layers.items():
-        skips, weights = names[direction]
-        chosen = reading.connections(found.decisions[layer], reverse=loaded.learner.reverse[layer])
-        fields[skips] = np.asarray(chosen).tolist()
-        fields[weights] = partial(_choice_weights, loaded, found, layer)
+        reverse = loaded.learner.reverse[layer]
+        chosen = np.asarray(reading.connections(decisions[layer], reverse=reverse)).tolist()
+        # A fixed k is no choice; that of a skip of one's own may be.
+        if skip.has_agent or not skip.writes_all or len(set(chosen)) > 1:
+            fields[names[direction][0]] = chosen
+        if observations is not None:
+            cell, observation = loaded.model.stack.cells[layer], observations[layer]
+            weights = reading.distribution(cell, observation, loaded.policy, reverse=reverse)
+            fields[names[direction][1]] = None if weights is None else np.asarray(weights)
     return fields
-
-
-def _choice_weights(loaded: LoadedModel, found: Forward, layer: int) -> Float[np.ndarray, "words K"] | None:
-    """Return the probability or weight of each k at each word of a text, or None; see `distribution`.
-
-    Args:
-        loaded: Model that has read the text.
-        found: Its forward pass over the text.
-        layer: Index of the layer.
-    """
-    if found.observations is None:
-        return None
-    cell, reverse = loaded.model.stack.cells[layer], loaded.learner.reverse[layer]
-    weights = reading.distribution(cell, found.observations[layer], loaded.policy, reverse=reverse)
-    return None if weights is None else np.asarray(weights)
 
 
 def _skips_by_position(

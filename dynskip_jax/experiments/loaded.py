@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dynskip_jax import functional as F
+from dynskip_jax.analysis.reading import Reading
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.build import make_learner
 from dynskip_jax.experiments.experiment import Data, Experiment, StoredVocabulary
@@ -18,7 +19,6 @@ from dynskip_jax.experiments.registry import experiment_of
 from dynskip_jax.experiments.run import VOCABULARY
 from dynskip_jax.experiments.settings import Settings, replace
 from dynskip_jax.experiments.stored_settings import FORMAT, from_config, last_paths
-from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.files import sha256_of
 from dynskip_jax.training.folder import RunDir
@@ -114,8 +114,8 @@ class LoadedModel(NamedTuple):
         """
         return metrics_table(self.run)
 
-    def read(self, text: str) -> TextReading:
-        """Read a text, and return the model's prediction and choices; see `TextReading`.
+    def read(self, text: str) -> Reading:
+        """Read a text, and return the model's prediction and choices; see `Reading`.
 
         Raises:
             UserError: If the text cannot be read.
@@ -129,18 +129,6 @@ class LoadedModel(NamedTuple):
     def learner_with(self, data: Data) -> Learner:
         """Return a learner that reads `data`, of this one model: its seed, with the selected λ and K."""
         return make_learner(self.experiment, self.spec, data, self.vocabulary)
-
-    @property
-    def is_attention(self) -> bool:
-        """Whether a weighted mean of the last K states enters the top layer, rather than a chosen state."""
-        skip = self.learner.skips[-1]
-        return skip.has_agent and not skip.is_stochastic
-
-    @property
-    def shows_choices(self) -> bool:
-        """Whether the top layer has choices to show: which state enters, or which words are read."""
-        skip = self.learner.skips[-1]
-        return skip.has_agent or not skip.writes_all
 
 
 def load_run(

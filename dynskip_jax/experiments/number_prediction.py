@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dynskip_jax.tasks import Classification, Learner
     from dynskip_jax.training.schedule import Schedule
 
-chains = LazyModule("dynskip_jax.analysis.chains")
+statistics = LazyModule("dynskip_jax.analysis.statistics")
 plots = LazyModule("dynskip_jax.analysis.plots")
 data_lib = LazyModule("dynskip_jax.data")
 models_lib = LazyModule("dynskip_jax.models")
@@ -295,7 +295,7 @@ class NumberPrediction(Experiment):
         if hops.shape[1] == 1:
             return self.settings.data.length - 1 - chosen[:, :, -1] == hops[:, 0]
         rows = np.arange(len(hops))[:, None]
-        return np.stack([chains.visited(of_seed)[rows, hops].all(axis=1) for of_seed in chosen])
+        return np.stack([statistics.visited(of_seed)[rows, hops].all(axis=1) for of_seed in chosen])
 
     def draw(
         self, spec: ModelSpec, learner: Learner, params: Any, keys: Any, folder: Path, member: int
@@ -316,7 +316,7 @@ class NumberPrediction(Experiment):
                 f"{spec.name}: the last choice against the right one",
             )
             return
-        visited = chains.visited(chosen)
+        visited = statistics.visited(chosen)
         for number, position in enumerate(hops.T, 1):
             plots.visited_positions(
                 visited,

@@ -48,7 +48,6 @@ from dynskip_jax.experiments.commands.oracle import ORACLE
 from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Agent, Data, Model, Numbers, Settings, Training
-from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.lazy import LazyModule
 from dynskip_jax.settings import ON, Other, path_setting, setting
 from dynskip_jax.training.model_names import COPYING, WITH_K
@@ -615,26 +614,24 @@ class PTB(Experiment):
         tokens = vocabulary.encode([vocabularies.EOS, *vocabulary.split(text)])
         return tokens, vocabulary.decode(tokens)
 
-    def read(self, loaded: LoadedModel, text: str) -> TextReading:
+    def read(self, loaded: LoadedModel, text: str) -> reading.Reading:
         """See `Experiment`; `probabilities` are those of each word, given the words before it."""
         tokens, words = self.encode(loaded.vocabulary, text)
-        found = reading.read_tokens(
-            loaded.model, jnp.asarray(tokens), jax.random.key(0), policy=loaded.policy
-        )
-        log_probs = np.asarray(found.log_probs)
+        rows = loaded.model(jnp.asarray(tokens)[None], policy=loaded.policy, rngs=jax.random.key(0))
+        found = jax.tree.map(lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations))
+        log_probs = np.asarray(jax.nn.log_softmax(found[0]))
         before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
         best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
         vocabulary = loaded.vocabulary
         names = vocabulary.shown([vocabulary.tokens[i] for i in best])
         likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
         listed = ", ".join(f"{name} {probability:.3f}" for name, probability in likeliest)
-        return TextReading(
+        return reading.Reading(
             vocabulary.shown(words),
-            [word for word in vocabulary.split(text) if word not in vocabulary.index],
-            np.asarray(found.skips).tolist() if loaded.shows_choices else [0] * len(words),
-            [math.nan, *np.exp(before).tolist()],
-            f"next {vocabulary.unit} {listed}",
-            weights=lambda: None if found.weights is None else np.asarray(found.weights),
+            unknown=[word for word in vocabulary.split(text) if word not in vocabulary.index],
+            probabilities=[math.nan, *np.exp(before).tolist()],
+            prediction=f"next {vocabulary.unit} {listed}",
+            **choices_shown(loaded, *found[1:], len(words)),
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from dynskip_jax.analysis.intervals import paired_difference, t_interval
+from dynskip_jax.analysis.statistics import paired_difference, t_interval
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import program, read_flags
 from dynskip_jax.experiments.console import say, wide_console

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dynskip_jax.analysis.intervals import Interval
+from dynskip_jax.analysis.statistics import Interval
 
 
 class Row(NamedTuple):

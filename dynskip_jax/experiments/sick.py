@@ -17,7 +17,7 @@ Without --data the pairs are looked for in $DYNSKIP_DATA_DIR/sick.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,11 +33,11 @@ from dynskip_jax.experiments.sentences import (
     SentenceSettings,
     SentenceTraining,
 )
-from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.lazy import LazyModule
 from dynskip_jax.settings import setting
 
 if TYPE_CHECKING:
+    from dynskip_jax.analysis.reading import Reading
     from dynskip_jax.data import Vocabulary
     from dynskip_jax.data.sentences import SentenceCorpus
     from dynskip_jax.experiments.loaded import LoadedModel
@@ -176,7 +176,7 @@ class SICK(SentenceExperiment):
         """See `Experiment`; the predicted rating."""
         return f"{float(predicted):.2f}"
 
-    def read(self, loaded: LoadedModel, text: str) -> TextReading:
+    def read(self, loaded: LoadedModel, text: str) -> Reading:
         """See `Experiment`; a choice that reaches into the other sentence is shown as one outside the text.
 
         It is shown as one before the text, or after it for the layer that reads from the end.
@@ -185,37 +185,26 @@ class SICK(SentenceExperiment):
         first = int((self.encode(loaded.vocabulary, text)[0]["sentences"] == 0).sum())
         before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
         skips, weights = _moved(reading.skips, reading.weights, before_text)
-        reading = reading._replace(skips=skips, weights=weights)
+        reading = dataclasses.replace(reading, skips=skips, weights=weights)
         if reading.backward is None:
             return reading
         end = len(reading.words)
         after_text = {t: end - t for t, k in enumerate(reading.backward) if k and t < first <= t + k}
         skips, weights = _moved(reading.backward, reading.backward_weights, after_text)
-        return reading._replace(backward=skips, backward_weights=weights)
+        return dataclasses.replace(reading, backward=skips, backward_weights=weights)
 
 
 def _moved(
-    skips: Sequence[int], weights: Callable[[], np.ndarray | None], shown: Mapping[int, int]
-) -> tuple[list[int], Callable[[], np.ndarray | None]]:
-    """Return the skips and their weights with the choices at some words shown as another k.
-
-    Args:
-        skips: k at each word.
-        weights: Function that returns the weight of each k at each word, or None.
-        shown: k to show at a word t, by t. It may exceed K.
-    """
+    skips: Sequence[int], weights: np.ndarray | None, shown: Mapping[int, int]
+) -> tuple[list[int], np.ndarray | None]:
+    """Return the skips and their weights, with `shown[t]` as the k of word t, which may exceed K."""
     moved = [shown.get(t, k) for t, k in enumerate(skips)]
-
-    def moved_weights() -> np.ndarray | None:
-        of_k = weights()
-        if of_k is None:
-            return None
-        padded = np.pad(of_k, ((0, 0), (0, max(0, max(moved) - of_k.shape[1]))))
-        for t, k in shown.items():
-            padded[t, k - 1] = of_k[t, skips[t] - 1]
-        return padded
-
-    return moved, moved_weights
+    if weights is None:
+        return moved, None
+    padded = np.pad(weights, ((0, 0), (0, max(0, max(moved) - weights.shape[1]))))
+    for t, k in shown.items():
+        padded[t, k - 1] = weights[t, skips[t] - 1]
+    return moved, padded
 
 
 if __name__ == "__main__":

@@ -169,14 +169,12 @@ def draw_sweep(
         points = sorted({value[axis] for value in spec.values})
         if len(points) < 2:
             continue
-        curves: dict[str, list] = {}
+        groups: dict[str, list] = {}
         for value, metrics in zip(spec.values, by_value, strict=True):
             label = label_of(spec.name, {name: other for name, other in value.items() if name != axis})
-            of_point = curves.setdefault(label, [[] for _ in points])
-            of_point[points.index(value[axis])] = metrics[metric]["per_seed"]
-        plots.metric_over_values(
-            curves,
-            points,
+            groups.setdefault(label, []).append(("", [value[axis]], metrics[metric]["per_seed"]))
+        plots.metric_over_metric(
+            groups,
             folder / f"{metric}_over_{axis}.png",
             f"{data.name}: {heading} over {_SIGNS[axis]}",
             x_label=_SIGNS[axis],

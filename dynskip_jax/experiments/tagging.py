@@ -21,7 +21,6 @@ from dynskip_jax.experiments.commands.tag import TAG
 from dynskip_jax.experiments.experiment import Experiment, choices_shown
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Agent, Data, Model, Settings, Training
-from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.lazy import LazyModule
 from dynskip_jax.settings import ON, Other, setting
 from dynskip_jax.training.model_names import REWARDED
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from dynskip_jax.training.schedule import Schedule
 
 plots = LazyModule("dynskip_jax.analysis.plots")
-analysis = LazyModule("dynskip_jax.analysis")
+reading = LazyModule("dynskip_jax.analysis.reading")
 confusion_tables = LazyModule("dynskip_jax.experiments.confusion")
 entity_score = LazyModule("dynskip_jax.tasks.entity_score")
 char_features = LazyModule("dynskip_jax.nn.char_features")
@@ -476,6 +475,7 @@ class TaggerExperiment(Experiment):
                 where = inside & batch.mask[:, None]
                 np.add.at(counts, (batch.targets[where], chosen[member][where] - 1), 1)
             rows = np.argsort(-counts.sum(axis=1), kind="stable")[:_MOST_ROWS]
+            rows = rows[counts[rows].any(axis=1)]  # tags that never occur are left out
             plots.action_distribution(
                 counts[rows],
                 folder / f"skips_by_tag_{direction}.png",
@@ -493,7 +493,7 @@ class TaggerExperiment(Experiment):
         words = self.split(text)
         return vocabulary.encode(words), words
 
-    def read(self, loaded: LoadedModel, text: str) -> TextReading:
+    def read(self, loaded: LoadedModel, text: str) -> reading.Reading:
         """See `Experiment`; `probabilities` are the marginal probabilities of each word's tag."""
         vocabulary = loaded.vocabulary
         inputs, words = self.encode(vocabulary, text)
@@ -504,13 +504,13 @@ class TaggerExperiment(Experiment):
         pairs = [f"{word}/{tag}" for word, tag in zip(words, tags, strict=True)]
         prediction = f"{' '.join(pairs)}  ({probabilities.min():.3f})"
         unknown = [word for word in dict.fromkeys(words) if not vocabulary.knows(word)]
-        return TextReading(
+        return reading.Reading(
             pairs,
-            unknown,
+            unknown=unknown,
             probabilities=probabilities.tolist(),
             prediction=prediction,
             is_of_predictions=True,
-            **choices_shown(loaded, read, len(words)),
+            **choices_shown(loaded, read.decisions, read.observations, len(words)),
         )
 
     def written(self, tags: Sequence[str], scheme: str = "BIO2") -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from dynskip_jax import functional as F
-from dynskip_jax.analysis.confusion import confusion_matrix, macro_f1
+from dynskip_jax.analysis.statistics import confusion_matrix, macro_f1
 from dynskip_jax.data.batches import Batch, Examples
 from dynskip_jax.tasks.rows import where_counted
 from dynskip_jax.tasks.task import ExampleTask, Forward, MakeModel, StepPenalty

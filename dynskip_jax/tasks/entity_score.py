@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from dynskip_jax.analysis.confusion import confusion_matrix, table_text
+from dynskip_jax.analysis.statistics import confusion_matrix, table_text
 from dynskip_jax.data.tag_schemes import entities
 
 Tags = Sequence[str]
@@ -159,7 +159,7 @@ def _label(tag: str) -> str:
 
 
 def entity_counts(gold: Sequence[Tags], predicted: Sequence[Tags]) -> Int[np.ndarray, "sentences 3"]:
-    """Return the numbers of correct, predicted and gold entities of each sentence, for `analysis.bootstrap`.
+    """Return the numbers of correct, predicted and gold entities of each sentence, for `analysis.statistics`.
 
     Args:
         gold: True tags of each sentence.

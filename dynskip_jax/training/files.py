@@ -22,11 +22,12 @@ def check_new(path: Path, remedy: str = "remove it, or name another file") -> No
         raise UserError(f"the folder {path.parent} does not exist: make it, or name another")
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str | bytes) -> None:
     """Write or replace a file. After a crash, it contains either the old text or the whole new one."""
     unfinished = _unfinished(path)
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
+    unfinished.unlink(missing_ok=True)  # of a process that was killed, or a link
+    with unfinished.open("xb") as file:
+        file.write(text.encode() if isinstance(text, str) else text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path)

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from dynskip_jax.analysis.arcs import Reading
 from dynskip_jax.analysis.page import page_html
+from dynskip_jax.analysis.reading import Reading
 
 WORDS = ["a", "</script><b>", '"q"', "日本"]
 WEIGHTS = np.array([[1, 0], [0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
@@ -37,8 +37,8 @@ class Page(HTMLParser):
 
 
 def test_a_page():
-    agent = Reading(WORDS, [0, 1, 2, 2], {"lstm": [math.nan, 0.5, 0.25, 0.125]}, WEIGHTS)
-    attention = Reading(WORDS, [1, 2, 1, 2], {}, WEIGHTS, is_attention=True)
+    agent = Reading(WORDS, [0, 1, 2, 2], weights=WEIGHTS), {"lstm": [math.nan, 0.5, 0.25, 0.125]}
+    attention = Reading(WORDS, [1, 2, 1, 2], weights=WEIGHTS, is_attention=True), {}
     text = page_html("T & t", {"dynamic:2": agent, "attention:2": attention}, {"lstm": "next <eos>"})
     page = Page(text)
     assert page.words == WORDS * 2
@@ -55,13 +55,8 @@ def test_a_page():
     assert first["colors"] == second["colors"] and first["colors"].keys() == {"1", "2"}
 
 
-def test_probabilities_are_called_those_of_words_or_of_predictions():
-    readings = {str(own): Reading(["a"], [0], {"m": [0.5]}, is_of_predictions=own) for own in (False, True)}
-    text = page_html("T", readings, {})
-    assert [data["of"] for data in Page(text).data] == ["word", "prediction"]
-    assert "'p of the ' + data.of" in text.replace(";  ", "")
-
-
 def test_without_weights_the_choice_itself_is_shown():
-    (data,) = Page(page_html("T", {"fixed:2": Reading(["a", "b", "c"], [0, 0, 2], {})}, {})).data
+    reading = Reading(["a", "b", "c"], [0, 0, 2], is_of_predictions=True)
+    (data,) = Page(page_html("T", {"fixed:2": (reading, {})}, {})).data
     assert [row["k"] for row in data["rows"]] == [[], [], [[2, 1.0]]]
+    assert data["of"] == "prediction"

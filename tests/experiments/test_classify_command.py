@@ -9,7 +9,7 @@ import pytest
 from commands import assert_picture, assert_user_error, row_of
 from sklearn.metrics import f1_score
 
-from dynskip_jax.analysis.confusion import confusion_matrix, confusion_text, macro_f1
+from dynskip_jax.analysis.statistics import confusion_matrix, confusion_text, macro_f1
 from dynskip_jax.experiments.classify import Classify
 from dynskip_jax.experiments.settings import resolve
 

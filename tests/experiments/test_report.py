@@ -13,7 +13,7 @@ from commands import assert_user_error, events_in, load, records, write_result
 from scipy import stats
 
 from dynskip_jax.analysis import plots
-from dynskip_jax.analysis.intervals import paired_difference, t_interval
+from dynskip_jax.analysis.statistics import paired_difference, t_interval
 from dynskip_jax.experiments import report
 from dynskip_jax.experiments.report_files import latex_escaped, latex_text
 from dynskip_jax.experiments.report_table import Line, Row, tables

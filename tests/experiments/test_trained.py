@@ -79,7 +79,6 @@ def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
     np.testing.assert_array_equal(embedding, default)
     other = loaded.load_run(compared_ptb.folder, seed=1)
     assert not np.array_equal(embedding, other.params["embedding"]["embedding"][...])
-    assert loaded.load_run(compared_ptb.folder, "lstm").shows_choices is False and found.shows_choices
 
 
 @pytest.mark.slow

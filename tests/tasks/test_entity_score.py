@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dynskip_jax.analysis.confusion import merge_rare
+from dynskip_jax.analysis.statistics import merge_rare
 from dynskip_jax.tasks.entity_score import (
     EntityCounts,
     entity_counts,

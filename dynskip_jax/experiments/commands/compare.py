@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
     from dynskip_jax.experiments.loaded import FinishedModel
 
-bootstrap = LazyModule("dynskip_jax.analysis.bootstrap")
+bootstrap = LazyModule("dynskip_jax.analysis.statistics")
 compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
 consoles = LazyModule("dynskip_jax.experiments.console")
 entity_score = LazyModule("dynskip_jax.tasks.entity_score")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import Subcommand
 from dynskip_jax.experiments.commands.flags import RunFlags
-from dynskip_jax.experiments.text_reading import TextReading
 from dynskip_jax.lazy import LazyModule
 from dynskip_jax.settings import path_setting, setting
 
@@ -78,41 +76,35 @@ def explain(experiment: type[Experiment], flags: ExplainFlags) -> None:
             who = f"{names[0]} does" if len(names) == 1 else f"{', '.join(names)} do"
             typed = "" if flags.raw_text else " (--raw-text reads a text as people type it)"
             console.print(f"{who} not know {', '.join(words)}: read as {vocabularies.UNK}{typed}")
-    panels, warned = {}, {}
-    for name, trained in models.items():
-        found = readings[name]
-        for direction, reading in _directions(found, probabilities, trained.is_attention).items():
-            panels[", ".join(filter(None, (name, direction)))] = reading
-            note = "" if all(reading.skips) else "words without an arc are not read"
+    chooses = {name: any(found.skips) or any(found.backward or ()) for name, found in readings.items()}
+    panels: dict[str, Any] = {}
+    folder = Path(flags.run_dir) / "plots"
+    for name, found in readings.items():
+        for direction, reading in found.directions().items():
+            order = -1 if direction == "backward" else 1
+            likely = {other: given[::order] for other, given in probabilities.items()}
+            panels[", ".join(filter(None, (name, direction)))] = reading, likely
             if direction:
                 consoles.say(f"{name}, {direction}:")
-            if trained.shows_choices or not any(other.shows_choices for other in models.values()):
-                consoles.say(arcs.arcs_text(reading, console.width))
-            if trained.shows_choices:
-                path = Path(flags.run_dir) / "plots" / _picture(name, trained.seed, text, direction)
-                which = f"{direction}, " if direction else ""
-                title = f"{name}: {which}which earlier word each word is connected to"
-                if trained.is_attention:
-                    title = f"{name}: {which}how much attention each word pays to earlier ones"
-                with warnings.catch_warnings(record=True) as caught:
-                    warnings.simplefilter("always")
-                    try:
-                        path.parent.mkdir(parents=True, exist_ok=True)
-                        pages = arcs.draw_arcs(reading, path, title, note)
-                    except OSError as error:  # such as a read-only folder or a full disk
-                        reason = error.strerror or error
-                        warned[f"no picture can be written into {path.parent} ({reason})"] = None
-                        pages = []
-                warned |= {str(warning.message): None for warning in caught}
-                for page in pages:
+            if chooses[name] or not any(chooses.values()):
+                consoles.say(arcs.arcs_text(reading, likely, console.width))
+            if not chooses[name]:
+                continue
+            path = folder / _picture(name, models[name].seed, text, direction)
+            title = ", ".join(filter(None, (f"{name}: where each word goes back to", direction)))
+            note = "" if all(reading.skips) else "words without an arc are not read"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                for page in arcs.draw_arcs(reading, likely, path, title, note):
                     consoles.say(f"picture: {page}")
-    for line in warned:  # one line, even if it is about several pictures
-        consoles.say(f"warning: {line}")
+            except OSError as error:  # such as a read-only folder or a full disk
+                reason = error.strerror or error
+                consoles.say(f"warning: no picture can be written into {folder} ({reason})")
     for name, found in readings.items():
         consoles.say(f"{name}: {found.prediction}")
     if flags.html is not None:
         says = {name: found.prediction for name, found in readings.items()}
-        panels = {name: reading for name, reading in panels.items() if any(reading.skips)} or panels
+        panels = {name: panel for name, panel in panels.items() if any(panel[0].skips)} or panels
         title = f"{first.experiment.name}, seed {first.seed}"
         files.write_atomically(Path(flags.html), html_page.page_html(title, panels, says))
         consoles.say(f"page: {flags.html}")
@@ -124,30 +116,6 @@ def _alike(given: Mapping[str, Hashable]) -> dict[Any, list[str]]:
     for name, value in given.items():
         names.setdefault(value, []).append(name)
     return names
-
-
-def _directions(
-    found: TextReading, probabilities: Mapping[str, Sequence[float]], is_attention: bool
-) -> dict[str, arcs.Reading]:
-    """Return the reading of each direction by its name; the backward one has the words in reverse order.
-
-    Args:
-        found: What the model reads in the text.
-        probabilities: Probability of each word from each model.
-        is_attention: Whether the model uses attention.
-
-    Returns:
-        One reading with an empty name, or the readings `forward` and `backward`.
-    """
-    how = dict(is_attention=is_attention, is_of_predictions=found.is_of_predictions)
-    forward = arcs.Reading(found.words, found.skips, probabilities, found.weights(), **how)
-    if found.backward is None:
-        return {"": forward}
-    turned = {name: given[::-1] for name, given in probabilities.items()}
-    weights = found.backward_weights()
-    weights = None if weights is None else weights[::-1]
-    backward = arcs.Reading(found.words[::-1], found.backward[::-1], turned, weights, **how)
-    return {"forward": forward, "backward": backward}
 
 
 def _picture(model: str, seed: int, text: str, direction: str) -> str:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.loaded import LoadedModel
 
 consoles = LazyModule("dynskip_jax.experiments.console")
-analysis = LazyModule("dynskip_jax.analysis")
-gradient_flow = LazyModule("dynskip_jax.analysis.gradient_flow")
+plots = LazyModule("dynskip_jax.analysis.plots")
+reading = LazyModule("dynskip_jax.analysis.reading")
 jax = LazyModule("jax")
 jnp = LazyModule("jax.numpy")
 loading = LazyModule("dynskip_jax.experiments.loaded")
@@ -80,14 +80,12 @@ def gradients(experiment: type[Experiment], flags: GradientFlags) -> None:
     shares = {}
     for name, found in models.items():
         trained = loading.one_of(found, flags.of_seed)
-        shares[name] = gradient_flow.normalized(
-            np.concatenate(
-                [
-                    _norms(trained, tokens[start : start + _AT_ONCE], targets[start : start + _AT_ONCE])
-                    for start in range(0, len(tokens), _AT_ONCE)
-                ]
-            )
-        )
+        norms = [
+            _norms(trained, tokens[start : start + _AT_ONCE], targets[start : start + _AT_ONCE])
+            for start in range(0, len(tokens), _AT_ONCE)
+        ]
+        mean = np.concatenate(norms).mean(axis=0, dtype=np.float64)
+        shares[name] = mean / mean.sum()
     table = rich_table.Table(
         title=f"‖∂L_T/∂h_t‖ as a share of its sum, T = {flags.steps}, {len(sentences):,} sentences of test",
         title_justify="left",
@@ -106,7 +104,7 @@ def gradients(experiment: type[Experiment], flags: GradientFlags) -> None:
     title = f"how much of the gradient at step {flags.steps} reaches each h(t)"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        analysis.plots.learning_curves(records, "step", ["share_of_gradient"], path, title, log=True)
+        plots.learning_curves(records, "step", ["share_of_gradient"], path, title, log=True)
     except OSError as error:  # such as a read-only folder or a full disk
         consoles.say(f"warning: no picture can be written into {path.parent} ({error.strerror or error})")
     else:
@@ -140,9 +138,7 @@ def _norms(
 
     policy = trained.policy if cell.skip.has_agent else trained.policy.without_agent()
     carry = cell.initialize_carry((count, cell.in_features), rngs=keys)
-    return gradient_flow.state_gradient_norms(
-        cell.params(), carry, x, cell.recurrence, last_loss, policy=policy
-    )
+    return reading.state_gradient_norms(cell.params(), carry, x, cell.recurrence, last_loss, policy=policy)
 
 
 GRADIENTS = Subcommand(

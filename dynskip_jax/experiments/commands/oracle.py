@@ -35,8 +35,7 @@ loading = LazyModule("dynskip_jax.experiments.loaded")
 oracle_analysis = LazyModule("dynskip_jax.analysis.oracle")
 run_progress = LazyModule("dynskip_jax.training.progress")
 rich_table = LazyModule("rich.table")
-same_word = LazyModule("dynskip_jax.analysis.same_word")
-seed_agreement = LazyModule("dynskip_jax.analysis.seed_agreement")
+statistics = LazyModule("dynskip_jax.analysis.statistics")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 
 # Agents are comparable only if these settings of theirs are equal, in addition to all settings of the model.
@@ -138,11 +137,19 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
         pieces = list(_until(pieces, flags.steps, "reading choices"))
         if others:
             actions = np.concatenate([piece.actions[piece.counts] for piece in pieces])[: flags.steps]
-            consoles.say(f"{len(several)} agents, two by two, agree on {seed_agreement.agreement(actions)}")
+            same = statistics.seed_agreement(actions)
+            consoles.say(
+                f"{len(several)} agents, two by two, agree on {same.share:.1%} of choices, "
+                f"by their rates alone {same.by_chance:.1%} (κ = {same.kappa:.2f})"
+            )
         if of_words:  # consecutive windows form one text per row
             counts, actions, words = (np.concatenate(each, axis=1) for each in zip(*pieces, strict=True))
-            back = same_word.same_word(words, actions[..., 0], counts, choices=choices)
-            consoles.say(f"the agent goes back to the same word at {back}")
+            back = statistics.same_word(words, actions[..., 0], counts, choices=choices)
+            reach = f"; {back.share / back.possible:.1%} of those within its reach" if back.possible else ""
+            consoles.say(
+                f"the agent goes back to the same word at {back.share:.1%} of words, by its rates alone "
+                f"{back.by_chance:.1%}{reach}"
+            )
     if not found.spec.choices_matter(found.selected):
         consoles.say(
             f"No choice to exchange: whatever {name} chooses, it says the same. No state enters by choice "
@@ -171,7 +178,7 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
         consoles.say(
             f"all choices of a window at once: {taken:.4f} as taken, {best:.4f} at best (beam {flags.beam})"
         )
-    print(verdict(result))
+    print(result.verdict())
     constants = choices if len(choices) <= _SHOWN else np.unique(choices[[0, result.fixed - 1]])
     how = dict(
         layer=layer,
@@ -188,19 +195,6 @@ def oracle(experiment: type[Experiment], flags: OracleFlags) -> None:
     ]
     title = f"every choice made so, each with the states that follow: nats, mean of {count:,.0f}"
     _print(title, list(zip(names, losses.tolist(), strict=True)), "beside the agent", losses[0])
-
-
-def verdict(result: OracleLosses) -> str:
-    """Return a sentence that states whether the agent or the best probe improves on the baseline choices."""
-    name, gain = max(result.gain.items(), key=lambda pair: pair[1].mean)
-    hindsight = min(*result.constant, result.random) - result.hindsight
-    probe, over = f"a probe that sees {name}", "nats (95 %) over choices that look at nothing"
-    if gain.is_chance and result.own.is_chance:
-        return f"Nothing to learn was found: {probe} gains {gain} {over}, the agent {result.own}."
-    if gain.is_chance:
-        return f"The agent has learnt something: it gains {result.own} {over}, {probe} {gain}."
-    share = f"{gain.mean / hindsight:.0%} of what hindsight gains"
-    return f"There is something to learn: {probe} gains {gain} {over}, {share}; the agent gains {result.own}."
 
 
 def _print_copied(
@@ -242,7 +236,7 @@ def _print_copied(
         f"{about}, words copied by other probabilities, the gate held: nats, mean of {len(losses):,} words"
     )
     _print(title, rows, "beside its own", own, first="words are copied")
-    gain = oracle_analysis.paired_gain(losses[:, 2], losses[:, 0])
+    gain = statistics.paired_gain(losses[:, 2], losses[:, 0])
     consoles.say(
         f"Its own probabilities gain {gain} nats (95 %) over those that it had in another text"
         + (", which may be chance." if gain.is_chance else ".")

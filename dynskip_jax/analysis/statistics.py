@@ -1,0 +1,286 @@
+"""Compare scores of models over seeds and sentences, and describe choices; NumPy only."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Num
+
+_RESAMPLES_AT_ONCE = 256  # bounds the memory of a product, and does not change the result
+_BLOCK, _LEAST_BLOCKS, _BLOCK_RESAMPLES = 50, 10, 1000
+
+
+# --- Seeds ---
+
+
+class Interval(NamedTuple):
+    """A mean over seeds, its standard deviation (n - 1) and confidence interval; NaN where undefined."""
+
+    mean: float
+    sd: float
+    low: float
+    high: float
+    count: int
+
+
+def t_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return the mean of one value per seed, and its Student's t interval, mean ± t sd / √n."""
+    from scipy.special import stdtrit  # scipy.stats would cost a second of start-up
+
+    given = np.asarray(values, np.float64)
+    count = given.size
+    mean = float(given.mean()) if count else math.nan
+    if count < 2:
+        return Interval(mean, math.nan, math.nan, math.nan, count)
+    sd = float(given.std(ddof=1))
+    half = float(stdtrit(count - 1, (1 + confidence) / 2)) * sd / math.sqrt(count)
+    return Interval(mean, sd, mean - half, mean + half, count)
+
+
+def paired_difference(values: Mapping[int, float], baseline: Mapping[int, float]) -> Interval:
+    """Return the mean and t interval of `values - baseline` over the seeds that both have."""
+    return t_interval([values[seed] - baseline[seed] for seed in values if seed in baseline])
+
+
+# --- Sentences of a test set ---
+
+
+class Comparison(NamedTuple):
+    """The second score minus the first, its confidence interval, and a two-sided p-value."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+
+
+def f1(counts: Num[np.ndarray, "*models 3"]) -> Float[np.ndarray, "*models"]:
+    """Return F1, in [0, 1], from summed counts (correct, predicted, gold); 0 if all counts are 0."""
+    return _ratio(2 * counts[..., 0], counts[..., 1] + counts[..., 2])
+
+
+def accuracy(counts: Num[np.ndarray, "*models 2"]) -> Float[np.ndarray, "*models"]:
+    """Return the accuracy, in [0, 1], from summed counts (correct, all); 0 if there are none."""
+    return _ratio(counts[..., 0], counts[..., 1])
+
+
+def paired_bootstrap(
+    counts_a: Int[np.ndarray, "*seeds_a sentences counts"],
+    counts_b: Int[np.ndarray, "*seeds_b sentences_b counts"],
+    score: Callable[[Any], Any],
+    *,
+    seed: int,
+    samples: int = 10_000,
+    confidence: float = 0.95,
+) -> Comparison:
+    """Compare two models over the sentences of a test set (Koehn 2004; Berg-Kirkpatrick et al. 2012).
+
+    Each resample draws as many sentences as there are, with replacement, and scores both models on them. The
+    score of several seeds is their mean on the same sentences. Let d be the difference on the test set and d*
+    that on a resample. The interval is the percentile interval of d*, and
+    p = (1 + number of resamples with |d* - d| ≥ |d|) / (1 + samples).
+
+    Args:
+        counts_a: Counts of the first model, which are summed over sentences and given to `score`.
+        counts_b: Counts of the second model, for the same sentences in the same order.
+        score: `f1` or `accuracy`.
+        seed: Seed of the resamples.
+        samples: Number of resamples.
+        confidence: Confidence level of the interval.
+    """
+    sentences = counts_a.shape[-2]
+    if counts_b.shape[-2] != sentences:
+        raise ValueError(f"models of {sentences} and of {counts_b.shape[-2]} sentences cannot be paired")
+    if not sentences or samples < 1:
+        raise ValueError(f"a bootstrap needs sentences and samples, got {sentences} and {samples}")
+
+    def difference(weights: np.ndarray) -> np.ndarray:
+        """Return the difference on each resample; `weights` counts draws, (resamples, sentences)."""
+        # float64: NumPy multiplies it faster than integers, and exactly for whole numbers.
+        summed = [weights.astype(np.float64) @ counts.astype(np.float64) for counts in (counts_a, counts_b)]
+        of_a, of_b = (score(each).reshape(-1, len(weights)).mean(axis=0) for each in summed)
+        return of_b - of_a
+
+    rng = np.random.default_rng(seed)
+    observed = float(difference(np.ones((1, sentences)))[0])
+    sizes = [min(_RESAMPLES_AT_ONCE, samples - at) for at in range(0, samples, _RESAMPLES_AT_ONCE)]
+    chances = np.full(sentences, 1 / sentences)
+    drawn = np.concatenate([difference(rng.multinomial(sentences, chances, size=size)) for size in sizes])
+    as_far = np.abs(drawn - observed) >= abs(observed) - 1e-12  # equal up to rounding
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Comparison(observed, float(low), float(high), float((1 + as_far.sum()) / (1 + samples)))
+
+
+def _ratio(part: np.ndarray | np.number, whole: np.ndarray | np.number) -> np.ndarray:
+    return np.divide(part, whole, out=np.zeros(np.shape(part)), where=whole != 0)
+
+
+def confusion_matrix(
+    truth: Int[np.ndarray, " examples"], predicted: Int[np.ndarray, " examples"], num_classes: int
+) -> Int[np.ndarray, "classes classes"]:
+    """Return the number of examples of each true class (rows) predicted as each class (columns)."""
+    counts = np.zeros((num_classes, num_classes), np.int64)
+    np.add.at(counts, (truth, predicted), 1)
+    return counts
+
+
+def f1_of_classes(confusion: Int[np.ndarray, "classes classes"]) -> np.ndarray:
+    """Return the F1 of each class, in [0, 1]; NaN for a class that is never the true or the predicted one."""
+    both = confusion.sum(axis=0) + confusion.sum(axis=1)
+    correct = np.diag(confusion).astype(float)
+    return np.divide(2 * correct, both, out=np.full(len(both), np.nan), where=both > 0)
+
+
+def macro_f1(confusion: Int[np.ndarray, "classes classes"]) -> float:
+    """Return the mean F1 over the classes that occur as true or predicted class; 0 without examples."""
+    scores = f1_of_classes(confusion)
+    return float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.0
+
+
+def merge_rare(
+    confusion: Int[np.ndarray, "classes classes"], classes: Sequence[str], most: int
+) -> tuple[Int[np.ndarray, "kept kept"], tuple[str, ...]]:
+    """Leave out classes that never occur, and merge the rarest true ones into a last one, up to `most`."""
+    occurs = np.flatnonzero(confusion.sum(axis=0) + confusion.sum(axis=1))
+    confusion, classes = confusion[np.ix_(occurs, occurs)], [classes[i] for i in occurs]
+    if len(classes) <= most:
+        return confusion, tuple(classes)
+    frequent = np.sort(np.argsort(-confusion.sum(axis=1), kind="stable")[: most - 1])
+    group = np.full(len(classes), most - 1)
+    group[frequent] = np.arange(most - 1)
+    merged = np.zeros((most, most), np.int64)
+    np.add.at(merged, (group[:, None], group[None, :]), confusion)
+    return merged, (*(classes[i] for i in frequent), f"{len(classes) - most + 1} others")
+
+
+def confusion_text(confusion: Int[np.ndarray, "classes classes"], classes: Sequence[str]) -> str:
+    """Format the matrix as lines of text: one row for each true class, with its F1 at the end."""
+    rows = [
+        [name, *map(str, counts), "" if np.isnan(score) else f"{score:.2%}"]
+        for name, counts, score in zip(classes, confusion.tolist(), f1_of_classes(confusion), strict=True)
+    ]
+    return table_text([["truth \\ predicted", *classes, "F1"], *rows])
+
+
+def table_text(rows: Sequence[Sequence[str]]) -> str:
+    """Format rows of cells as lines of text; the first column is left-aligned, the others right-aligned."""
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = [
+        "  ".join([row[0].ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], widths, strict=True))])
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+# --- Steps of a text, whose neighbours are alike ---
+
+
+class Gain(NamedTuple):
+    """A mean decrease of the loss over paired steps, in nats, and 1.96 standard errors of it."""
+
+    mean: float
+    margin: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.4f} ± {self.margin:.4f}"
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether the 95 % interval of the gain reaches down to 0, so that it may be chance."""
+        return self.mean <= self.margin
+
+
+def paired_gain(of_one: Float[np.ndarray, " steps"], of_other: Float[np.ndarray, " steps"]) -> Gain:
+    """Return the mean of `of_one - of_other`, losses at the same two or more steps, with its margin.
+
+    The standard error is that of a circular block bootstrap (Politis and Romano 1992) with blocks of 50
+    steps, or of a tenth of the steps if that is less.
+    """
+    less = np.asarray(of_one - of_other, np.float64)
+    steps = len(less)
+    size = max(1, min(_BLOCK, steps // _LEAST_BLOCKS))
+    sums = np.concatenate([[0.0], np.cumsum(np.concatenate([less, less[: size - 1]]))])
+    of_blocks = sums[size:] - sums[:-size]  # the sum of the block that begins at each step
+    starts = np.random.default_rng(0).integers(steps, size=(_BLOCK_RESAMPLES, -(-steps // size)))
+    means = of_blocks[starts].mean(axis=1) / size
+    return Gain(float(less.mean()), float(1.96 * means.std(ddof=1)))
+
+
+# --- Choices ---
+
+
+class SeedAgreement(NamedTuple):
+    """The fraction of equal choices of two agents, and the fraction that their rates alone would give."""
+
+    share: float
+    by_chance: float
+
+    @property
+    def kappa(self) -> float:
+        """Cohen's κ (1960): 1 if all choices are equal, 0 for chance agreement; NaN for constant agents."""
+        return float("nan") if self.by_chance == 1 else (self.share - self.by_chance) / (1 - self.by_chance)
+
+
+def seed_agreement(actions: Int[np.ndarray, "steps agents"]) -> SeedAgreement:
+    """Return the mean agreement over all pairs of two or more agents."""
+    steps, agents = actions.shape
+    pairs = list(itertools.combinations(range(agents), 2))
+    values, numbered = np.unique(actions, return_inverse=True)
+    columns = numbered.reshape(actions.shape).T
+    rates = np.array([np.bincount(column, minlength=len(values)) / steps for column in columns])
+    share = np.mean([(actions[:, a] == actions[:, b]).mean() for a, b in pairs])
+    return SeedAgreement(float(share), float(np.mean([rates[a] @ rates[b] for a, b in pairs])))
+
+
+class SameWord(NamedTuple):
+    """Fractions of steps at which the chosen state, or any that may be chosen, follows the same word.
+
+    `by_chance` is the expected `share` of choices drawn with the agent's rates, independently of the text.
+    """
+
+    share: float
+    possible: float
+    by_chance: float
+
+
+def same_word(
+    words: Int[np.ndarray, "rows time"],
+    actions: Int[np.ndarray, "rows time"],
+    counts: Bool[np.ndarray, "rows time"],
+    *,
+    choices: Int[np.ndarray, " choices"],
+) -> SameWord:
+    """Return how often choices lead back to the current word: x(t-k) = x(t) where h(t-k) is chosen.
+
+    Args:
+        words: Token ids x(t). Each row is a text from its beginning.
+        actions: k of each step.
+        counts: True for steps that count; there is at least one.
+        choices: Values of k that may be chosen.
+    """
+    rates = np.bincount(actions[counts], minlength=choices.max() + 1) / counts.sum()
+    taken, within, expected = (np.zeros(words.shape, dtype) for dtype in (bool, bool, float))
+    for k in choices:
+        same = np.zeros(words.shape, bool)
+        same[:, k:] = words[:, k:] == words[:, :-k]
+        taken |= same & (actions == k)
+        within |= same
+        expected += rates[k] * same
+    return SameWord(*(float(of[counts].mean()) for of in (taken, within, expected)))
+
+
+def visited(actions: Int[np.ndarray, "examples time"]) -> Bool[np.ndarray, "examples time"]:
+    """Return which positions lie on the chain of skips back from the last state of each example.
+
+    The chain continues from position t to t - k with k = actions[:, t]. It ends before the first position, or
+    at a k below 1 (padding).
+    """
+    reached = np.zeros(actions.shape, bool)
+    reached[:, -1:] = True
+    for t in reversed(range(actions.shape[1])):
+        before = t - actions[:, t].astype(np.int64)
+        (rows,) = np.nonzero(reached[:, t] & (before >= 0) & (before < t))
+        reached[rows, before[rows]] = True
+    return reached

@@ -1,0 +1,141 @@
+"""Check what is computed from a model that reads a text: distributions over k, and gradient norms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from marks import and_slow
+
+from dynskip_jax import functional as F
+from dynskip_jax.analysis.reading import Reading, distribution, state_gradient_norms
+from dynskip_jax.errors import UserError
+from dynskip_jax.nn import SkipLSTM
+
+SKIPS = {
+    "dynamic": F.Dynamic(4, mix=0.5),
+    "mean": F.Dynamic(4, mix=0.5, agent_input="mean"),
+    "masked": F.Dynamic(4, mix=0.5, empty_slots="masked"),
+    "carried": F.Dynamic(4, mix=0.5, first_step="carried"),
+    "attention": F.Attention(4),
+    "content": F.ContentAttention(4),
+}
+
+
+def drawn(make):
+    """Return the module that `make` makes, with parameters drawn by NumPy."""
+    graphdef, params, others = nnx.split(nnx.eval_shape(make), nnx.Param, ...)
+    rng = np.random.default_rng(0)
+    values = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(-1, 1, leaf.shape), leaf.dtype), params)
+    return nnx.merge(graphdef, values, others)
+
+
+@pytest.mark.parametrize("name", and_slow(SKIPS, lambda name: name in ("masked", "content")))
+def test_it_has_the_entropy_and_the_best_k_of_each_decision(name):
+    stack = drawn(lambda: SkipLSTM(3, 5, skip=SKIPS[name], bidirectional=True, rngs=nnx.Rngs(0)))
+    policy = F.Policy("greedy", mask=jnp.array([True, True, False, True]))
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 9, 3)), jnp.float32)
+
+    @nnx.jit
+    def read(stack):
+        output = stack(x, policy=policy, rngs=jax.random.key(2))
+        found = []
+        for layer, reverse in enumerate(stack.reads_reverse):
+            observation = jax.tree.map(lambda leaf: leaf[0], output.observations[layer])
+            found.append(distribution(stack.cells[layer], observation, policy, reverse=reverse))
+        return found, output.decisions
+
+    for found, decision in zip(*jax.device_get(read(stack)), strict=True):
+        np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
+        np.testing.assert_allclose(found[:, 2], 0, atol=1e-6)  # the policy's mask forbids k = 3
+        entropy = -(found * np.log(np.maximum(found, 1e-30))).sum(axis=1)
+        np.testing.assert_allclose(entropy, decision.entropy[0], atol=1e-5)
+        np.testing.assert_array_equal(found.argmax(axis=1) + 1, decision.action[0])
+
+
+@pytest.mark.parametrize("name", and_slow(["attention", "dynamic"], lambda name: name == "attention"))
+def test_a_high_temperature_makes_weights_equal(name):
+    stack = drawn(lambda: SkipLSTM(3, 5, skip=SKIPS[name], rngs=nnx.Rngs(0)))
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 9, 3)), jnp.float32)
+
+    @nnx.jit
+    def read(stack, temperature):
+        policy = F.Policy("soft", temperature=temperature)
+        observation = jax.tree.map(lambda leaf: leaf[0], stack(x, policy=policy).observations[0])
+        return distribution(stack.cells[0], observation, policy)
+
+    flat = read(stack, jnp.float32(1e4))
+    np.testing.assert_allclose(flat.max(axis=1), 1 / (flat > 1e-6).sum(axis=1), rtol=1e-2)
+
+
+def test_what_has_no_agent_has_no_distribution():
+    stack = drawn(lambda: SkipLSTM(3, 5, rngs=nnx.Rngs(0)))
+    assert distribution(stack.cells[0], (jnp.zeros((4, 3)), jnp.zeros((4, 5)))) is None
+
+
+def test_the_backward_direction_reads_the_words_in_reverse():
+    weights = np.eye(3)
+    reading = Reading(list("abc"), [1, 1, 2], [0.1, 0.2, 0.3], backward=[2, 1, 1], backward_weights=weights)
+    forward, backward = reading.directions().values()
+    assert forward.reached(2) == [(2, 1.0)]
+    assert backward.words == list("cba") and backward.skips == [1, 1, 2]
+    assert backward.probabilities == [0.3, 0.2, 0.1]
+    np.testing.assert_array_equal(backward.weights, weights[::-1])
+
+
+# --- Gradient norms ---
+
+TIME, HIDDEN = 6, 3
+OF_GRADIENTS = {"previous": F.Previous(), "fixed": F.Fixed(3, mix=0.5), "dynamic": F.Dynamic(3, mix=0.5)}
+
+
+def layer(time_skip, transition=None):
+    recurrence = F.Recurrence(time_skip, transition or F.LSTM())
+
+    @jax.jit
+    def start():
+        params = recurrence.init(jax.random.key(1), 2, HIDDEN)
+        state = F.zero_state(recurrence.transition, (2, HIDDEN))
+        carry = F.initial_carry(jax.random.key(3), recurrence, state)
+        return params, carry, jax.random.normal(jax.random.key(2), (2, TIME, 2))
+
+    return recurrence, *start()
+
+
+def squares(h):
+    return (h**2).sum(axis=1)
+
+
+CASES = [(name, of) for name in OF_GRADIENTS for of in ("h", "c")]
+
+
+@pytest.mark.parametrize(("name", "of"), and_slow(CASES, lambda *case: case == ("dynamic", "h")))
+def test_norms_are_those_of_finite_differences(name, of):
+    with jax.enable_x64(True):
+        recurrence, *arrays = layer(OF_GRADIENTS[name])
+        is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)  # noqa: E731
+        double = lambda leaf: leaf.astype(jnp.float64) if is_float(leaf) else leaf  # noqa: E731
+        params, carry, x = jax.tree.map(double, arrays)
+        found = state_gradient_norms(params, carry, x, recurrence, squares, of=of)
+
+        @jax.jit
+        @jax.vmap
+        def loss(nudges):
+            """Return the loss of each sequence after adding `nudges[t]` to the state of each step t."""
+            now = carry
+            for t in range(TIME):
+                inputs = F.project_inputs(params, x[:, t], recurrence)
+                now, _ = F.recurrent_step(params, now, inputs, recurrence, F.Policy("greedy"))
+                slots = getattr(now.slots, of).at[:, 0].add(nudges[t])
+                now = now._replace(slots=now.slots._replace(**{of: slots}))
+            return squares(now.state.h)
+
+        each = 1e-5 * jnp.eye(TIME * HIDDEN).reshape(-1, TIME, HIDDEN)
+        derivative = (loss(each) - loss(-each)).reshape(TIME, HIDDEN, -1) / 2e-5
+        np.testing.assert_allclose(found.T, jnp.linalg.norm(derivative, axis=1), rtol=1e-6)
+
+
+def test_a_state_array_that_does_not_exist_is_refused():
+    recurrence, params, carry, x = layer(F.Previous(), F.GRU())
+    with pytest.raises(UserError, match="GRU has h, no c"):
+        state_gradient_norms(params, carry, x, recurrence, squares, of="c")

@@ -1,0 +1,159 @@
+"""Check statistics against enumeration, loops and SciPy, and in limits where they are known."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from dynskip_jax.analysis.statistics import (
+    accuracy,
+    confusion_matrix,
+    confusion_text,
+    f1,
+    macro_f1,
+    merge_rare,
+    paired_bootstrap,
+    paired_difference,
+    paired_gain,
+    same_word,
+    seed_agreement,
+    t_interval,
+    visited,
+)
+
+# (correct, predicted, gold) of four sentences.
+A = np.array([[2, 3, 3], [0, 1, 2], [1, 1, 1], [1, 2, 1]])
+B = np.array([[3, 3, 3], [1, 1, 2], [1, 2, 1], [0, 1, 1]])
+SAMPLES = 20_000
+
+
+def test_intervals_are_those_of_scipy():
+    values = [3.0, 4.5, 3.7, 5.1]
+    found = t_interval(values, 0.9)
+    low, high = stats.t.interval(0.9, 3, np.mean(values), stats.sem(values))
+    assert found == pytest.approx((np.mean(values), np.std(values, ddof=1), low, high, 4))
+    assert math.isnan(t_interval([]).mean) and t_interval([2.0])[0::4] == (2.0, 1)
+    assert math.isnan(t_interval([2.0]).low) and math.isnan(t_interval([1.0, math.nan]).mean)
+    paired = paired_difference({0: 1.0, 1: 3.0, 5: 9.0}, {1: 2.0, 0: 1.5, 2: 7.0})
+    assert paired == pytest.approx(t_interval([-0.5, 1.0]))
+
+
+@pytest.mark.parametrize("score, columns", [(f1, [0, 1, 2]), (accuracy, [0, 2])])
+def test_the_bootstrap_is_the_share_of_all_resamples(score, columns):
+    a, b = A[:, columns], B[:, columns]
+    places = map(list, itertools.product(range(4), repeat=4))
+    exact = np.array([score(b[i].sum(axis=0)) - score(a[i].sum(axis=0)) for i in places])
+    observed = score(b.sum(axis=0)) - score(a.sum(axis=0))
+    p = np.mean(np.abs(exact - observed) >= abs(observed) - 1e-12)
+    found = paired_bootstrap(a, b, score, seed=0, samples=SAMPLES, confidence=0.8)
+    assert found.difference == pytest.approx(observed, abs=1e-12)
+    assert 0.1 < p < 0.9 and abs(found.p - p) < 4 * np.sqrt(p * (1 - p) / SAMPLES)
+    # Quantiles of a discrete distribution jump, so the test checks the shares on both sides of them.
+    for bound, share in ((found.low, 0.1), (found.high, 0.9)):
+        assert np.mean(exact < bound - 1e-9) - 0.02 <= share <= np.mean(exact <= bound + 1e-9) + 0.02
+
+
+def test_the_bootstrap_pairs_sentences_and_averages_seeds():
+    forth, back = (paired_bootstrap(*pair, f1, seed=3, samples=300) for pair in ((A, B), (B, A)))
+    assert (forth.difference, forth.low, forth.high) == pytest.approx(
+        (-back.difference, -back.high, -back.low)
+    )
+    assert forth.p == back.p
+    assert paired_bootstrap(A, A, f1, seed=0, samples=100) == (0.0, 0.0, 0.0, 1.0)
+    words = np.full(200, 10)  # the difference is the same in each sentence
+    a, b = np.stack([words - 3, words], axis=1), np.stack([words - 1, words], axis=1)
+    assert paired_bootstrap(worse, better, accuracy, seed=0, samples=99) == pytest.approx(
+        (0.2, 0.2, 0.2, 0.01)
+    )
+    seeds = paired_bootstrap(np.stack([A, A]), B[None], f1, seed=0, samples=300)
+    assert seeds == pytest.approx(paired_bootstrap(A, B, f1, seed=0, samples=300))
+    with pytest.raises(ValueError, match="cannot be paired"):
+        paired_bootstrap(A, B[:3], f1, seed=0)
+    with pytest.raises(ValueError, match="needs sentences and samples"):
+        paired_bootstrap(A[:0], B[:0], f1, seed=0)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.9])
+def test_the_margin_knows_that_neighbouring_steps_are_alike(rho):
+    """An AR(1) series has a mean whose variance is (1 + ρ) / (1 - ρ) times that of independent steps."""
+    rng, steps = np.random.default_rng(1), 20_000
+    noise, series = rng.normal(size=steps), np.zeros(steps)
+    for t in range(steps):
+        series[t] = noise[t] + (rho * series[t - 1] if t else 0.0)
+    margin = paired_gain(series, np.zeros(steps)).margin
+    expected = 1.96 * np.sqrt((1 + rho) / (1 - rho) / (1 - rho**2) / steps)
+    # Blocks of 50 steps miss a part of the correlation, here at most 20 % of the margin.
+    assert 0.8 * expected < margin < 1.2 * expected
+
+
+def test_confusion():
+    truth, predicted = np.array([0, 0, 1, 4, 4, 4]), np.array([0, 1, 1, 4, 4, 0])
+    matrix = confusion_matrix(truth, predicted, 5)
+    assert matrix.sum() == 6 and matrix[4, 0] == 1
+    assert macro_f1(matrix) == pytest.approx((0.5 + 2 / 3 + 0.8) / 3)
+    merged, names = merge_rare(matrix, list("abcde"), 2)
+    assert names == ("e", "2 others") and merged.tolist() == [[2, 1], [0, 3]]
+    kept, names = merge_rare(matrix, list("abcde"), 5)  # classes that never occur are left out
+    assert names == ("a", "b", "e") and kept.sum() == 6
+    assert confusion_text(merged, ["e", "others"]).splitlines()[1].split() == ["e", "2", "1", "80.00%"]
+    assert macro_f1(np.zeros((2, 2), int)) == 0
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_seeds_agree_as_in_all_pairs(data):
+    agents = data.draw(st.integers(2, 4))
+    rows = data.draw(st.lists(st.lists(st.integers(1, 4), min_size=agents, max_size=agents), min_size=1))
+    shares, chances = [], []
+    for a, b in itertools.combinations(range(agents), 2):
+        shares.append(sum(row[a] == row[b] for row in rows) / len(rows))
+        chances.append(sum(one[a] == other[b] for one in rows for other in rows) / len(rows) ** 2)
+    found = seed_agreement(np.array(rows))
+    assert found == pytest.approx((np.mean(shares), np.mean(chances)))
+    # Renaming the choices does not change the agreement.
+    assert seed_agreement(np.array([0, 70, 3, 200, 5])[np.array(rows)]) == pytest.approx(found)
+
+
+def test_kappa_is_one_for_equal_and_zero_for_independent_choices():
+    one, other = np.random.default_rng(0).integers(1, 6, (2, 20_000))
+    assert seed_agreement(np.stack([one, one], axis=1)).kappa == 1
+    assert abs(seed_agreement(np.stack([one, other], axis=1)).kappa) < 0.02
+    assert np.isnan(seed_agreement(np.ones((3, 2), int)).kappa)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_the_same_word_is_what_a_loop_finds(data):
+    K, rows, time = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    words, actions = rng.integers(0, 3, (rows, time)), rng.integers(1, K + 1, (rows, time))
+    counts = rng.random((rows, time)) < 0.7
+    counts[0, 0] = True
+
+    def same(row, t, k):
+        return t - k >= 0 and words[row, t - k] == words[row, t]
+
+    steps = np.argwhere(counts)
+    shares = [
+        np.mean([same(row, t, actions[row, t]) for row, t in steps]),
+        np.mean([any(same(row, t, k) for k in range(1, K + 1)) for row, t in steps]),
+        # Chance level: each step is paired with the choice of every step.
+        np.mean([same(row, t, actions[tuple(other)]) for row, t in steps for other in steps]),
+    ]
+    assert same_word(words, actions, counts, choices=np.arange(1, K + 1)) == pytest.approx(shares)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 4), st.integers(0, 30), st.sampled_from([np.int8, np.int32]))
+def test_a_walk_back_from_the_end(seed, examples, time, dtype):
+    actions = np.random.default_rng(seed).integers(0, time + 4, (examples, time)).astype(dtype)
+    for row, found in zip(actions.tolist(), visited(actions), strict=True):
+        seen, t = set(), time - 1
+        while t >= 0:
+            seen.add(t)
+            t = t - row[t] if row[t] else -1
+        assert set(np.flatnonzero(found)) == seen
