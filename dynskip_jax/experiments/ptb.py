@@ -45,7 +45,7 @@ from dynskip_jax.experiments.commands.evaluate import EVALUATE
 from dynskip_jax.experiments.commands.explain import EXPLAIN
 from dynskip_jax.experiments.commands.generate import GENERATE
 from dynskip_jax.experiments.commands.oracle import ORACLE
-from dynskip_jax.experiments.experiment import Experiment
+from dynskip_jax.experiments.experiment import Experiment, choices_shown
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Agent, Data, Model, Numbers, Settings, Training
 from dynskip_jax.lazy import LazyModule

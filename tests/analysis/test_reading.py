@@ -113,8 +113,8 @@ CASES = [(name, of) for name in OF_GRADIENTS for of in ("h", "c")]
 def test_norms_are_those_of_finite_differences(name, of):
     with jax.enable_x64(True):
         recurrence, *arrays = layer(OF_GRADIENTS[name])
-        is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)  # noqa: E731
-        double = lambda leaf: leaf.astype(jnp.float64) if is_float(leaf) else leaf  # noqa: E731
+        is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+        double = lambda leaf: leaf.astype(jnp.float64) if is_float(leaf) else leaf
         params, carry, x = jax.tree.map(double, arrays)
         found = state_gradient_norms(params, carry, x, recurrence, squares, of=of)
 

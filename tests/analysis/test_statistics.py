@@ -66,9 +66,7 @@ def test_the_bootstrap_pairs_sentences_and_averages_seeds():
     assert paired_bootstrap(A, A, f1, seed=0, samples=100) == (0.0, 0.0, 0.0, 1.0)
     words = np.full(200, 10)  # the difference is the same in each sentence
     a, b = np.stack([words - 3, words], axis=1), np.stack([words - 1, words], axis=1)
-    assert paired_bootstrap(worse, better, accuracy, seed=0, samples=99) == pytest.approx(
-        (0.2, 0.2, 0.2, 0.01)
-    )
+    assert paired_bootstrap(a, b, accuracy, seed=0, samples=99) == pytest.approx((0.2, 0.2, 0.2, 0.01))
     seeds = paired_bootstrap(np.stack([A, A]), B[None], f1, seed=0, samples=300)
     assert seeds == pytest.approx(paired_bootstrap(A, B, f1, seed=0, samples=300))
     with pytest.raises(ValueError, match="cannot be paired"):
