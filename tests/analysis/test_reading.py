@@ -18,7 +18,7 @@ SKIPS = {
     "masked": F.Dynamic(4, mix=0.5, empty_slots="masked"),
     "carried": F.Dynamic(4, mix=0.5, first_step="carried"),
     "attention": F.Attention(4),
-    "content": F.ContentAttention(4),
+    "content": F.Attention(4, agent="content"),
 }
 
 
