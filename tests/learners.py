@@ -134,7 +134,7 @@ def language_modelling(
     cells = ({},) * (len(made) - 1) + ({"agent_features": 4} | (cell or {}),)
 
     def make_model(rngs: nnx.Rngs) -> LanguageModel:
-        own = {"weight_init": uniform(init_scale), "layer_options": cells} | (model or {})
+        own = {"weight_init": uniform(init_scale), "cell": cells} | (model or {})
         return LanguageModel(len(corpus.vocabulary), features, made, rngs=rngs, **own)
 
     sizes = dict(batch_size=batch_size, num_steps=num_steps)

@@ -139,7 +139,7 @@ class Agreement(Experiment):
                 **spec.recurrent_options,
                 dropout=s.model.dropout,
                 dtype=spec.dtype,
-                **dict(spec.cell_options),
+                cell=spec.cell_options,
                 rngs=rngs,
             )
 

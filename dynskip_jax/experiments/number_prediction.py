@@ -239,7 +239,7 @@ class NumberPrediction(Experiment):
                 num_positions=length if s.model.positions == "input" else 0,
                 dropout=s.model.dropout,
                 dtype=spec.dtype,
-                **options,
+                cell=options,
                 rngs=rngs,
             )
 

@@ -458,7 +458,7 @@ class PTB(Experiment):
             dropout=self.all_dropout(),
             dtype=spec.dtype,
             weight_init=weight_init,
-            layer_options=self.cell_options_of_layers(spec),
+            cell=self.cell_options_of_layers(spec),
             rngs=rngs,
         )
 

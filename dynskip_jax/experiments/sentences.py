@@ -217,7 +217,7 @@ class SentenceExperiment(Experiment):
             ),
             variational=m.locked,
             dtype=spec.dtype,
-            layer_options=[dropped] * below + [dropped | dict(spec.cell_options)],
+            cell=[dropped] * below + [dropped | dict(spec.cell_options)],
         )
 
     def embedding(

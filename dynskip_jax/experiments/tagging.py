@@ -379,7 +379,7 @@ class TaggerExperiment(Experiment):
             unknown_rate=m.unknown_rate,
             num_frequent=vocabulary.num_frequent,
             dtype=spec.dtype,
-            **self._cell_options(spec),
+            cell=self._cell_options(spec),
             rngs=rngs,
         )
 

@@ -1,6 +1,6 @@
 """Checks of arguments: types and shapes always, values only if they are known before the program runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool, Int
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.keys import check_keys
 from dynskip_jax.functional.policy import Policy
+
+IMPLEMENTATIONS = ("auto", "fused", "reference", "cudnn", "parallel")
 
 
 def check_rates(name: str, *rates: float) -> None:
@@ -99,37 +101,69 @@ def _check_number(name: str, value: Any, range_: str, is_inside: Callable[[Any],
 
 
 def check_call(
-    recurrence: Any,
-    carry: Any,
+    recurrences: Sequence[Any],
     x: Any,
     *,
-    policy: Policy,
-    below: Any = None,
+    policies: Sequence[Any],
+    carry: Sequence[Any] | None = None,
+    hidden: Sequence[int | None] | None = None,
     seq_lengths: Any = None,
     segment_ids: Any = None,
-    actions: Any = None,
+    actions: Sequence[Any] | None = None,
+    time_major: bool = False,
 ) -> None:
-    """Check the arguments of `unroll`: shapes always, values if they are known before the program runs.
+    """Check the arguments of a call of layers: shapes always, values if they are known.
+
+    Args:
+        recurrences: Choices that define each layer and direction.
+        x: Inputs, (*batch, time, in), or (time, *batch, in) with `time_major`.
+        policies: Policy of each layer.
+        carry: Carry of each layer; None for new ones.
+        hidden: Size of each layer's state; None checks no sizes.
+        seq_lengths: True lengths, (*batch,); None for full rows.
+        segment_ids: Ids of packed sequences, with the axes of `x` but the last.
+        actions: Actions to replay in each layer, with these axes; None for a layer that chooses.
+        time_major: Whether the time axis comes first.
 
     Raises:
         UserError: An argument has a wrong type, shape or value.
     """
+    lead = x.shape[:-1]
+    batch, time = (lead[1:], lead[0]) if time_major else (lead[:-1], lead[-1])
+    steps = "(time, batch)" if time_major else "(batch, time)"
+    lengths = np.asarray(time)
+    if seq_lengths is not None:
+        check_whole_numbers("seq_lengths", seq_lengths, batch, "(batch,)")
+        lengths = known_values(seq_lengths)
+        if lengths is not None:
+            check_range("seq_lengths", lengths, 0, time)
+    if segment_ids is not None:
+        check_whole_numbers("segment_ids", segment_ids, lead, steps)
+    for i, recurrence in enumerate(recurrences):
+        if carry is not None:
+            check_carry(recurrence, carry[i], batch, None if hidden is None else hidden[i])
+        check_policy(policies[i], recurrence.time_skip.max_skip, batch)
+        if actions is None or actions[i] is None:
+            continue
+        valid = None
+        if lengths is not None and isinstance(time, int):
+            valid = np.broadcast_to(np.arange(time) < lengths[..., None], (*batch, time))
+            valid = np.moveaxis(valid, -1, 0) if time_major else valid
+        check_actions(recurrence.time_skip, actions[i], lead, steps, valid)
+
+
+def check_implementation(implementation: str) -> None:
+    """Raise a `UserError` unless `unroll` has an implementation of this name."""
+    if implementation not in IMPLEMENTATIONS:
+        raise UserError(f"unknown implementation {implementation!r}: choose {' or '.join(IMPLEMENTATIONS)}")
+
+
+def check_inputs(x: Any) -> None:
+    """Raise a `UserError` unless `x` are vectors of floats, (batch, time, in)."""
     if jnp.ndim(x) != 3:
         raise UserError(f"expected inputs (batch, time, in), got {described(x)}")
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise UserError(f"expected inputs that are vectors of floats, got {described(x)}: embed tokens")
-    batch, time = x.shape[:2]
-    check_carry(recurrence, carry, (batch,))
-    check_below(recurrence, below, (batch, time), carry.slots[0].shape[-1])
-    check_policy(policy, recurrence.time_skip.max_skip, (batch,))
-    if segment_ids is not None:
-        check_whole_numbers("segment_ids", segment_ids, (batch, time), "(batch, time)")
-    if seq_lengths is not None:
-        check_lengths(seq_lengths, batch, time)
-    if actions is not None:
-        lengths = np.asarray([time]) if seq_lengths is None else known_values(seq_lengths)
-        valid = None if lengths is None else np.arange(time) < lengths[:, None]
-        check_actions(recurrence.time_skip, actions, (batch, time), "(batch, time)", valid)
 
 
 def check_below(recurrence: Any, below: Any, lead: tuple[int, ...], hidden: int) -> None:

@@ -14,7 +14,6 @@ from dynskip_jax.functional.awd import variational_dropout, weight_dropout
 from dynskip_jax.functional.decisions import DecisionTrace, DecisionTraces
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
-from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
@@ -135,7 +134,6 @@ class LayersCall(NamedTuple):
     weight_key: Key[Array, ""] | None
 
 
-@holds_array("h")
 class LayersOutput(NamedTuple):
     """Outputs of the layers. With two directions, tuples alternate: layer 1 forward, layer 1 backward, …
 
@@ -208,7 +206,9 @@ def _with_one_batch_axis(call: LayersCall, batch_axes: int) -> LayersCall:
         is_shared = policy.mask is None or policy.mask.ndim == 1
         return policy if is_shared else dataclasses.replace(policy, mask=merge(policy.mask))
 
-    key = call.key if call.key is None or call.key.ndim == 0 else merge(call.key)
+    # Without a batch axis, a single key is the key of the one example.
+    is_shared = call.key is None or (call.key.ndim == 0 and batch_axes > 0)
+    key = call.key if is_shared else merge(call.key)
     arrays = jax.tree.map(merge, (call.x, call.carry, call.seq_lengths, call.segment_ids, call.actions))
     policies = tuple(map(merge_mask, call.policies))
     return LayersCall(*arrays, policies, key, call.weight_key)

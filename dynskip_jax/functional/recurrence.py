@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.depth_skips import DepthSkip
 from dynskip_jax.functional.keys import example_keys, fold_in_each
-from dynskip_jax.functional.outputs import holds_array
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.sharding import match_batch, zeros_like_batch
@@ -142,7 +141,6 @@ class StepInputs(NamedTuple):
     restart: Bool[Array, "*batch"] | None = None
 
 
-@holds_array("h")
 class SkipOutput(NamedTuple):
     """Output of a step.
 

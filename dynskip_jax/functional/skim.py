@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_call, valid_lengths
+from dynskip_jax.functional.checks import check_call, check_inputs, valid_lengths
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.recurrence import (
     LayerParams,
@@ -97,7 +97,8 @@ def skim(
         raise UserError(
             "expected a time skip that leaves words out (SkipRNN, LSTMJump or SkimRNN), without a depth skip"
         )
-    check_call(recurrence, carry, x, policy=policy, seq_lengths=seq_lengths)
+    check_inputs(x)
+    check_call([recurrence], x, carry=[carry], policies=[policy], seq_lengths=seq_lengths)
     if skip.updates_partially(policy.mode):
         raise UserError(
             f"expected a policy that reads whole tokens, and in the mode {policy.mode!r} "

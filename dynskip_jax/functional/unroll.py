@@ -8,8 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_call, check_dtypes, valid_lengths
+from dynskip_jax.functional.checks import (
+    check_below,
+    check_call,
+    check_dtypes,
+    check_implementation,
+    check_inputs,
+    valid_lengths,
+)
 from dynskip_jax.functional.cudnn import cudnn_unroll, fits
 from dynskip_jax.functional.fused import fused_unroll
 from dynskip_jax.functional.fused_step import ProductsOutOfReach
@@ -27,8 +33,6 @@ from dynskip_jax.functional.recurrence import (
 )
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
 from dynskip_jax.functional.sharding import match_batch, vary_along, varying_axes
-
-IMPLEMENTATIONS = ("auto", "fused", "reference", "cudnn", "parallel")
 
 
 def unroll(
@@ -90,11 +94,12 @@ def unroll(
             are checked if they are known before the program runs. Traced lengths and actions out of range are
             clipped.
     """
-    if implementation not in IMPLEMENTATIONS:
-        raise UserError(f"unknown implementation {implementation!r}: choose {' or '.join(IMPLEMENTATIONS)}")
+    check_implementation(implementation)
+    check_inputs(x)
     time = x.shape[1]
-    given = dict(seq_lengths=seq_lengths, segment_ids=segment_ids, actions=actions)
-    check_call(recurrence, carry, x, policy=policy, below=below, **given)
+    given = dict(seq_lengths=seq_lengths, segment_ids=segment_ids)
+    check_call([recurrence], x, carry=[carry], policies=[policy], actions=[actions], **given)
+    check_below(recurrence, below, x.shape[:2], carry.slots[0].shape[-1])
     check_dtypes(params, carry)
     if seq_lengths is not None:
         seq_lengths = valid_lengths(seq_lengths, time)

@@ -26,6 +26,17 @@ def as_rates(rates: Any, count: int) -> tuple[float, ...]:
     return rates
 
 
+def check_per_layer(count: int, **given: Any) -> None:
+    """Check that arguments have an entry for each layer and direction; None passes."""
+    for name, values in given.items():
+        if values is None:
+            continue
+        if not isinstance(values, tuple | list) or isinstance(values, F.SkipCarry):
+            raise UserError(f"{name} is a tuple, one for each layer and direction")
+        if len(values) != count:
+            raise UserError(f"{count} layers and directions need as many of {name}, got {len(values)}")
+
+
 def check_inputs(inputs: Any, in_features: int, shape: str, axes: int) -> None:
     """Check that inputs are floats of the right size.
 
@@ -91,7 +102,7 @@ def require_key(rngs: Rngs, what: str) -> Array:
     """
     if rngs is None:
         raise UserError(
-            f"{what} draws (choices, dropout, zoneout): pass rngs=, a PRNG key or nnx.Rngs, or call .eval(), "
-            "after which only random skips and a policy that samples draw"
+            f"{what} draws (choices, dropout, zoneout): pass rngs=, a PRNG key or nnx.Rngs. After .eval() "
+            "only F.Random and a policy that samples draw, and they always need it"
         )
     return as_key(rngs)

@@ -31,14 +31,21 @@ def _check_sizes(in_features: int, hidden_features: int, agent_features: int) ->
             raise UserError(f"{name} must be at least 1, got {size}")
 
 
-def _check_pieces(skip: Any, transition: Any, depth_skip: Any) -> None:
+def check_pieces(
+    skip: Any = F.Previous(),  # noqa: B008 (immutable)
+    transition: Any = F.LSTM(),  # noqa: B008 (immutable)
+    depth_skip: Any = None,
+) -> None:
     """Raise a `UserError` if an argument has the wrong type, such as a name or a class."""
-    if not isinstance(skip, F.TimeSkip):
-        raise UserError(f"skip is a time skip, such as functional.Dynamic(5), not {skip!r}")
-    if not isinstance(transition, F.Transition):
-        raise UserError(f"transition is one, such as functional.GRU(), not {transition!r}")
-    if depth_skip is not None and not isinstance(depth_skip, F.DepthSkip):
-        raise UserError(f"depth_skip is one, such as functional.ToOutput(gated=True), not {depth_skip!r}")
+    for name, piece, kind, parse, example in (
+        ("skip", skip, F.TimeSkip, "parse_time_skip", "functional.Dynamic(5)"),
+        ("transition", transition, F.Transition, "parse_transition", "functional.GRU()"),
+        ("depth_skip", depth_skip, F.DepthSkip, "parse_depth_skip", "functional.ToOutput(gated=True)"),
+    ):
+        if isinstance(piece, kind) or (name == "depth_skip" and piece is None):
+            continue
+        instead = f"functional.{parse}({piece!r})" if isinstance(piece, str) else example
+        raise UserError(f"expected {name}={instead}, got {piece!r}")
 
 
 def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -> tuple[float, ...]:
@@ -139,7 +146,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         rngs: nnx.Rngs,
     ):
         _check_sizes(in_features, hidden_features, agent_features)
-        _check_pieces(skip, transition, depth_skip)
+        check_pieces(skip, transition, depth_skip)
         self.in_features = in_features
         self.hidden_features = hidden_features
         self.agent_features = agent_features

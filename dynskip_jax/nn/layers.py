@@ -1,33 +1,28 @@
 """Stacked recurrent layers with skips, in one or both directions: the main classes of the library."""
 
 import dataclasses
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.checks import check_actions, check_range, check_whole_numbers, known_values
+from dynskip_jax.functional.checks import check_call, check_implementation
 from dynskip_jax.functional.layers import initial_carries
-from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_inputs, policy_or_default, require_key
-from dynskip_jax.nn.cells import SkipCell
+from dynskip_jax.nn.calls import (
+    Rngs,
+    as_key,
+    as_rates,
+    check_inputs,
+    check_per_layer,
+    policy_or_default,
+    require_key,
+)
+from dynskip_jax.nn.cells import SkipCell, check_pieces
 from dynskip_jax.nn.modes import HasModes
-
-# Arguments of cells that layers set themselves, and the argument of `SkipLSTM` that determines each.
-_DECIDED_ELSEWHERE = {
-    "in_features": "in_features",
-    "hidden_features": "hidden_features",
-    "skip": "skip",
-    "transition": "transition",
-    "depth_skip": "depth_skip",
-    "below_features": "hidden_features",
-    "return_decision": None,
-    "rngs": "rngs",
-}
 
 
 class SkipLayers(HasModes):
@@ -80,6 +75,7 @@ class SkipLayers(HasModes):
         self.num_directions = 2 if bidirectional else 1
         if not cells or len(cells) % self.num_directions:
             raise UserError(f"expected a cell for each layer and direction, at least one, got {len(cells)}")
+        check_implementation(implementation)
         if bidirectional and reverse:
             raise UserError("reverse is for one direction: leave it out where bidirectional is True")
         depth = len(cells) // self.num_directions
@@ -97,6 +93,13 @@ class SkipLayers(HasModes):
         self.scan_unroll = scan_unroll
         self.call_rngs = nnx.data(call_rngs.carry.fork() if isinstance(call_rngs, nnx.Rngs) else call_rngs)
         self.deterministic = False
+
+    @property
+    def num_feature_axes(self) -> int:
+        """Refuse to be the cell of an `nnx.RNN`, which asks for this number."""
+        raise UserError(
+            "these layers run over time themselves: call them without nnx.RNN, which runs a SkipCell"
+        )
 
     @property
     def skips(self) -> tuple[F.TimeSkip, ...]:
@@ -175,7 +178,9 @@ class SkipLayers(HasModes):
             policy: How choices are made. By default greedy in evaluation and sampled in training. λ and masks
                 apply only to layers with an agent. A tuple of masks has one for each layer and direction.
             rngs: Source of keys for everything that is not drawn with the keys of `initial_carry` or with
-                `weight_key`: a PRNG key, one key for each sequence, an `nnx.Rngs` or a stream.
+                `weight_key`: a PRNG key, which is split into one for each sequence; one key for each
+                sequence, (*batch,), used as it is; an `nnx.Rngs` or a stream. So a call with a key for each
+                sequence equals `jax.vmap` of the call for one sequence and its key.
             weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from `rngs`.
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
             return_carry: Whether to return `(carry, output)` instead of the output.
@@ -192,10 +197,20 @@ class SkipLayers(HasModes):
         policies = _policies(policy_or_default(policy, deterministic), self.skips)
         layout = "(time, *batch, in)" if self.time_major else "(*batch, time, in)"
         check_inputs(inputs, self.cells[0].in_features, layout, 2)
-        self._check_per_layer(initial_carry=initial_carry, actions=actions)
+        check_per_layer(len(self.cells), initial_carry=initial_carry, actions=actions)
         actions = (None,) * len(self.cells) if actions is None else tuple(actions)
         initial_carry = None if initial_carry is None else tuple(initial_carry)
-        self._check_values(inputs, initial_carry, seq_lengths, segment_ids, actions, policies)
+        check_call(
+            [cell.recurrence for cell in self.cells],
+            inputs,
+            carry=initial_carry,
+            hidden=[cell.hidden_features for cell in self.cells],
+            policies=policies,
+            seq_lengths=seq_lengths,
+            segment_ids=segment_ids,
+            actions=actions,
+            time_major=self.time_major,
+        )
         key = None
         arguments = dict(initial_carry=initial_carry, actions=actions, weight_key=weight_key)
         if needs_key(self, policy, **arguments, deterministic=deterministic):
@@ -213,52 +228,6 @@ class SkipLayers(HasModes):
             deterministic=deterministic,
         )
         return (carry, output) if return_carry else output
-
-    def _check_per_layer(self, **given: Any) -> None:
-        """Check that arguments have an entry for each layer and direction."""
-        for name, values in given.items():
-            if values is None:
-                continue
-            if not isinstance(values, tuple | list) or isinstance(values, F.SkipCarry):
-                raise UserError(f"{name} is a tuple, one for each layer and direction")
-            if len(values) != len(self.cells):
-                raise UserError(
-                    f"{len(self.cells)} layers and directions need as many of {name}, got {len(values)}"
-                )
-
-    def _check_values(
-        self,
-        inputs: Array,
-        carry: Sequence[F.SkipCarry] | None,
-        seq_lengths: Any,
-        segment_ids: Any,
-        actions: Sequence[Any],
-        policies: Sequence[F.Policy],
-    ) -> None:
-        """Check shapes, and values that are not traced, before anything is compiled."""
-        lead = inputs.shape[:-1]
-        batch, time = (lead[1:], lead[0]) if self.time_major else (lead[:-1], lead[-1])
-        lengths = np.asarray(time)
-        if seq_lengths is not None:
-            check_whole_numbers("seq_lengths", seq_lengths, batch, "(batch,)")
-            lengths = known_values(seq_lengths)
-            if lengths is not None:
-                check_range("seq_lengths", lengths, 0, time)
-        steps = "(time, batch)" if self.time_major else "(batch, time)"
-        if segment_ids is not None:
-            check_whole_numbers("segment_ids", segment_ids, lead, steps)
-        for cell, action in zip(self.cells, actions, strict=True):
-            if action is None:
-                continue
-            valid = None
-            if lengths is not None:
-                valid = np.broadcast_to(np.arange(time) < lengths[..., None], (*batch, time))
-                valid = np.moveaxis(valid, -1, 0) if self.time_major else valid
-            check_actions(cell.skip, action, lead, steps, valid)
-        for cell, each in zip(self.cells, carry or (), strict=bool(carry)):
-            F.check_carry(cell.recurrence, each, batch, cell.hidden_features)
-        for cell, policy in zip(self.cells, policies, strict=True):
-            F.check_policy(policy, cell.skip.max_skip, batch)
 
 
 def _check_sources(depth_skip: F.DepthSkip | None, layer: int) -> None:
@@ -330,29 +299,6 @@ def _policies(policy: F.Policy, skips: Sequence[F.TimeSkip]) -> tuple[F.Policy, 
     )
 
 
-def _keyword_options(cls: type) -> dict[str, inspect.Parameter]:
-    """Return the keyword-only parameters of a class's constructor."""
-    parameters = inspect.signature(cls.__init__).parameters.values()
-    return {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def _with_options_of(*classes: type) -> Callable[[Callable], Callable]:
-    """Return a decorator that adds the keyword options of `classes` to the signature of an `__init__`.
-
-    The decorated `__init__` accepts them as `**options`.
-    """
-
-    def decorate(function: Callable) -> Callable:
-        signature = inspect.signature(function)
-        own = {name: p for name, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
-        options = {name: p for cls in classes for name, p in _keyword_options(cls).items()}
-        more = [p for name, p in options.items() if name not in {*own, *_DECIDED_ELSEWHERE}]
-        function.__signature__ = signature.replace(parameters=[*own.values(), *more])
-        return function
-
-    return decorate
-
-
 class SkipLSTM(SkipLayers):
     """Stacked recurrent layers with skips over time and depth; an LSTM by default.
 
@@ -367,11 +313,11 @@ class SkipLSTM(SkipLayers):
         depth_skip: What each layer receives from layers further below in the same direction (Wu et al. 2016).
             The lowest layers, which have no such layer below them, have no depth skip.
         bidirectional: See `SkipLayers`.
-        layer_options: Options of `SkipCell` that differ between layers, one mapping for each layer.
+        reverse: See `SkipLayers`, like all options down to `call_rngs`.
+        recurrent_dropout: See `SkipCell`, like all options down to `dtype`.
+        cell: Further options of `SkipCell`, such as `dict(kernel_init=…)`: one mapping for all layers, or one
+            for each layer, which may also differ in the options above.
         rngs: Source of the initial parameters.
-        **options: Options of `SkipLayers`, such as `dropout`, `reverse` and `time_major`, and options of
-            `SkipCell` for all layers, such as `agent_features`, `forget_bias`, `recurrent_dropout`,
-            `zoneout`, `learnable_carry` and `dtype`.
 
     Example::
 
@@ -384,7 +330,6 @@ class SkipLSTM(SkipLayers):
         ((2, 7, 16), 4, (2, 7))
     """
 
-    @_with_options_of(SkipLayers, SkipCell)
     def __init__(
         self,
         in_features: int,
@@ -395,35 +340,72 @@ class SkipLSTM(SkipLayers):
         transition: F.Transition | Sequence[F.Transition] = F.LSTM(),  # noqa: B008 (immutable)
         depth_skip: F.DepthSkip | None = None,
         bidirectional: bool = False,
-        layer_options: Sequence[Mapping[str, Any]] | None = None,
+        reverse: bool = False,
+        dropout: float | Sequence[float] = 0.0,
+        variational: bool = False,
+        time_major: bool = False,
+        implementation: str = "auto",
+        scan_unroll: int = 1,
+        call_rngs: nnx.Rngs | nnx.RngStream | None = None,
+        recurrent_dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        zoneout: float | Sequence[float] = 0.0,
+        learnable_carry: bool = False,
+        forget_bias: float = 0.0,
+        agent_features: int = 50,
+        dtype: Any = None,
+        cell: Mapping[str, Any] | Sequence[Mapping[str, Any]] = types.MappingProxyType({}),
         rngs: nnx.Rngs,
-        **options: Any,
     ):
-        of_layers = _keyword_options(SkipLayers)
-        run_options = {name: value for name, value in options.items() if name in of_layers}
-        cell_options = {name: value for name, value in options.items() if name not in of_layers}
+        check_pieces(depth_skip=depth_skip)
         depth = count_layers(num_layers, skip=skip, hidden_features=hidden_features)
         sizes = _each("hidden_features", hidden_features, depth)
-        skips, transitions = _each("skip", skip, depth), _each("transition", transition, depth)
-        of_cells = [
-            {**cell_options, **of_layer} for of_layer in _each("layer_options", layer_options or {}, depth)
-        ]
-        _check_options(of_cells)
-        ways = 2 if bidirectional else 1
-        in_sizes = (in_features, *(size * ways for size in sizes[:-1]))
-        cells = []
-        for i in range(depth):
-            below = -1 if depth_skip is None else i - depth_skip.layers_below
-            if below >= 0:
-                lowest = 0 if depth_skip.all_below else below
-                features = sum(sizes[lowest : below + 1])
-                of_cells[i] |= {"depth_skip": depth_skip, "below_features": features}
-            for _ in range(ways):
-                cell = SkipCell(
-                    in_sizes[i], sizes[i], skips[i], transition=transitions[i], rngs=rngs, **of_cells[i]
+        of_all = dict(
+            recurrent_dropout=recurrent_dropout,
+            weight_dropout=weight_dropout,
+            zoneout=zoneout,
+            learnable_carry=learnable_carry,
+            forget_bias=forget_bias,
+            agent_features=agent_features,
+            dtype=dtype,
+        )
+        lists = (
+            _each("skip", skip, depth),
+            _each("transition", transition, depth),
+            _each("cell", cell, depth),
+        )
+        per_layer = zip(*lists, strict=True)
+        ways, cells = 2 if bidirectional else 1, []
+        for i, (of_skip, of_transition, of_cell) in enumerate(per_layer):
+            depth_options = {}
+            if depth_skip is not None and i >= depth_skip.layers_below:
+                below = i - depth_skip.layers_below
+                sources = sizes[0 if depth_skip.all_below else below : below + 1]
+                depth_options = dict(depth_skip=depth_skip, below_features=sum(sources))
+            width = in_features if i == 0 else sizes[i - 1] * ways
+            cells += [
+                SkipCell(
+                    width,
+                    sizes[i],
+                    of_skip,
+                    transition=of_transition,
+                    rngs=rngs,
+                    **depth_options,
+                    **{**of_all, **of_cell},
                 )
-                cells.append(cell)
-        super().__init__(cells, bidirectional=bidirectional, **run_options)
+                for _ in range(ways)
+            ]
+        super().__init__(
+            cells,
+            bidirectional=bidirectional,
+            reverse=reverse,
+            dropout=dropout,
+            variational=variational,
+            time_major=time_major,
+            implementation=implementation,
+            scan_unroll=scan_unroll,
+            call_rngs=call_rngs,
+        )
 
 
 def count_layers(num_layers: int | None, **per_layer: Any) -> int:
@@ -453,15 +435,3 @@ def _each(name: str, value: Any, count: int) -> tuple[Any, ...]:
     if len(values) != count:
         raise UserError(f"expected one {name} or {count}, one for each layer, got {len(values)}")
     return values
-
-
-def _check_options(options: Sequence[Mapping[str, Any]]) -> None:
-    """Raise an error for options that `SkipCell` does not have or that the layers set themselves."""
-    known = {p.name for p in inspect.signature(SkipCell.__init__).parameters.values()} - {"self"}
-    for name in (name for of_layer in options for name in of_layer):
-        if name in _DECIDED_ELSEWHERE:
-            instead = _DECIDED_ELSEWHERE[name]
-            remedy = f"give it to SkipLSTM, as {instead}=" if instead else "the output of layers has it"
-            raise UserError(f"layer_options have no {name!r}: {remedy}")
-        if name not in known:
-            raise TypeError(f"SkipLSTM() got an unexpected keyword argument {name!r}")

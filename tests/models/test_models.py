@@ -142,7 +142,7 @@ def test_language_models_initializers_reach_their_own_weights():
         "lstm",
         "dynamic:3",
         weight_init=constant(0.5),
-        layer_options=[
+        cell=[
             {
                 "kernel_init": constant(1.0),
                 "recurrent_kernel_init": constant(2.0),
