@@ -418,7 +418,7 @@ def count_layers(num_layers: int | None, **per_layer: Any) -> int:
     Raises:
         UserError: The number is below 1, or the arguments disagree.
     """
-    counts = {name: len(value) for name, value in per_layer.items() if isinstance(value, Sequence)}
+    counts = {name: len(value) for name, value in per_layer.items() if _is_list(value)}
     if num_layers is not None:
         counts["num_layers"] = num_layers
     if min(counts.values(), default=1) < 1:
@@ -431,7 +431,11 @@ def count_layers(num_layers: int | None, **per_layer: Any) -> int:
 
 def _each(name: str, value: Any, count: int) -> tuple[Any, ...]:
     """Return one value for each layer, repeating a single one."""
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * count
+    values = tuple(value) if _is_list(value) else (value,) * count
     if len(values) != count:
         raise UserError(f"expected one {name} or {count}, one for each layer, got {len(values)}")
     return values
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
