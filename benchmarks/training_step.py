@@ -11,7 +11,7 @@ import numpy as np
 from dynskip_jax.data import LanguageCorpus
 from dynskip_jax.data.vocabulary import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
-from dynskip_jax.devices.parallel import OneDevice
+from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.experiments.build import make_fit_settings, make_learner
 from dynskip_jax.experiments.model_spec import make_spec
 from dynskip_jax.experiments.registry import find_experiment
@@ -90,7 +90,7 @@ def _running(preset: str, model: str, flags: Mapping[str, Any], tiny: bool) -> C
     """Return a function that continues training by one step, and waits for it."""
     corpus = synthetic_corpus(_TOKENS, 10 if tiny else 10_000)
     trained = prepare("ptb", preset, model, flags, corpus)
-    update = make_step(trained.learner, trained.fit.optimizer, OneDevice())
+    update = make_step(trained.learner, trained.fit.optimizer, Parallel())
     state, batches = trained.start(), cycle(enumerate(trained.learner.train_batches(0)))
 
     def step() -> Any:

@@ -11,10 +11,12 @@ _OF_TIME = ("wall_seconds", "checkpoint")  # in rows of result.json; the checkpo
 def contents(folder: Path) -> dict[str, Any]:
     """Return the contents of a finished run by name: settings, metrics, results, arrays, pictures."""
     config = json.loads((folder / "config.json").read_text())
-    config.pop("about", None)
+    for name in ("about", "run"):
+        config.pop(name, None)
     found: dict[str, Any] = {"config.json": config}
     result = json.loads((folder / "result.json").read_text())
-    result.pop("sha256", None)
+    for name in ("sha256", "config_sha256"):
+        result.pop(name, None)
     for row in result["rows"]:
         for name in _OF_TIME:
             row.pop(name, None)
@@ -36,7 +38,7 @@ def newest_checkpoint(folder: Path) -> dict[str, Any]:
     """
     step = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
     document = json.loads((step / "document" / "metadata").read_text())
-    meta = {name: value for name, value in document["meta"].items() if name != "seconds"}
+    meta = {name: value for name, value in document["meta"].items() if name not in ("seconds", "run")}
     return {"step": step.name, "meta": meta, "leaves": document["leaves"]}
 
 

@@ -8,13 +8,14 @@ every batch, and gradients are averaged over the devices.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from typing_extensions import override
 
 from dynskip_jax.devices.processes import Processes
 from dynskip_jax.errors import UserError
@@ -27,18 +28,12 @@ PER_EXAMPLE = P("seeds", "data")  # the carry: (seeds, batch, ...)
 
 
 def batch_spec(batch_axis: int | None) -> P:
-    """Return how a batch is divided.
-
-    Args:
-        batch_axis: 0 if each seed has its own batch, (seeds, batch, ...); None if all seeds share one batch,
-            (batch, ...).
-    """
+    """Return how a batch is divided: (seeds, batch, ...) with `batch_axis` 0, (batch, ...) with None."""
     return P("data") if batch_axis is None else PER_EXAMPLE
 
 
-@runtime_checkable
-class Parallel(Protocol):
-    """A backend that compiles and runs the update on some devices.
+class Parallel:
+    """Compile and run the update on some devices. This class uses one device; its subclasses use several.
 
     Attributes:
         devices: Devices that run the update.
@@ -47,126 +42,95 @@ class Parallel(Protocol):
             sees whole batches (or whole seeds), so that it needs no explicit reduction.
     """
 
-    devices: tuple[jax.Device, ...]
-    processes: Processes
-    axis_name: str | None
+    axis_name: str | None = None
+
+    def __init__(self, devices: tuple[jax.Device, ...] | None = None, processes: Processes | None = None):
+        self.devices = devices or (jax.devices()[0],)
+        self.processes = processes or Processes()
 
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
         """Compile `update` for arguments and results of these specs; the first argument is donated."""
+        return jax.jit(update, donate_argnums=0)
 
     def place(self, tree: PyTree, spec: P) -> PyTree:
         """Place whole arrays, which every process holds, in the layout of the compiled update's arguments."""
+        return tree
 
     def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """Return results of the update as whole arrays, without moving them to other devices."""
+        """Return results of the update as whole arrays, which every process holds, on any devices."""
+        return tree
 
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
         """Return results of the update as whole arrays on one device of each process."""
+        return tree
 
     def spread(self, tree: PyTree) -> PyTree:
         """Place whole arrays, (seeds, ...), so that each seed is evaluated on the device that trains it.
 
-        Computations for each seed then run on that device. The arrays stay where they are if the devices
-        divide the batch instead of the seeds, if there are several processes, and under `pmap`.
+        The arrays stay where they are if the devices divide the batch instead of the seeds, if there are
+        several processes, and under `pmap`.
         """
-
-
-class OneDevice:
-    """A backend that runs everything on the first device of JAX."""
-
-    axis_name = None
-
-    def __init__(self):
-        self.devices = (jax.devices()[0],)
-        self.processes = Processes()
-
-    def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
-        """See `Parallel`."""
-        return jax.jit(update, donate_argnums=0)
-
-    def place(self, tree: PyTree, spec: P) -> PyTree:
-        """See `Parallel`."""
-        return tree
-
-    def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """See `Parallel`."""
-        return tree
-
-    def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """See `Parallel`."""
-        return tree
-
-    def spread(self, tree: PyTree) -> PyTree:
-        """See `Parallel`."""
         return tree
 
 
-class ShardedJit:
-    """A backend with one program over a mesh (seeds x data): the compiler divides the arrays."""
-
-    axis_name = None
+class ShardedJit(Parallel):
+    """One program over a mesh (seeds x data): the compiler divides the arrays."""
 
     def __init__(
         self, devices: tuple[jax.Device, ...], shape: tuple[int, int], processes: Processes | None = None
     ):
-        self.devices = devices
-        self.processes = processes or Processes()
+        super().__init__(devices, processes)
         self.mesh = Mesh(np.array(devices).reshape(shape), ("seeds", "data"))
         self._replicate = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, P()))
 
-    def _shardings(self, specs: PyTree) -> PyTree:
-        return jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs, is_leaf=_is_spec)
-
+    @override
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
-        """See `Parallel`."""
-        return jax.jit(
-            update,
-            in_shardings=self._shardings(in_specs),
-            out_shardings=self._shardings(out_specs),
-            donate_argnums=0,
+        in_shardings, out_shardings = (
+            jax.tree.map(partial(NamedSharding, self.mesh), specs, is_leaf=_is_spec)
+            for specs in (in_specs, out_specs)
         )
+        return jax.jit(update, in_shardings=in_shardings, out_shardings=out_shardings, donate_argnums=0)
 
+    @override
     def place(self, tree: PyTree, spec: P) -> PyTree:
-        """See `Parallel`."""
         sharding = NamedSharding(self.mesh, spec)
         if self.processes.count == 1:
             return jax.device_put(tree, sharding)
         return jax.tree.map(lambda leaf: _own_share(leaf, sharding), tree)
 
+    @override
     def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """See `Parallel`."""
-        return tree
+        return tree if self.processes.count == 1 else self._replicate(tree)
 
+    @override
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """See `Parallel`."""
         if self.processes.count == 1:
             return jax.device_put(tree, self.devices[0])
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), self._replicate(tree))
 
+    @override
     def spread(self, tree: PyTree) -> PyTree:
-        """See `Parallel`."""
         if self.processes.count > 1 or self.mesh.shape["seeds"] == 1:
             return tree
         return self.place(tree, PER_SEED)
 
 
-class Pmap:
-    """A backend with one replica per device, by `jax.pmap`, which JAX maintains but no longer develops.
+class Pmap(Parallel):
+    """One replica per device, by `jax.pmap`, which JAX maintains but no longer develops.
 
     The divided axis of an array is split into two axes, (..., devices, share, ...); the first one is mapped.
     """
 
     def __init__(self, devices: tuple[jax.Device, ...], shape: tuple[int, int]):
-        self.devices = devices
-        self.processes = Processes()
+        super().__init__(devices)
         self._divided = "seeds" if shape[0] > 1 else "data"
         self.axis_name = "data" if self._divided == "data" else None
 
     def _axis(self, spec: P) -> int | None:
         return spec.index(self._divided) if self._divided in spec else None
 
+    @override
     def compile(self, update: Callable[..., Any], in_specs: tuple, out_specs: PyTree) -> Callable[..., Any]:
-        """See `Parallel`."""
         return jax.pmap(
             update,
             axis_name=self._divided,
@@ -176,32 +140,26 @@ class Pmap:
             donate_argnums=0,
         )
 
+    @override
     def place(self, tree: PyTree, spec: P) -> PyTree:
-        """See `Parallel`."""
+        return self._reshaped(tree, spec, (len(self.devices), -1), 1)
+
+    @override
+    def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
+        return self._reshaped(tree, spec, (-1,), 2)
+
+    def _reshaped(self, tree: PyTree, spec: P, shape: tuple[int, ...], count: int) -> PyTree:
+        """Return arrays whose `count` axes from the divided one on are replaced by `shape`."""
         axis = self._axis(spec)
         if axis is None:
             return tree
-        count = len(self.devices)
         return jax.tree.map(
-            lambda leaf: leaf.reshape(*leaf.shape[:axis], count, -1, *leaf.shape[axis + 1 :]), tree
+            lambda leaf: leaf.reshape(*leaf.shape[:axis], *shape, *leaf.shape[axis + count :]), tree
         )
 
-    def whole(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """See `Parallel`."""
-        axis = self._axis(spec)
-        if axis is not None:
-            tree = jax.tree.map(
-                lambda leaf: leaf.reshape(*leaf.shape[:axis], -1, *leaf.shape[axis + 2 :]), tree
-            )
-        return tree
-
+    @override
     def gather(self, tree: PyTree, spec: P = PER_SEED) -> PyTree:
-        """See `Parallel`."""
         return jax.device_put(self.whole(tree, spec), self.devices[0])
-
-    def spread(self, tree: PyTree) -> PyTree:
-        """See `Parallel`."""
-        return tree
 
 
 def make_parallel(
@@ -211,7 +169,7 @@ def make_parallel(
     num_seeds: int,
     batch_size: int,
     processes: Processes | None = None,
-) -> OneDevice | ShardedJit | Pmap:
+) -> Parallel:
     """Return the backend that runs the update; all backends agree up to rounding, noise included.
 
     Args:
@@ -255,7 +213,7 @@ def make_parallel(
     devices = tuple(available[:num_devices])
     if way == "pmap":
         return Pmap(devices, shape)
-    return OneDevice() if num_devices == 1 else ShardedJit(devices, shape, processes)
+    return Parallel() if num_devices == 1 else ShardedJit(devices, shape, processes)
 
 
 # --- Functions for use inside the update; without a mapped axis they exchange nothing ---

@@ -7,36 +7,27 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.experiment import Data, Experiment
-from dynskip_jax.experiments.settings import absent_values, fill, path_fields
-from dynskip_jax.experiments.stored_settings import FORMAT, upgraded_config
+from dynskip_jax.experiments.settings import path_fields
 from dynskip_jax.training.folder import RunDir
 
 logger = logging.getLogger(__name__)
-
-_MAY_GROW = ("settings.training.epochs", "models")  # when a run is resumed
-_OVER_ALL_EPOCHS = (
-    "--entropy-coef-final is reached in the last epoch, so more epochs would change those that were trained"
-)
 
 
 def how_to_open(experiment: Experiment, data: Data) -> dict[str, Any]:
     """Return the options of `RunDir.open` for starting or resuming a run of an experiment."""
     kind = type(experiment.settings)
+    # With --entropy-coef-final, which the last epoch reaches, more epochs would change those already trained.
     has_schedule = experiment.settings.agent.entropy_coef_final is not None
+    paths = [f"settings.{group}.{name}" for group, name in path_fields(kind)]
     return dict(
         about=_about(experiment, data),
-        defaults={"settings": fill(kind, absent_values(kind)).to_config()},
-        upgrade=partial(upgraded_config, kind),
-        may_grow=_MAY_GROW,
-        fixed={"settings.training.epochs": _OVER_ALL_EPOCHS} if has_schedule else {},
-        named_by={"dataset.name": "dataset.fingerprint"},  # a folder of data may be renamed
-        ignored=["code", *(f"settings.{group}.{name}" for group, name in path_fields(kind))],
+        may_grow=["models"] if has_schedule else ["models", "settings.training.epochs"],
+        ignored=["code", "dataset.name", *paths],  # a folder of data may be renamed
     )
 
 
@@ -49,7 +40,6 @@ def run_config(experiment: Experiment, models: str | list[str], data: Data) -> d
         data: Training data.
     """
     return {
-        "format": FORMAT,
         "experiment": experiment.name,
         ("model" if isinstance(models, str) else "models"): models,
         "dataset": {"name": data.name, "fingerprint": experiment.fingerprint(data)},

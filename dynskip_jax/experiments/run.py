@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from dynskip_jax.analysis import plots
-from dynskip_jax.devices.parallel import OneDevice, Parallel
+from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.experiments.build import Training, make_trainings
 from dynskip_jax.experiments.evaluation import evaluate_model, of_train
@@ -31,7 +31,7 @@ from dynskip_jax.experiments.provenance import (
     warn_of_changes,
 )
 from dynskip_jax.experiments.table import by_epoch, curves_of, edges_of_sweep, print_table
-from dynskip_jax.training.checkpoint import SavedCheckpoints
+from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.event_files import EventFiles, check_tensorboard, member_name
 from dynskip_jax.training.files import sha256_of
 from dynskip_jax.training.folder import RunDir, file_name, new_folder
@@ -72,7 +72,7 @@ def run(
         Stopped: If training was interrupted; the message contains the flag that resumes it.
         UserError: If the run folder cannot be used, or all seeds of a model have failed.
     """
-    parallel = parallel or OneDevice()
+    parallel = parallel or Parallel()
     check_specs(specs, experiment.settings)
     if experiment.settings.run.tensorboard:
         check_tensorboard()
@@ -200,7 +200,7 @@ def _run_model(
             for value, of, epochs in zip(spec.values, evaluated.by_value, best_epochs, strict=True)
         ]
         row |= {"selected": spec.values[evaluated.selected], "sweep": rows}
-    row["checkpoint"] = SavedCheckpoints(run_dir.checkpoints).fingerprint()
+    row["checkpoint"] = Checkpoints(run_dir.checkpoints).fingerprint()
     if (run_dir.path / VOCABULARY).exists():
         row["vocabulary_sha256"] = sha256_of(run_dir.path / VOCABULARY)
     run_dir.write_result(_result(experiment, data, [row]))

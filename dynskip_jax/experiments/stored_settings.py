@@ -9,8 +9,7 @@ from typing import Any
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.settings import Settings, absent_values, fields_of, fill, path_fields
 from dynskip_jax.settings import without_none
-
-FORMAT = 2  # version of the format of run folders
+from dynskip_jax.training.files import FORMAT
 
 # Current names of settings, by the names that older versions wrote. A name is replaced only in experiments
 # that have no setting of the old name. None: the experiment never used the setting.
@@ -45,12 +44,6 @@ def upgraded(kind: type[Settings], groups: Mapping[str, Any]) -> dict[str, Any]:
                 value = [value]  # older versions took one number
             found.setdefault(place, {})[name] = value
     return found
-
-
-def upgraded_config(kind: type[Settings], config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a run with its settings converted to this version; see `upgraded`."""
-    groups = config.get("settings")
-    return {**config, "settings": upgraded(kind, groups)} if isinstance(groups, dict) else config
 
 
 def from_config(kind: type[Settings], groups: Mapping[str, Mapping[str, Any]]) -> Settings:

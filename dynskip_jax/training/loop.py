@@ -13,13 +13,13 @@ import numpy as np
 import optax
 from rich.console import Console
 
-from dynskip_jax.devices.memory import memory_line, program_memory
-from dynskip_jax.devices.parallel import PER_EXAMPLE, PER_SEED, OneDevice, Parallel, batch_spec
+from dynskip_jax.devices.memory import memory_line
+from dynskip_jax.devices.parallel import PER_EXAMPLE, PER_SEED, Parallel, batch_spec
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.hooks import Recorder, Saver, check_finite, interruptions
 from dynskip_jax.training.progress import Progress
+from dynskip_jax.training.resume import Saver, TrainProgress, interruptions
 from dynskip_jax.training.step import (
     Metrics,
     PyTree,
@@ -31,7 +31,6 @@ from dynskip_jax.training.step import (
     seed_keys,
     start_state,
 )
-from dynskip_jax.training.train_progress import TrainProgress
 
 logger = logging.getLogger(__name__)
 
@@ -111,40 +110,34 @@ def fit(
         should_stop: Function called with the number of steps taken, wherever training can stop. Training
             stops if it returns True.
 
-    Returns:
-        The best parameters of each seed, with statistics.
-
     Raises:
         Stopped: If training was interrupted. The same call continues bit for bit.
-        KeyboardInterrupt: If training was interrupted twice. The message names the step from which the same
-            call continues.
+        KeyboardInterrupt: If training was interrupted twice.
     """
-    parallel = parallel or OneDevice()
+    parallel = parallel or Parallel()
     processes = parallel.processes
-    keys = seed_keys(settings.seeds)
-    epoch = Epoch(task, settings, keys, parallel)
+    epoch = Epoch(task, settings, seed_keys(settings.seeds), parallel)
     state = epoch.start_state()
     best, progress = jax.tree.map(jnp.copy, state.params), TrainProgress.start(len(settings.seeds))
+    saver = Saver(run_dir, parallel, settings.checkpoint_minutes)
 
-    with (
-        Saver(run_dir, parallel, settings.checkpoint_minutes) as saver,
-        interruptions(lambda: saver.latest_step) as interrupted,
-    ):
+    with interruptions(lambda: saver.latest_step) as interrupted:
         state, best, progress = saver.restore(state, best, progress)
-        recorder = Recorder(task, run_dir, progress)
         total = settings.epochs * task.num_batches
 
         def asked(now: bool = False) -> tuple[bool, ...]:
             """Return whether to stop, and whether to save."""
             return processes.anyone(interrupted() or should_stop(progress.step), saver.is_due(), now=now)
 
-        def stopped() -> Stopped:
-            return Stopped(f"stopped after step {progress.step:,} of {total:,}; progress is saved")
+        def log(split: str, metrics: Metrics) -> None:
+            if run_dir is not None:
+                run_dir.log(_record(task, progress, split, metrics, rates))
 
+        stopped = "stopped after step {:,} of {:,}; progress is saved".format
         console = None if processes.first else Console(quiet=True)
         start = progress.epoch * task.num_batches + progress.batch
         with Progress(total, "training", start=start, console=console) as bar:
-            while progress.epoch < settings.epochs and not progress.finished(settings.patience):
+            while progress.epoch < settings.epochs and not progress.finished(settings.patience).all():
                 rates = epoch.rates(progress)
                 for after in epoch.steps(state, progress, rates, bar):
                     state = after
@@ -152,47 +145,37 @@ def fit(
                     if progress.batch == task.num_batches:
                         continue  # the epoch's records are written below, and then its checkpoint
                     if progress.step % settings.log_every == 0:
-                        recorder.log("train", epoch.metrics(state), rates)
+                        log("train", epoch.metrics(state))
                         epoch.check(state, progress, saver.latest_step)
                     stopping, saving = asked()
                     if stopping or saving:
                         saver.save(state, best, progress)
                     if stopping:
-                        raise stopped()
+                        raise Stopped(stopped(progress.step, total))
                 epoch.check(state, progress, saver.latest_step)
                 train, dev, params = epoch.evaluate(state, bar)
                 better = progress.finish_epoch(dev[task.monitor], task.higher_is_better, settings.patience)
                 best = epoch.keep_better(better, params, best)
-                recorder.end_epoch(bar.console, settings.epochs, train, dev, rates)
+                log("train", train)
+                log("dev", dev)
+                line = _epoch_line(task, progress, settings.epochs, train, dev, rates)
+                bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
                 saver.save(state, best, progress)
                 stopping, _ = asked(now=True)
                 if stopping:
-                    raise stopped()
+                    raise Stopped(stopped(progress.step, total))
         progress.seconds = saver.seconds()
     skipped = np.asarray(parallel.gather(state.skipped))[:, 1]
     return FitResult(best, progress.best_epoch, progress.epoch, progress.seconds, skipped)
 
 
 class Epoch:
-    """The parts of an epoch: learning rates, training steps, metrics and evaluation.
+    """The parts of an epoch: learning rates, training steps, metrics and evaluation."""
 
-    Args:
-        task: Task to train.
-        settings: Settings of training.
-        keys: PRNG keys of the seeds.
-        parallel: Backend that runs the steps.
-    """
-
-    def __init__(
-        self,
-        task: Trainable,
-        settings: FitSettings,
-        keys: SeedKeys,
-        parallel: Parallel,
-    ):
+    def __init__(self, task: Trainable, settings: FitSettings, keys: SeedKeys, parallel: Parallel):
         self._task, self._settings, self._keys, self._parallel = task, settings, keys, parallel
-        self._has_said_memory = self._has_evaluated = False
-        self._compiled: dict[Any, set] = {}  # from the static part of scheduled values to shapes of batches
+        self._has_evaluated = False
+        self._compiled: set[Any] = set()  # static parts of scheduled values, with shapes of batches
         self._step = make_step(task, settings.optimizer, parallel)
         self._initial_carry = jax.jit(jax.vmap(task.initial_carry))
         self._select = jax.jit(where_each)
@@ -217,14 +200,7 @@ class Epoch:
     ) -> Iterator[TrainState]:
         """Run the remaining steps of the epoch, and yield the state after each step.
 
-        Args:
-            state: Training state to start from.
-            progress: Progress of training, which is updated before each state is yielded.
-            rates: Learning rate of each seed, (seeds,).
-            bar: Progress bar, which shows when a program is compiled.
-
-        Raises:
-            UserError: If the task yields fewer batches than `num_batches`.
+        `progress` is updated before each state is yielded. The bar shows when a program is compiled.
         """
         task, parallel = self._task, self._parallel
         rates = parallel.place(rates, PER_SEED)
@@ -237,10 +213,15 @@ class Epoch:
             state = self._begin(state, progress)
         batches = itertools.islice(task.train_batches(progress.epoch), progress.batch, task.num_batches)
         for batch in batches:
-            with self._compiling(batch, scheduled, bar):
+            # The step is compiled for each new shape of batches and for each new mode of the policy.
+            program = (jax.tree.structure(scheduled), *map(np.shape, jax.tree.leaves(batch)))
+            is_new, first = program not in self._compiled, not self._compiled
+            self._compiled.add(program)
+            with bar.compiling("compiling the training step") if is_new else contextlib.nullcontext():
                 batch = parallel.place(batch, batch_spec(task.batch_axis))
                 arguments = state, batch, self._train_keys, progress.step, rates, scheduled, averaged
-                self._say_memory(*arguments)
+                if first and (line := memory_line(self._step, *arguments)):
+                    logger.info("%s", line)
                 state = self._step(*arguments)
             progress.step += 1
             progress.batch += 1
@@ -251,25 +232,6 @@ class Epoch:
                 f"and said that there would be {task.num_batches}"
             )
 
-    def _compiling(
-        self, batch: PyTree, scheduled: PyTree, bar: Progress
-    ) -> contextlib.AbstractContextManager:
-        """Return a context that shows on the bar that this step is compiled, or a null context if it is not.
-
-        The step is compiled for each new shape of batches and for each new mode of the policy.
-        """
-        lengths, shapes = self._task.train_lengths, tuple(map(np.shape, jax.tree.leaves(batch)))
-        compiled = self._compiled.setdefault(jax.tree.structure(scheduled), set())
-        if shapes in compiled:
-            return contextlib.nullcontext()
-        compiled.add(shapes)
-        what, count = "compiling the training step", len(compiled)
-        time_axis = 1 if self._task.batch_axis is None else 2
-        length = next((shape[time_axis] for shape in shapes if len(shape) > time_axis), None)
-        if len(lengths) > 1 and length in lengths:
-            what = f"compiling for length {length} ({count} of {len(lengths)})"
-        return bar.compiling(what, pending=max(0, len(lengths) - count))
-
     def _begin(self, state: TrainState, progress: TrainProgress) -> TrainState:
         """Return the state with the epoch's initial carry and with sums of zero."""
         parallel = self._parallel
@@ -277,13 +239,6 @@ class Epoch:
         carry = self._task.carry_over(state.carry, parallel.place(carry, PER_EXAMPLE))
         sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parallel.gather(state.sums))
         return state._replace(carry=carry, sums=parallel.place(sums, PER_SEED))
-
-    def _say_memory(self, *arguments: Any) -> None:
-        if not self._has_said_memory:
-            memory = program_memory(self._step, *arguments)
-            if memory is not None:
-                logger.info("%s", memory_line(memory))
-            self._has_said_memory = True
 
     def metrics(self, state: TrainState) -> Metrics:
         """Return the training metrics of the epoch so far."""
@@ -302,15 +257,21 @@ class Epoch:
         return {primary_metric: lambda: float(np.mean(self.metrics(state)[primary_metric]))}
 
     def check(self, state: TrainState, progress: TrainProgress, latest_step: int) -> None:
-        """See `check_finite`."""
-        skipped = self._parallel.gather(state.skipped)
-        check_finite(skipped, self._settings.seeds, self._settings.max_skipped, progress, latest_step)
+        """Raise a `UserError` if a seed has skipped too many steps in a row."""
+        in_a_row, _ = np.asarray(self._parallel.gather(state.skipped)).T
+        stuck = np.flatnonzero(in_a_row > self._settings.max_skipped)
+        if stuck.size:
+            raise UserError(
+                f"at step {progress.step:,} loss or gradient of seed "
+                f"{', '.join(str(self._settings.seeds[i]) for i in stuck)} was not finite for "
+                f"{in_a_row[stuck].max()} steps in a row; the last checkpoint is of step {latest_step:,}: "
+                "lower --learning-rate or set --clip"
+            )
 
     def evaluate(self, state: TrainState, bar: Progress) -> tuple[Metrics, Metrics, PyTree]:
         """Return the epoch's training metrics, its dev metrics, and the evaluated parameters.
 
-        With averaging, the mean of the iterates is evaluated; before the trigger it is the last iterate. The
-        bar shows that the first evaluation is compiled.
+        With averaging, the mean of the iterates is evaluated; before the trigger it is the last iterate.
         """
         task, parallel = self._task, self._parallel
         params = state.params if state.average is None else state.average.mean
@@ -324,3 +285,23 @@ class Epoch:
     def keep_better(self, better: np.ndarray, params: PyTree, best: PyTree) -> PyTree:
         """Return `params` for seeds with `better` True, and `best` for the others."""
         return self._select(jnp.asarray(better), params, best)
+
+
+def _record(task: Trainable, progress: TrainProgress, split: str, metrics: Metrics, rates: Any) -> dict:
+    """Return one line of metrics.jsonl: each metric is a list with one value for each seed."""
+    values = {f"{split}_{name.removeprefix(split + '_')}": value for name, value in metrics.items()}
+    values["learning_rate"] = rates
+    each = {name: np.asarray(value, float).tolist() for name, value in values.items()}
+    # Within an epoch, `epoch` is fractional; at its end it is the number of finished epochs.
+    epoch = progress.epoch + progress.batch / task.num_batches
+    sizes = task.train_batch_sizes(progress.epoch)
+    seen = progress.epoch * sum(sizes) + sum(sizes[: progress.batch])
+    return {"step": progress.step, "epoch": round(epoch, 4), task.unit: seen, "split": split, **each}
+
+
+def _epoch_line(
+    task: Trainable, progress: TrainProgress, epochs: int, train: Metrics, dev: Metrics, rates: Any
+) -> str:
+    numbers = [f"train_{task.primary_metric} {np.mean(train[task.primary_metric]):.4g}"]
+    numbers += [f"{name} {np.mean(value):.4g}" for name, value in dev.items() if np.ndim(value) == 1]
+    return f"epoch {progress.epoch}/{epochs}  {'  '.join(numbers)}  lr {float(np.mean(rates)):.3g}"

@@ -12,7 +12,6 @@ from rich.progress import Progress as RichProgress
 
 _REDRAW_SECONDS = 0.25
 _ROUNDING = 1e-6  # tolerance for the rounding of fractions of steps
-_ENOUGH = 4  # steps without compilation, per compiled program, that an early estimate of the time left needs
 
 
 class Progress:
@@ -21,8 +20,14 @@ class Progress:
     In a terminal it is a bar. Elsewhere it is a plain line, at most every `every` seconds and once at the
     end.
 
-    Attributes:
-        console: Console on which the display is drawn. While the bar is visible, print to this console.
+    Args:
+        total: Number of steps of the whole loop.
+        description: Short name of the loop.
+        start: Number of steps that an earlier process has done. They do not count in the estimate.
+        console: Console to draw on; by default standard error, so that standard output stays clean. While the
+            bar is visible, print to this console.
+        every: Minimum number of seconds between two lines outside of a terminal.
+        clock: Function that returns the time in seconds.
 
     Example:
         >>> with Progress(3, "training") as progress:  # doctest: +SKIP
@@ -40,27 +45,14 @@ class Progress:
         every: float | int = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Start the display.
-
-        Args:
-            total: Number of steps of the whole loop.
-            description: Short name of the loop.
-            start: Number of steps that an earlier process has done. They do not count in the estimate of the
-                time left.
-            console: Console to draw on; by default standard error, so that standard output stays clean.
-            every: Minimum number of seconds between two lines outside of a terminal.
-            clock: Function that returns the time in seconds.
-        """
         self.console = console or Console(stderr=True)
-        self._total, self._description = total, description
-        self._start: float = start
+        self._total, self._description, self._clock = total, description, clock
         self._done: float = start
-        self._clock = clock
         self._began = clock()
+        # Steps and seconds that do not count in the estimate: an earlier process's, and compiling.
+        self._other_steps, self._other_seconds = start, 0.0
         self._metrics: dict[str, Any] = {}
         self._status = ""  # what is being compiled
-        self._programs, self._pending = 0, 0
-        self._compiling_seconds, self._compiling_steps = 0.0, 0
         self._closed = False
         self._bar = _bar(self.console) if self.console.is_terminal else None
         self._interval = every if self._bar is None else _REDRAW_SECONDS
@@ -82,33 +74,22 @@ class Progress:
         self._metrics.update(metrics)
         if self._clock() >= self._next_draw:
             self._draw()
-            self._next_draw = self._clock() + self._interval
 
     @contextlib.contextmanager
-    def compiling(self, what: str, *, pending: int | None = None, steps: int = 1) -> Iterator[None]:
-        """Show what is being compiled in the body of a `with` statement.
+    def compiling(self, what: str, *, steps: int = 1) -> Iterator[None]:
+        """Show what is being compiled in the body of a `with` statement, in place of the metrics.
 
-        The time and the steps of the body do not count in the speed from which the time left is estimated.
-        There is no estimate until all programs are compiled, or until enough steps were done without
-        compilation. An estimate includes the time to compile the pending programs.
-
-        Args:
-            what: Text that is shown instead of the metrics, such as "compiling for length 24 (3 of 8)".
-            pending: Number of programs still to be compiled afterwards; None leaves the number unchanged.
-            steps: Number of steps that are done in the body.
+        The time and the `steps` of the body do not count in the speed from which the time left is estimated.
         """
         began, self._status = self._clock(), what
         if self._bar is not None or began >= self._next_draw:
             self._draw()
-            self._next_draw = began + self._interval
         try:
             yield
         finally:
             self._status = ""
-            self._compiling_seconds += self._clock() - began
-            self._compiling_steps += steps
-            self._programs += 1
-            self._pending = self._pending if pending is None else pending
+            self._other_seconds += self._clock() - began
+            self._other_steps += steps
 
     def close(self) -> None:
         """Draw the last state and end the display. Further calls do nothing."""
@@ -128,6 +109,7 @@ class Progress:
         self.close()
 
     def _draw(self) -> None:
+        self._next_draw = self._clock() + self._interval
         metrics = self._status or "  ".join(f"{name} {_text(value)}" for name, value in self._metrics.items())
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, eta=self._eta(), metrics=metrics)
@@ -140,16 +122,11 @@ class Progress:
         self.console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
 
     def _eta(self) -> str:
-        here = self._done - self._start - self._compiling_steps
-        left = max(0, self._total - self._done)
-        if not left:
-            return _duration(0)
-        if self._status or here <= 0 or (self._pending and here < _ENOUGH * self._programs):
+        here, left = self._done - self._other_steps, max(0, self._total - self._done)
+        if left and (self._status or here <= 0):
             return "-"
-        seconds = (self._clock() - self._began - self._compiling_seconds) * left / here
-        if self._pending:
-            seconds += self._pending * self._compiling_seconds / self._programs
-        return _duration(seconds)
+        seconds = self._clock() - self._began - self._other_seconds
+        return _duration(seconds * left / here if left else 0)
 
 
 def _bar(console: Console) -> RichProgress:

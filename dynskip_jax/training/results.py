@@ -7,45 +7,31 @@ from typing import Any
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.folder import RunDir, file_name
 
+# The entries of a logged record that are not metrics.
+NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
+_MOST_SEEDS = 10_000
+_NEEDED = ("model", "parameters", "seeds", "metrics", "wall_seconds")  # by a table of results
+
 
 def rows_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the row of each model from the contents of `result.json`.
-
-    Older versions wrote the row of a single model in place of a list of rows.
-
-    Args:
-        result: Contents of `result.json`.
-
-    Raises:
-        UserError: An entry has the wrong type.
-    """
-    rows = result.get("rows", [result])
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
+    """Return the row of each model from the contents of `result.json`, and check the types of its entries."""
+    rows = result.get("rows")
+    if not _is_list_of(lambda row: isinstance(row, Mapping))(rows) or not rows:
         raise _not_valid("rows has to be a list of objects")
     for row in rows:
         for name, (is_valid, expected) in _IN_ROW.items():
             if name in row and not is_valid(row[name]):
                 raise _not_valid(f"{name} has to be {expected}")
-    return [_with_new_names(row) for row in rows]
+    return rows
 
 
 def finished_row(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a run of one model, and check that it has all entries that a table of results needs.
-
-    Args:
-        result: Contents of `result.json`.
-
-    Raises:
-        UserError: An entry is missing or has the wrong type.
-    """
+    """Return the row of a run of one model, and check that it has all that a table of results needs."""
     row = rows_of(result)[0]
     for name in _NEEDED:
         if name not in row:
             raise _not_valid(f"{name} is missing")
     return row
-
-
-_NEEDED = ("model", "parameters", "seeds", "metrics", "wall_seconds")
 
 
 def _not_valid(what: str) -> UserError:
@@ -57,6 +43,10 @@ def _not_valid(what: str) -> UserError:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return _is_number(value) and isinstance(value, int) and abs(value) < 2**63
 
 
 def _is_list_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -71,9 +61,8 @@ def _are_metrics(value: Any) -> bool:
     """Return whether a value maps metrics to their mean, standard deviation and values of each seed."""
     return isinstance(value, Mapping) and all(
         isinstance(of, Mapping)
-        and {"mean", "std", "per_seed"} <= of.keys()
-        and all(_is_number_or_list(of[name]) for name in ("mean", "std"))
-        and _is_list_of(_is_number_or_list)(of["per_seed"])
+        and all(_is_number_or_list(of.get(name)) for name in ("mean", "std"))
+        and _is_list_of(_is_number_or_list)(of.get("per_seed"))
         and of["per_seed"]
         for of in value.values()
     )
@@ -87,15 +76,26 @@ def _is_value_of_sweep(value: Any) -> bool:
     )
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_model(value: Any) -> bool:
+    """Return whether a value is the name of a model, whose folder lies in the run's."""
+    return isinstance(value, str) and len(value) < 200 and file_name(value).strip(".") != ""
+
+
+def _are_seeds(value: Any) -> bool:
+    return _is_list_of(_is_whole)(value) and 0 < len(value) <= _MOST_SEEDS
+
+
+def _is_fingerprint(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping) and _is_whole(value.get("step")) and isinstance(value.get("sha256"), str)
+    )
 
 
 # The entries that a row may have: a check of the value, and its description in error messages.
 _IN_ROW: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "model": (lambda value: isinstance(value, str), "a name"),
+    "model": (_is_model, "a name"),
     "parameters": (_is_whole, "a whole number"),
-    "seeds": (lambda value: bool(value) and _is_list_of(_is_whole)(value), "a list of whole numbers"),
+    "seeds": (_are_seeds, f"a list of at most {_MOST_SEEDS} whole numbers"),
     "metrics": (_are_metrics, "an object of metrics"),
     "epochs": (_is_whole, "a whole number"),
     "epochs_asked": (_is_whole, "a whole number"),
@@ -105,49 +105,26 @@ _IN_ROW: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: bool(value) and _is_list_of(_is_value_of_sweep)(value),
         "a list of values and their metrics",
     ),
-    "checkpoint": (
-        lambda value: isinstance(value, Mapping) and {"step", "sha256"} <= value.keys(),
-        "an object with a step and a SHA-256",
-    ),
+    "checkpoint": (_is_fingerprint, "an object with a step and a SHA-256"),
     "vocabulary_sha256": (lambda value: isinstance(value, str), "text"),
-    "config_sha256": (lambda value: isinstance(value, str), "text"),
 }
-
-
-def _with_new_names(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with the current names of metrics; older versions wrote `share_read`."""
-
-    def renamed(metrics: Any) -> Any:
-        if not isinstance(metrics, Mapping):
-            return metrics
-        return {name.replace("share_read", "read_fraction"): value for name, value in metrics.items()}
-
-    changed = {"metrics": renamed(row["metrics"])} if "metrics" in row else {}
-    if isinstance(row.get("sweep"), list):
-        changed["sweep"] = [{**value, "metrics": renamed(value["metrics"])} for value in row["sweep"]]
-    return {**row, **changed}
-
-
-# The entries of a logged record that are not metrics.
-NO_METRICS = ("step", "epoch", "examples", "tokens", "split")
 
 
 def seeds_asked(config: Mapping[str, Any]) -> Sequence[int]:
     """Return the seeds that are trained together, in order, from a run's configuration."""
     asked = config["settings"]["run"]
-    if isinstance(asked["seeds"], list):
-        return asked["seeds"]
-    return range(asked["seed"], asked["seed"] + asked["seeds"])
+    seeds = asked["seeds"]
+    if _is_whole(seeds) and _is_whole(asked.get("seed")) and 0 < seeds <= _MOST_SEEDS:
+        return range(asked["seed"], asked["seed"] + seeds)
+    if not _are_seeds(seeds):
+        raise UserError(f"the seeds in config.json have to be at most {_MOST_SEEDS} whole numbers")
+    return seeds
 
 
 def runs_of_models(run_dir: str | Path) -> dict[str, RunDir]:
     """Return the run of each model of a run folder, by name, whether finished, unfinished or not started.
 
-    Args:
-        run_dir: Path of the run folder. It may be of one model or of several.
-
-    Raises:
-        UserError: `run_dir` is not a run folder.
+    The folder may be of one model or of several.
     """
     top = RunDir.existing(run_dir)
     config = top.config()

@@ -40,8 +40,6 @@ class Trainable(Protocol):
         primary_metric: Training metric shown next to the progress bar.
         num_batches: Number of batches in an epoch.
         unit: Name of what is counted: `examples`, or `tokens` for a language model.
-        train_lengths: Lengths of the training batches, in steps; a program is compiled for each. Empty if
-            batches have no time axis, or all have the same length.
         batch_axis: 0 if each seed has its own batches, stacked; None if all seeds share them. The next axis
             of each leaf of a batch is the examples.
     """
@@ -51,7 +49,6 @@ class Trainable(Protocol):
     primary_metric: str
     num_batches: int
     unit: str
-    train_lengths: tuple[int, ...]
     batch_axis: int | None
 
     def init(self, key: Key[Array, ""]) -> PyTree:

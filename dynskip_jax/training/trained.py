@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.checkpoint import SavedCheckpoints
+from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.results import rows_of, runs_of_models
 
@@ -56,7 +56,7 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
     restored = None
     if run.checkpoints.is_dir():
         stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_models, *leaf.shape), leaf.dtype), like)
-        restored = SavedCheckpoints(run.checkpoints).restore_latest({"best": stacked}, partial=True)
+        restored = Checkpoints(run.checkpoints).restore_latest({"best": stacked}, partial=True)
     if restored is None:
         raise UserError(f"{run.path} has no checkpoints to read parameters from: name another run folder")
     if restored.skipped:

@@ -13,7 +13,7 @@ from marks import and_slow
 from dynskip_jax import rl
 from dynskip_jax.devices.parallel import (
     PER_SEED,
-    OneDevice,
+    Parallel,
     Pmap,
     ShardedJit,
     batch_spec,
@@ -91,7 +91,6 @@ class Small:
     primary_metric = "loss"
     num_batches = 4
     unit = "examples"
-    train_lengths = ()
 
     def __init__(self, num_seeds, batch_axis):
         self.num_seeds, self.batch_axis = num_seeds, batch_axis
@@ -405,7 +404,7 @@ def test_shared_batches_exchange_sums_and_no_activations(kind, shared_step):
 @pytest.mark.parametrize(
     ("devices", "way", "seeds", "kind", "mesh"),
     [
-        (1, "jit", 4, OneDevice, None),
+        (1, "jit", 4, Parallel, None),
         (4, "jit", 8, ShardedJit, (4, 1)),
         (4, "jit", 2, ShardedJit, (1, 4)),
         (4, "jit", 1, ShardedJit, (1, 4)),

@@ -1,6 +1,7 @@
 """Run command lines in this process, and read and check their output."""
 
 import contextlib
+import hashlib
 import io
 import json
 import re
@@ -109,9 +110,14 @@ def load(path):
 
 
 def write_result(folder, result):
-    """Write `result.json` as older versions did, without digests, so that a changed result is not refused."""
-    older = {name: value for name, value in result.items() if name not in ("sha256", "config_sha256")}
-    (folder / "result.json").write_text(json.dumps(older))
+    """Write `result.json` with the digests of these contents and settings, as a forger would."""
+
+    def digest(content, *without):
+        content = {name: value for name, value in content.items() if name not in without}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    result = {**result, "config_sha256": digest(load(folder / "config.json"), "about")}
+    (folder / "result.json").write_text(json.dumps({**result, "sha256": digest(result, "sha256")}))
 
 
 def row_of(folder):

@@ -73,8 +73,8 @@ def test_run_folder_has_what_the_design_says(finished_ptb):
     assert {path.name for path in (folder / "plots").iterdir()} == {"learning_curve.png"}
 
     config = load(folder / "config.json")
-    assert list(config) == ["format", "experiment", "model", "dataset", "settings", "about"]
-    assert (config["format"], config["experiment"], config["model"]) == (2, "ptb", "lstm")
+    assert list(config) == ["format", "run", "experiment", "model", "dataset", "settings", "about"]
+    assert (config["format"], config["experiment"], config["model"]) == (3, "ptb", "lstm")
     assert config["dataset"] == {
         name: load(folder / "result.json")["dataset"][name] for name in ("name", "fingerprint")
     }

@@ -1,7 +1,6 @@
 """Check the parts of a run: imports without cycles, seeds, traces of resumed runs, and loaded runs."""
 
 import ast
-import json
 import shutil
 from pathlib import Path
 
@@ -115,19 +114,6 @@ def test_resumes_are_recorded_and_another_commit_is_warned_of(tmp_path, monkeypa
     assert outcome.status == 0 and "not be the same bit for bit" in outcome.out
     entries = load(tmp_path / "run" / "config.json")["about"]
     assert len(entries) == 2 and entries[1]["commit"] == "another" != entries[0]["commit"]
-
-
-def test_runs_of_older_versions_are_resumed_and_read(tmp_path):
-    """Their config.json contains the class of the experiment, and lacks newer settings and `paths`."""
-    folder = finished_run(quick.Quick, tmp_path / "run", "--epochs", 1, "--devices", 1).folder
-    config = load(folder / "config.json")
-    config["code"] = "quick:Quick"
-    del config["settings"]["agent"]["stride"]
-    config["about"][0].pop("paths")
-    (folder / "config.json").write_text(json.dumps(config))
-    outcome = execute(quick.Quick, "--epochs", 2, "--devices", 1, "--run-dir", folder)
-    assert outcome.status == 0, outcome.err
-    assert load_run(folder).settings.agent.stride == 1
 
 
 def test_new_source_files_make_a_commit_dirty(monkeypatch):

@@ -3,16 +3,14 @@
 import dataclasses
 import json
 import re
-import shutil
 import typing
 from pathlib import Path
 
 import pytest
 import quick
-from commands import assert_user_error, execute, load, write_result
+from commands import assert_user_error, execute
 
 from dynskip_jax import functional as F
-from dynskip_jax import load_run
 from dynskip_jax.experiments.model_spec import each
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 from dynskip_jax.experiments.settings import Run, fields_of
@@ -112,21 +110,6 @@ def test_settings_of_an_older_classifier_are_read():
     assert from_config(KINDS["ptb"], {"training": {"decay": 1.35, "decay_after": 7}}).training.decay == 1.35
 
 
-def test_a_run_with_older_names_is_resumed_and_loaded(finished_quick, tmp_path, monkeypatch):
-    monkeypatch.setitem(RENAMED, "size", "features")
-    folder = tmp_path / "run"
-    shutil.copytree(finished_quick.folder, folder)
-    config = load(folder / "config.json")
-    config["settings"]["training"]["size"] = config["settings"]["model"].pop("features")
-    (folder / "config.json").write_text(json.dumps(config))
-    write_result(folder, load(folder / "result.json"))
-    again = execute(quick.Quick, *finished_quick.arguments, "--run-dir", folder)
-    assert again.status == 0 and "finished already" in again.out, again.err
-    assert load_run(folder).settings.model.features == 200
-    other = execute(quick.Quick, *finished_quick.arguments, "--features", 8, "--run-dir", folder)
-    assert_user_error(other, "settings.model.features was 200 and is now 8")
-
-
 # --- --config FILE ---
 
 
@@ -146,9 +129,9 @@ def test_a_runs_configuration_gives_its_settings(finished_quick):
     [
         (None, (), ("expected the config.json of a run of quick", "No such file")),
         ("[1]", (), ("expected the config.json of a run of quick", "another file")),
-        ('{"experiment": "ptb", "format": 2, "model": "lstm", "settings": {}}', (), ("found one of ptb",)),
+        ('{"experiment": "ptb", "format": 3, "model": "lstm", "settings": {}}', (), ("found one of ptb",)),
         (
-            '{"experiment": "quick", "format": 2, "model": "lstm", "settings": {"model": {"size": 3}}}',
+            '{"experiment": "quick", "format": 3, "model": "lstm", "settings": {"model": {"size": 3}}}',
             (),
             ("size",),
         ),

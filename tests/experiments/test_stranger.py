@@ -5,7 +5,7 @@ import shutil
 import sys
 
 import pytest
-from commands import COMMANDS, assert_user_error, load
+from commands import COMMANDS, assert_user_error, load, write_result
 
 from dynskip_jax import load_run
 from dynskip_jax.errors import UserError
@@ -34,9 +34,10 @@ def stranger(finished_ptb, tmp_path, monkeypatch):
 
     def with_code(code):
         config = load(folder / "config.json")
-        config["code"] = code  # older versions stored the class of the experiment
+        config["code"] = code
         config["experiment"] = code
         (folder / "config.json").write_text(json.dumps(config))
+        write_result(folder, load(folder / "result.json"))
         return folder
 
     yield with_code

@@ -9,9 +9,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from dynskip_jax.devices.parallel import ShardedJit
 from dynskip_jax.devices.processes import connect
 from dynskip_jax.errors import UserError
 from dynskip_jax.training.checkpoint import Checkpoints
@@ -34,43 +34,31 @@ def digests(tree: dict) -> dict:
     return {name: hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest() for name, leaf in plain.items()}
 
 
-def divided(mesh: Mesh) -> dict:
-    """Return the state with three leaves divided among or replicated on the devices of all processes."""
-    state = whole_state()
-
-    def put(leaf: jax.Array, *spec: str | None) -> jax.Array:
-        return jax.make_array_from_process_local_data(NamedSharding(mesh, P(*spec)), leaf, leaf.shape)
-
-    data = put(np.asarray(jax.random.key_data(state["keys"])), None, "all")
-    return state | {
-        "divided": put(np.asarray(state["divided"]), "all"),
-        "keys": jax.jit(jax.random.wrap_key_data)(data),
-        "replicated": put(np.asarray(state["replicated"])),
-    }
-
-
 def main(coordinator: str, index: int, folder: Path) -> None:
     """Run process `index` of two with the checkpoints in `folder`, and print its results as JSON."""
     said = {}
     with connect(coordinator, index, 2, heartbeat_seconds=30) as processes:
-        said["collected"] = processes.collect({"index": processes.index, "array": np.full(1000 * index, 2.5)})
+        said["collected"] = processes.collect({"index": processes.index, "array": np.full(100 * index, 2.5)})
         said["agreed"] = processes.agree(None if processes.first else "of the second")
         said["raised"] = processes.anyone(index == 1, False, now=True)
         said["lowered"] = processes.anyone(False, False, now=True)
         calls = (n for n in itertools.count() if processes.anyone(False, index == 1 and n == 3)[1])
         said["heard in call"] = next(calls)
-        mesh = Mesh(jax.devices(), ("all",))
-        with Checkpoints(folder / "by two", keep=2, processes=processes) as checkpoints:
-            for step in (1, 2, 3):
-                checkpoints.save(step, divided(mesh), {"saved by": index})
-            said["kept"] = sorted(path.name for path in checkpoints.directory.iterdir())
-            said["by two"] = digests(checkpoints.restore_latest(whole_state()).state)
-        with Checkpoints(folder / "by one", processes=processes) as checkpoints:
-            restored = checkpoints.restore_latest(whole_state())
-            said |= {"step": restored.step, "skipped": restored.skipped, "by one": digests(restored.state)}
+        parallel = ShardedJit(tuple(jax.devices()), (1, jax.device_count()), processes)
+        # The update leaves arrays that are divided among the devices of both processes.
+        spec, rest = P(None, "data"), whole_state()
+        parts = {name: rest.pop(name) for name in ("divided", "keys")}
+        state = rest | parallel.whole(parallel.place(parts, spec), spec)
+        checkpoints = Checkpoints(folder / "by two", keep=2, processes=processes)
+        for step in (1, 2, 3):
+            checkpoints.save(step, state, {"saved by": index})
+        said["kept"] = sorted(path.name for path in checkpoints.directory.iterdir())
+        said["by two"] = digests(checkpoints.restore_latest(whole_state()).state)
+        restored = Checkpoints(folder / "by one", processes=processes).restore_latest(whole_state())
+        said |= {"step": restored.step, "skipped": restored.skipped, "by one": digests(restored.state)}
         try:
-            missing = folder / "missing" if index == 0 else folder / f"not {index}"
-            Checkpoints(missing, processes=processes)
+            there = folder / ("by one" if index == 0 else f"not {index}")
+            Checkpoints(there, processes=processes).restore_latest(whole_state())
         except UserError as error:
             said["not shared"] = str(error)
         print("SAID " + json.dumps(said), flush=True)

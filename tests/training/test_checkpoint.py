@@ -1,13 +1,14 @@
 """Check that checkpoints are restored bit by bit, and that damaged ones are noticed, skipped and replaced."""
 
 import errno
+import json
 import os
 import resource
 import shutil
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,10 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.training import checkpoint
 from dynskip_jax.training.checkpoint import Checkpoints
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.trained import selected_params
 
 
 class State(NamedTuple):
@@ -63,13 +67,16 @@ def abstract(tree):
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
 
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Return a folder with checkpoints 6 and 7."""
     folder = tmp_path_factory.mktemp("saved") / "c"
-    with Checkpoints(folder) as checkpoints:
-        checkpoints.save(6, make_state(6), {"epoch": 6})
-        checkpoints.save(7, make_state(7), {"epoch": 7})
+    for step in (6, 7):
+        Checkpoints(folder).save(step, make_state(step), {"epoch": step})
     return folder
 
 
@@ -82,15 +89,12 @@ def two(saved, tmp_path):
 @pytest.mark.parametrize("like", [lambda s: s, abstract], ids=["arrays", "shapes"])
 def test_round_trip(tmp_path, like, capfd):
     state = make_state()
-    with Checkpoints(tmp_path) as checkpoints:
-        assert checkpoints.restore_latest(state) is None
-        checkpoints.save(3, state, {"epoch": 2, "order": [1, 2], "best": None})
-    with Checkpoints(tmp_path) as checkpoints:
-        restored = checkpoints.restore_latest(like(state))
+    assert Checkpoints(tmp_path / "c").restore_latest(state) is None
+    Checkpoints(tmp_path / "c").save(3, state, {"epoch": 2, "order": [1, 2], "best": None})
+    restored = Checkpoints(tmp_path / "c").restore_latest(like(state))
     assert_identical(restored.state, state)
-    assert restored.step == 3
-    assert restored.meta == {"epoch": 2, "order": [1, 2], "best": None}
-    assert restored.skipped == ()
+    assert restored[:1] + restored[2:4] == (3, {"epoch": 2, "order": [1, 2], "best": None}, ())
+    assert restored.fingerprint == Checkpoints(tmp_path / "c").fingerprint()
     assert capfd.readouterr() == ("", "")
 
 
@@ -103,27 +107,28 @@ def test_unusual_leaves(tmp_path):
         "no keys": jax.random.split(jax.random.key(0), 3)[:0],
         "other key": jax.random.key(5, impl="rbg"),
     }
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, state, {})
-        restored = checkpoints.restore_latest(state).state
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state, {})
+    restored = checkpoints.restore_latest(state).state
     assert type(restored["numpy"]) is np.ndarray and restored["numpy"].dtype == np.int64
     np.testing.assert_array_equal(restored["numpy"], state["numpy"])
     np.testing.assert_array_equal(restored["fortran"], state["fortran"])
     assert restored["number"] == 3 and type(restored["number"]) is int
-    names = ["empty", "no keys", "other key"]
-    assert_identical([restored[name] for name in names], [state[name] for name in names])
+    odd = ["empty", "no keys", "other key"]
+    assert_identical([restored[name] for name in odd], [state[name] for name in odd])
+    for step, alone in ((2, jnp.arange(3)), (3, optax.EmptyState())):  # one array, and none
+        checkpoints.save(step, alone, {})
+        assert_identical(checkpoints.restore_latest(alone).state, alone)
 
 
 @pytest.mark.parametrize("checkpointer", [ocp.PyTreeCheckpointer, ocp.StandardCheckpointer])
 def test_orbax_alone_reads_arrays_by_their_names(tmp_path, checkpointer):
     state = make_state()
     odd_names = {"a/b": jnp.ones(2), "a.b": jnp.zeros(1), "a": {"b": jnp.full(3, 2.0)}, "": jnp.int32(4)}
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(3, {"state": state, "odd names": odd_names, "none": jnp.zeros((0, 2))}, {})
+    Checkpoints(tmp_path).save(3, {"state": state, "odd names": odd_names, "none": jnp.zeros((0, 2))}, {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Orbax warns that it takes the devices from the file
         read = checkpointer().restore(tmp_path / "3" / "state")
-    found = jax.tree.map(lambda array: (np.asarray(array).tobytes(), str(array.dtype)), read)
     moments = state.opt_state[1][0]
     wanted = {
         "state": {
@@ -140,82 +145,54 @@ def test_orbax_alone_reads_arrays_by_their_names(tmp_path, checkpointer):
             "%": jnp.int32(4),
         },
     }
-    assert found == jax.tree.map(lambda array: (np.asarray(array).tobytes(), str(array.dtype)), wanted)
-
-
-def test_state_of_one_array(tmp_path):
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, jnp.arange(3), {})
-        assert_identical(checkpoints.restore_latest(jnp.zeros(3, int)).state, jnp.arange(3))
-
-
-def test_older_layout_with_numbered_arrays_is_refused(tmp_path):
-    leaves = [{"path": "['w']", "shape": [3], "dtype": "float32"}]
-    document = {"meta": {"epoch": 1}, "leaves": leaves, "sha256": "0" * 64}
-    with ocp.CheckpointManager(tmp_path, options=ocp.CheckpointManagerOptions()) as manager:
-        items = {"document": ocp.args.JsonSave(document), "state": ocp.args.PyTreeSave({"0": np.ones(3)})}
-        manager.save(5, args=ocp.args.Composite(**items))
-    with Checkpoints(tmp_path) as checkpoints, pytest.raises(UserError) as error:
-        checkpoints.restore_latest({"w": jnp.ones(3)})
-    message = str(error.value)
-    assert message.startswith(f"checkpoint 5 in {tmp_path} was written by an older version")
-    assert "choose another --run-dir" in message and "\n" not in message
-
-
-def test_part_of_what_was_saved(tmp_path):
-    state = make_state()
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, {"state": state, "best": state.params}, {})
-        restored = checkpoints.restore_latest({"best": abstract(state.params)}, partial=True)
-        assert_identical(restored.state, {"best": state.params})
-        with pytest.raises(UserError, match=r"\['worst'\] is absent there and float32\[1\] here"):
-            checkpoints.restore_latest({"worst": jnp.ones(1)}, partial=True)
-
-
-def test_state_without_data(tmp_path):
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, optax.EmptyState(), {"a": 1})
-        assert checkpoints.restore_latest(optax.EmptyState()).state == optax.EmptyState()
+    found, wanted = (
+        jax.tree.map(lambda array: (np.asarray(array).tobytes(), str(array.dtype)), tree)
+        for tree in (read, wanted)
+    )
+    assert found == wanted
 
 
 def test_restored_arrays_can_be_donated_and_used_again(tmp_path):
     state = {"w": jnp.arange(1000.0)}
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, state, {})
-        first = checkpoints.restore_latest(state).state
-        after = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)(first)
-        second = checkpoints.restore_latest(state).state
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state, {})
+    first = checkpoints.restore_latest(state).state
+    after = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)(first)
     assert first["w"].is_deleted()
     np.testing.assert_array_equal(after["w"], np.arange(1000.0) + 1)
-    assert_identical(second, state)
+    assert_identical(checkpoints.restore_latest(state).state, state)
 
 
 def test_sharding_follows_like(tmp_path):
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = NamedSharding(mesh, P("data"))
     state = {"w": jax.device_put(jnp.arange(16.0), sharding), "b": jnp.ones(3)}
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, state, {})
-        restored = checkpoints.restore_latest(state).state
+    Checkpoints(tmp_path).save(1, state, {})
+    restored = Checkpoints(tmp_path).restore_latest(state).state
     assert_identical(restored, state)
     assert restored["w"].sharding == sharding
     assert not restored["b"].committed
 
 
-def test_keeps_the_newest(tmp_path):
-    with Checkpoints(tmp_path, keep=2) as checkpoints:
-        for step in (1, 2, 10):
-            checkpoints.save(step, {"w": jnp.full(3, step)}, {})
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["10", "2"]
+def test_the_newest_are_kept_and_the_same_step_is_replaced(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (1, 2, 10, 10):
+        state = {"w": jnp.full(3, step + len(names(tmp_path)))}
+        checkpoints.save(step, state, {})
+    assert names(tmp_path) == ["10", "2"]
+    assert_identical(checkpoints.restore_latest(state).state, state)
 
 
-def test_meta_that_is_not_json_is_refused_before_anything_is_written(tmp_path):
-    with Checkpoints(tmp_path) as checkpoints:
-        with pytest.raises(TypeError, match="JSON"):
-            checkpoints.save(1, {"w": jnp.ones(3)}, {"bad": object()})
-        with pytest.raises(TypeError, match=r"\['w'\] is a str, not an array"):
-            checkpoints.save(1, {"w": "text"}, {})
-        assert checkpoints.restore_latest({"w": jnp.ones(3)}) is None
+def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    with pytest.raises(TypeError, match="JSON"):
+        checkpoints.save(1, {"w": jnp.ones(3)}, {"bad": object()})
+    with pytest.raises(TypeError, match=r"\['w'\] is a str, not an array"):
+        checkpoints.save(1, {"w": "text"}, {})
+    assert names(tmp_path) == []
+
+
+# --- Damage ---
 
 
 def biggest_file(folder: Path) -> Path:
@@ -224,177 +201,143 @@ def biggest_file(folder: Path) -> Path:
     return path
 
 
-def truncate(step: Path):
-    path = biggest_file(step)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+def rewrite(find, change):
+    def damage(step):
+        path = find(step)
+        path.write_bytes(change(path.read_bytes()))
+
+    return damage
 
 
-def zero(step: Path):
-    path = biggest_file(step)
-    path.write_bytes(bytes(path.stat().st_size))
+def document(step: Path) -> Path:
+    return step / "document" / "metadata"
 
 
-def flip_bit(step: Path):
-    path = biggest_file(step)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+def pipe(step: Path):
+    biggest_file(step).rename(step / "away")
+    os.mkfifo(document(step).with_name("pipe"))
 
 
-def lose_data(step: Path):
-    biggest_file(step).unlink()
+DAMAGES = {
+    "truncated": rewrite(biggest_file, lambda data: data[: len(data) // 2]),
+    "zeroed": rewrite(biggest_file, lambda data: bytes(len(data))),
+    "bit flipped": rewrite(biggest_file, lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:]),
+    "data lost": lambda step: biggest_file(step).unlink(),
+    "index lost": lambda step: (step / "state" / "manifest.ocdbt").unlink(),
+    "arrays lost": lambda step: shutil.rmtree(step / "state"),
+    "document lost": lambda step: document(step).unlink(),
+    "document changed": rewrite(document, lambda data: data.replace(b'"epoch": 7', b'"epoch": 8')),
+    "all lost": lambda step: (shutil.rmtree(step), step.mkdir()),
+    "a pipe": pipe,
+}
 
 
-def lose_index(step: Path):
-    (step / "state" / "manifest.ocdbt").unlink()
-
-
-def lose_document(step: Path):
-    (step / "document" / "metadata").unlink()
-
-
-def change_document(step: Path):
-    path = step / "document" / "metadata"
-    path.write_text(path.read_text().replace('"epoch": 7', '"epoch": 8'))
-
-
-def lose_everything(step: Path):
-    shutil.rmtree(step)
-    step.mkdir()
-
-
-def fail_before_commit(step: Path):
-    """Reduce `step` to what an object store holds after a failed commit: some files, without the marker."""
-    (step / "commit_success.txt").unlink()
-    shutil.rmtree(step / "state")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        truncate,
-        zero,
-        flip_bit,
-        lose_data,
-        lose_index,
-        lose_document,
-        change_document,
-        lose_everything,
-        fail_before_commit,
-    ],
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_skipped_and_replaced(two, damage, capfd):
-    damage(two / "7")
-    with Checkpoints(two) as checkpoints:
-        restored = checkpoints.restore_latest(abstract(make_state()))
-        assert (restored.step, restored.meta) == (6, {"epoch": 6})
-        assert_identical(restored.state, make_state(6))
-        (line,) = restored.skipped
-        assert line.startswith(f"checkpoint 7 in {two} is unreadable (") and line.endswith(")")
-        assert "\n" not in line
-        checkpoints.save(7, make_state(70), {"epoch": 70})
-    with Checkpoints(two) as checkpoints:
-        restored = checkpoints.restore_latest(make_state())
-    assert (restored.step, restored.meta, restored.skipped) == (7, {"epoch": 70}, ())
-    assert_identical(restored.state, make_state(70))
+    DAMAGES[damage](two / "7")
+    checkpoints = Checkpoints(two)
+    restored = checkpoints.restore_latest(abstract(make_state()))
+    assert (restored.step, restored.meta) == (6, {"epoch": 6})
+    assert_identical(restored.state, make_state(6))
+    (line,) = restored.skipped
+    assert line.startswith(f"checkpoint 7 in {two} is unreadable (") and line.endswith(")")
+    assert "\n" not in line
+    checkpoints.save(8, make_state(8), {"epoch": 8})
+    assert names(two) == ["6", "8"]  # a damaged one does not take a good one's place
+    assert Checkpoints(two).restore_latest(make_state()).skipped == ()
     assert capfd.readouterr() == ("", "")
 
 
-def test_damaged_checkpoint_does_not_take_a_good_ones_place(two):
-    (two / "7").rename(two / "9")
-    lose_data(two / "9")
-    with Checkpoints(two, keep=2) as checkpoints:
-        assert checkpoints.restore_latest(make_state()).step == 6
-        checkpoints.save(8, make_state(8), {})
-    assert sorted(p.name for p in two.iterdir()) == ["6", "8"]
-
-
-def test_intact_checkpoint_without_its_commit_marker_is_still_exact(two):
-    (two / "7" / "commit_success.txt").unlink()
-    with Checkpoints(two) as checkpoints:
-        restored = checkpoints.restore_latest(make_state())
-    assert restored.step == 7
-    assert_identical(restored.state, make_state(7))
+def test_nothing_readable_is_an_error(two):
+    DAMAGES["truncated"](two / "6")
+    DAMAGES["document lost"](two / "7")
+    with pytest.raises(UserError) as error:
+        Checkpoints(two).restore_latest(make_state())
+    message = str(error.value)
+    assert f"none of the 2 checkpoints in {two} is readable" in message
+    assert "choose another --run-dir" in message and "\n" not in message
 
 
 def test_unfinished_save_is_never_taken(two):
-    with Checkpoints(two) as checkpoints:
-        shutil.copytree(two / "7", two / "8.orbax-checkpoint-tmp")
-        assert checkpoints.restore_latest(make_state()).step == 7
-    with Checkpoints(two) as checkpoints:
-        checkpoints.save(8, make_state(8), {})
-        assert_identical(checkpoints.restore_latest(make_state()).state, make_state(8))
-    assert sorted(p.name for p in two.iterdir()) == ["7", "8"]
+    shutil.copytree(two / "7", two / "8.orbax-checkpoint-tmp")
+    checkpoints = Checkpoints(two)
+    assert checkpoints.restore_latest(make_state()).step == 7
+    checkpoints.save(8, make_state(8), {})
+    assert_identical(checkpoints.restore_latest(make_state()).state, make_state(8))
+    assert names(two) == ["7", "8"]
 
 
-@pytest.mark.parametrize("reopen", [False, True])
-def test_failed_save_leaves_the_older_ones_and_can_be_repeated(two, monkeypatch, reopen):
+def test_failed_save_leaves_the_older_ones_and_can_be_repeated(two, monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    with Checkpoints(two) as checkpoints:
-        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-            patch.setattr(os, "rename", full)
-            patch.setattr(os, "replace", full)
-            checkpoints.save(8, make_state(8), {})
-        assert checkpoints.restore_latest(make_state()).step == 7
-        if not reopen:
-            checkpoints.save(8, make_state(80), {})
-    with Checkpoints(two) as checkpoints:
-        if reopen:
-            checkpoints.save(8, make_state(80), {})
-        assert_identical(checkpoints.restore_latest(make_state()).state, make_state(80))
+    checkpoints = Checkpoints(two)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(os, "rename", full)
+        patch.setattr(os, "replace", full)
+        checkpoints.save(8, make_state(8), {})
+    for again in (checkpoints, Checkpoints(two)):
+        assert_identical(again.restore_latest(make_state()).state, make_state(7))
+    checkpoints.save(8, make_state(80), {})
+    assert_identical(Checkpoints(two).restore_latest(make_state()).state, make_state(80))
 
 
 def test_without_room_nothing_is_begun(two, monkeypatch, capfd):
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(make_state().params))
-    with Checkpoints(two) as checkpoints:
-        with monkeypatch.context() as patch, pytest.raises(OSError, match=str(two)) as caught:
-            patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**9, free=size))
-            checkpoints.save(8, make_state(8), {})
-        assert caught.value.errno == errno.ENOSPC
-        assert sorted(p.name for p in two.iterdir()) == ["6", "7"]
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=0, free=0))  # unknown
-        checkpoints.save(8, make_state(8), {})
+    with monkeypatch.context() as patch, pytest.raises(OSError, match=str(two)) as caught:
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**9, free=size))
+        Checkpoints(two).save(8, make_state(8), {})
+    assert caught.value.errno == errno.ENOSPC
+    assert names(two) == ["6", "7"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=0, free=0))  # unknown
+    Checkpoints(two).save(8, make_state(8), {})
     assert capfd.readouterr() == ("", "")
 
 
 def test_what_the_system_says_of_an_array_that_cannot_be_written_is_raised(tmp_path):
     small, large = jnp.ones(3), jax.random.normal(jax.random.key(0), (64, 100))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, small, {})
-        with pytest.raises(OSError) as caught:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (large.nbytes // 2, before[1]))  # of each file
-            try:
-                checkpoints.save(2, large, {})
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert caught.value.errno == errno.EFBIG
-        assert_identical(checkpoints.restore_latest(small).state, small)
-        checkpoints.save(2, large, {})
-        assert_identical(checkpoints.restore_latest(large).state, large)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, small, {})
+    with pytest.raises(OSError) as caught:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (large.nbytes // 2, before[1]))  # of each file
+        try:
+            checkpoints.save(2, large, {})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.errno == errno.EFBIG
+    assert_identical(checkpoints.restore_latest(small).state, small)
+    checkpoints.save(2, large, {})
+    assert_identical(checkpoints.restore_latest(large).state, large)
 
 
-def test_saving_the_same_again_keeps_the_checkpoint_and_something_else_replaces_it(tmp_path):
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, {"w": jnp.ones(3)}, {})
-        inode = (tmp_path / "1").stat().st_ino, (tmp_path / "1").stat().st_mtime_ns
-        checkpoints.save(1, {"w": jnp.ones(3)}, {})
-        assert inode == ((tmp_path / "1").stat().st_ino, (tmp_path / "1").stat().st_mtime_ns)
-        checkpoints.save(1, {"w": jnp.zeros(3)}, {})
-        assert_identical(checkpoints.restore_latest({"w": jnp.ones(3)}).state, {"w": jnp.zeros(3)})
+PASSING = {
+    "disk": OSError(errno.EIO, "Input/output error"),
+    "TensorStore's disk": ValueError("reading failed [os_error_code='5']"),
+    "files": OSError(errno.EMFILE, "Too many open files"),
+    "memory": MemoryError(),
+    "JAX's memory": RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
+}
 
 
-def test_nothing_readable_is_an_error(two):
-    truncate(two / "6")
-    lose_document(two / "7")
-    with Checkpoints(two) as checkpoints, pytest.raises(UserError) as error:
-        checkpoints.restore_latest(make_state())
-    message = str(error.value)
-    assert f"none of the 2 checkpoints in {two} is readable" in message
-    assert "delete that folder, or choose another --run-dir" in message
-    assert "\n" not in message
+@pytest.mark.parametrize("name", PASSING)
+def test_what_the_system_could_not_read_stays_and_is_read_later(name, two, monkeypatch):
+    """The newest checkpoint was once taken for damaged, and the next save deleted it."""
+
+    def fail(*_):
+        raise PASSING[name]
+
+    checkpoints = Checkpoints(two)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "_read_leaf", fail)
+        with pytest.raises(UserError, match=r"checkpoint 7 .* cannot be read now") as error:
+            checkpoints.restore_latest(make_state())
+        assert "\n" not in str(error.value)
+    assert checkpoints.restore_latest(make_state()).step == 7
+    assert names(two) == ["6", "7"]
+
+
+# --- What was not saved with this state ---
 
 
 @pytest.mark.parametrize(
@@ -406,56 +349,78 @@ def test_nothing_readable_is_an_error(two):
         ({"v": jnp.ones(1), "w": jnp.ones(1), "b": jnp.ones(2)}, ", and 1 more differ"),
     ],
 )
-def test_another_structure_is_an_error(tmp_path, like, difference):
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(4, {"w": jnp.ones((3, 4)), "b": jnp.ones(2)}, {})
-        with pytest.raises(UserError) as error:
-            checkpoints.restore_latest(like)
+def test_another_structure_is_an_error(tmp_path, like, difference, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(4, {"w": jnp.ones((3, 4)), "b": jnp.ones(2)}, {})
+    monkeypatch.setattr(Checkpoints, "_read_leaf", lambda *_: pytest.fail("an array was read"))
+    with pytest.raises(UserError) as error:
+        checkpoints.restore_latest(like)
     message = str(error.value)
     assert message.startswith(f"checkpoint 4 in {tmp_path} holds another state (")
     assert difference in message and "choose another --run-dir" in message and "\n" not in message
 
 
-def test_folder_that_cannot_be_made_is_an_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot keep checkpoints in .*choose another --run-dir"):
-        Checkpoints(tmp_path / "file" / "checkpoints")
+def forged(document: dict) -> str:
+    """Return a document with a digest that matches its content."""
+    document["sha256"] = checkpoint._digest(document)
+    return json.dumps(document)
 
 
-def test_leaves_that_were_renamed_since_are_found(tmp_path):
-    """Run folders of earlier versions have other names of layers and skip states, in another order."""
+@pytest.mark.parametrize("lie", ["arrays", "document"])
+def test_arrays_larger_than_the_models_are_never_read(lie, tmp_path, monkeypatch):
+    """A checkpoint of a megabyte can hold an array of gigabytes, because zeros are compressed."""
+    state, big = {"w": jnp.ones(3)}, {"w": jnp.zeros(10**6)}
+    for name, each in (("small", state), ("big", big)):
+        Checkpoints(tmp_path / name).save(1, each, {})
+    if lie == "arrays":  # the description is the small one's
+        shutil.copytree(tmp_path / "big/1/state", tmp_path / "small/1/state", dirs_exist_ok=True)
+    else:
+        path = document(tmp_path / "small/1")
+        text = json.loads(path.read_text())
+        text["leaves"][0]["shape"] = [10**6]
+        path.write_text(forged(text))
+    monkeypatch.setattr(Checkpoints, "_read_leaf", lambda *_: pytest.fail("an array was read"))
+    with pytest.raises(UserError, match=r"stored in another size|float32\[1000000\] there and float32\[3\]"):
+        Checkpoints(tmp_path / "small").restore_latest(state)
 
-    class Carry(NamedTuple):
-        own: Any
 
-    class Renamed(NamedTuple):
-        skip_state: Any
+# --- Parameters of a finished run ---
 
-    class State(NamedTuple):
-        sums: Any
 
-    class Mean(NamedTuple):
-        total: Any
-        count: Any
+@pytest.fixture
+def run(tmp_path):
+    run = RunDir.open(tmp_path, {})
+    for step in (1, 2):
+        state = {"best": {"w": jnp.full((2, 3), step)}, "rest": jnp.zeros(2)}
+        Checkpoints(run.checkpoints).save(step, state, {})
+    return run
 
-    def array(number):
-        return np.full(2, number, np.float32)
 
-    old = {
-        "characters": [{"backward": {"cell": {"w": array(1)}}, "forward": {"cell": {"w": array(2)}}}],
-        "stack": {"layers": [{"cell": {"w": array(3)}}]},
-        "carry": Carry(array(4)),
-        "state": State({"accuracy": Mean(array(5), array(6)), "nll": Mean(array(7), array(8))}),
-    }
-    new = {
-        "characters": [{"rnn": {"cells": [{"w": array(2)}, {"w": array(1)}]}}],
-        "stack": {"cells": [{"w": array(3)}]},
-        "carry": Renamed(array(4)),
-        "state": State({"nll": Mean(array(7), array(8))}),  # CRF training no longer counts the accuracy
-    }
-    with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, old, {})
-    with Checkpoints(tmp_path) as checkpoints:
-        found = checkpoints.restore_latest(jax.tree.map(np.zeros_like, new)).state
-    assert jax.tree.structure(found) == jax.tree.structure(new)
-    jax.tree.map(np.testing.assert_array_equal, found, new)
+LIKE = {"w": jax.ShapeDtypeStruct((3,), jnp.int32)}
+
+
+def test_an_older_checkpoint_does_not_take_the_place_of_a_damaged_one_in_silence(run):
+    document(run.checkpoints / "2").write_bytes(b"{")
+    with pytest.raises(UserError, match=r"checkpoint 2 in .* is unreadable .*older one may hold other"):
+        selected_params(run, LIKE, 2)
+
+
+def test_only_the_parameters_are_read_and_verified_and_nothing_is_changed(run, monkeypatch):
+    """The optimizer state may be large, and a trained model does not need it."""
+    shutil.copytree(run.checkpoints / "1", run.checkpoints / "3.orbax-checkpoint-tmp-1")
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    read_leaf, read = Checkpoints._read_leaf, []
+    monkeypatch.setattr(Checkpoints, "_read_leaf", lambda *args: read.append(args[2]) or read_leaf(*args))
+    np.testing.assert_array_equal(selected_params(run, LIKE, 2)["w"], np.full((2, 3), 2))
+    assert read == [("best", "w")]
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+    monkeypatch.setattr(Checkpoints, "_read_leaf", lambda *args: read_leaf(*args) + 1)
+    with pytest.raises(UserError, match="checksum"):
+        selected_params(run, LIKE, 2)
+
+
+def test_a_part_that_was_not_saved_is_named(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"best": jnp.ones(2)}, {})
+    with pytest.raises(UserError, match=r"\['worst'\] is absent there and float32\[1\] here"):
+        checkpoints.restore_latest({"worst": jnp.ones(1)}, partial=True)

@@ -1,4 +1,4 @@
-"""Check that a run folder is made once, resumed with equal settings, and safe from mistakes and crashes."""
+"""Check that a run folder is made once, resumed with equal settings, and safe from mistakes and strangers."""
 
 import datetime
 import errno
@@ -16,148 +16,99 @@ import numpy as np
 import pytest
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.training.files import write_atomically
+from dynskip_jax.training import files
+from dynskip_jax.training.files import FORMAT, write_atomically
 from dynskip_jax.training.folder import RunDir, new_folder
+from dynskip_jax.training.results import finished_row, rows_of, runs_of_models
 
 CONFIG = {"model": "dynamic:10", "optimizer": {"rate": 0.1, "betas": (0.9, 0.999)}, "seeds": 3, "data": None}
 
 
-def user_error(path, config=CONFIG) -> str:
+def user_error(call, *arguments, **options) -> str:
     with pytest.raises(UserError) as error:
-        RunDir.open(path, config)
-    assert "\n" not in str(error.value)
+        call(*arguments, **options)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 700
     return str(error.value)
 
 
-def test_open_makes_then_resumes(tmp_path):
-    run = RunDir.open(tmp_path / "a" / "b", CONFIG)
+def settings_in(folder):
+    config = json.loads((folder / "config.json").read_text())
+    assert config.pop("format") == FORMAT and len(config.pop("run")) == 32
+    return config
+
+
+# --- Settings ---
+
+
+def test_open_makes_then_resumes_and_changes_nothing(tmp_path):
+    run = RunDir.open(tmp_path / "a" / "b", CONFIG, about={"command": "first", "limit": math.inf})
     assert not run.resumed
     assert run.checkpoints.is_dir() and run.plots.is_dir()
-    config = json.loads((run.path / "config.json").read_text())
-    assert config == {**CONFIG, "optimizer": {"rate": 0.1, "betas": [0.9, 0.999]}}
-    assert RunDir.open(str(run.path), CONFIG).resumed
-    assert RunDir.open(run.path, config).resumed
+    about = [{"command": "first", "limit": "Infinity"}]
+    assert settings_in(run.path) == json.loads(json.dumps(CONFIG)) | {"about": about}
+    before = (run.path / "config.json").read_bytes()
+    again = RunDir.open(str(run.path), CONFIG, about={"command": "again"})
+    assert again.resumed and (run.path / "config.json").read_bytes() == before
+    assert again.identity == run.identity != RunDir.open(tmp_path / "other", CONFIG).identity
 
 
 def test_config_holds_what_json_does_not(tmp_path):
     config = {"data": Path("x/y"), "limit": math.inf, "size": np.int64(3), "rates": np.array([1.0, 2.0])}
     RunDir.open(tmp_path, config)
     assert RunDir.open(tmp_path, config).resumed
-    assert json.loads((tmp_path / "config.json").read_text()) == {
-        "data": "x/y",
-        "limit": "Infinity",
-        "size": 3,
-        "rates": [1.0, 2.0],
-    }
+    found = {"data": "x/y", "limit": "Infinity", "size": 3, "rates": [1.0, 2.0], "about": []}
+    assert settings_in(tmp_path) == found
 
 
 def test_other_settings_are_named(tmp_path):
     RunDir.open(tmp_path, CONFIG)
     other = {"model": "lstm", "optimizer": {"rate": 0.2, "betas": (0.9, 0.999)}, "data": None, "new": True}
-    message = user_error(tmp_path, other)
+    message = user_error(RunDir.open, tmp_path, other)
     assert 'model was "dynamic:10" and is now "lstm"' in message
     assert "optimizer.rate was 0.1 and is now 0.2" in message
     assert "seeds was 3 and is now not set" in message
-    assert "betas" not in message and "new was" not in message
-    assert "; and 1 more" in message
+    assert "betas" not in message and "; and 1 more" in message
     assert "another --run-dir" in message and "the old settings" in message
     assert RunDir.open(tmp_path, CONFIG).resumed  # the old configuration is still there
-
-
-def test_how_a_run_was_begun_is_kept_and_compared_with_nothing(tmp_path):
-    RunDir.open(tmp_path, CONFIG, about={"command": "first", "limit": math.inf})
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config.pop("about") == [{"command": "first", "limit": "Infinity"}]
-    assert config == json.loads(json.dumps(CONFIG))
-    before = (tmp_path / "config.json").read_bytes()
-    # Resuming with the same settings leaves the file unchanged.
-    assert RunDir.open(tmp_path, CONFIG, about={"command": "again"}).resumed
-    assert RunDir.open(tmp_path, CONFIG).resumed
-    assert (tmp_path / "config.json").read_bytes() == before
+    assert RunDir.open(tmp_path, {**CONFIG, "seeds": 4, "data": "x"}, ignored=["seeds", "data"]).resumed
 
 
 def test_settings_that_may_grow(tmp_path):
     """Numbers may become larger and lists longer. The folder stores the new values and how they were set."""
-    may_grow = ("training.epochs", "models")
 
     def opened(epochs, models, note, **more):
         config = {"training": {"epochs": epochs, "rate": 0.1}, "models": models, **more}
+        may_grow = ("training.epochs", "models")
         return RunDir.open(tmp_path, config, about={"note": note}, may_grow=may_grow)
 
-    def grown(*args):
-        opened(*args).write_result({"epochs": 0})
-        run = opened(*args)
-        before = kept()
-        assert run.resumed and run.result() == {"epochs": 0}  # the result stays until `go_on` is called
-        run.go_on()
-        assert run.result() is None and kept() != before
-
     def kept():
-        config = json.loads((tmp_path / "config.json").read_text())
+        config = settings_in(tmp_path)
         return config["training"]["epochs"], config["models"], [about["note"] for about in config["about"]]
 
     opened(3, ["a"], "first")
-    grown(5, ["a"], "longer")
-    assert kept() == (5, ["a"], ["first", "longer"])
-    grown(5, ["b", "a"], "wider")
-    assert kept() == (5, ["b", "a"], ["first", "longer", "wider"])
-    before = (tmp_path / "config.json").read_bytes()
-    refused = [
-        (lambda: opened(4, ["b", "a"], "x"), "training.epochs was 5 and is now 4"),
-        (lambda: opened(5, ["a"], "x"), r'models was \["b", "a"\] and is now \["a"\]'),
-        (lambda: opened(5, ["a", "c"], "x"), "models was"),
-        (lambda: opened(5, ["a", "b"], "x"), "models was"),  # the order differs
-        (lambda: opened(6, ["b", "a"], "x", extra=1), r"\(extra was not set and is now 1\)"),
-        (lambda: opened(True, ["b", "a"], "x"), "training.epochs was 5 and is now true"),
-        (lambda: opened(None, ["b", "a"], "x"), "training.epochs was 5 and is now null"),
-        (lambda: opened(6, "b", "x"), 'models was .* and is now "b"'),
-    ]
-    for again, message in refused:
-        with pytest.raises(UserError, match=message):
-            again()
-        assert (tmp_path / "config.json").read_bytes() == before
+    notes = ["first"]
+    for epochs, models in ((5, ["a"]), (5, ["b", "a"])):
+        opened(*kept()[:2], "x").write_result({"epochs": 0})
+        run, before = opened(epochs, models, f"{epochs} {models}"), kept()
+        assert run.result() == {"epochs": 0}  # the result stays until `go_on` is called
+        run.go_on()
+        notes.append(f"{epochs} {models}")
+        assert run.result() is None and kept() == (epochs, models, notes) != before
+    for arguments, message in (
+        ((4, ["b", "a"]), "training.epochs was 5 and is now 4"),
+        ((5, ["a"]), 'models was ["b", "a"] and is now ["a"]'),
+        ((5, ["a", "c"]), "models was"),
+        ((5, ["a", "b"]), "models was"),  # the order differs
+        ((True, ["b", "a"]), "training.epochs was 5 and is now true"),
+        ((None, ["b", "a"]), "training.epochs was 5 and is now null"),
+        ((6, "b"), 'models was ["b", "a"] and is now "b"'),
+    ):
+        assert message in user_error(opened, *arguments, "x")
+    assert "(extra was not set and is now 1)" in user_error(opened, 6, ["b", "a"], "x", extra=1)
+    assert kept() == (5, ["b", "a"], notes)
 
 
-def test_a_run_of_another_format_is_named_as_such(tmp_path):
-    RunDir.open(tmp_path, CONFIG)  # has no format number, as in early versions
-    with pytest.raises(UserError, match="a run of format 1, and this version reads and writes format 2"):
-        RunDir.open(tmp_path, {**CONFIG, "format": 2})
-
-
-def test_folder_that_is_not_a_run_is_left_alone(tmp_path):
-    (tmp_path / "thesis.tex").write_text("precious")
-    message = user_error(tmp_path)
-    assert str(tmp_path) in message and "choose another --run-dir" in message
-    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_run_killed_while_writing_its_configuration_starts_again(tmp_path):
-    (tmp_path / "config.json.tmp").write_text('{"mod')
-    assert not RunDir.open(tmp_path, CONFIG).resumed
-    assert RunDir.open(tmp_path, CONFIG).resumed
-    assert not (tmp_path / "config.json.tmp").exists()
-
-
-@pytest.mark.parametrize("text", ["{", "[1]", "\xff"])
-def test_broken_configuration(tmp_path, text):
-    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
-    assert "config.json does not hold a valid configuration" in user_error(tmp_path)
-
-
-def test_path_is_a_file(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("")
-    assert "is a file, not a folder" in user_error(path)
-    assert "choose another --run-dir" in user_error(path / "below")
-
-
-def test_no_permission(tmp_path, monkeypatch):
-    def refuse(*_args, **_kwargs):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    message = user_error(tmp_path / "new")
-    assert "Permission denied" in message and "choose another --run-dir" in message
+# --- Records and results ---
 
 
 def test_log_is_valid_json_and_comes_back(tmp_path):
@@ -177,112 +128,199 @@ def test_log_is_valid_json_and_comes_back(tmp_path):
     assert second == {"step": 2, "loss": math.inf, "low": -math.inf, "note": "α\nβ"}
 
 
-def test_cut_off_last_line_is_ignored_then_removed(tmp_path):
-    run = RunDir.open(tmp_path, CONFIG)
+def test_a_line_cut_off_is_ignored_then_removed_and_a_broken_one_is_named(tmp_path):
+    run, path = RunDir.open(tmp_path, CONFIG), tmp_path / "metrics.jsonl"
     for step in (1, 2, 3):
         run.log({"step": step})
-    path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-4])
     assert [r["step"] for r in run.records()] == [1, 2]
     run.rewind(2)
     run.log({"step": 3})
     assert [r["step"] for r in run.records()] == [1, 2, 3]
-
-
-def test_broken_line_in_the_middle_is_named(tmp_path):
-    run = RunDir.open(tmp_path, CONFIG)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(UserError, match=r"line 2 of .*metrics\.jsonl is not a JSON object; delete that line"):
-        run.records()
+    path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+    assert "line 2 of" in user_error(run.records)
 
 
 def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
-    run = RunDir.open(tmp_path, CONFIG)
+    run, path = RunDir.open(tmp_path, CONFIG), tmp_path / "metrics.jsonl"
     run.rewind(0)  # nothing logged yet
-    assert not (tmp_path / "metrics.jsonl").exists()
-    records = [
-        {"step": 1, "x": math.nan},
-        {"note": "no step"},
-        {"step": 5},
-        {"step": 6},
-        {"step": 5, "dev": 1},
-    ]
-    for record in records:
+    assert not path.exists()
+    for record in ({"step": 1, "x": math.nan}, {"note": "no step"}, {"step": 5}):
         run.log(record)
-    run.rewind(5)
+    digest = run.digest_of_metrics(5)
+    run.log({"step": 6})
+    run.rewind(5, digest)
     kept = RunDir.open(tmp_path, CONFIG).records()
     assert math.isnan(kept[0].pop("x"))
-    assert kept == [{"step": 1}, {"note": "no step"}, {"step": 5}, {"step": 5, "dev": 1}]
+    assert kept == [{"step": 1}, {"note": "no step"}, {"step": 5}]
 
 
-def test_result_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_records_that_are_not_those_of_the_checkpoint_are_refused_or_their_loss_is_said(tmp_path, caplog):
+    run, path = RunDir.open(tmp_path, CONFIG), tmp_path / "metrics.jsonl"
+    for step in (1, 2, 3):
+        run.log({"step": step})
+    digest, whole = run.digest_of_metrics(3), path.read_text()
+    for other in (whole.replace("2", "1"), whole.partition("\n")[2], '{"step": 1}\n', ""):
+        path.write_text(other)
+        assert "restore it, or delete it to go on without" in user_error(run.rewind, 3, digest)
+        assert path.read_text() == other
+    path.unlink()
+    run.rewind(3, digest)
+    assert "metrics.jsonl is missing: the records up to step 3 are lost" in caplog.text
+
+
+def test_result_is_written_whole_or_not_at_all_and_withdrawn_where_the_run_goes_on(tmp_path, monkeypatch):
     run = RunDir.open(tmp_path, CONFIG)
+    run.go_on()  # there is no result yet
     assert run.result() is None
     run.write_result({"accuracy": {"mean": 0.9, "std": math.nan}})
     assert math.isnan(run.result()["accuracy"]["std"])
-
-    def crash(*_args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", crash)
-    with pytest.raises(OSError, match="No space"):
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         run.write_result({"accuracy": {"mean": 0.1}})
     assert run.result()["accuracy"]["mean"] == 0.9
-
-
-def test_a_result_is_withdrawn_where_the_run_goes_on(tmp_path):
-    run = RunDir.open(tmp_path, CONFIG)
-    run.go_on()  # there is no result yet
-    run.write_result({"accuracy": 1})
-    run.go_on()
-    assert run.result() is None and not (tmp_path / "result.json").exists()
     part = RunDir.open(tmp_path / "part", CONFIG, within=run)
-    for each in (run, part):
-        each.write_result({"accuracy": 1})
+    part.write_result({"accuracy": 1})
     part.go_on()
     assert run.result() is None and part.result() is None
 
 
-def test_result_that_is_not_json(tmp_path):
+def test_a_result_or_settings_that_were_changed_are_refused(tmp_path):
     run = RunDir.open(tmp_path, CONFIG)
-    (tmp_path / "result.json").write_text("{")
-    with pytest.raises(UserError, match=r"result\.json is not a JSON object; delete it"):
-        run.result()
+    run.write_result({"rows": [{"epochs": 1}]})
+    result, config = ((tmp_path / name).read_text() for name in ("result.json", "config.json"))
+    for text, message in (
+        ("{", "is not a JSON object; delete it"),
+        (result.replace('"epochs": 1', '"epochs": 2'), "is not as the run wrote it"),
+        ("{}", "is not as the run wrote it"),
+    ):
+        (tmp_path / "result.json").write_text(text)
+        assert message in user_error(run.result)
+    (tmp_path / "result.json").write_text(result)
+    (tmp_path / "config.json").write_text(config.replace("0.1", "0.2"))
+    assert "the settings that the model was trained with" in user_error(run.result)
 
 
-def test_a_new_folder_is_nobody_elses(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    now = datetime.datetime(2024, 3, 9, 7, 5, 1)
-    made = [new_folder("ptb", "dynamic:10", now) for _ in range(3)]
-    assert made[0] == Path("runs/ptb/dynamic-10-20240309-070501") and made[0].is_dir()
-    assert [path.name[-2:] for path in made[1:]] == ["-2", "-3"]
-    assert new_folder("ptb", "a/../b c", now).parent == Path("runs/ptb")
-    with ThreadPoolExecutor(4) as pool:
-        names = list(pool.map(lambda _: new_folder("ptb", "lstm", now), range(20)))
-    assert len(set(names)) == 20
-    (tmp_path / "runs" / "sst").write_text("a file")
-    with pytest.raises(UserError, match="choose another --run-dir"):
-        new_folder("sst", "lstm", now)
+# --- What is not a run, or a stranger's ---
 
 
-def test_a_setting_that_is_newer_than_the_run_has_its_default_there(tmp_path):
-    old, new = {"settings": {"a": 1}}, {"settings": {"a": 1, "later": 0.5}}
-    RunDir.open(tmp_path, old)._lock.release()
-    run = RunDir.open(tmp_path, new, defaults={"settings": {"a": 3, "later": 0.5}})
-    assert run.resumed
+def change(folder, **entries):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: change(path, format=FORMAT - 1), f"a run of format {FORMAT - 1}, and this version"),
+        (lambda path: change(path, format="x" * 10**6), "a run of format xxxx"),
+        (lambda path: change(path, models=[".."]), "does not hold a valid configuration"),
+        (lambda path: change(path, models=["a"] * 10**4), "does not hold a valid configuration"),
+        (lambda path: change(path, model="m" * 10**4), "does not hold a valid configuration"),
+        (lambda path: change(path, run=3), "does not hold a valid configuration"),
+        (lambda path: change(path, about=[{"paths": {"data": 3}}]), "does not hold a valid configuration"),
+        (lambda path: (path / "config.json").write_text("{"), "does not hold a valid configuration"),
+        (lambda path: (path / "config.json").write_bytes(b"\xff"), "does not hold a valid configuration"),
+        (lambda path: (path / "config.json").write_text("[" * 10**5), "does not hold a valid configuration"),
+        (lambda path: (path / "config.json").write_bytes(bytes(10**3)), "has more than 999 bytes"),
+    ],
+)
+def test_configurations_that_are_not_ours_are_refused(damage, message, tmp_path, monkeypatch):
+    RunDir.open(tmp_path, CONFIG)
+    damage(tmp_path)
+    if "999" in message:
+        monkeypatch.setattr("dynskip_jax.training.files.read_bytes.__defaults__", (999,))
+    assert message in user_error(RunDir.open, tmp_path, CONFIG)
+    assert message in user_error(RunDir.existing(tmp_path).config)
+
+
+NAMES = (
+    "config.json",
+    "config.json.tmp",
+    "result.json",
+    "metrics.jsonl",
+    ".lock",
+    "plots",
+    "checkpoints",
+    "x",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["link", "pipe", "device"])
+def test_what_is_not_a_file_is_refused_and_nothing_outside_changed(kind, name, tmp_path):
+    """A link could name any file of the user, a pipe is never read to its end, and /dev/zero has no end."""
+    run = RunDir.open(tmp_path / "run", CONFIG)
     run._lock.release()
-    with pytest.raises(UserError, match=r"settings.later was 0.7 and is now 0.5"):
-        RunDir.open(tmp_path, new, defaults={"settings": {"a": 3, "later": 0.7}})
+    victim = tmp_path / "victim"
+    victim.mkdir() if name in ("plots", "checkpoints") else victim.write_text("precious")
+    (tmp_path / "run" / name).exists() and (tmp_path / "run" / name).rename(tmp_path / "away")
+    target = "/dev/zero" if kind == "device" else victim
+    os.mkfifo(run.path / name) if kind == "pipe" else (run.path / name).symlink_to(target)
+    calls = [lambda: RunDir.open(run.path, CONFIG)]
+    if name != "config.json" or kind == "link":
+        calls.append(lambda: RunDir.existing(run.path).config())
+    for call in calls:
+        assert "holds only its own files" in user_error(call)
+    assert victim.is_dir() or victim.read_text() == "precious"
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_used_without_them(number, tmp_path, monkeypatch):
-    def acquire(self):
-        raise OSError(number, "no locks")
+@pytest.mark.parametrize("name", ["file", "file.tmp"])
+def test_a_file_is_never_written_through_a_link(name, tmp_path):
+    victim, folder = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("precious")
+    folder.mkdir()
+    (folder / name).symlink_to(victim)
+    write_atomically(folder / "file", "text")
+    assert victim.read_text() == "precious" and not (folder / "file").is_symlink()
+    assert (folder / "file").read_text() == "text"
+    (folder / "log").symlink_to(victim)
+    for call in (lambda: files.append_line(folder / "log", "x"), lambda: files.read_bytes(folder / "log")):
+        assert "is a link, not a file" in user_error(call)
+    assert victim.read_text() == "precious"
 
-    monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"seeds": 10**15},
+        {"seeds": [10**400]},
+        {"seeds": list(range(10**5))},
+        {"model": ".."},
+        {"model": "m" * 10**4},
+        {"epochs": "3"},
+        {"metrics": {"a": {"mean": 1}}},
+        {"checkpoint": {"step": 1}},
+        {"checkpoint": {"step": "1", "sha256": ""}},
+    ],
+    ids=str,
+)
+def test_entries_of_a_result_have_bounds(entries):
+    assert "result.json is not as this version writes it" in user_error(rows_of, {"rows": [entries]})
+    assert "is missing" in user_error(finished_row, {"rows": [{"model": "lstm"}]})
+
+
+def test_models_of_a_run_lie_in_its_folder(tmp_path):
+    RunDir.open(tmp_path, {"models": ["a/../b", "dynamic:3"]})
+    folders = {name: run.path for name, run in runs_of_models(tmp_path).items()}
+    assert folders == {"a/../b": tmp_path / "a-..-b", "dynamic:3": tmp_path / "dynamic-3"}
+
+
+def test_folder_that_is_not_a_run_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    message = user_error(RunDir.open, tmp_path, CONFIG)
+    assert str(tmp_path) in message and "choose another --run-dir" in message
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for path in (tmp_path / "thesis.tex", tmp_path / "thesis.tex" / "below", tmp_path / "link", "a\0b"):
+        assert "choose another --run-dir" in user_error(RunDir.open, path, CONFIG)
+
+
+def test_run_killed_while_writing_its_configuration_starts_again(tmp_path):
+    (tmp_path / "config.json.tmp").write_text('{"mod')
     assert not RunDir.open(tmp_path, CONFIG).resumed
     assert RunDir.open(tmp_path, CONFIG).resumed
+    assert not (tmp_path / "config.json.tmp").exists()
 
 
 def test_a_folder_that_cannot_be_opened_is_written_all_the_same(tmp_path, monkeypatch):
@@ -298,30 +336,57 @@ def test_a_folder_that_cannot_be_opened_is_written_all_the_same(tmp_path, monkey
     assert (tmp_path / "file").read_text() == "text"
 
 
-def test_a_folder_in_which_another_process_runs_is_left_alone(tmp_path):
-    """Two runs in one folder once deleted each other's checkpoints."""
-    script = (
-        "import sys; from dynskip_jax.training.folder import RunDir; "
-        "run = RunDir.open(sys.argv[1], {}); print('here', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "run")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout.readline() == "here\n"
-        before = sorted(path.name for path in (tmp_path / "run").iterdir())
-        with pytest.raises(UserError, match=r"another process is running in .*: wait for it, stop it"):
-            RunDir.open(tmp_path / "run", {})
-        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before
-        other.kill()
-    # The system releases the lock of a killed process. One process may open the same run repeatedly.
-    for _ in range(2):
-        assert RunDir.open(tmp_path / "run", {}).resumed
+def test_a_new_folder_is_nobody_elses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    now = datetime.datetime(2024, 3, 9, 7, 5, 1)
+    made = [new_folder("ptb", "dynamic:10", now) for _ in range(3)]
+    assert made[0] == Path("runs/ptb/dynamic-10-20240309-070501") and made[0].is_dir()
+    assert [path.name[-2:] for path in made[1:]] == ["-2", "-3"]
+    assert new_folder("ptb", "a/../b c", now).parent == Path("runs/ptb")
+    with ThreadPoolExecutor(4) as pool:
+        names = list(pool.map(lambda _: new_folder("ptb", "lstm", now), range(20)))
+    assert len(set(names)) == 20
+    (tmp_path / "runs" / "sst").write_text("a file")
+    assert "choose another --run-dir" in user_error(new_folder, "sst", "lstm", now)
 
 
-def test_a_path_that_the_system_does_not_take_is_said_in_one_line():
-    with pytest.raises(UserError, match="cannot use the run folder") as error:
-        RunDir.open("a\0b", {})
-    assert "\n" not in str(error.value)
+# --- Two processes ---
+
+
+@pytest.mark.parametrize("number", [None, errno.ENOLCK])
+def test_a_folder_in_which_another_process_runs_is_left_alone(number, tmp_path, monkeypatch):
+    """Two runs in one folder once deleted each other's checkpoints; also on file systems without locks."""
+    no_locks = f"""
+import filelock
+def acquire(self):
+    raise OSError({number}, "no locks")
+filelock.FileLock.acquire = acquire
+"""
+    script = f"""
+import sys
+from dynskip_jax.training.folder import RunDir
+{no_locks if number else ""}
+run = RunDir.open(sys.argv[1], {{}}); print('here', flush=True); sys.stdin.read()
+"""
+    if number:
+
+        def acquire(self):
+            raise OSError(number, "no locks")
+
+        monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
+    folder = tmp_path / "run"
+    for end in ("kill", "close"):
+        command = [sys.executable, "-c", script, str(folder)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout.readline() == "here\n"
+            before = sorted(path.name for path in folder.iterdir())
+            assert " running in " in user_error(RunDir.open, folder, {})
+            assert sorted(path.name for path in folder.iterdir()) == before
+            other.kill() if end == "kill" else other.stdin.close()
+        if number and end == "kill":
+            assert f"was killed: wait for it, or delete {folder / '.running'}" in user_error(
+                RunDir.open, folder, {}
+            )
+            (folder / ".running").unlink()
+        if end == "close":  # nothing is left; one process may open the same run repeatedly
+            assert RunDir.open(folder, {}).resumed and RunDir.open(folder, {}).resumed

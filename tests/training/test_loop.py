@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import logging
 import os
 import re
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 from learners import classification, language_modelling, letters, symbols
 from marks import and_slow
+from scripted import NUM_BATCHES, Scripted, assert_identical, metrics, run, shared_programs  # noqa: F401
 
 from dynskip_jax.data import Examples, make_corpus
 from dynskip_jax.errors import UserError
@@ -25,92 +24,9 @@ from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training import loop
 from dynskip_jax.training.checkpoint import Checkpoints
-from dynskip_jax.training.folder import RunDir
-from dynskip_jax.training.loop import FitSettings, Stopped, fit
+from dynskip_jax.training.loop import Stopped
 from dynskip_jax.training.optimizer import make_optimizer
 from dynskip_jax.training.step import Trainable, seed_keys
-
-NUM_BATCHES = 3
-
-
-class Scripted:
-    """Task with scripted dev metrics, whose parameter `steps` counts the updates."""
-
-    monitor = "dev_score"
-    primary_metric = "loss"
-    num_batches = NUM_BATCHES
-    unit = "examples"
-    train_lengths = ()
-    batch_axis = None
-
-    def __init__(self, *scripts, higher_is_better=False):
-        self.scripts = np.array(scripts, float)  # (seeds, epochs)
-        self.higher_is_better = higher_is_better
-        self.splits = []
-
-    @property
-    def program(self):
-        """Key that tasks with the same update share."""
-        return type(self).loss
-
-    def init(self, key):
-        return {"steps": jnp.zeros(()), "w": jax.random.normal(key, (2,))}
-
-    def initial_carry(self, params, key):
-        return jax.random.normal(key, (2,))
-
-    def carry_over(self, old, new):
-        return new
-
-    def scheduled(self, epoch):
-        return ()
-
-    def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
-        noise = jax.random.normal(keys[0], (2,))
-        value = jnp.sum(jnp.sin(params["w"] * batch + carry * noise))
-        return value - params["steps"], (carry + noise, {"loss": value, "batches": jnp.ones(())})
-
-    def train_batches(self, epoch):
-        return [np.float32([epoch + 1, number]) for number in range(NUM_BATCHES)]
-
-    def train_batch_sizes(self, epoch):
-        return [10] * NUM_BATCHES
-
-    def summarise(self, sums):
-        return {"loss": sums["loss"] / sums["batches"]}
-
-    def evaluate(self, params, split, keys):
-        self.splits.append(split)
-        epochs = np.asarray(params["steps"]).round().astype(int) // NUM_BATCHES
-        return {"dev_score": self.scripts[np.arange(len(epochs)), epochs - 1]}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_programs():
-    """Compile the update and the start state once for all runs that share them."""
-    made = {}
-
-    def once(make, key, copy=lambda found: found):
-        if key not in made:
-            made[key] = make()
-        return copy(made[key])
-
-    def step(task, optimizer, parallel):
-        make = lambda: make_step(task, optimizer, parallel)
-        return once(make, (getattr(task, "program", task), optimizer))
-
-    def start(task, optimizer, keys, params=None, **options):
-        make = lambda: start_state(task, optimizer, keys, params, **options)
-        if params is not None:
-            return make()
-        seeds = np.asarray(jax.random.key_data(keys.init)).tobytes()
-        key = (getattr(task, "program", task), optimizer, seeds, options["averaged"])
-        return once(make, key, copy=partial(jax.tree.map, jnp.copy))  # a step reuses its memory
-
-    make_step, start_state = loop.make_step, loop.start_state
-    loop.make_step, loop.start_state = step, start
-    yield
-    loop.make_step, loop.start_state = make_step, start_state
 
 
 class Watched(Learner):
@@ -157,7 +73,6 @@ def learner_of(kind, seeds):
 
 SEEDS = (3, 4)
 EPOCHS = 3
-SGD = make_optimizer("sgd")
 CLIPPED = make_optimizer("sgd", clip=5.0, agent_learning_rate=0.01)
 
 
@@ -186,25 +101,6 @@ def listening(without="memory: "):
         logger.setLevel(level)
 
 
-def run(
-    task,
-    folder=None,
-    *,
-    seeds,
-    epochs,
-    should_stop=None,
-    optimizer=None,
-    **options,
-):
-    options = dict(learning_rate=lambda epoch, history: np.ones(len(seeds))) | options
-    return fit(
-        task,
-        FitSettings(seeds=seeds, epochs=epochs, optimizer=optimizer or SGD, **options),
-        folder and RunDir.open(folder, {"task": type(task).__name__}),
-        should_stop=should_stop or (lambda step: False),
-    )
-
-
 def train(kind, folder, seeds=SEEDS, stop_after=None):
     """Run a short training with all sources of noise; return (learner, result, what was evaluated)."""
     task = learner_of(kind, seeds)
@@ -219,16 +115,6 @@ def train(kind, folder, seeds=SEEDS, stop_after=None):
         task, folder, seeds=seeds, epochs=EPOCHS, should_stop=lambda step: step == stop_after, **options
     )
     return task, result, evaluated
-
-
-def metrics(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def assert_identical(actual, expected):
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        assert np.asarray(a).tobytes() == np.asarray(e).tobytes()
 
 
 def assert_close(actual, expected):
@@ -597,6 +483,18 @@ def test_a_system_that_repeats_its_signal_loses_nothing(second, tmp_path, uninte
     assert_as_uninterrupted(scripted(tmp_path), tmp_path, uninterrupted)
 
 
+@pytest.mark.parametrize("number", HANDLED)
+def test_a_signal_that_is_ignored_stays_ignored(number, tmp_path, uninterrupted):
+    """`nohup` starts a run with SIGHUP ignored, a shell's background job with SIGINT ignored."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        result = scripted(tmp_path, should_stop=lambda step: os.kill(os.getpid(), number))
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    assert_as_uninterrupted(result, tmp_path, uninterrupted)
+
+
 def test_training_in_another_thread_leaves_signals_alone(tmp_path, uninterrupted):
     results = []
     thread = threading.Thread(target=lambda: results.append(scripted(tmp_path)))
@@ -851,8 +749,6 @@ def test_deep_models_of_several_seeds_begin():
 class OfLengths(Scripted):
     """Task with batches of two lengths."""
 
-    train_lengths = (2, 4)
-
     def loss(self, params, carry, batch, keys, scheduled, axis_name=None):
         return super().loss(params, carry, batch[0, :2], keys, scheduled, axis_name)
 
@@ -863,15 +759,10 @@ class OfLengths(Scripted):
 def test_each_length_is_compiled_once_and_said(monkeypatch):
     said = []
     compiling = loop.Progress.compiling
-
-    def spoken(bar, what, **how):
-        said.append((what, how.get("pending")))
-        return compiling(bar, what, **how)
-
-    monkeypatch.setattr(loop.Progress, "compiling", spoken)
+    monkeypatch.setattr(
+        loop.Progress,
+        "compiling",
+        lambda bar, what, **options: said.append(what) or compiling(bar, what, **options),
+    )
     run(OfLengths([2.0, 1.0]), seeds=(0,), epochs=2)
-    assert said == [
-        ("compiling for length 4 (1 of 2)", 1),
-        ("compiling for length 2 (2 of 2)", 0),
-        ("compiling the evaluation", None),
-    ]
+    assert said == ["compiling the training step"] * 2 + ["compiling the evaluation"]

@@ -54,30 +54,21 @@ def test_estimate_counts_only_the_steps_of_this_process(clock):
 
 
 def test_compiling_is_said_and_is_no_part_of_the_estimate(clock):
-    """Two programs compile in 40 s each; steps take 1 s. The estimate includes pending compilation."""
+    """A program compiles in 40 s; steps take 1 s."""
     console = plain()
     progress = Progress(50, "train", console=console, every=1, clock=clock)
-
-    def step(what=None, pending=0):
-        if what:
-            with progress.compiling(what, pending=pending):
-                clock.now += 40
-        else:
-            clock.now += 1
-        progress.advance(loss=1)
-
     clock.now += 1
-    step("compiling for length 8 (1 of 2)", pending=1)
-    for _ in range(4):
-        step()
-    step("compiling for length 16 (2 of 2)")
-    step()
+    with progress.compiling("compiling the step"):
+        clock.now += 40
+    progress.advance(loss=1)
+    for _ in range(2):
+        clock.now += 1
+        progress.advance(loss=1)
     assert [line.partition("ETA ")[2] for line in lines(console)] == [
-        "-  compiling for length 8 (1 of 2)",
-        *["-  loss 1"] * 4,
-        "0:01:36  loss 1",  # 45 steps of 5 / 4 s, and 40 s
-        "0:00:55  loss 1",
-        "0:00:52  loss 1",
+        "-  compiling the step",
+        "-  loss 1",
+        "0:01:36  loss 1",  # 48 steps of 2 s: the second before the first step counts
+        "0:01:10  loss 1",  # 47 steps of 3 / 2 s
     ]
 
 

@@ -1,0 +1,215 @@
+"""What makes training resumable: its progress, checkpoints of its state, and signals that stop it."""
+
+import contextlib
+import dataclasses
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from dynskip_jax.devices.parallel import Parallel
+from dynskip_jax.errors import UserError
+from dynskip_jax.training.checkpoint import Checkpoints, Restored
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.results import rows_of
+from dynskip_jax.training.step import LAYOUT, PyTree, TrainState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class TrainProgress:
+    """Progress of training, which a checkpoint stores in addition to the training state.
+
+    Attributes:
+        epoch: Number of finished epochs.
+        batch: Number of batches used in the current epoch.
+        step: Number of steps taken.
+        seconds: Training time in seconds, including earlier parts of a resumed run.
+        history: Monitored dev metric, (epochs so far, seeds).
+        best_epoch: Best epoch of each seed, from 1; 0 before the first evaluation, (seeds,).
+        best_value: Best dev metric of each seed, NaN before the first evaluation, (seeds,).
+    """
+
+    epoch: int
+    batch: int
+    step: int
+    seconds: float
+    history: np.ndarray
+    best_epoch: np.ndarray
+    best_value: np.ndarray
+
+    @classmethod
+    def start(cls, num_seeds: int) -> "TrainProgress":
+        """Return the progress before the first step."""
+        nothing = np.zeros((0, num_seeds)), np.zeros(num_seeds, int), np.full(num_seeds, np.nan)
+        return cls(0, 0, 0, 0.0, *nothing)
+
+    def to_meta(self) -> dict:
+        """Return the progress as a dictionary that JSON can represent."""
+        meta = dataclasses.asdict(self)
+        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in meta.items()}
+
+    @classmethod
+    def from_meta(cls, meta: dict) -> "TrainProgress":
+        """Return the progress stored by `to_meta`."""
+        empty = cls.start(len(meta["best_epoch"]))
+        arrays = {
+            name: np.array(meta[name], array.dtype).reshape(-1, *array.shape[1:])
+            for name, array in vars(empty).items()
+            if isinstance(array, np.ndarray)
+        }
+        return cls(**{name: meta[name] for name in ("epoch", "batch", "step", "seconds")}, **arrays)
+
+    def finished(self, patience: int) -> np.ndarray:
+        """Return which seeds have not improved for `patience` epochs, (seeds,); none if `patience` is 0."""
+        return (self.epoch - self.best_epoch >= patience) & (patience > 0)
+
+    def finish_epoch(self, value: np.ndarray, higher_is_better: bool, patience: int) -> np.ndarray:
+        """Record the dev metric of an epoch, and return which seeds have a new best epoch.
+
+        Args:
+            value: Dev metric of each seed, (seeds,). NaN is never the best.
+            higher_is_better: Whether a larger value is better.
+            patience: Number of epochs after which a seed stops; stopped seeds keep their best epoch.
+        """
+        value = np.asarray(value, float)
+        ahead = value > self.best_value if higher_is_better else value < self.best_value
+        better = ~self.finished(patience) & (ahead | np.isnan(self.best_value)) & ~np.isnan(value)
+        self.epoch, self.batch = self.epoch + 1, 0
+        self.history = np.concatenate([self.history, value[None]])
+        self.best_epoch = np.where(better, self.epoch, self.best_epoch)
+        self.best_value = np.where(better, value, self.best_value)
+        return better
+
+
+class Saver:
+    """Restore and save checkpoints of the training state.
+
+    Several processes use the folder of process 0, and restore and save together.
+
+    Args:
+        run_dir: Run folder with the checkpoints; None without one, and in all processes except process 0.
+        parallel: Backend that places the state on its devices.
+        minutes: Minutes after which the next checkpoint is due.
+    """
+
+    def __init__(self, run_dir: RunDir | None, parallel: Parallel, minutes: float):
+        self._run_dir, self._parallel, self._minutes = run_dir, parallel, minutes
+        self._started = self._last_save = time.monotonic()
+        self._seconds_before = 0.0
+        processes = parallel.processes
+        folder = processes.agree(run_dir and str(run_dir.checkpoints.absolute()))
+        self._checkpoints = None if folder is None else Checkpoints(folder, processes=processes)
+
+    def restore(
+        self, state: TrainState, best: PyTree, progress: TrainProgress
+    ) -> tuple[TrainState, PyTree, TrainProgress]:
+        """Return the content of the newest intact checkpoint, or the arguments if there is none.
+
+        The state is placed on its devices. The run folder is rewound to the step of the checkpoint, after
+        files that do not belong together have been refused.
+        """
+        restored = self._checkpoints and self._checkpoints.restore_latest({"state": state, "best": best})
+        if self._run_dir is not None:
+            _check_belonging(self._run_dir, restored)
+        if restored is not None:
+            state, best = restored.state["state"], restored.state["best"]
+            for line in restored.skipped:
+                logger.warning("%s", line)
+            progress = TrainProgress.from_meta(restored.meta)
+            logger.info("resuming after step %s (epoch %d)", f"{progress.step:,}", progress.epoch + 1)
+        if self._run_dir is not None:
+            self._run_dir.rewind(progress.step, restored and restored.meta["metrics"])
+            self._run_dir.go_on()
+        self._seconds_before = progress.seconds
+        return self._each(self._parallel.place, state), best, progress
+
+    def seconds(self) -> float:
+        """Return the training time in seconds, including earlier parts of a resumed run."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def save(self, state: TrainState, best: PyTree, progress: TrainProgress) -> None:
+        """Write a checkpoint, and store the training time in `progress`."""
+        progress.seconds = self.seconds()
+        if self._checkpoints is not None:
+            whole = {"state": self._each(self._parallel.whole, state), "best": best}
+            meta, run = progress.to_meta(), self._run_dir
+            if run is not None:
+                meta |= {"run": run.identity, "metrics": run.digest_of_metrics(progress.step)}
+            self._checkpoints.save(progress.step, whole, meta)
+        self._last_save = time.monotonic()
+
+    def is_due(self) -> bool:
+        """Return whether the next checkpoint is due, by this process's clock."""
+        return time.monotonic() - self._last_save > 60 * self._minutes
+
+    @property
+    def latest_step(self) -> int:
+        """Step of the newest checkpoint; 0 if there is none."""
+        return (self._checkpoints and self._checkpoints.latest_step) or 0
+
+    @staticmethod
+    def _each(move: Callable, state: TrainState) -> TrainState:
+        return TrainState(*(move(part, spec) for part, spec in zip(state, LAYOUT, strict=True)))
+
+
+def _check_belonging(run: RunDir, restored: Restored | None) -> None:
+    """Refuse a folder whose checkpoint, result and metrics are not those of one run at one time."""
+    result = run.result()
+    told = {} if result is None else rows_of(result)[0].get("checkpoint", {})
+    problem = None
+    if restored is None and told:
+        problem = f"the checkpoint of step {told['step']}, of which result.json tells, is missing"
+    elif restored is None and any(record.get("split") == "dev" for record in run.records()[:-1]):
+        # A dev record is followed by a checkpoint, so that only the last record may be without.
+        problem = "metrics.jsonl has records of finished epochs, and there is no checkpoint"
+    elif restored is not None and restored.meta["run"] != run.identity:
+        problem = f"checkpoint {restored.step} is another run's, or of other settings"
+    elif restored is not None and told and not restored.skipped and told != restored.fingerprint:
+        problem = f"checkpoint {restored.step} is not that of step {told['step']}, of which result.json tells"
+    if problem is not None:
+        raise UserError(
+            f"{run.path} is incomplete or mixed ({problem}): restore it, or choose another --run-dir"
+        )
+
+
+# SIGHUP and SIGUSR1 do not exist on Windows.
+STOPPING = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
+)
+
+
+@contextlib.contextmanager
+def interruptions(latest_step: Callable[[], int] = lambda: 0) -> Iterator[Callable[[], bool]]:
+    """Catch Ctrl-C and termination signals, and yield a function that returns whether one has arrived.
+
+    The signals are SIGINT (Ctrl-C), SIGTERM, SIGHUP, and SIGUSR1, which clusters send before they end a job.
+    A second Ctrl-C raises `KeyboardInterrupt` at once. A signal that is ignored, as SIGHUP under `nohup`,
+    stays ignored. Outside the main thread no signal is caught.
+
+    Args:
+        latest_step: Function that returns the step of the newest checkpoint, for the error message.
+    """
+    received: list[int] = []
+
+    def handler(number, frame):
+        received.append(number)
+        if received.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt(
+                f"interrupted at once: nothing was saved, and the next start goes on from step "
+                f"{latest_step():,}"
+            )
+
+    caught = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]
+    try:
+        previous = {number: signal.signal(number, handler) for number in caught}
+    except ValueError:  # signals can only be handled in the main thread
+        previous = {}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)

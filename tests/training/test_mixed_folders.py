@@ -1,0 +1,108 @@
+"""Check that files of two runs, or of two times of one run, are never taken for those of one run."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from scripted import NUM_BATCHES, SGD, Scripted, assert_identical, metrics, shared_programs  # noqa: F401
+
+from dynskip_jax.errors import Stopped, UserError
+from dynskip_jax.training.checkpoint import Checkpoints
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.loop import FitSettings, fit
+
+STOPPED = 2 * NUM_BATCHES + 1
+
+
+def finished(folder, *, seed=0, epochs=2, **options):
+    """Train a run, write its result, and return its folder and its parameters."""
+    run = RunDir.open(folder, {"seed": seed, "epochs": epochs}, may_grow=["epochs"])
+    settings = FitSettings((seed,), epochs, SGD, lambda epoch, history: np.ones(1), log_every=1)
+    result = fit(Scripted([3, 2, 2.5, 1]), settings, run, **options)
+    run.write_result({"rows": [{"model": "m", "checkpoint": Checkpoints(run.checkpoints).fingerprint()}]})
+    return folder, result
+
+
+def unfinished(folder, **options):
+    """Train a run that stops in its third epoch, and return its folder."""
+    with pytest.raises(Stopped):
+        finished(folder, epochs=4, should_stop=lambda step: step == STOPPED, **options)
+    return folder, None
+
+
+def replace(name, source=None):
+    if (path := source or name).is_dir():
+        shutil.rmtree(name)
+        shutil.copytree(path, name)
+    else:
+        shutil.copy(path, name)
+
+
+def assert_refused_and_unchanged(folder, message):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=message) as error:
+        finished(folder, epochs=4)
+    assert "\n" not in str(error.value)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("made", "seed", "name", "message"),
+    [
+        (unfinished, 1, "checkpoints", f"checkpoint {STOPPED} is another run's"),
+        (unfinished, 0, "checkpoints", f"checkpoint {STOPPED} is another run's"),  # of equal settings
+        (unfinished, 1, "config.json", "a run with other settings .*seed was 1"),
+        (unfinished, 0, "config.json", f"checkpoint {STOPPED} is another run's"),
+        (unfinished, 1, "metrics.jsonl", f"does not hold the {STOPPED} steps of the checkpoint"),
+        (finished, 0, "result.json", "does not hold the settings that the model was trained with"),
+        (finished, 0, "checkpoints", "checkpoint 6 is another run's"),
+    ],
+)
+def test_files_of_two_runs_are_refused(made, seed, name, message, tmp_path):
+    """Another run's checkpoints were once taken, and its numbers reported as this run's."""
+    folder, _ = made(tmp_path / "run")
+    other, _ = made(tmp_path / "other", seed=seed)
+    replace(folder / name, other / name)
+    assert_refused_and_unchanged(folder, message)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("checkpoints", "checkpoint 6 is not that of step 9, of which result.json tells"),
+        ("metrics.jsonl", "does not hold the 9 steps of the checkpoint"),
+        ("result.json", "does not hold the settings"),
+    ],
+)
+def test_files_of_two_times_are_refused(name, message, tmp_path):
+    folder, _ = finished(tmp_path / "run")
+    older = shutil.copytree(folder, tmp_path / "older")
+    finished(folder, epochs=3)
+    replace(folder / name, older / name)
+    assert_refused_and_unchanged(folder, message)
+
+
+@pytest.mark.parametrize("made", [finished, unfinished])
+def test_lost_checkpoints_are_named_before_anything_is_removed(made, tmp_path):
+    """The run once began again at epoch 1, without its old result and records."""
+    folder, _ = made(tmp_path / "run")
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").mkdir()
+    assert_refused_and_unchanged(folder, "the checkpoint of step 6, of which|there is no checkpoint")
+
+
+def test_without_its_newest_checkpoint_or_its_metrics_a_run_goes_on_and_says_so(tmp_path, caplog):
+    whole, result = finished(tmp_path / "whole", epochs=4)
+    folder, _ = unfinished(tmp_path / "older checkpoint")
+    shutil.rmtree(folder / "checkpoints" / str(STOPPED))
+    assert_identical(finished(folder, epochs=4)[1].params, result.params)
+    assert metrics(folder) == metrics(whole)
+    folder, _ = unfinished(tmp_path / "no metrics")
+    os.remove(folder / "metrics.jsonl")
+    assert_identical(finished(folder, epochs=4)[1].params, result.params)
+    assert f"the records up to step {STOPPED} are lost" in caplog.text
+    assert metrics(folder)[0]["step"] == STOPPED + 1
+    newest = finished(tmp_path / "damaged")[0] / "checkpoints" / "6" / "document" / "metadata"
+    newest.write_text("{")  # reported, and the one before is taken
+    assert_identical(finished(tmp_path / "damaged", epochs=4)[1].params, result.params)
