@@ -82,7 +82,7 @@ from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.skim import SkimOutput, skim
-from dynskip_jax.functional.stored import Window, observed_in, oldest_first
+from dynskip_jax.functional.history import Window, observed_in, oldest_first
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
     Attention,

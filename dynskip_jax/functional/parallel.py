@@ -7,10 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.fused_states import last_rows
+from dynskip_jax.functional.history import last_rows, oldest_first
 from dynskip_jax.functional.recurrence import Recurrence, SkipCarry, SkipOutput, StepInputs, in_dtype_of
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.stored import oldest_first
 from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs
 from dynskip_jax.functional.transitions import LinearTransition
 
@@ -43,7 +42,7 @@ def parallel_unroll(
 
     Args:
         carry: State to start from.
-        inputs: Result of `project_inputs` for all steps, (batch, time, ...).
+        inputs: Result of `project_inputs` for all steps, (time, batch, ...).
         recurrence: Choices that define the layer; `fits` must hold.
         seq_lengths: True lengths, (batch,), from which `inputs.valid` was made; None for full rows.
         return_cell_state: Whether the output contains the cell states, which here equal h.
@@ -55,17 +54,18 @@ def parallel_unroll(
     a, b = recurrence.transition.coefficients(inputs.transition)
     if inputs.valid is not None:
         a, b = where_each(inputs.valid, a, 1), where_each(inputs.valid, b, 0)
-    grown, added = jax.lax.associative_scan(_compose, (a, b), axis=1)
-    h = grown * carry.state.h[:, None] + added
-    skip, (batch, time) = recurrence.time_skip, h.shape[:2]
-    history = jnp.concatenate([oldest_first(carry.slots.h, None), h], axis=1)
-    slots = jnp.flip(last_rows(history, seq_lengths, skip.max_skip), axis=1)
+    grown, added = jax.lax.associative_scan(_compose, (a, b), axis=0)
+    h = grown * carry.state.h[None] + added
+    skip, (time, batch) = recurrence.time_skip, h.shape[:2]
+    history = jnp.concatenate([jnp.moveaxis(oldest_first(carry.slots.h, None), 1, 0), h])
+    slots = jnp.moveaxis(jnp.flip(last_rows(history, seq_lengths, skip.max_skip), 0), 0, 1)
     taken = time if seq_lengths is None else seq_lengths.astype(carry.step.dtype)
     end = carry._replace(slots=recurrence.transition.state(slots), step=carry.step + taken)
+    h = jnp.moveaxis(h, 0, 1)
     steps = SkipInputs(step=jnp.broadcast_to(carry.step[:, None], (batch, time)))
     decision = skip.decide(None, steps, h, (), Choice(), "greedy")
     output = SkipOutput(h, decision, h if return_cell_state else None)
-    return end, output if inputs.valid is None else where_each(inputs.valid, output, 0)
+    return end, output if inputs.valid is None else where_each(inputs.valid.T, output, 0)
 
 
 def check_fits(recurrence: Recurrence, **options: Any) -> None:

@@ -15,6 +15,10 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
     With bfloat16 weights, a float32 state and its sums stay float32. A custom derivative computes the
     gradients in the same way; it supports reverse mode only.
     """
+    spec = explicit_spec(x)
+    sharded = 0 if spec is None else next(i for i, axis in enumerate(spec) if axis is not None)
+    if 0 < sharded < x.ndim - 1:  # explicit sharding flattens only what is sharded first
+        return jnp.moveaxis(product(jnp.moveaxis(x, sharded, 0), w), 0, sharded)
     # Flatten the batch to one axis: with several axes, XLA would transpose, and so copy, the whole gradient.
     rows = x.reshape(-1, x.shape[-1])
     if jnp.promote_types(x.dtype, w.dtype) == w.dtype:

@@ -17,7 +17,7 @@ from dynskip_jax.functional.keys import example_keys, fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.sharding import match_batch, zeros_like_batch
-from dynskip_jax.functional.stored import Window
+from dynskip_jax.functional.history import Window
 from dynskip_jax.functional.time_skips import (
     Choice,
     Decision,

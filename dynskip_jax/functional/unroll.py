@@ -17,8 +17,7 @@ from dynskip_jax.functional.checks import (
     valid_lengths,
 )
 from dynskip_jax.functional.cudnn import cudnn_unroll, fits
-from dynskip_jax.functional.fused import fused_unroll
-from dynskip_jax.functional.fused_step import ProductsOutOfReach
+from dynskip_jax.functional.deferred import OutOfReach
 from dynskip_jax.functional.parallel import check_fits, parallel_unroll
 from dynskip_jax.functional.parallel import fits as runs_in_parallel
 from dynskip_jax.functional.policy import Policy
@@ -31,6 +30,7 @@ from dynskip_jax.functional.recurrence import (
     project_inputs,
     recurrent_step,
 )
+from dynskip_jax.functional.scan import fused_unroll
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
 from dynskip_jax.functional.sharding import match_batch, vary_along, varying_axes
 
@@ -69,8 +69,7 @@ def unroll(
             Otherwise they are in the order in which they were computed.
         segment_ids: Ids of the sequences packed into each row, (batch, time). Where the id changes, the next
             sequence begins from the initial state, independent of earlier steps. The first sequence of a row
-            starts from `carry`. With packed rows, `auto` and `fused` use `reference`, and `cudnn` and
-            `parallel` raise an error.
+            starts from `carry`. `cudnn` and `parallel` do not run packed rows.
         initial: Initial state of packed sequences, each array (batch, hidden). Default: zeros.
         zoneout_mask: Zoneout factors, (batch, time, hidden) for each array of the state, in the order in
             which steps run; see `functional.zoneout`.
@@ -117,22 +116,40 @@ def unroll(
     if implementation == "cudnn":
         carry, outputs = cudnn_unroll(params, carry, x, recurrence, seq_lengths=seq_lengths, **refused)
         return carry, jax.tree.map(flip_back, outputs)
-    valid = None if seq_lengths is None else length_mask(seq_lengths, time)
-    inputs = project_inputs(params, x, recurrence, below=below, action=actions, valid=valid)
-    inputs = inputs._replace(zoneout_mask=zoneout_mask)
-    options = dict(policy=policy, return_cell_state=return_cell_state, scan_unroll=scan_unroll)
+    inputs = _time_major_inputs(
+        params, x, recurrence, below, actions, segment_ids, zoneout_mask, seq_lengths=seq_lengths
+    )
+    options = dict(return_cell_state=return_cell_state)
     result = None
     if implementation == "parallel" and time > 0:
-        lengths_and_states = dict(seq_lengths=seq_lengths, return_cell_state=return_cell_state)
-        result = parallel_unroll(carry, inputs, recurrence, **lengths_and_states)
-    if implementation == "fused" and time > 0 and segment_ids is None:
+        result = parallel_unroll(carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
+    options |= dict(policy=policy, initial=initial, scan_unroll=scan_unroll)
+    if implementation == "fused" and time > 0:
         result = _try_fused(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
     if result is None:
-        if segment_ids is not None:
-            inputs = inputs._replace(restart=segment_starts(segment_ids))
-        result = reference_unroll(params, carry, inputs, recurrence, initial=initial, **options)
+        result = reference_unroll(params, carry, inputs, recurrence, **options)
     carry, outputs = result
     return carry, jax.tree.map(flip_back, outputs)
+
+
+def _time_major_inputs(
+    params: LayerParams,
+    x: Float[Array, "batch time in"],
+    recurrence: Recurrence,
+    below: Float[Array, "batch time below"] | None,
+    actions: Int[Array, "batch time"] | None,
+    segment_ids: Int[Array, "batch time"] | None,
+    zoneout_mask: Any,
+    *,
+    seq_lengths: Int[Array, " batch"] | None,
+) -> StepInputs:
+    """Return the inputs of all steps, (time, batch, ...): a step of the loop then reads one contiguous row."""
+    valid = None if seq_lengths is None else length_mask(seq_lengths, x.shape[1])
+    restart = None if segment_ids is None else segment_starts(segment_ids)
+    rows = (x, below, actions, valid, restart, zoneout_mask)
+    x, below, action, valid, restart, zoneout_mask = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), rows)
+    inputs = project_inputs(params, x, recurrence, below=below, action=action, valid=valid)
+    return inputs._replace(restart=restart, zoneout_mask=zoneout_mask)
 
 
 def reference_unroll(
@@ -146,11 +163,10 @@ def reference_unroll(
     return_cell_state: bool = False,
     scan_unroll: int = 1,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Scan `recurrent_step` over the steps of `inputs`, (batch, time, ...); see `unroll`."""
+    """Scan `recurrent_step` over the steps of `inputs`, (time, batch, ...); see `unroll`."""
     options = dict(policy=policy, initial=initial, return_cell_state=return_cell_state)
     step = partial(recurrent_step, params, recurrence=recurrence, **options)
-    time_major = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), inputs)
-    carry, outputs = jax.lax.scan(step, carry, time_major, unroll=scan_unroll)
+    carry, outputs = jax.lax.scan(step, carry, inputs, unroll=scan_unroll)
     return carry, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), outputs)
 
 
@@ -186,7 +202,7 @@ def _try_fused(*args: Any, **options: Any) -> tuple[SkipCarry, SkipOutput] | Non
     """Run `fused_unroll`; return None, with a warning, for a transition that it cannot run."""
     try:
         return fused_unroll(*args, **options)
-    except ProductsOutOfReach:
+    except OutOfReach:
         recurrence = args[3]
         warnings.warn(
             f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "

@@ -10,7 +10,7 @@ from recurrences import BATCH, HIDDEN, TRANSITIONS, problem
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.fused_step import _activated
+from dynskip_jax.functional.deferred import activated as _activated
 from dynskip_jax.functional.product import activate
 
 IMPLEMENTATIONS = ("fused", "reference")

@@ -1,7 +1,9 @@
-"""Windows of the last K states, which time skips observe before one step or before each of several steps.
+"""States over time: what a step reads of the last K, and where gradients of these reads are added.
 
-The windows of neighbouring steps overlap, so the states before all steps are stored in one array. Comparing
-them with a query, or taking their mean, allocates no array of size (batch, time, K, hidden).
+A history is one array of the state over time, oldest first, (K + time, batch, hidden): the K states before the
+first step, then one state per step. State(t-k) is row t + K - k, and slot s, State(t-1-s), is row t + K - 1 - s.
+The windows of neighbouring steps overlap, so comparing them with a query, or taking their mean, allocates no array
+of size (batch, time, K, hidden).
 """
 
 import dataclasses
@@ -11,7 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 _BLOCK = 64  # smallest number of steps per block in `Window.compare`
 
@@ -179,3 +182,57 @@ def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip:
         The result of `Window.observe`, with a time axis after the batch.
     """
     return Window(history[:, : max_skip - 1 + time], max_skip, has_time=True).observe(kind)
+
+
+# Reads of a history at one step, and their transposes.
+
+
+def read_window(history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int) -> Array:
+    """Return the K states before step t, oldest first, (K, batch, hidden)."""
+    return lax.dynamic_slice_in_dim(history, t, K, axis=0)
+
+
+def add_window(history: Float[Array, "rows batch hidden"], t: Int[Array, ""], d: Array) -> Array:
+    """Return the history with `d`, (K, batch, hidden), added to the K states before step t."""
+    old = lax.dynamic_slice_in_dim(history, t, d.shape[0], axis=0)
+    return lax.dynamic_update_slice_in_dim(history, old + d, t, axis=0)
+
+
+def read_slots(
+    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Any
+) -> Float[Array, "batch *n hidden"]:
+    """Return State(t-1-slot); `slot` is a number for all examples, (batch,), or (batch, n)."""
+    row = t + K - 1 - slot
+    if jnp.ndim(slot) == 0:
+        return lax.dynamic_index_in_dim(history, row, axis=0, keepdims=False)
+    return history.at[row, _examples(row)].get(mode="promise_in_bounds")
+
+
+def add_slots(
+    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Any, d: Array
+) -> Float[Array, "rows batch hidden"]:
+    """Return the history with `d` added to State(t-1-slot); see `read_slots`."""
+    row = t + K - 1 - slot
+    if jnp.ndim(slot) == 0:
+        return add_window(history, row, d[None])
+    one_each = row.ndim == 1  # otherwise several slots may be the same
+    return history.at[row, _examples(row)].add(d, mode="promise_in_bounds", unique_indices=one_each)
+
+
+def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:
+    return jnp.arange(row.shape[0]).reshape(-1, *(1,) * (row.ndim - 1))
+
+
+def write(history: Float[Array, "rows batch hidden"], row: Int[Array, ""], state: Array) -> Array:
+    """Return the history with one row replaced."""
+    return lax.dynamic_update_index_in_dim(history, state, row, axis=0)
+
+
+def last_rows(
+    history: Shaped[Array, "rows batch *rest"], seq_lengths: Int[Array, " batch"] | None, K: int
+) -> Shaped[Array, "K batch *rest"]:
+    """Return the last K rows of each sequence, of which a full row has all."""
+    if seq_lengths is None:
+        return history[history.shape[0] - K :]
+    rows = jnp.arange(K)[:, None] + seq_lengths[None, :]
+    return jnp.take_along_axis(history, rows.reshape(*rows.shape, *(1,) * (history.ndim - 2)), axis=0)

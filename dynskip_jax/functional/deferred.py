@@ -1,0 +1,231 @@
+"""Products of a step whose weights get their gradients after the loop over time, in one product each.
+
+A step multiplies only through `dense`. The forward loop keeps the result of each product, after its activation.
+The backward loop differentiates the step with the kept results in place of the products (`replayed`), and emits
+the gradient d of each product. The gradient of a matrix is then one product of all operands and all d. An array
+that is only added to a product has the gradient d itself.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional.product import activate, affine
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Matrix:
+    """Placeholder for a matrix inside a step; only `dense` can use it.
+
+    Attributes:
+        index: Index of the matrix among those of the layer.
+    """
+
+    index: int
+
+    def _refuse(self, *_: Any):
+        raise UserError(
+            "a step multiplies by its matrices through `dense` and does nothing else with them: "
+            "write dense(params.w, x) for x @ params.w"
+        )
+
+    __matmul__ = __rmatmul__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = _refuse
+    __array__ = __jax_array__ = __getitem__ = __neg__ = __truediv__ = __rtruediv__ = _refuse
+
+    def __getattr__(self, name: str):
+        return self._refuse()
+
+
+class OutOfReach(Exception):
+    """Raised if a step calls `dense` inside `jax.checkpoint`, `lax.scan` or `jax.jit`."""
+
+
+class Product(NamedTuple):
+    """One call of `dense` in a step.
+
+    Attributes:
+        matrix: Index of the matrix.
+        input: Index of the projected input that is added; None if none is added.
+        vectors: Indices of the vectors that are added.
+        activations: Names of the activations of the result.
+        width: Number of features of the result.
+        of_h: Whether the operand is the unchanged h that enters the step.
+        owns_input: Whether the step uses the projected input nowhere else.
+    """
+
+    matrix: int
+    input: int | None
+    vectors: tuple[int, ...]
+    activations: tuple[str, ...]
+    width: int
+    of_h: bool
+    owns_input: bool = False
+
+
+def find_products(
+    cell: Callable[..., Any],
+    matrices: Sequence[Array],
+    vectors: Sequence[Array],
+    inputs: Sequence[Float[Array, "batch _"]],
+    entering: Any,
+    *others: Any,
+) -> tuple[Product, ...]:
+    """Trace a step, and return its calls of `dense` in their order.
+
+    Args:
+        cell: Step, called with (dense, vectors, inputs, entering, *others); returns the new state.
+        matrices: Matrices of the layer, to which the placeholders in `cell` refer.
+        vectors: Other parameters.
+        inputs: Projected inputs of one step, as shapes.
+        entering: State that enters, h first, as shapes.
+        *others: Further arguments of `cell`, as shapes.
+
+    Raises:
+        OutOfReach: If the step calls `dense` inside another program.
+        UserError: If the step uses a matrix in another way.
+    """
+    products: list[Product] = []
+
+    def record(inputs, vectors, entering, *others):
+        results = []
+
+        def dense(w, x, *addends, activations=("linear",)):
+            if not isinstance(w, Matrix):
+                raise UserError("`dense` multiplies by a matrix out of the params, as it is there")
+            added = [i for a in addends for i, leaf in enumerate(inputs) if a is leaf]
+            if len(added) > 1:
+                raise UserError("`dense` adds one projected input: add them up in `project`")
+            biases = tuple(i for a in addends for i, leaf in enumerate(vectors) if a is leaf)
+            width, of_h = matrices[w.index].shape[1], x is entering[0]
+            products.append(
+                Product(w.index, added[0] if added else None, biases, tuple(activations), width, of_h)
+            )
+            # The stand-in for the product does not read the addends, so the traced program reads an addend only
+            # if the step also uses it in another way. A broadcast to the same width would be no operation.
+            results.append(x[..., :1] + jnp.zeros((1,) * (x.ndim - 1) + (width,), x.dtype))
+            return activate(results[-1], activations)
+
+        return *cell(dense, vectors, inputs, entering, *others), *results
+
+    program = jax.make_jaxpr(record)(tuple(inputs), tuple(vectors), entering, *others).jaxpr
+    made = {id(var) for equation in program.eqns for var in equation.outvars}
+    if any(id(var) not in made for var in program.outvars[len(entering) :]):
+        raise OutOfReach
+    read = {id(var) for equation in program.eqns for var in equation.invars} | set(map(id, program.outvars))
+    added = [product.input for product in products]
+    alone = {i for i in range(len(inputs)) if added.count(i) == 1 and id(program.invars[i]) not in read}
+    return tuple(product._replace(owns_input=product.input in alone) for product in products)
+
+
+def keep_results(matrices: Sequence[Array], kept: list[Array]) -> Callable[..., Any]:
+    """Return the `dense` of the forward loop, which multiplies and appends each result to `kept`."""
+
+    def dense(w, x, *addends, activations=("linear",)):
+        y = activated(affine(x, matrices[w.index], *addends), activations)
+        kept.append(y)
+        return _blocks(y, activations)
+
+    return dense
+
+
+def replay_results(
+    kept: Iterator[Float[Array, "batch width"]],
+    probes: Iterator[Float[Array, "batch width"]],
+    transposes: Sequence[Callable[[Array], Array]],
+    known: Sequence[Array],
+    operands: list[Array],
+) -> Callable[..., Any]:
+    """Return the `dense` of the backward loop, which takes each result from `kept`.
+
+    Args:
+        kept: Results of the forward loop.
+        probes: Zeros whose gradients are those of the products, before their activations.
+        transposes: Function d -> d wᵀ of each matrix.
+        known: Arrays whose gradient as an addend is taken from the probes.
+        operands: List to which the operand of each product is appended.
+    """
+    known_ids = {id(array) for array in known}
+
+    def dense(w, x, *addends, activations=("linear",)):
+        operands.append(x)
+        others = [addend for addend in addends if id(addend) not in known_ids]
+        y = replayed(next(kept), x, next(probes), others, tuple(activations), transposes[w.index])
+        return _blocks(y, activations)
+
+    return dense
+
+
+def replayed(
+    y: Float[Array, "batch width"],
+    x: Float[Array, "batch in"],
+    probe: Float[Array, "batch width"],
+    others: Sequence[Array],
+    activations: tuple[str, ...],
+    transpose: Callable[[Array], Array],
+) -> Float[Array, "batch width"]:
+    """Return the kept result y, with the derivative of activation(x w + probe + others)."""
+
+    @jax.custom_vjp
+    def replay(y, x, probe, others):
+        return y
+
+    def forward(y, x, probe, others):
+        return y, (y, tuple(addend.ndim for addend in others))
+
+    def backward(residuals, dy):
+        y, ndims = residuals
+        d = dy * _slope(y, activations)
+        return jnp.zeros_like(y), transpose(d), d, [d if n == d.ndim else jnp.sum(d, axis=0) for n in ndims]
+
+    replay.defvjp(forward, backward)
+    return replay(y, x, probe, list(others))
+
+
+# Activations, applied to a whole result at once.
+
+
+def _blocks(y: Float[Array, "batch width"], activations: Sequence[str]) -> Any:
+    return y if len(activations) == 1 else tuple(jnp.split(y, len(activations), axis=-1))
+
+
+def _scale(width: int, activations: Sequence[str], dtype: Any) -> Float[Array, "1 width"] | float | None:
+    """Return s such that the activation of z is s tanh(s z) + 1 - s: 1 for tanh, ½ for sigmoid.
+
+    The result is None if an activation is linear, or if `dtype` is narrower than float32: there, the sum would
+    round a small sigmoid to 0.
+    """
+    if "linear" in activations or jnp.finfo(dtype).bits < 32:
+        return None
+    scales = [1.0 if name == "tanh" else 0.5 for name in activations]
+    if len(set(scales)) == 1:
+        return scales[0]
+    return jnp.concatenate([jnp.full((1, width // len(scales)), s, dtype) for s in scales], axis=1)
+
+
+def activated(y: Float[Array, "batch width"], activations: Sequence[str]) -> Float[Array, "batch width"]:
+    """Return `activate` of `y` as one array, by one tanh for all blocks."""
+    scale = _scale(y.shape[-1], activations, y.dtype)
+    if scale is not None:
+        return jnp.tanh(y * scale) * scale + (1 - scale)
+    if set(activations) == {"linear"}:
+        return y
+    blocks = activate(y, activations)
+    return blocks if len(activations) == 1 else jnp.concatenate(blocks, axis=-1)
+
+
+def _slope(y: Float[Array, "batch width"], activations: Sequence[str]) -> Float[Array, "batch width"] | float:
+    """Return the derivative of the activation, from its value y: 1 - y² for tanh, y (1 - y) for sigmoid."""
+    scale = _scale(y.shape[-1], activations, y.dtype)
+    if scale is not None:
+        return (1 - y) * (y + (2 * scale - 1))
+    if set(activations) == {"linear"}:
+        return 1.0
+    slopes = {"linear": jnp.ones_like, "tanh": lambda y: 1 - y * y, "sigmoid": lambda y: y * (1 - y)}
+    blocks = zip(activations, jnp.split(y, len(activations), axis=-1), strict=True)
+    return jnp.concatenate([slopes[name](block) for name, block in blocks], axis=-1)
