@@ -466,10 +466,9 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
         start_adjoints, d_states = layer.transition.state(*_filled(histories, d_histories)), None
     def step(state, x: _Steps):
         d_newest, adjoints, d_skip_state, sums = state
-        rows = x.d_states
-        if layer.reaches_back:
-            rows = [hist.read_slots(adjoint, x.t + 1, K, 0) for adjoint in adjoints]
-        d_new = [a if b is None else a + b for a, b in zip(d_newest, rows, strict=True)]
+        d_new = d_newest
+        if not layer.reaches_back:
+            d_new = [a if b is None else a + b for a, b in zip(d_newest, x.d_states, strict=True)]
         newest = layer.begin(x.flags, x.previous, args.initial)
 
         def finish(probes, vectors, inputs, entering, newest, update, mask):
@@ -532,6 +531,11 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
         if d_window is not None:
             seen = hist.add_window(adjoints[layer.observed], x.t, d_window)
             adjoints = adjoints._replace(**{adjoints._fields[layer.observed]: seen})
+        if layer.reaches_back:
+            # Read after all writes: XLA copies an array that is written while an earlier version is still read.
+            rows = (hist.read_slots(adjoint, x.t, K, 0) for adjoint in adjoints)
+            rows = (jnp.where(x.t > 0, row, 0) for row in rows)
+            d_newest = layer.transition.state(*map(jnp.add, d_newest, rows))
         if layer.differentiable:
             d_skip_state = [a if b is None else a + b for a, b in zip(d_skip_floats, x.d_skip_states, strict=True)]
         d_sums = _Sums(d_vectors, d_mask, d_mix, d_initial)
@@ -554,7 +558,10 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     )
     sums = jax.tree.map(_zeros_like, _Sums(args.vectors, args.recurrent_mask, args.mix, args.initial))
     d_last = _filled(_floats(args.skip_state), _cotangents(result.last, d.last))
-    start = (jax.tree.map(_zeros_like, args.newest), start_adjoints, d_last, sums)
+    d_newest = jax.tree.map(_zeros_like, args.newest)
+    if layer.reaches_back:
+        d_newest = jax.tree.map(lambda adjoint: adjoint[-1], start_adjoints)
+    start = (d_newest, start_adjoints, d_last, sums)
     end, (d_inputs, d_products, operands, d_made) = lax.scan(
         step, start, steps, reverse=True, unroll=layer.scan_unroll
     )
