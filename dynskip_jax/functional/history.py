@@ -7,6 +7,7 @@ of size (batch, time, K, hidden).
 """
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from dynskip_jax.functional.sharding import vary_along, varying_axes
 
 _BLOCK = 64  # smallest number of steps per block in `Window.compare`
 
@@ -204,7 +207,7 @@ def read_slots(
     """Return State(t-1-slot); `slot` is a number for all examples, (batch,), or (batch, n)."""
     row = t + K - 1 - slot
     if jnp.ndim(slot) == 0:
-        return lax.dynamic_index_in_dim(history, row, axis=0, keepdims=False)
+        return at(history, row)
     return history.at[row, _examples(row)].get(mode="promise_in_bounds")
 
 
@@ -221,6 +224,58 @@ def add_slots(
 
 def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:
     return jnp.arange(row.shape[0]).reshape(-1, *(1,) * (row.ndim - 1))
+
+
+def average(
+    weights: Float[Array, "batch K"], history: Float[Array, "rows batch hidden"], t: Int[Array, ""]
+) -> Float[Array, "batch hidden"]:
+    """Return the sum of the K states before step t, times their weights, newest first."""
+    share = jnp.flip(weights, axis=1).T[..., None]
+
+    def at_once(share, history, t):
+        return jnp.sum(share * read_window(history, t, share.shape[0]), axis=0)
+
+    def one_by_one(share, history, t):  # XLA's CPU backend would write K products to memory
+        def add(i, total):
+            return total + lax.dynamic_index_in_dim(share, i, 0, False) * at(history, t + i)
+
+        return lax.fori_loop(1, share.shape[0], add, share[0] * at(history, t))
+
+    return lax.platform_dependent(share, history, t, cpu=one_by_one, default=at_once)
+
+
+def average_adjoint(
+    histories: Sequence[Float[Array, "rows batch hidden"]],
+    t: Int[Array, ""],
+    d: Sequence[Float[Array, "batch hidden"]],
+    K: int,
+) -> Float[Array, "batch K"]:
+    """Return the gradient of the weights of `average`, summed over arrays of the state."""
+
+    def at_once(histories, t, d):
+        return sum(jnp.sum(read_window(h, t, K) * d[None], axis=-1) for h, d in zip(histories, d, strict=True))
+
+    def one_by_one(histories, t, d):
+        def compare(i, out):
+            products = sum(jnp.sum(at(h, t + i) * d, axis=-1) for h, d in zip(histories, d, strict=True))
+            return lax.dynamic_update_index_in_dim(out, products, i, 0)
+
+        zeros = vary_along(jnp.zeros((K, d[0].shape[0]), d[0].dtype), varying_axes((histories, d)))
+        return lax.fori_loop(0, K, compare, zeros)
+
+    return jnp.flip(lax.platform_dependent(histories, t, d, cpu=one_by_one, default=at_once), axis=0).T
+
+
+def add_average(
+    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], weights: Array, d: Array
+) -> Float[Array, "rows batch hidden"]:
+    """Return the history with the gradients of the states of `average` added."""
+    return add_window(history, t, jnp.flip(weights, axis=1).T[..., None] * d[None])
+
+
+def at(array: Array, row: Int[Array, ""]) -> Array:
+    """Return one row of an array."""
+    return lax.dynamic_index_in_dim(array, row, axis=0, keepdims=False)
 
 
 def write(history: Float[Array, "rows batch hidden"], row: Int[Array, ""], state: Array) -> Array:

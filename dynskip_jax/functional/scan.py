@@ -243,41 +243,71 @@ class _Layer:
             entering = mixed(
                 self.transition,
                 self.mix if mix is None else mix,
-                self._average(choice, fetch(choice), flags, initial),
+                self._combined(choice, fetch(choice), flags, initial),
                 newest,
             )
             if flags.first is not None:
                 entering = where_each(flags.first, newest, entering)
         return _Prepared(entering, newest, choice, skip_state, after)
 
-    def fetch(self, histories: Any, t: Int[Array, ""], choice: Choice) -> Any:
-        """Read what `choice` chose: one state, some states, or for weights on all K states the window."""
+    def reads_mean(self, choice: Choice) -> bool:
+        """Return whether a linear mean of all K states enters."""
+        return choice.weights is not None and choice.slot is None and self.transition.averages == "linear"
+
+    def fetch(self, flags: _Flags, histories: Any, t: Int[Array, ""], choice: Choice) -> Any:
+        """Read what `choice` chose: one state, some states, the window of K states, or their linear mean."""
+        if self.reads_mean(choice):
+            weights = _living_weights(choice.weights, flags.alive)
+            return jax.tree.map(lambda history: hist.average(weights, history, t), histories)
         if choice.weights is not None and choice.slot is None:
             return jax.tree.map(lambda history: hist.read_window(history, t, self.K), histories)
         slot = choice.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
         return jax.tree.map(lambda history: hist.read_slots(history, t, self.K, slot), histories)
 
-    def send_back(self, adjoints: Any, t: Int[Array, ""], choice: Choice, d: Any) -> Any:
+    def send_back(self, flags: _Flags, adjoints: Any, t: Int[Array, ""], choice: Choice, d: Any) -> Any:
         """Apply the transpose of `fetch`: add `d` to the gradients of the histories."""
+        if self.reads_mean(choice):
+            weights = _living_weights(choice.weights, flags.alive)
+            return jax.tree.map(lambda adjoint, d: hist.add_average(adjoint, t, weights, d), adjoints, d)
         if choice.weights is not None and choice.slot is None:
             return jax.tree.map(lambda adjoint, d: hist.add_window(adjoint, t, d), adjoints, d)
         slot = choice.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
         return jax.tree.map(lambda adjoint, d: hist.add_slots(adjoint, t, self.K, slot, d), adjoints, d)
 
-    def _average(self, choice: Choice, states: Any, flags: _Flags, initial: Any) -> Any:
-        """Return the chosen state, or the average of the chosen states, from the result of `fetch`."""
+    def fetch_again(self, flags: _Flags, histories: Any, t: Int[Array, ""], choice: Choice) -> tuple[Any, Any]:
+        """Return the differentiable reads of a step, and the function that turns them into its `fetch`."""
+        reads = self.fetch(flags, histories, t, choice)
+        if not self.reads_mean(choice):
+            return reads, lambda reads: lambda choice: reads
+
+        @jax.custom_vjp
+        def mean(weights, reads):
+            return reads
+
+        def backward(_, d):
+            return hist.average_adjoint(tuple(histories), t, tuple(d), self.K), d
+
+        mean.defvjp(lambda weights, reads: (reads, None), backward)
+        return reads, lambda reads: lambda choice: mean(_living_weights(choice.weights, flags.alive), reads)
+
+    def _combined(self, choice: Choice, states: Any, flags: _Flags, initial: Any) -> Any:
+        """Return the state that a choice selects, or the average of its states, from the result of `fetch`."""
+        if self.reads_mean(choice):
+            if initial is None:
+                return states
+            rest = jnp.sum(choice.weights - _living_weights(choice.weights, flags.alive), axis=1, keepdims=True)
+            return jax.tree.map(lambda mean, initial: mean + rest * initial, states, initial)
         if choice.weights is not None and choice.slot is None:
             if initial is not None:
                 states = jax.tree.map(lambda s, i: _living(s, flags.alive, i), states, initial)
-            if self.transition.averages == "linear":
-                share = jnp.flip(choice.weights, axis=1).T[..., None]
-                return jax.tree.map(lambda window: jnp.sum(share * window, axis=0), states)
             states = jax.tree.map(lambda window: jnp.moveaxis(jnp.flip(window, 0), 0, 1), states)
         elif initial is not None:
             slot = choice.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
-            alive = flags.alive if jnp.ndim(slot) < 2 else flags.alive[:, None]
-            initial = initial if jnp.ndim(slot) < 2 else jax.tree.map(lambda i: i[:, None], initial)
-            states = where_each(slot < alive, states, jax.tree.map(jnp.broadcast_to, initial, _shapes(states)))
+            several = jnp.ndim(slot) > 1
+            alive = slot < (flags.alive[:, None] if several else flags.alive)
+            initial = jax.tree.map(lambda i: i[:, None] if several else i, initial)
+            filled = jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape), initial, states)
+            states = where_each(alive, states, filled)
         return states if choice.weights is None else self.transition.average_states(choice.weights, states)
 
     def finish(
@@ -315,8 +345,13 @@ def _living(window: Float[Array, "K batch hidden"], alive: Int[Array, " batch"] 
     return jnp.where(slots < alive[None, :, None], window, initial[None])
 
 
-def _shapes(tree: Any) -> Any:
-    return jax.tree.map(jnp.shape, tree)
+def _living_weights(
+    weights: Float[Array, "batch K"], alive: Int[Array, " batch"] | None
+) -> Float[Array, "batch K"]:
+    """Return the weights, with zeros for slots before the sequence."""
+    if alive is None:
+        return weights
+    return jnp.where(jnp.arange(weights.shape[1])[None] < alive[:, None], weights, 0)
 
 
 # Floats of trees that contain whole numbers too.
@@ -394,7 +429,7 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
             skip_state,
             args.mix,
             args.initial,
-            fetch=lambda choice: layer.fetch(histories, t, choice),
+            fetch=lambda choice: layer.fetch(flags, histories, t, choice),
         )
         results: list[Array] = []
         new = layer.finish(
@@ -504,7 +539,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
                 _with_floats(x.skip_states, skip_floats),
                 mix,
                 initial,
-                fetch=lambda _: reads,
+                fetch=refetch(reads),
                 choice=None if layer.differentiable else choice,
                 probes=probes,
             )
@@ -512,7 +547,9 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
                 return prepared.entering, prepared.newest, [], []
             return prepared.entering, prepared.newest, _floats(prepared.choice), _floats(prepared.after)
 
-        reads = layer.fetch(histories, x.t, choice) if layer.reaches_back else None
+        reads, refetch = None, lambda reads: None
+        if layer.reaches_back:
+            reads, refetch = layer.fetch_again(x.flags, histories, x.t, choice)
         window, probes = None, None
         if layer.differentiable:
             probes = [_zeros_like(a) for a in (*_floats(choice), *skip_floats)]
@@ -527,7 +564,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
             (d_entering, d_newest, d_made, d_after)
         )
         if layer.reaches_back:
-            adjoints = layer.send_back(adjoints, x.t, choice, d_reads)
+            adjoints = layer.send_back(x.flags, adjoints, x.t, choice, d_reads)
         if d_window is not None:
             seen = hist.add_window(adjoints[layer.observed], x.t, d_window)
             adjoints = adjoints._replace(**{adjoints._fields[layer.observed]: seen})
