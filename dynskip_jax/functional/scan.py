@@ -179,6 +179,31 @@ class _Layer:
         return self.skip.fixed_slot != 0
 
     @property
+    def _own(self) -> tuple[int, ...]:
+        """Indices of the projected inputs that the result of their only product overwrites."""
+        return tuple(product.input for product in self.products if product.owns_input)
+
+    def divide(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the projected inputs that results overwrite, in the order of products; and all, without these."""
+        others = [None if i in self._own else leaf for i, leaf in enumerate(inputs)]
+        return [inputs[i] for i in self._own], others
+
+    def merge(self, own: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+        """Return the inputs that `divide` divided."""
+        values = dict(zip(self._own, own, strict=False))
+        return [values.get(i, leaf) for i, leaf in enumerate(others)]
+
+    def divide_results(self, results: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the results that overwrite projected inputs, and the others."""
+        pairs = list(zip(self.products, results, strict=True))
+        return [y for p, y in pairs if p.owns_input], [y for p, y in pairs if not p.owns_input]
+
+    def merge_results(self, own: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+        """Return the results of all products that `divide_results` divided."""
+        own, others = iter(own), iter(others)
+        return [next(own if product.owns_input else others) for product in self.products]
+
+    @property
     def observed(self) -> int:
         """Index of the state's array that choices observe."""
         return self.transition.state._fields.index(self.skip.observed_array(self.transition))
@@ -407,8 +432,9 @@ def _run(layer: _Layer, args: _Arguments) -> _Result:
 
 def _run_forward(layer: _Layer, args: _Arguments):
     args = jax.tree.map(lambda leaf: leaf.value, args, is_leaf=lambda leaf: hasattr(leaf, "perturbed"))
-    result, kept = _forward(layer, args, keep=True)
-    return result, (args, result, kept)
+    result, (kept, buffers) = _forward(layer, args, keep=True)
+    _, inputs = layer.divide(args.inputs)
+    return result, (args._replace(inputs=layer.merge(buffers, inputs)), result, kept)
 
 
 def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]:
@@ -416,8 +442,9 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
     time = args.inputs[0].shape[0]
 
     def step(state, x):
-        newest, histories, skip_state = state
+        newest, histories, skip_state, buffers, rows = state
         t, inputs, given, flags = x
+        inputs = layer.merge(rows, inputs)
         window = hist.read_window(histories[layer.observed], t, layer.K) if layer.sees_window else None
         given = given._replace(temperature=args.given.temperature)
         prepared = layer.prepare(
@@ -446,19 +473,35 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
         if layer.reaches_back:
             histories = jax.tree.map(lambda h, row: hist.write(h, t + layer.K, row), histories, new)
             made = None
-        kept = (results, prepared.entering if layer.reaches_back else None) if keep else None
-        return (new, histories, prepared.after), (made, prepared.choice, prepared.skip_state, kept)
+        kept = None
+        if keep:
+            own, results = layer.divide_results(results)
+            buffers, rows = _overwrite(buffers, own, t, 1)
+            kept = results, prepared.entering if layer.reaches_back else None
+        after = (new, histories, prepared.after, buffers, rows)
+        return after, (made, prepared.choice, prepared.skip_state, kept)
 
     histories = None
     if layer.reaches_back:
         histories = jax.tree.map(lambda slots: jnp.pad(slots, ((0, time), (0, 0), (0, 0))), args.slots)
-    xs = (jnp.arange(time), args.inputs, args.given._replace(temperature=None), args.flags)
-    start = (args.newest, histories, args.skip_state)
+    buffers, inputs = layer.divide(args.inputs) if keep else ((), args.inputs)
+    rows = [hist.at(buffer, 0) for buffer in buffers]
+    xs = (jnp.arange(time), inputs, args.given._replace(temperature=None), args.flags)
+    start = (args.newest, histories, args.skip_state, buffers, rows)
     end, (made, choices, skip_states, kept) = lax.scan(step, start, xs, unroll=layer.scan_unroll)
     histories = end[1]
     if not layer.reaches_back:
         histories = jax.tree.map(lambda slots, rows: jnp.concatenate([slots, rows]), args.slots, made)
-    return _Result(histories, choices, skip_states, end[2]), kept
+    return _Result(histories, choices, skip_states, end[2]), (kept, end[3])
+
+
+def _overwrite(buffers: Sequence[Array], values: Sequence[Array], t: Int[Array, ""], ahead: int) -> tuple[Any, Any]:
+    """Write row t of each buffer; then read the rows that the next iteration needs, at t + `ahead`.
+
+    XLA copies a whole array if a loop writes to it and still reads the old version.
+    """
+    buffers = [hist.write(buffer, t, value) for buffer, value in zip(buffers, values, strict=True)]
+    return buffers, [hist.at(buffer, t + ahead) for buffer in buffers]
 
 
 class _Steps(NamedTuple):
@@ -500,7 +543,8 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     if layer.reaches_back:
         start_adjoints, d_states = layer.transition.state(*_filled(histories, d_histories)), None
     def step(state, x: _Steps):
-        d_newest, adjoints, d_skip_state, sums = state
+        d_newest, adjoints, d_skip_state, sums, buffers, rows = state
+        results, inputs = layer.merge_results(rows, x.results), layer.merge(rows, x.inputs)
         d_new = d_newest
         if not layer.reaches_back:
             d_new = [a if b is None else a + b for a, b in zip(d_newest, x.d_states, strict=True)]
@@ -509,14 +553,14 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
         def finish(probes, vectors, inputs, entering, newest, update, mask):
             operands: list[Array] = []
             dense = replay_results(
-                iter(x.results), iter(probes), transposes, [*vectors, *inputs], operands
+                iter(results), iter(probes), transposes, [*vectors, *inputs], operands
             )
             new = layer.finish(dense, x.flags, vectors, inputs, entering, newest, update, mask)
             pairs = zip(layer.products, operands, strict=True)
             return new, [operand for product, operand in pairs if not product.of_h]
 
-        floats = (args.vectors, x.inputs, x.entering, newest, x.choices.update, args.recurrent_mask)
-        probes = [_zeros_like(y) for y in x.results]
+        floats = (args.vectors, inputs, x.entering, newest, x.choices.update, args.recurrent_mask)
+        probes = [_zeros_like(y) for y in results]
         _, undo, operands = jax.vjp(finish, probes, *floats, has_aux=True)
         d_probes, d_vectors, d_inputs, d_entering, d_newest, d_update, d_mask = undo(
             layer.transition.state(*d_new)
@@ -525,7 +569,9 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
         for product, d_probe in zip(layer.products, d_probes, strict=True):
             if product.input is not None:
                 d_inputs[product.input] = d_inputs[product.input] + d_probe
-        d_products = [p for p, product in zip(d_probes, layer.products, strict=True) if not product.owns_input]
+        _, d_products = layer.divide_results(d_probes)
+        d_own, d_inputs = layer.divide(d_inputs)
+        buffers, rows = _overwrite(buffers, d_own, x.t, -1)
 
         choice, skip_floats = x.choices, _floats(x.skip_states)
 
@@ -570,18 +616,20 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
             adjoints = adjoints._replace(**{adjoints._fields[layer.observed]: seen})
         if layer.reaches_back:
             # Read after all writes: XLA copies an array that is written while an earlier version is still read.
-            rows = (hist.read_slots(adjoint, x.t, K, 0) for adjoint in adjoints)
-            rows = (jnp.where(x.t > 0, row, 0) for row in rows)
-            d_newest = layer.transition.state(*map(jnp.add, d_newest, rows))
+            reads = (hist.read_slots(adjoint, x.t, K, 0) for adjoint in adjoints)
+            reads = (jnp.where(x.t > 0, row, 0) for row in reads)
+            d_newest = layer.transition.state(*map(jnp.add, d_newest, reads))
         if layer.differentiable:
             d_skip_state = [a if b is None else a + b for a, b in zip(d_skip_floats, x.d_skip_states, strict=True)]
         d_sums = _Sums(d_vectors, d_mask, d_mix, d_initial)
         sums = jax.tree.map(jnp.add, sums, d_sums)
-        return (d_newest, adjoints, d_skip_state, sums), (d_inputs, d_products, operands, d_probes)
+        after = (d_newest, adjoints, d_skip_state, sums, buffers, rows)
+        return after, (d_inputs, d_products, operands, d_probes)
 
+    buffers, inputs = layer.divide(args.inputs)
     steps = _Steps(
         jnp.arange(time),
-        args.inputs,
+        inputs,
         args.given._replace(temperature=None),
         args.flags,
         results,
@@ -598,11 +646,13 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     d_newest = jax.tree.map(_zeros_like, args.newest)
     if layer.reaches_back:
         d_newest = jax.tree.map(lambda adjoint: adjoint[-1], start_adjoints)
-    start = (d_newest, start_adjoints, d_last, sums)
+    rows = [hist.at(buffer, time - 1) for buffer in buffers]
+    start = (d_newest, start_adjoints, d_last, sums, buffers, rows)
     end, (d_inputs, d_products, operands, d_made) = lax.scan(
         step, start, steps, reverse=True, unroll=layer.scan_unroll
     )
-    d_newest, adjoints, d_skip_state, sums = end
+    d_newest, adjoints, d_skip_state, sums, buffers, _ = end
+    d_inputs = layer.merge(buffers, d_inputs)
     mask = args.recurrent_mask
     h = dropped(entering, None if mask is None else mask[None], layer.transition)[0]
     d_matrices, d_vectors = _gradients_of_params(layer, args, sums.vectors, h, d_inputs, d_products, operands)
