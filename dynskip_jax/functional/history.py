@@ -205,21 +205,72 @@ def read_slots(
     history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Any
 ) -> Float[Array, "batch *n hidden"]:
     """Return State(t-1-slot); `slot` is a number for all examples, (batch,), or (batch, n)."""
-    row = t + K - 1 - slot
     if jnp.ndim(slot) == 0:
-        return at(history, row)
-    return history.at[row, _examples(row)].get(mode="promise_in_bounds")
+        return at(history, t + K - 1 - slot)
+
+    def select(history, t, slot):
+        chosen = _is_slot(slot, K)
+        return jnp.sum(jnp.where(chosen, read_window(history, t, K), 0), axis=0)
+
+    def gather(history, t, slot):
+        row = t + K - 1 - slot
+        numbers = lax.GatherDimensionNumbers(
+            offset_dims=(row.ndim,),
+            collapsed_slice_dims=(0,),
+            start_index_map=(0,),
+            operand_batching_dims=(1,),
+            start_indices_batching_dims=(0,),
+        )
+        options = dict(unique_indices=row.ndim == 1, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+        return lax.gather(history, row[..., None], numbers, (1, 1, history.shape[2]), **options)
+
+    def index(history, t, slot):
+        row = t + K - 1 - slot
+        return history.at[row, _examples(row)].get(mode="promise_in_bounds")
+
+    on_tpu = select if slot.ndim == 1 and K <= _SELECTED else index
+    return lax.platform_dependent(history, t, slot, tpu=on_tpu, default=gather)
 
 
 def add_slots(
     history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Any, d: Array
 ) -> Float[Array, "rows batch hidden"]:
     """Return the history with `d` added to State(t-1-slot); see `read_slots`."""
-    row = t + K - 1 - slot
     if jnp.ndim(slot) == 0:
-        return add_window(history, row, d[None])
-    one_each = row.ndim == 1  # otherwise several slots may be the same
-    return history.at[row, _examples(row)].add(d, mode="promise_in_bounds", unique_indices=one_each)
+        return add_window(history, t + K - 1 - slot, d[None])
+
+    def select(history, t, slot, d):
+        return add_window(history, t, jnp.where(_is_slot(slot, K), d[None], 0))
+
+    def scatter(history, t, slot, d):
+        row = t + K - 1 - slot
+        numbers = lax.ScatterDimensionNumbers(
+            update_window_dims=(row.ndim,),
+            inserted_window_dims=(0,),
+            scatter_dims_to_operand_dims=(0,),
+            operand_batching_dims=(1,),
+            scatter_indices_batching_dims=(0,),
+        )
+        # Several slots of an example may be the same.
+        options = dict(unique_indices=row.ndim == 1, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+        return lax.scatter_add(history, row[..., None], d, numbers, **options)
+
+    def index(history, t, slot, d):
+        row = t + K - 1 - slot
+        return history.at[row, _examples(row)].add(d, mode="promise_in_bounds", unique_indices=row.ndim == 1)
+
+    on_tpu = select if slot.ndim == 1 and K <= _SELECTED else index
+    return lax.platform_dependent(history, t, slot, d, tpu=on_tpu, default=scatter)
+
+
+# Largest K for which a TPU compares all slots: its gathers run one row after the other. Elsewhere rows are indexed
+# within each example, so that a sharded batch stays on its devices.
+_SELECTED = 32
+
+
+def _is_slot(slot: Int[Array, " batch"], K: int) -> Bool[Array, "K batch one"]:
+    """Return which state of a window, oldest first, each example chose."""
+    return (slot[None] == jnp.arange(K - 1, -1, -1, dtype=slot.dtype)[:, None])[..., None]
 
 
 def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:

@@ -442,11 +442,11 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
     time = args.inputs[0].shape[0]
 
     def step(state, x):
-        newest, histories, skip_state, buffers, rows = state
-        t, inputs, given, flags = x
+        t, newest, histories, skip_state, buffers, rows = state
+        inputs, given, flags = x
         inputs = layer.merge(rows, inputs)
         window = hist.read_window(histories[layer.observed], t, layer.K) if layer.sees_window else None
-        given = given._replace(temperature=args.given.temperature)
+        given = unpack(given)
         prepared = layer.prepare(
             args,
             flags,
@@ -478,7 +478,7 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
             own, results = layer.divide_results(results)
             buffers, rows = _overwrite(buffers, own, t, 1)
             kept = results, prepared.entering if layer.reaches_back else None
-        after = (new, histories, prepared.after, buffers, rows)
+        after = (t + 1, new, histories, prepared.after, buffers, rows)
         return after, (made, prepared.choice, prepared.skip_state, kept)
 
     histories = None
@@ -486,13 +486,37 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
         histories = jax.tree.map(lambda slots: jnp.pad(slots, ((0, time), (0, 0), (0, 0))), args.slots)
     buffers, inputs = layer.divide(args.inputs) if keep else ((), args.inputs)
     rows = [hist.at(buffer, 0) for buffer in buffers]
-    xs = (jnp.arange(time), inputs, args.given._replace(temperature=None), args.flags)
-    start = (args.newest, histories, args.skip_state, buffers, rows)
+    given, unpack = _packed(args.given)
+    xs = (inputs, given, args.flags)
+    start = (jnp.zeros((), jnp.int32), args.newest, histories, args.skip_state, buffers, rows)
     end, (made, choices, skip_states, kept) = lax.scan(step, start, xs, unroll=layer.scan_unroll)
-    histories = end[1]
+    _, _, histories, last, buffers, _ = end
     if not layer.reaches_back:
         histories = jax.tree.map(lambda slots, rows: jnp.concatenate([slots, rows]), args.slots, made)
-    return _Result(histories, choices, skip_states, end[2]), (kept, end[3])
+    return _Result(histories, choices, skip_states, last), (kept, buffers)
+
+
+def _packed(given: SkipInputs) -> tuple[Any, Callable[[Any], SkipInputs]]:
+    """Return the inputs of the choices for a loop, and a function that restores them in a step.
+
+    Floats stand side by side in one array, of which a step reads one row: on a TPU each read has its price.
+    """
+    leaves, structure = jax.tree.flatten(given._replace(temperature=None))
+    wide = [i for i, leaf in enumerate(leaves) if leaf.ndim == 3 and _is_float(leaf)]
+    dtypes = {leaves[i].dtype for i in wide}
+    if len(wide) < 2 or len(dtypes) > 1:
+        return leaves, lambda row: structure.unflatten(row)._replace(temperature=given.temperature)
+    others = [None if i in wide else leaf for i, leaf in enumerate(leaves)]
+    ends = np.cumsum([leaves[i].shape[-1] for i in wide])[:-1]
+
+    def unpack(row):
+        together, others = row
+        parts = dict(zip(wide, jnp.split(together, ends, axis=-1), strict=True))
+        return structure.unflatten([parts.get(i, leaf) for i, leaf in enumerate(others)])._replace(
+            temperature=given.temperature
+        )
+
+    return (jnp.concatenate([leaves[i] for i in wide], axis=-1), others), unpack
 
 
 def _overwrite(buffers: Sequence[Array], values: Sequence[Array], t: Int[Array, ""], ahead: int) -> tuple[Any, Any]:
@@ -507,7 +531,6 @@ def _overwrite(buffers: Sequence[Array], values: Sequence[Array], t: Int[Array, 
 class _Steps(NamedTuple):
     """Values of all steps that the backward loop reads, (time, batch, ...) each."""
 
-    t: Array
     inputs: Any
     given: Any
     flags: Any
@@ -533,6 +556,7 @@ class _Sums(NamedTuple):
 def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments]:
     args, result, (results, entering) = residuals
     K, time = layer.K, args.inputs[0].shape[0]
+    given, unpack = _packed(args.given)
     histories = result.histories
     if entering is None:
         entering = _previous(layer, args, histories)
@@ -543,7 +567,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     if layer.reaches_back:
         start_adjoints, d_states = layer.transition.state(*_filled(histories, d_histories)), None
     def step(state, x: _Steps):
-        d_newest, adjoints, d_skip_state, sums, buffers, rows = state
+        t, d_newest, adjoints, d_skip_state, sums, buffers, rows = state
         results, inputs = layer.merge_results(rows, x.results), layer.merge(rows, x.inputs)
         d_new = d_newest
         if not layer.reaches_back:
@@ -571,7 +595,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
                 d_inputs[product.input] = d_inputs[product.input] + d_probe
         _, d_products = layer.divide_results(d_probes)
         d_own, d_inputs = layer.divide(d_inputs)
-        buffers, rows = _overwrite(buffers, d_own, x.t, -1)
+        buffers, rows = _overwrite(buffers, d_own, t, -1)
 
         choice, skip_floats = x.choices, _floats(x.skip_states)
 
@@ -579,7 +603,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
             prepared = layer.prepare(
                 args,
                 x.flags,
-                x.given._replace(temperature=args.given.temperature),
+                unpack(x.given),
                 newest,
                 window,
                 _with_floats(x.skip_states, skip_floats),
@@ -595,12 +619,12 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
 
         reads, refetch = None, lambda reads: None
         if layer.reaches_back:
-            reads, refetch = layer.fetch_again(x.flags, histories, x.t, choice)
+            reads, refetch = layer.fetch_again(x.flags, histories, t, choice)
         window, probes = None, None
         if layer.differentiable:
             probes = [_zeros_like(a) for a in (*_floats(choice), *skip_floats)]
             if layer.sees_window:
-                window = hist.read_window(histories[layer.observed], x.t, K)
+                window = hist.read_window(histories[layer.observed], t, K)
         (*_, made, after), undo = jax.vjp(
             prepare, x.previous, window, reads, skip_floats, args.mix, args.initial, probes
         )
@@ -610,27 +634,26 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
             (d_entering, d_newest, d_made, d_after)
         )
         if layer.reaches_back:
-            adjoints = layer.send_back(x.flags, adjoints, x.t, choice, d_reads)
+            adjoints = layer.send_back(x.flags, adjoints, t, choice, d_reads)
         if d_window is not None:
-            seen = hist.add_window(adjoints[layer.observed], x.t, d_window)
+            seen = hist.add_window(adjoints[layer.observed], t, d_window)
             adjoints = adjoints._replace(**{adjoints._fields[layer.observed]: seen})
         if layer.reaches_back:
             # Read after all writes: XLA copies an array that is written while an earlier version is still read.
-            reads = (hist.read_slots(adjoint, x.t, K, 0) for adjoint in adjoints)
-            reads = (jnp.where(x.t > 0, row, 0) for row in reads)
+            reads = (hist.read_slots(adjoint, t, K, 0) for adjoint in adjoints)
+            reads = (jnp.where(t > 0, row, 0) for row in reads)
             d_newest = layer.transition.state(*map(jnp.add, d_newest, reads))
         if layer.differentiable:
             d_skip_state = [a if b is None else a + b for a, b in zip(d_skip_floats, x.d_skip_states, strict=True)]
         d_sums = _Sums(d_vectors, d_mask, d_mix, d_initial)
         sums = jax.tree.map(jnp.add, sums, d_sums)
-        after = (d_newest, adjoints, d_skip_state, sums, buffers, rows)
+        after = (t - 1, d_newest, adjoints, d_skip_state, sums, buffers, rows)
         return after, (d_inputs, d_products, operands, d_probes)
 
     buffers, inputs = layer.divide(args.inputs)
     steps = _Steps(
-        jnp.arange(time),
         inputs,
-        args.given._replace(temperature=None),
+        given,
         args.flags,
         results,
         entering,
@@ -647,11 +670,11 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     if layer.reaches_back:
         d_newest = jax.tree.map(lambda adjoint: adjoint[-1], start_adjoints)
     rows = [hist.at(buffer, time - 1) for buffer in buffers]
-    start = (d_newest, start_adjoints, d_last, sums, buffers, rows)
+    start = (jnp.full((), time - 1, jnp.int32), d_newest, start_adjoints, d_last, sums, buffers, rows)
     end, (d_inputs, d_products, operands, d_made) = lax.scan(
         step, start, steps, reverse=True, unroll=layer.scan_unroll
     )
-    d_newest, adjoints, d_skip_state, sums, buffers, _ = end
+    _, d_newest, adjoints, d_skip_state, sums, buffers, _ = end
     d_inputs = layer.merge(buffers, d_inputs)
     mask = args.recurrent_mask
     h = dropped(entering, None if mask is None else mask[None], layer.transition)[0]
