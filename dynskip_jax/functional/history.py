@@ -195,10 +195,20 @@ def read_window(history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K
     return lax.dynamic_slice_in_dim(history, t, K, axis=0)
 
 
-def add_window(history: Float[Array, "rows batch hidden"], t: Int[Array, ""], d: Array) -> Array:
-    """Return the history with `d`, (K, batch, hidden), added to the K states before step t."""
-    old = lax.dynamic_slice_in_dim(history, t, d.shape[0], axis=0)
-    return lax.dynamic_update_slice_in_dim(history, old + d, t, axis=0)
+def add_window(
+    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], d: Float[Array, "K batch hidden"]
+) -> tuple[Array, Array]:
+    """Add `d` to the K states before step t; return the history and its row State(t-1)."""
+
+    def together(history, t, d):
+        window = read_window(history, t, d.shape[0]) + d
+        return lax.dynamic_update_slice_in_dim(history, window, t, axis=0), window[-1]
+
+    def apart(history, t, d):  # a CPU copies an array that is written while an earlier version is still read
+        history, _ = together(history, t, d)
+        return history, at(history, t + d.shape[0] - 1)
+
+    return lax.platform_dependent(history, t, d, tpu=together, default=apart)
 
 
 def read_slots(
@@ -209,7 +219,7 @@ def read_slots(
         return at(history, t + K - 1 - slot)
 
     def select(history, t, slot):
-        chosen = _is_slot(slot, K)
+        chosen = _is_slot(slot, K, history.shape[1:])
         return jnp.sum(jnp.where(chosen, read_window(history, t, K), 0), axis=0)
 
     def gather(history, t, slot):
@@ -234,13 +244,14 @@ def read_slots(
 
 def add_slots(
     history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Any, d: Array
-) -> Float[Array, "rows batch hidden"]:
-    """Return the history with `d` added to State(t-1-slot); see `read_slots`."""
+) -> tuple[Array, Array]:
+    """Add `d` to State(t-1-slot), see `read_slots`; return the history and its row State(t-1)."""
     if jnp.ndim(slot) == 0:
-        return add_window(history, t + K - 1 - slot, d[None])
+        history, _ = add_window(history, t + K - 1 - slot, d[None])
+        return history, at(history, t + K - 1)
 
     def select(history, t, slot, d):
-        return add_window(history, t, jnp.where(_is_slot(slot, K), d[None], 0))
+        return add_window(history, t, jnp.where(_is_slot(slot, K, d.shape), d[None], 0))
 
     def scatter(history, t, slot, d):
         row = t + K - 1 - slot
@@ -253,11 +264,14 @@ def add_slots(
         )
         # Several slots of an example may be the same.
         options = dict(unique_indices=row.ndim == 1, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
-        return lax.scatter_add(history, row[..., None], d, numbers, **options)
+        history = lax.scatter_add(history, row[..., None], d, numbers, **options)
+        return history, at(history, t + K - 1)
 
     def index(history, t, slot, d):
         row = t + K - 1 - slot
-        return history.at[row, _examples(row)].add(d, mode="promise_in_bounds", unique_indices=row.ndim == 1)
+        options = dict(mode="promise_in_bounds", unique_indices=row.ndim == 1)
+        history = history.at[row, _examples(row)].add(d, **options)
+        return history, at(history, t + K - 1)
 
     on_tpu = select if slot.ndim == 1 and K <= _SELECTED else index
     return lax.platform_dependent(history, t, slot, d, tpu=on_tpu, default=scatter)
@@ -268,9 +282,28 @@ def add_slots(
 _SELECTED = 32
 
 
-def _is_slot(slot: Int[Array, " batch"], K: int) -> Bool[Array, "K batch one"]:
+def _is_slot(slot: Int[Array, " batch"], K: int, shape: tuple[int, int]) -> Bool[Array, "K batch hidden"]:
     """Return which state of a window, oldest first, each example chose."""
-    return (slot[None] == jnp.arange(K - 1, -1, -1, dtype=slot.dtype)[:, None])[..., None]
+    places = np.arange(K - 1, -1, -1, dtype=slot.dtype)  # a constant: a TPU would count in every step
+    return lax.broadcast_in_dim(places, (K, *shape), (0,)) == lax.broadcast_in_dim(slot, (K, *shape), (1,))
+
+
+def read_all_slots(
+    history: Float[Array, "rows batch hidden"], K: int, slot: Any, time: int
+) -> Float[Array, "time batch hidden"]:
+    """Return State(t-1-slot) of all steps t at once; `slot` is a number or (time, batch)."""
+    if jnp.ndim(slot) == 0:
+        return history[K - 1 - slot : K - 1 - slot + time]
+
+    def select(history, slot):
+        parts = (jnp.where((slot == s)[..., None], history[K - 1 - s : K - 1 - s + time], 0) for s in range(K))
+        return sum(parts)
+
+    def gather(history, slot):
+        rows = jnp.arange(time, dtype=slot.dtype)[:, None] + K - 1 - slot
+        return jnp.take_along_axis(history, rows[..., None], axis=0, mode="promise_in_bounds")
+
+    return lax.platform_dependent(history, slot, tpu=select if K <= _SELECTED else gather, default=gather)
 
 
 def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:
@@ -319,8 +352,8 @@ def average_adjoint(
 
 def add_average(
     history: Float[Array, "rows batch hidden"], t: Int[Array, ""], weights: Array, d: Array
-) -> Float[Array, "rows batch hidden"]:
-    """Return the history with the gradients of the states of `average` added."""
+) -> tuple[Array, Array]:
+    """Add the gradients of the states of `average`; return the history and its row State(t-1)."""
     return add_window(history, t, jnp.flip(weights, axis=1).T[..., None] * d[None])
 
 

@@ -265,15 +265,26 @@ class _Layer:
                 after = where_each(flags.valid, after, skip_state)
         entering = newest
         if self.reaches_back:
-            entering = mixed(
-                self.transition,
-                self.mix if mix is None else mix,
-                self._combined(choice, fetch(choice), flags, initial),
-                newest,
-            )
-            if flags.first is not None:
-                entering = where_each(flags.first, newest, entering)
+            fetched = self._combined(choice, fetch(choice), flags, initial)
+            entering = self._enter(mix, fetched, newest, flags)
         return _Prepared(entering, newest, choice, skip_state, after)
+
+    def _enter(self, mix: Float[Array, ""] | None, fetched: Any, newest: Any, flags: _Flags) -> Any:
+        entering = mixed(self.transition, self.mix if mix is None else mix, fetched, newest)
+        return entering if flags.first is None else where_each(flags.first, newest, entering)
+
+    def entering(self, args: _Arguments, histories: Any, choices: Choice) -> Any:
+        """Return the state that entered each step, (time, batch, hidden) each; not for choices with weights."""
+        newest, flags, initial = _previous(self, args, histories), args.flags, args.initial
+        if initial is not None:
+            initial = jax.tree.map(lambda i, rows: jnp.broadcast_to(i, rows.shape), initial, newest)
+            newest = where_each(flags.alive == 0, initial, newest)
+        if not self.reaches_back:
+            return newest
+        slot = choices.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
+        time = args.inputs[0].shape[0]
+        fetched = jax.tree.map(lambda history: hist.read_all_slots(history, self.K, slot, time), histories)
+        return self._enter(args.mix, self._combined(choices, fetched, flags, initial), newest, flags)
 
     def reads_mean(self, choice: Choice) -> bool:
         """Return whether a linear mean of all K states enters."""
@@ -290,14 +301,20 @@ class _Layer:
         return jax.tree.map(lambda history: hist.read_slots(history, t, self.K, slot), histories)
 
     def send_back(self, flags: _Flags, adjoints: Any, t: Int[Array, ""], choice: Choice, d: Any) -> Any:
-        """Apply the transpose of `fetch`: add `d` to the gradients of the histories."""
-        if self.reads_mean(choice):
-            weights = _living_weights(choice.weights, flags.alive)
-            return jax.tree.map(lambda adjoint, d: hist.add_average(adjoint, t, weights, d), adjoints, d)
-        if choice.weights is not None and choice.slot is None:
-            return jax.tree.map(lambda adjoint, d: hist.add_window(adjoint, t, d), adjoints, d)
+        """Apply the transpose of `fetch`: add `d` to the gradients of the histories.
+
+        Returns:
+            The gradients of the histories, and their rows State(t-1).
+        """
         slot = choice.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
-        return jax.tree.map(lambda adjoint, d: hist.add_slots(adjoint, t, self.K, slot, d), adjoints, d)
+        if self.reads_mean(choice):
+            add = partial(hist.add_average, weights=_living_weights(choice.weights, flags.alive))
+        elif slot is None:
+            add = hist.add_window
+        else:
+            add = partial(hist.add_slots, K=self.K, slot=slot)
+        pairs = [add(adjoint, t, d=d) for adjoint, d in zip(adjoints, d, strict=True)]
+        return tuple(self.transition.state(*part) for part in zip(*pairs, strict=True))
 
     def fetch_again(self, flags: _Flags, histories: Any, t: Int[Array, ""], choice: Choice) -> tuple[Any, Any]:
         """Return the differentiable reads of a step, and the function that turns them into its `fetch`."""
@@ -477,7 +494,7 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
         if keep:
             own, results = layer.divide_results(results)
             buffers, rows = _overwrite(buffers, own, t, 1)
-            kept = results, prepared.entering if layer.reaches_back else None
+            kept = results, prepared.entering if prepared.choice.weights is not None else None
         after = (t + 1, new, histories, prepared.after, buffers, rows)
         return after, (made, prepared.choice, prepared.skip_state, kept)
 
@@ -559,7 +576,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     given, unpack = _packed(args.given)
     histories = result.histories
     if entering is None:
-        entering = _previous(layer, args, histories)
+        entering = layer.entering(args, histories, result.choices)
     transposes = [times_transposed(w, args.newest[0].shape[0]) for w in args.matrices]
     d_histories = _cotangents(histories, d.histories)
     d_choices = _cotangents(result.choices, d.choices)
@@ -634,15 +651,14 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
             (d_entering, d_newest, d_made, d_after)
         )
         if layer.reaches_back:
-            adjoints = layer.send_back(x.flags, adjoints, t, choice, d_reads)
-        if d_window is not None:
-            seen = hist.add_window(adjoints[layer.observed], t, d_window)
-            adjoints = adjoints._replace(**{adjoints._fields[layer.observed]: seen})
-        if layer.reaches_back:
-            # Read after all writes: XLA copies an array that is written while an earlier version is still read.
-            reads = (hist.read_slots(adjoint, t, K, 0) for adjoint in adjoints)
-            reads = (jnp.where(t > 0, row, 0) for row in reads)
-            d_newest = layer.transition.state(*map(jnp.add, d_newest, reads))
+            adjoints, newest_rows = layer.send_back(x.flags, adjoints, t, choice, d_reads)
+            if d_window is not None:
+                seen, row = hist.add_window(adjoints[layer.observed], t, d_window)
+                field = adjoints._fields[layer.observed]
+                adjoints, newest_rows = adjoints._replace(**{field: seen}), newest_rows._replace(**{field: row})
+            if args.flags.first is not None:  # the history has another state in place of State(-1)
+                newest_rows = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), newest_rows)
+            d_newest = jax.tree.map(jnp.add, d_newest, newest_rows)
         if layer.differentiable:
             d_skip_state = [a if b is None else a + b for a, b in zip(d_skip_floats, x.d_skip_states, strict=True)]
         d_sums = _Sums(d_vectors, d_mask, d_mix, d_initial)
@@ -681,12 +697,15 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     d_matrices, d_vectors = _gradients_of_params(layer, args, sums.vectors, h, d_inputs, d_products, operands)
     d_skip, d_given = _gradients_of_choices(layer, args, result, d_made)
     d_slots = adjoints if layer.reaches_back else layer.transition.state(*_filled(histories, d_histories))
+    d_slots = jax.tree.map(lambda a: a[:K], d_slots)
+    if layer.reaches_back and args.flags.first is None:  # the gradient of State(-1) has been added to `newest`
+        d_slots = jax.tree.map(lambda a: a.at[K - 1].set(0), d_slots)
     d_args = _Arguments(
         inputs=tuple(d_inputs),
         matrices=d_matrices,
         vectors=d_vectors,
         newest=d_newest,
-        slots=jax.tree.map(lambda a: a[:K], d_slots),
+        slots=d_slots,
         skip_state=_cotangent_tree(args.skip_state, d_skip_state),
         skip=d_skip,
         given=d_given,
