@@ -296,7 +296,9 @@ def read_all_slots(
         return history[K - 1 - slot : K - 1 - slot + time]
 
     def select(history, slot):
-        parts = (jnp.where((slot == s)[..., None], history[K - 1 - s : K - 1 - s + time], 0) for s in range(K))
+        parts = (
+            jnp.where((slot == s)[..., None], history[K - 1 - s : K - 1 - s + time], 0) for s in range(K)
+        )
         return sum(parts)
 
     def gather(history, slot):
@@ -337,7 +339,9 @@ def average_adjoint(
     """Return the gradient of the weights of `average`, summed over arrays of the state."""
 
     def at_once(histories, t, d):
-        return sum(jnp.sum(read_window(h, t, K) * d[None], axis=-1) for h, d in zip(histories, d, strict=True))
+        return sum(
+            jnp.sum(read_window(h, t, K) * d[None], axis=-1) for h, d in zip(histories, d, strict=True)
+        )
 
     def one_by_one(histories, t, d):
         def compare(i, out):

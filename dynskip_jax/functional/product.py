@@ -15,17 +15,21 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
     With bfloat16 weights, a float32 state and its sums stay float32. A custom derivative computes the
     gradients in the same way; it supports reverse mode only.
     """
-    spec = explicit_spec(x)
-    sharded = 0 if spec is None else next(i for i, axis in enumerate(spec) if axis is not None)
-    if 0 < sharded < x.ndim - 1:  # explicit sharding flattens only what is sharded first
-        return jnp.moveaxis(product(jnp.moveaxis(x, sharded, 0), w), 0, sharded)
-    # Flatten the batch to one axis: with several axes, XLA would transpose, and so copy, the whole gradient.
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x if _may_be_sharded(x) else x.reshape(-1, x.shape[-1])
     if jnp.promote_types(x.dtype, w.dtype) == w.dtype:
         y = jnp.matmul(rows.astype(w.dtype), w)
     else:
         y = _narrow_product(rows, w)
     return y.reshape(*x.shape[:-1], w.shape[-1])
+
+
+def _may_be_sharded(x: Array) -> bool:
+    """Return whether the leading axes must stay apart, because one that is not the first may be sharded.
+
+    On one device they become one axis: with several, XLA's CPU backend transposes, and so copies, an operand of
+    each weight's gradient.
+    """
+    return jax.device_count() > 1 or explicit_spec(x) is not None
 
 
 def affine(
@@ -39,7 +43,7 @@ def affine(
 
 
 @jax.custom_vjp
-def _narrow_product(x: Float[Array, "rows in"], w: Float[Array, "in out"]) -> Float[Array, "rows out"]:
+def _narrow_product(x: Float[Array, "*rows in"], w: Float[Array, "in out"]) -> Float[Array, "*rows out"]:
     """Return x w for a `w` of a narrower dtype than `x`.
 
     JAX's own derivative would multiply in the wide dtype of the gradient.
@@ -55,8 +59,9 @@ def _narrow_product_forward(x, w):
 def _narrow_product_backward(residuals, d):
     x, w = residuals
     narrow = d.astype(w.dtype)
-    dx = jax.lax.dot_general(narrow, w, (((1,), (1,)), ((), ())), preferred_element_type=d.dtype)
-    dw = jax.lax.dot_general(x, narrow, (((0,), (0,)), ((), ())), preferred_element_type=d.dtype)
+    last, leading = narrow.ndim - 1, tuple(range(narrow.ndim - 1))
+    dx = jax.lax.dot_general(narrow, w, (((last,), (1,)), ((), ())), preferred_element_type=d.dtype)
+    dw = jax.lax.dot_general(x, narrow, ((leading, leading), ((), ())), preferred_element_type=d.dtype)
     return dx, dw.astype(w.dtype)
 
 
@@ -111,12 +116,10 @@ def outer_products(
     x: Float[Array, "*examples hidden"], d: Float[Array, "*examples width"], w: Float[Array, "hidden width"]
 ) -> Float[Array, "hidden width"]:
     """Return the gradient of `w`: x dᵀ summed over examples and steps, multiplied in the dtype of `w`."""
-    axes, out_sharding = (0, 1), None
-    if explicit_spec(x) is None:
+    if not _may_be_sharded(x):
         x, d = (array.reshape(-1, array.shape[-1]) for array in (x, d))
-        axes = (0,)
-    else:
-        out_sharding = sharding_of_gradient(w, x)
+    axes = tuple(range(x.ndim - 1))
+    out_sharding = None if explicit_spec(x) is None else sharding_of_gradient(w, x)
     total = jax.lax.dot_general(
         x.astype(w.dtype),
         d.astype(w.dtype),

@@ -260,7 +260,9 @@ class _Layer:
             choice, after = self.skip.choose(args.skip, given, observation, skip_state, self.mode)
             if probes is not None:
                 made = _floats((choice, after))
-                choice, after = _with_floats((choice, after), [a + b for a, b in zip(made, probes, strict=True)])
+                choice, after = _with_floats(
+                    (choice, after), [a + b for a, b in zip(made, probes, strict=True)]
+                )
             if flags.valid is not None:
                 after = where_each(flags.valid, after, skip_state)
         entering = newest
@@ -316,7 +318,9 @@ class _Layer:
         pairs = [add(adjoint, t, d=d) for adjoint, d in zip(adjoints, d, strict=True)]
         return tuple(self.transition.state(*part) for part in zip(*pairs, strict=True))
 
-    def fetch_again(self, flags: _Flags, histories: Any, t: Int[Array, ""], choice: Choice) -> tuple[Any, Any]:
+    def fetch_again(
+        self, flags: _Flags, histories: Any, t: Int[Array, ""], choice: Choice
+    ) -> tuple[Any, Any]:
         """Return the differentiable reads of a step, and the function that turns them into its `fetch`."""
         reads = self.fetch(flags, histories, t, choice)
         if not self.reads_mean(choice):
@@ -337,7 +341,9 @@ class _Layer:
         if self.reads_mean(choice):
             if initial is None:
                 return states
-            rest = jnp.sum(choice.weights - _living_weights(choice.weights, flags.alive), axis=1, keepdims=True)
+            rest = jnp.sum(
+                choice.weights - _living_weights(choice.weights, flags.alive), axis=1, keepdims=True
+            )
             return jax.tree.map(lambda mean, initial: mean + rest * initial, states, initial)
         if choice.weights is not None and choice.slot is None:
             if initial is not None:
@@ -376,10 +382,14 @@ class _Layer:
         transition_inputs, depth_inputs, kept = jax.tree.unflatten(self.inputs, inputs)
         step_inputs = StepInputs(transition_inputs, depth=depth_inputs, zoneout_mask=kept)
         params = LayerParams(transition, depth=depth)
-        return cell_step(params, step_inputs, entering, newest, update, self.recurrence, recurrent_mask, dense)
+        return cell_step(
+            params, step_inputs, entering, newest, update, self.recurrence, recurrent_mask, dense
+        )
 
 
-def _living(window: Float[Array, "K batch hidden"], alive: Int[Array, " batch"] | None, initial: Any) -> Array:
+def _living(
+    window: Float[Array, "K batch hidden"], alive: Int[Array, " batch"] | None, initial: Any
+) -> Array:
     """Return the window, oldest first, with the initial state in the slots before the sequence."""
     if alive is None:
         return window
@@ -536,7 +546,9 @@ def _packed(given: SkipInputs) -> tuple[Any, Callable[[Any], SkipInputs]]:
     return (jnp.concatenate([leaves[i] for i in wide], axis=-1), others), unpack
 
 
-def _overwrite(buffers: Sequence[Array], values: Sequence[Array], t: Int[Array, ""], ahead: int) -> tuple[Any, Any]:
+def _overwrite(
+    buffers: Sequence[Array], values: Sequence[Array], t: Int[Array, ""], ahead: int
+) -> tuple[Any, Any]:
     """Write row t of each buffer; then read the rows that the next iteration needs, at t + `ahead`.
 
     XLA copies a whole array if a loop writes to it and still reads the old version.
@@ -583,6 +595,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     start_adjoints, d_states = None, [None if a is None else a[K:] for a in d_histories]
     if layer.reaches_back:
         start_adjoints, d_states = layer.transition.state(*_filled(histories, d_histories)), None
+
     def step(state, x: _Steps):
         t, d_newest, adjoints, d_skip_state, sums, buffers, rows = state
         results, inputs = layer.merge_results(rows, x.results), layer.merge(rows, x.inputs)
@@ -593,9 +606,7 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
 
         def finish(probes, vectors, inputs, entering, newest, update, mask):
             operands: list[Array] = []
-            dense = replay_results(
-                iter(results), iter(probes), transposes, [*vectors, *inputs], operands
-            )
+            dense = replay_results(iter(results), iter(probes), transposes, [*vectors, *inputs], operands)
             new = layer.finish(dense, x.flags, vectors, inputs, entering, newest, update, mask)
             pairs = zip(layer.products, operands, strict=True)
             return new, [operand for product, operand in pairs if not product.of_h]
@@ -655,12 +666,17 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
             if d_window is not None:
                 seen, row = hist.add_window(adjoints[layer.observed], t, d_window)
                 field = adjoints._fields[layer.observed]
-                adjoints, newest_rows = adjoints._replace(**{field: seen}), newest_rows._replace(**{field: row})
+                adjoints, newest_rows = (
+                    adjoints._replace(**{field: seen}),
+                    newest_rows._replace(**{field: row}),
+                )
             if args.flags.first is not None:  # the history has another state in place of State(-1)
                 newest_rows = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), newest_rows)
             d_newest = jax.tree.map(jnp.add, d_newest, newest_rows)
         if layer.differentiable:
-            d_skip_state = [a if b is None else a + b for a, b in zip(d_skip_floats, x.d_skip_states, strict=True)]
+            d_skip_state = [
+                a if b is None else a + b for a, b in zip(d_skip_floats, x.d_skip_states, strict=True)
+            ]
         d_sums = _Sums(d_vectors, d_mask, d_mix, d_initial)
         sums = jax.tree.map(jnp.add, sums, d_sums)
         after = (t - 1, d_newest, adjoints, d_skip_state, sums, buffers, rows)
@@ -698,7 +714,9 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     d_skip, d_given = _gradients_of_choices(layer, args, result, d_made)
     d_slots = adjoints if layer.reaches_back else layer.transition.state(*_filled(histories, d_histories))
     d_slots = jax.tree.map(lambda a: a[:K], d_slots)
-    if layer.reaches_back and args.flags.first is None:  # the gradient of State(-1) has been added to `newest`
+    if (
+        layer.reaches_back and args.flags.first is None
+    ):  # the gradient of State(-1) has been added to `newest`
         d_slots = jax.tree.map(lambda a: a.at[K - 1].set(0), d_slots)
     d_args = _Arguments(
         inputs=tuple(d_inputs),
@@ -756,7 +774,8 @@ def _gradients_of_params(layer: _Layer, args: _Arguments, d_vectors, h, d_inputs
 def _gradients_of_choices(layer: _Layer, args: _Arguments, result: _Result, d_made: Any):
     """Return the gradients of the time skip's parameters and of the choices' inputs, from all steps at once."""
     zeros = jax.tree.map(
-        lambda a: _zeros_like(a) if _is_float(a) else np.zeros(a.shape, jax.dtypes.float0), (args.skip, args.given)
+        lambda a: _zeros_like(a) if _is_float(a) else np.zeros(a.shape, jax.dtypes.float0),
+        (args.skip, args.given),
     )
     if not layer.differentiable:
         return zeros
@@ -843,7 +862,9 @@ def fused_unroll(
         return _unroll_without_skip(
             params, carry, inputs, recurrence, given, policy.mode, seq_lengths=seq_lengths, **options
         )
-    layer, args = _problem(params, carry, inputs, recurrence, given, mix, initial, clock, policy.mode, scan_unroll)
+    layer, args = _problem(
+        params, carry, inputs, recurrence, given, mix, initial, clock, policy.mode, scan_unroll
+    )
     result = _run(layer, args)
     end = _end(layer, args, carry, result, clock, seq_lengths)
     fields = layer.transition.state._fields
@@ -886,7 +907,11 @@ def _clock(carry: SkipCarry, inputs: StepInputs, K: int) -> _Clock:
     def tick(state, x):
         restart, valid = x
         step, key, alive = state
-        begun = (jnp.zeros_like(step), None if key is None else fold_in_each(key, step), jnp.zeros_like(alive))
+        begun = (
+            jnp.zeros_like(step),
+            None if key is None else fold_in_each(key, step),
+            jnp.zeros_like(alive),
+        )
         step, key, alive = where_each(restart, begun, state)
         after = (step + 1, key, alive + 1)
         return where_each(valid, after, state), (step, key, alive)
@@ -964,7 +989,8 @@ def _problem(
     update = None if skip.writes_all else jax.ShapeDtypeStruct(batch, dtype)
     at_a_step = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in projected]
     vectors, state, mask = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (args.vectors, carry.state, carry.recurrent_mask)
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+        (args.vectors, carry.state, carry.recurrent_mask),
     )
     found = find_products(layer.cell, args.matrices, vectors, at_a_step, state, state, update, mask)
     return dataclasses.replace(layer, products=found), args
@@ -981,7 +1007,10 @@ def _end(
     """Return the carry after the last step of each sequence."""
     slots = jax.tree.map(lambda h: hist.last_rows(h, seq_lengths, layer.K), result.histories)
     time = args.inputs[0].shape[0]
-    step, key = carry.step + (time if seq_lengths is None else seq_lengths.astype(carry.step.dtype)), carry.key
+    step, key = (
+        carry.step + (time if seq_lengths is None else seq_lengths.astype(carry.step.dtype)),
+        carry.key,
+    )
     if clock.last is not None:
         step, key, alive = clock.last
         slots = jax.tree.map(lambda rows, initial: _living(rows, alive, initial), slots, args.initial)

@@ -22,7 +22,7 @@ def program(recurrence, platform):
 def test_loops_over_k_are_for_the_cpu(platform):
     """On a GPU, a loop over K inside the loop over time would launch a kernel for each state."""
     recurrence = F.Recurrence(F.Mean(5, 0.5))
-    assert program(recurrence, "cpu").count("stablehlo.while") == 3
+    assert program(recurrence, "cpu").count("stablehlo.while") > 2
     assert program(recurrence, platform).count("stablehlo.while") == 2
 
 
