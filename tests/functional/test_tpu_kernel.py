@@ -1,0 +1,148 @@
+"""Compare the TPU kernel with the reference in simulation: races are detected, and memory starts as NaN."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.functional import tpu_kernel
+from dynskip_jax.functional.recurrence import project_inputs
+from dynskip_jax.functional.unroll import reference_unroll
+
+BATCH, TIME, INPUT, HIDDEN = 3, 4, 2, 5
+POLICY = F.Policy()
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch):
+    monkeypatch.setattr(tpu_kernel, "ANYWHERE", True)
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")):
+        yield
+
+
+def problem(skip, *, batch=BATCH, time=TIME, hidden=HIDDEN, dtype=np.float32, replayed=False):
+    """Return the recurrence, the weights, a carry with K different states, the inputs and the actions."""
+    rng, recurrence = np.random.default_rng(0), F.Recurrence(skip)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)
+    lstm = F.LSTMParams(draw(INPUT, 4 * hidden), draw(hidden, 4 * hidden) / hidden**0.5, draw(4 * hidden))
+    agent = None
+    if skip.has_agent:
+        agent = F.AgentParams(
+            draw(hidden, 7), draw(INPUT, 7), draw(7), draw(7, skip.max_skip), draw(skip.max_skip)
+        )
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), F.LayerParams(lstm, agent))
+    state = F.LSTMState(*(jnp.asarray(draw(batch, hidden)) for _ in "hc"))
+    carry = F.initial_carry(jax.random.split(jax.random.key(1), batch), recurrence, state)
+    slots = F.LSTMState(*(jnp.asarray(draw(batch, skip.max_skip, hidden)) for _ in "hc"))
+    actions = jnp.asarray(rng.integers(1, skip.max_skip + 1, (batch, time)), jnp.int32) if replayed else None
+    return recurrence, params, carry._replace(slots=slots), jnp.asarray(draw(batch, time, INPUT)), actions
+
+
+def unrolled(recurrence, params, carry, x, actions, lengths, policy, by_kernel):
+    valid = None if lengths is None else F.length_mask(lengths, x.shape[1])
+    inputs = project_inputs(params, x, recurrence, action=actions, valid=valid)
+    options = dict(policy=policy, return_cell_state=True)
+    if by_kernel:
+        return tpu_kernel.tpu_unroll(params, carry, inputs, recurrence, seq_lengths=lengths, **options)
+    return reference_unroll(params, carry, inputs, recurrence, **options)
+
+
+def compare(skip, *, lengths=None, policy=POLICY, rtol=1e-5, atol=1e-5, gradients=True, **sizes):
+    recurrence, params, carry, x, actions = problem(skip, **sizes)
+    lengths = None if lengths is None else jnp.asarray(lengths, jnp.int32)
+
+    def loss(params, x, slots, by_kernel):
+        start = carry._replace(slots=slots)
+        end, out = unrolled(recurrence, params, start, x, actions, lengths, policy, by_kernel)
+        total = jnp.sum(jnp.sin(out.h)) + jnp.sum(jnp.cos(out.cell_state)) + jnp.sum(out.decision.log_prob)
+        total += jnp.sum(out.decision.entropy) + jnp.sum(jnp.sin(end.slots.h * end.slots.c))
+        return total, (end._replace(key=None), out)
+
+    function = jax.value_and_grad(loss, (0, 1, 2), has_aux=True) if gradients else loss
+    expected, found = (
+        jax.jit(function, static_argnums=3)(params, x, carry.slots, by) for by in (False, True)
+    )
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=rtol, atol=atol)
+
+
+def test_values_of_sampled_choices_are_those_of_the_reference():
+    compare(F.Dynamic(3, 0.7), lengths=[4, 0, 2], gradients=False)
+
+
+CASES = {
+    "plain": (F.Previous(), {}),
+    "fixed": (F.Fixed(3, 0.5), dict(lengths=[4, 1, 2])),
+    "sampled": (F.Dynamic(3, 0.7), dict(lengths=[4, 0, 2])),
+    "greedy": (F.Dynamic(2), dict(policy=F.Policy("greedy"))),
+    "replayed": (F.Dynamic(10), dict(replayed=True)),
+    "masked": (
+        F.Dynamic(4, empty_slots="masked"),
+        dict(policy=F.Policy(mask=np.array([True, True, False, True]))),
+    ),
+    "λ = 0": (F.Dynamic(2, 0.0), {}),
+    "one state": (F.Dynamic(1), {}),
+    "bfloat16": (F.Dynamic(3, 0.7), dict(dtype=jnp.bfloat16, rtol=0.02, atol=0.02)),
+    "odd sizes": (F.Dynamic(5, 0.5), dict(batch=20, hidden=130, time=3, atol=1e-4)),
+    "large": (F.Dynamic(5), dict(batch=20, hidden=650, time=3, atol=1e-3)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_those_of_the_reference(name):
+    skip, options = CASES[name]
+    compare(skip, **options)
+
+
+@pytest.mark.slow
+def test_a_traced_mix_has_values_and_refuses_its_gradient():
+    recurrence, params, carry, x, actions = problem(F.Dynamic(2), time=2)
+
+    def h(mix, by_kernel):
+        policy = F.Policy(mix=mix)
+        return unrolled(recurrence, params, carry, x, actions, None, policy, by_kernel)[1].h
+
+    mix = jnp.float32(0.3)
+    np.testing.assert_allclose(jax.jit(h, static_argnums=1)(mix, True), h(mix, False), rtol=1e-5, atol=1e-6)
+    with pytest.raises(UserError, match="no gradient with respect to λ"):
+        jax.grad(lambda mix: h(mix, True).sum())(mix)
+
+
+@pytest.mark.slow
+def test_mapped_calls_are_the_calls_one_by_one():
+    recurrence, params, carry, x, actions = problem(F.Dynamic(2, 0.5), time=2)
+    xs = jnp.stack([x, 2 * x])
+    h = lambda by_kernel: (
+        lambda x: unrolled(recurrence, params, carry, x, actions, None, POLICY, by_kernel)[1].h
+    )
+    np.testing.assert_allclose(jax.vmap(h(True))(xs), jax.vmap(h(False))(xs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("skip", "options", "why"),
+    [
+        (F.Dynamic(2, agent="content"), {}, "only mlp agents"),
+        (F.Dynamic(2, first_step="carried"), {}, "first_step"),
+        (F.Dynamic(2), dict(policy=F.Policy("soft")), "no relaxed choices"),
+        (F.Attention(2), {}, "only Previous, Fixed and Dynamic"),
+        (F.Previous(), dict(dtype=np.float16), "float32 or bfloat16"),
+        (F.Previous(), dict(hidden=3000), "MiB of fast memory"),
+    ],
+)
+def test_what_it_cannot_run_is_refused_in_one_line(skip, options, why):
+    policy, sizes = options.pop("policy", POLICY), options
+    recurrence, params, carry, x, actions = problem(skip, **sizes)
+    with pytest.raises(UserError, match=why) as raised:
+        jax.eval_shape(lambda: unrolled(recurrence, params, carry, x, actions, None, policy, True))
+    assert "\n" not in str(raised.value)
+
+
+def test_it_is_for_tpus(monkeypatch):
+    monkeypatch.setattr(tpu_kernel, "ANYWHERE", False)
+    with pytest.raises(UserError, match="needs a TPU, not a cpu: use 'auto'"):
+        unrolled(*problem(F.Previous()), None, POLICY, True)
