@@ -28,51 +28,39 @@ INTERRUPTED = 130  # exit status of a run that was stopped and can be resumed
 
 
 class Run(NamedTuple):
-    """A command: the name of its folder, its module, its flags as typed, and its purpose."""
+    """A command: the name of its folder, its module, and its flags as typed."""
 
     name: str
     module: str
     flags: str
-    why: str
 
 
-def _table3(name: str, preset: str, models: str, flags: str, why: str) -> list[Run]:
-    """Return a run of the language model for each of `models`, separated by spaces."""
-    return [
-        Run(
-            f"{name}-{model.replace(':', '-')}",
-            "experiments.ptb",
-            f"--preset {preset} --model {model} {flags}",
-            why,
-        )
-        for model in models.split()
-    ]
-
-
+_TENTHS = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1"
 _CPU_AGENT = "--agent-learning-rate 0.001 --entropy-coef 0.01 --discount 0.5 --baseline batch --mix 1"
-_RANDOM = f"{_CPU_AGENT} --rl-coef 0 --evaluation-mode sample"
-PLAN: tuple[Run, ...] = (
-    Run("layers", "benchmarks.recurrence", "--parts layers,training", "layers beside Flax's and cuDNN's"),
-    *_table3("table3", "paper", "dynamic:5 lstm", "", "Table 3, the paper's settings"),
-    *_table3("table3-cpu-agent", "paper", "dynamic:5", _CPU_AGENT, "its agent trained as on a CPU"),
-    *_table3("table3-untrained", "paper", "dynamic:5", _RANDOM, "its agent not trained: random skips"),
-    *_table3("table3", "paper", "fixed:3 fixed:5 attention:5", "", "Table 3"),
-    *_table3("figure5-K", "paper", "dynamic:10", "--max-skip 2,3,4,5,6,7,8,9,10 --mix 0.5", "Figure 5, K"),
-    *_table3(
-        "figure5-mix", "paper", "dynamic:5", "--mix 0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", "Figure 5, λ"
-    ),
-    *_table3("charlm", "charlm", "dynamic:5 lstm attention:5 fixed:3 fixed:5", "", "Table 3, CharLM"),
-    *_table3("awd", "awd", "lstm dynamic:5", "--seeds 1", "the recipe of Merity et al. (2018)"),
-    *(
-        Run(
-            f"numbers-{length}",
-            "experiments.number_prediction",
-            f"--length {length} --model dynamic:{length - 1}",
-            "number prediction beyond the paper's lengths",
-        )
-        for length in (51, 101, 201)
-    ),
-)
+# Most important first. `cpu-agent` trains the agent as on a CPU; in `untrained` it makes random skips.
+_PLAN = f"""
+layers             benchmarks.recurrence --parts layers,training
+table3-dynamic-5   experiments.ptb --preset paper --model dynamic:5
+table3-lstm        experiments.ptb --preset paper --model lstm
+table3-cpu-agent   experiments.ptb --preset paper --model dynamic:5 {_CPU_AGENT}
+table3-untrained   experiments.ptb --preset paper --model dynamic:5 --rl-coef 0 --evaluation-mode sample
+table3-fixed-3     experiments.ptb --preset paper --model fixed:3
+table3-fixed-5     experiments.ptb --preset paper --model fixed:5
+table3-attention-5 experiments.ptb --preset paper --model attention:5
+figure5-K          experiments.ptb --preset paper --model dynamic:10 --max-skip 2,3,4,5,6,7,8,9,10 --mix 0.5
+figure5-mix        experiments.ptb --preset paper --model dynamic:5 --mix {_TENTHS}
+charlm-dynamic-5   experiments.ptb --preset charlm --model dynamic:5
+charlm-lstm        experiments.ptb --preset charlm --model lstm
+charlm-attention-5 experiments.ptb --preset charlm --model attention:5
+charlm-fixed-3     experiments.ptb --preset charlm --model fixed:3
+charlm-fixed-5     experiments.ptb --preset charlm --model fixed:5
+awd-lstm           experiments.ptb --preset awd --model lstm --seeds 1
+awd-dynamic-5      experiments.ptb --preset awd --model dynamic:5 --seeds 1
+numbers-51         experiments.number_prediction --length 51 --model dynamic:50
+numbers-101        experiments.number_prediction --length 101 --model dynamic:100
+numbers-201        experiments.number_prediction --length 201 --model dynamic:200
+"""
+PLAN = tuple(Run(*line.split(maxsplit=2)) for line in _PLAN.strip().splitlines())
 
 # Flags with which every run above takes seconds on a CPU, for tests; each replaces the same flag of the run.
 TINY = {
@@ -97,29 +85,22 @@ class Flags:
 
 
 def command(run: Run, flags: Flags) -> list[str]:
-    """Return the command line of a run. A flag that is given twice keeps its last value."""
-    given = shlex.split(run.flags)
-    place = "--out"
+    """Return the command line of a run."""
+    given, place = shlex.split(run.flags), "--out"
     if run.module.startswith("experiments."):
-        place = "--run-dir"
-        given = ["--seeds", str(flags.seeds), *given]
+        given, place = ["--seeds", str(flags.seeds), *given], "--run-dir"
     if flags.size == "tiny":
         given += shlex.split(TINY[run.module])
     elif run.module == "experiments.ptb" and flags.data is not None:
         given += ["--data", flags.data]
-    return [sys.executable, "-m", run.module, *_last_of_each(given), place, str(folder(run, flags))]
-
-
-def _last_of_each(flags: list[str]) -> list[str]:
-    """Return the flags without those that a later one replaces."""
-    values: dict[str, list[str]] = {}
-    for word in flags:
+    values: dict[str, list[str]] = {}  # of a flag that is given twice, the last
+    for word in given:
         if word.startswith("--"):
-            name = word
-            values[name] = []
+            values[word] = last = []
         else:
-            values[name].append(word)
-    return [word for name, given in values.items() for word in (name, *given)]
+            last.append(word)
+    words = [word for name, value in values.items() for word in (name, *value)]
+    return [sys.executable, "-m", run.module, *words, place, str(folder(run, flags))]
 
 
 def folder(run: Run, flags: Flags) -> Path:
@@ -171,9 +152,9 @@ def main() -> None:
     for run in () if flags.list else runs:
         left = end - time.monotonic()
         if left > 0 and status(run, flags) != "done":
-            print(f"== {run.name}: {run.why}", flush=True)
+            print(f"== {run.name}: {run.module} {run.flags}", flush=True)
             go_on(run, flags, left)
-    print(markdown(["run", "status", "for"], [[run.name, status(run, flags), run.why] for run in runs]))
+    print(markdown(["run", "status", "flags"], [[run.name, status(run, flags), run.flags] for run in runs]))
 
 
 if __name__ == "__main__":

@@ -63,37 +63,24 @@ class Seen(NamedTuple):
 
 
 class Estimator(NamedTuple):
-    """An estimator: minus the gradient of its loss estimates the gradient of its objective.
-
-    `objective` is a key of `exact_gradients`, and `mode` that of `F.Policy`. `unbiased` says whether the mean
-    of the estimates is the exact gradient.
-    """
+    """An estimator: minus the gradient of its loss estimates the gradient of its objective."""
 
     name: str
-    objective: str
+    objective: str  # a key of `exact_gradients`
     loss: Callable[[Seen], Float[Array, ""]]
-    mode: str = "sample"
-    unbiased: bool = True
+    mode: str = "sample"  # of `F.Policy`
+    unbiased: bool = True  # whether the mean of the estimates is the exact gradient
 
 
 class Result(NamedTuple):
-    """Statistics of N estimates.
-
-    Attributes:
-        estimator: Estimator that was used.
-        bias: |mean - exact| / |exact|.
-        standard_error: Root mean square of the `bias` that an unbiased estimator with this variance has.
-        variance: Trace of the covariance of one estimate.
-        cosine: Mean cosine between one estimate and the exact gradient; an estimate of 0 counts as 0.
-        exact: |exact|.
-    """
+    """Statistics of N estimates."""
 
     estimator: Estimator
-    bias: float
-    standard_error: float
-    variance: float
-    cosine: float
-    exact: float
+    bias: float  # |mean - exact| / |exact|
+    standard_error: float  # root mean square of the `bias` of an unbiased estimator with this variance
+    variance: float  # trace of the covariance of one estimate
+    cosine: float  # mean cosine between one estimate and the exact gradient; 0 for an estimate of 0
+    exact: float  # |exact|
 
 
 def estimators() -> list[Estimator]:
@@ -195,10 +182,7 @@ def estimates(
     keys: Key[Array, " N"],
     past: Float[Array, " N"],
 ) -> Float[Array, "estimators N weights"]:
-    """Return N estimates by each of the estimators, which share a mode and therefore the rollouts.
-
-    An estimate is minus the objective's gradient, in the flattened weights of the agent.
-    """
+    """Return N estimates of minus the objective's gradient by estimators that share a mode, so rollouts."""
     weights, as_agent = ravel_pytree(of.agent)
 
     def losses(weights, key, past):

@@ -15,7 +15,7 @@ every skip over time at one shape. growth: as T, K, H or B grows. training: whol
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, get_args
@@ -94,21 +94,20 @@ def compiled(make: Callable[[], Layer]) -> Step:
 def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
     """Return the candidates of a part: by table, and by column of the table."""
 
-    def of(makers: Callable[[Shape], Mapping[str, Callable[[], Layer]]], shape: Shape) -> Candidates:
-        return {name: partial(compiled, make) for name, make in makers(shape).items()}
-
-    def with_torch(candidates: Candidates, shape: Shape) -> Candidates:
-        peer = {TORCH: lambda: Step(layers.torch_step(shape))} if find_spec("torch") else {}
-        return {**candidates, **peer}
+    def of(
+        makers: Callable[[Shape], Mapping[str, Callable[[], Layer]]], shape: Shape, only: tuple[str, ...] = ()
+    ) -> Candidates:
+        found = {name: partial(compiled, make) for name, make in makers(shape).items()}
+        if makers is layers.layers and find_spec("torch"):
+            found[TORCH] = lambda: Step(layers.torch_step(shape))
+        return {name: make for name, make in found.items() if not only or name in only}
 
     shapes = {"tiny": TINY} if tiny else SHAPES
     match part:
         case "layers":
-            columns = {
-                f"{name}: {shape}": with_torch(of(layers.layers, shape), shape)
-                for name, shape in shapes.items()
+            return {
+                "layers": {f"{name}: {shape}": of(layers.layers, shape) for name, shape in shapes.items()}
             }
-            return {"layers": columns}
         case "transitions":
             return {"transitions": {name: of(layers.transitions, shape) for name, shape in shapes.items()}}
         case "skips":
@@ -121,12 +120,17 @@ def plan(part: Part, *, tiny: bool = False) -> dict[str, dict[str, Candidates]]:
                 for size in sizes[:1] if tiny else sizes:
                     shape = dataclasses.replace(base, **{axis: size})
                     shape = dataclasses.replace(shape, features=shape.hidden)
-                    chosen = {name: layers.layers(shape)[name] for name in ("lstm", "dynamic:k")}
-                    columns[f"{size:,}"] = with_torch(of(lambda _, chosen=chosen: chosen, shape), shape)
+                    columns[f"{size:,}"] = of(layers.layers, shape, ("lstm", "dynamic:k", TORCH))
                 tables[f"growth of {axis} ({base})"] = columns
             return tables
         case "training":
-            return {"training steps of experiments.ptb": dict(training_step.presets(tiny, Step))}
+            columns = {}
+            for preset in ("small",) if tiny else ("small", "paper"):
+                make = partial(training_step.running, preset, tiny=tiny)
+                columns[preset] = {
+                    name: lambda n=name, make=make: Step(make(n)) for name in training_step.MODELS
+                }
+            return {"training steps of experiments.ptb": columns}
 
 
 def measure(candidates: Candidates, rounds: int) -> tuple[dict[str, Measured], dict[str, str]]:
@@ -212,7 +216,9 @@ def run(flags: Flags) -> list[dict[str, Any]]:
                 print(f"{title}, {column}", file=sys.stderr)
                 measured[column], failed = measure(candidates, flags.rounds)
                 notes += [f"{name} did not run in {title}, {column}: {why}" for name, why in failed.items()]
-                rows += _rows(part, title, column, measured[column].items())
+                for name, one in measured[column].items():
+                    case = {"part": part, "table": title, "column": column, "candidate": name}
+                    rows.append({**case, **one._asdict(), "ms": one.ms.tolist()})
             texts.append(tables(title, measured))
             print(texts[-1], flush=True)
             if flags.out is not None:
@@ -220,13 +226,6 @@ def run(flags: Flags) -> list[dict[str, Any]]:
                 report.write(flags.out, "recurrence", content, "\n\n".join([*texts, *notes[1:]]))
     print(*notes[1:], sep="\n")
     return rows
-
-
-def _rows(
-    part: str, title: str, column: str, found: Iterable[tuple[str, Measured]]
-) -> Sequence[dict[str, Any]]:
-    case = {"part": part, "table": title, "column": column}
-    return [{**case, "candidate": name, **one._asdict(), "ms": one.ms.tolist()} for name, one in found]
 
 
 def main() -> None:

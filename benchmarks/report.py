@@ -25,9 +25,8 @@ def describe() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "backend": device.platform,
-        "device": f"{_cpu()}" if device.platform == "cpu" else device.device_kind,
+        "device": _cpu() if device.platform == "cpu" else device.device_kind,
         "cores": cores,
-        "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "versions": versions,
     }
 

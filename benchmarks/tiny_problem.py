@@ -24,21 +24,13 @@ SEQUENCES = sequences(TIME)
 
 
 class Problem(NamedTuple):
-    """Weights and one example; h(T) determines the terminal reward, and each h(t) the reward of step t.
-
-    Attributes:
-        lstm: Weights of the transition.
-        agent: Weights of the agent.
-        head: Weights from states to logits, (hidden, classes).
-        x: Input, (time, in).
-        start: h(0) and c(0), (2, hidden).
-    """
+    """Weights and one example; h(T) determines the terminal reward, and each h(t) the reward of step t."""
 
     lstm: F.LSTMParams
     agent: F.AgentParams
-    head: Float[Array, "hidden classes"]
+    head: Float[Array, "hidden classes"]  # from states to logits
     x: Float[Array, "time in"]
-    start: Float[Array, "2 hidden"]
+    start: Float[Array, "2 hidden"]  # h(0) and c(0)
 
 
 def problem(time: int = TIME, seed: int = 0) -> Problem:
@@ -54,31 +46,17 @@ def problem(time: int = TIME, seed: int = 0) -> Problem:
 
 
 class Rollouts(NamedTuple):
-    """Results of several rollouts of the example.
+    """Results of several rollouts of the example."""
 
-    Attributes:
-        decision: Traces of the choices, each (count, time).
-        rewards: Log-likelihood of the label when it is predicted from h(t), in nats, (count, time). The last
-            one is the terminal reward.
-        seen: h(t-1), the state that the agent observes at step t, (count, time, hidden).
-    """
-
-    decision: F.Decision
-    rewards: Float[Array, "count time"]
-    seen: Float[Array, "count time hidden"]
+    decision: F.Decision  # each (count, time)
+    rewards: Float[Array, "count time"]  # log-likelihood of the label from h(t); the last one is terminal
+    seen: Float[Array, "count time hidden"]  # h(t-1), the state that the agent observes
 
 
 def rollout(
     of: Problem, keys: Key[Array, " count"], actions: Int[Array, "count time"] | None = None, **options
 ) -> Rollouts:
-    """Run the example once per key.
-
-    Args:
-        of: Problem with its example.
-        keys: Keys for the agent's noise.
-        actions: Actions to replay instead of sampling.
-        **options: Other arguments of `F.unroll`.
-    """
+    """Run the example once per key; `options` are further arguments of `F.unroll`."""
     count = len(keys)
 
     def tile(leaf: Array) -> Array:

@@ -1,6 +1,6 @@
 """Whole training steps of an experiment: those that its training loop compiles, for any of its presets."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -50,46 +50,28 @@ class Trained(NamedTuple):
         return keys, index, rates, self.learner.scheduled(0), averaged
 
 
-def prepare(name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None) -> Trained:
-    """Return the learner and the settings of one model of an experiment.
-
-    Args:
-        name: Name of the experiment.
-        preset: Name of its preset.
-        model: Name of the model; None for the one that the preset trains.
-        flags: Settings that differ from the preset.
-        data: Data; None loads what the experiment finds.
-    """
+def chosen(name: str, preset: str, flags: Mapping[str, Any]) -> Any:
+    """Return the settings of a preset of an experiment, with `flags` in place of its own."""
     kind = find_experiment(name)
-    chosen = resolve(kind.settings_type, kind.presets, preset, flags).settings
-    experiment = kind(chosen)
+    return resolve(kind.settings_type, kind.presets, preset, flags).settings
+
+
+def prepare(name: str, preset: str, model: str | None, flags: Mapping[str, Any], data: Any = None) -> Trained:
+    """Return the learner and settings of a model; None is the preset's model, or the data that it finds."""
+    settings = chosen(name, preset, flags)
+    experiment = find_experiment(name)(settings)
     data = experiment.load_data() if data is None else data
-    spec = make_spec(model or chosen.run.models(kind.default_model)[0], chosen)
+    spec = make_spec(model or settings.run.models(experiment.default_model)[0], settings)
     learner = make_learner(experiment, spec, data, experiment.vocabulary(data))
     return Trained(learner, make_fit_settings(experiment, spec, learner))
 
 
-def presets(tiny: bool, make: Callable[..., Any]) -> Iterator[tuple[str, dict[str, Callable[[], Any]]]]:
-    """Yield the name of each preset of the language model, and the training step of each of `MODELS`.
-
-    Args:
-        tiny: Whether all sizes are tiny.
-        make: What is returned of a step, a function of the function that runs it.
-    """
+def running(preset: str, model: str, *, tiny: bool) -> Callable[[], Any]:
+    """Return a function that continues training one of `MODELS` by one step, and waits for it."""
     keep_freed_memory()
-    for preset in ("small",) if tiny else ("small", "paper"):
-
-        def step(model: str, preset: str = preset) -> Any:
-            name, flags = MODELS[model]
-            return make(_running(preset, name, {**flags, **(_SMALLEST if tiny else {})}, tiny))
-
-        yield preset, {model: lambda model=model, step=step: step(model) for model in MODELS}
-
-
-def _running(preset: str, model: str, flags: Mapping[str, Any], tiny: bool) -> Callable[[], Any]:
-    """Return a function that continues training by one step, and waits for it."""
+    name, flags = MODELS[model]
     corpus = synthetic_corpus(_TOKENS, 10 if tiny else 10_000)
-    trained = prepare("ptb", preset, model, flags, corpus)
+    trained = prepare("ptb", preset, name, {**flags, **(_SMALLEST if tiny else {})}, corpus)
     update = make_step(trained.learner, trained.fit.optimizer, Parallel())
     state, batches = trained.start(), cycle(enumerate(trained.learner.train_batches(0)))
 

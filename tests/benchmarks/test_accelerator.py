@@ -30,7 +30,7 @@ def test_every_run_has_a_name_of_its_own_and_a_command_that_parses(tmp_path):
 
 def test_only_selects_by_beginnings(tmp_path):
     found = [run.name for run in accelerator.chosen(flags(tmp_path, only="figure5"))]
-    assert found == ["figure5-K-dynamic-10", "figure5-mix-dynamic-5"]
+    assert found == ["figure5-K", "figure5-mix"]
     with pytest.raises(UserError, match="nonesuch"):
         accelerator.chosen(flags(tmp_path, only="nonesuch"))
 
@@ -63,10 +63,3 @@ def test_a_run_stops_in_time_and_goes_on(tmp_path, monkeypatch):
 @pytest.mark.parametrize("run", accelerator.PLAN, ids=lambda run: run.name)
 def test_every_command_runs(run, tmp_path):
     assert accelerator.go_on(run, flags(tmp_path), 500.0)
-
-
-@pytest.mark.slow
-def test_a_failed_run_is_named(tmp_path):
-    bad = accelerator.PLAN[1]._replace(flags="--model nonsense")
-    with pytest.raises(UserError, match=bad.name):
-        accelerator.go_on(bad, flags(tmp_path), 100.0)

@@ -91,8 +91,3 @@ def test_command_line_writes_every_part(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "a" / "recurrence.md").read_text().strip().splitlines()[-1] in printed
     with pytest.raises(UserError, match="'speed'"):
         recurrence.Flags(parts=("speed",))
-
-
-def test_training_steps_read_all_words_of_the_vocabulary():
-    corpus = training_step.synthetic_corpus(5_000, 100)
-    assert np.unique(corpus.train).tolist() == list(range(100)) and len(corpus.vocabulary) == 100

@@ -1,0 +1,258 @@
+"""What XLA's compiler says of programs for a TPU v5e that is not there: sizes, collectives, estimated times.
+
+    pip install -e ".[compile]"
+    python -m benchmarks.compiled --out bench/
+    python -m benchmarks.compiled --parts steps --only ptb:paper --devices 1
+
+layers: loss and gradient of each layer at the benchmark's shapes. steps: whole training steps of every preset
+of every experiment, on one device and on four. Times are the compiler's estimates for its own schedule, loops
+multiplied by their number of steps: they are no measurements, and charge about 1,800 cycles for each
+operation in a loop. `found` data has its own vocabulary; without it, and with `small`, a few words stand in.
+"""
+
+import dataclasses
+import functools
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from benchmarks import layers, report, training_step
+from benchmarks.faults.small_runs import SMALL_RUNS
+from benchmarks.report import number
+from dynskip_jax.devices.parallel import ShardedJit
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.command_line import read_flags
+from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
+from dynskip_jax.settings import path_setting, setting
+from dynskip_jax.training.step import make_step
+
+# Read when JAX is imported. Without the second, libtpu waits for a metadata server.
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
+}
+CLOCK_KHZ = 0.94e6  # cycles in a millisecond
+MEMORY = 16e9  # bytes of a v5e
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+TRANSFERS = ("infeed", "outfeed", "send", "recv")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """Command line."""
+
+    parts: tuple[str, ...] = setting(("layers", "steps"), "layers, steps or both, separated by commas.")
+    only: str | None = setting(
+        None, "Shapes (PTB), or experiments with or without a preset (ptb, ptb:paper), separated by commas."
+    )
+    models: str = setting("lstm,default", "Models of the steps; default is the preset's.")
+    devices: tuple[int, ...] = setting((1, 4), "Numbers of devices of the steps.", at_least=1, at_most=4)
+    data: Literal["found", "small"] = setting("found", "small: a few words in place of every corpus.")
+    out: str | None = path_setting(None, "Folder for compiled.json and compiled.md (the tables).")
+
+
+class Figures(NamedTuple):
+    """The compiler's figures of one program; memory is that of each device."""
+
+    ms: float  # estimated milliseconds
+    moved: float  # fraction of them in slices, copies and transposes
+    temporary: float  # MiB
+    arguments: float  # MiB of arguments and results; a donated argument counts once
+    collectives: int  # operations with which devices exchange data, outside of loops
+    looped: int  # the same inside of loops
+    transfers: int  # from or to the host
+
+
+def devices(count: int) -> list[jax.Device]:
+    """Return TPU devices that exist only as a description."""
+    return list(topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices)[:count]
+
+
+def compile_for(lowered: jax.stages.Lowered) -> Figures:
+    """Compile a program, and return the compiler's figures."""
+    compiled = lowered.compile()
+    plan, text = compiled.memory_analysis(), compiled.as_text()
+    arguments = plan.argument_size_in_bytes + plan.output_size_in_bytes - plan.alias_size_in_bytes
+    return read_figures(text, plan.temp_size_in_bytes, arguments)
+
+
+def read_figures(text: str, temporary: int, arguments: int) -> Figures:
+    """Return the figures of a compiled program's text; sizes are in bytes."""
+    computations, entry = _computations(text)
+    cycles = moved = 0.0
+    counts = dict.fromkeys(("collectives", "looped", "transfers"), 0)
+
+    def walk(name: str, times: int, looped: bool) -> None:
+        nonlocal cycles, moved
+        for line in computations.get(name, ()):
+            found = re.match(r"\s*(?:ROOT )?%?([\w.\-]+) = .*?\s([a-z][a-z\-]*)\(", line)
+            if not found:
+                continue
+            operation = found.group(2).removesuffix("-start")
+            cost = times * sum(map(int, re.findall(r'"estimated_cycles":"(\d+)"', line)))
+            cycles += cost
+            moved += cost * bool(re.search("slice|copy|transpose", f"{found.group(1)} {operation}"))
+            counts["looped" if looped else "collectives"] += operation in COLLECTIVES
+            counts["transfers"] += operation in TRANSFERS
+            if operation == "while":
+                condition, body = (re.search(rf"{word}=%?([\w.\-]+)", line) for word in ("condition", "body"))
+                steps = _trip_count(line, computations.get(condition.group(1), ()))
+                walk(body.group(1), times * steps, True)
+            elif operation in ("call", "conditional"):
+                for called in re.findall(r"(?:to_apply|\w+_computation)=%?([\w.\-]+)", line):
+                    walk(called, times, looped)
+
+    walk(entry, 1, False)
+    sizes = temporary / 2**20, arguments / 2**20
+    return Figures(cycles / CLOCK_KHZ, moved / cycles if cycles else 0.0, *sizes, **counts)
+
+
+def _computations(text: str) -> tuple[dict[str, list[str]], str]:
+    """Return the lines of each computation of a program, and the name of its entry."""
+    found: dict[str, list[str]] = {}
+    current = entry = ""
+    for line in text.splitlines():
+        head = re.match(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$", line)
+        if head:
+            current = head.group(2)
+            found[current] = []
+            entry = current if head.group(1) else entry
+        elif current:
+            found[current].append(line)
+    return found, entry
+
+
+def _trip_count(line: str, condition: list[str]) -> int:
+    """Return how often a loop runs: what the compiler says, or the largest constant of its condition."""
+    known = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+    if known:
+        return int(known.group(1))
+    limits = [int(n) for text in condition for n in re.findall(r"s32\[\]\S* constant\((\d+)\)", text)]
+    return max(limits, default=1)
+
+
+def layer_figures(make: Callable[[], layers.Layer]) -> Figures:
+    """Return the figures of the loss and the gradient of a layer, on one device."""
+    layer, one = make(), NamedSharding(Mesh(np.array(devices(1)), ("data",)), P())
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one), layer.arguments)
+    return compile_for(jax.jit(layer.gradient).lower(*like))
+
+
+def step_figures(trained: training_step.Trained, count: int) -> Figures:
+    """Return the figures of a training step on the longest batch, which `count` devices share."""
+    update = make_step(trained.learner, trained.fit.optimizer, ShardedJit(tuple(devices(count)), (1, count)))
+    batch = max(trained.learner.train_batches(0), key=lambda batch: jax.tree.leaves(batch)[0].size)
+    arguments = jax.eval_shape(trained.start), batch, *trained.arguments()
+    return compile_for(update.lower(*jax.eval_shape(lambda *given: given, *arguments)))
+
+
+def load(name: str, preset: str, model: str, data: str, folder: Path) -> tuple[training_step.Trained, str]:
+    """Return what the training step of a preset is compiled from, and a remark about its data."""
+    size = training_step.chosen(name, preset, {}).training.batch_size
+    flags = {"batch_size": -(-size // 4) * 4}  # four devices share it
+    step = functools.partial(training_step.prepare, name, preset, None if model == "default" else model)
+    if name == "ptb":  # the words do not matter, their number does
+        return step(flags, training_step.synthetic_corpus(20_000, 10_000)), ""
+    if data == "found":
+        try:
+            return step(flags), ""
+        except UserError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+    write_data = SMALL_RUNS[name].write_data
+    if write_data is None:
+        return step(flags), ""
+    if not (folder / name).exists():
+        (folder / name).mkdir()
+        write_data(folder / name)
+    columns = {"dataset": "columns"} if name == "pos" else {}
+    return step({**flags, **columns, "data": str(folder / name)}), " (a few words)"
+
+
+def programs(flags: Flags, folder: Path) -> Iterator[tuple[str, dict[str, str], Callable[[], Figures]]]:
+    """Yield the table, the first cells and the figures of each program."""
+    names = None if flags.only is None else flags.only.split(",")
+    shapes = {**layers.SHAPES, "wide": layers.WIDE} if "layers" in flags.parts else {}
+    for name, shape in shapes.items():
+        if names is None or name in names:
+            for layer, make in layers.layers(shape).items():
+                yield f"{name}: {shape}", {"layer": layer}, functools.partial(layer_figures, make)
+    for name in EXPERIMENTS if "steps" in flags.parts else ():
+        for preset in find_experiment(name).presets:
+            if names is None or name in names or f"{name}:{preset}" in names:
+                for model in flags.models.split(","):
+                    trained, remark = load(name, preset, model, flags.data, folder)
+                    for count in flags.devices:
+                        cells = {"preset": f"{name}, {preset}{remark}", "model": model, "devices": str(count)}
+                        yield "training steps", cells, functools.partial(step_figures, trained, count)
+
+
+def run(flags: Flags) -> list[dict[str, Any]]:
+    """Compile everything, print and write the tables, and return all rows."""
+    about, rows = report.describe(), []
+    versions, text = about["versions"], ""
+    with tempfile.TemporaryDirectory() as folder:
+        for table, cells, figures in programs(flags, Path(folder)):
+            print(table, *cells.values(), sep=", ", file=sys.stderr)
+            try:
+                found = figures()._asdict()
+            except Exception as error:  # the compiler's errors have many types
+                found = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"}
+            rows.append({"table": table, **cells, **found})
+            text = (
+                f"JAX {versions['jax']}, libtpu {versions['libtpu']}: the compiler's estimates for a TPU v5e"
+            )
+            for title, group in groupby(rows, key=lambda row: row["table"]):
+                text += f"\n\n### {title}\n\n{_table(list(group))}"
+            if flags.out is not None:
+                report.write(flags.out, "compiled", {"about": about, "rows": rows}, text)
+    print(text)
+    return rows
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    names = [name for name in ("layer", "preset", "model", "devices") if name in rows[0]]
+    lines = []
+    for row in rows:
+        cells = [row[name] for name in names]
+        if "error" in row:
+            lines.append([*cells, row["error"], *[""] * 5])
+            continue
+        fits = (row["temporary"] + row["arguments"]) * 2**20 <= MEMORY
+        looped = f" and {row['looped']} in loops" if row["looped"] else ""
+        cells += [number(row["ms"]), f"{row['moved']:.0%}", number(row["temporary"])]
+        cells += [number(row["arguments"]) + ("" if fits else ", too much"), f"{row['collectives']}{looped}"]
+        lines.append([*cells, str(row["transfers"])])
+    header = ("estimated ms", "slices and copies", "temporary MiB", "arguments MiB", "collectives")
+    return report.markdown([*names, *header, "host transfers"], lines)
+
+
+def main() -> None:
+    """Run the command line."""
+    flags = read_flags("python -m benchmarks.compiled", __doc__, Flags, sys.argv[1:])
+    if find_spec("libtpu") is None:
+        raise UserError('libtpu, the compiler for TPUs, is not installed: pip install -e ".[compile]"')
+    if not ENVIRONMENT.items() <= os.environ.items():  # JAX is imported already: begin again with it
+        command = [sys.executable, "-m", "benchmarks.compiled", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, **ENVIRONMENT})
+    jax.config.update("jax_enable_compilation_cache", False)
+    run(flags)
+
+
+if __name__ == "__main__":
+    run_main(main)
