@@ -51,12 +51,11 @@ class Flags:
 class Seen(NamedTuple):
     """Values of the M rollouts of an example that an estimator can use.
 
-    `log_prob` and `entropy` of the choices and `value`, V(s(t)) of the critic, are (M, time). `reward` is
+    `decisions` and `value`, V(s(t)) of the critic, are (M, time). `reward` is
     terminal, (M,). `past` is the moving average of the mean rewards of earlier estimates.
     """
 
-    log_prob: Float[Array, "M time"]
-    entropy: Float[Array, "M time"]
+    decisions: F.DecisionTrace
     reward: Float[Array, " M"]
     value: Float[Array, "M time"]
     past: Float[Array, ""]
@@ -90,29 +89,24 @@ def estimators() -> list[Estimator]:
     def reinforce(baseline: Callable[[Seen], Any], entropy_coef: float = 0.0, exact: float = 0.0) -> Callable:
         """Return the loss of Eq. 5 with a baseline, and with a sampled or an exact entropy bonus."""
 
-        def of_one(log_probs, reward, baseline):
-            options = dict(valid=None, entropy_coef=entropy_coef, baseline=baseline)
-            return rl.reinforce_loss(log_probs, reward, **options)
-
         def loss(seen: Seen) -> Float[Array, ""]:
-            subtracted = jnp.broadcast_to(jnp.asarray(baseline(seen)).T, seen.value.shape[::-1]).T
-            losses = jax.vmap(of_one)(seen.log_prob, seen.reward, subtracted)
-            return losses.mean() - exact * seen.entropy.sum(axis=1).mean()
+            options = dict(baseline=baseline(seen), entropy_coef=entropy_coef)
+            return rl.reinforce(seen.decisions, seen.reward, **options) - exact * rl.entropy(seen.decisions)
 
         return loss
 
-    def none(seen: Seen) -> Float[Array, ""]:
-        return jnp.zeros_like(seen.past)
+    def none(seen: Seen) -> None:
+        return None
 
     def others(seen: Seen) -> Float[Array, " M"]:
-        return rl.leave_one_out_mean(seen.reward)
+        return rl.leave_one_out(seen.reward)
 
     bonus = dict(entropy_coef=ENTROPY_COEF)
     biased = dict(unbiased=False)  # the exact entropy ignores how a choice moves later entropies
     return [
         Estimator("Eq. 5, no baseline", reward, reinforce(none)),
         Estimator("moving average", reward, reinforce(lambda seen: seen.past)),
-        Estimator("learned baseline", reward, reinforce(lambda seen: seen.value)),
+        Estimator("learned baseline", reward, reinforce(lambda seen: [seen.value])),
         Estimator("leave-one-out", reward, reinforce(others)),
         Estimator("sampled entropy, no baseline", with_entropy, reinforce(none, **bonus)),
         Estimator("exact entropy, no baseline", with_entropy, reinforce(none, exact=ENTROPY_COEF), **biased),
@@ -120,7 +114,7 @@ def estimators() -> list[Estimator]:
         Estimator(
             "exact entropy, leave-one-out", with_entropy, reinforce(others, exact=ENTROPY_COEF), **biased
         ),
-        Estimator("VIMCO", averaged, lambda seen: rl.vimco_loss(seen.log_prob, seen.reward)),
+        Estimator("VIMCO", averaged, lambda seen: rl.reinforce(seen.decisions, rl.vimco(seen.reward))),
         *(Estimator(mode, reward, lambda seen: -seen.reward.mean(), mode, False) for mode in F.RELAXATIONS),
     ]
 
@@ -158,8 +152,8 @@ def run_rollouts(
     policy = F.Policy(mode, temperature=TEMPERATURE)
     runs = tiny_problem.rollout(of, jax.random.split(key, ROLLOUTS), policy=policy)
     x = jnp.broadcast_to(of.x, (ROLLOUTS, TIME, INPUT))
-    values, decision = rl.critic_values(critic, x, runs.seen), runs.decision
-    return Seen(decision.log_prob, decision.entropy, runs.rewards[:, -1], values, past)
+    decisions = F.DecisionTrace.of(runs.decision, tiny_problem.RECURRENCE.time_skip, None, mode=mode)
+    return Seen(decisions, runs.rewards[:, -1], rl.critic(critic, x, runs.seen), past)
 
 
 def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> Float[Array, " N"]:
@@ -170,9 +164,9 @@ def past_rewards(of: Problem, critic: F.AgentParams, keys: Key[Array, " N"]) -> 
     )
 
     def step(average, value):
-        return rl.moving_average_update(average, value, DECAY), rl.moving_average_value(average)
+        return rl.moving_average(average, value, DECAY)[::-1]
 
-    return jax.lax.scan(step, rl.moving_average_start((), means.dtype), means)[1]
+    return jax.lax.scan(step, rl.MovingAverage(nothing, nothing), means)[1]
 
 
 def estimates(

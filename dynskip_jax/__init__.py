@@ -1,7 +1,7 @@
 """Skip-connected recurrent networks in JAX and Flax NNX.
 
 The names that the README uses can be imported from here, as in
-`from dynskip_jax import SkipLSTM, AgentObjective`. All other names are in the packages `functional`, `rl`,
+`from dynskip_jax import SkipLSTM, Policy`. All other names are in the packages `functional`, `rl`,
 `nn`, `models`, `tasks`, `training`, `runs`, `devices`, `data`, `analysis` and `experiments`.
 """
 
@@ -14,7 +14,6 @@ __version__ = importlib.metadata.version("dynskip_jax")
 _FROM = {
     "dynskip_jax.functional": ("Policy",),
     "dynskip_jax.nn": ("SkipCell", "SkipLSTM", "SkipLayers"),
-    "dynskip_jax.rl": ("AgentObjective",),
     "dynskip_jax.experiments.loaded": ("load_run",),
 }
 _MODULES = {name: module for module, names in _FROM.items() for name in names}

@@ -11,14 +11,13 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.own_pieces import is_own_piece, make_own_piece
 from dynskip_jax.experiments.settings import Settings, sweep_of
 from dynskip_jax.lazy import LazyModule
+from dynskip_jax.training.agent_settings import AgentSettings
 
 if TYPE_CHECKING:
     from dynskip_jax import functional as F
-    from dynskip_jax.rl import AgentObjective
     from dynskip_jax.training.sweep import Sweep
 
 F = LazyModule("dynskip_jax.functional")
-rl = LazyModule("dynskip_jax.rl")
 sweeps = LazyModule("dynskip_jax.training.sweep")
 jnp = LazyModule("jax.numpy")
 nnx = LazyModule("flax.nnx")
@@ -69,7 +68,7 @@ class ModelSpec:
     transition: F.Transition
     depth_skip: F.DepthSkip | None
     copy: str
-    objective: AgentObjective
+    objective: AgentSettings
     values: tuple[dict[str, Any], ...]
     sweep: Sweep
     seeds: tuple[int, ...]
@@ -283,7 +282,7 @@ def _copy(skip: F.TimeSkip, settings: Settings) -> str:
     return getattr(settings.model, "copy", "none") if chooses else "none"
 
 
-def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> AgentObjective:
+def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> AgentSettings:
     """Return the objective of a model, without the settings that do not apply to its skip.
 
     Skips that do not sample have only a reward and an update cost. Relaxed epochs are removed for untrained
@@ -291,7 +290,7 @@ def _objective(skip: F.TimeSkip, settings: Settings, *, is_untrained: bool) -> A
     """
     objective = settings.agent.objective()
     if not skip.is_stochastic:
-        return rl.AgentObjective(reward=objective.reward, update_cost=objective.update_cost)
+        return AgentSettings(reward=objective.reward, update_cost=objective.update_cost)
     relaxes = not is_untrained and skip.differentiable(objective.relaxation, False)
     if objective.relaxed_epochs and not relaxes:
         objective = dataclasses.replace(

@@ -38,7 +38,7 @@ from dynskip_jax.functional.crf import (
     crf_marginals,
     crf_score,
 )
-from dynskip_jax.functional.decisions import DecisionTrace, traces_of
+from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.depth_skips import (
     DEPTH_SKIPS,
     AttentionToOutput,
@@ -265,7 +265,6 @@ __all__ = [
     "shared_key",
     "skim",
     "temporal_activation_regularisation",
-    "traces_of",
     "unroll",
     "variational_dropout",
     "weight_dropout",

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.awd import variational_dropout, weight_dropout
-from dynskip_jax.functional.decisions import DecisionTrace, DecisionTraces
+from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.policy import Policy
@@ -148,7 +148,7 @@ class LayersOutput(NamedTuple):
 
     h: Float[Array, "*batch time features"]
     states: Float[Array, "*batch time features"]
-    decisions: DecisionTraces
+    decisions: tuple[DecisionTrace, ...]
     observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
 
 
@@ -188,8 +188,8 @@ def run_layers(
         )
     if spec.time_major:
         output = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, batch_axes, 0), output)
-        traces = (dataclasses.replace(trace, time_major=True) for trace in output.decisions)
-        output = output._replace(decisions=DecisionTraces(traces))
+        traces = tuple(dataclasses.replace(trace, time_major=True) for trace in output.decisions)
+        output = output._replace(decisions=traces)
     return carry, output
 
 
@@ -262,7 +262,7 @@ def _run_batch(
             sides = [output.h for output in outputs[-spec.num_directions :]]
             x = jnp.concatenate(sides, axis=-1) if len(sides) > 1 else sides[0]
     h = drop(noise.dropout[-1], spec.dropout[-1], x)
-    return tuple(ends), LayersOutput(h, x, DecisionTraces(traces), tuple(observations))
+    return tuple(ends), LayersOutput(h, x, tuple(traces), tuple(observations))
 
 
 # Initial states and carries.

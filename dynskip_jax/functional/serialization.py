@@ -37,6 +37,16 @@ def register_for_export(kind: type) -> type:
     return _register(export.register_namedtuple_serialization, kind)
 
 
+def register_node_for_export(kind: type) -> type:
+    """Register a class of pytrees whose static part is a tuple; see `register_for_export`."""
+    return _register(
+        export.register_pytree_node_serialization,
+        kind,
+        serialize_auxdata=lambda facts: json.dumps(facts).encode(),
+        deserialize_auxdata=lambda written: tuple(json.loads(written)),
+    )
+
+
 def _register(register: Callable[..., Any], kind: type, **options: Any) -> type:
     try:
         register(kind, serialized_name=f"{kind.__module__}.{kind.__qualname__}", **options)
@@ -61,16 +71,5 @@ _modules = (
 )
 for _kind in sorted(set().union(*map(_named_tuples, _modules)), key=lambda kind: kind.__qualname__):
     register_for_export(_kind)
-_register(
-    export.register_pytree_node_serialization,
-    decisions.DecisionTraces,
-    serialize_auxdata=lambda _: b"",
-    deserialize_auxdata=lambda _: None,
-)
 for _kind in (policy.Policy, decisions.DecisionTrace):
-    _register(
-        export.register_pytree_node_serialization,
-        _kind,
-        serialize_auxdata=lambda facts: json.dumps(facts).encode(),
-        deserialize_auxdata=lambda written: tuple(json.loads(written)),
-    )
+    register_node_for_export(_kind)

@@ -5,6 +5,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
@@ -12,6 +13,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_call, check_implementation
 from dynskip_jax.functional.layers import initial_carries
+from dynskip_jax.functional.serialization import register_node_for_export
 from dynskip_jax.nn.calls import (
     Rngs,
     as_key,
@@ -23,6 +25,32 @@ from dynskip_jax.nn.calls import (
 )
 from dynskip_jax.nn.cells import SkipCell, check_pieces
 from dynskip_jax.nn.modes import HasModes
+from dynskip_jax.rl import agent_loss
+
+
+@register_node_for_export
+@jax.tree_util.register_pytree_with_keys_class
+class LayersOutput(F.LayersOutput):
+    """`functional.LayersOutput` with `agent_loss(reward)`, a loss that trains the agents; see `rl`.
+
+    In its pytree, each layer's part has a name, without which `nnx.tabulate` cannot show it.
+    """
+
+    __slots__ = ()
+    agent_loss = agent_loss
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], tuple[()]]:
+        """Return all arrays with their names."""
+        named = {"h": self.h, "states": self.states}
+        named |= {f"decisions_{i}": each for i, each in enumerate(self.decisions)}
+        named |= {f"observations_{i}": each for i, each in enumerate(self.observations)}
+        return [(jax.tree_util.DictKey(name), part) for name, part in named.items()], ()
+
+    @classmethod
+    def tree_unflatten(cls, _: tuple[()], parts: Sequence[Any]) -> "LayersOutput":
+        """Return the output of these parts."""
+        layers = len(parts) // 2
+        return cls(*parts[:2], tuple(parts[2 : 1 + layers]), tuple(parts[1 + layers :]))
 
 
 class SkipLayers(HasModes):
@@ -186,7 +214,7 @@ class SkipLayers(HasModes):
             return_carry: Whether to return `(carry, output)` instead of the output.
 
         Returns:
-            `functional.LayersOutput`; with `return_carry` a pair of the last carry of each layer and
+            `LayersOutput`; with `return_carry` a pair of the last carry of each layer and
             direction, and this output.
 
         Raises:
@@ -227,6 +255,7 @@ class SkipLayers(HasModes):
             F.LayersCall(inputs, initial_carry, seq_lengths, segment_ids, actions, policies, key, weight_key),
             deterministic=deterministic,
         )
+        output = LayersOutput(*output)
         return (carry, output) if return_carry else output
 
 

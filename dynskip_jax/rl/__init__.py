@@ -1,47 +1,32 @@
-"""Losses that train agents: functions for one sequence, and `AgentObjective`, which combines them."""
+"""Losses that train agents: one function for each loss; rewards and baselines are arrays or functions."""
 
-from dynskip_jax.functional.agent import entropy
-from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
-from dynskip_jax.rl.baselines import (
-    MovingAverage,
+from dynskip_jax.rl.baselines import MovingAverage, critic, leave_one_out, moving_average
+from dynskip_jax.rl.losses import (
+    agent_loss,
     critic_loss,
-    critic_values,
-    leave_one_out_mean,
-    moving_average_start,
-    moving_average_update,
-    moving_average_value,
-)
-from dynskip_jax.rl.objective import AgentObjective, AgentSchedule, ScheduledValues
-from dynskip_jax.rl.policy_gradient import (
-    averaged_log_likelihood,
-    entropy_loss,
-    policy_gradient_loss,
-    reinforce_loss,
-    vimco_loss,
-    vimco_signal,
+    entropy,
+    network_loss,
+    paper_loss,
+    reinforce,
+    updates,
 )
 from dynskip_jax.rl.returns import noncausal_return, reward_to_go
+from dynskip_jax.rl.vimco import averaged_log_likelihood, vimco
 
 __all__ = [
-    "RELAXATIONS",
-    "AgentObjective",
-    "AgentSchedule",
     "MovingAverage",
-    "ScheduledValues",
+    "agent_loss",
     "averaged_log_likelihood",
+    "critic",
     "critic_loss",
-    "critic_values",
     "entropy",
-    "entropy_loss",
-    "leave_one_out_mean",
-    "moving_average_start",
-    "moving_average_update",
-    "moving_average_value",
+    "leave_one_out",
+    "moving_average",
+    "network_loss",
     "noncausal_return",
-    "policy_gradient_loss",
-    "reinforce_loss",
-    "relaxed_weights",
+    "paper_loss",
+    "reinforce",
     "reward_to_go",
-    "vimco_loss",
-    "vimco_signal",
+    "updates",
+    "vimco",
 ]

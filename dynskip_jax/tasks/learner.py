@@ -18,10 +18,11 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.nn import Weights
-from dynskip_jax.rl import AgentObjective, ScheduledValues
+from dynskip_jax.tasks.agents import agents_loss, num_rollouts, rewards_of
 from dynskip_jax.tasks.rows import num_rows, repeat_rows, valid_steps, where_counted
 from dynskip_jax.tasks.task import Forward, LossOutput, Task
-from dynskip_jax.training.sweep import Sweep
+from dynskip_jax.training.agent_settings import AgentSettings
+from dynskip_jax.training.sweep import ScheduledValues, Sweep
 
 PyTree = Any
 MOST_SHARES = 1000  # largest K for which the fraction of each k is a metric
@@ -61,13 +62,13 @@ class Learner:
         task: Task,
         seeds: Sequence[int] = (0,),
         *,
-        objective: AgentObjective | None = None,
+        objective: AgentSettings = AgentSettings(),  # noqa: B008 (immutable)
         sweep: Sweep = Sweep(),  # noqa: B008 (immutable)
         epochs: int = 1,
         evaluation_mode: ActionMode = "greedy",
     ):
         self.task, self.seeds, self.sweep, self.epochs = task, tuple(seeds), sweep, epochs
-        self.objective = objective or AgentObjective()
+        self.objective = objective
         self.evaluation_mode = evaluation_mode
         if task.is_of_steps and self.objective.estimator == "vimco":
             raise UserError(
@@ -150,7 +151,7 @@ class Learner:
         rows = self.task.batch_size
         carry = self.task.initial_carry(self.model(params), rows * self.objective.rollouts, key)
         is_average = self.objective.baseline == "moving_average"
-        return carry, rl.moving_average_start((rows,)) if is_average else ()
+        return carry, rl.MovingAverage(jnp.zeros(rows), jnp.zeros(rows)) if is_average else ()
 
     def carry_over(self, old: tuple[PyTree, PyTree], new: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         """See `Trainable`; the moving average of the rewards continues."""
@@ -185,7 +186,7 @@ class Learner:
         scheduled: ScheduledValues,
         axis_name: str | None = None,
     ) -> tuple[Float[Array, ""], tuple[tuple[PyTree, PyTree], dict[str, Mean]]]:
-        """Return J_1 - rl_coef · J_2 (Eq. 3 to 6) plus the task's penalty; see `AgentObjective.loss`.
+        """Return the loss of `agents_loss` plus the task's penalty.
 
         The rollouts of a row are adjacent rows. With relaxed choices there is one rollout.
         """
@@ -197,24 +198,24 @@ class Learner:
         )
         scored, weights = self.task.compute_loss(read.log_probs, batch), _weights(batch)
         log_likelihood = -scored.nll if scored.rewarded is None else scored.rewarded
-        rewards = jax.lax.stop_gradient(objective.rewards(log_likelihood, scored.correct))
-        traces = F.traces_of(read.decisions)
-        counted = valid_steps(batch, traces[0].action.shape[1])
-        loss = objective.loss(
+        rewards = rewards_of(objective, log_likelihood, scored.correct)
+        earlier = None
+        if average:
+            earlier, average = self._average(average, rewards, weights, axis_name)
+        loss = agents_loss(
+            objective,
             scheduled,
+            read.decisions,
             scored.nll,
-            tuple(trace.where(counted) for trace in traces),
-            rewards=rewards,
-            correct=scored.correct,
+            rewards,
             weights=weights,
-            average=jax.tree.map(lambda leaf: leaf[0], average) if average else None,
+            counted=valid_steps(batch, read.decisions[0].action.shape[1]),
+            average=earlier,
             values=_critic_values(model, read.observations),
             axis_name=axis_name,
         )
-        if average:
-            average = self._updated_average(average, rewards, weights, axis_name)
-        carry = repeat_rows(read.carry, objective.rollouts // objective.num_rollouts(scheduled))
-        return loss + _penalty(read, axis_name), ((carry, average), self._sums(scored, batch, traces))
+        carry = repeat_rows(read.carry, objective.rollouts // num_rollouts(objective, scheduled))
+        return loss + _penalty(read, axis_name), ((carry, average), self._sums(scored, batch, read.decisions))
 
     def _rollouts(
         self,
@@ -226,30 +227,31 @@ class Learner:
     ) -> tuple[Batch, PyTree, dict[str, Key[Array, "..."]]]:
         """Return the batch and the carry with one row for each rollout, and the keys of the forward pass."""
         objective, rows = self.objective, num_rows(batch)
-        rollouts = objective.num_rollouts(scheduled)
+        rollouts = num_rollouts(objective, scheduled)
         keys = example_keys(keys, (rows,))
         shared_key = _shared_key(keys, axis_name)
         if jax.tree.leaves(carry):
             # The carry has its own keys, so rollouts of a row differ in choices but share dropout masks.
-            keys = objective.repeat(keys, scheduled)
+            keys = repeat_rows(keys, rollouts)
             if rollouts < objective.rollouts:
                 carry = jax.tree.map(lambda leaf: leaf[:: objective.rollouts], carry)
         else:
             keys = jax.vmap(partial(jax.random.split, num=rollouts))(keys).reshape(-1)
-        return objective.repeat(batch, scheduled), carry, dict(rngs=keys, shared_key=shared_key)
+        return repeat_rows(batch, rollouts), carry, dict(rngs=keys, shared_key=shared_key)
 
-    def _updated_average(
+    def _average(
         self,
         average: rl.MovingAverage,
         rewards: Float[Array, " rows"],
         weights: Float[Array, " rows"] | None,
         axis_name: str | None,
-    ) -> rl.MovingAverage:
-        """Return the moving average of the rewards, updated with the mean reward of a batch."""
+    ) -> tuple[Float[Array, ""], rl.MovingAverage]:
+        """Return the moving average of the earlier rewards, and the average with those of this batch."""
         weights = jnp.ones_like(rewards) if weights is None else weights
         total, count = sum_over(((rewards * weights).sum(), weights.sum()), axis_name)
         mean = jnp.full_like(average.mean, total / jnp.where(count > 0, count, 1))
-        return rl.moving_average_update(average, mean, self.objective.baseline_decay)
+        earlier, average = rl.moving_average(average, mean, self.objective.baseline_decay)
+        return earlier[0], average
 
     # --- Evaluation ---
 
@@ -549,7 +551,7 @@ def _critic_values(model: nnx.Module, observations: tuple | None) -> tuple[Array
     if observations is None:
         raise UserError("the baseline learned needs a task that says what agents observe: choose another one")
     return tuple(
-        None if critic is None else rl.critic_values(critic.read(), x, h)
+        None if critic is None else rl.critic(critic.read(), x, h)
         for critic, (x, h) in zip(model.critics, observations, strict=True)
     )
 

@@ -214,7 +214,7 @@ class Task:
 
         def mean(leaf: Float[Array, "rows ..."]) -> Float[Array, "..."]:
             apart = leaf.reshape(-1, samples, *leaf.shape[1:])
-            return rl.averaged_log_likelihood(jnp.moveaxis(apart, 1, -1))
+            return rl.averaged_log_likelihood(apart, axis=1)
 
         return jax.tree.map(mean, log_probs)
 

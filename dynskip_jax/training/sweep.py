@@ -5,9 +5,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Array, Float
 
 from dynskip_jax import functional as F
-from dynskip_jax.rl import AgentObjective, ScheduledValues
+from dynskip_jax.training.agent_settings import AgentSettings
+
+
+class ScheduledValues(NamedTuple):
+    """Values of agents in one epoch. A pytree whose only static part is the policy's mode.
+
+    Attributes:
+        policy: How choices are made.
+        entropy_coef: β, the weight of the entropy.
+        update_cost: Cost of each token that is read.
+    """
+
+    policy: F.Policy
+    entropy_coef: float | Float[Array, "..."] | np.ndarray
+    update_cost: float | Float[Array, "..."] | np.ndarray = 0.0
 
 
 class Sweep(NamedTuple):
@@ -32,7 +47,7 @@ class Sweep(NamedTuple):
         return Sweep(*(None if values is None else (values[member],) for values in self))
 
     def scheduled(
-        self, objective: AgentObjective, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
+        self, objective: AgentSettings, epoch: int, epochs: int, count: int, skips: Sequence[F.TimeSkip]
     ) -> ScheduledValues:
         """Return the scheduled values of an epoch, each leaf (seeds, ...).
 
@@ -43,10 +58,8 @@ class Sweep(NamedTuple):
             count: Number of models.
             skips: Time skip of each layer and direction.
         """
-        values = [self._objective(objective, i).schedule(epochs).at(epoch) for i in range(count)]
-        policy = self.policy(
-            values[0].policy.mode, count, skips, temperature=[each.policy.temperature for each in values]
-        )
+        values = [self._objective(objective, i).at(epoch, epochs) for i in range(count)]
+        policy = self.policy(values[0].mode, count, skips, temperature=[each.temperature for each in values])
         return ScheduledValues(
             policy,
             entropy_coef=np.array([each.entropy_coef for each in values], np.float32),
@@ -80,7 +93,7 @@ class Sweep(NamedTuple):
             mask=mask,
         )
 
-    def _objective(self, objective: AgentObjective, number: int) -> AgentObjective:
+    def _objective(self, objective: AgentSettings, number: int) -> AgentSettings:
         """Return the objective of model `number`."""
         names = ("entropy_coef", "temperature", "update_cost")
         swept = {name: getattr(self, name) for name in names}

@@ -20,8 +20,8 @@ from dynskip_jax.devices.parallel import (
     make_parallel,
 )
 from dynskip_jax.errors import UserError
-from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Classification
+from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, Stopped, fit
 from dynskip_jax.training.optimizer import make_optimizer
@@ -38,7 +38,7 @@ def classifiers(num_seeds, baseline):
         batch_size=BATCH,
         model={"dropout": 0.3},
         cell={"recurrent_dropout": 0.2, "learnable_carry": True},
-        objective=AgentObjective(baseline=baseline, rollouts=2),
+        objective=AgentSettings(baseline=baseline, rollouts=2),
     )
 
 
@@ -49,7 +49,7 @@ def plain_classifiers(num_seeds, baseline):
         range(num_seeds),
         mix=0.5,
         batch_size=BATCH,
-        objective=AgentObjective(baseline=baseline),
+        objective=AgentSettings(baseline=baseline),
     )
 
 
@@ -66,7 +66,7 @@ def penalized_classifiers(num_seeds, baseline):
     rng = np.random.default_rng(0)
     lengths = {name: rng.choice([1, 2, 6], len(split)).astype(np.int32) for name, split in splits.items()}
     splits = {name: dataclasses.replace(own, seq_lengths=lengths[name]) for name, own in splits.items()}
-    objective = AgentObjective(baseline=baseline)
+    objective = AgentSettings(baseline=baseline)
     options = dict(batch_size=BATCH, task=PenalizedStates, objective=objective)
     return classification(splits, range(num_seeds), **options)
 
@@ -79,7 +79,7 @@ def language_models(num_seeds, baseline):
         num_steps=5,
         model={"dropout": 0.3},
         cell={"recurrent_dropout": 0.2},
-        objective=AgentObjective(baseline=baseline, entropy_coef=0.1, discount=0.9),
+        objective=AgentSettings(baseline=baseline, entropy_coef=0.1, discount=0.9),
     )
 
 
@@ -121,7 +121,7 @@ class Small:
         z = jnp.tanh(batch * params["w"][None] + carry + noise)
         reward = jnp.sin(3 * z).sum(axis=1)
         returns = jax.lax.stop_gradient(reward)
-        advantage = returns - rl.leave_one_out_mean(returns, axis_name)
+        advantage = returns - rl.leave_one_out(returns, axis_name=axis_name)
         loss = (reward + (z @ params["agent"]) * advantage).mean()
         return loss, (z, {"loss": reward.sum(), "count": jnp.float32(len(reward))})
 

@@ -61,7 +61,7 @@ class ClassOfDigits(ExampleTask):
     def forward(self, model, batch, carry, **how):
         none = jnp.zeros(batch.inputs.shape)
         action = jnp.ones(batch.inputs.shape, jnp.int32)
-        trace = F.DecisionTrace(action, none, none, is_stochastic=False)
+        trace = F.DecisionTrace(action, none, none, mode="none")
         return Forward(jax.nn.log_softmax(model(batch.inputs)), (trace,))
 
 

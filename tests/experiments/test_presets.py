@@ -20,7 +20,7 @@ from dynskip_jax.experiments.build import direction_of_descent, make_fit_setting
 from dynskip_jax.experiments.model_spec import make_spec
 from dynskip_jax.experiments.number_prediction import NumberPrediction
 from dynskip_jax.experiments.ptb import PTB
-from dynskip_jax.rl import AgentObjective
+from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.sweep import Sweep
 
 LINES = [" ".join("abcdefghij")] * 70
@@ -437,7 +437,7 @@ def test_the_objective_of_the_paper_is_the_default_of_nothing_else():
     def objective(preset):
         return make_spec("dynamic:10", resolved(number_prediction.NumberPrediction, preset)).objective
 
-    assert objective("paper") == AgentObjective()
+    assert objective("paper") == AgentSettings()
     for preset in ("rollouts", "relaxed", "two_hops", "released"):
         assert objective(preset) != objective("paper")
 

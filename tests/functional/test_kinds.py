@@ -4,6 +4,7 @@ The kinds are unknown shapes (`jax.export`), strict promotion of dtypes, an empt
 and half precision. No value and no gradient may be NaN.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -124,9 +125,19 @@ def stacked(params, carry, x, lengths, key):
     return F.run_layers(spec, (params,), (None,), call, deterministic=False)
 
 
+def of_decisions(loss):
+    """Return the case of a loss of decisions with a reward for each step."""
+
+    def of_arrays(log_prob, entropy, valid, reward):
+        action = jnp.ones(log_prob.shape, jnp.int32)
+        return loss(F.DecisionTrace(action, log_prob, entropy, valid=valid), reward)
+
+    return of_arrays, lambda b, t: (log_probs(b, t), positive(b, t), flags(b, t), floats(b, t))
+
+
 def moved_on(x):
-    average = rl.moving_average_start(x.shape[1:], x.dtype)
-    return rl.moving_average_value(rl.moving_average_update(average, x.sum(0), 0.9))
+    zeros = jnp.zeros(x.shape[1:], x.dtype)
+    return rl.moving_average(rl.moving_average(rl.MovingAverage(zeros, zeros), x.sum(0), 0.9)[1], zeros)
 
 
 # Keys are `name` or `name:variant`. Values are a function of arrays, and a function of batch and time that
@@ -203,11 +214,8 @@ CASES = {
         F.crf_score,
         lambda b, t: (CRF, floats(b, t, WORDS), whole(0, WORDS - 1, b, t), whole(0, t, b)),
     ),
-    "critic_loss": (
-        lambda *arrays: jax.vmap(rl.critic_loss)(*arrays),
-        lambda b, t: (floats(b, t), floats(b, t), flags(b, t)),
-    ),
-    "critic_values": (rl.critic_values, lambda b, t: (agent(1, 1), inputs(b, t), cells(b, t))),
+    "critic": (rl.critic, lambda b, t: (agent(1, 1), inputs(b, t), cells(b, t))),
+    "critic_loss": of_decisions(lambda trace, x: rl.critic_loss(trace, [x], x)),
     "dropout": (lambda keys, x: F.dropout(keys, 0.5, x), lambda b, t: (keys(b), cells(b, t))),
     "dropout_mask": (
         lambda keys, x: F.dropout_mask(keys, 0.5, x.shape, x.dtype),
@@ -218,6 +226,7 @@ CASES = {
         lambda b, t: (keys(), floats(WORDS, HIDDEN)),
     ),
     "empty_cache": (lambda x: F.empty_cache(x.shape[0], K, HIDDEN), lambda b, t: (whole(0, 1, b),)),
+    "entropy: of decisions": of_decisions(lambda trace, x: rl.entropy(trace, weights=x)),
     "entropy": (F.entropy, lambda b, t: (log_probs(b, t, K),)),
     "flip_sequences": (F.flip_sequences, lambda b, t: (cells(b, t), whole(0, t, b))),
     "followers": (F.followers, lambda b, t: (whole(0, WORDS, b, t), whole(-1, WORDS, b, K - 1))),
@@ -241,7 +250,7 @@ CASES = {
         lambda b, t: (inputs(b, t), F.LSTMState(floats(HIDDEN), floats(HIDDEN))),
     ),
     "last_valid": (F.last_valid, lambda b, t: (cells(b, t), whole(0, t, b))),
-    "leave_one_out_mean": (rl.leave_one_out_mean, lambda b, t: (floats(b, t),)),
+    "leave_one_out": (rl.leave_one_out, lambda b, t: (floats(b, t),)),
     "length_mask": (
         lambda lengths, x: F.length_mask(lengths, x.shape[1]),
         lambda b, t: (whole(0, t, b), floats(b, t)),
@@ -250,9 +259,7 @@ CASES = {
         F.log_likelihood_of_each,
         lambda b, t: (copies(b, t), log_probs(b, t), whole(0, WORDS, b, t)),
     ),
-    "moving_average_start": (moved_on, lambda b, t: (floats(b, t),)),
-    "moving_average_update": (moved_on, lambda b, t: (floats(b, t),)),
-    "moving_average_value": (moved_on, lambda b, t: (floats(b, t),)),
+    "moving_average": (moved_on, lambda b, t: (floats(b, t),)),
     "observed_in": (
         lambda rows, x: F.observed_in(rows, "slots", K, x.shape[1]),
         lambda b, t: (floats(b, t + K, HIDDEN), floats(b, t)),
@@ -290,11 +297,12 @@ CASES = {
         ),
         lambda b, t: (LAYER, carry(b), floats(b, INPUT)),
     ),
-    "reinforce_loss": (
-        lambda log_probs, rewards, valid: jax.vmap(
-            lambda *arrays: rl.reinforce_loss(*arrays[:2], valid=arrays[2], discount=0.9)
-        )(log_probs, rewards, valid),
-        lambda b, t: (log_probs(b, t), floats(b, t), flags(b, t)),
+    "reinforce": of_decisions(lambda trace, x: rl.reinforce(trace, x, discount=0.9, entropy_coef=0.1)),
+    "agent_loss": of_decisions(lambda trace, x: rl.agent_loss(trace, x.sum(axis=1))),
+    "network_loss": of_decisions(rl.network_loss),
+    "paper_loss": of_decisions(rl.paper_loss),
+    "updates": of_decisions(
+        lambda trace, x: rl.updates(dataclasses.replace(trace, update=x, update_is_differentiable=True))
     ),
     **{
         f"relaxed_weights: {relaxation}": (
@@ -356,23 +364,8 @@ CASES = {
         lambda keys, x: F.variational_dropout(keys, 0.5, x),
         lambda b, t: (keys(b), cells(b, t)),
     ),
-    "entropy_loss": (
-        lambda *arrays: jax.vmap(rl.entropy_loss)(*arrays),
-        lambda b, t: (positive(b, t), flags(b, t)),
-    ),
     "noncausal_return": (rl.noncausal_return, lambda b, t: (floats(b, t),)),
-    "policy_gradient_loss": (
-        lambda *arrays: jax.vmap(rl.policy_gradient_loss)(*arrays),
-        lambda b, t: (log_probs(b, t), floats(b, t), flags(b, t)),
-    ),
-    "vimco_loss": (
-        lambda *arrays: jax.vmap(rl.vimco_loss)(*arrays),
-        lambda b, t: (log_probs(b, K, t), log_probs(b, K), flags(b, t)),
-    ),
-    "vimco_signal": (
-        lambda log_likelihood: jax.vmap(rl.vimco_signal)(log_likelihood),
-        lambda b, t: (log_probs(b, K),),
-    ),
+    "vimco": (lambda of_rollouts: rl.vimco(of_rollouts, axis=1), lambda b, t: (log_probs(b, K),)),
     "weight_dropout": (lambda key, w: F.weight_dropout(key, 0.5, w), lambda b, t: (keys(), floats(2, 3))),
     "zero_state": (lambda x: F.zero_state(F.LSTM(), x.shape, x.dtype), lambda b, t: (floats(b, HIDDEN),)),
     "zoneout": (
@@ -384,7 +377,7 @@ CASES = {
 # Functions that take no arrays.
 EXEMPT = {
     *("check_carry", "check_policy", "parse_depth_skip", "parse_time_skip", "parse_transition"),
-    *("dilated", "register_for_export", "traces_of"),
+    *("dilated", "register_for_export"),
 }
 
 # Functions (by prefix) whose float outputs are wider than half precision on purpose, and the reason.

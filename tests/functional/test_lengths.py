@@ -8,7 +8,6 @@ import pytest
 from dynskip_jax import functional as F
 from dynskip_jax import rl
 from dynskip_jax.errors import UserError
-from dynskip_jax.rl import AgentObjective, ScheduledValues
 
 BATCH, TIME, TAGS = 2, 3, 4
 RNG = np.random.default_rng(0)
@@ -136,21 +135,19 @@ def test_an_option_of_probability_0_adds_nothing_to_the_entropy(dtype):
 def test_a_value_that_does_not_count_is_in_no_mean():
     values = jnp.array([[2.0, 2.0], [2.0, 4.0], [9.0, 0.0]])
     counted = jnp.array([[True, True], [True, True], [True, False]])
-    means = rl.leave_one_out_mean(values, counted=counted)
+    means = rl.leave_one_out(values, counted)
     np.testing.assert_allclose(means[:2], [[5.5, 4.0], [5.5, 2.0]])  # 4, 2: the only other value
-    rows = rl.leave_one_out_mean(values, counted=jnp.array([True, True, False]))
+    rows = rl.leave_one_out(values, jnp.array([True, True, False]))
     np.testing.assert_allclose(rows[:2], [[2.0, 4.0], [2.0, 2.0]])
 
 
 def test_a_sequence_that_has_ended_is_in_no_baseline():
     """With returns 2, 2 and none, each of the two is compared with the other one, not with half of it."""
-    agents = AgentObjective(baseline="batch", entropy_coef=0.0)
     valid = F.length_mask(jnp.array([2, 2, 1]), 2)
     rewards = jnp.array([[0.0, 2.0], [0.0, 2.0], [2.0, 5.0]])  # 5 is past the end and must be ignored
 
     def loss(log_prob):
         trace = F.DecisionTrace(jnp.ones((3, 2), jnp.int32), log_prob, jnp.zeros((3, 2)), valid=valid)
-        scheduled = ScheduledValues(F.Policy("sample"), 0.0)
-        return agents.loss(scheduled, jnp.zeros((3, 2)), trace, rewards=rewards)
+        return rl.reinforce(trace, rewards, baseline=rl.leave_one_out)
 
     np.testing.assert_allclose(jax.grad(loss)(jnp.full((3, 2), -1.0)), np.zeros((3, 2)), atol=1e-7)

@@ -16,10 +16,10 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples, make_corpus
 from dynskip_jax.nn import SkipCell, SkipLayers, linear
-from dynskip_jax.rl import AgentObjective
+from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.optimizer import make_optimizer
 
-OBJECTIVE = AgentObjective(entropy_coef=0.01)
+OBJECTIVE = AgentSettings(entropy_coef=0.01)
 CELL_OPTIONS = {"agent_features": 6, "learnable_carry": True, "recurrent_dropout": 0.1}
 BATCH, TIME = 10, 8
 SYMBOLS = np.random.default_rng(0).integers(5, size=(400, TIME)).astype(np.int32)

@@ -22,7 +22,6 @@ from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn import SkipCell, SkipLayers, SkipLSTM
 from dynskip_jax.nn.linear import Linear
-from dynskip_jax.rl import AgentObjective, ScheduledValues
 
 pytestmark = pytest.mark.usefixtures("as_users")
 
@@ -75,9 +74,6 @@ def carry_of(K=4, batch=2, hidden=8, **options):
 
 # Attempts that are refused, each with an error of one sentence.
 
-OBJECTIVE = AgentObjective(rollouts=4, baseline="rollouts", entropy="exact")
-SAMPLED = ScheduledValues(F.Policy(), 0.0)
-TRACE = F.DecisionTrace(ones((6, 5), int), zeros((6, 5)), zeros((6, 5)))
 
 REFUSED = {
     "an unknown mode": (lambda: F.Policy("Sample"), "unknown mode 'Sample': choose one of sample, greedy"),
@@ -234,21 +230,9 @@ REFUSED = {
     "an unknown implementation": (lambda: layer(implementation="quick"), "unknown implementation"),
     "three rates of zoneout for an LSTM": (lambda: cell(zoneout=(0.1, 0.2, 0.3)), "zoneout has one rate, or one"),
     "actions for one layer of two": (lambda: stack()(X, actions=[None]), "need as many of actions, got 1"),
-    "REINFORCE of a whole batch": (
-        lambda: rl.reinforce_loss(zeros((2, 6)), zeros(2), valid=None),
-        r"log_probs of one sequence, \(time,\), got \(2, 6\): map the loss over the batch with jax.vmap",
-    ),
-    "a reward with an axis too many": (
-        lambda: rl.reinforce_loss(zeros(6), zeros(1), valid=None),
-        r"rewards of one sequence, \(\) or \(6,\), got \(1,\)",
-    ),
-    "a baseline of other steps": (
-        lambda: rl.reinforce_loss(zeros(6), zeros(6), valid=None, baseline=zeros(5)),
-        r"baseline of one sequence, \(\) or \(6,\), got \(5,\)",
-    ),
-    "a loss per step beside others' decisions": (
-        lambda: OBJECTIVE.loss(SAMPLED, zeros((6, 4)), TRACE),
-        r"nll of shape \(6,\) or \(6, 5\), as the decisions, got \(6, 4\)",
+    "rewards of another shape": (
+        lambda: rl.reinforce(layer()(X, rngs=KEY), zeros((6, 4))),
+        r"expected an array of \(2,\) or \(2, 6\), as the decisions, got \(6, 4\)",
     ),
     "a class in the place of a transition": (
         lambda: cell(transition=F.GRU),
@@ -271,12 +255,16 @@ REFUSED = {
         "2 layers and directions need as many masks, got 1",
     ),
     "outputs in the place of decisions": (
-        lambda: OBJECTIVE.loss(SAMPLED, zeros(2), output_of_a_layer().h),
+        lambda: rl.agent_loss(output_of_a_layer().h, zeros(2)),
         r"expected the output of a layer of this library, or its .decisions \(DecisionTrace\), got float32",
     ),
-    "a batch that was not repeated": (
-        lambda: OBJECTIVE.loss(SAMPLED, zeros(6), TRACE),
-        "6 rows are no multiple of 4 rollouts: `repeat` the batch",
+    "greedy choices given to reinforce": (
+        lambda: rl.reinforce(layer()(X, policy=GREEDY), zeros(2)),
+        r"greedy choices have no REINFORCE gradient: call model.train\(\), or pass",
+    ),
+    "relaxed choices given to reinforce": (
+        lambda: rl.reinforce(layer()(X, policy=F.Policy("soft")), zeros(2)),
+        "soft choices are trained by the loss of the network: leave out rl.reinforce",
     ),
 }  # fmt: skip
 
@@ -288,11 +276,6 @@ def test_is_refused_in_one_sentence(name):
         attempt()
     assert "\n" not in str(error.value)
     assert isinstance(error.value, ValueError)
-
-
-def test_a_loss_that_is_not_told_what_is_valid_is_no_loss():
-    with pytest.raises(TypeError, match="valid"):
-        rl.reinforce_loss(zeros(6), zeros(6))
 
 
 # Attempts that work.
@@ -580,7 +563,7 @@ def test_decisions_under_flaxs_rnn_count_where_the_trace_says():
     assert not np.any(ours.log_prob[1, 4:]) and np.all(theirs.log_prob[1, 4:] < 0)
     trace = F.DecisionTrace.of(theirs, module.skip, F.length_mask(LENGTHS, 6))
     np.testing.assert_array_equal(trace.valid, ours.valid)
-    assert (trace.is_stochastic, trace.reverse, trace.noncausal) == (True, False, False)
+    assert (trace.mode, trace.reverse, trace.noncausal) == ("sample", False, False)
 
 
 @pytest.mark.slow
@@ -667,7 +650,12 @@ def test_what_an_output_holds_is_all_that_a_loss_needs():
     skips = [F.Dynamic(3), F.Previous()]
     module = drawn(lambda: SkipLSTM(3, 8, skip=skips, bidirectional=True, rngs=nnx.Rngs(0)))
     traces = compiled(module)(np.asarray(X), seq_lengths=LENGTHS, rngs=KEY).decisions
-    facts = [(trace.is_stochastic, trace.reverse, trace.noncausal) for trace in traces]
-    assert facts == [(True, False, True), (True, True, True), (False, False, False), (False, True, False)]
+    facts = [(trace.mode, trace.reverse, trace.noncausal) for trace in traces]
+    assert facts == [
+        ("sample", False, True),
+        ("sample", True, True),
+        ("none", False, False),
+        ("none", True, False),
+    ]
     for trace in traces:
         np.testing.assert_array_equal(trace.valid, np.arange(6) < np.asarray(LENGTHS)[:, None])

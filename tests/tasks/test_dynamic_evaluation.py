@@ -10,8 +10,8 @@ from learners import drawn_params, language_modelling, together
 
 from dynskip_jax.data import make_corpus
 from dynskip_jax.nn.initializers import uniform
-from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
+from dynskip_jax.training.agent_settings import AgentSettings
 
 STEPS, EPSILON = 3, 2e-3
 KEYS = jax.random.split(jax.random.key(5), 2)
@@ -157,7 +157,7 @@ def test_critics_have_no_part_in_it():
     """Critics are used only in training. Their zero gradients would shrink the mean scale."""
     test = TEXT * 2
     plain = learner_of("dynamic:3", test)
-    with_critics = learner_of("dynamic:3", test, objective=AgentObjective(baseline="learned"))
+    with_critics = learner_of("dynamic:3", test, objective=AgentSettings(baseline="learned"))
     params = params_of(with_critics)
     assert set(params) - set(with_critics.used_params(params)) == {"critics"}
     found = []

@@ -19,8 +19,8 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding
 from dynskip_jax.nn.initializers import uniform
-from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks.neural_cache import CachedLanguageModelling, CacheGrid
+from dynskip_jax.training.agent_settings import AgentSettings
 
 WORDS = list("abcdefghijk")
 
@@ -278,7 +278,7 @@ def test_there_is_one_choice_for_each_token():
 @pytest.mark.slow
 def test_rollouts_of_a_stream_are_streams_of_their_own():
     # Three rollouts of each of 3 streams equal 9 streams in which each text is read three times.
-    objective = AgentObjective(rollouts=3, baseline="rollouts", discount=0.5, entropy_coef=0.0)
+    objective = AgentSettings(rollouts=3, baseline="rollouts", discount=0.5, entropy_coef=0.0)
     learner = learner_of(objective=objective, model={"dropout": 0.4})
     params = drawn_params(learner)
     carry = learner.initial_carry(params, jax.random.key(3))
@@ -317,7 +317,7 @@ def test_rollouts_of_a_stream_are_streams_of_their_own():
 
 @pytest.mark.slow
 def test_relaxed_epochs_read_each_stream_once():
-    objective = AgentObjective(rollouts=3, baseline="rollouts", relaxation="soft", relaxed_epochs=1)
+    objective = AgentSettings(rollouts=3, baseline="rollouts", relaxation="soft", relaxed_epochs=1)
     several = learner_of(objective=objective)
     alone = learner_of(objective=replace(objective, rollouts=1, baseline="none"))
     params = drawn_params(alone)
@@ -329,7 +329,7 @@ def test_relaxed_epochs_read_each_stream_once():
 
 @pytest.mark.slow
 def test_critics_are_fitted_to_the_return_of_each_step_and_leave_the_network_alone():
-    discounted = AgentObjective(baseline="learned", entropy_coef=0.0, discount=0.5)
+    discounted = AgentSettings(baseline="learned", entropy_coef=0.0, discount=0.5)
     learner = learner_of(objective=discounted)
     params = drawn_params(learner)
     assert list(params["critics"]) == [1]  # the lower layer samples nothing

@@ -27,9 +27,9 @@ from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SequenceClassifier
-from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Classification, ExampleTask, Forward, Learner
 from dynskip_jax.tasks.learner import Mean
+from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitSettings, fit
 from dynskip_jax.training.optimizer import make_optimizer
@@ -119,8 +119,8 @@ def rows_of(batch, rows, time=None):
 
 
 OBJECTIVES = {
-    "classes": AgentObjective(rollouts=2, baseline="rollouts", reward="correct"),
-    "tags": AgentObjective(discount=0.9),
+    "classes": AgentSettings(rollouts=2, baseline="rollouts", reward="correct"),
+    "tags": AgentSettings(discount=0.9),
 }
 
 
@@ -182,7 +182,7 @@ def test_a_padded_batch_is_its_rows_alone(kind, second):
 @pytest.mark.parametrize("baseline", ["batch", "moving_average"])
 def test_a_batch_with_rows_that_fill_it_may_be_divided(baseline):
     """One half of the batch is nearly empty, and the baseline is that of all rows that count."""
-    objective = AgentObjective(baseline=baseline, entropy_coef=0.0, baseline_decay=0.5)
+    objective = AgentSettings(baseline=baseline, entropy_coef=0.0, baseline_decay=0.5)
     learner = learner_of("classes", {}, batch_size=6, objective=objective)
     params, scheduled, keys = (
         drawn_params(learner),
@@ -228,7 +228,7 @@ class Weighed(Learner):
 
 @pytest.mark.slow
 def test_a_moving_average_is_over_the_batches_of_all_epochs(tmp_path):
-    objective = AgentObjective(baseline="moving_average", baseline_decay=0.5)
+    objective = AgentSettings(baseline="moving_average", baseline_decay=0.5)
     learner = classification(symbols(16, dev=5), objective=objective, learner=Weighed)
     assert learner.num_batches == 2
     rate = dict(learning_rate=lambda epoch, history: np.array([0.1]))
@@ -326,7 +326,7 @@ def test_critics_need_to_be_told_what_agents_see():
             return super().forward(*arguments, **how)._replace(observations=None)
 
     split = examples_of("classes", 5)
-    objective = AgentObjective(baseline="learned")
+    objective = AgentSettings(baseline="learned")
     learner = learner_of("classes", {"train": split}, task=Silent, objective=objective)
     params = drawn_params(learner)
     batch = Batch(split.inputs, split.targets, seq_lengths=split.seq_lengths)
@@ -363,7 +363,7 @@ def test_models_trained_over_buckets_are_those_trained_alone(tmp_path):
     splits = {"train": examples_of("tags", 22, buckets=(4, 9)), "dev": examples_of("tags", 6, seed=1)}
 
     def train(seeds):
-        learner = learner_of("tags", splits, seeds, objective=AgentObjective(baseline="batch"))
+        learner = learner_of("tags", splits, seeds, objective=AgentSettings(baseline="batch"))
         settings = FitSettings(
             seeds=seeds,
             epochs=2,
@@ -390,7 +390,7 @@ def test_models_trained_over_buckets_are_those_trained_alone(tmp_path):
 @pytest.mark.parametrize("with_gradient", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_steps_that_are_masked_are_no_part_of_the_loss(with_gradient):
     learner = language_modelling(
-        letters(12), skips=("dynamic:3",), objective=AgentObjective(discount=0.9, entropy="exact")
+        letters(12), skips=("dynamic:3",), objective=AgentSettings(discount=0.9, entropy="exact")
     )
     params, key = drawn_params(learner), jax.random.key(1)
     batch = first_batch(learner)
@@ -414,7 +414,7 @@ def test_steps_that_are_masked_are_no_part_of_the_loss(with_gradient):
 
 @pytest.mark.slow
 def test_parameters_without_critics_are_evaluated_as_with_them():
-    learner = classification(symbols(8, dev=5), objective=AgentObjective(baseline="learned"))
+    learner = classification(symbols(8, dev=5), objective=AgentSettings(baseline="learned"))
     params, keys = one_seed(drawn_params(learner)), jax.random.key(0)[None]
     with_critics = learner.evaluate(params, "dev", keys)
     without = learner.evaluate(learner.used_params(params), "dev", keys)

@@ -13,8 +13,8 @@ from learners import drawn_params, together
 from dynskip_jax.data import Examples
 from dynskip_jax.functional import Dynamic
 from dynskip_jax.models import SequenceClassifier
-from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Classification, Learner
+from dynskip_jax.training.agent_settings import AgentSettings
 
 RNG = np.random.default_rng(0)
 LENGTHS = RNG.integers(1, 7, size=9).astype(np.int32)
@@ -41,7 +41,7 @@ class Squared(Classification):
 
 def learner_of(kind, **options):
     task = kind({"train": EXAMPLES, "dev": EXAMPLES}, make, batch_size=4, evaluation_rows=4)
-    return Learner(task, (0, 1), objective=AgentObjective(entropy_coef=0.0, **options))
+    return Learner(task, (0, 1), objective=AgentSettings(entropy_coef=0.0, **options))
 
 
 def params_of(learner):

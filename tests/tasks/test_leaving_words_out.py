@@ -15,8 +15,8 @@ from dynskip_jax import functional as F
 from dynskip_jax.analysis.reading import connections
 from dynskip_jax.data import Examples
 from dynskip_jax.models import SequenceClassifier
-from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Classification, Learner
+from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.sweep import Sweep
 
 RNG = np.random.default_rng(0)
@@ -77,7 +77,7 @@ def test_the_share_of_words_read_is_counted_over_words(name):
 @pytest.mark.slow
 def test_the_cost_of_updates_is_in_the_gradient_of_skip_rnn():
     """The loss includes Campos et al. (2018), Eq. 6: cost times number of words read, averaged over rows."""
-    free, paid = (learner_of(SKIPS["skip-rnn"], objective=AgentObjective(update_cost=c)) for c in (0.0, 0.25))
+    free, paid = (learner_of(SKIPS["skip-rnn"], objective=AgentSettings(update_cost=c)) for c in (0.0, 0.25))
     params = free.init(KEY)
     # This batch has rows that only fill it.
     batch = next(batch for batch in map(one, free.train_batches(0)) if not batch.mask.all())
@@ -102,7 +102,7 @@ def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
     """The gradient of its softmax is that of -Σ log π · R, where R is the log-likelihood and β = 0."""
     skip = SKIPS["lstm-jump"]
     learner, paid = (
-        learner_of(skip, objective=AgentObjective(entropy_coef=0.0, update_cost=c)) for c in (0.0, 0.25)
+        learner_of(skip, objective=AgentSettings(entropy_coef=0.0, update_cost=c)) for c in (0.0, 0.25)
     )
     params, batch = learner.init(KEY), one(next(learner.train_batches(0)))
     found, other = (gradient(own, params, batch, one(own.scheduled(0))) for own in (learner, paid))
@@ -130,9 +130,9 @@ def test_lstm_jump_is_trained_by_its_score_and_not_by_a_cost():
 
 def test_costs_may_be_swept():
     sweep, skips = Sweep(update_cost=(0.0, 0.5)), (SKIPS["skip-rnn"],)
-    scheduled = sweep.scheduled(AgentObjective(update_cost=0.1), 0, 1, 2, skips)
+    scheduled = sweep.scheduled(AgentSettings(update_cost=0.1), 0, 1, 2, skips)
     np.testing.assert_allclose(scheduled.update_cost, [0.0, 0.5])
-    plain = Sweep().scheduled(AgentObjective(update_cost=0.1), 0, 1, 2, skips)
+    plain = Sweep().scheduled(AgentSettings(update_cost=0.1), 0, 1, 2, skips)
     np.testing.assert_allclose(plain.update_cost, [0.1, 0.1])
 
 

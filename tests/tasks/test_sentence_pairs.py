@@ -13,9 +13,9 @@ from dynskip_jax.data import Examples
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SentencePairModel, SequenceClassifier
-from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Classification, Learner, SentencePairs
 from dynskip_jax.tasks.counterfactuals import single_interventions
+from dynskip_jax.training.agent_settings import AgentSettings
 
 RNG = np.random.default_rng(0)
 LENGTHS = np.array([5, 3, 6, 4], np.int32)
@@ -50,7 +50,7 @@ def test_the_loss_is_the_divergence_from_the_two_points():
 
 def test_ratings_refuse_vimco():
     """The mean of exp(-KL) over rollouts is not the likelihood of the averaged prediction."""
-    objective = AgentObjective(estimator="vimco", rollouts=2, entropy_coef=0.0)
+    objective = AgentSettings(estimator="vimco", rollouts=2, entropy_coef=0.0)
     with pytest.raises(UserError, match=r"^the estimator vimco .*: choose reinforce$"):
         Learner(SentencePairs({}, make), objective=objective)
 

@@ -18,10 +18,10 @@ from dynskip_jax.data.tagged_examples import tagged_examples
 from dynskip_jax.data.tagger_vocabulary import tagger_vocabulary
 from dynskip_jax.models import Tagger
 from dynskip_jax.nn import CharCNN
-from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Learner, Tagging
 from dynskip_jax.tasks.entity_score import entity_score
 from dynskip_jax.tasks.tagging import OfTags
+from dynskip_jax.training.agent_settings import AgentSettings
 
 TAGS = ("O", "B-X", "I-X", "E-X", "S-X")
 RNG = np.random.default_rng(0)
@@ -93,7 +93,7 @@ def padded():
     def get(output, reward_of):
         task = task_of(output, reward_of=reward_of)
         # Rewards of every kind reach the loss, including those of layers that read from the end.
-        learner = Learner(task, (0,), objective=AgentObjective(entropy_coef=0.1, discount=0.9))
+        learner = Learner(task, (0,), objective=AgentSettings(entropy_coef=0.1, discount=0.9))
         scheduled = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], learner.scheduled(0))
         batches, key = (one_batch(), one_batch(5)), jax.random.key(5)
 

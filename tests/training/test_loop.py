@@ -20,9 +20,9 @@ from scripted import NUM_BATCHES, Scripted, assert_identical, metrics, run, shar
 
 from dynskip_jax.data import Examples, make_corpus
 from dynskip_jax.errors import UserError
-from dynskip_jax.rl import AgentObjective
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training import loop
+from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.loop import Stopped
 from dynskip_jax.training.optimizer import make_optimizer
@@ -44,7 +44,7 @@ def watched_classification(seeds):
         mix=0.5,
         model={"dropout": 0.3},
         cell={"recurrent_dropout": 0.2},
-        objective=AgentObjective(baseline="rollouts", rollouts=2),
+        objective=AgentSettings(baseline="rollouts", rollouts=2),
         evaluation_mode="sample",
         learner=Watched,
     )
@@ -56,7 +56,7 @@ def watched_language_modelling(seeds):
         seeds,
         model={"dropout": 0.3},
         cell={"recurrent_dropout": 0.2},
-        objective=AgentObjective(baseline="batch", entropy_coef=0.1),
+        objective=AgentSettings(baseline="batch", entropy_coef=0.1),
         evaluation_mode="sample",
         learner=Watched,
     )
@@ -514,7 +514,7 @@ def test_cyclic_text_is_learned_to_a_perplexity_near_one(tmp_path):
         features=16,
         num_steps=9,
         init_scale=0.1,
-        objective=AgentObjective(baseline="batch", entropy_coef=0.01),
+        objective=AgentSettings(baseline="batch", entropy_coef=0.01),
     )
     rate = dict(learning_rate=lambda epoch, history: np.array([0.02]))
     run(task, tmp_path, seeds=(0,), epochs=12, optimizer=make_optimizer("adam", clip=5.0), **rate)
@@ -535,7 +535,7 @@ def test_classifier_learns_to_copy_the_last_symbol(tmp_path):
         num_classes=4,
         batch_size=24,
         evaluation_rows=60,
-        objective=AgentObjective(baseline="batch"),
+        objective=AgentSettings(baseline="batch"),
     )
     rate = dict(learning_rate=lambda epoch, history: np.array([0.02]))
     run(task, tmp_path, seeds=(0,), epochs=10, optimizer=make_optimizer("adam"), **rate)

@@ -1,0 +1,262 @@
+"""Losses that train agents, computed from the decisions of layers.
+
+Each loss is a mean over all batch axes of a sum over steps and layers. It leaves out steps past the end of a
+sequence, and takes each layer's direction into account. All arguments have the decisions' layout, (*batch,
+time), or (time, *batch) for layers that are `time_major`. Rollouts are a leading batch axis.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from dynskip_jax.errors import UserError, described
+from dynskip_jax.functional.decisions import DecisionTrace
+from dynskip_jax.rl.baselines import leave_one_out
+from dynskip_jax.rl.returns import credited, reward_to_go
+
+Values = Float[Array, "*batch"] | Float[Array, "*batch time"]
+Baseline = Callable[[Values, Bool[Array, "..."]], Values] | Sequence[Array | None] | Array | float | None
+
+
+def reinforce(
+    decisions: Any,
+    reward: Values,
+    *,
+    baseline: Baseline = None,
+    discount: float = 1.0,
+    entropy_coef: float | Float[Array, ""] = 0.0,
+    weights: Values | None = None,
+) -> Float[Array, ""]:
+    """Return the surrogate loss whose gradient is minus that of the expected reward (REINFORCE, Eq. 5).
+
+    With a reward R for each row, and β = `entropy_coef`, the loss of a layer in one row is
+
+        -Σ_t log π(a_t | s_t) · stop_gradient(R - baseline - β (Σ_t log π(a_t | s_t) + 1)).
+
+    With a reward for each step, the return of step t starts at t, because an action cannot change what came
+    before. The expected gradient is the same and its variance is smaller:
+
+        -Σ_t log π(a_t | s_t) · stop_gradient(G_t - baseline_t - β),
+        G_t = Σ_{u ≥ t} discount^(u - t) (r_u - β log π(a_u | s_u)).
+
+    A layer that reads from the end is credited with u ≤ t, and a layer below one of the other direction with
+    all u. Layers that do not sample, such as attention, contribute nothing.
+
+    In a stack, the sampled entropy of a layer is that of its own choices: how they change the policies of
+    layers above is ignored, as in `entropy`.
+
+    Args:
+        decisions: `out.decisions` of layers or of a model, or `out` itself.
+        reward: Reward of each row, (*batch,), or of each step, (*batch, time). Gradients are stopped.
+        baseline: An array that is subtracted from `reward`; or a function `(returns, counted) -> baseline`,
+            such as `leave_one_out`; or values V(s(t)) of a critic for each layer, a sequence of (*batch,
+            time) or None. It must not depend on the action from whose return it is subtracted.
+        discount: Discount per step of later rewards; a reward of a row is not discounted.
+        entropy_coef: β, the weight of the entropy inside the return (1 in the paper).
+        weights: Weight of each row or step in the sum; 0 leaves it out of the baseline, too.
+
+    Raises:
+        UserError: A shape does not fit, or an agent's choices are not sampled.
+    """
+    traces, reward, weights = _batch_major(decisions, reward, weights)
+    reward = jax.lax.stop_gradient(reward)
+    values: Sequence[Array | None] = (None,) * len(traces)
+    if isinstance(baseline, Sequence):
+        _, values = _batch_major(decisions, tuple(baseline))
+    elif baseline is not None and not callable(baseline):
+        reward = reward - jax.lax.stop_gradient(baseline)
+    of_steps, total = reward.ndim == traces[0].action.ndim, _nothing(traces)
+    for trace, value in zip(traces, values, strict=True):
+        if trace.mode == "none":
+            continue
+        if trace.mode not in ("sample", "replayed"):
+            raise UserError(_NOT_SAMPLED.get(trace.mode, _RELAXED.format(trace.mode)))
+        weight = _weight(trace, weights)
+        counted = weight != 0
+        log_prob = jnp.where(counted, trace.log_prob, 0)
+        returns = _returns(trace, reward, counted, discount)
+        if callable(baseline):
+            returns = returns - baseline(returns, counted if of_steps else counted.any(axis=-1))
+        returns = returns if of_steps else returns[..., None]
+        if value is not None:
+            returns = returns - value
+        if isinstance(entropy_coef, jax.Array) or entropy_coef:
+            later = reward_to_go(log_prob, discount if of_steps else 1.0, reverse=trace.reverse)
+            printed = value is None and not of_steps
+            later = log_prob.sum(axis=-1, keepdims=True) if printed else later
+            returns = returns - entropy_coef * (later + 1)
+        # The product with an infinite advantage past the end would be NaN.
+        advantage = jax.lax.stop_gradient(jnp.where(counted, returns, 0))
+        total = total - _sum(log_prob * advantage, weight)
+    return total
+
+
+def entropy(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""]:
+    """Return the entropy of the policies, Σ_t H(π(· | s_t)), differentiated directly.
+
+    It has no sampling noise, but ignores how an action changes later entropies, and those of layers above.
+    Subtract it from the loss: `- beta * rl.entropy(out.decisions)`. Arguments are those of `reinforce`.
+    """
+    traces, weights = _batch_major(decisions, weights)
+    sums = [_sum(trace.entropy, _weight(trace, weights)) for trace in traces if trace.mode != "none"]
+    return sum(sums, _nothing(traces))
+
+
+def updates(decisions: Any, *, weights: Values | None = None) -> Float[Array, ""]:
+    """Return the number of tokens read by layers that learn by gradient which ones to read.
+
+    Add it to the loss: `+ cost * rl.updates(out.decisions)`, with λ of Skip RNN (Campos et al. 2018, Eq. 6)
+    as cost. Arguments are those of `reinforce`.
+    """
+    traces, weights = _batch_major(decisions, weights)
+    paid = [trace for trace in traces if trace.update_is_differentiable]
+    return sum((_sum(trace.update, _weight(trace, weights)) for trace in paid), _nothing(traces))
+
+
+def critic_loss(
+    decisions: Any,
+    values: Sequence[Float[Array, "*batch time"] | None],
+    reward: Values,
+    *,
+    discount: float = 1.0,
+    weights: Values | None = None,
+) -> Float[Array, ""]:
+    """Return ½ Σ_t (V(s(t)) - G(t))², which trains the critics of `critic` (Greensmith et al. 2004).
+
+    Arguments are those of `reinforce`, with one array of `values` for each layer, or None.
+    """
+    traces, values, reward, weights = _batch_major(decisions, tuple(values), reward, weights)
+    total = _nothing(traces)
+    for trace, value in zip(traces, values, strict=True):
+        if value is not None:
+            weight = _weight(trace, weights)
+            returns = _returns(trace, jax.lax.stop_gradient(reward), weight != 0, discount)
+            returns = returns if returns.ndim == value.ndim else returns[..., None]
+            error = jnp.where(weight != 0, value - returns, 0)
+            total = total + 0.5 * _sum(jnp.square(error), weight)
+    return total
+
+
+def network_loss(decisions: Any, nll: Values, *, weights: Values | None = None) -> Float[Array, ""]:
+    """Return J_1, the mean over rows of `nll`, summed over the steps that count; see `reinforce`."""
+    traces, nll, weights = _batch_major(decisions, nll, weights)
+    if nll.ndim == traces[0].action.ndim:
+        return _sum(nll, _weight(traces[0], weights))
+    weight = jnp.ones_like(nll) if weights is None else weights
+    return _sum(nll[..., None], weight[..., None])
+
+
+def paper_loss(decisions: Any, nll: Values, *, weights: Values | None = None) -> Float[Array, ""]:
+    """Return J_1 - J_2 of Gui et al. (2019), Eq. 3 to 6 as printed.
+
+    The reward is the log-likelihood, the return contains the sampled entropy with β = 1, and there is no
+    baseline. It learns slowly; see `agent_loss`.
+    """
+    return network_loss(decisions, nll, weights=weights) + reinforce(
+        decisions, -nll, entropy_coef=1.0, weights=weights
+    )
+
+
+def agent_loss(
+    out: Any,
+    reward: Values,
+    *,
+    baseline: Baseline = leave_one_out,
+    discount: float = 1.0,
+    entropy_coef: float | Float[Array, ""] = 0.02,
+    weights: Values | None = None,
+) -> Float[Array, ""]:
+    """Return a loss of the agents that works for sampled and for relaxed choices.
+
+    For sampled choices it is `reinforce` with a leave-one-out baseline, over rollouts or else over the batch,
+    minus `entropy_coef` times the exact entropy. Relaxed choices are trained by the loss of the network, so
+    only the entropy remains. Arguments are those of `reinforce`; outputs have this function as a method::
+
+        loss = nll.mean() + out.agent_loss(-nll)
+    """
+    traces = traces_of(out)
+    loss = -entropy_coef * entropy(traces, weights=weights)
+    if any(trace.mode in ("sample", "replayed", "greedy") for trace in traces):
+        loss = loss + reinforce(traces, reward, baseline=baseline, discount=discount, weights=weights)
+    return loss
+
+
+_NOT_SAMPLED = {
+    "greedy": "greedy choices have no REINFORCE gradient: call model.train(), or pass "
+    'policy=F.Policy("sample") and rngs= to the model'
+}
+_RELAXED = (
+    "{} choices are trained by the loss of the network: leave out rl.reinforce, or pass "
+    'policy=F.Policy("sample") to the model'
+)
+
+
+def traces_of(out: Any) -> tuple[DecisionTrace, ...]:
+    """Return the decision traces in the output of a layer or a model.
+
+    Args:
+        out: An object with an attribute `decisions`, such as a layer's output; a sequence of traces; or one
+            trace.
+    """
+    traces = getattr(out, "decisions", out)
+    traces = (traces,) if isinstance(traces, DecisionTrace) else traces
+    is_sequence = isinstance(traces, Sequence) and len(traces) > 0
+    if not is_sequence or not all(isinstance(trace, DecisionTrace) for trace in traces):
+        raise UserError(
+            "expected the output of a layer of this library, or its .decisions (DecisionTrace), got "
+            f"{described(out)}: for the Decision of a bare cell, call DecisionTrace.of"
+        )
+    return tuple(traces)
+
+
+def _batch_major(decisions: Any, *given: Any) -> list[Any]:
+    """Return the traces and arrays with time as their last axis; check their shapes."""
+    traces = traces_of(decisions)
+    shape, time_major = jnp.shape(traces[0].action), traces[0].time_major
+    batch = shape[1:] if time_major else shape[:-1]
+    if not batch:
+        raise UserError("expected decisions of a batch, (*batch, time), got one sequence: pass x[None]")
+
+    def turn(leaf: Array) -> Array:
+        return jnp.moveaxis(leaf, 0, -1) if time_major and jnp.ndim(leaf) == len(shape) else jnp.asarray(leaf)
+
+    for leaf in jax.tree.leaves(given):
+        if jnp.shape(leaf) not in (batch, shape):
+            raise UserError(
+                f"expected an array of {batch} or {shape}, as the decisions, got {jnp.shape(leaf)}"
+            )
+    return jax.tree.map(turn, [traces, *given])
+
+
+def _weight(trace: DecisionTrace, weights: Values | None) -> Float[Array, "*batch time"]:
+    """Return the weight of each step, 0 where it does not count."""
+    shape = jnp.shape(trace.action)
+    if weights is None:
+        weights = jnp.ones_like(trace.log_prob)
+    elif weights.ndim < len(shape):
+        weights = jnp.broadcast_to(weights[..., None], shape)
+    return weights if trace.valid is None else jnp.where(trace.valid, weights, 0)
+
+
+def _returns(
+    trace: DecisionTrace, reward: Values, counted: Bool[Array, "*batch time"], discount: float
+) -> Values:
+    """Return the rewards with which each action is credited; a reward of a row is credited as it is."""
+    if reward.ndim < counted.ndim:
+        return reward
+    return credited(trace, jnp.where(counted, reward, 0), discount)
+
+
+def _sum(values: Float[Array, "*batch time"], weight: Float[Array, "*batch time"]) -> Float[Array, ""]:
+    """Return the mean over rows of the weighted sum over the steps that count; 0 without rows."""
+    total = (weight * jnp.where(weight != 0, values, 0)).sum()
+    rows = jnp.maximum(jnp.asarray(math.prod(values.shape[:-1]), jnp.float32), 1)
+    return total / rows.astype(total.dtype)
+
+
+def _nothing(traces: Sequence[DecisionTrace]) -> Float[Array, ""]:
+    return jnp.zeros((), traces[0].log_prob.dtype)

@@ -1,0 +1,110 @@
+"""Compute the loss of a batch from the settings of agents, with the losses of `rl`."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from dynskip_jax import functional as F
+from dynskip_jax import rl
+from dynskip_jax.errors import UserError
+from dynskip_jax.training.agent_settings import AgentSettings
+from dynskip_jax.training.sweep import ScheduledValues
+
+
+def num_rollouts(objective: AgentSettings, scheduled: ScheduledValues) -> int:
+    """Return the number of rollouts of each example: `rollouts` if choices are sampled, otherwise 1."""
+    return objective.rollouts if scheduled.policy.mode == "sample" else 1
+
+
+def rewards_of(
+    objective: AgentSettings,
+    log_likelihood: Float[Array, "*shape"],
+    correct: Float[Array, "*shape"] | None = None,
+) -> Float[Array, "*shape"]:
+    """Return the reward of each prediction.
+
+    Args:
+        objective: Settings of agents.
+        log_likelihood: Log-likelihood of the true target, in nats.
+        correct: 1 for a correct prediction, 0 for a wrong one; required for the reward `correct`.
+    """
+    if objective.reward == "correct" and correct is None:
+        raise UserError("this task does not say which predictions are correct: choose another --reward")
+    rewards = {
+        "log_likelihood": lambda: log_likelihood,
+        "probability": lambda: jnp.exp(log_likelihood),
+        "correct": lambda: 2.0 * correct - 1.0,
+    }
+    return jax.lax.stop_gradient(rewards[objective.reward]())
+
+
+def agents_loss(
+    objective: AgentSettings,
+    scheduled: ScheduledValues,
+    decisions: Sequence[F.DecisionTrace],
+    nll: Float[Array, " rows"] | Float[Array, "rows time"],
+    rewards: Float[Array, " rows"] | Float[Array, "rows time"],
+    *,
+    weights: Float[Array, " rows"] | None = None,
+    counted: Bool[Array, "rows time"] | None = None,
+    average: Float[Array, ""] | None = None,
+    values: Sequence[Float[Array, "rows time"] | None] | None = None,
+    axis_name: str | None = None,
+) -> Float[Array, ""]:
+    """Return J_1 - rl_coef · J_2 (Gui et al. 2019, Eq. 3 to 6) plus the cost of updates.
+
+    J_1 is the cross-entropy; with VIMCO, that of the averaged prediction. While choices are relaxed, J_1
+    trains the agents, and J_2 contains only the exact entropy.
+
+    Args:
+        objective: Settings of agents.
+        scheduled: Values of this epoch.
+        decisions: Decisions of each layer. The rollouts of an example are adjacent rows.
+        nll: Negative log-likelihood of the true target in nats.
+        rewards: Result of `rewards_of`.
+        weights: Weight of each row; 0 for rows that only fill the batch.
+        counted: False for further steps that do not count.
+        average: Moving average of earlier rewards, for the baseline `moving_average`.
+        values: A critic's V(s(t)) for each layer, or None, for the baseline `learned`.
+        axis_name: Name of the mapped axis over which the batch is divided.
+    """
+    is_sampled, beta = scheduled.policy.mode == "sample", scheduled.entropy_coef
+    is_vimco = is_sampled and objective.estimator == "vimco"
+    steps = weights
+    if counted is not None:
+        steps = counted.astype(nll.dtype) if weights is None else counted * weights[:, None]
+    given = decisions, nll, rewards, weights, steps
+    if is_vimco or (is_sampled and objective.baseline == "rollouts"):
+        apart = partial(jax.tree.map, lambda leaf: leaf.reshape(-1, objective.rollouts, *leaf.shape[1:]))
+        decisions, nll, rewards, weights, steps = map(apart, given)
+    if is_vimco:
+        averaged = -rl.averaged_log_likelihood(-nll, axis=1)
+        loss = (averaged if weights is None else averaged * weights[:, 0]).mean()
+        rewards = rl.vimco(rewards, axis=1)
+    else:
+        of_steps = nll.ndim == jnp.ndim(decisions[0].action)
+        loss = rl.network_loss(decisions, nll, weights=steps if of_steps else weights)
+    is_exact = objective.entropy == "exact" or not is_sampled
+    of_agents = -beta * rl.entropy(decisions, weights=steps) if is_exact else 0.0
+    if is_sampled:
+        baselines = {
+            "none": None,
+            "batch": partial(rl.leave_one_out, axis_name=axis_name),
+            "rollouts": None if is_vimco else partial(rl.leave_one_out, axis=1),
+            "moving_average": average,
+            "learned": values,
+        }
+        how = dict(discount=objective.discount, weights=steps)
+        of_agents += rl.reinforce(
+            decisions,
+            rewards,
+            baseline=baselines[objective.baseline],
+            entropy_coef=0.0 if is_exact else beta,
+            **how,
+        )
+        if values is not None:
+            of_agents += rl.critic_loss(decisions, values, rewards, **how)
+    return loss + objective.rl_coef * of_agents + scheduled.update_cost * rl.updates(decisions, weights=steps)

@@ -1,0 +1,254 @@
+"""Check gradients of the losses against sums over all action sequences, in double precision."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from marks import and_slow
+
+from benchmarks import tiny_problem
+from benchmarks.tiny_problem import HIDDEN, INPUT, SEQUENCES, TIME, K, exact_objective, problem, tuples
+from dynskip_jax import functional as F
+from dynskip_jax import rl
+from dynskip_jax.nn import SkipLSTM
+
+UNITS = 5
+ENTROPY_COEFS = (0.0, 0.3, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def with_agent(agent):
+    return problem()._replace(agent=agent)
+
+
+def trace_of(runs):
+    return F.DecisionTrace.of(runs.decision, tiny_problem.RECURRENCE.time_skip, None)
+
+
+def rewards_of(runs, per_step):
+    return runs.rewards if per_step else runs.rewards[:, -1]
+
+
+def critic(seed=1):
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: jax.device_put(rng.normal(size=shape))
+    return F.AgentParams(draw(HIDDEN, UNITS), draw(INPUT, UNITS), draw(UNITS), draw(UNITS, 1), draw(1))
+
+
+def values_of_critic(runs):
+    return rl.critic(critic(), jnp.broadcast_to(problem().x, (len(SEQUENCES), TIME, INPUT)), runs.seen)
+
+
+BASELINES = {
+    "none": lambda runs, of_steps: None,
+    "constant": lambda runs, of_steps: 5.0,
+    "function": lambda runs, of_steps: lambda returns, counted: jnp.full_like(returns, 2.0),
+    "critic": lambda runs, of_steps: [values_of_critic(runs)],
+    "knows the action": lambda runs, of_steps: [runs.decision.action.astype(float)],
+}
+
+
+@functools.cache
+def probabilities():
+    runs = jax.jit(tiny_problem.every_sequence)(problem())
+    return np.exp(np.asarray(runs.decision.log_prob).sum(axis=1))
+
+
+@functools.cache
+def gradients():
+    """Return a function of β that returns gradients by reward per step: exact, and expected by baseline."""
+
+    def expected(agent, beta, pi, per_step, name):
+        runs = tiny_problem.every_sequence(with_agent(agent))
+        baseline = BASELINES[name](runs, per_step)
+        how = dict(baseline=baseline, entropy_coef=beta, weights=pi * len(pi))
+        return rl.reinforce(trace_of(runs), rewards_of(runs, per_step), **how)
+
+    def objective(agent, beta, per_step):
+        return exact_objective(with_agent(agent), beta, per_step)
+
+    @jax.jit
+    def all_of_them(agent, beta, pi):
+        return {
+            per_step: (
+                jax.grad(objective)(agent, beta, per_step),
+                {name: jax.grad(expected)(agent, beta, pi, per_step, name) for name in BASELINES},
+            )
+            for per_step in (False, True)
+        }
+
+    return lambda beta: all_of_them(problem().agent, beta, probabilities())
+
+
+def assert_opposite(surrogate, exact):
+    for a, b in zip(jax.tree.leaves(surrogate), jax.tree.leaves(exact), strict=True):
+        assert np.abs(b).max() > 1e-4
+        np.testing.assert_allclose(a, -np.asarray(b), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("beta", "per_step"), list(itertools.product(ENTROPY_COEFS, (False, True))))
+def test_expected_gradient_is_minus_that_of_the_objective_with_each_baseline(beta, per_step):
+    np.testing.assert_allclose(probabilities().sum(), 1.0, rtol=1e-12)
+    exact, found = gradients()(beta)[per_step]
+    for name in ("none", "constant", "function", "critic"):
+        assert_opposite(found[name], exact)
+
+
+def test_a_baseline_that_knows_the_action_is_noticed():
+    exact, found = gradients()(0.0)[True]
+    difference = jax.tree.map(np.add, found["knows the action"], exact)
+    assert max(np.abs(leaf).max() for leaf in difference) > 1e-3
+
+
+def test_leave_one_out_over_two_rollouts_keeps_the_expected_gradient():
+    pairs, pi = tuples(2).T, probabilities()
+    weights = pi[pairs].prod(axis=0, keepdims=True) * len(pairs[0])
+
+    def expected(agent):
+        runs = tiny_problem.every_sequence(with_agent(agent))
+        trace = jax.tree.map(lambda leaf: leaf[pairs], trace_of(runs))
+        reward = runs.rewards[:, -1][pairs]
+        return [
+            rl.reinforce(trace, reward, baseline=baseline, weights=jnp.broadcast_to(weights, pairs.shape))
+            for baseline in (rl.leave_one_out, rl.leave_one_out(reward))
+        ]
+
+    exact, _ = gradients()(0.0)[False]
+    for found in jax.jit(jax.jacrev(expected))(problem().agent):
+        assert_opposite(found, exact)
+
+
+@functools.cache
+def sampled_gradients():
+    def of_one_key(agent, seed, beta):
+        def losses(agent):
+            runs = tiny_problem.rollout(with_agent(agent), jax.random.key(seed)[None])
+            how = dict(entropy_coef=beta)
+            return [rl.reinforce(trace_of(runs), rewards_of(runs, steps), **how) for steps in (False, True)]
+
+        return jax.jacrev(losses)(agent)
+
+    program = jax.jit(jax.vmap(of_one_key, in_axes=(None, 0, None)))
+    return lambda beta: program(problem().agent, np.arange(20_000), beta)
+
+
+@pytest.mark.parametrize("beta", and_slow(ENTROPY_COEFS, lambda beta: beta == 1.0))
+def test_mean_over_sampled_keys_is_within_three_standard_errors(beta):
+    exact, other = gradients()(beta), gradients()(beta + 1.0)
+    for per_step, samples in enumerate(sampled_gradients()(beta)):
+        samples = [np.asarray(s) for s in samples]
+
+        def in_standard_errors(of, samples=samples, per_step=per_step):
+            rows = zip(samples, of[bool(per_step)][0], strict=True)
+            errors = [np.abs(s.mean(0) + e) / (s.std(0) / np.sqrt(len(s))) for s, e in rows]
+            return max(error.max() for error in errors)
+
+        # 99.7 % of independent components lie within three standard errors. These are few and dependent.
+        assert in_standard_errors(exact) < 3.0
+        # The bound is strict enough: the gradient of another objective exceeds it by far.
+        assert in_standard_errors(other) > 6.0
+
+
+@pytest.mark.parametrize("size", and_slow([2, 3], lambda size: size == 2))
+def test_expected_vimco_gradient_of_agent_and_network_is_minus_that_of_the_objective(size):
+    of, places = problem(), tuples(size).T
+    weights = probabilities()[places].prod(axis=0) * len(places[0])
+
+    def expected(lstm, agent, head):
+        runs = tiny_problem.every_sequence(of._replace(lstm=lstm, agent=agent, head=head))
+        trace = jax.tree.map(lambda leaf: leaf[places], trace_of(runs))
+        reward = runs.rewards[:, -1][places]
+        network = -(rl.averaged_log_likelihood(reward) * weights).mean()
+        of_all = jnp.broadcast_to(weights[None], places.shape)
+        return network + rl.reinforce(trace, rl.vimco(reward), weights=of_all)
+
+    def objective(lstm, agent, head):
+        return tiny_problem.exact_averaged(of._replace(lstm=lstm, agent=agent, head=head), size)
+
+    both = jax.jit(lambda *trained: [jax.grad(f, argnums=(0, 1, 2))(*trained) for f in (expected, objective)])
+    assert_opposite(*both(of.lstm, of.agent, of.head))
+
+
+def test_expected_critic_loss_is_smallest_at_the_expected_return():
+    runs = jax.jit(tiny_problem.every_sequence)(problem())
+    pi, R = probabilities(), np.asarray(runs.rewards)[:, -1]
+    alike = [(SEQUENCES[:, None, :t] == SEQUENCES[None, :, :t]).all(axis=-1) for t in range(TIME)]
+    values = np.stack([(same @ (pi * R)) / (same @ pi) for same in alike], axis=1)
+    loss = lambda v: rl.critic_loss(trace_of(runs), [v], R, weights=pi * len(pi))
+    slope = np.asarray(jax.jit(jax.grad(loss))(values))
+    # A critic has one value for all sequences with the same beginning, so their slopes sum to 0.
+    for t, same in enumerate(alike):
+        np.testing.assert_allclose(same @ slope[:, t], 0.0, atol=1e-12)
+    assert np.abs(slope).max() > 1e-3
+
+
+# --- Several layers and directions ---
+
+
+def stack_of(skips, **how):
+    abstract = nnx.eval_shape(
+        lambda: SkipLSTM(2, 3, skip=skips, param_dtype=jnp.float64, rngs=nnx.Rngs(3), **how)
+    )
+    graphdef, params, _ = nnx.split(abstract, nnx.Param, ...)
+    rng = np.random.default_rng(3)
+    params = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(0, 2.0, leaf.shape)), params)
+    return graphdef, params, jnp.asarray(rng.normal(size=(1, 3, 2)))
+
+
+def every_choice(layers):
+    return jnp.array(list(itertools.product((1, 2), repeat=3 * layers))).reshape(-1, layers, 1, 3)
+
+
+def assert_gradients_of_agents(losses, params, cells):
+    """Check that for each of two cells the gradients of two losses, exact and expected, agree."""
+
+    def gradient(way, i):
+        return jax.grad(lambda params: losses(params)[way][i])(params)["cells"][cells[i]]["agent"]
+
+    exact, found = jax.device_get(jax.jit(lambda: [[gradient(w, i) for i in range(2)] for w in range(2)])())
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-7, atol=1e-13), exact, found)
+    assert all(max(np.abs(leaf).max() for leaf in jax.tree.leaves(each)) > 1e-6 for each in exact)
+
+
+@pytest.mark.parametrize("num_layers", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_expected_gradient_of_a_bidirectional_stack_is_that_of_the_expected_loss(num_layers):
+    """The expectation enumerates all choices of both directions; the agents are in the lowest layer."""
+    graphdef, params, x = stack_of([F.Dynamic(K), F.Previous()][:num_layers], bidirectional=True)
+
+    def of_choices(params, actions):
+        out = nnx.merge(graphdef, params)(x, actions=[*actions, *[None] * (2 * num_layers - 2)])
+        nll = jax.lax.stop_gradient((out.h.sum(-1) - 1) ** 2)
+        probability = jnp.exp(sum(decision.log_prob.sum() for decision in out.decisions))
+        surrogate = jax.lax.stop_gradient(probability) * out.agent_loss(-nll, entropy_coef=0.0, baseline=None)
+        return jnp.stack([jnp.full(2, probability * nll.sum()), jnp.full(2, surrogate)])
+
+    losses = lambda params: jax.vmap(lambda actions: of_choices(params, actions))(every_choice(2)).sum(0)
+    assert_gradients_of_agents(losses, params, (0, 1))
+
+
+def test_sampled_entropy_of_a_stack_is_that_of_each_layers_own_choices():
+    """The gradient for the lower agent leaves out how its choices change the policy of the upper agent."""
+    graphdef, params, x = stack_of([F.Dynamic(K), F.Dynamic(K)])
+
+    def of_choices(params, actions):
+        out = nnx.merge(graphdef, params)(x, actions=list(actions))
+        log_probs = jnp.stack([decision.log_prob.sum() for decision in out.decisions])
+        probability = jnp.exp(log_probs.sum())
+        reward = jnp.array([1.0])
+        surrogate = rl.reinforce(out, reward, entropy_coef=0.7) * jax.lax.stop_gradient(probability)
+        own = 0.7 * jnp.exp(jnp.where(jnp.arange(2) == 0, log_probs[0], log_probs.sum())) * log_probs
+        # The upper layer's choices sum to 1, and are summed for each of the lower layer's.
+        own = own * jnp.where(jnp.arange(2) == 0, jax.lax.stop_gradient(jnp.exp(log_probs[1])), 1.0)
+        return jnp.stack([own, jnp.full(2, surrogate)])
+
+    losses = lambda params: jax.vmap(lambda actions: of_choices(params, actions))(every_choice(2)).sum(0)
+    assert_gradients_of_agents(losses, params, (0, 1))

@@ -1,0 +1,398 @@
+"""Check the losses against loops over their definitions: masks, directions, several layers, refusals."""
+
+import dataclasses
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import compiled
+from flax import nnx
+
+from dynskip_jax import SkipLSTM, rl
+from dynskip_jax import functional as F
+from dynskip_jax.errors import UserError
+from dynskip_jax.tasks.agents import agents_loss, rewards_of
+from dynskip_jax.training.agent_settings import AgentSettings
+from dynskip_jax.training.sweep import ScheduledValues
+
+ROWS, TIME, ROLLOUTS = 6, 4, 3
+LENGTHS = np.repeat([4, 2], 3)
+VALID = np.arange(TIME) < LENGTHS[:, None]
+
+
+def trace_of(seed=0, **facts):
+    rng = np.random.default_rng(seed)
+    return F.DecisionTrace(
+        action=jnp.asarray(rng.integers(1, 6, (ROWS, TIME)), jnp.int32),
+        log_prob=jnp.asarray(-rng.exponential(1.0, (ROWS, TIME)), jnp.float32),
+        entropy=jnp.asarray(rng.uniform(0, 1.6, (ROWS, TIME)), jnp.float32),
+        **facts,
+    )
+
+
+def rewards_like(per_step):
+    shape = (ROWS, TIME) if per_step else (ROWS,)
+    return jnp.asarray(np.random.default_rng(7).normal(size=shape), jnp.float32)
+
+
+# --- The definition ---
+
+
+def slow_returns(trace, rewards, counted, *, discount, beta, baseline):
+    """Compute the factor of each log-probability in the loss, one action at a time."""
+    log_prob, rewards = np.asarray(trace.log_prob, float), np.asarray(rewards, float)
+    returns = np.zeros((ROWS, TIME))
+
+    def credited(u, t):
+        return trace.noncausal or (u <= t if trace.reverse else u >= t)
+
+    def gain(j, t):
+        """Return what the action at t of row j earns; None if the row has ended."""
+        if not counted[j, t]:
+            return None
+        if rewards.ndim == 1:
+            return rewards[j]
+        steps = [u for u in range(TIME) if counted[j, u] and credited(u, t)]
+        return sum(discount ** abs(u - t) * rewards[j, u] for u in steps)
+
+    for i, t in zip(*np.nonzero(counted), strict=True):
+        steps = [u for u in range(TIME) if counted[i, u]]
+        own = steps
+        if rewards.ndim == 2:
+            own = [u for u in steps if (u <= t if trace.reverse else u >= t)]
+        fade = discount if rewards.ndim == 2 else 1.0
+        entropy = beta * (sum(fade ** abs(u - t) * log_prob[i, u] for u in own) + 1)
+        first = i // ROLLOUTS * ROLLOUTS
+        group = {"none": [], "batch": range(ROWS), "rollouts": range(first, first + ROLLOUTS)}[baseline]
+        others = [j for j in group if j != i]
+        if rewards.ndim == 2:
+            others = [j for j in others if counted[j, t]]
+        gains = [gain(j, t) if rewards.ndim == 2 else rewards[j] for j in others]
+        returns[i, t] = gain(i, t) - entropy - (np.mean(gains) if gains else 0.0)
+    return returns
+
+
+DIRECTIONS = [{}, dict(reverse=True), dict(noncausal=True), dict(noncausal=True, reverse=True)]
+CASES = list(itertools.product([False, True], ["none", "batch", "rollouts"], [1.0, 0.5], DIRECTIONS))
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("per_step", [False, True], ids=["rows", "steps"])
+def test_reinforce_and_its_gradient_are_the_slow_definition(per_step, masked):
+    counted = VALID if masked else np.ones_like(VALID)
+    rewards, beta = rewards_like(per_step), 0.3
+    cases = [case[1:] for case in CASES if case[0] == per_step]
+
+    @jax.jit
+    def program(log_prob, rewards):
+        found = []
+        for baseline, discount, facts in cases:
+            apart = baseline == "rollouts"
+            group = (-1, ROLLOUTS) if apart else (-1,)
+            turn = lambda leaf, group=group: leaf.reshape(*group, *leaf.shape[1:])
+            over = partial(rl.leave_one_out, axis=1) if apart else rl.leave_one_out
+
+            def loss(log_prob, rewards, turn=turn, over=over, facts=facts, discount=discount, b=baseline):
+                trace = trace_of(valid=jnp.asarray(counted) if masked else None, **facts)
+                trace = jax.tree.map(turn, dataclasses.replace(trace, log_prob=log_prob))
+                how = dict(baseline=None if b == "none" else over, discount=discount, entropy_coef=beta)
+                return rl.reinforce(trace, turn(rewards), **how)
+
+            found.append(jax.value_and_grad(loss, (0, 1))(log_prob, rewards))
+        return found
+
+    log_prob = trace_of().log_prob
+    odd = jnp.where(counted, rewards, jnp.nan) if per_step else rewards  # past the end nothing may count
+    results = jax.device_get(program(log_prob, odd))
+    for (baseline, discount, facts), (value, grads) in zip(cases, results, strict=True):
+        trace = trace_of(**facts)
+        expected = slow_returns(trace, rewards, counted, discount=discount, beta=beta, baseline=baseline)
+        losses = -(np.asarray(trace.log_prob) * expected).sum(axis=1)
+        np.testing.assert_allclose(value, losses.mean(), rtol=1e-4, err_msg=f"{baseline} {discount} {facts}")
+        np.testing.assert_allclose(grads[0], -expected / ROWS, rtol=1e-4, atol=1e-6)
+        assert not np.any(grads[1])  # rewards are stopped
+
+
+def test_losses_by_hand():
+    log_prob = jnp.array([[-1.0, -2.0], [-3.0, -4.0]])
+    trace = F.DecisionTrace(jnp.ones((2, 2), jnp.int32), log_prob, jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    # Rewards minus those of the other row: 10 - 4 and 4 - 10. Losses: 3 * 6 = 18 and 7 * -6 = -42.
+    R = jnp.array([10.0, 4.0])
+    assert rl.reinforce(trace, R, baseline=rl.leave_one_out) == -12.0
+    assert rl.reinforce(trace, R, baseline=rl.leave_one_out(R)) == -12.0
+    assert rl.reinforce(trace, jnp.array([[1.0, 2.0], [0.0, 0.0]])) == 3.5  # rewards to go 3, 2 and 0, 0
+    assert rl.entropy(trace) == 5.0
+    np.testing.assert_allclose(rl.agent_loss(trace, R), -12.0 - 0.02 * 5.0, rtol=1e-6)
+    assert rl.agent_loss(dataclasses.replace(trace, mode="soft"), R, entropy_coef=0.5) == -2.5
+    # Eq. 5 as printed: -Σ log π · (R - Σ log π - 1), with the cross-entropy -R.
+    np.testing.assert_allclose(rl.paper_loss(trace, -R), (-10 - 4) / 2 + (3 * 12 + 7 * 10) / 2)
+    # Critics: returns 10, 10 and 4, 4.
+    values = [jnp.array([[9.0, 10.0], [6.0, 4.0]])]
+    assert rl.critic_loss(trace, values, R) == 0.5 * (1 + 4) / 2
+    assert rl.reinforce(trace, R, baseline=values) == (1 * 1 + 2 * 0 + 3 * -2 + 4 * 0) / 2
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
+def test_returns_are_sums_over_steps(discount):
+    rewards = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+    t, u = np.arange(5)[:, None], np.arange(5)[None]
+    weights = float(discount) ** np.abs(t - u)
+    for found, where in (
+        (compiled(rl.reward_to_go)(rewards, discount), u >= t),
+        (compiled(partial(rl.reward_to_go, reverse=True))(rewards, discount), u <= t),
+        (compiled(rl.noncausal_return)(rewards, discount), np.full((5, 5), True)),
+    ):
+        np.testing.assert_allclose(found, rewards @ np.where(where, weights, 0).T, rtol=1e-4, atol=1e-5)
+
+
+# --- Baselines and VIMCO ---
+
+
+@pytest.mark.parametrize("counted", [(1, 0, 1, 1, 0, 0, 0, 1), (0, 0, 1, 0, 0, 0, 0, 0), (1,) * 8])
+def test_leave_one_out_of_those_that_count_also_divided_among_devices(counted):
+    values, counted = np.random.default_rng(0).normal(size=(8, 3)), np.array(counted, bool)
+    expected = np.zeros((8, 3))
+    for i in range(8):
+        others = [j for j in np.flatnonzero(counted) if j != i]
+        expected[i] = values[others].mean(axis=0) if others else 0
+    values[~counted] = np.inf  # values that do not count must be ignored
+    np.testing.assert_allclose(rl.leave_one_out(jnp.asarray(values), counted), expected, atol=1e-6)
+    divided = jax.vmap(partial(rl.leave_one_out, axis_name="data"), axis_name="data")
+    found = jax.jit(divided)(values.reshape(4, 2, 3), counted.reshape(4, 2))
+    np.testing.assert_allclose(found.reshape(8, 3), expected, atol=1e-6)
+    by_columns = rl.leave_one_out(jnp.asarray(np.where(counted[:, None], values, 0).T), axis=1)
+    if counted.all():
+        np.testing.assert_allclose(by_columns.T, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.99])
+def test_moving_average_against_a_loop(decay):
+    values = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32) + 5.0
+    update = jax.jit(lambda average, value: rl.moving_average(average, value, decay))
+    average = rl.MovingAverage()
+    for n in range(len(values)):
+        found, average = update(average, values[n])
+        weights = decay ** np.arange(n - 1, -1, -1.0)
+        expected = weights @ values[:n] / weights.sum() if n else np.zeros(3)
+        np.testing.assert_allclose(np.broadcast_to(found, 3), expected, rtol=1e-5)
+
+
+def test_critic_by_hand_sends_no_gradient_into_what_it_sees():
+    rng = np.random.default_rng(2)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)
+    params = F.AgentParams(draw(3, 5), draw(2, 5), draw(5), draw(5, 1), draw(1))
+    x, h = draw(ROWS, TIME, 2), draw(ROWS, TIME, 3)
+    w_h, w_x, b, w_out, b_out = map(np.asarray, params)
+    expected = (np.tanh(np.asarray(h) @ w_h + np.asarray(x) @ w_x + b) @ w_out + b_out)[..., 0]
+    np.testing.assert_allclose(compiled(rl.critic)(params, x, h), expected, rtol=1e-4, atol=1e-5)
+
+    def loss(params, x, h, reward):
+        return rl.critic_loss(trace_of(), [rl.critic(params, x, h)], reward)
+
+    of = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))
+    to_critic, *elsewhere = of(params, x, h, rewards_like(True))
+    assert min(np.abs(leaf).max() for leaf in to_critic) > 1e-3
+    assert not any(np.any(leaf) for leaf in elsewhere)
+
+
+def test_vimco_by_hand():
+    p = np.array([0.1, 0.4, 0.9])
+    geometric = np.sqrt([0.4 * 0.9, 0.1 * 0.9, 0.1 * 0.4])
+    expected = 3 * (np.log(1.4 / 3) - np.log((1.4 - p + geometric) / 3))
+    log_p = jnp.log(jnp.array([p, p]))
+    np.testing.assert_allclose(rl.vimco(log_p, axis=1), [expected] * 2, rtol=1e-4)
+    np.testing.assert_allclose(rl.vimco(log_p.T), np.stack([expected] * 2, axis=1), rtol=1e-4)
+    np.testing.assert_allclose(rl.averaged_log_likelihood(log_p, axis=1), np.log([1.4 / 3] * 2), rtol=1e-5)
+    assert not np.any(jax.grad(lambda x: rl.vimco(x).sum())(log_p.T))
+    with pytest.raises(UserError, match="at least 2 rollouts, got 1"):
+        rl.vimco(jnp.zeros((1, 4)))
+
+
+@pytest.mark.parametrize("log_likelihood", [[-3, -np.inf], [-np.inf, -np.inf], [-np.inf, 0, -500]], ids=str)
+def test_vimco_of_impossible_predictions_is_finite(log_likelihood):
+    found = rl.vimco(jnp.array(log_likelihood, jnp.float32))
+    assert np.isfinite(found).all()
+    assert np.argmax(found) == np.argmax(log_likelihood)  # the best rollout is rewarded most
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("left_out", ["past the end", "of a row without weight"])
+def test_what_is_left_out_may_be_infinite(odd, left_out):
+    """Regression: a masked advantage that was not finite made loss and gradient NaN."""
+    out = VALID if left_out == "past the end" else np.arange(ROWS)[:, None] < np.array([[3]])
+    out = np.broadcast_to(~out, (ROWS, TIME))
+    weights = None if left_out == "past the end" else jnp.asarray(~out[:, 0], jnp.float32)
+
+    @jax.jit
+    def both(odd):
+        def loss(log_prob, entropy, values):
+            trace = trace_of(valid=jnp.asarray(VALID))
+            trace = dataclasses.replace(trace, log_prob=log_prob, entropy=entropy)
+            reward, how = jnp.where(out, odd, rewards_like(True)), dict(weights=weights)
+            total = rl.reinforce(trace, reward, baseline=rl.leave_one_out, entropy_coef=0.1, **how)
+            total += rl.reinforce(trace, reward, baseline=[values], **how) + rl.entropy(trace, **how)
+            return (
+                total + rl.critic_loss(trace, [values], reward, **how) + rl.network_loss(trace, reward, **how)
+            )
+
+        leaves = [trace_of().log_prob, trace_of().entropy, trace_of(1).log_prob]
+        return jax.value_and_grad(loss, (0, 1, 2))(*(jnp.where(out, odd, leaf) for leaf in leaves))
+
+    for a, b in zip(jax.tree.leaves(both(odd)), jax.tree.leaves(both(1.0)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+# --- Outputs of layers ---
+
+X = np.random.default_rng(0).normal(size=(3, 5, 2)).astype(np.float32)
+ENDS = np.array([5, 3, 1])
+NLL = np.random.default_rng(1).exponential(size=(3, 5)).astype(np.float32)
+
+
+def layers(**options):
+    """Return layers with uniform weights, drawn by NumPy."""
+    abstract = nnx.eval_shape(lambda: SkipLSTM(2, 4, rngs=nnx.Rngs(0), **options))
+    graphdef, params = nnx.split(abstract, nnx.Param)
+    rng = np.random.default_rng(2)
+    draw = lambda leaf: jnp.asarray(rng.uniform(-1, 1, leaf.shape), leaf.dtype)
+    return nnx.merge(graphdef, jax.tree.map(draw, params))
+
+
+def test_rollouts_are_a_leading_axis_and_their_rows_may_lead_with_time():
+    """Two rollouts of three rows, in both layouts, with the same actions: one loss."""
+    x, nll = (np.broadcast_to(array, (2, *array.shape)) for array in (X, NLL))
+    actions = np.random.default_rng(3).integers(1, 4, size=(2, 3, 5))
+    found = []
+    for time_major in (False, True):
+        turn = lambda leaf, axis=2: np.moveaxis(leaf, axis, 0) if time_major else leaf  # noqa: B023
+        ends = np.broadcast_to(ENDS, (2, 3))
+        module = compiled(layers(skip=F.Dynamic(3), time_major=time_major))
+        out = module(turn(x), seq_lengths=ends, actions=[turn(actions)])
+        for reward in (-nll.sum(axis=2), -turn(nll)):
+            found.append(float(jax.jit(partial(rl.agent_loss, discount=0.5))(out, reward)))
+    np.testing.assert_allclose(found[:2], found[2:], rtol=1e-5)
+    # By hand: with equal rewards, no rollout has an advantage, and only the entropy is left.
+    np.testing.assert_allclose(found[0], -0.02 * float(rl.entropy(out)), rtol=1e-3)
+
+
+def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output():
+    module = layers(skip=[F.Dynamic(3), F.Attention(3)], bidirectional=True)
+    out = compiled(module)(X, seq_lengths=ENDS, rngs=jax.random.key(0))
+    assert [trace.mode for trace in out.decisions] == ["sample", "sample", "none", "none"]
+    expected = 0.0
+    for trace in out.decisions[:2]:  # below a bidirectional layer, an action changes all steps
+        for row, length in enumerate(ENDS):
+            for t in range(length):
+                gain = sum(0.5 ** abs(u - t) * -NLL[row, u] for u in range(length))
+                expected -= trace.log_prob[row, t] * gain / 3
+    np.testing.assert_allclose(rl.reinforce(out, -NLL, discount=0.5), expected, rtol=1e-5)
+    valid = np.arange(5) < ENDS[:, None]
+    np.testing.assert_allclose(rl.network_loss(out, NLL), np.where(valid, NLL, 0).sum() / 3, rtol=1e-5)
+    few = jnp.asarray(np.arange(5) != 1, jnp.float32)[None] * jnp.ones((3, 1))
+    odd = jnp.where(few > 0, NLL, 1e3)
+    found = [float(rl.agent_loss(out, -nll, weights=few)) for nll in (NLL, odd)]
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+def test_updates_of_a_skip_rnn_are_paid_for():
+    out = compiled(layers(skip=[F.SkipRNN(), F.Dynamic(3)]))(X, seq_lengths=ENDS, rngs=jax.random.key(0))
+    update = np.asarray(out.decisions[0].update)
+    np.testing.assert_allclose(rl.updates(out), update[np.arange(5) < ENDS[:, None]].sum() / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("skip", "mode", "made"),
+    [
+        (F.Dynamic(3), "sample", "sample"),
+        (F.Dynamic(3), "soft", "soft"),
+        (F.Dynamic(3), "greedy", "greedy"),
+        (F.Random(3), "greedy", "sample"),  # always draws
+        (F.LSTMJump(), "soft", "greedy"),  # cannot be relaxed
+        (F.Attention(3), "greedy", "none"),
+    ],
+    ids=str,
+)
+def test_decisions_know_how_they_were_made(skip, mode, made):
+    zeros = jnp.zeros((2, 3))
+    decision = F.Decision(zeros.astype(int), zeros, zeros)
+    trace = F.DecisionTrace.of(decision, skip, None, mode=mode)
+    assert trace.mode == made
+    assert F.DecisionTrace.of(decision, F.Dynamic(3), None, mode=mode, replayed=True).mode == "replayed"
+    if made in ("greedy", "soft"):
+        says = {
+            "greedy": r"call model.train\(\), or pass policy",
+            "soft": "trained by the loss of the network",
+        }
+        with pytest.raises(UserError, match=says[made]) as error:
+            rl.reinforce(trace, jnp.zeros(2))
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize(
+    ("attempt", "says"),
+    [
+        (lambda one: rl.reinforce(one, jnp.ones((2, 3))), r"\(2,\) or \(2, 4\), as the decisions"),
+        (lambda one: rl.entropy(one, weights=jnp.ones(3)), r"got \(3,\)"),
+        (lambda one: rl.critic_loss(one, [jnp.ones(3)], jnp.ones(2)), r"got \(3,\)"),
+        (lambda one: rl.agent_loss(one.log_prob, jnp.ones(2)), "expected the output of a layer"),
+        (lambda one: rl.entropy(()), "call DecisionTrace.of"),
+        (lambda one: rl.entropy(jax.tree.map(lambda leaf: leaf[0], one)), r"pass x\[None\]"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_the_decisions_is_refused(attempt, says):
+    one = F.DecisionTrace(jnp.ones((2, 4), int), -jnp.ones((2, 4)), jnp.ones((2, 4)))
+    with pytest.raises(UserError, match=says):
+        attempt(one)
+
+
+# --- Settings of the experiments ---
+
+SETTINGS = {
+    "paper": dict(),
+    "exact": dict(entropy="exact", entropy_coef=0.3),
+    "batch": dict(baseline="batch", discount=0.9),
+    "rollouts": dict(baseline="rollouts", rollouts=ROLLOUTS, entropy="exact"),
+    "critic": dict(baseline="learned", discount=0.9),
+    "average": dict(baseline="moving_average", rl_coef=0.5, update_cost=0.1),
+    "vimco": dict(estimator="vimco", rollouts=ROLLOUTS, entropy_coef=0.0),
+    "relaxed": dict(relaxation="soft", relaxed_epochs=1),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_rows_that_fill_a_batch_are_as_none(name):
+    """Rows of weight 0 change loss and gradients only through the number of rows in the mean."""
+    objective = AgentSettings(**SETTINGS[name])
+    mode = objective.at(0, 1).mode
+    weights = jnp.repeat(jnp.array([0.5, 0.0]), ROLLOUTS)
+
+    def loss(log_prob, nll, values, count):
+        trace = dataclasses.replace(trace_of(1, mode=mode, valid=jnp.asarray(VALID)), log_prob=log_prob)
+        how = dict(weights=weights[:count], average=jnp.float32(0.2))
+        if name == "critic":
+            how["values"] = [values[:count]]
+        scheduled = ScheduledValues(F.Policy(mode), objective.entropy_coef, objective.update_cost)
+        trace = jax.tree.map(lambda leaf: leaf[:count], trace)
+        rewards = rewards_of(objective, -nll)[:count]
+        return count * agents_loss(objective, scheduled, [trace], nll[:count], rewards, **how)
+
+    @jax.jit
+    def both(*arguments):
+        return [jax.value_and_grad(partial(loss, count=n), (0, 1, 2))(*arguments) for n in (ROWS, ROLLOUTS)]
+
+    full, alone = jax.device_get(both(trace_of().log_prob, -rewards_like(False), trace_of(2).log_prob))
+    for a, b in zip(jax.tree.leaves(full), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert np.ndim(a) == 0 or not np.any(a[ROLLOUTS:])
+
+
+def test_rewards_of_each_kind():
+    probability, correct = np.array([0.25, 1.0, 1e-3], np.float32), jnp.array([0.0, 1.0, 1.0])
+    expected = {"log_likelihood": np.log(probability), "probability": probability, "correct": [-1, 1, 1]}
+    for kind, values in expected.items():
+        found = rewards_of(AgentSettings(reward=kind), jnp.log(probability), correct)
+        np.testing.assert_allclose(found, values, rtol=1e-6)
