@@ -54,24 +54,25 @@ def check_range(name: str, values: np.ndarray, low: int, high: Any) -> None:
         raise UserError(f"{name} lie between {low} and {high}, got {values.min()} to {values.max()}")
 
 
-def check_lengths(seq_lengths: Any, batch: int, num_steps: int) -> None:
+def check_lengths(seq_lengths: Any, batch: int | tuple[int, ...], num_steps: int) -> None:
     """Check that lengths of sequences are integers from 0 to `num_steps`, one per row.
 
     Args:
-        seq_lengths: Lengths to check, (batch,).
-        batch: Number of rows.
+        seq_lengths: Lengths to check, (*batch,).
+        batch: Number of rows, or sizes of several batch axes.
         num_steps: Size of the time axis.
 
     Raises:
         UserError: If the shape or dtype is wrong, or a known length is out of range.
     """
-    check_whole_numbers("seq_lengths", seq_lengths, (batch,), "(batch,)")
+    batch = batch if isinstance(batch, tuple) else (batch,)
+    check_whole_numbers("seq_lengths", seq_lengths, batch, "(batch,)")
     values = known_values(seq_lengths)
     if values is not None:
         check_range("seq_lengths", values, 0, num_steps)
 
 
-def valid_lengths(seq_lengths: Int[Array, " batch"], num_steps: int) -> Int[Array, " batch"]:
+def valid_lengths(seq_lengths: Int[Array, "*batch"], num_steps: int) -> Int[Array, "*batch"]:
     """Check `seq_lengths` and return them as int32; traced lengths are clipped to 0..`num_steps`.
 
     All functions that take lengths follow this rule.
@@ -79,7 +80,7 @@ def valid_lengths(seq_lengths: Int[Array, " batch"], num_steps: int) -> Int[Arra
     Raises:
         UserError: See `check_lengths`.
     """
-    check_lengths(seq_lengths, jnp.shape(seq_lengths)[0] if jnp.ndim(seq_lengths) else 1, num_steps)
+    check_lengths(seq_lengths, jnp.shape(seq_lengths) or 1, num_steps)
     return jnp.clip(jnp.asarray(seq_lengths).astype(jnp.int32), 0, num_steps)
 
 

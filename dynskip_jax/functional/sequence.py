@@ -9,17 +9,18 @@ from jaxtyping import Array, Bool, Int, Shaped
 from dynskip_jax.functional.checks import check_lengths, valid_lengths
 
 
-def length_mask(seq_lengths: Int[Array, " batch"], num_steps: int) -> Bool[Array, "batch time"]:
-    """Return a mask that is True at the steps before each sequence's end, (batch, time).
+def length_mask(seq_lengths: Int[Array, "*batch"], num_steps: int) -> Bool[Array, "*batch time"]:
+    """Return a mask that is True at the steps before each sequence's end, (*batch, time).
 
     Args:
-        seq_lengths: True lengths, (batch,), 0 to `num_steps`. Traced values out of range are clipped.
+        seq_lengths: True lengths, (*batch,), 0 to `num_steps`. Traced values out of range are clipped.
         num_steps: Size of the time axis.
 
     Raises:
         UserError: Lengths are not integers, not one per row, or known and out of range.
     """
-    return jnp.arange(num_steps)[None, :] < valid_lengths(seq_lengths, num_steps)[:, None]
+    ends = valid_lengths(seq_lengths, num_steps)[..., None]
+    return jnp.arange(num_steps).reshape((1,) * (ends.ndim - 1) + (-1,)) < ends
 
 
 def where_each(chosen: Bool[Array, "*lead"], new: Any, old: Any) -> Any:
@@ -73,25 +74,27 @@ def flip_sequences(
 
 
 def last_valid(
-    x: Shaped[Array, "batch time *features"], seq_lengths: Int[Array, " batch"] | None = None
-) -> Shaped[Array, "batch *features"]:
-    """Return each sequence's last element, (batch, ...); zeros for an empty sequence.
+    x: Shaped[Array, "..."], seq_lengths: Int[Array, "*batch"] | None = None
+) -> Shaped[Array, "..."]:
+    """Return each sequence's last element, (*batch, ...); zeros for an empty sequence.
 
     Args:
-        x: Sequences, (batch, time, ...).
-        seq_lengths: True lengths, (batch,), 0 to time. Traced values out of range are clipped. None means
-            that all sequences have `time` steps.
+        x: Sequences, (*batch, time, ...).
+        seq_lengths: True lengths, (*batch,), 0 to time. Traced values out of range are clipped. None means
+            that there is one batch axis, and all sequences have `time` steps.
 
     Raises:
         UserError: Lengths are not integers, not one per row, or known and out of range.
     """
     x = jnp.asarray(x)
-    batch, time, *features = x.shape
+    # With several batch axes there is an axis of features: a mask, (batch, time), is not taken for lengths.
+    axis = 1 if seq_lengths is None or x.ndim < jnp.ndim(seq_lengths) + 2 else max(jnp.ndim(seq_lengths), 1)
+    batch, time, features = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     if seq_lengths is None:
         seq_lengths = jnp.full(batch, time, jnp.int32)
     check_lengths(seq_lengths, batch, time)
     if time == 0:
-        return jnp.zeros((batch, *features), x.dtype)
+        return jnp.zeros((*batch, *features), x.dtype)
     ends = valid_lengths(seq_lengths, time)
-    last = jnp.maximum(ends - 1, 0).reshape((batch, 1) + (1,) * len(features))
-    return where_each(ends > 0, jnp.take_along_axis(x, last, axis=1)[:, 0], 0)
+    last = jnp.maximum(ends - 1, 0).reshape(*batch, 1, *(1,) * len(features))
+    return where_each(ends > 0, jnp.take_along_axis(x, last, axis=axis).squeeze(axis), 0)

@@ -157,7 +157,10 @@ CASES = {
         F.agent_logits,
         lambda b, t: (AGENT, floats(b, t, UNITS), cells(b, t), flags(b, t, K)),
     ),
-    "averaged_log_likelihood": (rl.averaged_log_likelihood, lambda b, t: (log_probs(b, K),)),
+    "averaged_log_likelihood": (
+        lambda x: rl.averaged_log_likelihood(x, axis=1),
+        lambda b, t: (log_probs(b, K),),
+    ),
     "cached_log_likelihood": (
         lambda cache, *rest: F.cached_log_likelihood(cache, *rest, flatness=0.3, weight=0.1),
         lambda b, t: (

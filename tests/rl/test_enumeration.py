@@ -196,7 +196,7 @@ def test_expected_critic_loss_is_smallest_at_the_expected_return():
 
 def stack_of(skips, **how):
     abstract = nnx.eval_shape(
-        lambda: SkipLSTM(2, 3, skip=skips, param_dtype=jnp.float64, rngs=nnx.Rngs(3), **how)
+        lambda: SkipLSTM(2, 3, skip=skips, cell=dict(param_dtype=jnp.float64), rngs=nnx.Rngs(3), **how)
     )
     graphdef, params, _ = nnx.split(abstract, nnx.Param, ...)
     rng = np.random.default_rng(3)
