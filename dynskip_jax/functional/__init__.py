@@ -52,6 +52,7 @@ from dynskip_jax.functional.depth_skips import (
 )
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.dynamic_evaluation import GradientScale, adapt, gradient_scale
+from dynskip_jax.functional.history import Window, observed_in, oldest_first
 from dynskip_jax.functional.layers import (
     LayersCall,
     LayersOutput,
@@ -82,7 +83,6 @@ from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
 from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
 from dynskip_jax.functional.serialization import register_for_export
 from dynskip_jax.functional.skim import SkimOutput, skim
-from dynskip_jax.functional.history import Window, observed_in, oldest_first
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
     Attention,

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from dynskip_jax.functional.history import Window
 from dynskip_jax.functional.product import product, row
 from dynskip_jax.functional.relaxation import Relaxation
-from dynskip_jax.functional.history import Window
 
 # Sample a state, take the most probable one, or compute weights for all of them (see `relaxation.py`).
 ActionMode = Literal["sample", "greedy", Relaxation]

@@ -29,8 +29,8 @@ from recurrences import (
 
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import times_transposed
 from dynskip_jax.functional.history import Window
+from dynskip_jax.functional.product import times_transposed
 
 OPTIONS = {
     "lstm-mixed": F.Fixed(1, 0.3),
