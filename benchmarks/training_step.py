@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynskip_jax.data import LanguageCorpus
-from dynskip_jax.data.vocabulary import EOS, Vocabulary
+from dynskip_jax.data.vocabularies import EOS, Vocabulary
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import Parallel
 from dynskip_jax.experiments.build import make_fit_settings, make_learner
@@ -88,5 +88,5 @@ def synthetic_corpus(num_tokens: int, vocabulary: int) -> LanguageCorpus:
     """Return a corpus of words sampled uniformly from a vocabulary."""
     names = (EOS, *(f"word{i}" for i in range(1, vocabulary)))
     tokens = np.random.default_rng(0).integers(0, vocabulary, num_tokens, dtype=np.int32)
-    splits = dict(train=tokens, valid=tokens, test=tokens)
+    splits = dict(train=tokens, dev=tokens, test=tokens)
     return LanguageCorpus(name="synthetic", **splits, vocabulary=Vocabulary(names), source="chance")

@@ -32,11 +32,11 @@ def symbols(train: int, dev: int = 0, time: int = 7, seed: int = 0) -> dict[str,
     return {name: split for name, split in splits.items() if len(split)}
 
 
-def letters(train: int, valid: int = 7, test: int = 7, seed: int = 1) -> LanguageCorpus:
+def letters(train: int, dev: int = 7, test: int = 7, seed: int = 1) -> LanguageCorpus:
     """Return a corpus whose splits have the given numbers of lines, each four random letters and <eos>."""
-    words = np.random.default_rng(seed).choice(list("abcdefg"), size=(train + valid + test, 4))
+    words = np.random.default_rng(seed).choice(list("abcdefg"), size=(train + dev + test, 4))
     lines = iter([" ".join(row) for row in words])
-    sizes = {"train": train, "valid": valid, "test": test}
+    sizes = {"train": train, "dev": dev, "test": test}
     return make_corpus(
         "letters", {name: [next(lines) for _ in range(n)] for name, n in sizes.items()}, "here"
     )

@@ -1,11 +1,11 @@
 """Generate the agreement task: the last word of a text closes a clause; predict how that clause was opened.
 
-This synthetic task is a positive control: the text comes from a grammar, so the right skip is known. An
-opening word has a kind and a form. A closing word has only a kind, and closes the open clause of this kind. A
-clause contains filler words and complete other clauses. No kind is opened again while it is open.
+The text comes from a grammar, so the right skip is known. An opening word has a kind and a form. A closing
+word has only a kind, and closes the open clause of this kind. A clause contains filler words and complete
+other clauses. No kind is opened again while it is open.
 
-The last word closes a clause that was opened anywhere before it. The answer is the form of the opening word.
-The right choice at the last step is the state right after the opening word.
+The answer is the form of the word that opened the last clause. The right choice at the last step is the state
+right after that word.
 """
 
 import dataclasses
@@ -46,16 +46,10 @@ class Texts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AgreementData:
-    """The examples of the task for one maximum length.
-
-    Attributes:
-        name: Name with the maximum length, such as `agreement/length_50`.
-        splits: Texts of `train`, `dev` and `test`.
-        source: Readable phrase for where the examples came from.
-    """
+    """The texts of each split, for one maximum length."""
 
     name: str
-    splits: Mapping[str, "Texts"]
+    splits: Mapping[str, Texts]
     source: str = "made by its grammar"
 
     @property
@@ -74,16 +68,6 @@ class AgreementData:
         return digest.hexdigest()
 
 
-def opening(kind: int, form: int) -> int:
-    """Return the symbol that opens a clause of this kind in this form."""
-    return kind * NUM_FORMS + form
-
-
-def closing(kind: int) -> int:
-    """Return the symbol that closes a clause of this kind."""
-    return NUM_OPENING + kind
-
-
 def symbol_names() -> list[str]:
     """Return the written form of each symbol: `a3` opens a clause of kind a in form 3, `)a` closes it."""
     words = [f"{kind}{form}" for kind in _KINDS for form in range(NUM_FORMS)]
@@ -91,22 +75,17 @@ def symbol_names() -> list[str]:
 
 
 def example(length: int, rng: np.random.Generator) -> tuple[list[int], int, int]:
-    """Draw one text.
-
-    Args:
-        length: Number of words, at least 2. The last word closes the clause whose form is the answer.
-        rng: Random generator.
+    """Draw a text of `length` words, at least 2.
 
     Returns:
-        The symbols, the answer (a form), and the position of the opening word that has this form. The
-        position is uniform over all positions before the last.
+        The symbols, the answer, and the position of the opening word, uniform over all before the last.
     """
     at = int(rng.integers(length - 1))
     symbols, open_kinds = _text(at, [], must_close=False, rng=rng)
     kind = int(rng.choice([kind for kind in range(NUM_KINDS) if kind not in open_kinds]))
     form = int(rng.integers(NUM_FORMS))
     inside, _ = _text(length - at - 2, [*open_kinds, kind], must_close=True, rng=rng)
-    return [*symbols, opening(kind, form), *inside, closing(kind)], form, at
+    return [*symbols, kind * NUM_FORMS + form, *inside, NUM_OPENING + kind], form, at
 
 
 def _text(
@@ -126,7 +105,7 @@ def _text(
     symbols, own = [], []
     for left in range(length, 0, -1):
         if must_close and len(own) == left:
-            symbols.append(closing(own.pop()))
+            symbols.append(NUM_OPENING + own.pop())
             continue
         free = [kind for kind in range(NUM_KINDS) if kind not in held and kind not in own]
         # One kind stays free for the clause of the answer. With `must_close`, a clause is opened only if
@@ -135,31 +114,18 @@ def _text(
         is_filler = rng.random() < _FILLER_RATE
         if not is_filler and may_open and (not own or rng.random() < _OPENING_RATE):
             own.append(int(rng.choice(free)))
-            symbols.append(opening(own[-1], int(rng.integers(NUM_FORMS))))
+            symbols.append(own[-1] * NUM_FORMS + int(rng.integers(NUM_FORMS)))
         elif not is_filler and own:
-            symbols.append(closing(own.pop()))
+            symbols.append(NUM_OPENING + own.pop())
         else:
             symbols.append(NUM_OPENING + NUM_KINDS + int(rng.integers(NUM_FILLERS)))
     return symbols, own
 
 
 def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 0) -> AgreementData:
-    """Draw all examples.
-
-    The examples of a split do not depend on the sizes of the other splits.
-
-    Args:
-        length: Maximum length, from 5 to 500. The length of each text is uniform from 5 to this maximum.
-        sizes: Number of examples of each split, at least 0.
-        seed: Random seed.
-
-    Raises:
-        UserError: `length` is not from 5 to 500, or a size is negative.
-    """
+    """Draw all examples; each text's length is uniform from 5 to `length`, which is at most 500."""
     if not SHORTEST <= length <= LONGEST:
         raise UserError(f"agreement has lengths from {SHORTEST} to {LONGEST}, not {length}")
-    if min(sizes.values(), default=0) < 0:
-        raise UserError(f"agreement cannot have {min(sizes.values())} examples: ask for 0 or more")
     splits = {}
     for stream, (split, size) in enumerate(sizes.items()):
         rng = np.random.default_rng([seed, stream])
@@ -174,13 +140,7 @@ def generate(length: int, sizes: Mapping[str, int] = DEFAULT_SIZES, seed: int = 
 
 
 def answer(symbols: Int[np.ndarray, " time"]) -> tuple[int, int]:
-    """Return the form and the position of the word that opened the last clause.
-
-    This is the last opening word that has the kind of the text's last word.
-
-    Raises:
-        UserError: The last word is not a closing word, or no clause of its kind is open.
-    """
+    """Return the form and the position of the word that opened the clause which the last word closes."""
     kind = int(symbols[-1]) - NUM_OPENING
     places = [t for t, symbol in enumerate(symbols[:-1]) if symbol // NUM_FORMS == kind]
     is_open = places and symbols[-1] not in symbols[places[-1] : -1]

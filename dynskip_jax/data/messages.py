@@ -7,9 +7,8 @@ import unicodedata
 from dynskip_jax.errors import UserError
 
 MAX_MESSAGE = 299
-_MAX_WHERE = 130
-_MAX_QUOTED = 40
-# Control and format characters, surrogates, and line and paragraph separators. Format characters are
+_MAX_WHERE, _MAX_QUOTED = 130, 40
+# Control and format characters, surrogates, and separators of lines and paragraphs. Format characters are
 # invisible, or change the order in which a terminal displays the text after them.
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Format characters that are parts of words: joiners, and signs such as those of Arabic numbers and verses.
@@ -22,15 +21,19 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
 
 
 def printable(text: object) -> str:
-    r"""Return `text` with control characters escaped, so that a terminal displays but does not execute them.
+    r"""Return `text` with control and invisible characters as escapes such as `\x1b`.
 
-    Letters and marks of every script do not change. Control characters, line ends, invisible characters and
-    bidirectional controls become escapes such as `\x1b`.
+    Letters and marks of every script do not change. A terminal displays the result but executes nothing.
     """
     text = str(text)
     if text.isprintable():
         return text
-    return "".join(_escaped(symbol) if _is_control(symbol) else symbol for symbol in text)
+    return "".join(
+        symbol.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(symbol) in _CONTROL_CATEGORIES and symbol not in _OF_WORDS
+        else symbol
+        for symbol in text
+    )
 
 
 def shortened(text: str, limit: int) -> str:
@@ -56,25 +59,11 @@ def quoted(value: object, limit: int = _MAX_QUOTED) -> str:
 
 def bad_file(where: str | os.PathLike[str], problem: str) -> UserError:
     """Return the error for a file or folder: its name, a space and the problem, below 300 characters."""
-    return _error(f"{_place(where)} ", problem)
+    start = f"{shown(os.fspath(where), _MAX_WHERE)} "
+    return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
 
 
 def bad_line(where: str | os.PathLike[str], number: int, problem: str) -> UserError:
     """Return the error for a line, counted from 1: the file, the line and the problem."""
-    return _error(f"{_place(where)}, line {number}: ", problem)
-
-
-def _error(start: str, problem: str) -> UserError:
+    start = f"{shown(os.fspath(where), _MAX_WHERE)}, line {number}: "
     return UserError(start + shown(problem, MAX_MESSAGE - len(start)))
-
-
-def _place(where: str | os.PathLike[str]) -> str:
-    return shown(os.fspath(where), _MAX_WHERE)
-
-
-def _is_control(symbol: str) -> bool:
-    return unicodedata.category(symbol) in _CONTROL_CATEGORIES and symbol not in _OF_WORDS
-
-
-def _escaped(symbol: str) -> str:
-    return symbol.encode("unicode_escape").decode("ascii")

@@ -6,24 +6,24 @@ one-hop task whose pointer can point to any position before the last.
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
-from dynskip_jax.data import tfds_tools
-from dynskip_jax.data.data_folder import named_folder
+from dynskip_jax.data.files import SPLITS, PathLike, is_prepared, named_folder
 from dynskip_jax.errors import UserError
 
-NAME = "number_prediction"
-VERSION = "1.0.0"
-SPLITS = ("train", "dev", "test")
+NAME, VERSION = "number_prediction", "1.0.0"
 DEFAULT_SIZES: Mapping[str, int] = {"train": 100_000, "dev": 10_000, "test": 10_000}
 PAPER_LENGTHS = (11, 21)
 SHORTEST, LONGEST, TWO_HOPS = 11, 501, 21
 NUM_DIGITS = 10
+_MOST_SYMBOLS = 1_000_000_000  # of a split, 4 GB
+
+Digits = Int[np.ndarray, "examples time"]
+Labels = Int[np.ndarray, " examples"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +31,13 @@ class NumberPredictionData:
     """The examples of one length.
 
     Attributes:
-      name: Name with the length, such as "number_prediction/length_11".
-      splits: For "train", "dev" and "test", the digits, int32 (examples, time), and the labels, int32
-        (examples,).
-      source: Readable phrase for where the examples came from.
+        name: Name with the length, such as "number_prediction/length_11".
+        splits: For "train", "dev" and "test", the digits and the labels, both int32.
+        source: Readable phrase for where the examples came from.
     """
 
     name: str
-    splits: Mapping[str, tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples"]]]
+    splits: Mapping[str, tuple[Digits, Labels]]
     source: str
 
     @property
@@ -68,18 +67,15 @@ def num_symbols(length: int) -> int:
 
 
 def symbols_by_position(length: int) -> Int[np.ndarray, "time"]:
-    """Return, for each position, the number n of its possible symbols, which are uniform in 0..n-1.
-
-    n is 10 at all positions but the last, where it is `num_symbols(length)`.
-    """
+    """Return, for each position, the number n of its possible symbols, which are uniform in 0..n-1."""
     return np.array([NUM_DIGITS] * (length - 1) + [num_symbols(length)])
 
 
-def follow(digits: Int[np.ndarray, "examples time"], hops: int) -> Int[np.ndarray, "examples"]:
+def follow(digits: Digits, hops: int) -> Labels:
     """Return the symbol of each row after `hops` hops from the last symbol.
 
     A hop replaces a symbol by the symbol at the position that it denotes, counted from 0. So one hop gives
-    x[x[T-1]], and two hops give x[x[x[T-1]]]. The symbols that are followed must be valid positions.
+    x[x[T-1]], and two hops give x[x[x[T-1]]].
     """
     rows = np.arange(len(digits))
     value = digits[:, -1]
@@ -88,36 +84,25 @@ def follow(digits: Int[np.ndarray, "examples time"], hops: int) -> Int[np.ndarra
     return value
 
 
-def labels_of(digits: Int[np.ndarray, "examples time"]) -> Int[np.ndarray, "examples"]:
+def labels_of(digits: Digits) -> Labels:
     """Return the label of each row: the digit at the position to which the last pointer points."""
     return follow(digits, num_hops(digits.shape[1]))
 
 
-def hops_of(digits: Int[np.ndarray, "examples time"]) -> Int[np.ndarray, "examples hops"]:
-    """Return the positions to which the pointers point, in order; the answer is at the last of them.
-
-    They are x[T-1] with one hop, and x[T-1] and x[x[T-1]] with two hops.
-    """
+def hops_of(digits: Digits) -> Int[np.ndarray, "examples hops"]:
+    """Return the positions to which the pointers point, in order; the answer is at the last of them."""
     return np.stack([follow(digits, hop) for hop in range(num_hops(digits.shape[1]))], axis=1)
 
 
-def is_allowed(digits: Int[np.ndarray, "examples time"]) -> np.ndarray:
-    """Return whether each row is a valid example, (examples,).
-
-    With one hop, all rows are valid. With two hops, the second pointer must point to an earlier position than
-    the first: x[x[T-1]] < x[T-1].
-    """
+def is_allowed(digits: Digits) -> Bool[np.ndarray, " examples"]:
+    """Return whether each row is a valid example: with two hops, x[x[T-1]] < x[T-1]."""
     if num_hops(digits.shape[1]) == 1:
         return np.ones(len(digits), bool)
     return follow(digits, 1) < digits[:, -1]
 
 
 def check_length(length: int) -> None:
-    """Check that the task is defined for a sequence length.
-
-    Raises:
-      UserError: `length` is not in 11..501.
-    """
+    """Raise a `UserError` if the task is not defined for a sequence length."""
     if not SHORTEST <= length <= LONGEST:
         raise UserError(
             f"number prediction has no length {length}: use --length {TWO_HOPS} (two hops) or any other from "
@@ -125,29 +110,19 @@ def check_length(length: int) -> None:
         )
 
 
-def generate(
-    length: int, num_examples: int, seed: int, stream: int = 0
-) -> tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples"]]:
+def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tuple[Digits, Labels]:
     """Draw examples whose digits are uniform in 0..9; rows that are not `is_allowed` are drawn again.
 
     With one hop, the last symbol is a position that is uniform in 0..T-2. At T = 11 this is also 0..9.
 
     Args:
-      length: Number of symbols in a row, T: 21 (x' = x[x[T-1]], y = x[x'], x' < x[T-1]) or another from 11 to
-        501 (y = x[x[T-1]]).
-      num_examples: Number of rows.
-      seed: Random seed of the data set, at least 0.
-      stream: Number of an independent random stream of this seed; the splits use 0, 1 and 2.
-
-    Returns:
-      The symbols (examples, time) and the labels (examples,), both int32.
-
-    Raises:
-      UserError: `length` is not in 11..501, or `num_examples` is negative.
+        length: Number of symbols in a row, T: 21 (x' = x[x[T-1]], y = x[x'], x' < x[T-1]) or another from 11
+            to 501 (y = x[x[T-1]]).
+        num_examples: Number of rows.
+        seed: Random seed of the data set, at least 0.
+        stream: Number of an independent random stream of this seed.
     """
     check_length(length)
-    if num_examples < 0:
-        raise UserError(f"number prediction cannot have {num_examples} examples: ask for 0 or more")
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
     rows = np.empty((0, length), np.int32)
     while len(rows) < num_examples:
@@ -159,70 +134,53 @@ def generate(
     return digits, labels_of(digits)
 
 
+def generate_splits(length: int, seed: int, sizes: Mapping[str, int]) -> dict[str, tuple[Digits, Labels]]:
+    """Return the digits and labels of each split, drawn from independent random streams of `seed`."""
+    return {split: generate(length, sizes[split], seed, stream) for stream, split in enumerate(SPLITS)}
+
+
 def load_number_prediction(
     length: int,
     *,
-    data: str | os.PathLike[str] | None = None,
+    data: PathLike | None = None,
     seed: int = 0,
     num_train: int = DEFAULT_SIZES["train"],
     num_dev: int = DEFAULT_SIZES["dev"],
     num_test: int = DEFAULT_SIZES["test"],
-    environ: Mapping[str, str] = os.environ,
 ) -> NumberPredictionData:
-    """Return the examples of one length.
+    """Return the examples of one length, generated in memory or, with a TFDS directory, read from it.
 
-    By default, they are generated in memory, which takes about 0.1 s at length 11 and 3 s at length 501.
-
-    With a TFDS directory, the same examples are written to it by the first call and read by later ones. The
-    directory is `data`, or `$DYNSKIP_DATA_DIR` if that has a sub-folder number_prediction. Each combination
-    of length, seed and sizes is a separate TFDS config in a separate folder. If the directory cannot be
-    written, the examples are generated in memory, and `source` contains the reason.
-
-    Args:
-      length: Number of symbols in a row: 21 (two hops) or another from 11 to 501 (one hop).
-      data: The TFDS directory; None writes no files, unless `$DYNSKIP_DATA_DIR/number_prediction` exists.
-      seed: Random seed of the examples, at least 0.
-      num_train: Number of training examples, at least 1.
-      num_dev: Number of development examples, at least 1.
-      num_test: Number of test examples, at least 1.
-      environ: Environment variables.
-
-    Raises:
-      UserError: `length`, `seed` or a size is out of range, or the prepared files are damaged.
+    The directory is `data`, or `$DYNSKIP_DATA_DIR` if that has a sub-folder number_prediction. The first call
+    writes the same examples to it; if that fails, `source` contains the reason. Each combination of length,
+    seed and sizes is a TFDS config of its own.
     """
     check_length(length)
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
     for split, size in sizes.items():
-        if size < 1:
-            raise UserError(f"number prediction needs {split} examples: ask for at least 1, not {size}")
+        if not 1 <= size <= _MOST_SYMBOLS // length:
+            limit = f"from 1 to {_MOST_SYMBOLS // length:,}"
+            raise UserError(f"number prediction cannot have {size:,} {split} examples: ask for {limit}")
     if seed < 0:
         raise UserError(f"the seed of number prediction's examples is {seed}: use 0 or more")
+    name, source = f"{NAME}/length_{length}", "generated in memory"
+    kept = named_folder(NAME)
+    directory = Path(data).expanduser() if data is not None else kept and kept.parent
+    if directory is not None:
+        from dynskip_jax.data import builders
 
-    name = f"{NAME}/length_{length}"
-    directory = _tfds_directory(data, environ)
-    if directory is None:
-        return NumberPredictionData(name, generate_splits(length, seed, sizes), "generated in memory")
-    folder = directory / NAME / config_name(length, seed, sizes) / VERSION
-    found = tfds_tools.is_prepared(folder)
-    if not found:
+        folder = directory / NAME / config_name(length, seed, sizes) / VERSION
+        source = f"{'the' if is_prepared(folder) else 'generated into the'} TFDS cache {folder}"
         try:
-            _prepare(directory, length, seed, sizes)
+            if not is_prepared(folder):
+                builders.prepare(builders.number_prediction(directory, length, seed, sizes))
         except OSError as error:
             # Another process may have prepared the same folder in the meantime; then it can be read.
-            if not tfds_tools.is_prepared(folder):
-                reason = error.strerror or " ".join(str(error).split())
+            reason = error.strerror or " ".join(str(error).split())
+            if not is_prepared(folder):
                 source = f"generated in memory, as {folder} cannot be written ({reason})"
-                return NumberPredictionData(name, generate_splits(length, seed, sizes), source)
-    source = f"{'the' if found else 'generated into the'} TFDS cache {folder}"
-    return NumberPredictionData(name, _read(directory, folder, length, seed, sizes), source)
-
-
-def _tfds_directory(data: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the user's TFDS directory for the examples, or None if there is none."""
-    if data is not None:
-        return Path(data).expanduser()
-    folder = named_folder(NAME, environ)
-    return None if folder is None else folder.parent
+        if is_prepared(folder):
+            return NumberPredictionData(name, _read(directory, folder, length, seed, sizes), source)
+    return NumberPredictionData(name, generate_splits(length, seed, sizes), source)
 
 
 def config_name(length: int, seed: int, sizes: Mapping[str, int]) -> str:
@@ -232,26 +190,12 @@ def config_name(length: int, seed: int, sizes: Mapping[str, int]) -> str:
     return f"length_{length}-seed_{seed}-" + "_".join(str(sizes[split]) for split in SPLITS)
 
 
-def generate_splits(
-    length: int, seed: int, sizes: Mapping[str, int]
-) -> dict[str, tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples"]]]:
-    """Return the digits and labels of each split, drawn from independent random streams of `seed`."""
-    return {split: generate(length, sizes[split], seed, stream) for stream, split in enumerate(SPLITS)}
-
-
-def _prepare(directory: Path, length: int, seed: int, sizes: Mapping[str, int]) -> None:
-    from dynskip_jax.data.number_prediction_builder import make_builder
-
-    with tfds_tools.quietly():
-        make_builder(directory, length, seed, sizes).download_and_prepare()
-
-
 def _read(
     directory: Path, folder: Path, length: int, seed: int, sizes: Mapping[str, int]
-) -> dict[str, tuple[Int[np.ndarray, "examples time"], Int[np.ndarray, "examples"]]]:
-    from dynskip_jax.data.number_prediction_builder import make_builder
+) -> dict[str, tuple[Digits, Labels]]:
+    from dynskip_jax.data import builders
 
-    records = tfds_tools.read_splits(lambda: make_builder(directory, length, seed, sizes), folder)
+    records = builders.read_splits(lambda: builders.number_prediction(directory, length, seed, sizes), folder)
     splits = {}
     for split in SPLITS:
         try:
@@ -265,8 +209,8 @@ def _read(
                 and np.array_equal(labels, labels_of(digits))
             )
         except (KeyError, ValueError, IndexError) as error:
-            raise tfds_tools.damaged(folder, error) from error
+            raise builders.damaged(folder, error) from error
         if not sound:
-            raise tfds_tools.damaged(folder, f"its {split} split is not what was written")
+            raise builders.damaged(folder, f"its {split} split is not what was written")
         splits[split] = digits, labels
     return splits

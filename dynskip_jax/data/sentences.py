@@ -4,9 +4,8 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,18 +13,14 @@ import regex
 from jaxtyping import Int
 
 from dynskip_jax.data.batches import Examples, length_buckets, pad_sequences, worthwhile_buckets
-from dynskip_jax.data.messages import bad_line
-from dynskip_jax.data.vocabulary import UNK, Vocabulary
-from dynskip_jax.errors import UserError
+from dynskip_jax.data.vocabularies import Vocabulary, word_vocabulary
 
-# A function of two arguments: the words of train, and the words of dev and test. It returns those words of
-# dev and test that the vocabulary contains even if train lacks them.
+# A function of the words of train, and the words of dev and test, that returns those words of dev and test
+# that the vocabulary contains even if train lacks them.
 Known = Callable[[Collection[str], Collection[str]], Collection[str]]
 
-_MOST_BUCKETS = 8
-
-# An HTML line break.
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_MOST_BUCKETS = 8
 # A character of a word. `\w` of the package regex matches letters of every script, combining marks, and the
 # joiners within words; `\p{N}` adds numbers such as ².
 _LETTER = r"[\w\p{N}]"
@@ -45,20 +40,14 @@ _TREEBANK_WORD = regex.compile(
 def review_words(text: str) -> list[str]:
     """Return the words of a raw text in lower case.
 
-    A word consists of letters and digits in any script, with their combining marks and with apostrophes
-    inside the word. Any other visible character is a separate word; up to three equal ones in a row form one
-    word (`...`, `!!!`). HTML line breaks, which are frequent in IMDB's reviews, separate words.
+    A word consists of letters and digits in any script, with apostrophes inside. Any other visible character
+    is a separate word; up to three equal ones in a row form one word. HTML line breaks separate words.
     """
     return [found[0] for found in _REVIEW_WORD.finditer(LINE_BREAK.sub(" ", text).lower())]
 
 
 def treebank_words(text: str, *, lowercase: bool = True) -> list[str]:
-    """Return the words of a text, approximately as the Penn Treebank splits them: `is n't`, `it 's`, `(`.
-
-    Args:
-        text: Raw text.
-        lowercase: Whether to convert the words to lower case.
-    """
+    """Return the words of a text, approximately as the Penn Treebank splits them: `is n't`, `it 's`, `(`."""
     return [found[0] for found in _TREEBANK_WORD.finditer(text.lower() if lowercase else text)]
 
 
@@ -84,8 +73,7 @@ class SentenceCorpus:
     Attributes:
         name: Name of the corpus in results.
         vocabulary: `<unk>`, the words of train, and words of dev and test that are known without train.
-        num_frequent: First id of the rare words, which occur at most once in train, and of all words after
-            them.
+        num_frequent: First id of the rare words, which occur at most once in train.
         splits: Examples of `train`, `dev` and `test`.
         source: Phrase for messages that describes where the corpus was found.
         unknown: Fraction of the words of each split that are `<unk>`.
@@ -103,9 +91,8 @@ class SentenceCorpus:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of examples of each split, and number of entries of the vocabulary."""
-        return {name: len(split) for name, split in self.splits.items()} | {
-            "vocabulary": len(self.vocabulary)
-        }
+        sizes = {name: len(split) for name, split in self.splits.items()}
+        return sizes | {"vocabulary": len(self.vocabulary)}
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -130,42 +117,6 @@ class SentenceCorpus:
         return f"{line}; texts cropped: {cropped}"
 
 
-def word_vocabulary(
-    counts: Mapping[str, int],
-    *,
-    min_count: int = 1,
-    max_words: int | None = None,
-    more_words: Collection[str] = (),
-) -> Vocabulary:
-    """Return a vocabulary of `<unk>` and the words, most frequent first, ties in alphabetical order.
-
-    Args:
-        counts: Number of occurrences of each word in train.
-        min_count: Words that occur less often are left out.
-        max_words: Maximum number of words of train; None keeps all.
-        more_words: Additional words, which train may lack. They come last, in alphabetical order.
-    """
-    words = sorted(word for word in counts if counts[word] >= min_count and word != UNK)
-    words.sort(key=lambda word: -counts[word])
-    words = words[:max_words]
-    return Vocabulary((UNK, *words, *sorted(set(more_words) - {UNK, *words})))
-
-
-class _Numbers:
-    """Numbers for words in the order in which they first occur.
-
-    Texts are stored as numbers, which take about a tenth of the memory of their words.
-    """
-
-    def __init__(self) -> None:
-        self.index: dict[str, int] = {}
-
-    def of(self, words: Sequence[str]) -> Int[np.ndarray, " time"]:
-        """Return the number of each word; a new word gets the next unused number."""
-        index = self.index
-        return np.fromiter((index.setdefault(word, len(index)) for word in words), np.int32, len(words))
-
-
 def labelled_corpus(
     name: str,
     splits: Mapping[str, Iterable[Labelled]],
@@ -188,26 +139,23 @@ def labelled_corpus(
         max_words: Maximum number of words of train in the vocabulary; None keeps all.
         max_length: Maximum number of words of a text; longer texts keep their first words. None keeps all.
         buckets: Maximum number of lengths to which batches are padded, chosen for each split. None chooses at
-            most 8 lengths from train, fewer for small data (see `worthwhile_buckets`), for all splits. A
-            split with longer texts gets one more.
+            most 8 lengths from train, fewer for small data, for all splits.
         batch_size: Number of texts per training step; used only if `buckets` is None.
         known: Function that returns the words of dev and test to add to the vocabulary; None adds none.
     """
-    numbers, ids, labels = _Numbers(), {}, {}
-    for split, texts in splits.items():
-        ids[split], labels[split] = [], []
-        for text in texts:
-            ids[split].append(numbers.of(text.words))
-            labels[split].append(text.label)
-    cropped = {split: sum(len(own) > (max_length or len(own)) for own in ids[split]) for split in ids}
-    ids = {split: [own[:max_length] for own in ids[split]] for split in ids}
-    vocabulary, num_frequent, renumbered = _vocabulary(numbers, ids, min_count, max_words, known)
+    numbers, texts, labels = _Numbers(), {}, {}
+    for split, of_split in splits.items():
+        read = [(numbers.of(text.words), text.label) for text in of_split]
+        texts[split], labels[split] = [ids for ids, _ in read], [label for _, label in read]
+    cropped = {split: sum(len(ids) > (max_length or len(ids)) for ids in texts[split]) for split in texts}
+    texts = {split: [ids[:max_length] for ids in texts[split]] for split in texts}
+    vocabulary, num_frequent, renumbered = _vocabulary(numbers, texts, min_count, max_words, known)
     examples, unknown = {}, {}
-    for split, texts in ids.items():
-        inputs, lengths = pad_sequences([renumbered[own] for own in texts])
-        unknown[split] = _share_unknown([inputs[row, :n] for row, n in enumerate(lengths)])
-        targets = np.array(labels[split], np.int32)
-        examples[split] = Examples(inputs, targets, lengths)
+    for split, of_split in texts.items():
+        rows = [renumbered[ids] for ids in of_split]
+        inputs, lengths = pad_sequences(rows)
+        unknown[split] = _share_unknown(rows)
+        examples[split] = Examples(inputs, np.array(labels[split], np.int32), lengths)
     examples = _bucketed(examples, buckets, batch_size)
     return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
 
@@ -223,47 +171,29 @@ def pair_corpus(
     batch_size: int = 1,
     known: Known | None = None,
 ) -> SentenceCorpus:
-    """Build a corpus from rated pairs of sentences.
-
-    Each row contains the first sentence and then the second one; see `pair_inputs`. For the arguments see
-    `labelled_corpus`.
-    """
-    numbers, ids, ratings = _Numbers(), {}, {}
-    for split, pairs in splits.items():
-        ids[split], ratings[split] = [], []
-        for pair in pairs:
-            ids[split].append((numbers.of(pair.first), numbers.of(pair.second)))
-            ratings[split].append(pair.rating)
-    sentences = {split: [sentence for pair in pairs for sentence in pair] for split, pairs in ids.items()}
+    """Build a corpus from rated pairs of sentences, each a row of both sentences; see `labelled_corpus`."""
+    numbers, pairs, ratings = _Numbers(), {}, {}
+    for split, of_split in splits.items():
+        read = [(numbers.of(pair.first), numbers.of(pair.second), pair.rating) for pair in of_split]
+        pairs[split], ratings[split] = [pair[:2] for pair in read], [pair[2] for pair in read]
+    sentences = {split: list(itertools.chain(*of_split)) for split, of_split in pairs.items()}
     vocabulary, num_frequent, renumbered = _vocabulary(numbers, sentences, min_count, max_words, known)
     examples, unknown = {}, {}
-    for split, pairs in ids.items():
-        rows = [pair_inputs(renumbered[first], renumbered[second]) for first, second in pairs]
+    for split, of_split in pairs.items():
+        rows = [pair_inputs(renumbered[first], renumbered[second]) for first, second in of_split]
         tokens, lengths = pad_sequences([row["tokens"] for row in rows])
         marks, _ = pad_sequences([row["sentences"] for row in rows])
         unknown[split] = _share_unknown([row["tokens"] for row in rows])
-        examples[split] = Examples(
-            {"tokens": tokens, "sentences": marks},
-            np.array(ratings[split], np.float32),
-            lengths,
-        )
-    examples, cropped = _bucketed(examples, buckets, batch_size), dict.fromkeys(ids, 0)
+        inputs = {"tokens": tokens, "sentences": marks}
+        examples[split] = Examples(inputs, np.array(ratings[split], np.float32), lengths)
+    examples, cropped = _bucketed(examples, buckets, batch_size), dict.fromkeys(pairs, 0)
     return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
 
 
 def pair_inputs(
     first: Int[np.ndarray, " first"], second: Int[np.ndarray, " second"]
 ) -> dict[str, Int[np.ndarray, " time"]]:
-    """Return two sentences as one row.
-
-    Args:
-        first: Word ids of the first sentence, (first,).
-        second: Word ids of the second sentence, (second,).
-
-    Returns:
-        `tokens`: The ids of both sentences, (first + second,). `sentences`: 0 for each token of the first
-        sentence and 1 for each token of the second one, of the same shape.
-    """
+    """Return `tokens`, the ids of both sentences, and `sentences`, 0 for those of the first and 1 else."""
     marks = np.repeat(np.arange(2, dtype=np.int32), [len(first), len(second)])
     return {"tokens": np.concatenate([first, second]).astype(np.int32), "sentences": marks}
 
@@ -271,32 +201,22 @@ def pair_inputs(
 def held_out(
     num_examples: int, share: float, seed: int
 ) -> tuple[Int[np.ndarray, " rest"], Int[np.ndarray, " held"]]:
-    """Draw a random part of the examples to hold out.
-
-    Args:
-        num_examples: Number of examples.
-        share: Fraction of the examples to hold out.
-        seed: Seed of the random choice.
-
-    Returns:
-        Indices of the remaining examples and indices of the held-out examples, each in ascending order.
-    """
+    """Return the indices of the examples that remain and of a random share that is held out, ascending."""
     order = np.random.default_rng([seed, num_examples]).permutation(num_examples)
     count = round(share * num_examples)
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def numbered_lines(
-    lines: Iterable[str], where: str | os.PathLike[str]
-) -> Iterator[tuple[int, str, Callable[[str], UserError]]]:
-    """Yield the number and text of each line, and a function that makes an error from a problem in the line.
+class _Numbers:
+    """Numbers for words in the order of first occurrence; they take a tenth of the memory of words."""
 
-    Args:
-        lines: Lines of a file.
-        where: Name of the file, for error messages.
-    """
-    for number, line in enumerate(lines, 1):
-        yield number, line, functools.partial(bad_line, where, number)
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+
+    def of(self, words: Sequence[str]) -> Int[np.ndarray, " time"]:
+        """Return the number of each word; a new word gets the next unused number."""
+        index = self.index
+        return np.fromiter((index.setdefault(word, len(index)) for word in words), np.int32, len(words))
 
 
 def _vocabulary(
@@ -306,15 +226,7 @@ def _vocabulary(
     max_words: int | None,
     known: Known | None,
 ) -> tuple[Vocabulary, int, Int[np.ndarray, " numbers"]]:
-    """Return the vocabulary, the number of its entries that are not rare, and the id of each word number.
-
-    Args:
-        numbers: Number of each distinct word.
-        texts: Texts of each split, as word numbers.
-        min_count: See `labelled_corpus`.
-        max_words: See `labelled_corpus`.
-        known: See `labelled_corpus`.
-    """
+    """Return the vocabulary, the number of its entries that are not rare, and the id of each word number."""
     words = list(numbers.index)
 
     def count(split: str) -> dict[str, int]:

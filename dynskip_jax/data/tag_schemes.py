@@ -3,8 +3,8 @@
 A tag is `O`, or a letter and a type such as `B-PER`. With X for the type:
 
 * IOB1 (CoNLL-2003): Each word of an entity has `I-X`. The first word has `B-X` if an entity of the same type
-  ends just before it. A `B-X` elsewhere is also accepted (CoNLL-2003's training file has two), so the tags
-  may follow each other in any order. It becomes `I-X` when tags are written.
+  ends just before it. A `B-X` elsewhere is also accepted (CoNLL-2003's training file has two); it becomes
+  `I-X` when tags are written.
 * BIO2 (CoNLL-2000): The first word of each entity has `B-X`, the others have `I-X`.
 * BIOES: The only word of an entity has `S-X`. In a longer entity, the first word has `B-X`, the last one
   `E-X`, and the words between them `I-X`.
@@ -31,20 +31,13 @@ _Tag = tuple[str, str]
 _OUTSIDE: _Tag = ("O", "")
 _BARE_TAGS = frozenset("BIESO")
 _TAG = re.compile(r"O|[BIES](?:-.+)?", re.DOTALL)
-
 # Pairs of letters (previous tag, this tag) at which conlleval always begins, or ends, an entity.
 _BEGINS = {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I")}
 _ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O")}
 
 
 class Entity(NamedTuple):
-    """An entity or chunk of a sentence.
-
-    Attributes:
-        kind: Type of the entity; empty if tags have no types.
-        start: Index of its first word.
-        end: Index after its last word.
-    """
+    """An entity or chunk: its type, the index of its first word, and the index after its last word."""
 
     kind: str
     start: int
@@ -65,50 +58,43 @@ class AllowedTransitions(NamedTuple):
     end: Bool[np.ndarray, " tags"]
 
 
+class DetectedScheme(NamedTuple):
+    """A scheme, or None if the tags do not mark entities, and a line for messages that gives the evidence."""
+
+    scheme: Scheme | None
+    says: str
+
+
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence as `conlleval` finds them; no tag is an error.
+    """Return the entities of a sentence as `conlleval` (version 2004-01-26) finds them; no tag is an error.
 
-    The rules are those of `startOfChunk` and `endOfChunk` in the script of the CoNLL-2000 to 2003 shared
-    tasks (conlleval, version 2004-01-26, by Erik Tjong Kim Sang):
-
-    * The letter of a tag is the text before the first hyphen, the type is the text after it. Both may be
-      empty.
+    * The letter of a tag is the text before the first hyphen, the type is the text after it.
     * An entity begins at `B` after `B`, `I` or `O`, at `I` after `O`, and at any tag except `O` and `.` whose
       type differs from that of the previous tag.
     * An entity ends before `B` and `O` if the previous tag is `B` or `I`, and wherever the type changes.
 
-    So tags of IOB1 and of BIO2 are both read correctly. An `I-X` after `O` or after another type begins an
-    entity. A tag with any other letter continues an entity of the same type, and begins one if the type
-    changes.
-
     `S` is read as `B` and `E` as `I`, as if BIOES tags had been converted to BIO2 first, which is common
-    practice. The script itself does not define `S`. Its `E` belongs to the schemes IOE1 and IOE2 and does not
-    end before a `B`, so that it reads `B-X E-X B-X E-X` as one entity.
-
-    For `O-X`, or an unknown letter without a type such as `PER`, the script loses track of where entities
-    end. It then finds as many entities as this function, but may count fewer of them as correct.
+    practice; the script itself does not define `S`, and its `E` is that of IOE1 and IOE2. For `O-X`, or an
+    unknown letter without a type such as `PER`, the script finds as many entities as this function, but may
+    count fewer of them as correct.
     """
     found, start = [], None
     last_letter, last_kind = _OUTSIDE
-    for place, (letter, kind) in enumerate([*map(_as_bio, tags), _OUTSIDE]):
+    for at, (letter, kind) in enumerate([*map(_as_bio, tags), _OUTSIDE]):
         pair, changed = (last_letter, letter), kind != last_kind
         begins = pair in _BEGINS or (letter not in ("O", ".") and changed)
         ends = pair in _ENDS or (last_letter not in ("O", ".") and changed)
-        if start is not None and (ends or begins or place == len(tags)):
-            found.append(Entity(tags[start].partition("-")[2], start, place))
+        if start is not None and (ends or begins or at == len(tags)):
+            found.append(Entity(tags[start].partition("-")[2], start, at))
             start = None
         if begins:
-            start = place
+            start = at
         last_letter, last_kind = letter, kind
     return found
 
 
 def read_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
-    """Return the entities of a sentence whose tags must follow the scheme.
-
-    Raises:
-        UserError: If the tags do not follow it; the message contains the first wrong word, counted from 1.
-    """
+    """Return the entities of a sentence whose tags must follow the scheme."""
     problem = first_problem(tags, scheme)
     if problem is not None:
         raise UserError(f"word {problem[0] + 1}: {problem[1]}")
@@ -116,16 +102,7 @@ def read_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
 
 
 def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str]:
-    """Return the tags of a sentence, one per word.
-
-    Args:
-        found: Entities of the sentence, in any order.
-        length: Number of words of the sentence.
-        scheme: Scheme of the returned tags.
-
-    Raises:
-        ValueError: If entities overlap, are empty or reach past the end of the sentence.
-    """
+    """Return the tags of a sentence of `length` words with these entities, which must not overlap."""
     tags, last = ["O"] * length, Entity("", 0, 0)
     for entity in sorted(found, key=lambda entity: entity.start):
         kind, start, end = entity
@@ -145,18 +122,8 @@ def write_tags(found: Sequence[Entity], length: int, scheme: Scheme) -> list[str
 def convert_tags(tags: Sequence[str], source: Scheme, target: Scheme, *, repair: bool = False) -> list[str]:
     """Return tags for the same entities in another scheme, or in the same one.
 
-    Converting valid tags there and back returns the same tags. The only exception is a `B-X` that IOB1 does
-    not need, which becomes `I-X`.
-
-    Args:
-        tags: Tags of one sentence.
-        source: Scheme of `tags`.
-        target: Scheme of the returned tags.
-        repair: Whether to read tags that break the rules as `conlleval` does (see `entities`) instead of
-            raising an error. Entities without a type are then left out, unless all tags are plain letters.
-
-    Raises:
-        UserError: If the tags do not follow `source` and `repair` is False.
+    With `repair`, tags that break the rules of `source` are read as `conlleval` does instead of raising an
+    error; entities without a type are then left out, unless all tags are plain letters.
     """
     found = entities(tags) if repair else read_entities(tags, source)
     if repair and not all(tag in _BARE_TAGS for tag in tags):
@@ -169,37 +136,22 @@ def tag_of(letter: str, kind: str) -> str:
     return f"{letter}-{kind}" if kind else letter
 
 
-class DetectedScheme(NamedTuple):
-    """The result of `detect_scheme`.
-
-    Attributes:
-        scheme: Scheme of the tags; None if the tags do not mark entities.
-        has_types: Whether tags have a type, as in `B-PER`; False for `B`, `I` and `O`.
-        says: One line for messages: the scheme and the evidence for it, or the reason why there is none.
-    """
-
-    scheme: Scheme | None
-    has_types: bool
-    says: str
-
-
 def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
     """Return the scheme of the tags of sentences.
 
     Tags with E or S are BIOES. Otherwise the scheme is IOB1 if more entities begin with I than with a B that
-    IOB1 does not need, and BIO2 if not. There is no scheme if a tag is neither `O` nor one of the letters B,
-    I, E and S with or without a type, if some tags have a type and others have none, or if all tags are `O`.
+    IOB1 does not need, and BIO2 if not.
     """
     sentences = list(sentences)
     tags = sorted(set(itertools.chain(*sentences)))
     kinds = {tag.partition("-")[2] for tag in tags if tag != "O"}
     other = next((tag for tag in tags if not _TAG.fullmatch(tag)), None)
     if other is not None:
-        return DetectedScheme(None, False, f"no scheme: {quoted(other)} is no tag of {', '.join(SCHEMES)}")
+        return DetectedScheme(None, f"no scheme: {quoted(other)} is no tag of {', '.join(SCHEMES)}")
     if not kinds:
-        return DetectedScheme(None, False, "no scheme: there is no tag but O")
+        return DetectedScheme(None, "no scheme: there is no tag but O")
     if len(kinds) > 1 and "" in kinds:
-        return DetectedScheme(None, False, "no scheme: some tags have a type and some have none")
+        return DetectedScheme(None, "no scheme: some tags have a type and some have none")
     if any(tag[0] in "ES" for tag in tags):
         scheme, shows = "BIOES", "entities end with E or S"
     elif _begin_with_i(sentences):
@@ -210,7 +162,40 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
     wrong = sum(first_problem(sentence, scheme) is not None for sentence in sentences)
     if wrong:
         says += f"; {wrong:,} of {len(sentences):,} sentences break its rules"
-    return DetectedScheme(scheme, kinds != {""}, says)
+    return DetectedScheme(scheme, says)
+
+
+def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:
+    """Return the index of the first word whose tag breaks the scheme's rules, and a phrase; else None.
+
+    An entity of BIOES without an end is reported at the word after it, or at the last word of the sentence.
+    """
+    before = None
+    for at, tag in enumerate(tags):
+        now = _parsed(tag, scheme)
+        if now is None:
+            return at, _unknown(tag, scheme)
+        if not _may_follow(before, now, scheme):
+            previous = f"after {shown(tags[at - 1])}" if at else "at the start of a sentence"
+            return at, f"the tag {shown(tag)} cannot stand {previous} in {scheme}"
+        before = now
+    if tags and not _may_follow(before, None, scheme):
+        return len(tags) - 1, f"the tag {shown(tags[-1])} cannot end a sentence in {scheme}"
+    return None
+
+
+def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitions:
+    """Return which of `tags` may follow each other, begin a sentence and end a sentence."""
+    parsed = [_parsed(tag, scheme) for tag in tags]
+    for tag, now in zip(tags, parsed, strict=True):
+        if now is None:
+            raise UserError(_unknown(tag, scheme))
+    pairs = [[_may_follow(i, j, scheme) for j in parsed] for i in parsed]
+    return AllowedTransitions(
+        np.array(pairs, bool).reshape(len(tags), len(tags)),
+        np.array([_may_follow(None, j, scheme) for j in parsed], bool),
+        np.array([_may_follow(i, None, scheme) for i in parsed], bool),
+    )
 
 
 def _begin_with_i(sentences: Iterable[Sequence[str]]) -> bool:
@@ -225,49 +210,6 @@ def _begin_with_i(sentences: Iterable[Sequence[str]]) -> bool:
             with_b += letter == "B" and kind != last_kind
             last_kind = kind
     return with_i > with_b
-
-
-def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:
-    """Return the first place where a sentence's tags break the scheme's rules.
-
-    Returns:
-        Index of the word and a phrase that describes the problem; None for valid tags. An entity of BIOES
-        without an end is reported at the word after it, or at the last word of the sentence.
-    """
-    before = None
-    for place, tag in enumerate(tags):
-        now = _parsed(tag, scheme)
-        if now is None:
-            return place, _unknown(tag, scheme)
-        if not _may_follow(before, now, scheme):
-            previous = f"after {shown(tags[place - 1])}" if place else "at the start of a sentence"
-            return place, f"the tag {shown(tag)} cannot stand {previous} in {scheme}"
-        before = now
-    if tags and not _may_follow(before, None, scheme):
-        return len(tags) - 1, f"the tag {shown(tags[-1])} cannot end a sentence in {scheme}"
-    return None
-
-
-def allowed_transitions(tags: Sequence[str], scheme: Scheme) -> AllowedTransitions:
-    """Return which tags may follow each other, begin a sentence and end a sentence.
-
-    Args:
-        tags: Tag of each index.
-        scheme: Scheme whose rules are applied.
-
-    Raises:
-        UserError: If one of `tags` does not belong to the scheme.
-    """
-    parsed = [_parsed(tag, scheme) for tag in tags]
-    for tag, now in zip(tags, parsed, strict=True):
-        if now is None:
-            raise UserError(_unknown(tag, scheme))
-    pairs = [[_may_follow(i, j, scheme) for j in parsed] for i in parsed]
-    return AllowedTransitions(
-        np.array(pairs, bool).reshape(len(tags), len(tags)),
-        np.array([_may_follow(None, j, scheme) for j in parsed], bool),
-        np.array([_may_follow(i, None, scheme) for i in parsed], bool),
-    )
 
 
 def _may_follow(before: _Tag | None, now: _Tag | None, scheme: Scheme) -> bool:
@@ -290,8 +232,7 @@ def _parsed(tag: str, scheme: Scheme) -> _Tag | None:
 def _unknown(tag: str, scheme: Scheme) -> str:
     letters = ", ".join(_LETTERS[scheme])
     return (
-        f"{quoted(tag)} is no tag of {scheme}, which has O, and the letters {letters}, alone or with a type "
-        "such as I-PER"
+        f"{quoted(tag)} is no tag of {scheme}, which has O, and {letters}, alone or with a type as in I-PER"
     )
 
 

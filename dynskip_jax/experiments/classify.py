@@ -33,14 +33,14 @@ from dynskip_jax.lazy import LazyModule
 from dynskip_jax.settings import setting
 
 if TYPE_CHECKING:
-    from dynskip_jax.data.class_vocabulary import ClassVocabulary
     from dynskip_jax.data.sentences import SentenceCorpus
+    from dynskip_jax.data.vocabularies import ClassVocabulary
     from dynskip_jax.tasks import Learner
 
-class_vocabulary = LazyModule("dynskip_jax.data.class_vocabulary")
+class_vocabulary = LazyModule("dynskip_jax.data.vocabularies")
 statistics = LazyModule("dynskip_jax.analysis.statistics")
 confusion_tables = LazyModule("dynskip_jax.experiments.confusion")
-labelled_text = LazyModule("dynskip_jax.data.labelled_text")
+labelled_text = LazyModule("dynskip_jax.data.labelled")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 
 _MOST_CLASSES = 12  # number of classes whose text counts are printed
@@ -140,9 +140,7 @@ class Classify(ClassifierExperiment):
             known=self.known,
         )
         vocabulary = class_vocabulary.ClassVocabulary(corpus.vocabulary.tokens, found.classes)
-        lines = [
-            line for line in (found.note, found.about, corpus.about, _balance(found.class_counts)) if line
-        ]
+        lines = [*found.notes, found.about, corpus.about, _balance(found.class_counts)]
         return ClassifyCorpus(corpus, vocabulary, found.fingerprint, lines)
 
     def describe_data(self, data: ClassifyCorpus) -> Sequence[str]:

@@ -38,10 +38,10 @@ from dynskip_jax.experiments.tagging import (
 from dynskip_jax.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from dynskip_jax.data.tagged_corpus import TaggedCorpus
+    from dynskip_jax.data.tagged import TaggedCorpus
 from dynskip_jax.settings import ON, setting
 
-tagged_corpus = LazyModule("dynskip_jax.data.tagged_corpus")
+tagged_corpus = LazyModule("dynskip_jax.data.tagged")
 
 PRESETS: dict[str, dict[str, Any]] = {
     # For two cores: Adam needs a third of the epochs that gradient descent takes.

@@ -33,7 +33,7 @@ from dynskip_jax.lazy import LazyModule
 if TYPE_CHECKING:
     from dynskip_jax.data.sentences import SentenceCorpus
 
-imdb_data = LazyModule("dynskip_jax.data.imdb")
+imdb_data = LazyModule("dynskip_jax.data.corpora")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -114,7 +114,7 @@ class IMDB(ClassifierExperiment):
     presets = PRESETS
     default_model = "dynamic:3"
     commands = {**TEXT_COMMANDS, "bigrams": BIGRAMS}  # noqa: RUF012 (read only)
-    labels = imdb_data.LABELS
+    labels = imdb_data.IMDB_LABELS
     published_sizes = {"imdb": {"train": 21_250, "dev": 3_750, "test": 25_000}}  # noqa: RUF012 (read only)
     sample_text = "i expected very little , but in the end it was not as bad as they say"
 
@@ -123,7 +123,7 @@ class IMDB(ClassifierExperiment):
         data = self.settings.data
         reviews, source = imdb_data.find_imdb(data.data)
         return sentence_data.labelled_corpus(
-            imdb_data.NAME,
+            "imdb",
             imdb_data.imdb_splits(reviews, data.split_seed),
             source,
             min_count=data.min_count,

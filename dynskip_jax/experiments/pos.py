@@ -40,10 +40,10 @@ from dynskip_jax.experiments.tagging import (
 from dynskip_jax.lazy import LazyModule
 
 if TYPE_CHECKING:
-    from dynskip_jax.data.tagged_corpus import TaggedCorpus
+    from dynskip_jax.data.tagged import TaggedCorpus
 from dynskip_jax.settings import setting
 
-tagged_corpus = LazyModule("dynskip_jax.data.tagged_corpus")
+tagged_corpus = LazyModule("dynskip_jax.data.tagged")
 
 _SMALL = dict(
     **AGENT,

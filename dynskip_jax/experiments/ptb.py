@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from dynskip_jax.tasks import LanguageModelling, Learner
     from dynskip_jax.training.schedule import Schedule
 
-pieces = LazyModule("dynskip_jax.data.pieces")
+pieces = LazyModule("dynskip_jax.data.language")
 plots = LazyModule("dynskip_jax.analysis.plots")
 asgd = LazyModule("dynskip_jax.training.asgd")
-characters_data = LazyModule("dynskip_jax.data.characters")
+characters_data = LazyModule("dynskip_jax.data.vocabularies")
 data_lib = LazyModule("dynskip_jax.data")
-embedded = LazyModule("dynskip_jax.data.embedded")
+embedded = LazyModule("dynskip_jax.data.corpora")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 finished = LazyModule("dynskip_jax.training.trained")
 functional = LazyModule("dynskip_jax.functional")
@@ -78,7 +78,7 @@ reading = LazyModule("dynskip_jax.analysis.reading")
 schedules = LazyModule("dynskip_jax.training.schedule")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 tasks_lib = LazyModule("dynskip_jax.tasks")
-vocabularies = LazyModule("dynskip_jax.data.vocabulary")
+vocabularies = LazyModule("dynskip_jax.data.vocabularies")
 
 # Training of the agents in presets that fit a CPU. They have their own Adam, because gradient descent with
 # the network's rate moves them by the whole clipping norm in each step.
@@ -394,7 +394,7 @@ class PTB(Experiment):
 
     def vocabulary_type(self) -> type[Any]:
         """See `Experiment`."""
-        return pieces.LanguageVocabulary
+        return vocabularies.LanguageVocabulary
 
     def check(self) -> None:
         """See `Experiment`."""
@@ -410,7 +410,7 @@ class PTB(Experiment):
 
     def describe_data(self, data: LanguageCorpus) -> Sequence[str]:
         """See `Experiment`; the kind of the tokens, and which of them are unknown and how many."""
-        return [line for line in (data.about_pieces, data.about_unknown, data.unknown_warning) if line]
+        return data.about
 
     def vocabulary(self, data: LanguageCorpus) -> Vocabulary:
         """See `Experiment`."""
@@ -602,7 +602,7 @@ class PTB(Experiment):
         if all(token == token.lower() for token in known if token != "N"):
             text = text.lower()
         ways = []
-        for words in (embedded.TOKEN.findall(text), sentence_data.treebank_words(text, lowercase=False)):
+        for words in (embedded.PROSE_WORD.findall(text), sentence_data.treebank_words(text, lowercase=False)):
             if "N" in known:
                 words = ["N" if _NUMBER.fullmatch(word) and word not in known else word for word in words]
             # Drop punctuation marks that the vocabulary lacks.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 models_lib = LazyModule("dynskip_jax.models")
 nnx = LazyModule("flax.nnx")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
-sick_data = LazyModule("dynskip_jax.data.sick")
+sick_data = LazyModule("dynskip_jax.data.corpora")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -123,7 +123,7 @@ class SICK(SentenceExperiment):
         data = self.settings.data
         pairs, source = sick_data.find_sick(data.data)
         return sentence_data.pair_corpus(
-            sick_data.NAME,
+            "sick",
             pairs,
             source,
             min_count=data.min_count,
@@ -141,7 +141,7 @@ class SICK(SentenceExperiment):
             return models_lib.SentencePairModel(
                 embedding(rngs),
                 m.features,
-                sick_data.NUM_RATINGS,
+                sick_data.SICK_RATINGS,
                 similarity_features=m.similarity_features,
                 **self.rare_words(data),
                 **self.layers(spec),

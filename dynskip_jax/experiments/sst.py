@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 from dynskip_jax.settings import setting
 
 sentence_data = LazyModule("dynskip_jax.data.sentences")
-sst_data = LazyModule("dynskip_jax.data.sst")
+sst_data = LazyModule("dynskip_jax.data.corpora")
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": dict(
@@ -91,7 +91,7 @@ class SST(ClassifierExperiment):
     presets = PRESETS
     default_model = "dynamic:3"
     commands = TEXT_COMMANDS
-    labels = sst_data.LABELS
+    labels = sst_data.SST_LABELS
     samples = 10
     sample_text = "a film that is never quite as funny as it wants to be"
 
@@ -100,7 +100,7 @@ class SST(ClassifierExperiment):
         data = self.settings.data
         trees, source = sst_data.find_sst(data.data)
         return sentence_data.labelled_corpus(
-            sst_data.NAME,
+            "sst",
             sst_data.sst_splits(trees, phrases=data.phrases),
             source,
             min_count=data.min_count,

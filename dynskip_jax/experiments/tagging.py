@@ -26,8 +26,8 @@ from dynskip_jax.settings import ON, Other, setting
 from dynskip_jax.training.model_names import REWARDED
 
 if TYPE_CHECKING:
-    from dynskip_jax.data.tagged_corpus import TaggedCorpus
-    from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
+    from dynskip_jax.data.tagged import TaggedCorpus
+    from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
     from dynskip_jax.data.word_vectors import WordVectors
     from dynskip_jax.experiments.loaded import LoadedModel
     from dynskip_jax.models import Tagger
@@ -49,12 +49,11 @@ nnx = LazyModule("flax.nnx")
 schedules = LazyModule("dynskip_jax.training.schedule")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 tag_schemes = LazyModule("dynskip_jax.data.tag_schemes")
-tagged_corpus = LazyModule("dynskip_jax.data.tagged_corpus")
-tagged_examples = LazyModule("dynskip_jax.data.tagged_examples")
-tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
+tagged_examples = LazyModule("dynskip_jax.data.tagged")
+tagger_vocabulary = LazyModule("dynskip_jax.data.vocabularies")
 tasks_lib = LazyModule("dynskip_jax.tasks")
 text = LazyModule("dynskip_jax.experiments.text")
-vocabularies = LazyModule("dynskip_jax.data.vocabulary")
+vocabularies = LazyModule("dynskip_jax.data.vocabularies")
 word_vectors = LazyModule("dynskip_jax.data.word_vectors")
 
 
@@ -267,7 +266,7 @@ class TaggerExperiment(Experiment):
         if path is not None:
             words = {
                 tagger_vocabulary.normal_form(word, **how)
-                for split in tagged_corpus.SPLIT_NAMES
+                for split in ("train", "dev", "test")
                 for sentence in corpus.splits[split]
                 for word in sentence.words
             }
@@ -293,7 +292,7 @@ class TaggerExperiment(Experiment):
     def describe_data(self, data: ReadCorpus) -> Sequence[str]:
         """See `Experiment`; how many words of each split are unknown, and how many words have vectors."""
         shares = []
-        for split in tagged_corpus.SPLIT_NAMES:
+        for split in ("train", "dev", "test"):
             words = [word for sentence in data.corpus.splits[split] for word in sentence.words]
             unknown = sum(not data.vocabulary.knows(word) for word in words) / len(words)
             shares.append(f"{100 * unknown:.2g} % of {split}")
@@ -323,7 +322,7 @@ class TaggerExperiment(Experiment):
             index = {tag: i for i, tag in enumerate(vocabulary.tags)}
             unknown = index.get(vocabularies.UNK)
             few = examples.worthwhile_buckets(len(data.corpus.splits["train"]), training.batch_size)
-            for split in tagged_corpus.SPLIT_NAMES:
+            for split in ("train", "dev", "test"):
                 sentences = data.corpus.splits[split]
                 splits[split] = tagged_examples.tagged_examples(
                     [sentence.words for sentence in sentences],

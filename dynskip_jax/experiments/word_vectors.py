@@ -19,13 +19,12 @@ from typing import Literal
 
 import numpy as np
 
-from dynskip_jax.data.data_folder import DATA_VARIABLE, named_folder
-from dynskip_jax.data.imdb import find_imdb
+from dynskip_jax.data.corpora import find_imdb
+from dynskip_jax.data.files import DATA_VARIABLE, named_folder
+from dynskip_jax.data.language import text_lines
 from dynskip_jax.data.sentences import LINE_BREAK, treebank_words
-from dynskip_jax.data.tagged_corpus import find_entity_corpus, find_part_of_speech_corpus
-from dynskip_jax.data.tagger_vocabulary import normal_form
-from dynskip_jax.data.text import read_lines
-from dynskip_jax.data.vocabulary import UNK
+from dynskip_jax.data.tagged import find_entity_corpus, find_part_of_speech_corpus
+from dynskip_jax.data.vocabularies import UNK, normal_form
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.command_line import program, read_flags
 from dynskip_jax.experiments.settings import MAX_SEED
@@ -157,7 +156,7 @@ def write_word_vectors(path: Path, words: Sequence[str], vectors: np.ndarray) ->
 
 
 def _plain(path: Path) -> Sentences:
-    return [treebank_words(line) for line in read_lines(path, blank_lines=False)]
+    return [treebank_words(line) for line in text_lines(path) if line.strip()]
 
 
 def _wikitext(folder: Path) -> Sentences:
@@ -165,7 +164,9 @@ def _wikitext(folder: Path) -> Sentences:
     if not files:
         raise UserError(f"{folder} has no wiki.train.tokens or wiki.train.tokens.gz")
     sentences = []
-    for line in read_lines(files[0], blank_lines=False):
+    for line in text_lines(files[0]):
+        if not line.strip():
+            continue
         for mark, joined in _JOINED.items():
             line = line.replace(mark, joined)
         sentences.append([word for word in line.split() if word != UNK])

@@ -68,7 +68,7 @@ class CharEmbedding(nnx.Module):
 
         >>> import jax.numpy as jnp
         >>> from flax import nnx
-        >>> from dynskip_jax.data.characters import character_table
+        >>> from dynskip_jax.data.vocabularies import character_table
         >>> characters, symbols = character_table(["the", "cat", "<eos>"])
         >>> init = nnx.initializers.normal(0.1)
         >>> embed = CharEmbedding(characters, widths=(1, 2), maps=(4, 8), weight_init=init, rngs=nnx.Rngs(0))

@@ -14,7 +14,6 @@ from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
 from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
 
-_OWN_NAMES = {"dev": "valid"}  # names of splits that differ in a corpus
 _LONG = 400  # words (rows times steps) in an evaluation segment, at least
 
 
@@ -123,7 +122,7 @@ class LanguageModelling(Task):
 
     def tokens(self, split: str) -> Int[np.ndarray, " tokens"]:
         """Return the token ids of a split: `train`, `dev` or `test`."""
-        return getattr(self.corpus, _OWN_NAMES.get(split, split))
+        return self.corpus.splits[split]
 
     def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:
         """See `Task`."""
@@ -187,7 +186,7 @@ class LanguageModelling(Task):
         if not self.corpus.text_sizes or "perplexity" not in metrics:
             return {}
         nats = np.log(metrics["perplexity"]) * len(self.tokens(split))
-        size = self.corpus.text_sizes[_OWN_NAMES.get(split, split)]
+        size = self.corpus.text_sizes[split]
         return {
             "word_perplexity": np.exp(nats / size.words),
             "bits_per_character": nats / np.log(2) / size.characters,

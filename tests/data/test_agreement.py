@@ -56,13 +56,6 @@ def test_a_splits_texts_depend_on_the_seed_alone():
     assert not np.array_equal(large.splits["train"].symbols, large.splits["dev"].symbols[:5])
 
 
-def test_a_split_may_be_empty_and_not_less():
-    texts = agreement.generate(5, {"train": 0}).splits["train"]
-    assert [array.shape for array in texts] == [(0, 5), (0,), (0,), (0,)]
-    with pytest.raises(UserError, match="agreement cannot have -1 examples: ask for 0 or more"):
-        agreement.generate(5, {"train": 3, "dev": -1})
-
-
 @pytest.mark.parametrize("length", [4, 501])
 def test_a_length_that_the_task_does_not_have_is_refused(length):
     with pytest.raises(UserError, match="5 to 500"):

@@ -7,7 +7,7 @@ import pytest
 import quick
 from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
 
-from dynskip_jax.data import NumberPredictionData, ptb
+from dynskip_jax.data import NumberPredictionData, corpora
 from dynskip_jax.data.number_prediction import check_length, generate_splits
 from dynskip_jax.experiments import loaded
 
@@ -74,7 +74,7 @@ def no_data_found(monkeypatch, tmp_path_factory):
     """Hide this machine's data folders and its network from each test."""
     monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path_factory.mktemp("tfds")))
-    monkeypatch.setattr(ptb, "is_reachable", lambda url: False)
+    monkeypatch.setattr(corpora, "is_reachable", lambda url: False)
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def test_result_has_what_the_design_says(compared_ptb, finished_ptb):
         assert metric["per_seed"] == [metric["mean"]] and metric["std"] == 0
     dataset = whole["dataset"]
     assert dataset["name"] == "letters"
-    assert dataset["sizes"] == {"train": 360, "valid": 40, "test": 40, "vocabulary": 9}
+    assert dataset["sizes"] == {"train": 360, "dev": 40, "test": 40, "vocabulary": 9}
     assert len(dataset["fingerprint"]) == 64
     agent = (4 + 4) * 2 + 2 + 2 * 3 + 3
     assert result["parameters"] == 9 * 4 + 4 * (4 * 4 + 4 * 4 + 4) + 4 * 9 + 9 + agent

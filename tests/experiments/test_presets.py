@@ -52,7 +52,7 @@ class Flat:
 
 
 def letters(name="letters"):
-    return make_corpus(name, dict.fromkeys(("train", "valid", "test"), LINES), "here")
+    return make_corpus(name, dict.fromkeys(("train", "dev", "test"), LINES), "here")
 
 
 def build(experiment, data, model):

@@ -15,7 +15,7 @@ from compiled import compiled
 
 from dynskip_jax.analysis import reading
 from dynskip_jax.data import Vocabulary
-from dynskip_jax.data.vocabulary import EOS
+from dynskip_jax.data.vocabularies import EOS
 from dynskip_jax.experiments import loaded, ptb
 from dynskip_jax.experiments.commands import explain as explain_command
 from dynskip_jax.experiments.ptb import PTB as PTBExperiment

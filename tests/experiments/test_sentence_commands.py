@@ -15,8 +15,7 @@ from compiled import compiled
 
 from dynskip_jax import functional as F
 from dynskip_jax import load_run
-from dynskip_jax.data import Vocabulary
-from dynskip_jax.data import imdb as reviews
+from dynskip_jax.data import Vocabulary, corpora
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import imdb, loaded, sick, sst
 from dynskip_jax.experiments.build import make_fit_settings, make_learner
@@ -110,7 +109,7 @@ def test_reviews_are_predicted_line_by_line(command, skipper):
     folder, _ = skipper
     long = "a film " * 5000
     lines = predict(command, imdb, folder, f"A great film!\n\n<br />\n{long}\nunheard-of words\n")
-    assert [line.split("  ")[0] in reviews.LABELS for line in lines] == [True, False, False, True, True]
+    assert [line.split("  ")[0] in corpora.IMDB_LABELS for line in lines] == [True, False, False, True, True]
     assert lines[1] == lines[2] == ""
     for line in (lines[0], lines[3]):
         assert 0.5 <= float(line.split("(")[1].rstrip(")")) <= 1
@@ -139,7 +138,7 @@ def test_input_that_is_not_text_is_one_line(command, skipper, tmp_path):
 
 
 def test_data_that_is_not_there_is_one_line(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(reviews, "is_reachable", lambda url: False)
+    monkeypatch.setattr(corpora, "is_reachable", lambda url: False)
     for experiment in (imdb, sst, sick):
         outcome = command(partial(main, experiment_in(experiment)), "--run-dir", tmp_path / "run")
         assert outcome.status == 2 and outcome.err.count("\n") == 1, outcome.err

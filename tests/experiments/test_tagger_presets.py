@@ -7,7 +7,7 @@ import pytest
 from commands import experiment_in
 
 from dynskip_jax import functional as F
-from dynskip_jax.data.tagger_vocabulary import tagger_vocabulary
+from dynskip_jax.data.vocabularies import tagger_vocabulary
 from dynskip_jax.experiments import conll2003, pos
 from dynskip_jax.experiments.build import make_learner
 from dynskip_jax.experiments.conll2003 import CoNLL2003

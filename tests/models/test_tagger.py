@@ -12,7 +12,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data.tag_schemes import allowed_transitions, first_problem
-from dynskip_jax.data.tagger_vocabulary import TokenIds
+from dynskip_jax.data.vocabularies import TokenIds
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import Tagger
 from dynskip_jax.nn import CharAffixes, CharCNN, CharLSTM

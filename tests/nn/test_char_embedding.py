@@ -11,7 +11,7 @@ from flax import nnx
 from jax.extend.core import jaxprs_in_params
 from marks import and_slow
 
-from dynskip_jax.data.characters import character_table
+from dynskip_jax.data.vocabularies import character_table
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn import char_embedding
 from dynskip_jax.nn.char_embedding import CharacterTable, CharEmbedding

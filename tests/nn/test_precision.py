@@ -29,7 +29,7 @@ STEPS = np.where(
 )
 WORDS = np.array(list("abcdefghijkl"))[np.cumsum(STEPS) % 12].reshape(-1, 20)
 LINES = [" ".join(row) for row in WORDS]
-CORPUS = make_corpus("letters", dict.fromkeys(("train", "valid", "test"), LINES), "here")
+CORPUS = make_corpus("letters", dict.fromkeys(("train", "dev", "test"), LINES), "here")
 
 
 def words(skip, dtype, **options):

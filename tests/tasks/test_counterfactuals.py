@@ -368,6 +368,6 @@ def test_where_the_answer_stands_at_one_place_there_is_everything_to_learn():
 @pytest.mark.slow
 def test_where_the_text_is_noise_there_is_nothing_to_learn(language):
     params = language[0].init(jax.random.key(3))
-    learner = language_modelling(letters(6, valid=400), mix=0.7)
+    learner = language_modelling(letters(6, dev=400), mix=0.7)
     found = examined(learner, params, layer=1)
     assert found.gain["s(t)"].is_chance

@@ -24,7 +24,7 @@ def corpus_of(test):
     return make_corpus("letters", lines | {"test": test}, "here")
 
 
-SIZES = {"train": 32, "valid": 4}  # 320 tokens (100 rows of up to four) and 40 tokens
+SIZES = {"train": 32, "dev": 4}  # 320 tokens (100 rows of up to four) and 40 tokens
 TEXT = ["a b c d e f a b c d"]
 
 

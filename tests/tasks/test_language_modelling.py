@@ -14,7 +14,7 @@ from marks import and_slow
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import LanguageCorpus, Vocabulary, make_corpus
-from dynskip_jax.data.characters import character_table
+from dynskip_jax.data.vocabularies import character_table
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding
@@ -25,16 +25,16 @@ from dynskip_jax.training.agent_settings import AgentSettings
 WORDS = list("abcdefghijk")
 
 
-def corpus_of(train=60, valid=37, test=23):
+def corpus_of(train=60, dev=37, test=23):
     """Return a corpus of random text; the sizes are numbers of tokens, of which the last is a line end."""
     rng = np.random.default_rng(0)
     lines = {}
-    for split, size in (("train", train), ("valid", valid), ("test", test)):
+    for split, size in (("train", train), ("dev", dev), ("test", test)):
         tokens = rng.choice(WORDS, size - 1)
         tokens[4::9] = "\n"
         lines[split] = " ".join(tokens).split("\n")
     corpus = make_corpus("letters", lines, "here")
-    assert [corpus.sizes[split] for split in lines] == [train, valid, test]
+    assert [corpus.sizes[split] for split in lines] == [train, dev, test]
     return corpus
 
 
@@ -111,11 +111,10 @@ TWO_KEYS = jax.random.split(jax.random.key(5), 2)
 def test_perplexity_of_one_stream_is_that_of_one_long_pass(skip):
     learner, params = usual(skip, 2)
     long_pass = long_pass_of(learner)
-    splits = (("valid", "dev"), ("test", "test")) if skip == "dynamic:3" else (("valid", "dev"),)
-    for split, name in splits:
+    for split in ("dev", "test") if skip == "dynamic:3" else ("dev",):
         expected = [np.exp(long_pass(each, *stream_of(learner, split)).mean()) for each in params]
-        found = learner.evaluate(both_of(params), name, TWO_KEYS, batch_size=1)
-        np.testing.assert_allclose(found[f"{name}_perplexity"], expected, rtol=1e-4)
+        found = learner.evaluate(both_of(params), split, TWO_KEYS, batch_size=1)
+        np.testing.assert_allclose(found[f"{split}_perplexity"], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +135,7 @@ def test_perplexity_of_several_streams_counts_every_token_once(batch_size, num_s
     )
     found = learner.evaluate(one_seed(params), "dev", KEYS, batch_size=batch_size)
 
-    inputs, targets = stream_of(learner, "valid")
+    inputs, targets = stream_of(learner, "dev")
     length = -(-len(targets) // batch_size)
     long_pass = long_pass_of(learner)
     nll = np.concatenate(
@@ -151,7 +150,7 @@ def test_perplexity_of_several_streams_counts_every_token_once(batch_size, num_s
 
 
 def test_one_stream_does_not_depend_on_where_it_is_cut():
-    corpus = corpus_of(train=1200, valid=1003)
+    corpus = corpus_of(train=1200, dev=1003)
     found = []
     for num_steps in (5, 1100):  # segments of 400 and of 1,100 steps
         learner = learner_of(corpus=corpus, skips=("dynamic:3",), num_steps=num_steps, batch_size=1)
@@ -267,7 +266,7 @@ def test_loss_is_summed_over_the_segment_and_averaged_over_streams():
 def test_there_is_one_choice_for_each_token():
     learner, (params,) = usual()
     read = list(learner.choices(one_seed(params), "dev", KEYS, layer=-1, batch_size=10))
-    inputs, _ = stream_of(learner, "valid")
+    inputs, _ = stream_of(learner, "dev")
     tokens = np.concatenate([batch.inputs[batch.mask] for batch, _ in read])
     chosen = np.concatenate([actions[:, batch.mask] for batch, actions in read], axis=1)
     assert chosen.shape == (1, 37)
@@ -371,7 +370,7 @@ def test_averaged_predictions_are_means_of_probabilities(batch_size):
     found = learner.evaluate(one_seed(params), "dev", KEYS, mode="sample", batch_size=batch_size, samples=4)
 
     # By hand: one long pass reads each stream four times.
-    inputs, targets = stream_of(learner, "valid")
+    inputs, targets = stream_of(learner, "dev")
     rows = -(-len(targets) // batch_size)
     padded = [
         np.pad(leaf, (0, rows * batch_size - len(leaf))).reshape(batch_size, rows)
@@ -410,7 +409,7 @@ def test_cached_perplexity_is_that_of_the_models_states_and_words():
     for name, value in learner.evaluate(both_of(params), "dev", TWO_KEYS, **how).items():
         np.testing.assert_allclose(metrics[name], value, rtol=1e-6, err_msg=name)
 
-    inputs, targets = stream_of(learner, "valid")
+    inputs, targets = stream_of(learner, "dev")
     for seed, each in enumerate(params):
         output = compiled(learner.model(each))(jnp.asarray(inputs)[None], policy=F.Policy("greedy"))
         states = np.asarray(output.states[0], float)
@@ -550,7 +549,7 @@ def test_a_model_of_characters_trains_and_is_evaluated():
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(grads))
     # Evaluation looks up words in a table that is computed once; the model itself reads characters.
     found = learner.evaluate(one_seed(params), "dev", KEYS, batch_size=1)["dev_perplexity"]
-    expected = np.exp(long_pass_of(learner)(params, *stream_of(learner, "valid")).mean())
+    expected = np.exp(long_pass_of(learner)(params, *stream_of(learner, "dev")).mean())
     np.testing.assert_allclose(found, [expected], rtol=1e-4)
 
 

@@ -14,8 +14,8 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.tag_schemes import allowed_transitions, first_problem
-from dynskip_jax.data.tagged_examples import tagged_examples
-from dynskip_jax.data.tagger_vocabulary import tagger_vocabulary
+from dynskip_jax.data.tagged import tagged_examples
+from dynskip_jax.data.vocabularies import tagger_vocabulary
 from dynskip_jax.models import Tagger
 from dynskip_jax.nn import CharCNN
 from dynskip_jax.tasks import Learner, Tagging

@@ -508,7 +508,7 @@ def test_training_in_another_thread_leaves_signals_alone(tmp_path, uninterrupted
 
 @pytest.mark.slow
 def test_cyclic_text_is_learned_to_a_perplexity_near_one(tmp_path):
-    lines = {"train": ["a b c d e"] * 60, "valid": ["a b c d e"] * 6, "test": ["a"]}
+    lines = {"train": ["a b c d e"] * 60, "dev": ["a b c d e"] * 6, "test": ["a"]}
     task = language_modelling(
         make_corpus("cycle", lines, "here"),
         features=16,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
 consoles = LazyModule("dynskip_jax.experiments.console")
-imdb_data = LazyModule("dynskip_jax.data.imdb")
+imdb_data = LazyModule("dynskip_jax.data.corpora")
 rich_table = LazyModule("rich.table")
 
 

@@ -121,8 +121,8 @@ def evaluate(experiment: type[Experiment], flags: EvaluateFlags) -> None:
 def _per_word(corpus: LanguageCorpus) -> str:
     """Return a line of text with the exponents that convert perplexities per token into those per word."""
     powers = [
-        f"{getattr(corpus, split).size / corpus.text_sizes[split].words:.4f} on {name}"
-        for split, name in (("valid", "dev"), ("test", "test"))
+        f"{corpus.splits[split].size / corpus.text_sizes[split].words:.4f} on {split}"
+        for split in ("dev", "test")
     ]
     return f"Perplexities are per {corpus.vocabulary.unit}. Per word: to the power {', '.join(powers)}."
 

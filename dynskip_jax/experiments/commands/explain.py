@@ -25,7 +25,7 @@ loading = LazyModule("dynskip_jax.experiments.loaded")
 html_page = LazyModule("dynskip_jax.analysis.page")
 run_dir = LazyModule("dynskip_jax.training.folder")
 run_results = LazyModule("dynskip_jax.training.results")
-vocabularies = LazyModule("dynskip_jax.data.vocabulary")
+vocabularies = LazyModule("dynskip_jax.data.vocabularies")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

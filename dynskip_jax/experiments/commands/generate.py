@@ -22,7 +22,7 @@ jax = LazyModule("jax")
 jnp = LazyModule("jax.numpy")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 reading = LazyModule("dynskip_jax.analysis.reading")
-vocabularies = LazyModule("dynskip_jax.data.vocabulary")
+vocabularies = LazyModule("dynskip_jax.data.vocabularies")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from dynskip_jax.settings import path_setting, setting
 if TYPE_CHECKING:
     from jaxtyping import Array
 
-    from dynskip_jax.data.tagger_vocabulary import TokenIds
+    from dynskip_jax.data.vocabularies import TokenIds
     from dynskip_jax.experiments.experiment import Experiment
     from dynskip_jax.experiments.loaded import LoadedModel
 
@@ -30,7 +30,7 @@ jax = LazyModule("jax")
 jnp = LazyModule("jax.numpy")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 rich_table = LazyModule("rich.table")
-tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
+tagger_vocabulary = LazyModule("dynskip_jax.data.vocabularies")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,23 +19,22 @@ from dynskip_jax.settings import ON, path_setting, setting
 
 if TYPE_CHECKING:
     from dynskip_jax.data.batches import Batch
-    from dynskip_jax.data.column_files import LinesToTag
-    from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
-    from dynskip_jax.data.tagging import TaggedSentence
+    from dynskip_jax.data.tagged_files import LinesToTag, TaggedSentence
+    from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
     from dynskip_jax.experiments.experiment import Experiment
     from dynskip_jax.experiments.loaded import LoadedModel
     from dynskip_jax.experiments.tagging import TaggerData
 
 batching = LazyModule("dynskip_jax.data.batches")
-column_files = LazyModule("dynskip_jax.data.column_files")
+column_files = LazyModule("dynskip_jax.data.tagged_files")
 sentence_data = LazyModule("dynskip_jax.data.sentences")
 compilation_cache = LazyModule("dynskip_jax.devices.compilation_cache")
 consoles = LazyModule("dynskip_jax.experiments.console")
 entity_score = LazyModule("dynskip_jax.tasks.entity_score")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 tag_schemes = LazyModule("dynskip_jax.data.tag_schemes")
-tagged_examples = LazyModule("dynskip_jax.data.tagged_examples")
-tagger_vocabulary = LazyModule("dynskip_jax.data.tagger_vocabulary")
+tagged_examples = LazyModule("dynskip_jax.data.tagged")
+tagger_vocabulary = LazyModule("dynskip_jax.data.vocabularies")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

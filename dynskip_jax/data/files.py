@@ -1,0 +1,252 @@
+"""Find and read users' files: text line by line, members of archives, JSON.
+
+Text files are UTF-8, plain or gzip; byte-order marks are removed, and lines end with a line feed, a carriage
+return, or both. What cannot be read raises a `UserError`. Named pipes and devices are refused, because
+reading them may never end, and so are lines of more than `MAX_LINE` characters, for which memory may lack.
+"""
+
+import contextlib
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dynskip_jax.data.messages import bad_file, bad_line, quoted, shown
+from dynskip_jax.errors import UserError
+
+PathLike = str | os.PathLike[str]
+
+DATA_VARIABLE = "DYNSKIP_DATA_DIR"
+MAX_LINE = 100_000_000  # characters; text8 is one line of this length
+SPLITS = ("train", "dev", "test")
+# Words for the splits in names of files; the first one is that of published corpora.
+SPLIT_WORDS: Mapping[str, Sequence[str]] = {
+    "train": ("train", "training"),
+    "dev": ("valid", "validation", "val", "dev", "development", "testa"),
+    "test": ("test", "testb"),
+}
+# What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
+_DAMAGED = (
+    *(gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
+    *(EOFError, ValueError, LookupError, ArithmeticError, RuntimeError, MemoryError),
+)
+
+
+def named_folder(name: str) -> Path | None:
+    """Return the sub-folder `name` of `$DYNSKIP_DATA_DIR`, or None if there is no such folder."""
+    root = os.environ.get(DATA_VARIABLE)
+    if not root or name in ("", ".", "..") or Path(name).name != name:
+        return None
+    folder = Path(root).expanduser() / name
+    return folder if folder.is_dir() else None
+
+
+def data_folder(data: PathLike | None, name: str, title: str, files: Sequence[str]) -> Path:
+    """Return the folder `data` or, if that is None, the folder `name` in `$DYNSKIP_DATA_DIR`.
+
+    Args:
+        data: Folder given by the user.
+        name: Name of the sub-folder.
+        title: Name of the corpus, for error messages.
+        files: Names of the files in the folder, for error messages.
+    """
+    folder = named_folder(name) if data is None else Path(data).expanduser()
+    if folder is None:
+        raise UserError(
+            f"{title} was not found: put {', '.join(files)} into a folder and name it with --data DIR, or "
+            f"into ${DATA_VARIABLE}/{name}"
+        )
+    if not folder.is_dir():
+        raise bad_file(folder, f"is no folder: name the one that holds {', '.join(files)}")
+    return folder
+
+
+def tfds_folder(*parts: str) -> Path:
+    """Return the folder of a data set below the data directory of TFDS."""
+    directory = os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return Path(directory, *parts).expanduser()
+
+
+def is_prepared(folder: Path) -> bool:
+    """Return whether TFDS has prepared the data set in `folder` (name/config/version)."""
+    return (folder / "dataset_info.json").is_file()
+
+
+def iter_lines(path: PathLike, member: str | None = None) -> Iterator[str]:
+    """Yield the lines of a text file, or of a member of a zip archive, without their line ends."""
+    with _opened(path, member) as file:
+        yield from stream_lines(file, place(path, member))
+
+
+def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
+    """Yield the lines of an open binary stream as soon as each is complete."""
+    text, number = io.TextIOWrapper(stream, encoding="utf-8-sig"), 0
+    try:
+        while line := text.readline(MAX_LINE + 1):
+            number += 1
+            if len(line) > MAX_LINE:
+                raise bad_line(where, number, f"more than {MAX_LINE:,} characters: break it into lines")
+            yield line.removesuffix("\n").lstrip("\ufeff")  # also of files put together
+    except UnicodeDecodeError as error:
+        # All text before this chunk of bytes was yielded, except the beginning of the current line.
+        before = error.object[: error.start].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        number += 1 + before.count(b"\n")
+        raise bad_line(
+            where, number, "no UTF-8 text: convert the file, for example with iconv -t UTF-8"
+        ) from None
+    finally:
+        with contextlib.suppress(ValueError):  # the stream is closed already
+            text.detach()
+
+
+def read_text(path: PathLike) -> str:
+    """Return the text of a file with line feeds as line ends."""
+    return "\n".join(iter_lines(path))
+
+
+def zip_names(path: PathLike) -> list[str]:
+    """Return the names of the members of a zip archive."""
+    with _opened(path) as file:
+        return zipfile.ZipFile(file).namelist()
+
+
+def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[tuple[re.Match[str], bytes]]:
+    """Yield the bytes of the files in a tar archive whose names match, with the match; nothing is unpacked.
+
+    Args:
+        path: Tar archive, compressed or not.
+        names: Pattern of whole names.
+        source: Address from which the archive came, for error messages.
+    """
+    try:
+        with tarfile.open(path) as tar:
+            for member in tar:
+                found = names.fullmatch(member.name)
+                if found and member.isfile():
+                    if member.size > MAX_LINE:
+                        raise ValueError(f"{member.name} has {member.size:,} bytes")
+                    with tar.extractfile(member) as file:
+                        yield found, file.read()
+    except UserError:
+        raise
+    except (*_DAMAGED, OSError) as error:
+        raise UserError(f"the archive from {source} is damaged ({shown(error)}): try again later") from error
+
+
+def place(path: PathLike, member: str | None = None) -> str:
+    """Return the name of a file, or of a member of an archive, for messages."""
+    return os.fspath(path) if member is None else f"{os.fspath(path)} ({member})"
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text; a `ValueError` tells in a few words what is wrong with it.
+
+    No key may occur twice, and no text may contain half of a surrogate pair.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_without_repeats)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{quoted(error.object[error.start])} is half of a character") from None
+    return value
+
+
+def find_splits(
+    folder: PathLike,
+    endings: Sequence[str],
+    *,
+    prefix: str | None = None,
+    needed: Collection[str] = SPLITS,
+) -> dict[str, Path]:
+    """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or `eng.testa`.
+
+    A name is one of the split's words (`SPLIT_WORDS`) and one of the endings, in any case, perhaps with .gz.
+    Other text may precede the word if it ends with a dot, a hyphen or an underscore.
+
+    Args:
+        folder: Folder to search; its sub-folders are not searched.
+        endings: Endings of names, without the dot; the empty one allows `eng.testa`.
+        prefix: Exact text before the split's word, such as `ptb.`; None accepts any.
+        needed: Splits that must exist; others are returned if they are found.
+    """
+    folder = Path(folder)
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    except (OSError, ValueError) as error:
+        files = ", ".join(f"{SPLIT_WORDS[split][0]}.{endings[0]}" for split in SPLITS)
+        reason = getattr(error, "strerror", None) or error
+        raise bad_file(folder, f"is not a readable folder ({reason}): name a folder with {files}") from None
+    start = r"(.+[._-])?" if prefix is None else re.escape(prefix)
+    ends = "|".join(re.escape(f".{ending}" if ending else "") for ending in endings)
+    found = {}
+    for split in SPLITS:
+        words = SPLIT_WORDS[split]
+        pattern = re.compile(rf"{start}({'|'.join(words)})({ends})(\.gz)?", re.IGNORECASE | re.DOTALL)
+        chosen = [name for name in names if pattern.fullmatch(name)]
+        if len(chosen) > 1:
+            listed = ", ".join(shown(name) for name in chosen[:3])
+            raise bad_file(folder, f"has more than one file for the {split} split ({listed}): keep one")
+        if chosen:
+            found[split] = folder / chosen[0]
+        elif split in needed:
+            name = f"{prefix or ''}{words[0]}.{endings[0]}"
+            others = ", ".join(f".{ending}" for ending in endings[1:4] if ending)
+            raise bad_file(
+                folder,
+                f"has no file for the {split} split: put one there named {name}"
+                + (f" (or {', '.join(words[1:])}; {others}, .gz)" if prefix is None else ""),
+            )
+    return found
+
+
+@contextlib.contextmanager
+def _opened(path: PathLike, member: str | None = None) -> Iterator[Any]:
+    """Open a regular file, a decompressed .gz file or a member of a zip archive to read its bytes."""
+    try:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(open(path, "rb", opener=_without_waiting))
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise bad_file(path, "is a named pipe or a device, not a file: copy its text into a file")
+            if member is not None:
+                file = stack.enter_context(zipfile.ZipFile(file).open(member))
+            elif os.fspath(path).lower().endswith(".gz"):
+                file = stack.enter_context(gzip.GzipFile(fileobj=file))
+            yield file
+    except UserError:
+        raise
+    except FileNotFoundError:
+        raise bad_file(path, "is not there: name a file that is") from None
+    except IsADirectoryError:
+        raise bad_file(path, "cannot be read: it is a folder, name a file") from None
+    except _DAMAGED as error:
+        problem = f"is damaged, or not what its name says ({error}): fetch it again, or unpack it"
+        raise bad_file(path, problem) from error
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error}): check its name and permissions"
+        raise bad_file(path, problem) from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file without waiting for the writer of a named pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _without_repeats(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {quoted(next(n for n in names if names.count(n) > 1))} occurs twice")
+    return found

@@ -1,0 +1,485 @@
+"""Map between tokens and integer ids: words, classes, characters, byte pairs, and what taggers read."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from dynskip_jax.data.messages import quoted
+from dynskip_jax.data.tag_schemes import Scheme
+from dynskip_jax.errors import UserError
+from dynskip_jax.extras import needs
+
+EOS = "<eos>"
+UNK = "<unk>"
+SPACE = "␣"  # displayed in place of a space
+
+Digits = Literal["keep", "nine", "zero"]
+CAPITALS = ("lower", "first", "all", "mixed", "none")
+_PADDING, _UNKNOWN_CHARACTER, _FIRST_CHARACTER = 0, 1, 2  # character ids of taggers
+_START, _END, _FIRST_SYMBOL = 1, 2, 3  # ids in a `character_table`
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """Distinct tokens in a fixed order; a token's id is its position."""
+
+    unit: ClassVar[str] = "word"  # name of a token in messages
+    tokens: tuple[str, ...]
+
+    def __post_init__(self):
+        if len(self.index) != len(self.tokens):
+            repeated = next(t for t, n in collections.Counter(self.tokens).items() if n > 1)
+            raise ValueError(f"the token {repeated!r} occurs twice in the vocabulary")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @functools.cached_property
+    def index(self) -> Mapping[str, int]:
+        """Id of each token."""
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    def split(self, text: str) -> list[str]:
+        """Return the tokens of a line of text, including unknown ones."""
+        return text.split()
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """Return the text of tokens, with a line end in place of each `<eos>` except at both ends."""
+        lines: list[list[str]] = [[]]
+        for token in tokens:
+            if token == EOS:
+                lines.append([])
+            else:
+                lines[-1].append(token)
+        return "\n".join(" ".join(line) for line in lines).strip("\n")
+
+    def shown(self, tokens: Sequence[str]) -> list[str]:
+        """Return the tokens in a readable form."""
+        return list(tokens)
+
+    def to_json(self) -> Any:
+        """Return the vocabulary as a JSON-serializable value, for the run folder."""
+        return list(self.tokens)
+
+    @classmethod
+    def from_json(cls, kept: Any) -> "Vocabulary":
+        """Return the vocabulary that `to_json` returned as `kept`."""
+        if not isinstance(kept, list) or not all(isinstance(word, str) for word in kept):
+            raise ValueError("no list of words")
+        return cls(tuple(kept))
+
+    def encode(self, tokens: Sequence[str]) -> Int[np.ndarray, "n"]:
+        """Return the ids (int32) of `tokens`; tokens that the vocabulary lacks become `<unk>`."""
+        index, unknown = self.index, self.index.get(UNK)
+        if unknown is None:
+            missing = next((token for token in tokens if token not in index), None)
+            if missing is not None:
+                raise UserError(
+                    f"the token {quoted(missing)} is not among the {len(self):,} of the vocabulary, which "
+                    f"has no {UNK}: replace the token, or add {UNK} to the vocabulary"
+                )
+        ids = (index.get(token, unknown) for token in tokens)
+        return np.fromiter(ids, dtype=np.int32, count=len(tokens))
+
+    def decode(self, ids: Int[np.ndarray, "n"]) -> list[str]:
+        """Return the tokens of `ids`."""
+        if ids.size and (ids.min() < 0 or ids.max() >= len(self)):
+            raise ValueError(f"ids must lie in 0..{len(self) - 1}, found {ids.min()}..{ids.max()}")
+        return [self.tokens[i] for i in ids.tolist()]
+
+
+def vocabulary_of_counts(counts: Mapping[str, int], min_count: int = 1) -> Vocabulary:
+    """Return the vocabulary of a text from the count of each token: most frequent first, then by alphabet.
+
+    It always has `<eos>`. It has `<unk>` if the text does or if a token is rarer than `min_count`; the count
+    of `<unk>` includes the tokens that it replaces.
+    """
+    counts = collections.Counter(counts)
+    dropped = {word for word in counts.keys() - {EOS, UNK} if counts[word] < min_count}
+    kept = {EOS, *counts} - dropped
+    if dropped:
+        kept.add(UNK)
+        counts[UNK] += sum(counts[word] for word in dropped)
+    return Vocabulary(tuple(sorted(kept, key=lambda token: (-counts[token], token))))
+
+
+def word_vocabulary(
+    counts: Mapping[str, int],
+    *,
+    min_count: int = 1,
+    max_words: int | None = None,
+    more_words: Collection[str] = (),
+) -> Vocabulary:
+    """Return `<unk>`, the words of train, most frequent first, and `more_words` by alphabet.
+
+    Args:
+        counts: Number of occurrences of each word in train.
+        min_count: Words that occur less often are left out.
+        max_words: Maximum number of words of train; None keeps all.
+        more_words: Additional words, which train may lack.
+    """
+    words = sorted(word for word in counts if counts[word] >= min_count and word != UNK)
+    words = sorted(words, key=lambda word: -counts[word])[:max_words]
+    return Vocabulary((UNK, *words, *sorted(set(more_words) - {UNK, *words})))
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassVocabulary(Vocabulary):
+    """A vocabulary of words with the names of the classes; class i is `classes[i]`."""
+
+    classes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Vocabulary`."""
+        return {"words": super().to_json(), "classes": list(self.classes)}
+
+    @classmethod
+    def from_json(cls, kept: dict[str, Any]) -> "ClassVocabulary":
+        """See `Vocabulary`."""
+        return cls(Vocabulary.from_json(kept["words"]).tokens, tuple(kept["classes"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class CharacterVocabulary(Vocabulary):
+    """A vocabulary of single characters."""
+
+    unit: ClassVar[str] = "character"
+
+    def split(self, text: str) -> list[str]:
+        """See `Vocabulary`."""
+        return list(" ".join(text.split()))
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """See `Vocabulary`."""
+        return "".join("\n" if token == EOS else token for token in tokens).strip("\n")
+
+    def shown(self, tokens: Sequence[str]) -> list[str]:
+        """See `Vocabulary`; a space becomes `␣`."""
+        return [SPACE if token == " " else token for token in tokens]
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Vocabulary`."""
+        return {"kind": "characters", "tokens": list(self.tokens)}
+
+
+@dataclasses.dataclass(frozen=True)
+class BytePairVocabulary(Vocabulary):
+    """A vocabulary of byte pairs; every text can be split into them, so there is no `<unk>`.
+
+    Attributes:
+        tokenizer: A `tokenizers.Tokenizer` as JSON.
+    """
+
+    unit: ClassVar[str] = "piece"
+    tokenizer: str
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        with needs("bpe"):
+            from tokenizers import Tokenizer
+        return Tokenizer.from_str(self.tokenizer)
+
+    def split(self, text: str) -> list[str]:
+        """See `Vocabulary`; a space belongs to the word after it."""
+        words = [f" {word}" if place else word for place, word in enumerate(text.split())]
+        return list(itertools.chain(*self.split_all(words)))
+
+    def split_all(self, words: Sequence[str]) -> list[list[str]]:
+        """Return the pieces of each word."""
+        return [encoding.tokens for encoding in self._tokenizer.encode_batch(list(words))]
+
+    def join(self, tokens: Sequence[str]) -> str:
+        """See `Vocabulary`."""
+        lines = (list(line) for is_end, line in itertools.groupby(tokens, EOS.__eq__) if not is_end)
+        return "\n".join(self._tokenizer.decoder.decode(line) for line in lines)
+
+    def shown(self, tokens: Sequence[str]) -> list[str]:
+        """See `Vocabulary`; a space becomes `␣`, and a part of a character becomes `�`."""
+        decode = self._tokenizer.decoder.decode
+        return [token if token == EOS else decode([token]).replace(" ", SPACE) for token in tokens]
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Vocabulary`."""
+        return {"kind": "bpe", "tokens": list(self.tokens), "tokenizer": json.loads(self.tokenizer)}
+
+
+class LanguageVocabulary:
+    """Loader for any vocabulary of a language model: words, characters or byte pairs."""
+
+    @staticmethod
+    def from_json(kept: Any) -> Vocabulary:
+        """Return the vocabulary that its `to_json` returned as `kept`."""
+        if not isinstance(kept, dict):
+            return Vocabulary.from_json(kept)
+        tokens = Vocabulary.from_json(kept.get("tokens")).tokens
+        if kept.get("kind") == "characters":
+            return CharacterVocabulary(tokens)
+        if kept.get("kind") == "bpe":
+            return BytePairVocabulary(tokens, json.dumps(kept["tokenizer"]))
+        raise ValueError(f"no kind of vocabulary: {kept.get('kind')!r}")
+
+
+def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary:
+    """Learn byte pairs (BPE, Sennrich et al. 2016) from the counts of words, with and without leading spaces.
+
+    Args:
+        counts: Count of each form of a word.
+        size: Maximum number of entries, including `<eos>` and the 256 bytes.
+    """
+    with needs("bpe"):
+        import tokenizers
+    byte_level = tokenizers.pre_tokenizers.ByteLevel
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=[EOS],
+        initial_alphabet=sorted(byte_level.alphabet()),
+        show_progress=False,
+    )
+    # Sorted, so that the result does not depend on the order of the words in the text.
+    forms = (form for form, count in sorted(counts.items()) for form in itertools.repeat(form, count))
+    tokenizer.train_from_iterator(forms, trainer)
+    tokens = map(tokenizer.id_to_token, range(tokenizer.get_vocab_size()))
+    return BytePairVocabulary(tuple(tokens), tokenizer.to_str())
+
+
+def character_table(
+    words: Sequence[str], max_length: int | None = None
+) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
+    """Return the ids (int32) of each word's characters, between a start and an end mark (Kim et al. 2016).
+
+    Id 0 is padding, 1 and 2 mark the start and the end of a word. A symbol is a character, or a whole word
+    such as `<unk>`.
+
+    Args:
+        words: The vocabulary; row i belongs to `words[i]`.
+        max_length: Maximum number of ids per row, including both marks; longer words are cut.
+
+    Returns:
+        The table (vocabulary, length), and the symbols in sorted order: `symbols[i]` has the id i + 3.
+    """
+    if max_length is not None and max_length < 3:
+        raise UserError(f"max_length must be at least 3, two of them for the marks, not {max_length}")
+    spelt = [(word,) if re.fullmatch(r"<[^<>]+>", word) else tuple(word) for word in words]
+    symbols = tuple(sorted({symbol for word in spelt for symbol in word}))
+    index = {symbol: i for i, symbol in enumerate(symbols, _FIRST_SYMBOL)}
+    kept = None if max_length is None else max_length - 2
+    rows = [[_START, *(index[symbol] for symbol in word[:kept]), _END] for word in spelt]
+    table = np.full((len(rows), max(map(len, rows), default=2)), _PADDING, np.int32)
+    for row, ids in zip(table, rows, strict=True):
+        row[: len(ids)] = ids
+    return table, symbols
+
+
+class TokenIds(NamedTuple):
+    """Encoded words of a tagger; the leading axes of each array are (*sentences, time).
+
+    Attributes:
+        words: Id of each word's normal form, (..., time).
+        characters: Ids of each word's characters, (..., time, length), padded with 0.
+        capitals: Capitalisation of each word, an index of `CAPITALS`, (..., time).
+        columns: Ids of each word's values in other columns of a file, (..., time, columns); 0 is unknown.
+    """
+
+    words: Any
+    characters: Any
+    capitals: Any
+    columns: Any
+
+
+def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
+    """Return the form under which a vocabulary lists a word.
+
+    `nine` replaces each digit by 9 (Wu et al. 2016), `zero` by 0; `keep` replaces none.
+    """
+    if digits != "keep":
+        word = re.sub(r"\d", {"nine": "9", "zero": "0"}[digits], word)
+    return word.lower() if lowercase else word
+
+
+def capitalisation(word: str) -> int:
+    """Return which letters are capitals, as an index of `CAPITALS`; `all` needs several letters."""
+    cased = [letter for letter in word if letter.isupper() or letter.islower()]
+    upper = sum(letter.isupper() for letter in cased)
+    if not cased:
+        return CAPITALS.index("none")
+    if upper == 0:
+        return CAPITALS.index("lower")
+    if upper == 1 and cased[0].isupper():
+        return CAPITALS.index("first")
+    return CAPITALS.index("all" if upper == len(cased) else "mixed")
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggerVocabulary:
+    """Words, characters and tags, each in a fixed order.
+
+    Attributes:
+        words: Normal forms of words: `<unk>`, then the words of train, most frequent first.
+        num_frequent: First id of the rare words, which occur at most once in train.
+        characters: Known characters. The first one has the id 2, because 0 is padding and 1 is unknown.
+        tags: Tags that may be predicted.
+        lowercase: See `normal_form`.
+        digits: See `normal_form`.
+        word_length: Maximum number of characters of a word to read; of a longer word only the beginning and
+            the end are read, half of the characters each.
+        columns: Known values of each other column that is read; the first value has the id 1.
+        scheme: Scheme of the tags in the files of train; None if the tags do not mark entities.
+    """
+
+    words: tuple[str, ...]
+    num_frequent: int
+    characters: tuple[str, ...]
+    tags: tuple[str, ...]
+    lowercase: bool
+    digits: Digits
+    word_length: int
+    columns: tuple[Sequence[str], ...] = ()
+    scheme: Scheme | None = None
+
+    def __post_init__(self) -> None:
+        """Check that `word_length` is at least 2."""
+        if self.word_length < 2:
+            raise UserError(f"at least 2 characters of a word are read, not {self.word_length}")
+
+    @property
+    def column_sizes(self) -> tuple[int, ...]:
+        """Number of ids of each other column, including that of unknown values."""
+        return tuple(len(values) + 1 for values in self.columns)
+
+    @property
+    def num_characters(self) -> int:
+        """Number of character ids, including padding and unknown."""
+        return len(self.characters) + _FIRST_CHARACTER
+
+    def knows(self, word: str) -> bool:
+        """Return whether the vocabulary contains the normal form of `word`."""
+        return self._normal(word) in self._word_ids
+
+    def encode(self, words: Sequence[str], columns: Sequence[Sequence[str]] = ()) -> TokenIds:
+        """Encode one sentence as int32 arrays of shape (time, ...).
+
+        Args:
+            words: Words as they are spelled.
+            columns: Values of the vocabulary's other columns for each word; ignored if it has none.
+        """
+        return self.encode_forms(words)._replace(columns=self.encode_columns(columns, len(words)))
+
+    def encode_forms(self, words: Sequence[str]) -> TokenIds:
+        """Encode words as int32 arrays of shape (words, ...), without values of other columns."""
+        known = self._word_ids
+        return TokenIds(
+            np.array([known.get(self._normal(word), 0) for word in words], np.int32),
+            self.spell(words),
+            np.array([capitalisation(word) for word in words], np.int32),
+            np.zeros((len(words), 0), np.int32),
+        )
+
+    def encode_columns(
+        self, columns: Sequence[Sequence[str]], length: int
+    ) -> Int[np.ndarray, "length columns"]:
+        """Encode the values of other columns for a sentence of `length` words; see `encode`."""
+        if not self.columns:
+            return np.zeros((length, 0), np.int32)
+        if len(columns) != length:
+            raise UserError(
+                "this tagger was trained with --columns, which text has not: give it a file of columns "
+                "(predict --format columns)"
+            )
+        known = self._column_ids
+        ids = [[of.get(value, 0) for of, value in zip(known, row, strict=True)] for row in columns]
+        return np.array(ids, np.int32)
+
+    def spell(self, words: Sequence[str]) -> Int[np.ndarray, "words length"]:
+        """Encode the characters of each word as it is spelled, padded with 0; see `word_length`."""
+        known, table = self._character_ids, np.full((len(words), self.word_length), _PADDING, np.int32)
+        first = self.word_length // 2
+        for row, word in zip(table, words, strict=True):
+            if len(word) > self.word_length:
+                word = word[:first] + word[len(word) - (self.word_length - first) :]
+            row[: len(word)] = [known.get(symbol, _UNKNOWN_CHARACTER) for symbol in word]
+        return table
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the vocabulary as a JSON-serializable value, for the run folder."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "TaggerVocabulary":
+        """Return the vocabulary that `to_json` returned as `kept`."""
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in kept.items()})
+
+    def _normal(self, word: str) -> str:
+        return normal_form(word, lowercase=self.lowercase, digits=self.digits)
+
+    @functools.cached_property
+    def _word_ids(self) -> Mapping[str, int]:
+        return {word: i for i, word in enumerate(self.words)}
+
+    @functools.cached_property
+    def _column_ids(self) -> Sequence[Mapping[str, int]]:
+        return [{value: i for i, value in enumerate(values, 1)} for values in self.columns]
+
+    @functools.cached_property
+    def _character_ids(self) -> Mapping[str, int]:
+        return {symbol: i for i, symbol in enumerate(self.characters, _FIRST_CHARACTER)}
+
+
+def tagger_vocabulary(
+    train: Iterable[Sequence[str]],
+    tags: Sequence[str],
+    *,
+    lowercase: bool = False,
+    digits: Digits = "keep",
+    min_count: int = 1,
+    min_character_count: int = 2,
+    word_length: int = 20,
+    more_words: Collection[str] = (),
+    columns: Iterable[Sequence[tuple[str, ...]]] = (),
+    scheme: Scheme | None = None,
+) -> TaggerVocabulary:
+    """Return the vocabulary of a training split.
+
+    Args:
+        train: Words of each sentence.
+        tags: Tags that may be predicted.
+        lowercase: See `normal_form`.
+        digits: See `normal_form`.
+        min_count: Normal forms that occur less often in train become `<unk>`.
+        min_character_count: Characters that occur less often in the distinct words of train become unknown,
+            so that the model learns an embedding of unknown characters.
+        word_length: See `TaggerVocabulary`.
+        more_words: Additional normal forms, which train may lack, such as words with pretrained vectors.
+        columns: Values of other columns for each word of each sentence of train.
+        scheme: Scheme of the tags in the files of train.
+    """
+    forms = collections.Counter(word for sentence in train for word in sentence)
+    counts: collections.Counter[str] = collections.Counter()
+    for word, count in forms.items():
+        counts[normal_form(word, lowercase=lowercase, digits=digits)] += count
+    words = word_vocabulary(counts, min_count=min_count, more_words=more_words).tokens
+    symbols = collections.Counter(symbol for word in forms for symbol in word)
+    return TaggerVocabulary(
+        words=words,
+        num_frequent=1 + sum(counts[word] > max(1, min_count - 1) for word in words[1:]),
+        characters=tuple(sorted(s for s, count in symbols.items() if count >= min_character_count)),
+        tags=tuple(tags),
+        lowercase=lowercase,
+        digits=digits,
+        word_length=word_length,
+        columns=tuple(
+            tuple(sorted(set(values)))
+            for values in zip(*(values for sentence in columns for values in sentence), strict=True)
+        ),
+        scheme=scheme,
+    )

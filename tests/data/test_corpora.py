@@ -1,0 +1,450 @@
+"""Check published corpora: where they are looked for, published content, and the upstream archives."""
+
+import contextlib
+import functools
+import gzip
+import hashlib
+import http.server
+import io
+import itertools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dynskip_jax.data import Pieces, builders, corpora, embedded_corpus, find_language_corpus, read_ptb
+from dynskip_jax.data.corpora import (
+    find_imdb,
+    find_sick,
+    find_sst,
+    imdb_splits,
+    is_reachable,
+    read_imdb,
+    sst_splits,
+    unpacked_imdb,
+)
+from dynskip_jax.data.files import tfds_folder
+from dynskip_jax.errors import UserError
+
+LINES = {"train": ["the cat sat", "a dog", "the N <unk>"], "dev": ["the cat"], "test": ["a dog", "sat"]}
+NAMES = {"train": "train", "dev": "valid", "test": "test"}
+COUNTS = {"train": 11, "dev": 3, "test": 5}
+SHA256 = {
+    split: hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+    for split, lines in LINES.items()
+}
+SHARED = Path(os.environ.get("DYNSKIP_DATA_DIR") or Path(__file__).parents[3] / "shared" / "data")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Hide this machine's data and network; return the list of attempts to reach the network."""
+    asked = []
+
+    def refuse(*args, **kwargs):
+        asked.append(args)
+        raise OSError("the tests have no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path / "root"))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
+    return asked
+
+
+@pytest.fixture
+def small_ptb(monkeypatch):
+    monkeypatch.setattr(corpora, "PTB_COUNTS", COUNTS)
+    monkeypatch.setattr(corpora, "PTB_SHA256", SHA256)
+
+
+def write(folder, prefix="ptb.", **texts):
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, lines in LINES.items():
+        text = texts.get(split, "\n".join(lines) + "\n")
+        (folder / f"{prefix}{NAMES[split]}.txt").write_text(text)
+    return folder
+
+
+@pytest.mark.slow
+def test_published_ptb():
+    if not (SHARED / "ptb" / "ptb.train.txt").is_file():
+        pytest.skip("needs $DYNSKIP_DATA_DIR/ptb")
+    corpus = read_ptb(SHARED / "ptb")
+    assert corpus.sizes == {"train": 929_589, "dev": 73_760, "test": 82_430, "vocabulary": 10_000}
+    assert (corpus.train == corpus.vocabulary.index["<unk>"]).sum() == 45_020
+    assert corpus.fingerprint == "c9bd4029319922bf19451588cc9b2adca0bd48440b287d75228d01a4d744d235"
+
+
+def test_published_wikitext():
+    path = SHARED / "wikitext2" / "wiki.valid.tokens.gz"
+    if not path.is_file():
+        pytest.skip("needs $DYNSKIP_DATA_DIR/wikitext2")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        words = file.read().split()
+    lines = list(corpora.iter_lines(path))
+    assert sum(len(line.split()) + 1 for line in lines) == 217_646  # Merity et al. 2017
+    assert [word for line in lines for word in line.split()] == words
+
+
+@pytest.mark.parametrize(
+    ("texts", "problem"),
+    [
+        (
+            {"train": "the cat\na dog\nthe N <unk>\n"},
+            "looks truncated: 10 tokens in the train split",
+        ),
+        ({"dev": "the cat sat\n"}, "is not the published one: 4 tokens in the dev split, expected 3"),
+        (
+            {"train": "the cat sat\na dog\nthe N cat\n"},
+            "has other words or lines in the train split (SHA",
+        ),
+        ({"train": "a dog\nthe cat sat\nthe N <unk>\n"}, "other words or lines in the train split"),
+        ({"train": "the cat\nsat a dog\nthe N <unk>\n"}, "other words or lines in the train split"),
+        ({"dev": "the Cat\n"}, f"not {SHA256['dev'][:12]}…): get http"),
+    ],
+)
+def test_another_text_is_not_ptb(small_ptb, tmp_path, texts, problem):
+    for call in (
+        read_ptb,
+        lambda folder: builders.prepare(builders.Ptb(folder=folder, data_dir=tfds_folder())),
+    ):
+        with pytest.raises(UserError, match=re.escape(problem)) as caught:
+            call(write(tmp_path / "x", **texts))
+        assert "\n" not in str(caught.value) and "call neither its folder nor its files ptb" in str(
+            caught.value
+        )
+    assert not list((tmp_path / "tfds").rglob("dataset_info.json"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: "\ufeff" + text.rstrip("\n"),
+        lambda text: text.replace("\n", " \n\n") + "\n\n",
+        lambda text: text.replace(" ", "  \t"),
+    ],
+)
+def test_typography_does_not_count(small_ptb, tmp_path, change):
+    plain = read_ptb(write(tmp_path / "plain")).fingerprint
+    texts = {split: change("\n".join(lines) + "\n") for split, lines in LINES.items()}
+    assert read_ptb(write(tmp_path / "x", **texts)).fingerprint == plain
+
+
+def test_places_in_order(small_ptb, tmp_path, home):
+    corpus = find_language_corpus(write(tmp_path / "cats", ""))
+    assert corpus.name == "cats" and str(tmp_path / "cats") in corpus.source
+    assert find_language_corpus(write(tmp_path / "any")).name == "ptb"
+    builders.prepare(builders.Ptb(folder=tmp_path / "any", data_dir=tfds_folder()))
+    for dataset in (None, "ptb"):
+        cached = find_language_corpus(None, dataset)
+        assert cached.name == "ptb" and "TFDS cache" in cached.source
+        assert cached.fingerprint == read_ptb(tmp_path / "any").fingerprint
+    write(tmp_path / "root" / "ptb", "")
+    assert str(tmp_path / "root") in find_language_corpus(None).source
+    write(tmp_path / "root" / "wikitext2", "")
+    assert find_language_corpus(None, "wikitext2").name == "wikitext2"
+    assert find_language_corpus(None, "pydoc-topics").name == "pydoc-topics"
+    assert find_language_corpus(tmp_path / "cats", "dogs").name == "dogs"
+    assert not home  # nothing asked the network
+
+
+def test_without_anything_the_embedded_corpus_is_there_at_once(home):
+    start = time.monotonic()
+    corpus = find_language_corpus(None)
+    assert time.monotonic() - start < 3 and home
+    assert corpus.name == "pydoc-topics" and "no PTB: its upstream address does not answer" in corpus.source
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            (None, "ptb"),
+            "the dataset 'ptb' was not found (its upstream address does not answer): put",
+        ),
+        ((None, "penn"), "there is no dataset 'penn': use one of ptb, pydoc-topics, a sub-folder of"),
+        ((None, ".."), "there is no dataset '..'"),
+        (("nowhere",), "nowhere is not there: name a folder with train.txt, valid.txt and test.txt"),
+        ((".", "pydoc-topics"), "pydoc-topics comes with Python, and nothing is read: leave --data out"),
+        (("ptb.txt",), "is one file, and PTB is three: name their folder"),
+        (("novel.txt", "ptb"), "is one file, and PTB is three"),
+        (("ptb",), "PTB in ptb looks truncated: 11 tokens in the train split, expected 929,589"),
+        (("any", "ptb"), "PTB in any looks truncated"),
+    ],
+)
+def test_what_is_not_there_or_not_ptb(tmp_path, monkeypatch, arguments, problem):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ptb", "any"):
+        write(tmp_path / name, "")
+    for name in ("ptb.txt", "novel.txt"):
+        (tmp_path / name).write_text("the cat\n" * 9)
+    with pytest.raises(UserError, match=re.escape(problem)):
+        find_language_corpus(*arguments)
+
+
+def test_ptb_has_its_own_vocabulary(small_ptb, tmp_path):
+    folder = write(tmp_path / "any")
+    assert find_language_corpus(folder, min_count=1).fingerprint == find_language_corpus(folder).fingerprint
+    with pytest.raises(UserError, match=r"published one.* leave out min_count, not 2"):
+        find_language_corpus(folder, min_count=2)
+
+
+@pytest.mark.parametrize("file", ["dataset_info.json", "ptb-test.array_record-00000-of-00001", "text"])
+def test_damaged_caches_name_the_folder(small_ptb, tmp_path, monkeypatch, file, capfd):
+    builders.prepare(builders.Ptb(folder=write(tmp_path / "text"), data_dir=tfds_folder()))
+    assert capfd.readouterr() == ("", "")
+    if file == "text":
+        monkeypatch.setattr(corpora, "PTB_SHA256", SHA256 | {"test": SHA256["dev"]})
+    else:
+        (path,) = (tmp_path / "tfds").rglob(file)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match="delete that folder") as caught:
+        find_language_corpus(None)
+    assert str(tmp_path / "tfds" / "ptb") in str(caught.value) and "\n" not in str(caught.value)
+
+
+def archive(files):
+    """Return a tar archive, with the same bytes whenever it is made."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return gzip.compress(buffer.getvalue(), mtime=0)
+
+
+def ptb_archive(**texts):
+    lines = {f"./simple-examples/data/ptb.{NAMES[split]}.txt": of for split, of in (LINES | texts).items()}
+    return archive({name: "\n".join(of) + "\n" for name, of in lines.items()})
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@contextlib.contextmanager
+def served(data, folder, monkeypatch):
+    """Serve an archive on this machine, and yield its address."""
+    monkeypatch.undo()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(folder / "tfds"))
+    monkeypatch.setattr(corpora, "PTB_COUNTS", COUNTS)
+    monkeypatch.setattr(corpora, "PTB_SHA256", SHA256)
+    monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
+    (folder / "www").mkdir()
+    (folder / "www" / "archive.tgz").write_bytes(data)
+    handler = functools.partial(QuietHandler, directory=str(folder / "www"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/archive.tgz"
+        server.shutdown()
+        thread.join()
+
+
+def test_ptb_is_downloaded_once(tmp_path, monkeypatch, capfd):
+    with served(ptb_archive(), tmp_path, monkeypatch) as url:
+        monkeypatch.setattr(corpora, "PTB_URL", url)
+        assert not is_reachable(url.replace("archive", "absent"))
+        assert f"{url}, now kept in {tmp_path}" in find_language_corpus(None).source
+    again = find_language_corpus(None, "ptb")
+    assert "TFDS cache" in again.source and again.fingerprint == read_ptb(write(tmp_path / "x")).fingerprint
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (b"<html>please log in</html>", "is damaged"),
+        (ptb_archive()[:100], "is damaged"),
+        (ptb_archive(test=["a dog", "ran"]), "has other words or lines in the test split"),
+        (archive({"simple-examples/data/ptb.train.txt": "x"}), "has no ptb.valid.txt: get PTB elsewhere"),
+    ],
+)
+def test_broken_downloads_are_not_kept(tmp_path, monkeypatch, data, problem):
+    with served(data, tmp_path, monkeypatch) as url:
+        monkeypatch.setattr(corpora, "PTB_URL", url)
+        assert "no PTB: its download failed" in find_language_corpus(None).source
+        with pytest.raises(UserError, match=problem):
+            find_language_corpus(None, "ptb")
+    assert not list((tmp_path / "tfds").rglob("dataset_info.json"))
+
+
+def test_a_download_with_another_hash_is_refused(tmp_path, monkeypatch):
+    with served(archive({"aclImdb/x": ""}), tmp_path, monkeypatch) as url:
+        monkeypatch.setattr(corpora, "IMDB_URL", url)
+        with pytest.raises(UserError, match=r"IMDB was not found .*hash"):
+            find_imdb(None)
+
+
+def test_a_network_that_swallows_everything_is_given_up(monkeypatch):
+    released = threading.Event()
+
+    def hang(url, timeout):
+        released.wait(30)
+        raise TimeoutError
+
+    monkeypatch.setattr(corpora.urllib.request, "urlopen", hang)
+    start = time.monotonic()
+    assert not is_reachable("http://example.invalid/", seconds=0.2)
+    assert time.monotonic() - start < 2
+    released.set()
+
+
+KINDS = (("neg", "0"), ("pos", "1"))
+
+
+def test_imdb_reads_alike_in_all_forms(tmp_path):
+    names = [
+        (f"aclImdb/{split}/{kind}", i) for split in ("train", "test") for kind, _ in KINDS for i in (10, 2)
+    ]
+    files = {f"{name}/{i}_9.txt": f"so {name[-3:]} {i}<br />\r\nyes" for name, i in names}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(text.encode())
+    (tmp_path / "a.tgz").write_bytes(archive({"./" + name: text for name, text in files.items()}))
+    found = read_imdb(tmp_path)
+    texts = [review[:2] for review in found["train"]]
+    assert texts == [(f"so {kind} {i}<br />\nyes", label) for kind, label in KINDS for i in (2, 10)]
+    (tmp_path / "json").mkdir()
+    for split in found:
+        lines = [json.dumps({"text": r.text, "label": int(r.label)}) for r in found[split]]
+        (tmp_path / "json" / f"{split}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    builders.prepare(builders.Imdb(folder=tmp_path, data_dir=tfds_folder()))
+    others = (
+        read_imdb(tmp_path / "aclImdb"),
+        unpacked_imdb(tmp_path / "a.tgz"),
+        read_imdb(tmp_path / "json"),
+        find_imdb(None)[0],
+    )
+    for other, split in itertools.product(others, found):
+        assert [review[:2] for review in other[split]] == [review[:2] for review in found[split]]
+
+
+def test_a_part_of_imdbs_train_is_held_out(tmp_path):
+    for split in ("train", "test"):
+        lines = [json.dumps({"text": f"word{i}", "label": i % 2}) for i in range(20)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    reviews = read_imdb(tmp_path)
+    first, again, other = (
+        {split: [text.words[0] for text in texts] for split, texts in imdb_splits(reviews, seed).items()}
+        for seed in (0, 0, 1)
+    )
+    assert first == again and first["dev"] != other["dev"] and len(first["dev"]) == 3
+    assert sorted([*first["train"], *first["dev"]]) == sorted(first["test"])
+    (tmp_path / "train.jsonl").write_text('{"text": "a", "label": 2}')
+    with pytest.raises(UserError, match=r"train\.jsonl, line 1: the label '2' does not exist: 0 is negative"):
+        read_imdb(tmp_path)
+    (tmp_path / "test.jsonl").unlink()
+    with pytest.raises(UserError, match=r"needs one train\.jsonl and one test\.jsonl"):
+        read_imdb(tmp_path)
+    with pytest.raises(UserError, match=r"has no reviews train/neg/0_9\.txt"):
+        read_imdb(tmp_path / "nowhere")
+
+
+TREE = r"(3 (2 It) (4 (2 -LRB-) (1 a\/b\*)))"
+
+
+def test_sst(tmp_path):
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.txt").write_text(f"{TREE}\n\n(0 Bad)\n")
+    trees, source = find_sst(tmp_path)
+    assert source == f"the folder {tmp_path}"
+    assert trees["train"][0] == [
+        *((["it", "(", "a/b*"], 3), (["it"], 2), (["(", "a/b*"], 4), (["("], 2), (["a/b*"], 1)),
+    ]
+    assert [len(split) for split in sst_splits(trees, phrases=True).values()] == [6, 2, 2]
+    assert [len(split) for split in sst_splits(trees, phrases=False).values()] == [2, 2, 2]
+
+
+HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\n"
+
+
+def test_sick(tmp_path):
+    for name in ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"):
+        (tmp_path / name).write_text(HEADER + "1\tA cat isn't here.\tYes\t3.5\r\n")
+    pairs, _ = find_sick(tmp_path)
+    assert list(pairs) == ["train", "dev", "test"]
+    assert pairs["dev"] == [(["a", "cat", "is", "n't", "here", "."], ["yes"], 3.5)]
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "problem"),
+    [
+        (corpora.read_trees, "(3 (2 a)) (1 b)", "line 1: a second tree begins: each line has one"),
+        (corpora.read_trees, "\n(7 a)", "line 2: '7' is no label: 0, 1, 2, 3 or 4 follows a bracket"),
+        (corpora.read_trees, "(2 \u00a0)", "line 1: a node has no words"),
+        (corpora.read_trees, "\n", "is empty"),
+        (corpora.read_pairs, "a\tb\n", "line 1: the first line names no column sentence_A"),
+        (
+            corpora.read_pairs,
+            HEADER + "1\ta\tb\n",
+            "line 2: 3 columns apart by tabs, but the first line names",
+        ),
+        (corpora.read_pairs, HEADER + "1\ta\tb\tx\n", "line 2: the rating 'x' is no number"),
+        (
+            corpora.read_pairs,
+            HEADER + "1\ta\tb\tnan\n",
+            "line 2: the rating nan does not lie between",
+        ),
+        (corpora.read_pairs, HEADER + "1\t \tb\t3\n", "line 2: a sentence has no words"),
+        (corpora.read_pairs, HEADER, "holds no pair below its first line"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, read, text, problem):
+    (tmp_path / "x.txt").write_text(text)
+    with pytest.raises(UserError, match=re.escape(problem)):
+        read(tmp_path / "x.txt")
+
+
+@pytest.mark.parametrize(
+    ("find", "name"), [(find_sst, "train.txt"), (find_sick, "SICK_train.txt"), (find_imdb, "IMDB")]
+)
+def test_corpora_that_are_not_there(tmp_path, find, name):
+    with pytest.raises(UserError, match=f"{name}.*--data DIR"):
+        find(None)
+
+
+def test_the_embedded_corpus():
+    words, characters = embedded_corpus(), embedded_corpus(pieces=Pieces("characters"))
+    assert 30_000 < words.train.size < 100_000 and words.min_count == 2
+    assert words.text_sizes == {} and characters.text_sizes["dev"].words == words.dev.size
+    shares = {
+        split: ids.size / sum(ids.size for ids in words.splits.values())
+        for split, ids in words.splits.items()
+    }
+    assert 0.75 < shares["train"] < 0.85 and min(shares.values()) > 0.07
+    assert embedded_corpus().fingerprint == words.fingerprint
+    with pytest.raises(UserError, match="use min_count 2"):
+        embedded_corpus(min_count=1)
+
+
+def test_topics_are_prose_without_repeats():
+    prose = 'This is "a" sentence of many words. It has 1,000 parts (see there).'
+    topics = {
+        "b": f"{prose}\n\nAnother one -- isn't it long?",
+        "a": f"Heading\n\n{prose}\n\nx ::= y is a rule.",
+    }
+    lines = corpora.topic_lines(topics)
+    assert lines["a"] == ["this is a sentence of many words .", "it has N parts ( see there ) ."]
+    assert lines["b"] == ["another one -- isn't it long ?"]
+    assert corpora.split_topics({"x": 80, "y": 10, "z": 10, "u": 1}).keys() == {"train", "dev", "test"}
+
+
+def test_import_is_light():
+    code = "import dynskip_jax.data, sys; print({'jax', 'tensorflow_datasets', 'pooch'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -1,0 +1,195 @@
+"""Check how files of users are found and read, and that each bad one is named in one line."""
+
+import gzip
+import io
+import os
+import re
+import tarfile
+import zipfile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynskip_jax.data import files
+from dynskip_jax.data.files import find_splits, iter_lines, named_folder, parse_json, stream_lines, tar_files
+from dynskip_jax.data.messages import MAX_MESSAGE, bad_file, bad_line, printable, quoted, shown
+from dynskip_jax.errors import UserError
+
+LINES = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\ufeff"), max_size=5))
+
+
+@given(LINES, st.sampled_from(["\n", "\r", "\r\n"]), st.booleans(), st.booleans())
+def test_lines_of_all_systems(lines, end, has_mark, has_last_end):
+    text = "\ufeff" * has_mark + end.join(lines) + end * has_last_end
+    expected = lines if has_last_end else lines[: len(lines) - (not lines or not lines[-1])]
+    assert list(stream_lines(io.BytesIO(text.encode()))) == (expected or [""] * has_last_end)
+
+
+def test_marks_of_files_put_together_are_no_text(tmp_path):
+    (tmp_path / "x").write_bytes("\ufeffa\n\ufeffthe\n\ufeff".encode())
+    assert list(iter_lines(tmp_path / "x")) == ["a", "the", ""]
+
+
+def test_lines_come_as_they_are_typed():
+    read, write = os.pipe()
+    with open(read, "rb") as stream:
+        lines = stream_lines(stream)
+        for text in ("one\n", "two\n"):
+            os.write(write, text.encode())
+            assert next(lines) == text.strip()
+        os.close(write)
+        assert list(lines) == []
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def cut(path):
+    path.write_bytes(gzip.compress(os.urandom(9000).hex().encode())[:5000])
+
+
+def bomb(path):
+    path.write_bytes(gzip.compress(b"ok\n" + b"x" * 300_000))
+
+
+BAD = {
+    "absent": (lambda path: None, "is not there: name a file"),
+    "folder": (lambda path: path.mkdir(), "it is a folder, name a file"),
+    "pipe": (pipe, "is a named pipe or a device"),
+    "cut.gz": (
+        lambda path: path.write_bytes(gzip.compress(os.urandom(9000).hex().encode())[:5000]),
+        "fetch it again",
+    ),
+    "text.gz": (lambda path: path.write_text("plain"), "is damaged, or not what its name says"),
+    "latin": (lambda path: path.write_bytes(b"ok\r\n\ra \xff"), "line 3: no UTF-8 text: convert the file"),
+    "late": (lambda path: path.write_bytes(b"abc\n" * 9999 + b"\xff"), "line 10000: no UTF-8"),
+    "cut": (lambda path: path.write_bytes("é".encode()[:1]), "line 1: no UTF-8 text"),
+    "long": (lambda path: path.write_bytes(b"ok\n" + b"x" * 300_000), "line 2: more than 100,000 characters"),
+    "long.gz": (bomb, "line 2: more than 100,000 characters: break it into lines"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_named(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(files, "MAX_LINE", 100_000)
+    make, problem = BAD[name]
+    make(tmp_path / name)
+    with pytest.raises(UserError, match=re.escape(problem)) as caught:
+        list(iter_lines(tmp_path / name))
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def zipped(path, **options):
+    with zipfile.ZipFile(path, "w", **options) as archive:
+        archive.writestr("a.txt", "one\r\ntwo\n" * 50)
+    return path
+
+
+def test_members_of_zip_archives(tmp_path):
+    path = zipped(tmp_path / "a.zip", compression=zipfile.ZIP_DEFLATED)
+    assert list(iter_lines(path, "a.txt"))[:3] == ["one", "two", "one"]
+    with pytest.raises(UserError, match=r"no item named 'b.txt'"):
+        list(iter_lines(path, "b.txt"))
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(UserError, match="is damaged, or not what its name says"):
+        list(iter_lines(path, "a.txt"))
+
+
+def test_tar_archives_are_read_and_never_unpacked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with tarfile.open("a.tgz", "w:gz") as tar:
+        for name in ("./top/a.txt", "top/b.txt", "top/../../c.txt", "other"):
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            tar.addfile(member, io.BytesIO(b"ok"))
+        link = tarfile.TarInfo("top/d.txt")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    found = list(tar_files("a.tgz", re.compile(r"(?:\./)?top/([a-z])\.txt"), "http://x"))
+    assert [(name[1], data) for name, data in found] == [("a", b"ok"), ("b", b"ok")]
+    assert os.listdir() == ["a.tgz"]
+    (tmp_path / "b.tgz").write_bytes((tmp_path / "a.tgz").read_bytes()[:40])
+    for name in ("b.tgz", "absent"):
+        with pytest.raises(UserError, match=r"archive from http://x is damaged \(.*try again later"):
+            list(tar_files(name, re.compile("x"), "http://x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "'c' occurs twice"),
+        ('"\\ud800"', "half of a character"),
+        ("[" * 100_000, "nested too deeply"),
+        ("1" * 5000, "digits"),
+        ("{", "property name"),
+    ],
+)
+def test_json_that_says_two_things_or_nothing(text, problem):
+    with pytest.raises(ValueError, match=problem) as caught:
+        parse_json(text)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train.txt", "valid.txt", "test.txt"),
+        ("wiki.train.tokens", "wiki.valid.tokens.gz", "wiki.test.tokens"),
+        ("my-train.txt", "my_dev.txt", "own.TEST.txt"),
+        ("eng.train", "eng.testa", "eng.testb"),
+        ("training.txt", "development.txt", "test.txt"),
+    ],
+)
+def test_splits_have_many_names(tmp_path, names):
+    for name in (*names, "trainer.txt", "mytest.txt", "readme.md", "train.pdf"):
+        (tmp_path / name).touch()
+    found = find_splits(tmp_path, ("txt", "tokens", ""))
+    assert {split: path.name for split, path in found.items()} == dict(
+        zip(("train", "dev", "test"), names, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (
+            ("train.txt", "test.txt"),
+            "no file for the dev split: put one there named valid.txt (or valid",
+        ),
+        (
+            ("train.txt", "val.txt", "dev.txt", "test.txt"),
+            "has more than one file for the dev split (dev.txt",
+        ),
+        (None, "is not a readable folder"),
+    ],
+)
+def test_splits_that_are_not_clear(tmp_path, names, problem):
+    for name in names or ():
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=re.escape(problem)):
+        find_splits(tmp_path if names else tmp_path / "nowhere", ("txt",))
+
+
+def test_named_folders_stay_below_their_root(tmp_path, monkeypatch):
+    (tmp_path / "root" / "ptb").mkdir(parents=True)
+    assert named_folder("ptb") is None
+    monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path / "root"))
+    assert named_folder("ptb") == tmp_path / "root" / "ptb"
+    for name in ("..", ".", "", "../root", "ptb/..", "/", "absent"):
+        assert named_folder(name) is None, name
+
+
+@given(st.text(max_size=2000), st.text(max_size=2000))
+def test_messages_are_short_and_printable(where, problem):
+    for error in (bad_file(where, problem), bad_line(where, 10**9, problem)):
+        assert len(str(error)) <= MAX_MESSAGE and printable(error) == str(error)
+    assert len(quoted(where)) <= 80 and len(shown(problem)) <= 40
+
+
+def test_scripts_stay_and_controls_do_not():
+    words = "naïve 日本語 सत्र می‌خواهم 👩‍👧 ÅÅ"
+    assert printable(words) == words
+    assert printable("a\x1b[31m\u202e\u2028\ufeff\ud800\n") == r"a\x1b[31m\u202e\u2028\ufeff\ud800\n"
+    assert quoted({"a": ["x" * 10**6] * 10**5}, 40).count("x") < 80

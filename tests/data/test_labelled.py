@@ -1,0 +1,224 @@
+"""Check labelled texts in all formats, how they are split, and that each bad line is named."""
+
+import collections
+import csv
+import gzip
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynskip_jax.data import find_labelled_text, read_labelled_file, stratified_split
+from dynskip_jax.data.sentences import review_words
+from dynskip_jax.errors import UserError
+
+TEXTS = [("so good", "pos"), ('he said "no", twice', "neg"), ("two\nlines", "pos"), ("été; 日本", "neg")]
+FIELD = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=9)
+
+
+def write(path, text):
+    data = text.encode() if isinstance(text, str) else text
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def as_csv(rows, path, separator=","):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=separator).writerows(rows)
+    return path
+
+
+def pairs(path, **options):
+    return [(example.text, example.label) for example in read_labelled_file(path, **options)]
+
+
+@given(st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=30), st.sampled_from(",;\t"))
+@settings(deadline=None, max_examples=40)
+def test_csv_of_any_separator_is_read_back(tmp_path_factory, rows, separator):
+    path = as_csv([("label", "text"), *rows], tmp_path_factory.mktemp("x") / "x.csv", separator)
+    assert pairs(path) == [(text, label) for label, text in rows]
+
+
+def test_every_format_reads_alike(tmp_path):
+    as_csv([("id", "text", "label"), *((i, *row) for i, row in enumerate(TEXTS))], tmp_path / "a.csv")
+    lines = [json.dumps({"label": label, "text": text, "x": None}) for text, label in TEXTS]
+    write(tmp_path / "b.jsonl.gz", "\n\n".join(lines))
+    assert pairs(tmp_path / "a.csv") == pairs(tmp_path / "b.jsonl.gz") == TEXTS
+    assert [example.line for example in read_labelled_file(tmp_path / "a.csv")] == [2, 3, 4, 6]
+    flat = [(text.replace("\n", " "), label) for text, label in TEXTS]
+    write(tmp_path / "c.tsv", "\ufeff" + "\r\n".join("\t".join(row) for row in flat))
+    assert pairs(tmp_path / "c.tsv", text=0, label="-1") == flat
+    assert pairs(tmp_path / "c.tsv", text=0, label=1, header=True) == flat[1:]
+
+
+def test_blanks_after_separators_are_no_part_of_fields(tmp_path):
+    path = write(tmp_path / "x.csv", 'text, label\n"good, 1", "pos"\n')
+    assert pairs(path) == [("good, 1", "pos")]
+
+
+def test_labels_of_json_are_texts(tmp_path):
+    values = [1, 1.0, 0.5, True, False, "1", 10**30]
+    lines = "\n".join(json.dumps({"text": "a", "label": value}) for value in values)
+    labels = [label for _, label in pairs(write(tmp_path / "x.jsonl", lines))]
+    assert labels == ["1", "1", "0.5", "true", "false", "1", str(10**30)]
+
+
+BAD = [
+    ("x.tsv", "text\tlabel\na\n", "line 2: 1 columns, but the first line has 2"),
+    ("x.tsv", "text\tlabel\na\t \n", "line 2: the label is empty"),
+    ("x.tsv", "text\tlabel\n \tx\n", "line 2: the text has no words"),
+    ("x.tsv", "text\tlabel\na\t\x1b[31m\n", "line 2: the label '\\x1b[31m' has characters that do not"),
+    ("x.tsv", "review\tlabel\na\tx\n", "line 1: no column 'text' among review, label: give its name"),
+    ("x.tsv", "text\tlabel\tlabel\na\tx\ty\n", "line 1: two columns are called 'label': rename one"),
+    ("x.tsv", "text\tlabel\n", "holds no labelled text: is it the right file?"),
+    ("x.csv", "text,label,label\na,x,y\n", "line 1: two columns are called 'label'"),
+    ("x.csv", 'text,label\na,x\n"b,x\nc,x\n', "line 3: no CSV (unexpected end of data)"),
+    ("x.csv", 'text,label\n"a"b,x\n', "line 2: no CSV ("),
+    ("x.csv", "text,label\n\na,x,y\n", "line 3: 3 columns, but the first line has 2"),
+    ("x.jsonl", '{"text": "a"}', "line 1: no key 'label' among text: name the right one"),
+    (
+        "x.jsonl",
+        '{"text": "a", "label": "x", "label": "y"}',
+        "line 1: expected a JSON object on each line (the",
+    ),
+    ("x.jsonl", '\n["a"]', "line 2: expected a JSON object on each line, got ['a']"),
+    ("x.jsonl", '{"text": "a", "label": NaN}', "expected text or a finite number under 'label', got nan"),
+    ("x.jsonl", '{"text": 7, "label": 1}', "line 1: expected text under 'text', got 7"),
+    ("x.jsonl", '{"text": "a"', "line 1: expected a JSON object on each line (Expecting"),
+    ("x.json", '{"text": "\\ud800", "label": 1}', "is half of a character"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "problem"), BAD)
+def test_bad_lines_are_named(tmp_path, name, text, problem):
+    path = write(tmp_path / name, text)
+    with pytest.raises(UserError, match=re.escape(problem)) as caught:
+        read_labelled_file(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_columns_by_number(tmp_path):
+    path = write(tmp_path / "x.tsv", "a\tx\nb\ty\n")
+    with pytest.raises(UserError, match="line 1: no column 2 among 2, counted from 0"):
+        read_labelled_file(path, text=0, label=2)
+
+
+@pytest.mark.parametrize("first", ["0,1", "review,stars"])
+def test_a_header_that_became_a_text_is_told(tmp_path, first):
+    rows = "".join(f"some words {i},{i % 2}\n" for i in range(20))
+    path = write(tmp_path / "x.csv", f"{first}\n{rows}")
+    found = find_labelled_text(path, split_seed=0, text=0, label=1)
+    assert "looks like a header" in found.notes[0] and "--header yes" in found.notes[0]
+    for options in (dict(header=True), dict(text=first.split(",")[0] if "r" in first else 0, header=True)):
+        named = find_labelled_text(path, split_seed=0, **{"text": 0, "label": 1, **options})
+        assert named.classes == ("0", "1") and "header" not in " ".join(named.notes)
+
+
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=40),
+    st.sampled_from([(0.1, 0.1), (0.1, 0.0), (0.3, 0.2), (0.05, 0.5)]),
+    st.integers(0, 9),
+)
+@settings(deadline=None)
+def test_a_split_has_its_share_and_train_every_class(sizes, shares, seed):
+    labels = [name for name, size in enumerate(sizes) for _ in range(size)]
+    named = dict(zip(("dev", "test"), shares, strict=True))
+    parts = stratified_split(labels, named, seed)
+    assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(len(labels)))
+    assert {labels[i] for i in parts["train"]} == set(labels)
+    for name, share in named.items():
+        counts = collections.Counter(labels[i] for i in parts[name])
+        for label, size in enumerate(sizes):
+            least = share > 0 and size >= 6
+            assert least <= counts[label] or size - counts[label] <= 1
+            assert counts[label] <= max(share * size + 1, least)
+        spare = sum(size - 1 for size in sizes)
+        if share and spare >= 2 * len(labels) * sum(shares):
+            assert len(parts[name]) >= min(round(share * len(labels)), 1)
+    again = stratified_split(labels, named, seed)
+    assert all(np.array_equal(again[name], parts[name]) for name in parts)
+
+
+@pytest.mark.parametrize(("classes", "each"), [(300, 4), (50, 5), (2, 4), (30, 6), (3, 200)])
+def test_small_classes_have_their_part_of_dev(classes, each):
+    labels = [label for label in range(classes) for _ in range(each)]
+    parts = stratified_split(labels, {"dev": 0.1, "test": 0.1}, 0)
+    for name in ("dev", "test"):
+        least = classes if each >= 6 else 0
+        assert len(parts[name]) == max(round(0.1 * len(labels)), least)
+        assert len({labels[i] for i in parts[name]}) == min(classes, len(parts[name]))
+
+
+@pytest.mark.parametrize("shares", [{"dev": -0.1}, {"dev": 0.5, "test": 0.5}])
+def test_shares_that_leave_nothing(shares):
+    with pytest.raises(UserError, match="must leave something for train, got"):
+        stratified_split([0, 1] * 9, shares, 0)
+
+
+def test_folders_of_classes_with_all_that_systems_put_there(tmp_path):
+    for number in range(12):
+        for label in ("good", "bad"):
+            write(tmp_path / label / f"{number}.txt", f"{label} words\nno {number}")
+    write(tmp_path / "bad" / "2023" / "more" / "x.txt", "deep words")
+    for name in ("good/Thumbs.db", "bad/.DS_Store", "desktop.ini", ".git/x.txt"):
+        write(tmp_path / name, b"\xd0\xcf\x11\xe0")
+    corpus = find_labelled_text(tmp_path, split_seed=1)
+    assert corpus.classes == ("bad", "good") and sum(map(len, corpus.splits.values())) == 25
+    assert "deep words" in {example.text for texts in corpus.splits.values() for example in texts}
+    assert "drawn from train with the seed 1" in corpus.notes[0]
+    assert corpus.about.startswith("texts: 21 of train, 2 of dev, 2 of test; 2 classes")
+    assert corpus.majority_class in ("bad", "good") and 0 < corpus.majority_accuracy["test"] <= 1
+
+
+def test_files_and_folders_of_splits(tmp_path):
+    for split, word in (("train", "train"), ("dev", "dev"), ("test", "test")):
+        rows = [f"{split} {i}\t{i % 2}" for i in range(6)]
+        write(tmp_path / "files" / f"{word}.tsv", "\n".join(["text\tlabel", *rows]))
+        for i in range(6):
+            write(tmp_path / "folders" / word.upper() / str(i % 2) / f"{i}.txt", f"{split} {i}")
+    first, second = (find_labelled_text(tmp_path / name, split_seed=0) for name in ("files", "folders"))
+    assert first.classes == second.classes == ("0", "1") and not first.notes
+    assert first.class_counts == second.class_counts
+    assert first.class_counts["dev"] == {"0": 3, "1": 3}
+    words = {split: list(texts) for split, texts in first.labelled(review_words).items()}
+    assert words["dev"][1] == (["dev", "1"], 1)
+    assert first.fingerprint != second.fingerprint != find_labelled_text(tmp_path / "files", split_seed=1)
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (
+            ["train.tsv", "train/a/x.txt"],
+            "has files and folders for its splits, train.tsv and train: keep one",
+        ),
+        (["train/a/x.txt", "training/a/x.txt"], "has two folders for train, train and training: keep one"),
+        (["dev.tsv"], "has no file for the train split"),
+        (["a.csv", "b.csv"], "has 2 files of labelled texts, and none for train"),
+        (["a.csv", "good/x.txt"], "the file a.csv and the folder good: name the file itself"),
+        (["readme.md"], "has no files of labelled texts"),
+        (["a/.hidden"], "has no texts: it needs a folder for each class"),
+        ([f"a/{i}.txt" for i in range(9)], "has only the class 'a' in train: two are needed"),
+    ],
+)
+def test_folders_that_are_not_clear(tmp_path, names, problem):
+    for name in names:
+        write(tmp_path / name, "text\tlabel\na\tx\nb\tx\nc\tx\n")
+    with pytest.raises(UserError, match=re.escape(problem)):
+        find_labelled_text(tmp_path, split_seed=0)
+
+
+def test_columns_that_cannot_be_labels(tmp_path):
+    path = write(tmp_path / "x.tsv", "text\tlabel\n" + "".join(f"a\tlabel {i}\n" for i in range(30)))
+    with pytest.raises(UserError, match="30 different labels in 30 texts of train: is the column"):
+        find_labelled_text(path, split_seed=0)
+    for split, label in (("train", "x"), ("train", "y"), ("dev", "x"), ("test", "zebra")):
+        with open(tmp_path / f"{split}.tsv", "a", encoding="utf-8") as file:
+            file.write(f"text {split}\t{label}\n")
+    path.unlink()
+    with pytest.raises(UserError, match=r"test\.tsv, line 1: the class 'zebra' is not in train"):
+        find_labelled_text(tmp_path, split_seed=0, text=0, label=1)

@@ -1,0 +1,254 @@
+"""Check texts as words, characters and byte pairs: every token counted once, and `<unk>` trained."""
+
+import collections
+import dataclasses
+import gzip
+import hashlib
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynskip_jax.data import EOS, UNK, Pieces, language, make_corpus, read_corpus
+from dynskip_jax.data.vocabularies import LanguageVocabulary
+from dynskip_jax.errors import UserError
+from dynskip_jax.tasks import LanguageModelling
+
+SPLITS = ("train", "dev", "test")
+WORDS = st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12).map(" ".join)
+CATS = {
+    "train": ["the  cat saw the cats", "a naïve cat's tale"] * 30,
+    "dev": ["the cat", "tales of cats"],
+    "test": ["that's the ☃"],
+}
+PIECES = {"characters": Pieces("characters"), "bpe": Pieces("bpe", 270)}
+
+
+def corpus_of(train, dev="the", test="the", **options):
+    return make_corpus("x", {"train": [train], "dev": [dev], "test": [test]}, "here", **options)
+
+
+def write(folder, template="{}.txt", **texts):
+    folder.mkdir(exist_ok=True)
+    texts = {"train": "the cat sat\nthe dog\n", "valid": "the cat\n", "test": "a cat\nsat\n"} | texts
+    for split, text in texts.items():
+        path = folder / template.format(split)
+        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return folder
+
+
+def test_tokens_and_vocabulary_by_hand(tmp_path):
+    corpus = read_corpus(write(tmp_path / "cats"))
+    assert corpus.name == "cats" and str(tmp_path / "cats") in corpus.source
+    # <eos> and "the" occur twice. The other words occur once and become <unk>, as does "a", which is new.
+    assert corpus.vocabulary.tokens == (UNK, EOS, "the")
+    assert corpus.train.tolist() == [2, 0, 0, 1, 2, 0, 1]
+    assert (corpus.dev.tolist(), corpus.test.tolist()) == ([2, 0, 1], [0, 0, 1, 0, 1])
+    assert corpus.sizes == {"train": 7, "dev": 3, "test": 5, "vocabulary": 3}
+    assert {ids.dtype for ids in corpus.splits.values()} == {np.dtype(np.int32)}
+    packed = read_corpus(write(tmp_path / "packed", "wiki.{}.tokens.gz"))
+    assert packed.fingerprint == corpus.fingerprint
+
+
+@pytest.mark.parametrize(("template", "kept"), [("{}.txt", 0), ("wiki.{}.tokens", 3)])
+def test_blank_lines_count_in_wikitext_only(tmp_path, template, kept):
+    corpus = read_corpus(write(tmp_path, template, train="the cat\nsat\n\nthe cat\n \t\n\n", test="sat"))
+    assert corpus.vocabulary.decode(corpus.train).count(EOS) == 3 + kept
+
+
+def test_text_details(tmp_path):
+    # Runs of spaces, no last line end, and a form feed, at which str.splitlines would split.
+    text = "the  cat\r\nx\u00b7y \x0c\r\n\r\nend"
+    corpus = read_corpus(write(tmp_path, train=text, valid="the", test="cat"))
+    assert corpus.vocabulary.decode(corpus.train) == ["the", "cat", EOS, "x\u00b7y", EOS, "end", EOS]
+
+
+def test_an_end_of_line_of_the_texts_own_counts_once():
+    corpus = make_corpus("x", {"train": ["a b <eos>", "<eos>", "a <eos> b"], "dev": ["a"], "test": ["b"]}, "")
+    assert corpus.vocabulary.decode(corpus.train) == ["a", "b", "<eos>", "<eos>", "a", "<eos>", "b", "<eos>"]
+    assert corpus.about[0] == "2 lines end with an <eos> of their own, which is counted once"
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.tuples(WORDS, WORDS, WORDS), st.sampled_from([None, 1, 2, 3]))
+def test_no_corpus_has_an_unk_that_is_not_trained(words, min_count):
+    try:
+        corpus = corpus_of(*words, min_count=min_count)
+    except UserError as error:
+        # This happens only if no word is rare enough and another split has a new word.
+        assert "min_count" in str(error)
+        counts = collections.Counter(words[0].split())
+        assert min(counts.values()) >= (min_count or 2)
+        assert not {*words[1].split(), *words[2].split()} <= counts.keys()
+        return
+    assert set(corpus.train.tolist()) == set(range(len(corpus.vocabulary)))
+    for split, text in zip(SPLITS, words, strict=True):
+        # Every word is counted, as itself or as <unk>.
+        expected = [word if word in corpus.vocabulary.index else UNK for word in [*text.split(), EOS]]
+        assert corpus.vocabulary.decode(corpus.splits[split]) == expected
+        assert corpus.unknown[split] == pytest.approx(expected.count(UNK) / len(expected))
+
+
+@settings(deadline=None, max_examples=30)
+@given(WORDS, WORDS, WORDS, st.sampled_from([1, 2, 3]))
+def test_the_vocabulary_is_made_from_train_alone(train, first, second, min_count):
+    train += f" {UNK}"
+    one, two = (corpus_of(train, words, min_count=min_count) for words in (first, second))
+    assert one.vocabulary == two.vocabulary
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "test", "min_count", "tokens", "line"),
+    [
+        (
+            "a <unk> <unk>",
+            "b",
+            "a",
+            None,
+            (UNK, EOS, "a"),
+            "<unk> as in the text of train: 50 %",
+        ),
+        ("a b", "b", "a", None, (EOS, "a", "b"), "train has every word of dev and test: no <unk>"),
+        (
+            "a a b c the the",
+            "d a",
+            "a",
+            None,
+            (UNK, "a", "the", EOS),
+            "words seen once in train are <unk>: 2",
+        ),
+        (
+            "a a b c the the",
+            "d a",
+            "a",
+            3,
+            (UNK, EOS),
+            "words seen fewer than 3 times in train are <unk>: 8",
+        ),
+    ],
+)
+def test_rare_words_become_unknown_where_it_is_needed(train, dev, test, min_count, tokens, line):
+    corpus = corpus_of(train, dev, test, min_count=min_count)
+    assert corpus.vocabulary.tokens == tokens and corpus.about[0].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("train", "min_count", "problem"),
+    [
+        ("a b the", 1, "test split has a word that train lacks, 'zebra', .* use min_count 2,"),
+        ("a a the the the", None, "use min_count 3,"),
+        ("the " * 9, 2, "use min_count 10,"),
+        ("the", 0, "min_count must be at least 1"),
+    ],
+)
+def test_unknown_words_that_nothing_would_train(train, min_count, problem):
+    with pytest.raises(UserError, match=problem):
+        corpus_of(train, "the", "the zebra", min_count=min_count)
+
+
+def test_many_unknown_words_are_warned_of():
+    few = corpus_of("a b c d e f g <unk> h i j", "a b c d e f g h i j k", "a")
+    many = corpus_of("a b c d e f g <unk> h i j", "x y z a b", "a")
+    assert len(few.about) == 1
+    assert many.about[1].startswith("50 % of dev is <unk>, which is easy to predict")
+    assert "--vocabulary bpe" in many.about[1]
+
+
+def test_the_fingerprint_depends_on_content_alone():
+    corpus = corpus_of("the cat", "the", "cat")
+    assert dataclasses.replace(corpus, name="another", source="elsewhere").fingerprint == corpus.fingerprint
+    assert corpus_of("the sat", "the", "sat").fingerprint != corpus.fingerprint
+    moved = {"train": corpus.train[:-1], "dev": np.concatenate([corpus.train[-1:], corpus.dev])}
+    assert dataclasses.replace(corpus, **moved).fingerprint != corpus.fingerprint
+    digest = hashlib.sha256(b"<eos>\ncat\nthe")  # run folders keep it
+    for name, ids in (("train", [2, 1, 0]), ("valid", [2, 0]), ("test", [1, 0])):
+        digest.update(f"\n{name} {len(ids)}\n".encode() + np.array(ids, "<i4").tobytes())
+    assert corpus.fingerprint == digest.hexdigest()
+
+
+def test_texts_are_streamed(tmp_path):
+    """A token takes only the few bytes of its id, not a separate string."""
+    count = 200_000
+    write(tmp_path, train="the cat sat on a mat again\n" * (count // 8), valid="the", test="a")
+    tracemalloc.start()
+    corpus = read_corpus(tmp_path, min_count=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert corpus.train.size == count and peak < 12 * count + 5 * 2**20
+
+
+@pytest.mark.parametrize("sizes", [(3,) * 20, (1, 1, 1), (1, 1, 50), (50, 1, 1), (1, 50, 1), (3, 1, 1, 1)])
+def test_one_file_is_cut_into_three_at_line_ends(tmp_path, sizes):
+    (tmp_path / "novel.txt").write_text("".join("a " * size + "\n" for size in sizes))
+    corpus = read_corpus(tmp_path / "novel.txt")
+    parts = [ids.size for ids in corpus.splits.values()]
+    assert min(parts) > 0 and sum(parts) == sum(sizes) + len(sizes)
+    assert corpus.name == "novel" and "80 %, 10 % and 10 %" in corpus.source
+    if len(sizes) == 20:
+        assert parts == [64, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("texts", "problem"),
+    [
+        ({"valid": " \n\n"}, "valid.txt is empty"),
+        ({"other.train": "x"}, "more than one file for the train split"),
+    ],
+)
+def test_bad_folders_are_named(tmp_path, texts, problem):
+    with pytest.raises(UserError, match=problem):
+        read_corpus(write(tmp_path, **texts))
+    (tmp_path / "one.txt").write_text("a\nb\n")
+    with pytest.raises(UserError, match="has 2 lines of text, too few to cut it into train, dev, test"):
+        read_corpus(tmp_path / "one.txt")
+
+
+@pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
+def test_a_corpus_is_its_text_in_pieces(pieces):
+    corpus = make_corpus("cats", CATS, "here", pieces=pieces)
+    again = make_corpus("cats", CATS, "here", pieces=pieces)
+    assert corpus.fingerprint == again.fingerprint and corpus.vocabulary == again.vocabulary
+    # A vocabulary read back from JSON encodes a line as the corpus does.
+    stored = LanguageVocabulary.from_json(json.loads(json.dumps(corpus.vocabulary.to_json())))
+    tokens = [*stored.split("the cat"), EOS, *stored.split("tales  of cats"), EOS]
+    np.testing.assert_array_equal(stored.encode(tokens), corpus.dev)
+    expected = "the cat\ntales of cats"
+    if pieces.kind == "characters":
+        rare = set("ltwfo") - set(stored.tokens)  # train has no f and only 30 occurrences of some letters
+        expected = "".join(UNK if letter in rare else letter for letter in expected)
+    assert stored.join(stored.decode(corpus.dev)) == expected
+    assert corpus.text_sizes["dev"] == (2 + 1 + 3 + 1, len("the cat\ntales of cats\n"))
+    assert "␣" in " ".join(stored.shown(tokens)) and "per word of train" in corpus.about[0]
+
+
+def test_characters_that_train_lacks_are_unknown_and_byte_pairs_lack_none():
+    characters = make_corpus("cats", CATS, "here", pieces=PIECES["characters"])
+    assert characters.min_count == 31  # the rarest characters of train occur 30 times
+    assert characters.test[-2] == characters.vocabulary.index[UNK]
+    pairs = make_corpus("cats", CATS, "here", pieces=PIECES["bpe"])
+    assert UNK not in pairs.vocabulary.index and len(pairs.vocabulary) == 270
+    assert pairs.vocabulary.join(pairs.vocabulary.split("Ω the ☃")) == "Ω the ☃"
+    # The byte pairs are learned from train only.
+    other = make_corpus("cats", {**CATS, "dev": ["zebra"] * 99}, "here", pieces=PIECES["bpe"])
+    assert other.vocabulary == pairs.vocabulary
+
+
+def test_a_word_that_would_fill_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(language, "_LONGEST_WORD", 1000)
+    with pytest.raises(UserError, match=r"x has a word of 1,001 characters, and .*: add spaces"):
+        corpus_of("a " + "b" * 1001, pieces=PIECES["bpe"])
+    assert corpus_of("a " + "b" * 1001, "a", "b", pieces=PIECES["characters"]).train.size == 1004
+
+
+def test_perplexity_per_word_and_bits_per_character():
+    corpus = make_corpus("cats", CATS, "here", pieces=PIECES["characters"])
+    task = LanguageModelling(corpus, None, batch_size=1)
+    found = task.split_metrics("dev", {"perplexity": np.array([2.0, 4.0])})
+    np.testing.assert_allclose(found["word_perplexity"], np.exp(corpus.dev.size * np.log([2.0, 4.0]) / 7))
+    # A line end counts as a character, so there are as many characters as pieces.
+    np.testing.assert_allclose(found["bits_per_character"], [1, 2])
+    words = LanguageModelling(make_corpus("cats", CATS, "here", min_count=31), None, batch_size=1)
+    assert words.split_metrics("dev", {"perplexity": np.array([2.0])}) == {}

@@ -1,0 +1,122 @@
+"""Check words of raw text, and corpora of labelled texts and of rated pairs, by hand."""
+
+import numpy as np
+import pytest
+
+from dynskip_jax.data.corpora import PROSE_WORD
+from dynskip_jax.data.sentences import (
+    Labelled,
+    Pair,
+    held_out,
+    labelled_corpus,
+    pair_corpus,
+    review_words,
+    treebank_words,
+)
+
+TEXTS = {
+    "train": [Labelled(["a", "b", "a", "c"], 1), Labelled(["b"], 0)],
+    "dev": [Labelled(["z", "a"], 0)],
+    "test": [Labelled(["a", "y", "x"], 1)],
+}
+
+
+def test_words_of_reviews_and_treebanks():
+    text = "It's <br /><br/>GREAT -- don't miss... WOW!!!!! (9/10) Amélie’s"
+    assert " ".join(review_words(text)) == "it's great -- don't miss ... wow !!! !! ( 9 / 10 ) amélie’s"
+    assert review_words(" <br /> \n") == []
+    text = "It isn't John's (film): well-made, $3.50!"
+    assert " ".join(treebank_words(text)) == "it is n't john 's ( film ) : well-made , $ 3.50 !"
+    for tokens in ("a film that 's `` both '' funny , n't it ?", "-lrb- so-so -rrb- ... --"):
+        assert treebank_words(tokens) == tokens.split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "आधुनिक मानक हिन्दी",
+        "తెలుగు భాష",
+        "বাংলা ভাষা",
+        "اَلْعَرَبِيَّةُ لُغَةٌ",
+        "עִבְרִית שָׂפָה",
+        "cafe\u0301 nai\u0308ve",
+        "می\u200cخواهم",
+        "ภาษาไทย",
+        "Ελληνικά",
+    ],
+)
+def test_words_keep_the_marks_that_combine_with_their_letters(text):
+    assert review_words(text) == treebank_words(text) == text.lower().split()
+    assert PROSE_WORD.findall(text) == text.split()
+
+
+def test_joined_emoji_are_one_word():
+    family, thumb, flag = "👨\u200d👩\u200d👧", "👍🏽", "🇨🇭"
+    for words in (review_words, treebank_words):
+        assert words(f"so{family}good {thumb}{flag}!") == ["so", family, "good", thumb, flag, "!"]
+        assert words(f"{thumb}{thumb} a\x1cb \x1d 10²") == [thumb * 2, "a", "b", "10²"]
+
+
+def test_texts_are_numbered_by_train_alone():
+    corpus = labelled_corpus("letters", TEXTS, "here", max_length=3)
+    assert corpus.vocabulary.tokens == ("<unk>", "a", "b")  # the fourth word of the first text is cropped
+    train, test = corpus.splits["train"], corpus.splits["test"]
+    np.testing.assert_array_equal(train.inputs, [[1, 2, 1], [2, 0, 0]])
+    np.testing.assert_array_equal(train.seq_lengths, [3, 1])
+    np.testing.assert_array_equal(train.targets, [1, 0])
+    np.testing.assert_array_equal(test.inputs, [[1, 0, 0]])
+    assert corpus.unknown == {"train": 0, "dev": 0.5, "test": pytest.approx(2 / 3)}
+    assert corpus.cropped == {"train": 1, "dev": 0, "test": 0} and "texts cropped: 1 of train" in corpus.about
+    assert corpus.sizes == {"train": 2, "dev": 1, "test": 1, "vocabulary": 3}
+    other = labelled_corpus("letters", TEXTS, "there", max_length=4)
+    assert other.fingerprint != corpus.fingerprint
+    assert corpus.fingerprint == labelled_corpus("x", TEXTS, "there", max_length=3).fingerprint
+
+
+def test_small_data_has_few_lengths():
+    """Train has a length per 20 batches. Other splits reuse these lengths, plus one for longer texts."""
+    texts = {
+        split: [Labelled(["a"] * n, 0) for n in range(1, longest)]
+        for split, longest in (("train", 101), ("dev", 130), ("test", 11))
+    }
+
+    def lengths(batch_size, buckets=None):
+        corpus = labelled_corpus("x", texts, "here", buckets=buckets, batch_size=batch_size)
+        return [corpus.splits[split].buckets for split in texts]
+
+    assert lengths(2) == [(56, 104), (56, 104, 136), (56, 104)]
+    assert lengths(50) == [(104,), (104, 136), (104,)]
+    assert [len(own) for own in lengths(1, 8)] == [8, 8, 2] and len(lengths(0)[0]) == 5
+
+
+def test_words_of_dev_and_test_may_be_known_and_are_rare():
+    asked = []
+
+    def known(train, others):
+        asked.append((set(train), set(others)))
+        return {"y", "a"}
+
+    corpus = labelled_corpus("letters", TEXTS, "here", max_length=3, known=known)
+    assert asked == [({"a", "b"}, {"z", "a", "y", "x"})]
+    assert corpus.vocabulary.tokens == ("<unk>", "a", "b", "y")
+    assert corpus.num_frequent == 3  # a and b occur twice in train
+    texts = {"train": [Labelled(list("aaabbc"), 0)], "dev": [Labelled(list("ab"), 0)]}
+    corpus = labelled_corpus("x", texts, "here", max_words=1, known=lambda train, others: {"b", "_"})
+    assert corpus.vocabulary.tokens == ("<unk>", "a", "_", "b")
+    assert corpus.num_frequent == 2  # b is frequent too, but follows a rare word
+
+
+def test_pairs_stand_in_one_row():
+    pairs = [Pair(["a", "b"], ["a"], 3.5), Pair(["c"], ["a", "b", "c"], 1.0)]
+    train = pair_corpus("pairs", {"train": pairs, "test": pairs[:1]}, "here").splits["train"]
+    np.testing.assert_array_equal(train.inputs["tokens"], [[1, 2, 1, 0], [3, 1, 2, 3]])
+    np.testing.assert_array_equal(train.inputs["sentences"], [[0, 0, 1, 0], [0, 1, 1, 1]])
+    np.testing.assert_array_equal(train.seq_lengths, [3, 4])
+    np.testing.assert_array_equal(train.targets, np.float32([3.5, 1.0]))
+
+
+def test_what_is_held_out_is_drawn_with_its_seed():
+    rest, held = held_out(40, 0.15, 0)
+    assert len(held) == 6 and sorted([*rest, *held]) == list(range(40)) and (np.diff(rest) > 0).all()
+    np.testing.assert_array_equal(held, held_out(40, 0.15, 0)[1])
+    assert held.tolist() != held_out(40, 0.15, 1)[1].tolist()

@@ -1,0 +1,389 @@
+"""Check tagged files, what adding tags keeps, and how tagged corpora are found, split and encoded."""
+
+import gzip
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dynskip_jax.data import (
+    TaggedSentence,
+    find_entity_corpus,
+    find_part_of_speech_corpus,
+    read_columns,
+    read_conllu,
+    read_parses,
+    read_word_tag,
+    tagged_examples,
+    tagger_vocabulary,
+)
+from dynskip_jax.data.batches import evaluation_batches
+from dynskip_jax.data.tagged import padded_length, sentence_buckets
+from dynskip_jax.data.tagged_files import column_rows, entity_of_misc, lines_to_tag, tagged_lines
+from dynskip_jax.errors import UserError
+
+CONLL2003 = """\
+-DOCSTART- -X- O O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+
+-DOCSTART- -X- O O
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+
+
+BRUSSELS NNP I-NP I-LOC
+"""
+SENTENCES = [
+    TaggedSentence(["EU", "rejects"], ["I-ORG", "O"], [3, 4], []),
+    TaggedSentence(["Peter", "Blackburn"], ["I-PER", "I-PER"], [8, 9], []),
+    TaggedSentence(["BRUSSELS"], ["I-LOC"], [12], []),
+]
+CONLLU = """\
+# sent_id = 1
+# text = Don't pay 26 000.
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+3\tpay\tpay\tVERB\tVB\t_\t0\troot\t_\t_
+3.1\tpay\tpay\tVERB\tVB\t_\t_\t_\t3:conj\t_
+4\t26 000\t26000\tNUM\tCD\t_\t3\tobj\t_\t_
+
+
+# sent_id = 2
+1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_
+"""
+MULTICONER = "# id 5-f3\tdomain=en\nits _ _ O\n# _ _ B-SYM\n\n# id 2\tdomain=en\n# _ _ O\n"
+MRG = r"""
+( (S
+    (NP-SBJ (DT The) (NN asbestos) )
+    (VP (VBD rose)
+      (NP (-NONE- *T*-1) )
+      (NP (CD 1\/2) (SYM \*) ))
+    (-LRB- () (-RRB- )) (. .) ))
+( (X (NN a b)) (. ?) )
+""".replace("a b", "a\u00a0b")
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text,
+        lambda text: text.replace("-DOCSTART- -X- O O", "-DOCSTART-"),
+        lambda text: "\ufeff" + text.replace(" ", "\t").replace("\n", "\r\n"),
+        lambda text: text.replace(" ", "  ").rstrip("\n").replace("\n", " \r"),
+    ],
+)
+def test_columns_of_any_typography(tmp_path, change):
+    path = write(tmp_path / "x.gz", change(CONLL2003))
+    assert read_columns(path) == SENTENCES
+    assert read_columns(path, word=3, tag=0)[2][:3] == (["I-LOC"], ["BRUSSELS"], [12])
+    assert read_columns(path, beside=(1, -2))[0].columns == [("NNP", "I-NP"), ("VBZ", "I-VP")]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MULTICONER, ["its", "#", "#"]),
+        ("# sent_id = 1\na X Y Z\n", ["a"]),
+        ("# text = It is so\n# newdoc\nIt O\n\n# O\n", ["It", "#"]),
+        ("# id 7\tdomain=en\nNew York\tB-LOC\n#hash\tO\n\n#tag\tO\n", ["New York", "#hash", "#tag"]),
+        ("# 5 4\nthe O\n", ["the"]),
+        ("# # PunctType=Currency O\nx y z O\n", ["#", "x"]),
+        ("# O\n\n# O\n", ["#", "#"]),
+        ("-DOCSTART- -X- O\n\n# $ O\n5 CD O\n", ["#", "5"]),
+        ("a\u00a0b X\n\u00a0 Y\n", ["a\u00a0b", "\u00a0"]),
+    ],
+)
+def test_comments_are_no_words_and_pound_signs_are(text, words):
+    rows = column_rows(text.split("\n"))
+    assert [row.fields[0] for row in rows if row.fields is not None] == words
+
+
+def test_conllu_has_syntactic_words(tmp_path):
+    first, second = read_conllu(write(tmp_path / "x.conllu.gz", CONLLU))
+    assert first[:3] == (["Do", "n't", "pay", "26 000"], ["AUX", "PART", "VERB", "NUM"], [4, 5, 6, 8])
+    assert second[:3] == (["Yes"], ["INTJ"], [12])
+    assert read_conllu(tmp_path / "x.conllu.gz", tag="xpos")[1].tags == ["UH"]
+
+
+def test_pairs_of_words_and_tags(tmp_path):
+    text = "\n\tThe/at 1\\/2/cd 1/2-story/nn ./.\n\n=====\n[ //sym ]\n"
+    first, second = read_word_tag(write(tmp_path / "ca01", text))
+    assert first[:3] == (["The", "1/2", "1/2-story", "."], ["at", "cd", "nn", "."], [2] * 4)
+    assert second[:3] == (["/"], ["sym"], [5])
+
+
+def test_parses(tmp_path):
+    first, second = read_parses(write(tmp_path / "x.mrg", MRG))
+    assert first.words == ["The", "asbestos", "rose", "1/2", "*", "(", ")", "."]
+    assert first.tags == ["DT", "NN", "VBD", "CD", "SYM", "-LRB-", "-RRB-", "."]
+    assert first.lines == [3, 3, 4, 6, 6, 7, 7, 7]
+    assert second[:2] == (["a\u00a0b", "?"], ["NN", "."])
+
+
+def test_trailing_blanks_take_no_time(tmp_path):
+    assert len(read_parses(write(tmp_path / "x.mrg", "((NN yes))" + " " * 400_000))) == 1
+
+
+DO = "1\tDo\tdo\tAUX"
+BAD = [
+    (read_columns, "EU NNP O\nrejects O\n", "line 2: 2 columns, but the first line has 3"),
+    (read_columns, "\tB-PER\n", "line 1: the word in column 0 is empty"),
+    (read_columns, "a b\t\n", "line 1: the tag of the word 'a b' is empty"),
+    (read_columns, "a \x1b]0;x\x07\n", "line 1: the tag '\\x1b]0;x\\x07' has characters that do not print"),
+    (read_columns, "x" * 1_000_000 + "\t\n", "line 1: the tag of the word 'xxxx"),
+    (read_columns, "-DOCSTART- O\n\n", "holds no sentence: is it the right file?"),
+    (read_conllu, CONLLU.replace("1\tDo", "1 Do"), "line 4: 9 columns separated by tabs, but CoNLL-U has 10"),
+    (read_conllu, CONLLU.replace(DO, "1\t \tdo\tAUX"), "line 4: the form of the id '1', column 1, is empty"),
+    (read_conllu, CONLLU.replace(DO, "2-1\tDo\tdo\tAUX"), "line 4: the range 2-1 cannot stand before word 1"),
+    (read_conllu, CONLLU.replace(DO, "1-9\tDo\tdo\tAUX"), "the range 1-9 cannot stand before word 1"),
+    (read_conllu, CONLLU.replace(DO, "١\tDo\tdo\tAUX"), "line 4: word 1 has the id '١'"),
+    (read_conllu, CONLLU.replace(DO, "1\tDo\tdo\t_"), "line 4: the word 'Do' has no UPOS"),
+    (read_conllu, CONLLU.replace("1-2\t", "1-5\t"), "line 9: the sentence ends after word 4, within a range"),
+    (read_word_tag, "the/at\n\nthe/at cat sat/vbd\n", "line 3: 'cat' is no word/tag pair"),
+    (read_word_tag, "the/at cat/", "line 1: 'cat/' is no word/tag pair"),
+    (read_parses, "( (NP the dog))", "line 1: unexpected 'the': a bracket holds a label and one word"),
+    (read_parses, "( (S (NN yes) (NP) ))", "line 1: 'NP' has no words: it is a label or a word"),
+    (read_parses, "( (NN yes)) no", "line 1: unexpected 'no': every word stands in brackets"),
+    (read_parses, "( (NN yes) ())", "line 1: an empty bracket"),
+    (read_parses, "( (NP " + "x" * 1_000_000 + " y))", "line 1: unexpected 'xxxx"),
+    (read_parses, "( (NN yes))\n)\n", "line 2: a bracket closes that none has opened"),
+    (read_parses, "\n( (S (NN yes))\n", "line 2: the bracket that opens here is not closed"),
+]
+
+
+@pytest.mark.parametrize(("read", "text", "problem"), BAD)
+def test_bad_lines_are_named(tmp_path, read, text, problem):
+    path = write(tmp_path / "x", text)
+    with pytest.raises(UserError, match=re.escape(problem)) as caught:
+        read(path)
+    assert str(path) in str(caught.value) and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"word": 5}, "line 3: no column 5 among 4, counted from 0"),
+        ({"beside": (0,)}, "column 0 has the words, and cannot be read as another column: leave it out of"),
+        ({"beside": (-1,)}, "column 3 has the tags"),
+    ],
+)
+def test_columns_that_are_not_there_or_taken(tmp_path, options, problem):
+    with pytest.raises(UserError, match=problem):
+        read_columns(write(tmp_path / "x", CONLL2003), **options)
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("conllu", CONLLU),
+        ("columns", MULTICONER),
+        ("columns", "\n\n-DOCSTART- O\n\nNew York\tB-LOC\n\n\nx\tO\n\n"),
+        ("columns", "# only a comment = here\n\n"),
+        ("columns", ""),
+    ],
+)
+def test_predict_reads_what_training_reads_and_writes_every_line(tmp_path, format, text):
+    blocks = list(lines_to_tag(text.splitlines(keepends=True), format))
+    words = [block.words for block in blocks if block.words]
+    if words:
+        read = read_conllu if format == "conllu" else read_columns
+        assert words == [sentence.words for sentence in read(write(tmp_path / "x", text))]
+    tagged = [line for block in blocks for line in tagged_lines(block, ["T"] * len(block.words), format)]
+    changed = [pair for pair in zip(text.splitlines(), tagged, strict=True) if pair[0] != pair[1]]
+    assert len(changed) == sum(map(len, words))
+    for old, new in changed:
+        if format == "conllu":
+            fields = old.split("\t")
+            assert new.split("\t") == [*fields[:3], "T", *fields[4:]]
+        else:
+            assert new == old + ("\tT" if "\t" in old else " T")
+
+
+@pytest.mark.parametrize(
+    ("misc", "after"), [("_", "NER=O"), ("A=b", "A=b|NER=O"), ("NER=B-X|A=b", "A=b|NER=O")]
+)
+def test_tags_of_entities_are_an_entry_of_misc(misc, after):
+    (block,) = lines_to_tag([f"{DO}\tVB\t_\t0\troot\t_\t{misc}\n"], "conllu", beside=(9,))
+    assert entity_of_misc(block.columns[0][0]) == ("B-X" if "B-X" in misc else "_")
+    assert tagged_lines(block, ["O"], "conllu", column=9) == [f"{DO}\tVB\t_\t0\troot\t_\t{after}"]
+
+
+def test_sentences_are_yielded_as_they_come():
+    def typed():
+        yield from ("Anna\t\tB-PER\n", "New York\tNNP\tB-LOC\n", "\n")
+        raise AssertionError
+
+    block = next(lines_to_tag(typed(), beside=(1,)))
+    assert (block.words, block.columns) == (["Anna", "New York"], [("",), ("NNP",)])
+
+
+def split_files(folder, template, text, names=("train", "dev", "test")):
+    for name in names:
+        write(folder / template.format(name), text)
+    return folder
+
+
+def test_conll2003(tmp_path, monkeypatch):
+    folder = split_files(tmp_path / "conll2003", "{}", CONLL2003, ("eng.train", "eng.testa", "eng.testb"))
+    corpus = find_entity_corpus("conll2003", folder, beside=(1,))
+    assert [s.tags for s in corpus.splits["dev"]] == [["S-ORG", "O"], ["B-PER", "E-PER"], ["S-LOC"]]
+    assert corpus.splits["test"][2].columns == [("NNP",)] and corpus.file_scheme == "IOB1"
+    assert corpus.sizes == {"train": 3, "dev": 3, "test": 3}
+    monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
+    assert find_entity_corpus("conll2003", beside=(1,)).fingerprint == corpus.fingerprint
+    assert find_entity_corpus("conll2003").fingerprint != corpus.fingerprint
+    with pytest.raises(UserError, match=r"eng\.train, line 3: the tag I-ORG cannot stand at .*BIO2"):
+        find_entity_corpus("conll2003", scheme="BIO2")
+    (folder / "eng.testa").unlink()
+    with pytest.raises(UserError, match=r"needs one file named eng\.testa .*has none"):
+        find_entity_corpus("conll2003", folder)
+
+
+def test_conll2000_and_wsj_draw_what_they_lack(tmp_path, monkeypatch):
+    chunks = "".join(f"w{i} NN B-NP\n\n" for i in range(40))
+    path = tmp_path / "nltk" / "conll2000.zip"
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("conll2000/train.txt", chunks)
+        archive.writestr("conll2000/test.txt", "a NN B-NP\n")
+    with zipfile.ZipFile(path.with_name("treebank.zip"), "w") as archive:
+        for name in ("b.mrg", "a.mrg", "readme"):
+            archive.writestr(f"treebank/{name}", "".join(f"((NN {name}{i}))\n" for i in range(10)))
+    monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
+    first, other = (find_entity_corpus("conll2000", seed=seed) for seed in (0, 1))
+    assert first.sizes == {"train": 36, "dev": 4, "test": 1} and "4 sentences of train" in first.note
+    words = [sentence.words[0] for split in ("train", "dev") for sentence in first.splits[split]]
+    assert sorted(words) == sorted(f"w{i}" for i in range(40)) and first.fingerprint != other.fingerprint
+    assert find_entity_corpus("conll2000", path).fingerprint == first.fingerprint
+    wsj = find_part_of_speech_corpus("wsj")
+    assert wsj.sizes == {"train": 16, "dev": 2, "test": 2} and "no published split" in wsj.note
+    assert len({s.words[0] for split in wsj.splits.values() for s in split}) == 20
+
+
+@pytest.mark.parametrize(
+    ("dataset", "template", "text"),
+    [
+        ("ud", "en_x-ud-{}.conllu.gz", CONLLU),
+        ("conllu", "{}.conllu", CONLLU),
+        ("word_tag", "{}.txt", "Do/AUX n't/PART\n"),
+        ("columns", "own.{}.conll", "Do\tAUX\nn't\tPART\n"),
+    ],
+)
+def test_parts_of_speech(tmp_path, dataset, template, text):
+    corpus = find_part_of_speech_corpus(dataset, split_files(tmp_path / "own", template, text))
+    assert corpus.splits["dev"][0].words[:2] == ["Do", "n't"] and corpus.train_tags[:2] in (
+        ("AUX", "INTJ"),
+        ("AUX", "PART"),
+    )
+    assert corpus.name == ("own, UPOS" if dataset == "ud" else "own") and corpus.scheme is None
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme", "bioes"),
+    [
+        ("I-X I-X O", "IOB1", ["B-X", "E-X", "O"]),
+        ("B-X I-X B-X", "BIO2", ["B-X", "E-X", "S-X"]),
+        ("S-X O S-X", "BIOES", ["S-X", "O", "S-X"]),
+    ],
+)
+def test_schemes_of_own_columns_are_detected(tmp_path, tags, scheme, bioes):
+    text = "".join(f"w NN {tag}\n" for tag in tags.split())
+    corpus = find_entity_corpus("columns", split_files(tmp_path, "{}.txt", text))
+    assert corpus.splits["train"][0].tags == bioes
+    assert corpus.file_scheme == scheme and f"tags of train: {scheme}" in corpus.note
+
+
+@pytest.mark.parametrize(
+    ("find", "text", "options", "problem"),
+    [
+        (
+            find_entity_corpus,
+            "a B-X NN\n",
+            {},
+            "column -1 (no scheme: 'NN' is no tag of IOB1, BIO2, BIOES)",
+        ),
+        (find_entity_corpus, "a B-X\n", {"word": 1, "tag": 0}, "has tags of BIO2 as words, in column 1"),
+        (
+            find_part_of_speech_corpus,
+            "".join(f"the w{i}\n" for i in range(300)),
+            {},
+            "300 different tags for 300 words in column -1: is it the column of tags?",
+        ),
+    ],
+)
+def test_columns_that_are_mixed_up(tmp_path, find, text, options, problem):
+    with pytest.raises(UserError, match=re.escape(problem)):
+        find("columns", split_files(tmp_path, "{}.txt", text), **options)
+
+
+def test_tags_that_train_lacks_are_located(tmp_path):
+    folder = split_files(tmp_path, "{}.txt", "a B-X\n")
+    write(folder / "test.txt", "a O\nb B-Y\n")
+    with pytest.raises(UserError, match=r"test\.txt, line 2: the tag S-Y is not in train, nor is another"):
+        find_entity_corpus("columns", folder)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: find_entity_corpus("columns"), "--dataset columns reads a folder of your own"),
+        (lambda: find_entity_corpus("conll2003"), "CoNLL-2003 was not found: put eng.train, eng.testa"),
+        (
+            lambda: find_part_of_speech_corpus("wsj"),
+            "the sample of the WSJ was not found: put NLTK's",
+        ),
+        (
+            lambda: find_part_of_speech_corpus("ud", "/nowhere"),
+            "/nowhere is no folder: name the one that",
+        ),
+    ],
+)
+def test_what_is_not_there(call, problem, monkeypatch):
+    monkeypatch.delenv("DYNSKIP_DATA_DIR", raising=False)
+    with pytest.raises(UserError, match=re.escape(problem)):
+        call()
+
+
+def test_published_sizes():
+    root = Path(os.environ.get("DYNSKIP_DATA_DIR") or Path(__file__).parents[3] / "shared" / "data")
+    if not (root / "conll2003" / "eng.testa").is_file():
+        pytest.skip("needs $DYNSKIP_DATA_DIR/conll2003")
+    sentences = read_columns(root / "conll2003" / "eng.testa")
+    assert (len(sentences), sum(len(s.words) for s in sentences)) == (3250, 51362)
+
+
+def test_examples_are_ids_of_words_characters_and_tags():
+    words = [["The", "cat", "cat"], ["dog"] * 9]
+    vocabulary = tagger_vocabulary(words, ("X", "Y"), lowercase=True, word_length=4, columns=[[("N",)] * 3])
+    columns = [[("N",), ("V",), ("N",)], [("N",)] * 9]
+    examples = tagged_examples(words, [[0, 1, 1], [1] * 9], vocabulary, columns=columns)
+    assert examples.buckets == (8, 16)
+    short, long = evaluation_batches(examples, 1)
+    assert short.inputs.words.shape == (1, 8) and long.inputs.characters.shape == (1, 16, 4)
+    expected = vocabulary.encode(words[0], columns[0])
+    for found, leaf in zip(short.inputs, expected, strict=True):
+        np.testing.assert_array_equal(found[0, :3], leaf)
+        if found is not short.inputs.characters:
+            assert not found[0, 3:].any()
+    assert short.targets[0, :3].tolist() == [0, 1, 1] and short.inputs.columns[0, :3, 0].tolist() == [1, 0, 1]
+
+
+def test_few_padded_lengths():
+    assert [padded_length(n) for n in (1, 8, 9, 17, 25, 41, 65)] == [8, 8, 16, 24, 40, 64, 104]
+    lengths = np.array([3] * 10 + [12] * 2 + [30] * 5 + [90])
+    assert sentence_buckets(lengths, 1) == (8, 16, 40, 104)
+    assert sentence_buckets(lengths, 3) == (8, 40, 104)
+    assert sentence_buckets(lengths, 1, most=2) == (8, 104)
