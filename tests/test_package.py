@@ -113,7 +113,7 @@ class Absent(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Absent())
 import dynskip_jax.functional, dynskip_jax.nn, dynskip_jax.models, dynskip_jax.data
 import dynskip_jax.rl, dynskip_jax.training.step, dynskip_jax.tasks
-for name in ("analysis.plots", "analysis.arcs", "training.folder", "data.ptb_builder", "training.loop"):
+for name in ("analysis.plots", "analysis.arcs", "training.folder", "data.builders", "training.loop"):
     try:
         importlib.import_module(f"dynskip_jax.{name}")
     except ImportError as error:

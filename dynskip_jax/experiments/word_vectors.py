@@ -11,9 +11,8 @@ Texts of dev and test are not read. One thread does the work, so that the same t
 import dataclasses
 import itertools
 import logging
-import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -88,11 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{len(words):,} vectors of {flags.width} numbers in {output}")
 
 
-def known_texts(environ: Mapping[str, str] = os.environ) -> dict[str, Sentences]:
+def known_texts() -> dict[str, Sentences]:
     """Return the training texts of the corpora found below `$DYNSKIP_DATA_DIR`, by the corpus's name."""
     found: dict[str, Sentences] = {}
     for name, read in _READERS.items():
-        folder = named_folder(name, environ)
+        folder = named_folder(name)
         if folder is not None:
             found[name] = read(folder)
     return found

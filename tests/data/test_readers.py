@@ -135,9 +135,6 @@ READERS = {
         splits(".conllu", CONLLU, ("a-ud-train", "a-ud-dev", "a-ud-test")),
         lambda folder: find_part_of_speech_corpus("conllu", folder),
     ),
-        splits(".conllu", CONLLU, ("a-ud-train", "a-ud-dev", "a-ud-test")),
-        lambda folder: find_part_of_speech_corpus("conllu", folder),
-    ),
     "sst": (splits(".txt", TREES), sst),
     "sick": (
         {f"SICK_{name}.txt": SICK for name in ("train", "trial", "test_annotated")},

@@ -44,7 +44,7 @@ def test_words_in_like_company_are_alike(command, text, tmp_path):
     assert alike("cat", "dog") > alike("cat", "99") and alike("9999", "99") > alike("dog", "99")
 
 
-def test_training_texts_are_found(tmp_path):
+def test_training_texts_are_found(tmp_path, monkeypatch):
     for name, texts in {
         "wikitext2": {"wiki.train.tokens.gz": " = A Title = \n\n state @-@ of @-@ the <unk> 1 @,@ 000\n"},
         "conll2003": {
@@ -58,7 +58,8 @@ def test_training_texts_are_found(tmp_path):
             opened = gzip.open if file.endswith(".gz") else open
             with opened(tmp_path / name / file, "wt") as written:
                 written.write(content)
-    found = word_vectors.known_texts({"DYNSKIP_DATA_DIR": str(tmp_path)})
+    monkeypatch.setenv("DYNSKIP_DATA_DIR", str(tmp_path))
+    found = word_vectors.known_texts()
     assert found.keys() == {"wikitext2", "conll2003"}
     assert found["wikitext2"] == [["=", "A", "Title", "="], ["state-of-the", "1,000"]]
     assert [list(words) for words in found["conll2003"]] == [["EU"]]

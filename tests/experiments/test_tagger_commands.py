@@ -460,12 +460,12 @@ def test_what_is_wrong_is_said_in_one_line(command, tagged, corpus, tmp_path):
     for name in ("eng.train", "eng.testa", "eng.testb"):
         (bad / name).write_text(columns(SENTENCES).replace("I-MISC", "M-MISC"))
     for arguments, words in (
-        ((), "not at hand: put eng.train"),
+        ((), "was not found: put eng.train"),
         (("--dataset", "conll2000"), "conll2000.zip"),
         (("--data", bad), "eng.train, line 3: 'M-MISC' is no tag of IOB1"),
         (
             ("--data", corpus, *SMALL, "--embeddings", wide),
-            "wide.txt, line 1: 3 numbers after the word, but 4",
+            "wide.txt has vectors of 3 numbers, but the model",
         ),
         (("--data", corpus, *SMALL, "--window", 2), "odd"),
         (("--data", corpus, *SMALL, "--columns", "1,3"), "eng.train, line 3: column 3 has the tags"),
