@@ -7,9 +7,8 @@ of size (batch, time, K, hidden).
 """
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,9 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.sharding import vary_along, varying_axes
+from dynskip_jax.functional.transitions.base import Transition
 
 _BLOCK = 64  # smallest number of steps per block in `Window.compare`
 
@@ -187,7 +188,18 @@ def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip:
     return Window(history[:, : max_skip - 1 + time], max_skip, has_time=True).observe(kind)
 
 
-# Reads of a history at one step, and their transposes.
+# Reads of a history at one step, and their transposes. On a CPU, XLA copies an array that is written while an earlier
+# version is still read. So each addition also returns the row State(t-1), which the next iteration needs.
+
+
+def at(array: Array, row: Int[Array, ""]) -> Array:
+    """Return one row of an array."""
+    return lax.dynamic_index_in_dim(array, row, axis=0, keepdims=False)
+
+
+def write(array: Array, row: Int[Array, ""], value: Array) -> Array:
+    """Return the array with one row replaced."""
+    return lax.dynamic_update_index_in_dim(array, value, row, axis=0)
 
 
 def read_window(history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int) -> Array:
@@ -204,108 +216,91 @@ def add_window(
         window = read_window(history, t, d.shape[0]) + d
         return lax.dynamic_update_slice_in_dim(history, window, t, axis=0), window[-1]
 
-    def apart(history, t, d):  # a CPU copies an array that is written while an earlier version is still read
+    def apart(history, t, d):
         history, _ = together(history, t, d)
         return history, at(history, t + d.shape[0] - 1)
 
     return lax.platform_dependent(history, t, d, tpu=together, default=apart)
 
 
+# Largest K for which a TPU compares all slots: its gathers take one row after the other. Elsewhere rows are indexed
+# within each example, so that a sharded batch stays on its devices.
+_COMPARED = 32
+_IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
+
+
 def read_slots(
-    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Any
+    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Int[Array, "batch *n"]
 ) -> Float[Array, "batch *n hidden"]:
-    """Return State(t-1-slot); `slot` is a number for all examples, (batch,), or (batch, n)."""
-    if jnp.ndim(slot) == 0:
-        return at(history, t + K - 1 - slot)
+    """Return State(t-1-slot), for one slot of each example or for n."""
 
-    def select(history, t, slot):
-        chosen = _is_slot(slot, K, history.shape[1:])
-        return jnp.sum(jnp.where(chosen, read_window(history, t, K), 0), axis=0)
-
-    def gather(history, t, slot):
-        row = t + K - 1 - slot
-        numbers = lax.GatherDimensionNumbers(
-            offset_dims=(row.ndim,),
-            collapsed_slice_dims=(0,),
-            start_index_map=(0,),
-            operand_batching_dims=(1,),
-            start_indices_batching_dims=(0,),
-        )
-        options = dict(unique_indices=row.ndim == 1, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
-        return lax.gather(history, row[..., None], numbers, (1, 1, history.shape[2]), **options)
+    def compare(history, t, slot):
+        return jnp.sum(jnp.where(_is_slot(slot, K, history.shape[1:]), read_window(history, t, K), 0), axis=0)
 
     def index(history, t, slot):
         row = t + K - 1 - slot
         return history.at[row, _examples(row)].get(mode="promise_in_bounds")
 
-    on_tpu = select if slot.ndim == 1 and K <= _SELECTED else index
+    def gather(history, t, slot):
+        row = t + K - 1 - slot
+        places = dict(collapsed_slice_dims=(0,), start_index_map=(0,), offset_dims=(row.ndim,))
+        batching = dict(operand_batching_dims=(1,), start_indices_batching_dims=(0,))
+        numbers = lax.GatherDimensionNumbers(**places, **batching)
+        return lax.gather(history, row[..., None], numbers, (1, 1, history.shape[2]), mode=_IN_BOUNDS)
+
+    on_tpu = compare if slot.ndim == 1 and K <= _COMPARED else index
     return lax.platform_dependent(history, t, slot, tpu=on_tpu, default=gather)
 
 
 def add_slots(
-    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Any, d: Array
+    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Int[Array, "batch *n"], d: Array
 ) -> tuple[Array, Array]:
     """Add `d` to State(t-1-slot), see `read_slots`; return the history and its row State(t-1)."""
-    if jnp.ndim(slot) == 0:
-        history, _ = add_window(history, t + K - 1 - slot, d[None])
-        return history, at(history, t + K - 1)
+    unique = slot.ndim == 1  # several slots of an example may be the same
 
-    def select(history, t, slot, d):
+    def compare(history, t, slot, d):
         return add_window(history, t, jnp.where(_is_slot(slot, K, d.shape), d[None], 0))
-
-    def scatter(history, t, slot, d):
-        row = t + K - 1 - slot
-        numbers = lax.ScatterDimensionNumbers(
-            update_window_dims=(row.ndim,),
-            inserted_window_dims=(0,),
-            scatter_dims_to_operand_dims=(0,),
-            operand_batching_dims=(1,),
-            scatter_indices_batching_dims=(0,),
-        )
-        # Several slots of an example may be the same.
-        options = dict(unique_indices=row.ndim == 1, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
-        history = lax.scatter_add(history, row[..., None], d, numbers, **options)
-        return history, at(history, t + K - 1)
 
     def index(history, t, slot, d):
         row = t + K - 1 - slot
-        options = dict(mode="promise_in_bounds", unique_indices=row.ndim == 1)
-        history = history.at[row, _examples(row)].add(d, **options)
+        places = history.at[row, _examples(row)]
+        history = places.add(d, mode="promise_in_bounds", unique_indices=unique)
         return history, at(history, t + K - 1)
 
-    on_tpu = select if slot.ndim == 1 and K <= _SELECTED else index
+    def scatter(history, t, slot, d):
+        row = t + K - 1 - slot
+        places = dict(inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,), update_window_dims=(row.ndim,))
+        batching = dict(operand_batching_dims=(1,), scatter_indices_batching_dims=(0,))
+        numbers = lax.ScatterDimensionNumbers(**places, **batching)
+        options = dict(unique_indices=unique, mode=_IN_BOUNDS)
+        history = lax.scatter_add(history, row[..., None], d, numbers, **options)
+        return history, at(history, t + K - 1)
+
+    on_tpu = compare if unique and K <= _COMPARED else index
     return lax.platform_dependent(history, t, slot, d, tpu=on_tpu, default=scatter)
 
 
-# Largest K for which a TPU compares all slots: its gathers run one row after the other. Elsewhere rows are indexed
-# within each example, so that a sharded batch stays on its devices.
-_SELECTED = 32
-
-
-def _is_slot(slot: Int[Array, " batch"], K: int, shape: tuple[int, int]) -> Bool[Array, "K batch hidden"]:
-    """Return which state of a window, oldest first, each example chose."""
-    places = np.arange(K - 1, -1, -1, dtype=slot.dtype)  # a constant: a TPU would count in every step
-    return lax.broadcast_in_dim(places, (K, *shape), (0,)) == lax.broadcast_in_dim(slot, (K, *shape), (1,))
-
-
-def read_all_slots(
-    history: Float[Array, "rows batch hidden"], K: int, slot: Any, time: int
+def read_slots_of_all(
+    history: Float[Array, "rows batch hidden"], K: int, slot: Int[Array, "time batch"]
 ) -> Float[Array, "time batch hidden"]:
-    """Return State(t-1-slot) of all steps t at once; `slot` is a number or (time, batch)."""
-    if jnp.ndim(slot) == 0:
-        return history[K - 1 - slot : K - 1 - slot + time]
+    """Return State(t-1-slot) of all steps t at once."""
+    time = slot.shape[0]
 
-    def select(history, slot):
-        parts = (
-            jnp.where((slot == s)[..., None], history[K - 1 - s : K - 1 - s + time], 0) for s in range(K)
-        )
+    def compare(history, slot):
+        parts = (jnp.where((slot == s)[..., None], history[K - 1 - s : K - 1 - s + time], 0) for s in range(K))
         return sum(parts)
 
     def gather(history, slot):
         rows = jnp.arange(time, dtype=slot.dtype)[:, None] + K - 1 - slot
         return jnp.take_along_axis(history, rows[..., None], axis=0, mode="promise_in_bounds")
 
-    return lax.platform_dependent(history, slot, tpu=select if K <= _SELECTED else gather, default=gather)
+    return lax.platform_dependent(history, slot, tpu=compare if K <= _COMPARED else gather, default=gather)
+
+
+def _is_slot(slot: Int[Array, " batch"], K: int, shape: tuple[int, int]) -> Bool[Array, "K batch hidden"]:
+    """Return which state of a window, oldest first, each example chose."""
+    places = np.arange(K - 1, -1, -1, dtype=slot.dtype)  # a constant: a TPU would count in every step
+    return lax.broadcast_in_dim(places, (K, *shape), (0,)) == lax.broadcast_in_dim(slot, (K, *shape), (1,))
 
 
 def _examples(row: Int[Array, "batch *n"]) -> Int[Array, "batch *ones"]:
@@ -316,59 +311,143 @@ def average(
     weights: Float[Array, "batch K"], history: Float[Array, "rows batch hidden"], t: Int[Array, ""]
 ) -> Float[Array, "batch hidden"]:
     """Return the sum of the K states before step t, times their weights, newest first."""
-    share = jnp.flip(weights, axis=1).T[..., None]
+    share = _shares(weights)
 
     def at_once(share, history, t):
         return jnp.sum(share * read_window(history, t, share.shape[0]), axis=0)
 
     def one_by_one(share, history, t):  # XLA's CPU backend would write K products to memory
         def add(i, total):
-            return total + lax.dynamic_index_in_dim(share, i, 0, False) * at(history, t + i)
+            return total + at(share, i) * at(history, t + i)
 
         return lax.fori_loop(1, share.shape[0], add, share[0] * at(history, t))
 
     return lax.platform_dependent(share, history, t, cpu=one_by_one, default=at_once)
 
 
-def average_adjoint(
-    histories: Sequence[Float[Array, "rows batch hidden"]],
-    t: Int[Array, ""],
-    d: Sequence[Float[Array, "batch hidden"]],
-    K: int,
-) -> Float[Array, "batch K"]:
-    """Return the gradient of the weights of `average`, summed over arrays of the state."""
+def average_adjoint(histories: Any, t: Int[Array, ""], d: Any, K: int) -> Float[Array, "batch K"]:
+    """Return the gradient of the weights of `average`, summed over the arrays of the state."""
+    arrays, d = tuple(histories), tuple(d)
 
-    def at_once(histories, t, d):
-        return sum(
-            jnp.sum(read_window(h, t, K) * d[None], axis=-1) for h, d in zip(histories, d, strict=True)
-        )
+    def at_once(arrays, t, d):
+        return sum(jnp.sum(read_window(a, t, K) * d[None], axis=-1) for a, d in zip(arrays, d, strict=True))
 
-    def one_by_one(histories, t, d):
+    def one_by_one(arrays, t, d):
         def compare(i, out):
-            products = sum(jnp.sum(at(h, t + i) * d, axis=-1) for h, d in zip(histories, d, strict=True))
-            return lax.dynamic_update_index_in_dim(out, products, i, 0)
+            products = (jnp.sum(at(a, t + i) * d, axis=-1) for a, d in zip(arrays, d, strict=True))
+            return write(out, i, sum(products))
 
-        zeros = vary_along(jnp.zeros((K, d[0].shape[0]), d[0].dtype), varying_axes((histories, d)))
-        return lax.fori_loop(0, K, compare, zeros)
+        zeros = jnp.zeros((K, d[0].shape[0]), d[0].dtype)
+        return lax.fori_loop(0, K, compare, vary_along(zeros, varying_axes((arrays, d))))
 
-    return jnp.flip(lax.platform_dependent(histories, t, d, cpu=one_by_one, default=at_once), axis=0).T
-
-
-def add_average(
-    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], weights: Array, d: Array
-) -> tuple[Array, Array]:
-    """Add the gradients of the states of `average`; return the history and its row State(t-1)."""
-    return add_window(history, t, jnp.flip(weights, axis=1).T[..., None] * d[None])
+    return jnp.flip(lax.platform_dependent(arrays, t, d, cpu=one_by_one, default=at_once), axis=0).T
 
 
-def at(array: Array, row: Int[Array, ""]) -> Array:
-    """Return one row of an array."""
-    return lax.dynamic_index_in_dim(array, row, axis=0, keepdims=False)
+def _shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:
+    """Return weights, newest first, in the order of a window."""
+    return jnp.flip(weights, axis=1).T[..., None]
 
 
-def write(history: Float[Array, "rows batch hidden"], row: Int[Array, ""], state: Array) -> Array:
-    """Return the history with one row replaced."""
-    return lax.dynamic_update_index_in_dim(history, state, row, axis=0)
+def living(window: Float[Array, "K *lead hidden"], alive: Int[Array, "*lead"] | None, initial: Any) -> Array:
+    """Return a window, oldest first, with `initial` in the slots before the present sequence of a packed row."""
+    if alive is None:
+        return window
+    slots = jnp.arange(window.shape[0])[::-1].reshape(-1, *(1,) * (window.ndim - 1))
+    return jnp.where(slots < alive[None, ..., None], window, initial[None])
+
+
+class Read(NamedTuple):
+    """How the states of a choice are read from histories.
+
+    The methods take `alive`, the number of slots that belong to the present sequence of a packed row, (batch,); None
+    if no row is packed.
+
+    Attributes:
+        transition: Transition of the layer.
+        K: Number of slots.
+        slot: The slot of the state that enters, a number or (batch,); slots of several states, (batch, n); or None.
+        weights: Weights of these states, or of all K; None for one state.
+    """
+
+    transition: Transition
+    K: int
+    slot: Any
+    weights: Any
+
+    @property
+    def means(self) -> bool:
+        """Whether a linear mean of all K states is read."""
+        return self.slot is None and self.transition.averages == "linear"
+
+    def fetch(self, histories: Any, t: Int[Array, ""], alive: Any) -> Any:
+        """Read one state, some states, the window of K states, or its linear mean, of each array of the state."""
+        if self.means:
+            weights = self._living_weights(alive)
+            return jax.tree.map(lambda history: average(weights, history, t), histories)
+        if self.slot is None:
+            return jax.tree.map(lambda history: read_window(history, t, self.K), histories)
+        if jnp.ndim(self.slot) == 0:
+            return jax.tree.map(lambda history: at(history, t + self.K - 1 - self.slot), histories)
+        return jax.tree.map(lambda history: read_slots(history, t, self.K, self.slot), histories)
+
+    def again(self, histories: Any, t: Int[Array, ""], alive: Any, reads: Any) -> Any:
+        """Return `reads`, the result of `fetch`, with the derivative of a mean in the weights."""
+        if not self.means:
+            return reads
+
+        @jax.custom_vjp
+        def mean(weights, reads):
+            return reads
+
+        mean.defvjp(lambda _, reads: (reads, None), lambda _, d: (average_adjoint(histories, t, d, self.K), d))
+        return mean(self._living_weights(alive), reads)
+
+    def send_back(self, adjoints: Any, t: Int[Array, ""], alive: Any, d: Any) -> tuple[Any, Any]:
+        """Apply the transpose of `fetch`: return the histories with `d` added, and their rows State(t-1)."""
+
+        def add(history, d):
+            if self.means:
+                return add_window(history, t, _shares(self._living_weights(alive)) * d[None])
+            if self.slot is None:
+                return add_window(history, t, d)
+            if jnp.ndim(self.slot) == 0:
+                history, _ = add_window(history, t + self.K - 1 - self.slot, d[None])
+                return history, at(history, t + self.K - 1)
+            return add_slots(history, t, self.K, self.slot, d)
+
+        pairs = map(add, adjoints, d)
+        return tuple(self.transition.state(*part) for part in zip(*pairs, strict=True))
+
+    def fetch_all(self, histories: Any, time: int) -> Any:
+        """Read the state of all steps at once, (time, batch, hidden) each; `slot` is a number or (time, batch)."""
+        if jnp.ndim(self.slot) == 0:
+            start = self.K - 1 - self.slot
+            return jax.tree.map(lambda history: history[start : start + time], histories)
+        return jax.tree.map(lambda history: read_slots_of_all(history, self.K, self.slot), histories)
+
+    def combine(self, fetched: Any, alive: Any, initial: Any) -> Any:
+        """Return the state that was chosen, or the average of states, from the result of `fetch`."""
+        if self.means:
+            if initial is None:
+                return fetched
+            rest = jnp.sum(self.weights - self._living_weights(alive), axis=1, keepdims=True)
+            return jax.tree.map(lambda mean, initial: mean + rest * initial, fetched, initial)
+        if self.slot is None:
+            if initial is not None:
+                fetched = jax.tree.map(lambda window, i: living(window, alive, i), fetched, initial)
+            fetched = jax.tree.map(lambda window: jnp.moveaxis(jnp.flip(window, 0), 0, 1), fetched)
+        elif initial is not None:
+            several = self.weights is not None
+            fresh = jax.tree.map(
+                lambda i, rows: jnp.broadcast_to(i[:, None] if several else i, rows.shape), initial, fetched
+            )
+            fetched = where_each(self.slot < (alive[:, None] if several else alive), fetched, fresh)
+        return fetched if self.weights is None else self.transition.average_states(self.weights, fetched)
+
+    def _living_weights(self, alive: Any) -> Float[Array, "batch K"]:
+        if alive is None:
+            return self.weights
+        return jnp.where(jnp.arange(self.K)[None] < alive[:, None], self.weights, 0)
 
 
 def last_rows(

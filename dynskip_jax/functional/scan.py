@@ -1,18 +1,18 @@
-"""The fused unroll: the step of `recurrent_step`, scanned over time with a derivative of few passes over memory.
+"""The fused unroll: the phases of a step, scanned over time with a derivative of few passes over memory.
 
-All arrays of the loop have the time axis first. The forward loop runs the phases `_prepare` (choose, and mix the
-state that enters) and `_finish` (the cell). The backward loop differentiates the same phases with `jax.vjp`, and
-differs from JAX's derivative of the scan in four ways:
+All arrays of the loop have the time axis first. A step has two phases, `prepare` (choose, and mix the state that
+enters) and `finish` (the cell). The backward loop differentiates the phases with `jax.vjp`. It differs from JAX's
+own derivative of the scan in four ways:
 
 * It takes the results of products from the forward loop, and leaves the gradients of all weights to products after
-  the loop (`deferred.py`). So do choices: the gradients of an agent's weights come from all steps at once.
+  the loop (`deferred.py`). An agent's weights get theirs from the choices of all steps at once.
 * It reads earlier states from the histories (`history.py`), and adds gradients of reads to one array in place. Per
-  step it keeps nothing whose size grows with K, except the weights of choices that average K states.
+  step, nothing is kept whose size grows with K, except the weights of choices that average K states.
 * A sampled choice sends no gradient into the network, so it is not differentiated. Its log-probability and entropy
   are computed for all steps after the loop.
 * With λ = 0 no choice changes a state: the loop is that of a layer without a skip.
 
-Past the end of a sequence a step holds the state. So padding stays finite, whatever the transition.
+Past the end of a sequence a step holds the state, so padding stays finite for every transition.
 """
 
 import dataclasses
@@ -56,9 +56,9 @@ class _Flags(NamedTuple):
 
     Attributes:
         valid: False past the end of a sequence.
-        first: True where the carried state enters and is forgotten afterwards.
-        alive: Number of steps since the sequence of a packed row began, 0 where it begins; K before any begins. So
-            many slots contain states of the sequence, the others its initial state.
+        first: True where the carried state enters and is forgotten afterwards (`TimeSkip.forgets_carried`).
+        alive: Number of slots with states of the present sequence of a packed row: the number of steps since it
+            began, or K for the first one. The other slots contain the initial state.
     """
 
     valid: Bool[Array, "time batch"] | None = None
@@ -84,7 +84,7 @@ class _Arguments(NamedTuple):
         flags: What is special about each step.
     """
 
-    inputs: tuple[Array, ...]
+    inputs: Sequence[Array]
     matrices: tuple[Array, ...]
     vectors: tuple[Array, ...]
     newest: Any
@@ -96,6 +96,11 @@ class _Arguments(NamedTuple):
     recurrent_mask: Float[Array, "batch hidden"] | None
     initial: Any
     flags: _Flags
+
+    @property
+    def time(self) -> int:
+        """Number of steps."""
+        return self.given.step.shape[0]
 
 
 class _Result(NamedTuple):
@@ -115,20 +120,12 @@ class _Result(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """Result of the first phase of a step.
-
-    Attributes:
-        entering: State that enters, before recurrent dropout.
-        newest: State(t-1), or the initial state where a sequence begins.
-        choice: Choice of the step.
-        skip_state: State of the time skip before the step.
-        after: State of the time skip after the step.
-    """
+    """Result of the first phase: the state that enters, State(t-1), and the choice with the skip's states."""
 
     entering: Any
     newest: Any
     choice: Choice
-    skip_state: Any
+    before: Any
     after: Any
 
 
@@ -179,31 +176,6 @@ class _Layer:
         return self.skip.fixed_slot != 0
 
     @property
-    def _own(self) -> tuple[int, ...]:
-        """Indices of the projected inputs that the result of their only product overwrites."""
-        return tuple(product.input for product in self.products if product.owns_input)
-
-    def divide(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the projected inputs that results overwrite, in the order of products; and all, without these."""
-        others = [None if i in self._own else leaf for i, leaf in enumerate(inputs)]
-        return [inputs[i] for i in self._own], others
-
-    def merge(self, own: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-        """Return the inputs that `divide` divided."""
-        values = dict(zip(self._own, own, strict=False))
-        return [values.get(i, leaf) for i, leaf in enumerate(others)]
-
-    def divide_results(self, results: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the results that overwrite projected inputs, and the others."""
-        pairs = list(zip(self.products, results, strict=True))
-        return [y for p, y in pairs if p.owns_input], [y for p, y in pairs if not p.owns_input]
-
-    def merge_results(self, own: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-        """Return the results of all products that `divide_results` divided."""
-        own, others = iter(own), iter(others)
-        return [next(own if product.owns_input else others) for product in self.products]
-
-    @property
     def observed(self) -> int:
         """Index of the state's array that choices observe."""
         return self.transition.state._fields.index(self.skip.observed_array(self.transition))
@@ -213,9 +185,20 @@ class _Layer:
         """Whether choices observe more than State(t-1)."""
         return self.skip.observed != "previous"
 
-    def begin(self, flags: _Flags, newest: Any, initial: Any) -> Any:
-        """Return State(t-1), or the initial state where a sequence begins inside a packed row."""
-        return newest if flags.alive is None else where_each(flags.alive == 0, initial, newest)
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """Products whose results overwrite the projected input that only they read."""
+        return tuple(n for n, product in enumerate(self.products) if product.owns_input)
+
+    @property
+    def owned(self) -> tuple[int, ...]:
+        """Projected inputs that the results of `owners` overwrite."""
+        return tuple(self.products[n].input for n in self.owners)
+
+    def read(self, choice: Choice) -> hist.Read:
+        """Return how the states of a choice are read from the histories."""
+        slot = choice.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
+        return hist.Read(self.transition, self.K, slot, choice.weights)
 
     def prepare(
         self,
@@ -225,11 +208,9 @@ class _Layer:
         newest: Any,
         window: Float[Array, "K batch hidden"] | None,
         skip_state: Any,
-        mix: Float[Array, ""] | None,
-        initial: Any,
         fetch: Callable[[Choice], Any],
         choice: Choice | None = None,
-        probes: Sequence[Array] | None = None,
+        probes: Any = None,
     ) -> _Prepared:
         """Make the choice of a step, and return the state that enters.
 
@@ -237,17 +218,15 @@ class _Layer:
             args: Arrays of the unroll.
             flags: What is special about the step.
             given: Inputs of the choice that need no state.
-            newest: State(t-1).
+            newest: State(t-1) of the row.
             window: The K states before the step of the array that choices observe; None if only State(t-1) is.
             skip_state: State of the time skip.
-            mix: λ as an array, or None.
-            initial: See `_Arguments`.
             fetch: Function that reads what a choice chose.
-            choice: Choice, if it is known and not to be made again.
-            probes: Zeros to add to the floats of the choice and of the time skip's new state, whose gradients are
-                those of these floats.
+            choice: Choice that has been made; None to make it.
+            probes: Zeros that are added to the floats of a new choice and of the time skip's new state: their
+                gradients are those of these floats.
         """
-        newest = self.begin(flags, newest, initial)
+        newest = self.begin(flags, newest, args.initial)
         if flags.alive is not None:
             fresh = self.skip.init_skip_state(flags.alive.shape, newest[0].dtype)
             skip_state = where_each(flags.alive == 0, fresh, skip_state)
@@ -255,123 +234,41 @@ class _Layer:
         if choice is None:
             observation = newest[self.observed]
             if window is not None:
-                window = _living(window, flags.alive, initial and initial[self.observed])
+                window = hist.living(window, flags.alive, args.initial and args.initial[self.observed])
                 observation = hist.Window(jnp.moveaxis(window, 0, 1), self.K).observe(self.skip.observed)
-            choice, after = self.skip.choose(args.skip, given, observation, skip_state, self.mode)
-            if probes is not None:
-                made = _floats((choice, after))
-                choice, after = _with_floats(
-                    (choice, after), [a + b for a, b in zip(made, probes, strict=True)]
-                )
+            made = self.skip.choose(args.skip, given, observation, skip_state, self.mode)
+            choice, after = made if probes is None else _combined(_added(_floats(made), probes), made)
             if flags.valid is not None:
                 after = where_each(flags.valid, after, skip_state)
         entering = newest
         if self.reaches_back:
-            fetched = self._combined(choice, fetch(choice), flags, initial)
-            entering = self._enter(mix, fetched, newest, flags)
+            entering = self.enter(args, flags, self.read(choice), fetch(choice), newest)
         return _Prepared(entering, newest, choice, skip_state, after)
 
-    def _enter(self, mix: Float[Array, ""] | None, fetched: Any, newest: Any, flags: _Flags) -> Any:
-        entering = mixed(self.transition, self.mix if mix is None else mix, fetched, newest)
+    def begin(self, flags: _Flags, newest: Any, initial: Any) -> Any:
+        """Return State(t-1), or the initial state where a sequence begins inside a packed row."""
+        return newest if flags.alive is None else where_each(flags.alive == 0, initial, newest)
+
+    def enter(self, args: _Arguments, flags: _Flags, read: hist.Read, fetched: Any, newest: Any) -> Any:
+        """Return the state that enters, λ State(t-k) + (1 - λ) State(t-1) (Eq. 2)."""
+        chosen = read.combine(fetched, flags.alive, args.initial)
+        entering = mixed(self.transition, self.mix if args.mix is None else args.mix, chosen, newest)
         return entering if flags.first is None else where_each(flags.first, newest, entering)
-
-    def entering(self, args: _Arguments, histories: Any, choices: Choice) -> Any:
-        """Return the state that entered each step, (time, batch, hidden) each; not for choices with weights."""
-        newest, flags, initial = _previous(self, args, histories), args.flags, args.initial
-        if initial is not None:
-            initial = jax.tree.map(lambda i, rows: jnp.broadcast_to(i, rows.shape), initial, newest)
-            newest = where_each(flags.alive == 0, initial, newest)
-        if not self.reaches_back:
-            return newest
-        slot = choices.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
-        time = args.inputs[0].shape[0]
-        fetched = jax.tree.map(lambda history: hist.read_all_slots(history, self.K, slot, time), histories)
-        return self._enter(args.mix, self._combined(choices, fetched, flags, initial), newest, flags)
-
-    def reads_mean(self, choice: Choice) -> bool:
-        """Return whether a linear mean of all K states enters."""
-        return choice.weights is not None and choice.slot is None and self.transition.averages == "linear"
-
-    def fetch(self, flags: _Flags, histories: Any, t: Int[Array, ""], choice: Choice) -> Any:
-        """Read what `choice` chose: one state, some states, the window of K states, or their linear mean."""
-        if self.reads_mean(choice):
-            weights = _living_weights(choice.weights, flags.alive)
-            return jax.tree.map(lambda history: hist.average(weights, history, t), histories)
-        if choice.weights is not None and choice.slot is None:
-            return jax.tree.map(lambda history: hist.read_window(history, t, self.K), histories)
-        slot = choice.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
-        return jax.tree.map(lambda history: hist.read_slots(history, t, self.K, slot), histories)
-
-    def send_back(self, flags: _Flags, adjoints: Any, t: Int[Array, ""], choice: Choice, d: Any) -> Any:
-        """Apply the transpose of `fetch`: add `d` to the gradients of the histories.
-
-        Returns:
-            The gradients of the histories, and their rows State(t-1).
-        """
-        slot = choice.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
-        if self.reads_mean(choice):
-            add = partial(hist.add_average, weights=_living_weights(choice.weights, flags.alive))
-        elif slot is None:
-            add = hist.add_window
-        else:
-            add = partial(hist.add_slots, K=self.K, slot=slot)
-        pairs = [add(adjoint, t, d=d) for adjoint, d in zip(adjoints, d, strict=True)]
-        return tuple(self.transition.state(*part) for part in zip(*pairs, strict=True))
-
-    def fetch_again(
-        self, flags: _Flags, histories: Any, t: Int[Array, ""], choice: Choice
-    ) -> tuple[Any, Any]:
-        """Return the differentiable reads of a step, and the function that turns them into its `fetch`."""
-        reads = self.fetch(flags, histories, t, choice)
-        if not self.reads_mean(choice):
-            return reads, lambda reads: lambda choice: reads
-
-        @jax.custom_vjp
-        def mean(weights, reads):
-            return reads
-
-        def backward(_, d):
-            return hist.average_adjoint(tuple(histories), t, tuple(d), self.K), d
-
-        mean.defvjp(lambda weights, reads: (reads, None), backward)
-        return reads, lambda reads: lambda choice: mean(_living_weights(choice.weights, flags.alive), reads)
-
-    def _combined(self, choice: Choice, states: Any, flags: _Flags, initial: Any) -> Any:
-        """Return the state that a choice selects, or the average of its states, from the result of `fetch`."""
-        if self.reads_mean(choice):
-            if initial is None:
-                return states
-            rest = jnp.sum(
-                choice.weights - _living_weights(choice.weights, flags.alive), axis=1, keepdims=True
-            )
-            return jax.tree.map(lambda mean, initial: mean + rest * initial, states, initial)
-        if choice.weights is not None and choice.slot is None:
-            if initial is not None:
-                states = jax.tree.map(lambda s, i: _living(s, flags.alive, i), states, initial)
-            states = jax.tree.map(lambda window: jnp.moveaxis(jnp.flip(window, 0), 0, 1), states)
-        elif initial is not None:
-            slot = choice.slot if self.skip.fixed_slot is None else self.skip.fixed_slot
-            several = jnp.ndim(slot) > 1
-            alive = slot < (flags.alive[:, None] if several else flags.alive)
-            initial = jax.tree.map(lambda i: i[:, None] if several else i, initial)
-            filled = jax.tree.map(lambda i, s: jnp.broadcast_to(i, s.shape), initial, states)
-            states = where_each(alive, states, filled)
-        return states if choice.weights is None else self.transition.average_states(choice.weights, states)
 
     def finish(
         self,
+        args: _Arguments,
         dense: Callable[..., Any],
         flags: _Flags,
-        vectors: Sequence[Array],
         inputs: Sequence[Array],
         entering: Any,
         newest: Any,
         update: Float[Array, " batch"] | None,
-        recurrent_mask: Float[Array, "batch hidden"] | None,
     ) -> Any:
         """Return the new state of a step; past the end of a sequence, State(t-1)."""
-        entering = dropped(entering, recurrent_mask, self.transition)
-        new = self.cell(dense, vectors, inputs, entering, newest, update, recurrent_mask)
+        mask = args.recurrent_mask
+        entering = dropped(entering, mask, self.transition)
+        new = self.cell(dense, args.vectors, inputs, entering, newest, update, mask)
         return new if flags.valid is None else where_each(flags.valid, new, newest)
 
     def cell(self, dense, vectors, inputs, entering, newest, update, recurrent_mask) -> Any:
@@ -382,74 +279,50 @@ class _Layer:
         transition_inputs, depth_inputs, kept = jax.tree.unflatten(self.inputs, inputs)
         step_inputs = StepInputs(transition_inputs, depth=depth_inputs, zoneout_mask=kept)
         params = LayerParams(transition, depth=depth)
-        return cell_step(
-            params, step_inputs, entering, newest, update, self.recurrence, recurrent_mask, dense
-        )
+        return cell_step(params, step_inputs, entering, newest, update, self.recurrence, recurrent_mask, dense)
 
 
-def _living(
-    window: Float[Array, "K batch hidden"], alive: Int[Array, " batch"] | None, initial: Any
-) -> Array:
-    """Return the window, oldest first, with the initial state in the slots before the sequence."""
-    if alive is None:
-        return window
-    slots = jnp.arange(window.shape[0])[::-1, None, None]
-    return jnp.where(slots < alive[None, :, None], window, initial[None])
+# Trees in which None stands for leaves that are not floats, or for gradients that are zero.
 
 
-def _living_weights(
-    weights: Float[Array, "batch K"], alive: Int[Array, " batch"] | None
-) -> Float[Array, "batch K"]:
-    """Return the weights, with zeros for slots before the sequence."""
-    if alive is None:
-        return weights
-    return jnp.where(jnp.arange(weights.shape[1])[None] < alive[:, None], weights, 0)
+def _floats(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None, tree)
 
 
-# Floats of trees that contain whole numbers too.
+def _with_none(function: Callable[..., Any], *trees: Any) -> Any:
+    return jax.tree.map(function, *trees, is_leaf=lambda leaf: leaf is None)
 
 
-def _is_float(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jnp.inexact)
+def _combined(floats: Any, tree: Any) -> Any:
+    """Return `tree` with its floats replaced."""
+    return _with_none(lambda a, b: b if a is None else a, floats, tree)
 
 
-def _floats(tree: Any) -> list[Array]:
-    return [leaf for leaf in jax.tree.leaves(tree) if _is_float(leaf)]
+def _added(a: Any, b: Any) -> Any:
+    return _with_none(lambda a, b: b if a is None else a if b is None else a + b, a, b)
 
 
-def _with_floats(tree: Any, floats: Sequence[Array]) -> Any:
-    """Return `tree` with its floating leaves replaced."""
-    leaves, structure = jax.tree.flatten(tree)
-    values = iter(floats)
-    return structure.unflatten([next(values) if _is_float(leaf) else leaf for leaf in leaves])
+def _known(d: Any) -> Any:
+    """Return cotangents, with None for those that are known to be zero and those of whole numbers."""
+    return jax.tree.map(
+        lambda leaf: None if isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0 else leaf, d
+    )
 
 
-def _cotangents(primal: Any, d: Any) -> list[Array | None]:
-    """Return the cotangents of the floats of `primal`; None where they are known to be zero."""
-    known = jax.tree.leaves(d, is_leaf=lambda leaf: isinstance(leaf, SymbolicZero))
-    pairs = zip(jax.tree.leaves(primal), known, strict=True)
-    return [None if isinstance(b, SymbolicZero) else b for a, b in pairs if _is_float(a)]
+def _zeros_like(tree: Any) -> Any:
+    """Return zeros with the shapes, the shardings and the varying axes of `tree`."""
+    return jax.tree.map(lambda leaf: vary_along(jnp.zeros_like(leaf), varying_axes(leaf)), tree)
 
 
-def _filled(primals: Sequence[Array], d: Sequence[Array | None]) -> list[Array]:
-    return [_zeros_like(a) if b is None else b for a, b in zip(primals, d, strict=True)]
+def _placed(items: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """Return a list of `items` with those at `places` replaced."""
+    items = list(items)
+    for place, value in zip(places, values, strict=True):
+        items[place] = value
+    return items
 
 
-def _zeros_like(array: Array) -> Array:
-    """Return zeros of the shape, the sharding and the varying axes of `array`."""
-    return vary_along(jnp.zeros_like(array), varying_axes(array))
-
-
-def _cotangent_tree(primal: Any, floats: Sequence[Array]) -> Any:
-    """Return a cotangent of `primal` from those of its floats."""
-    zeros = jax.tree.map(lambda a: a if _is_float(a) else np.zeros(a.shape, jax.dtypes.float0), primal)
-    leaves, structure = jax.tree.flatten(zeros)
-    values = iter(floats)
-    flags = [_is_float(leaf) for leaf in jax.tree.leaves(primal)]
-    return structure.unflatten([next(values) if f else leaf for leaf, f in zip(leaves, flags, strict=True)])
-
-
-# The two loops.
+# The forward loop.
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -459,102 +332,96 @@ def _run(layer: _Layer, args: _Arguments) -> _Result:
 
 def _run_forward(layer: _Layer, args: _Arguments):
     args = jax.tree.map(lambda leaf: leaf.value, args, is_leaf=lambda leaf: hasattr(leaf, "perturbed"))
-    result, (kept, buffers) = _forward(layer, args, keep=True)
-    _, inputs = layer.divide(args.inputs)
-    return result, (args._replace(inputs=layer.merge(buffers, inputs)), result, kept)
+    result, (results, entering, buffers) = _forward(layer, args, keep=True)
+    inputs = _placed(args.inputs, layer.owned, buffers)
+    return result, (args._replace(inputs=inputs), result, results, entering)
 
 
 def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]:
-    """Run all steps; return the result, and what the backward loop needs besides it."""
-    time = args.inputs[0].shape[0]
+    """Run all steps.
+
+    Returns:
+        The result; and if `keep`, the results of products that overwrite no projected input, the averages that
+        entered, and the projected inputs that other results have overwritten.
+    """
+    time, given = args.time, _Packed.of(args.given)
+    owners, owned = (layer.owners, layer.owned) if keep else ((), ())
 
     def step(state, x):
         t, newest, histories, skip_state, buffers, rows = state
-        inputs, given, flags = x
-        inputs = layer.merge(rows, inputs)
+        inputs, row, flags = x
         window = hist.read_window(histories[layer.observed], t, layer.K) if layer.sees_window else None
-        given = unpack(given)
-        prepared = layer.prepare(
-            args,
-            flags,
-            given,
-            newest,
-            window,
-            skip_state,
-            args.mix,
-            args.initial,
-            fetch=lambda choice: layer.fetch(flags, histories, t, choice),
-        )
-        results: list[Array] = []
-        new = layer.finish(
-            keep_results(args.matrices, results),
-            flags,
-            args.vectors,
-            inputs,
-            prepared.entering,
-            prepared.newest,
-            prepared.choice.update,
-            args.recurrent_mask,
-        )
-        made = new
+        fetch = lambda choice: layer.read(choice).fetch(histories, t, flags.alive)  # noqa: E731
+        prepared = layer.prepare(args, flags, given.unpack(row), newest, window, skip_state, fetch)
+        entering, newest, choice, before, after = prepared
+        results: list[Any] = []
+        dense = keep_results(args.matrices, results)
+        new = layer.finish(args, dense, flags, _placed(inputs, owned, rows), entering, newest, choice.update)
+        made, kept = new, None
         if layer.reaches_back:
-            histories = jax.tree.map(lambda h, row: hist.write(h, t + layer.K, row), histories, new)
+            histories = jax.tree.map(lambda h, array: hist.write(h, t + layer.K, array), histories, new)
             made = None
-        kept = None
         if keep:
-            own, results = layer.divide_results(results)
-            buffers, rows = _overwrite(buffers, own, t, 1)
-            kept = results, prepared.entering if prepared.choice.weights is not None else None
-        after = (t + 1, new, histories, prepared.after, buffers, rows)
-        return after, (made, prepared.choice, prepared.skip_state, kept)
+            buffers, rows = _overwrite(buffers, [results[n] for n in owners], t, 1)
+            kept = _placed(results, owners, [None] * len(owners)), entering if choice.weights is not None else None
+        return (t + 1, new, histories, after, buffers, rows), (made, choice, before, kept)
 
     histories = None
     if layer.reaches_back:
         histories = jax.tree.map(lambda slots: jnp.pad(slots, ((0, time), (0, 0), (0, 0))), args.slots)
-    buffers, inputs = layer.divide(args.inputs) if keep else ((), args.inputs)
+    buffers = [args.inputs[i] for i in owned]
     rows = [hist.at(buffer, 0) for buffer in buffers]
-    given, unpack = _packed(args.given)
-    xs = (inputs, given, args.flags)
     start = (jnp.zeros((), jnp.int32), args.newest, histories, args.skip_state, buffers, rows)
+    xs = (_placed(args.inputs, owned, [None] * len(owned)), given.rows, args.flags)
     end, (made, choices, skip_states, kept) = lax.scan(step, start, xs, unroll=layer.scan_unroll)
     _, _, histories, last, buffers, _ = end
     if not layer.reaches_back:
         histories = jax.tree.map(lambda slots, rows: jnp.concatenate([slots, rows]), args.slots, made)
-    return _Result(histories, choices, skip_states, last), (kept, buffers)
+    return _Result(histories, choices, skip_states, last), (*(kept or (None, None)), buffers)
 
 
-def _packed(given: SkipInputs) -> tuple[Any, Callable[[Any], SkipInputs]]:
-    """Return the inputs of the choices for a loop, and a function that restores them in a step.
-
-    Floats stand side by side in one array, of which a step reads one row: on a TPU each read has its price.
-    """
-    leaves, structure = jax.tree.flatten(given._replace(temperature=None))
-    wide = [i for i, leaf in enumerate(leaves) if leaf.ndim == 3 and _is_float(leaf)]
-    dtypes = {leaves[i].dtype for i in wide}
-    if len(wide) < 2 or len(dtypes) > 1:
-        return leaves, lambda row: structure.unflatten(row)._replace(temperature=given.temperature)
-    others = [None if i in wide else leaf for i, leaf in enumerate(leaves)]
-    ends = np.cumsum([leaves[i].shape[-1] for i in wide])[:-1]
-
-    def unpack(row):
-        together, others = row
-        parts = dict(zip(wide, jnp.split(together, ends, axis=-1), strict=True))
-        return structure.unflatten([parts.get(i, leaf) for i, leaf in enumerate(others)])._replace(
-            temperature=given.temperature
-        )
-
-    return (jnp.concatenate([leaves[i] for i in wide], axis=-1), others), unpack
-
-
-def _overwrite(
-    buffers: Sequence[Array], values: Sequence[Array], t: Int[Array, ""], ahead: int
-) -> tuple[Any, Any]:
+def _overwrite(buffers: Sequence[Array], rows: Sequence[Array], t: Int[Array, ""], ahead: int) -> tuple[Any, Any]:
     """Write row t of each buffer; then read the rows that the next iteration needs, at t + `ahead`.
 
     XLA copies a whole array if a loop writes to it and still reads the old version.
     """
-    buffers = [hist.write(buffer, t, value) for buffer, value in zip(buffers, values, strict=True)]
+    buffers = [hist.write(buffer, t, row) for buffer, row in zip(buffers, rows, strict=True)]
     return buffers, [hist.at(buffer, t + ahead) for buffer in buffers]
+
+
+class _Packed(NamedTuple):
+    """The inputs of the choices, with floats side by side in one array.
+
+    On a TPU each row that a step reads has its price.
+
+    Attributes:
+        rows: Arrays with a time axis, for a loop.
+        unpack: Function that returns the inputs of a step from its rows.
+    """
+
+    rows: Any
+    unpack: Callable[[Any], SkipInputs]
+
+    @classmethod
+    def of(cls, given: SkipInputs) -> "_Packed":
+        """Pack the inputs of all steps."""
+        leaves, structure = jax.tree.flatten(given._replace(temperature=None))
+        wide = [i for i, leaf in enumerate(leaves) if leaf.ndim == 3 and jnp.issubdtype(leaf.dtype, jnp.inexact)]
+        if len({leaves[i].dtype for i in wide}) != 1:
+            wide = []
+        others = _placed(leaves, wide, [None] * len(wide))
+        ends = np.cumsum([leaves[i].shape[-1] for i in wide])[:-1]
+
+        def unpack(row):
+            together, others = row
+            parts = jnp.split(together, ends, axis=-1) if wide else []
+            return structure.unflatten(_placed(others, wide, parts))._replace(temperature=given.temperature)
+
+        together = jnp.concatenate([leaves[i] for i in wide], axis=-1) if wide else None
+        return cls((together, others), unpack)
+
+
+# The backward loop.
 
 
 class _Steps(NamedTuple):
@@ -562,15 +429,15 @@ class _Steps(NamedTuple):
 
     inputs: Any
     given: Any
-    flags: Any
+    flags: _Flags
     results: Any
     entering: Any
     previous: Any
-    choices: Any
-    skip_states: Any
+    choice: Choice
+    before: Any
     d_states: Any
-    d_choices: Any
-    d_skip_states: Any
+    d_choice: Any
+    d_before: Any
 
 
 class _Sums(NamedTuple):
@@ -583,109 +450,78 @@ class _Sums(NamedTuple):
 
 
 def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments]:
-    args, result, (results, entering) = residuals
-    K, time = layer.K, args.inputs[0].shape[0]
-    given, unpack = _packed(args.given)
-    histories = result.histories
+    args, result, results, entering = residuals
+    d = _known(d)
     if entering is None:
-        entering = layer.entering(args, histories, result.choices)
+        entering = _entering(layer, args, result)
+    end, (d_inputs, d_products, operands, d_made) = _backward_loop(layer, args, result, results, entering, d)
+    _, d_newest, adjoints, d_skip_state, sums, buffers, _ = end
+    d_inputs = _placed(d_inputs, layer.owned, buffers)
+    mask = args.recurrent_mask
+    h = dropped(entering, None if mask is None else mask[None], layer.transition)[0]
+    d_matrices, d_vectors = _gradients_of_params(layer, args, sums.vectors, h, d_inputs, d_products, operands)
+    d_skip, d_given = _gradients_of_choices(layer, args, result, d_made)
+    d_slots = adjoints if layer.reaches_back else _combined(d.histories, _zeros_like(result.histories))
+    d_slots = jax.tree.map(lambda a: a[: layer.K], d_slots)
+    if layer.reaches_back and args.flags.first is None:  # the gradient of State(-1) has been added to `newest`
+        d_slots = jax.tree.map(lambda a: a.at[layer.K - 1].set(0), d_slots)
+    return (
+        _Arguments(
+            inputs=tuple(d_inputs),
+            matrices=d_matrices,
+            vectors=d_vectors,
+            newest=d_newest,
+            slots=d_slots,
+            skip_state=d_skip_state,
+            skip=d_skip,
+            given=d_given,
+            mix=sums.mix,
+            recurrent_mask=sums.recurrent_mask,
+            initial=sums.initial,
+            flags=None,
+        ),
+    )
+
+
+_run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
+
+
+def _backward_loop(layer: _Layer, args: _Arguments, result: _Result, results: Any, entering: Any, d: _Result):
+    """Run the backward loop; return its last carry and what it emits."""
+    histories, given = result.histories, _Packed.of(args.given)
     transposes = [times_transposed(w, args.newest[0].shape[0]) for w in args.matrices]
-    d_histories = _cotangents(histories, d.histories)
-    d_choices = _cotangents(result.choices, d.choices)
-    start_adjoints, d_states = None, [None if a is None else a[K:] for a in d_histories]
-    if layer.reaches_back:
-        start_adjoints, d_states = layer.transition.state(*_filled(histories, d_histories)), None
+    nothing = [None] * len(layer.owned)
 
     def step(state, x: _Steps):
         t, d_newest, adjoints, d_skip_state, sums, buffers, rows = state
-        results, inputs = layer.merge_results(rows, x.results), layer.merge(rows, x.inputs)
-        d_new = d_newest
-        if not layer.reaches_back:
-            d_new = [a if b is None else a + b for a, b in zip(d_newest, x.d_states, strict=True)]
-        newest = layer.begin(x.flags, x.previous, args.initial)
-
-        def finish(probes, vectors, inputs, entering, newest, update, mask):
-            operands: list[Array] = []
-            dense = replay_results(iter(results), iter(probes), transposes, [*vectors, *inputs], operands)
-            new = layer.finish(dense, x.flags, vectors, inputs, entering, newest, update, mask)
-            pairs = zip(layer.products, operands, strict=True)
-            return new, [operand for product, operand in pairs if not product.of_h]
-
-        floats = (args.vectors, inputs, x.entering, newest, x.choices.update, args.recurrent_mask)
-        probes = [_zeros_like(y) for y in results]
-        _, undo, operands = jax.vjp(finish, probes, *floats, has_aux=True)
-        d_probes, d_vectors, d_inputs, d_entering, d_newest, d_update, d_mask = undo(
-            layer.transition.state(*d_new)
-        )
-        d_inputs = list(d_inputs)
-        for product, d_probe in zip(layer.products, d_probes, strict=True):
+        x = x._replace(inputs=_placed(x.inputs, layer.owned, rows), results=_placed(x.results, layer.owners, rows))
+        d_new = _added(d_newest, x.d_states)
+        undone, operands = _undo_finish(layer, args, transposes, x, d_new)
+        d_products, d_vectors, d_inputs, d_entering, d_newest, d_update, d_mask = undone
+        for product, d_product in zip(layer.products, d_products, strict=True):
             if product.input is not None:
-                d_inputs[product.input] = d_inputs[product.input] + d_probe
-        _, d_products = layer.divide_results(d_probes)
-        d_own, d_inputs = layer.divide(d_inputs)
-        buffers, rows = _overwrite(buffers, d_own, t, -1)
-
-        choice, skip_floats = x.choices, _floats(x.skip_states)
-
-        def prepare(newest, window, reads, skip_floats, mix, initial, probes):
-            prepared = layer.prepare(
-                args,
-                x.flags,
-                unpack(x.given),
-                newest,
-                window,
-                _with_floats(x.skip_states, skip_floats),
-                mix,
-                initial,
-                fetch=refetch(reads),
-                choice=None if layer.differentiable else choice,
-                probes=probes,
-            )
-            if not layer.differentiable:
-                return prepared.entering, prepared.newest, [], []
-            return prepared.entering, prepared.newest, _floats(prepared.choice), _floats(prepared.after)
-
-        reads, refetch = None, lambda reads: None
-        if layer.reaches_back:
-            reads, refetch = layer.fetch_again(x.flags, histories, t, choice)
-        window, probes = None, None
-        if layer.differentiable:
-            probes = [_zeros_like(a) for a in (*_floats(choice), *skip_floats)]
-            if layer.sees_window:
-                window = hist.read_window(histories[layer.observed], t, K)
-        (*_, made, after), undo = jax.vjp(
-            prepare, x.previous, window, reads, skip_floats, args.mix, args.initial, probes
+                d_inputs[product.input] = d_inputs[product.input] + d_product
+        buffers, rows = _overwrite(buffers, [d_inputs[i] for i in layer.owned], t, -1)
+        d_prepared = (d_entering, d_newest, d_update, d_skip_state)
+        undone, d_newest, adjoints = _undo_prepare(
+            layer, args, x._replace(given=given.unpack(x.given)), t, histories, adjoints, d_prepared
         )
-        d_made = _choice_cotangents(choice, x.d_choices, d_update) if layer.differentiable else []
-        d_after = d_skip_state if layer.differentiable else []
-        d_newest, d_window, d_reads, d_skip_floats, d_mix, d_initial, d_probes = undo(
-            (d_entering, d_newest, d_made, d_after)
-        )
-        if layer.reaches_back:
-            adjoints, newest_rows = layer.send_back(x.flags, adjoints, t, choice, d_reads)
-            if d_window is not None:
-                seen, row = hist.add_window(adjoints[layer.observed], t, d_window)
-                field = adjoints._fields[layer.observed]
-                adjoints, newest_rows = (
-                    adjoints._replace(**{field: seen}),
-                    newest_rows._replace(**{field: row}),
-                )
-            if args.flags.first is not None:  # the history has another state in place of State(-1)
-                newest_rows = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), newest_rows)
-            d_newest = jax.tree.map(jnp.add, d_newest, newest_rows)
+        _, d_skip_state, d_mix, d_initial, d_made = undone
         if layer.differentiable:
-            d_skip_state = [
-                a if b is None else a + b for a, b in zip(d_skip_floats, x.d_skip_states, strict=True)
-            ]
-        d_sums = _Sums(d_vectors, d_mask, d_mix, d_initial)
-        sums = jax.tree.map(jnp.add, sums, d_sums)
-        after = (t - 1, d_newest, adjoints, d_skip_state, sums, buffers, rows)
-        return after, (d_inputs, d_products, operands, d_probes)
+            d_skip_state = _added(d_skip_state, x.d_before)
+        sums = jax.tree.map(jnp.add, sums, _Sums(d_vectors, d_mask, d_mix, d_initial))
+        own = _placed(d_inputs, layer.owned, nothing), _placed(d_products, layer.owners, nothing)
+        return (t - 1, d_newest, adjoints, d_skip_state, sums, buffers, rows), (*own, operands, d_made)
 
-    buffers, inputs = layer.divide(args.inputs)
+    d_newest, adjoints = _zeros_like(args.newest), None
+    d_states = jax.tree.map(lambda a: a[layer.K :], d.histories)
+    if layer.reaches_back:
+        adjoints = _combined(d.histories, _zeros_like(histories))
+        d_newest = jax.tree.map(lambda adjoint: adjoint[-1], adjoints)
+        d_states = layer.transition.state(*(None for _ in adjoints))
     steps = _Steps(
-        inputs,
-        given,
+        _placed(args.inputs, layer.owned, nothing),
+        given.rows,
         args.flags,
         results,
         entering,
@@ -693,125 +529,164 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
         result.choices,
         result.skip_states,
         d_states,
-        d_choices,
-        _cotangents(result.skip_states, d.skip_states),
+        d.choices,
+        d.skip_states,
     )
-    sums = jax.tree.map(_zeros_like, _Sums(args.vectors, args.recurrent_mask, args.mix, args.initial))
-    d_last = _filled(_floats(args.skip_state), _cotangents(result.last, d.last))
-    d_newest = jax.tree.map(_zeros_like, args.newest)
+    sums = _zeros_like(_Sums(args.vectors, args.recurrent_mask, args.mix, args.initial))
+    d_last = _combined(d.last, _zeros_like(_floats(args.skip_state)))
+    buffers = [args.inputs[i] for i in layer.owned]
+    rows = [hist.at(buffer, args.time - 1) for buffer in buffers]
+    start = (jnp.full((), args.time - 1, jnp.int32), d_newest, adjoints, d_last, sums, buffers, rows)
+    return lax.scan(step, start, steps, reverse=True, unroll=layer.scan_unroll)
+
+
+def _undo_finish(layer: _Layer, args: _Arguments, transposes: Any, x: _Steps, d_new: Any) -> tuple[Any, Any]:
+    """Differentiate the second phase.
+
+    Returns:
+        The gradients of the products, the vectors, the projected inputs, the state that entered, State(t-1), the
+        fraction that was written and the recurrent dropout mask; and the operands of products, None for h.
+    """
+
+    def finish(probes, vectors, inputs, entering, newest, update, mask):
+        operands: list[Array] = []
+        own = args._replace(vectors=vectors, recurrent_mask=mask)
+        dense = replay_results(iter(x.results), iter(probes), transposes, [*vectors, *inputs], operands)
+        new = layer.finish(own, dense, x.flags, inputs, entering, newest, update)
+        return new, [None if p.of_h else operand for p, operand in zip(layer.products, operands, strict=True)]
+
+    newest = layer.begin(x.flags, x.previous, args.initial)
+    rest = (args.vectors, x.inputs, x.entering, newest, x.choice.update, args.recurrent_mask)
+    _, undo, operands = jax.vjp(finish, _zeros_like(x.results), *rest, has_aux=True)
+    return undo(layer.transition.state(*d_new)), operands
+
+
+def _undo_prepare(layer: _Layer, args: _Arguments, x: _Steps, t, histories: Any, adjoints: Any, d: Any):
+    """Differentiate the first phase.
+
+    Args:
+        layer: Static description of the unroll.
+        args: Arrays of the unroll.
+        x: Values of the step.
+        t: Number of the step.
+        histories: States over time.
+        adjoints: Gradients of the histories so far.
+        d: Gradients of the state that entered, of State(t-1), of the fraction that was written, and of the time
+            skip's state after the step.
+
+    Returns:
+        The gradients of what the phase reads, of the time skip's state before the step, of λ, of the initial state
+        and of the choice; the gradient of State(t-1); and the gradients of the histories with those of this step.
+    """
+    d_entering, d_newest, d_update, d_after = d
+    read, changes = layer.read(x.choice), layer.differentiable
+
+    def prepare(newest, window, reads, before, mix, initial, probes):
+        prepared = layer.prepare(
+            args._replace(mix=mix, initial=initial),
+            x.flags,
+            x.given,
+            newest,
+            window,
+            _combined(before, x.before),
+            fetch=lambda choice: layer.read(choice).again(histories, t, x.flags.alive, reads),
+            choice=None if changes else x.choice,
+            probes=probes,
+        )
+        made = _floats((prepared.choice, prepared.after)) if changes else None
+        return prepared.entering, prepared.newest, made
+
+    reads = read.fetch(histories, t, x.flags.alive) if layer.reaches_back else None
+    window = hist.read_window(histories[layer.observed], t, layer.K) if changes and layer.sees_window else None
+    probes, before = (_zeros_like(_floats((x.choice, x.before))) if changes else None), _floats(x.before)
+    (*_, made), undo = jax.vjp(prepare, x.previous, window, reads, before, args.mix, args.initial, probes)
+    d_made = None
+    if changes:
+        d_choice = _combined(x.d_choice, _zeros_like(made[0]))
+        d_made = (d_choice._replace(update=_added(d_choice.update, d_update)), d_after)
+    d_newest, d_window, d_reads, *rest = undo((d_entering, d_newest, d_made))
+    if not changes:
+        rest[0] = d_after
     if layer.reaches_back:
-        d_newest = jax.tree.map(lambda adjoint: adjoint[-1], start_adjoints)
-    rows = [hist.at(buffer, time - 1) for buffer in buffers]
-    start = (jnp.full((), time - 1, jnp.int32), d_newest, start_adjoints, d_last, sums, buffers, rows)
-    end, (d_inputs, d_products, operands, d_made) = lax.scan(
-        step, start, steps, reverse=True, unroll=layer.scan_unroll
-    )
-    _, d_newest, adjoints, d_skip_state, sums, buffers, _ = end
-    d_inputs = layer.merge(buffers, d_inputs)
-    mask = args.recurrent_mask
-    h = dropped(entering, None if mask is None else mask[None], layer.transition)[0]
-    d_matrices, d_vectors = _gradients_of_params(layer, args, sums.vectors, h, d_inputs, d_products, operands)
-    d_skip, d_given = _gradients_of_choices(layer, args, result, d_made)
-    d_slots = adjoints if layer.reaches_back else layer.transition.state(*_filled(histories, d_histories))
-    d_slots = jax.tree.map(lambda a: a[:K], d_slots)
-    if (
-        layer.reaches_back and args.flags.first is None
-    ):  # the gradient of State(-1) has been added to `newest`
-        d_slots = jax.tree.map(lambda a: a.at[K - 1].set(0), d_slots)
-    d_args = _Arguments(
-        inputs=tuple(d_inputs),
-        matrices=d_matrices,
-        vectors=d_vectors,
-        newest=d_newest,
-        slots=d_slots,
-        skip_state=_cotangent_tree(args.skip_state, d_skip_state),
-        skip=d_skip,
-        given=d_given,
-        mix=sums.mix,
-        recurrent_mask=sums.recurrent_mask,
-        initial=sums.initial,
-        flags=jax.tree.map(lambda a: np.zeros(a.shape, jax.dtypes.float0), args.flags),
-    )
-    return (d_args,)
-
-
-_run.defvjp(_run_forward, _run_backward, symbolic_zeros=True)
+        adjoints, rows = read.send_back(adjoints, t, x.flags.alive, d_reads)
+        if d_window is not None:
+            field = adjoints._fields[layer.observed]
+            adjoint, row = hist.add_window(adjoints[layer.observed], t, d_window)
+            adjoints, rows = adjoints._replace(**{field: adjoint}), rows._replace(**{field: row})
+        if args.flags.first is not None:  # the history has another state in place of State(-1)
+            rows = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), rows)
+        d_newest = jax.tree.map(jnp.add, d_newest, rows)
+    return (d_reads, *rest), d_newest, adjoints
 
 
 def _previous(layer: _Layer, args: _Arguments, histories: Any) -> Any:
     """Return State(t-1) of all steps, (time, batch, hidden) each."""
-    K, time = layer.K, args.inputs[0].shape[0]
-    rows = jax.tree.map(lambda history: history[K - 1 : K - 1 + time], histories)
+    rows = jax.tree.map(lambda history: history[layer.K - 1 : layer.K - 1 + args.time], histories)
     if args.flags.first is None:
         return rows
     # The carried state entered the first step; the history has the state that replaced it.
     return jax.tree.map(lambda newest, rows: rows.at[0].set(newest), args.newest, rows)
 
 
-def _choice_cotangents(choice: Choice, d: Sequence[Array | None], d_update: Array | None) -> list[Array]:
-    """Return the gradients of the floats of a choice: from the outputs, and of the update from the cell."""
-    filled = _with_floats(choice, _filled(_floats(choice), d))
-    if d_update is not None:
-        filled = filled._replace(update=filled.update + d_update)
-    return _floats(filled)
+def _entering(layer: _Layer, args: _Arguments, result: _Result) -> Any:
+    """Return the state that entered each step, (time, batch, hidden) each; not for choices with weights."""
+    newest = _previous(layer, args, result.histories)
+    if args.initial is not None:
+        initial = jax.tree.map(lambda i, rows: jnp.broadcast_to(i, rows.shape), args.initial, newest)
+        args = args._replace(initial=initial)
+        newest = layer.begin(args.flags, newest, initial)
+    if not layer.reaches_back:
+        return newest
+    read = layer.read(result.choices)
+    return layer.enter(args, args.flags, read, read.fetch_all(result.histories, args.time), newest)
 
 
 def _gradients_of_params(layer: _Layer, args: _Arguments, d_vectors, h, d_inputs, d_products, operands):
     """Return the gradients of the matrices and the vectors, each from all steps at once."""
-    matrices: list[Array | None] = [None] * len(args.matrices)
-    vectors, own, others = list(d_vectors), iter(d_products), iter(operands)
-    for product in layer.products:
-        d = d_inputs[product.input] if product.owns_input else next(own)
-        x = h if product.of_h else next(others)
-        gradient = outer_products(x, d, args.matrices[product.matrix])
-        before = matrices[product.matrix]
-        matrices[product.matrix] = gradient if before is None else before + gradient
+    matrices: list[Any] = [None] * len(args.matrices)
+    vectors = list(d_vectors)
+    for product, d_product, operand in zip(layer.products, d_products, operands, strict=True):
+        d = d_inputs[product.input] if product.owns_input else d_product
+        gradient = outer_products(h if product.of_h else operand, d, args.matrices[product.matrix])
+        matrices[product.matrix] = _added(matrices[product.matrix], gradient)
         for i in product.vectors:
             vectors[i] = vectors[i] + jnp.sum(d, axis=(0, 1)).astype(vectors[i].dtype)
-    return tuple(_filled(args.matrices, matrices)), tuple(vectors)
+    return tuple(matrices), tuple(vectors)
 
 
-def _gradients_of_choices(layer: _Layer, args: _Arguments, result: _Result, d_made: Any):
+def _gradients_of_choices(layer: _Layer, args: _Arguments, result: _Result, d_made: Any) -> tuple[Any, Any]:
     """Return the gradients of the time skip's parameters and of the choices' inputs, from all steps at once."""
-    zeros = jax.tree.map(
-        lambda a: _zeros_like(a) if _is_float(a) else np.zeros(a.shape, jax.dtypes.float0),
-        (args.skip, args.given),
-    )
     if not layer.differentiable:
-        return zeros
+        return None, None
     observations = _observations(layer, args, result.histories)
-    given = _batch_major(args.given)
-    skip_states = _batch_major(result.skip_states)
+    given, skip_states = _batch_major((args.given, result.skip_states))
 
     def choose(skip, projected, temperature):
         own = given._replace(projected=projected, temperature=temperature)
-        return layer.skip.choose(skip, own, observations, skip_states, layer.mode)
+        return _floats(layer.skip.choose(skip, own, observations, skip_states, layer.mode))
 
-    made, undo = jax.vjp(choose, args.skip, given.projected, args.given.temperature)
-    d_skip, d_projected, d_temperature = undo(_cotangent_tree(made, _batch_major(d_made)))
-    d_given = zeros[1]._replace(projected=_batch_major(d_projected), temperature=d_temperature)
-    return d_skip, d_given
+    _, undo = jax.vjp(choose, args.skip, given.projected, args.given.temperature)
+    d_skip, d_projected, d_temperature = undo(_batch_major(d_made))
+    zeros = SkipInputs(*(None for _ in SkipInputs._fields))
+    return d_skip, zeros._replace(projected=_batch_major(d_projected), temperature=d_temperature)
 
 
 def _batch_major(tree: Any) -> Any:
-    """Return a tree with the first two axes of each leaf exchanged; numbers stay."""
+    """Return a tree with the first two axes of each array exchanged; numbers stay."""
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1) if jnp.ndim(leaf) > 1 else leaf, tree)
 
 
 def _observations(layer: _Layer, args: _Arguments, histories: Any) -> Any:
     """Return the observations of all steps, with the batch axis first."""
-    history, K, time = histories[layer.observed], layer.K, args.inputs[0].shape[0]
-    alive = args.flags.alive
+    history, K, time = histories[layer.observed], layer.K, args.time
+    alive, initial = args.flags.alive, args.initial and args.initial[layer.observed][None]
     if not layer.sees_window:
         rows = _previous(layer, args, histories)[layer.observed]
-        if alive is not None:
-            rows = jnp.where((alive == 0)[..., None], args.initial[layer.observed][None], rows)
-        return jnp.swapaxes(rows, 0, 1)
+        return _batch_major(rows if alive is None else jnp.where((alive == 0)[..., None], initial, rows))
     if alive is None:
-        return hist.observed_in(jnp.swapaxes(history, 0, 1), layer.skip.observed, K, time)
+        return hist.observed_in(_batch_major(history), layer.skip.observed, K, time)
     windows = jnp.stack([history[k : k + time] for k in range(K)])
-    slots = jnp.arange(K)[::-1, None, None, None]
-    windows = jnp.where(slots < alive[None, ..., None], windows, args.initial[layer.observed][None, None])
+    windows = hist.living(windows, alive, initial)
     return hist.Window(jnp.transpose(windows, (2, 1, 0, 3)), K).observe(layer.skip.observed)
 
 
@@ -1013,7 +888,7 @@ def _end(
     )
     if clock.last is not None:
         step, key, alive = clock.last
-        slots = jax.tree.map(lambda rows, initial: _living(rows, alive, initial), slots, args.initial)
+        slots = jax.tree.map(lambda rows, initial: hist.living(rows, alive, initial), slots, args.initial)
     slots = jax.tree.map(lambda rows: jnp.moveaxis(jnp.flip(rows, 0), 0, 1), slots)
     return carry._replace(slots=slots, step=step, key=key, skip_state=result.last)
 

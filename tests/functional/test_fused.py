@@ -688,3 +688,38 @@ def test_zoneout_too(double_precision, name, rates, skip):
         function, arguments = differentiated(implementation, recurrence, *problem(recurrence), **options)
         results.append((function(*arguments), function(*arguments[:-1], means)))
     assert_equal(*results)
+
+
+@pytest.mark.parametrize("name", and_slow(list(TIME_SKIPS), {"content", "dynamic", "attention", "skip-rnn"}.__contains__))
+def test_packed_rows(double_precision, name):
+    """Sequences that begin inside a row start from the initial state, whatever the time skip reads and keeps."""
+    rng = np.random.default_rng(1)
+    transition = TRANSITIONS["slstm" if name == "content" else "lstm"]
+    recurrence = F.Recurrence(TIME_SKIPS[name], transition)
+    ids = np.array([[0, 0, 0, 1, 1, 1, 1], [0, 1, 2, 2, 2, 3, 3], [5, 5, 5, 5, 5, 5, 6]])
+    initial = transition.state(*(rng.normal(size=(BATCH, HIDDEN)) for _ in transition.state._fields))
+    options = dict(segment_ids=ids, initial=initial, seq_lengths=np.array([7, 6, 0]))
+    assert_same(recurrence, *problem(recurrence), **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Growing(F.IndRNN):
+    """Overflows within the padding, where a step from the last state would go on."""
+
+    name: ClassVar[str] = "growing"
+
+    def step(self, params, inputs, state, dense, cell_hook=lambda cell: cell):
+        new = super().step(params, inputs, state, dense, cell_hook)
+        return new._replace(h=jnp.where(new.h > 0, new.h * 1e30, new.h))
+
+
+@pytest.mark.parametrize("skip", [F.Previous(), F.Dynamic(3, 0.5), F.Attention(3, 0.5, agent="content")])
+def test_padding_of_a_state_that_grows_leaves_gradients_finite(double_precision, skip):
+    """A step past the end of a sequence would overflow, and 0 times infinity is NaN: the state is held instead."""
+    recurrence = F.Recurrence(skip, Growing())
+    params, carry, x, below = problem(recurrence)
+    long = np.tile(np.asarray(x), (1, 20, 1))
+    padded = assert_same(recurrence, params, carry, long, below, seq_lengths=np.array([2, 1, 2]))
+    cut = everything("fused", recurrence, params, carry, long[:, :2], below, seq_lengths=np.array([2, 1, 2]))
+    for a, b in zip(jax.tree.leaves(padded[1][0]), jax.tree.leaves(cut[1][0]), strict=True):
+        assert np.isfinite(a).all() and np.isfinite(b).all()
