@@ -253,7 +253,11 @@ def read_slots(
 
 
 def add_slots(
-    history: Float[Array, "rows batch hidden"], t: Int[Array, ""], K: int, slot: Int[Array, "batch *n"], d: Array
+    history: Float[Array, "rows batch hidden"],
+    t: Int[Array, ""],
+    K: int,
+    slot: Int[Array, "batch *n"],
+    d: Array,
 ) -> tuple[Array, Array]:
     """Add `d` to State(t-1-slot), see `read_slots`; return the history and its row State(t-1)."""
     unique = slot.ndim == 1  # several slots of an example may be the same
@@ -269,7 +273,9 @@ def add_slots(
 
     def scatter(history, t, slot, d):
         row = t + K - 1 - slot
-        places = dict(inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,), update_window_dims=(row.ndim,))
+        places = dict(
+            inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,), update_window_dims=(row.ndim,)
+        )
         batching = dict(operand_batching_dims=(1,), scatter_indices_batching_dims=(0,))
         numbers = lax.ScatterDimensionNumbers(**places, **batching)
         options = dict(unique_indices=unique, mode=_IN_BOUNDS)
@@ -287,7 +293,9 @@ def read_slots_of_all(
     time = slot.shape[0]
 
     def compare(history, slot):
-        parts = (jnp.where((slot == s)[..., None], history[K - 1 - s : K - 1 - s + time], 0) for s in range(K))
+        parts = (
+            jnp.where((slot == s)[..., None], history[K - 1 - s : K - 1 - s + time], 0) for s in range(K)
+        )
         return sum(parts)
 
     def gather(history, slot):
@@ -399,7 +407,9 @@ class Read(NamedTuple):
         def mean(weights, reads):
             return reads
 
-        mean.defvjp(lambda _, reads: (reads, None), lambda _, d: (average_adjoint(histories, t, d, self.K), d))
+        mean.defvjp(
+            lambda _, reads: (reads, None), lambda _, d: (average_adjoint(histories, t, d, self.K), d)
+        )
         return mean(self._living_weights(alive), reads)
 
     def send_back(self, adjoints: Any, t: Int[Array, ""], alive: Any, d: Any) -> tuple[Any, Any]:

@@ -279,7 +279,9 @@ class _Layer:
         transition_inputs, depth_inputs, kept = jax.tree.unflatten(self.inputs, inputs)
         step_inputs = StepInputs(transition_inputs, depth=depth_inputs, zoneout_mask=kept)
         params = LayerParams(transition, depth=depth)
-        return cell_step(params, step_inputs, entering, newest, update, self.recurrence, recurrent_mask, dense)
+        return cell_step(
+            params, step_inputs, entering, newest, update, self.recurrence, recurrent_mask, dense
+        )
 
 
 # Trees in which None stands for leaves that are not floats, or for gradients that are zero.
@@ -363,7 +365,10 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
             made = None
         if keep:
             buffers, rows = _overwrite(buffers, [results[n] for n in owners], t, 1)
-            kept = _placed(results, owners, [None] * len(owners)), entering if choice.weights is not None else None
+            kept = (
+                _placed(results, owners, [None] * len(owners)),
+                entering if choice.weights is not None else None,
+            )
         return (t + 1, new, histories, after, buffers, rows), (made, choice, before, kept)
 
     histories = None
@@ -380,7 +385,9 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
     return _Result(histories, choices, skip_states, last), (*(kept or (None, None)), buffers)
 
 
-def _overwrite(buffers: Sequence[Array], rows: Sequence[Array], t: Int[Array, ""], ahead: int) -> tuple[Any, Any]:
+def _overwrite(
+    buffers: Sequence[Array], rows: Sequence[Array], t: Int[Array, ""], ahead: int
+) -> tuple[Any, Any]:
     """Write row t of each buffer; then read the rows that the next iteration needs, at t + `ahead`.
 
     XLA copies a whole array if a loop writes to it and still reads the old version.
@@ -406,7 +413,9 @@ class _Packed(NamedTuple):
     def of(cls, given: SkipInputs) -> "_Packed":
         """Pack the inputs of all steps."""
         leaves, structure = jax.tree.flatten(given._replace(temperature=None))
-        wide = [i for i, leaf in enumerate(leaves) if leaf.ndim == 3 and jnp.issubdtype(leaf.dtype, jnp.inexact)]
+        wide = [
+            i for i, leaf in enumerate(leaves) if leaf.ndim == 3 and jnp.issubdtype(leaf.dtype, jnp.inexact)
+        ]
         if len({leaves[i].dtype for i in wide}) != 1:
             wide = []
         others = _placed(leaves, wide, [None] * len(wide))
@@ -463,7 +472,9 @@ def _run_backward(layer: _Layer, residuals: Any, d: _Result) -> tuple[_Arguments
     d_skip, d_given = _gradients_of_choices(layer, args, result, d_made)
     d_slots = adjoints if layer.reaches_back else _combined(d.histories, _zeros_like(result.histories))
     d_slots = jax.tree.map(lambda a: a[: layer.K], d_slots)
-    if layer.reaches_back and args.flags.first is None:  # the gradient of State(-1) has been added to `newest`
+    if (
+        layer.reaches_back and args.flags.first is None
+    ):  # the gradient of State(-1) has been added to `newest`
         d_slots = jax.tree.map(lambda a: a.at[layer.K - 1].set(0), d_slots)
     return (
         _Arguments(
@@ -494,7 +505,9 @@ def _backward_loop(layer: _Layer, args: _Arguments, result: _Result, results: An
 
     def step(state, x: _Steps):
         t, d_newest, adjoints, d_skip_state, sums, buffers, rows = state
-        x = x._replace(inputs=_placed(x.inputs, layer.owned, rows), results=_placed(x.results, layer.owners, rows))
+        x = x._replace(
+            inputs=_placed(x.inputs, layer.owned, rows), results=_placed(x.results, layer.owners, rows)
+        )
         d_new = _added(d_newest, x.d_states)
         undone, operands = _undo_finish(layer, args, transposes, x, d_new)
         d_products, d_vectors, d_inputs, d_entering, d_newest, d_update, d_mask = undone
@@ -597,7 +610,9 @@ def _undo_prepare(layer: _Layer, args: _Arguments, x: _Steps, t, histories: Any,
         return prepared.entering, prepared.newest, made
 
     reads = read.fetch(histories, t, x.flags.alive) if layer.reaches_back else None
-    window = hist.read_window(histories[layer.observed], t, layer.K) if changes and layer.sees_window else None
+    window = (
+        hist.read_window(histories[layer.observed], t, layer.K) if changes and layer.sees_window else None
+    )
     probes, before = (_zeros_like(_floats((x.choice, x.before))) if changes else None), _floats(x.before)
     (*_, made), undo = jax.vjp(prepare, x.previous, window, reads, before, args.mix, args.initial, probes)
     d_made = None

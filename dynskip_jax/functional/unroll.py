@@ -119,16 +119,33 @@ def unroll(
     inputs = _time_major_inputs(
         params, x, recurrence, below, actions, segment_ids, zoneout_mask, seq_lengths=seq_lengths
     )
-    options = dict(return_cell_state=return_cell_state)
-    result = None
-    if implementation == "parallel" and time > 0:
-        result = parallel_unroll(carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
-    options |= dict(policy=policy, initial=initial, scan_unroll=scan_unroll)
-    if implementation == "fused" and time > 0:
-        result = _try_fused(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
-    if result is None:
-        result = reference_unroll(params, carry, inputs, recurrence, **options)
-    carry, outputs = result
+    options = dict(
+        policy=policy, initial=initial, return_cell_state=return_cell_state, scan_unroll=scan_unroll
+    )
+
+    def fused(params, carry, inputs, seq_lengths):
+        return fused_unroll(params, carry, inputs, recurrence, seq_lengths=seq_lengths, **options)
+
+    def parallel(params, carry, inputs, seq_lengths):
+        lengths_and_states = dict(seq_lengths=seq_lengths, return_cell_state=return_cell_state)
+        return parallel_unroll(carry, inputs, recurrence, **lengths_and_states)
+
+    def reference(params, carry, inputs, seq_lengths):
+        return reference_unroll(params, carry, inputs, recurrence, **options)
+
+    runs = dict(fused=fused, parallel=parallel, reference=reference)
+    # A parallel scan does more arithmetic than a loop, which makes it slower on a CPU.
+    runs["by platform"] = partial(jax.lax.platform_dependent, cpu=fused, default=parallel)
+    run = reference if time == 0 else runs[implementation]
+    try:
+        carry, outputs = run(params, carry, inputs, seq_lengths)
+    except OutOfReach:
+        warnings.warn(
+            f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "
+            "jax.jit, where the fused unroll cannot keep its results: using implementation='reference'",
+            stacklevel=2,
+        )
+        carry, outputs = reference(params, carry, inputs, seq_lengths)
     return carry, jax.tree.map(flip_back, outputs)
 
 
@@ -183,30 +200,15 @@ def _choose_implementation(
 ) -> str:
     """Return the implementation to run: resolve `auto`, and check that `parallel` fits.
 
-    `parallel` becomes `fused` if the number of steps is symbolic.
+    `by platform` is `parallel`, except on a CPU: the platform is the one that the program is lowered for.
     """
     not_linear = dict(zoneout_mask=zoneout_mask, segment_ids=segment_ids)
-    if implementation == "auto":
-        options = dict(**not_linear, return_cell_state=return_cell_state)
-        implementation = "cudnn" if fits(params, carry, x, recurrence, **options) else "fused"
-        # A parallel scan does more arithmetic than a loop, which makes it slower on a CPU.
-        if jax.default_backend() != "cpu" and runs_in_parallel(recurrence, **not_linear):
-            implementation = "parallel"
-    elif implementation == "parallel":
-        check_fits(recurrence, **not_linear)
     is_symbolic = not isinstance(x.shape[1], int)  # JAX has no parallel scan over a symbolic length
-    return "fused" if implementation == "parallel" and is_symbolic else implementation
-
-
-def _try_fused(*args: Any, **options: Any) -> tuple[SkipCarry, SkipOutput] | None:
-    """Run `fused_unroll`; return None, with a warning, for a transition that it cannot run."""
-    try:
-        return fused_unroll(*args, **options)
-    except OutOfReach:
-        recurrence = args[3]
-        warnings.warn(
-            f"{type(recurrence.transition).__name__}.step calls dense inside jax.checkpoint, jax.lax.scan or "
-            "jax.jit, where the fused unroll cannot keep its results: using implementation='reference'",
-            stacklevel=3,
-        )
-        return None
+    if implementation == "parallel":
+        check_fits(recurrence, **not_linear)
+        return "fused" if is_symbolic else "parallel"
+    if implementation != "auto":
+        return implementation
+    if fits(params, carry, x, recurrence, **not_linear, return_cell_state=return_cell_state):
+        return "cudnn"
+    return "by platform" if runs_in_parallel(recurrence, **not_linear) and not is_symbolic else "fused"

@@ -690,7 +690,9 @@ def test_zoneout_too(double_precision, name, rates, skip):
     assert_equal(*results)
 
 
-@pytest.mark.parametrize("name", and_slow(list(TIME_SKIPS), {"content", "dynamic", "attention", "skip-rnn"}.__contains__))
+@pytest.mark.parametrize(
+    "name", and_slow(list(TIME_SKIPS), {"content", "dynamic", "attention", "skip-rnn"}.__contains__)
+)
 def test_packed_rows(double_precision, name):
     """Sequences that begin inside a row start from the initial state, whatever the time skip reads and keeps."""
     rng = np.random.default_rng(1)

@@ -38,3 +38,9 @@ def test_no_product_asks_for_the_highest_precision(platform):
     """The highest precision would turn TF32 off."""
     for skip in (F.Attention(3, 0.5, agent="content"), F.Dynamic(3, 0.5, agent="content")):
         assert "HIGHEST" not in program(F.Recurrence(skip), platform)
+
+
+@pytest.mark.parametrize(("platform", "loops"), [("cpu", 2), ("cuda", 0), ("tpu", 0)])
+def test_a_linear_transition_runs_in_parallel_where_it_is_lowered_for_an_accelerator(platform, loops):
+    """The default backend of this process, a CPU, has no say."""
+    assert program(F.Recurrence(transition=F.MinGRU()), platform).count("stablehlo.while") == loops
