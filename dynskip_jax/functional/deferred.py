@@ -1,9 +1,9 @@
 """Products of a step whose weights get their gradients after the loop over time, in one product each.
 
-A step multiplies only through `dense`. The forward loop keeps the result of each product, after its activation.
-The backward loop differentiates the step with the kept results in place of the products (`replayed`), and emits
-the gradient d of each product. The gradient of a matrix is then one product of all operands and all d. An array
-that is only added to a product has the gradient d itself.
+A step multiplies only through `dense`. The forward loop keeps the result of each product, after its
+activation. The backward loop differentiates the step with the kept results in place of the products
+(`replayed`), and emits the gradient d of each product. The gradient of a matrix is then one product of all
+operands and all d. An array that is only added to a product has the gradient d itself.
 """
 
 import dataclasses
@@ -106,8 +106,9 @@ def find_products(
             products.append(
                 Product(w.index, added[0] if added else None, biases, tuple(activations), width, of_h)
             )
-            # The stand-in for the product does not read the addends, so the traced program reads an addend only
-            # if the step also uses it in another way. A broadcast to the same width would be no operation.
+            # The stand-in for the product does not read the addends, so the traced program reads an addend
+            # only if the step also uses it in another way. A broadcast to the same width would be no
+            # operation.
             results.append(x[..., :1] + jnp.zeros((1,) * (x.ndim - 1) + (width,), x.dtype))
             return activate(results[-1], activations)
 
@@ -197,8 +198,8 @@ def _blocks(y: Float[Array, "batch width"], activations: Sequence[str]) -> Any:
 def _scale(width: int, activations: Sequence[str], dtype: Any) -> Float[Array, "1 width"] | float | None:
     """Return s such that the activation of z is s tanh(s z) + 1 - s: 1 for tanh, ½ for sigmoid.
 
-    The result is None if an activation is linear, or if `dtype` is narrower than float32: there, the sum would
-    round a small sigmoid to 0.
+    The result is None if an activation is linear, or if `dtype` is narrower than float32: there, the sum
+    would round a small sigmoid to 0.
     """
     if "linear" in activations or jnp.finfo(dtype).bits < 32:
         return None

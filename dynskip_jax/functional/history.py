@@ -1,9 +1,9 @@
 """States over time: what a step reads of the last K, and where gradients of these reads are added.
 
-A history is one array of the state over time, oldest first, (K + time, batch, hidden): the K states before the
-first step, then one state per step. State(t-k) is row t + K - k, and slot s, State(t-1-s), is row t + K - 1 - s.
-The windows of neighbouring steps overlap, so comparing them with a query, or taking their mean, allocates no array
-of size (batch, time, K, hidden).
+A history is one array of the state over time, oldest first, (K + time, batch, hidden): the K states before
+the first step, then one state per step. State(t-k) is row t + K - k, and slot s, State(t-1-s), is row t + K -
+1 - s. The windows of neighbouring steps overlap, so comparing them with a query, or taking their mean,
+allocates no array of size (batch, time, K, hidden).
 """
 
 import dataclasses
@@ -188,8 +188,9 @@ def observed_in(history: Float[Array, "batch rows hidden"], kind: str, max_skip:
     return Window(history[:, : max_skip - 1 + time], max_skip, has_time=True).observe(kind)
 
 
-# Reads of a history at one step, and their transposes. On a CPU, XLA copies an array that is written while an earlier
-# version is still read. So each addition also returns the row State(t-1), which the next iteration needs.
+# Reads of a history at one step, and their transposes. On a CPU, XLA copies an array that is written while an
+# earlier version is still read. So each addition also returns the row State(t-1), which the next iteration
+# needs.
 
 
 def at(array: Array, row: Int[Array, ""]) -> Array:
@@ -223,8 +224,8 @@ def add_window(
     return lax.platform_dependent(history, t, d, tpu=together, default=apart)
 
 
-# Largest K for which a TPU compares all slots: its gathers take one row after the other. Elsewhere rows are indexed
-# within each example, so that a sharded batch stays on its devices.
+# Largest K for which a TPU compares all slots: its gathers take one row after the other. Elsewhere rows are
+# indexed within each example, so that a sharded batch stays on its devices.
 _COMPARED = 32
 _IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
@@ -357,7 +358,7 @@ def _shares(weights: Float[Array, "batch K"]) -> Float[Array, "K batch one"]:
 
 
 def living(window: Float[Array, "K *lead hidden"], alive: Int[Array, "*lead"] | None, initial: Any) -> Array:
-    """Return a window, oldest first, with `initial` in the slots before the present sequence of a packed row."""
+    """Return a window, oldest first, with `initial` in the slots before the present sequence of a row."""
     if alive is None:
         return window
     slots = jnp.arange(window.shape[0])[::-1].reshape(-1, *(1,) * (window.ndim - 1))
@@ -367,13 +368,14 @@ def living(window: Float[Array, "K *lead hidden"], alive: Int[Array, "*lead"] | 
 class Read(NamedTuple):
     """How the states of a choice are read from histories.
 
-    The methods take `alive`, the number of slots that belong to the present sequence of a packed row, (batch,); None
-    if no row is packed.
+    The methods take `alive`, the number of slots that belong to the present sequence of a packed row,
+    (batch,); None if no row is packed.
 
     Attributes:
         transition: Transition of the layer.
         K: Number of slots.
-        slot: The slot of the state that enters, a number or (batch,); slots of several states, (batch, n); or None.
+        slot: The slot of the state that enters, a number or (batch,); slots of several states, (batch, n); or
+            None.
         weights: Weights of these states, or of all K; None for one state.
     """
 
@@ -388,7 +390,7 @@ class Read(NamedTuple):
         return self.slot is None and self.transition.averages == "linear"
 
     def fetch(self, histories: Any, t: Int[Array, ""], alive: Any) -> Any:
-        """Read one state, some states, the window of K states, or its linear mean, of each array of the state."""
+        """Read one state, some states, the window of K states, or its linear mean, of each array."""
         if self.means:
             weights = self._living_weights(alive)
             return jax.tree.map(lambda history: average(weights, history, t), histories)
@@ -429,7 +431,7 @@ class Read(NamedTuple):
         return tuple(self.transition.state(*part) for part in zip(*pairs, strict=True))
 
     def fetch_all(self, histories: Any, time: int) -> Any:
-        """Read the state of all steps at once, (time, batch, hidden) each; `slot` is a number or (time, batch)."""
+        """Read the state of all steps at once, (time, batch, hidden) each; `slot` may be (time, batch)."""
         if jnp.ndim(self.slot) == 0:
             start = self.K - 1 - self.slot
             return jax.tree.map(lambda history: history[start : start + time], histories)

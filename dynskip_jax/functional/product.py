@@ -26,8 +26,8 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
 def _may_be_sharded(x: Array) -> bool:
     """Return whether the leading axes must stay apart, because one that is not the first may be sharded.
 
-    On one device they become one axis: with several, XLA's CPU backend transposes, and so copies, an operand of
-    each weight's gradient.
+    On one device they become one axis: with several, XLA's CPU backend transposes, and so copies, an operand
+    of each weight's gradient.
     """
     return jax.device_count() > 1 or explicit_spec(x) is not None
 

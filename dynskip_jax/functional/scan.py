@@ -1,14 +1,17 @@
 """The fused unroll: the phases of a step, scanned over time with a derivative of few passes over memory.
 
-All arrays of the loop have the time axis first. A step has two phases, `prepare` (choose, and mix the state that
-enters) and `finish` (the cell). The backward loop differentiates the phases with `jax.vjp`. It differs from JAX's
-own derivative of the scan in four ways:
+All arrays of the loop have the time axis first. A step has two phases, `prepare` (choose, and mix the state
+that enters) and `finish` (the cell). The backward loop differentiates the phases with `jax.vjp`. It differs
+from JAX's own derivative of the scan in four ways:
 
-* It takes the results of products from the forward loop, and leaves the gradients of all weights to products after
+* It takes the results of products from the forward loop, and leaves the gradients of all weights to products
+  after
   the loop (`deferred.py`). An agent's weights get theirs from the choices of all steps at once.
-* It reads earlier states from the histories (`history.py`), and adds gradients of reads to one array in place. Per
+* It reads earlier states from the histories (`history.py`), and adds gradients of reads to one array in
+  place. Per
   step, nothing is kept whose size grows with K, except the weights of choices that average K states.
-* A sampled choice sends no gradient into the network, so it is not differentiated. Its log-probability and entropy
+* A sampled choice sends no gradient into the network, so it is not differentiated. Its log-probability and
+  entropy
   are computed for all steps after the loop.
 * With λ = 0 no choice changes a state: the loop is that of a layer without a skip.
 
@@ -57,7 +60,8 @@ class _Flags(NamedTuple):
     Attributes:
         valid: False past the end of a sequence.
         first: True where the carried state enters and is forgotten afterwards (`TimeSkip.forgets_carried`).
-        alive: Number of slots with states of the present sequence of a packed row: the number of steps since it
+        alive: Number of slots with states of the present sequence of a packed row: the number of steps since
+            it
             began, or K for the first one. The other slots contain the initial state.
     """
 
@@ -219,7 +223,8 @@ class _Layer:
             flags: What is special about the step.
             given: Inputs of the choice that need no state.
             newest: State(t-1) of the row.
-            window: The K states before the step of the array that choices observe; None if only State(t-1) is.
+            window: The K states before the step of the array that choices observe; None if only State(t-1)
+                is.
             skip_state: State of the time skip.
             fetch: Function that reads what a choice chose.
             choice: Choice that has been made; None to make it.
@@ -343,8 +348,8 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
     """Run all steps.
 
     Returns:
-        The result; and if `keep`, the results of products that overwrite no projected input, the averages that
-        entered, and the projected inputs that other results have overwritten.
+        The result; and if `keep`, the results of products that overwrite no projected input, the averages
+        that entered, and the projected inputs that other results have overwritten.
     """
     time, given = args.time, _Packed.of(args.given)
     owners, owned = (layer.owners, layer.owned) if keep else ((), ())
@@ -557,8 +562,9 @@ def _undo_finish(layer: _Layer, args: _Arguments, transposes: Any, x: _Steps, d_
     """Differentiate the second phase.
 
     Returns:
-        The gradients of the products, the vectors, the projected inputs, the state that entered, State(t-1), the
-        fraction that was written and the recurrent dropout mask; and the operands of products, None for h.
+        The gradients of the products, the vectors, the projected inputs, the state that entered, State(t-1),
+        the fraction that was written and the recurrent dropout mask; and the operands of products, None for
+        h.
     """
 
     def finish(probes, vectors, inputs, entering, newest, update, mask):
@@ -584,12 +590,14 @@ def _undo_prepare(layer: _Layer, args: _Arguments, x: _Steps, t, histories: Any,
         t: Number of the step.
         histories: States over time.
         adjoints: Gradients of the histories so far.
-        d: Gradients of the state that entered, of State(t-1), of the fraction that was written, and of the time
+        d: Gradients of the state that entered, of State(t-1), of the fraction that was written, and of the
+            time
             skip's state after the step.
 
     Returns:
-        The gradients of what the phase reads, of the time skip's state before the step, of λ, of the initial state
-        and of the choice; the gradient of State(t-1); and the gradients of the histories with those of this step.
+        The gradients of what the phase reads, of the time skip's state before the step, of λ, of the initial
+        state and of the choice; the gradient of State(t-1); and the gradients of the histories with those of
+        this step.
     """
     d_entering, d_newest, d_update, d_after = d
     read, changes = layer.read(x.choice), layer.differentiable
@@ -670,7 +678,7 @@ def _gradients_of_params(layer: _Layer, args: _Arguments, d_vectors, h, d_inputs
 
 
 def _gradients_of_choices(layer: _Layer, args: _Arguments, result: _Result, d_made: Any) -> tuple[Any, Any]:
-    """Return the gradients of the time skip's parameters and of the choices' inputs, from all steps at once."""
+    """Return the gradients of the time skip's parameters and of the choices' inputs, of all steps at once."""
     if not layer.differentiable:
         return None, None
     observations = _observations(layer, args, result.histories)
@@ -788,7 +796,7 @@ class _Clock(NamedTuple):
 
 
 def _clock(carry: SkipCarry, inputs: StepInputs, K: int) -> _Clock:
-    """Number the steps. Where a sequence begins inside a row, numbers begin again at 0 with a new key."""
+    """Return the clock of all steps, which starts again, with a new key, where a sequence begins in a row."""
     time, batch = jax.tree.leaves(inputs.transition)[0].shape[:2]
     if inputs.restart is None:
         steps = carry.step[None] + jnp.arange(time, dtype=carry.step.dtype)[:, None]

@@ -160,7 +160,7 @@ def _time_major_inputs(
     *,
     seq_lengths: Int[Array, " batch"] | None,
 ) -> StepInputs:
-    """Return the inputs of all steps, (time, batch, ...): a step of the loop then reads one contiguous row."""
+    """Return the inputs of all steps, (time, batch, ...): a step then reads one contiguous row of each."""
     valid = None if seq_lengths is None else length_mask(seq_lengths, x.shape[1])
     restart = None if segment_ids is None else segment_starts(segment_ids)
     rows = (x, below, actions, valid, restart, zoneout_mask)
