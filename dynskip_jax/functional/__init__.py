@@ -67,7 +67,11 @@ from dynskip_jax.functional.neural_cache import NO_WORD, CacheCarry, cached_log_
 from dynskip_jax.functional.policy import MODES, Policy
 from dynskip_jax.functional.pooling import pool_states
 from dynskip_jax.functional.product import product, row
-from dynskip_jax.functional.recurrence import (
+from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
+from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
+from dynskip_jax.functional.serialization import register_for_export
+from dynskip_jax.functional.skim import SkimOutput, skim
+from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
     SkipCarry,
@@ -79,10 +83,6 @@ from dynskip_jax.functional.recurrence import (
     restart_carry,
     zero_state,
 )
-from dynskip_jax.functional.relaxation import RELAXATIONS, relaxed_weights
-from dynskip_jax.functional.sequence import flip_sequences, last_valid, length_mask
-from dynskip_jax.functional.serialization import register_for_export
-from dynskip_jax.functional.skim import SkimOutput, skim
 from dynskip_jax.functional.time_skips import (
     TIME_SKIPS,
     Attention,

@@ -10,7 +10,7 @@ from jax.extend import backend
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.recurrence import LayerParams, Recurrence, SkipCarry, SkipOutput
+from dynskip_jax.functional.step import LayerParams, Recurrence, SkipCarry, SkipOutput
 from dynskip_jax.functional.time_skips import Decision, Previous
 from dynskip_jax.functional.transitions import LSTM, LSTMParams, LSTMState
 

@@ -15,7 +15,9 @@ from dynskip_jax.functional.decisions import DecisionTrace
 from dynskip_jax.functional.dropout import dropout, dropout_mask, zoneout
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.recurrence import (
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.sharding import match_batch
+from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
     SkipCarry,
@@ -23,8 +25,6 @@ from dynskip_jax.functional.recurrence import (
     initial_carry,
     zero_state,
 )
-from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
-from dynskip_jax.functional.sharding import match_batch
 from dynskip_jax.functional.unroll import unroll
 
 # Numbers that are folded into a call's key. `split(key, n)[i]` equals `fold_in(key, i)`, so they must exceed

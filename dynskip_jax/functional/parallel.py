@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.history import last_rows, oldest_first
-from dynskip_jax.functional.recurrence import Recurrence, SkipCarry, SkipOutput, StepInputs, in_dtype_of
 from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.step import Recurrence, SkipCarry, SkipOutput, StepInputs, in_dtype_of
 from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs
 from dynskip_jax.functional.transitions import LinearTransition
 

@@ -35,7 +35,9 @@ from dynskip_jax.functional.deferred import Matrix, Product, find_products, keep
 from dynskip_jax.functional.keys import fold_in_each
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.product import outer_products, times_transposed
-from dynskip_jax.functional.recurrence import (
+from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.sharding import vary_along, varying_axes
+from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
     SkipCarry,
@@ -48,8 +50,6 @@ from dynskip_jax.functional.recurrence import (
     mixed,
     skip_inputs,
 )
-from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.sharding import vary_along, varying_axes
 from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs, TimeSkip
 from dynskip_jax.functional.transitions import Transition
 

@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_call, check_inputs, valid_lengths
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.recurrence import (
+from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
     SkipCarry,
@@ -21,7 +22,6 @@ from dynskip_jax.functional.recurrence import (
     project_inputs,
     skip_inputs,
 )
-from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.time_skips import TimeSkip
 from dynskip_jax.functional.transitions import Transition, dense
 

@@ -31,7 +31,8 @@ from jaxtyping import Array, Float, Int
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.product import row
-from dynskip_jax.functional.recurrence import (
+from dynskip_jax.functional.sequence import where_each
+from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
     SkipCarry,
@@ -40,7 +41,6 @@ from dynskip_jax.functional.recurrence import (
     in_dtype_of,
     skip_inputs,
 )
-from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.functional.time_skips import Choice, Dynamic, Fixed, Previous
 from dynskip_jax.functional.transitions import LSTM, LSTMState
 

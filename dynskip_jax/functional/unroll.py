@@ -21,7 +21,10 @@ from dynskip_jax.functional.deferred import OutOfReach
 from dynskip_jax.functional.parallel import check_fits, parallel_unroll
 from dynskip_jax.functional.parallel import fits as runs_in_parallel
 from dynskip_jax.functional.policy import Policy
-from dynskip_jax.functional.recurrence import (
+from dynskip_jax.functional.scan import fused_unroll
+from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
+from dynskip_jax.functional.sharding import match_batch, vary_along, varying_axes
+from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
     SkipCarry,
@@ -30,9 +33,6 @@ from dynskip_jax.functional.recurrence import (
     project_inputs,
     recurrent_step,
 )
-from dynskip_jax.functional.scan import fused_unroll
-from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
-from dynskip_jax.functional.sharding import match_batch, vary_along, varying_axes
 
 
 def unroll(

@@ -9,7 +9,7 @@ from jax.experimental.pallas import tpu as pltpu
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import tpu_kernel
-from dynskip_jax.functional.recurrence import project_inputs
+from dynskip_jax.functional.step import project_inputs
 from dynskip_jax.functional.unroll import reference_unroll
 
 BATCH, TIME, INPUT, HIDDEN = 3, 4, 2, 5
