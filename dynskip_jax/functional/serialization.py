@@ -16,7 +16,7 @@ from dynskip_jax.functional import (
     layers,
     neural_cache,
     policy,
-    recurrence,
+    step,
     time_skips,
     transitions,
 )
@@ -66,7 +66,7 @@ def _named_tuples(module: ModuleType) -> set[type]:
 
 _modules = (
     *(agent, copying, depth_skips, layers, neural_cache),
-    *(recurrence, time_skips, transitions),
+    *(step, time_skips, transitions),
     importlib.import_module("dynskip_jax.functional.skim"),  # `functional.skim` is the function
 )
 for _kind in sorted(set().union(*map(_named_tuples, _modules)), key=lambda kind: kind.__qualname__):
