@@ -12,7 +12,7 @@ from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.keys import check_keys
 from dynskip_jax.functional.policy import Policy
 
-IMPLEMENTATIONS = ("auto", "fused", "reference", "cudnn", "parallel")
+IMPLEMENTATIONS = ("auto", "fused", "reference", "cudnn", "parallel", "tpu_kernel")
 
 
 def check_rates(name: str, *rates: float) -> None:

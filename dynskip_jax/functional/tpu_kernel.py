@@ -16,6 +16,7 @@ W_h is one product after it. A sampled agent has no gradient through the states,
 computed for all steps at once after the kernel.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -96,38 +97,36 @@ def tpu_unroll(
     policy: Policy = Policy(),  # noqa: B008 (immutable)
     return_cell_state: bool = False,
 ) -> tuple[SkipCarry, SkipOutput]:
-    """Compute the results of a scan of `recurrent_step` over `inputs`, (batch, time, ...).
+    """Compute the results of a scan of `recurrent_step` over `inputs`, (time, batch, ...).
 
     It has derivatives in reverse mode, of first order, with respect to everything except λ. Under `vmap` the
-    mapped calls run one after another. It does not divide its batch over devices: use `jax.shard_map`.
-
-    Raises:
-        UserError: The kernel cannot run this call (see `misfit`), or does not fit a TPU's fast memory.
+    mapped calls run one after another. It does not divide its batch over devices: use `jax.shard_map`. A
+    `UserError` says why it cannot run a call (`misfit`), or that a layer does not fit a TPU's fast memory.
     """
     reason = misfit(params, carry, inputs, recurrence, policy)
     if reason is not None:
         raise UserError(f"implementation 'tpu_kernel' {reason}: use 'auto'")
     skip, inputs = recurrence.time_skip, in_dtype_of(carry, inputs)
-    batch, time = inputs.transition.shape[:2]
-    steps = carry.step[:, None] + jnp.arange(time)[None]
-    keys = None if carry.key is None else jnp.broadcast_to(carry.key[:, None], (batch, time))
+    time, batch = inputs.transition.shape[:2]
+    steps = carry.step[None] + jnp.arange(time)[:, None]
+    keys = None if carry.key is None else jnp.broadcast_to(carry.key, (time, batch))
+    if getattr(policy.mask, "ndim", 0) == 2:
+        policy = dataclasses.replace(policy, mask=policy.mask[None])
     seen = skip_inputs(recurrence, inputs, steps, keys, jnp.float32, policy)
     mix = skip.mix if policy.mix is None else policy.mix
-    is_one = isinstance(mix, int | float) and mix == 1
-    chooses = type(skip) is Dynamic
+    is_one, chooses = isinstance(mix, int | float) and mix == 1, type(skip) is Dynamic
     plan = Plan(skip.max_skip, skip.fixed_slot, chooses and inputs.action is None, not is_one)
     scores = a = agent = None
     if chooses:
         if plan.asks_agent:
             a, agent = seen.projected, (params.skip.w_h, params.skip.w_out)
-            scores = jnp.broadcast_to(params.skip.b_out.astype(jnp.float32), (batch, time, skip.max_skip))
+            scores = jnp.broadcast_to(params.skip.b_out.astype(jnp.float32), (time, batch, skip.max_skip))
             scores = scores if seen.noise is None else scores + seen.noise
             scores = scores if seen.allowed is None else jnp.where(seen.allowed, scores, _NEVER)
         else:
             scores = jax.nn.one_hot(skip.slot_of(inputs.action), skip.max_skip)
     z = inputs.transition + row(params.transition.b, inputs.transition)
     start = jax.tree.map(lambda slots: jnp.moveaxis(slots[:, ::-1], 1, 0), carry.slots)
-    z, a, scores = (None if each is None else jnp.moveaxis(each, 1, 0) for each in (z, a, scores))
     stopped = jax.lax.stop_gradient((a, scores, agent))
     h, c, slot = _padded_states(plan, z, start, params.transition.w_h, mix, *stopped)
 
@@ -135,13 +134,13 @@ def tpu_unroll(
     histories = [jnp.concatenate([old, new]) for old, new in zip(start, (h, c), strict=True)]
     rows = ends[None] + skip.max_skip - 1 - jnp.arange(skip.max_skip)[:, None]
     slots = [jnp.moveaxis(_rows(history, rows), 0, 1) for history in histories]
-    h, c, slot = (jnp.moveaxis(array, 0, 1) for array in (h, c, slot))
-    before = jnp.concatenate([carry.state.h[:, None], h[:, :-1]], axis=1)
+    before = histories[0][skip.max_skip - 1 : -1]
     decision = skip.decide(params.skip, seen, before, (), Choice(slot if chooses else None), policy.mode)
     output = SkipOutput(h, decision, c if return_cell_state else None)
     if inputs.valid is not None:
         output = where_each(inputs.valid, output, 0)
-    return carry._replace(slots=LSTMState(*slots), step=carry.step + ends.astype(carry.step.dtype)), output
+    carry = carry._replace(slots=LSTMState(*slots), step=carry.step + ends.astype(carry.step.dtype))
+    return carry, jax.tree.map(lambda array: jnp.moveaxis(array, 0, 1), output)
 
 
 def _rows(history: Float[Array, "rows batch hidden"], rows: Int[Array, "n batch"]) -> Array:

@@ -83,7 +83,8 @@ def unroll(
             can be applied (`jax.hessian`). `reference` scans `recurrent_step`, the definition, and has
             derivatives in any mode. `cudnn` is for the plain LSTM on NVIDIA GPUs. `parallel` is for minLSTM
             and minGRU without a time skip: one scan in O(log time) rounds. It uses `fused` if the number of
-            steps is symbolic.
+            steps is symbolic. `tpu_kernel` is one kernel for TPUs that runs the LSTM with `Previous`, `Fixed`
+            or `Dynamic`; it is compiled and simulated, but not yet timed on a TPU (see `tpu_unroll`).
 
     Returns:
         The last carry of each sequence, and the outputs of all steps, (batch, time, ...).
@@ -133,7 +134,13 @@ def unroll(
     def reference(params, carry, inputs, seq_lengths):
         return reference_unroll(params, carry, inputs, recurrence, **options)
 
-    runs = dict(fused=fused, parallel=parallel, reference=reference)
+    def tpu_kernel(params, carry, inputs, seq_lengths):
+        from dynskip_jax.functional.tpu_kernel import tpu_unroll  # Pallas takes a while to import
+
+        lengths_and_states = dict(seq_lengths=seq_lengths, return_cell_state=return_cell_state)
+        return tpu_unroll(params, carry, inputs, recurrence, policy=policy, **lengths_and_states)
+
+    runs = dict(fused=fused, parallel=parallel, reference=reference, tpu_kernel=tpu_kernel)
     # A parallel scan does more arithmetic than a loop, which makes it slower on a CPU.
     runs["by platform"] = partial(jax.lax.platform_dependent, cpu=fused, default=parallel)
     run = reference if time == 0 else runs[implementation]

@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 import quick
 from commands import experiment_in
+from jax.experimental.pallas import tpu as pltpu
 from packaging.requirements import Requirement
 
 from dynskip_jax import functional as F
 from dynskip_jax.experiments import number_prediction, ptb
 from dynskip_jax.experiments.command_line import read_training
 from dynskip_jax.experiments.settings import get, resolve
+from dynskip_jax.functional import tpu_kernel
 
 ROOT = Path(ptb.__file__).parents[2]
 NOTEBOOK = json.loads((ROOT / "experiments" / "colab.ipynb").read_text(encoding="utf-8"))
@@ -518,6 +520,21 @@ def test_functions_of_the_library_exist():
     names = {name for cell in CODE_CELLS for name in re.findall(r"\bF\.(\w+)", source(cell))}
     assert {"agent_logits", "last_valid"} <= names
     assert [name for name in sorted(names) if not hasattr(F, name)] == []
+
+
+def test_without_a_tpu_the_kernels_cell_says_so(capsys):
+    run_cell("tpu", {"__name__": "__main__"})
+    assert "no TPU here, but a cpu" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_kernels_cell_compares_it_with_the_scan(monkeypatch):
+    namespace = {"__name__": "__main__"}
+    run_cell("tpu", namespace)
+    monkeypatch.setattr(tpu_kernel, "ANYWHERE", True)
+    with pltpu.force_tpu_interpret_mode():
+        difference, *milliseconds = namespace["kernel_against_scan"](batch=2, steps=3, units=4, rounds=1)
+    assert difference < 1e-4 and min(milliseconds) > 0
 
 
 @pytest.mark.slow

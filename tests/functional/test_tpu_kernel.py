@@ -9,8 +9,6 @@ from jax.experimental.pallas import tpu as pltpu
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import tpu_kernel
-from dynskip_jax.functional.step import project_inputs
-from dynskip_jax.functional.unroll import reference_unroll
 
 BATCH, TIME, INPUT, HIDDEN = 3, 4, 2, 5
 POLICY = F.Policy()
@@ -42,12 +40,9 @@ def problem(skip, *, batch=BATCH, time=TIME, hidden=HIDDEN, dtype=np.float32, re
 
 
 def unrolled(recurrence, params, carry, x, actions, lengths, policy, by_kernel):
-    valid = None if lengths is None else F.length_mask(lengths, x.shape[1])
-    inputs = project_inputs(params, x, recurrence, action=actions, valid=valid)
-    options = dict(policy=policy, return_cell_state=True)
-    if by_kernel:
-        return tpu_kernel.tpu_unroll(params, carry, inputs, recurrence, seq_lengths=lengths, **options)
-    return reference_unroll(params, carry, inputs, recurrence, **options)
+    options = dict(seq_lengths=lengths, actions=actions, policy=policy, return_cell_state=True)
+    implementation = "tpu_kernel" if by_kernel else "reference"
+    return F.unroll(params, carry, x, recurrence, implementation=implementation, **options)
 
 
 def compare(skip, *, lengths=None, policy=POLICY, rtol=1e-5, atol=1e-5, gradients=True, **sizes):
