@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from dynskip_jax.data import corpora
 from dynskip_jax.data import number_prediction as task
@@ -32,13 +33,7 @@ class _Info(tfds.core.DatasetInfo):
 
 
 class _Builder(tfds.core.GeneratorBasedBuilder):
-    """A builder whose data set is made on the user's machine; records keep their order.
-
-    Args:
-        folder: Folder of the corpus; None downloads it.
-        data_dir: The TFDS directory; None uses that of TFDS.
-        kwargs: Arguments of `tfds.core.GeneratorBasedBuilder`.
-    """
+    """A builder of records in their order, from the corpus in `folder`; None downloads it."""
 
     # TFDS's look-up of checksums needs importlib_resources, which it does not declare
     # (tensorflow/datasets#11212).
@@ -71,8 +66,8 @@ class Ptb(_Builder):
     VERSION = tfds.core.Version(corpora.PTB_VERSION)
     features = {"text": tfds.features.Text()}  # noqa: RUF012
 
+    @override
     def records(self) -> Records:
-        """See `_Builder`."""
         lines = corpora.read_ptb_lines(self.folder)
         return {split: ({"text": line} for line in of_split) for split, of_split in lines.items()}
 
@@ -83,8 +78,8 @@ class Imdb(_Builder):
     VERSION = tfds.core.Version(corpora.IMDB_VERSION)
     features = {"text": tfds.features.Text(), "label": tfds.features.Scalar(dtype=np.int32)}  # noqa: RUF012
 
+    @override
     def records(self) -> Records:
-        """See `_Builder`."""
         reviews = corpora.read_imdb(self.folder)
         return {
             split: ({"text": review.text, "label": int(review.label)} for review in of_split)
@@ -117,8 +112,8 @@ class NumberPrediction(_Builder):
         )
         return {"digits": digits, "labels": tfds.features.Tensor(shape=(None,), dtype=np.uint8)}
 
+    @override
     def records(self) -> Records:
-        """See `_Builder`."""
         config = self.builder_config
         splits = task.generate_splits(config.length, config.seed, config.sizes)
         return {split: self._parts(*of_split) for split, of_split in splits.items()}

@@ -35,6 +35,7 @@ SPLIT_WORDS: Mapping[str, Sequence[str]] = {
     "dev": ("valid", "validation", "val", "dev", "development", "testa"),
     "test": ("test", "testb"),
 }
+_UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as `surrogateescape` keeps them
 # What damaged or unusual archives raise in `gzip`, `zipfile`, `tarfile` and their decompressors.
 _DAMAGED = (
     *(gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
@@ -90,20 +91,15 @@ def iter_lines(path: PathLike, member: str | None = None) -> Iterator[str]:
 
 def stream_lines(stream: Any, where: str = "standard input") -> Iterator[str]:
     """Yield the lines of an open binary stream as soon as each is complete."""
-    text, number = io.TextIOWrapper(stream, encoding="utf-8-sig"), 0
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
     try:
-        while line := text.readline(MAX_LINE + 1):
-            number += 1
+        for number, line in enumerate(iter(lambda: text.readline(MAX_LINE + 1), ""), 1):
             if len(line) > MAX_LINE:
                 raise bad_line(where, number, f"more than {MAX_LINE:,} characters: break it into lines")
+            if not line.isascii() and _UNDECODED.search(line):
+                problem = "no UTF-8 text: convert the file, for example with iconv -t UTF-8"
+                raise bad_line(where, number, problem)
             yield line.removesuffix("\n").lstrip("\ufeff")  # also of files put together
-    except UnicodeDecodeError as error:
-        # All text before this chunk of bytes was yielded, except the beginning of the current line.
-        before = error.object[: error.start].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        number += 1 + before.count(b"\n")
-        raise bad_line(
-            where, number, "no UTF-8 text: convert the file, for example with iconv -t UTF-8"
-        ) from None
     finally:
         with contextlib.suppress(ValueError):  # the stream is closed already
             text.detach()

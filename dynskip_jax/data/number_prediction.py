@@ -113,14 +113,8 @@ def check_length(length: int) -> None:
 def generate(length: int, num_examples: int, seed: int, stream: int = 0) -> tuple[Digits, Labels]:
     """Draw examples whose digits are uniform in 0..9; rows that are not `is_allowed` are drawn again.
 
-    With one hop, the last symbol is a position that is uniform in 0..T-2. At T = 11 this is also 0..9.
-
-    Args:
-        length: Number of symbols in a row, T: 21 (x' = x[x[T-1]], y = x[x'], x' < x[T-1]) or another from 11
-            to 501 (y = x[x[T-1]]).
-        num_examples: Number of rows.
-        seed: Random seed of the data set, at least 0.
-        stream: Number of an independent random stream of this seed.
+    With one hop, y = x[x[T-1]], and the last symbol is uniform in 0..T-2. With two, x' = x[x[T-1]], y = x[x']
+    and x' < x[T-1]. Each `stream` of a seed is independent.
     """
     check_length(length)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
@@ -148,11 +142,10 @@ def load_number_prediction(
     num_dev: int = DEFAULT_SIZES["dev"],
     num_test: int = DEFAULT_SIZES["test"],
 ) -> NumberPredictionData:
-    """Return the examples of one length, generated in memory or, with a TFDS directory, read from it.
+    """Return the examples of one length, generated in memory or, with a TFDS directory, kept there.
 
-    The directory is `data`, or `$DYNSKIP_DATA_DIR` if that has a sub-folder number_prediction. The first call
-    writes the same examples to it; if that fails, `source` contains the reason. Each combination of length,
-    seed and sizes is a TFDS config of its own.
+    The directory is `data`, or `$DYNSKIP_DATA_DIR` if that has a sub-folder number_prediction. If that cannot
+    be written, `source` has the reason. Each combination of length, seed and sizes is a TFDS config.
     """
     check_length(length)
     sizes = {"train": num_train, "dev": num_dev, "test": num_test}
@@ -197,20 +190,17 @@ def _read(
 
     records = builders.read_splits(lambda: builders.number_prediction(directory, length, seed, sizes), folder)
     splits = {}
-    for split in SPLITS:
-        try:
+    try:
+        for split, size in sizes.items():
             digits, labels = (
                 np.concatenate([record[key] for record in records[split]]).astype(np.int32)
                 for key in ("digits", "labels")
             )
-            sound = (
-                digits.shape == (sizes[split], length)
-                and bool((digits < symbols_by_position(length)).all())
-                and np.array_equal(labels, labels_of(digits))
-            )
-        except (KeyError, ValueError, IndexError) as error:
-            raise builders.damaged(folder, error) from error
-        if not sound:
-            raise builders.damaged(folder, f"its {split} split is not what was written")
-        splits[split] = digits, labels
+            if digits.shape != (size, length) or not (digits < symbols_by_position(length)).all():
+                raise ValueError(f"its {split} split is not what was written")
+            if not np.array_equal(labels, labels_of(digits)):
+                raise ValueError(f"its {split} split has other labels")
+            splits[split] = digits, labels
+    except (KeyError, ValueError, IndexError) as error:
+        raise builders.damaged(folder, error) from error
     return splits

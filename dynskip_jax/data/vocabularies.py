@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
+from typing_extensions import override
 
 from dynskip_jax.data.messages import quoted
 from dynskip_jax.data.tag_schemes import Scheme
@@ -118,14 +119,7 @@ def word_vocabulary(
     max_words: int | None = None,
     more_words: Collection[str] = (),
 ) -> Vocabulary:
-    """Return `<unk>`, the words of train, most frequent first, and `more_words` by alphabet.
-
-    Args:
-        counts: Number of occurrences of each word in train.
-        min_count: Words that occur less often are left out.
-        max_words: Maximum number of words of train; None keeps all.
-        more_words: Additional words, which train may lack.
-    """
+    """Return `<unk>`, up to `max_words` words of train, most frequent first, and `more_words` by alphabet."""
     words = sorted(word for word in counts if counts[word] >= min_count and word != UNK)
     words = sorted(words, key=lambda word: -counts[word])[:max_words]
     return Vocabulary((UNK, *words, *sorted(set(more_words) - {UNK, *words})))
@@ -137,13 +131,13 @@ class ClassVocabulary(Vocabulary):
 
     classes: tuple[str, ...] = ()
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """See `Vocabulary`."""
         return {"words": super().to_json(), "classes": list(self.classes)}
 
     @classmethod
+    @override
     def from_json(cls, kept: dict[str, Any]) -> "ClassVocabulary":
-        """See `Vocabulary`."""
         return cls(Vocabulary.from_json(kept["words"]).tokens, tuple(kept["classes"]))
 
 
@@ -153,20 +147,20 @@ class CharacterVocabulary(Vocabulary):
 
     unit: ClassVar[str] = "character"
 
+    @override
     def split(self, text: str) -> list[str]:
-        """See `Vocabulary`."""
         return list(" ".join(text.split()))
 
+    @override
     def join(self, tokens: Sequence[str]) -> str:
-        """See `Vocabulary`."""
         return "".join("\n" if token == EOS else token for token in tokens).strip("\n")
 
+    @override
     def shown(self, tokens: Sequence[str]) -> list[str]:
-        """See `Vocabulary`; a space becomes `␣`."""
         return [SPACE if token == " " else token for token in tokens]
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """See `Vocabulary`."""
         return {"kind": "characters", "tokens": list(self.tokens)}
 
 
@@ -187,8 +181,8 @@ class BytePairVocabulary(Vocabulary):
             from tokenizers import Tokenizer
         return Tokenizer.from_str(self.tokenizer)
 
+    @override
     def split(self, text: str) -> list[str]:
-        """See `Vocabulary`; a space belongs to the word after it."""
         words = [f" {word}" if place else word for place, word in enumerate(text.split())]
         return list(itertools.chain(*self.split_all(words)))
 
@@ -196,18 +190,18 @@ class BytePairVocabulary(Vocabulary):
         """Return the pieces of each word."""
         return [encoding.tokens for encoding in self._tokenizer.encode_batch(list(words))]
 
+    @override
     def join(self, tokens: Sequence[str]) -> str:
-        """See `Vocabulary`."""
         lines = (list(line) for is_end, line in itertools.groupby(tokens, EOS.__eq__) if not is_end)
         return "\n".join(self._tokenizer.decoder.decode(line) for line in lines)
 
+    @override
     def shown(self, tokens: Sequence[str]) -> list[str]:
-        """See `Vocabulary`; a space becomes `␣`, and a part of a character becomes `�`."""
         decode = self._tokenizer.decoder.decode
         return [token if token == EOS else decode([token]).replace(" ", SPACE) for token in tokens]
 
+    @override
     def to_json(self) -> dict[str, Any]:
-        """See `Vocabulary`."""
         return {"kind": "bpe", "tokens": list(self.tokens), "tokenizer": json.loads(self.tokenizer)}
 
 
@@ -216,7 +210,7 @@ class LanguageVocabulary:
 
     @staticmethod
     def from_json(kept: Any) -> Vocabulary:
-        """Return the vocabulary that its `to_json` returned as `kept`."""
+        """Return the vocabulary that its `to_json` returned."""
         if not isinstance(kept, dict):
             return Vocabulary.from_json(kept)
         tokens = Vocabulary.from_json(kept.get("tokens")).tokens
@@ -228,12 +222,7 @@ class LanguageVocabulary:
 
 
 def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary:
-    """Learn byte pairs (BPE, Sennrich et al. 2016) from the counts of words, with and without leading spaces.
-
-    Args:
-        counts: Count of each form of a word.
-        size: Maximum number of entries, including `<eos>` and the 256 bytes.
-    """
+    """Learn at most `size` byte pairs (Sennrich et al. 2016), including `<eos>` and the 256 bytes."""
     with needs("bpe"):
         import tokenizers
     byte_level = tokenizers.pre_tokenizers.ByteLevel
@@ -254,27 +243,17 @@ def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary
 
 
 def character_table(
-    words: Sequence[str], max_length: int | None = None
+    words: Sequence[str],
 ) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
-    """Return the ids (int32) of each word's characters, between a start and an end mark (Kim et al. 2016).
+    """Return the ids (int32) of each word's characters, between two marks (Kim et al. 2016), and the symbols.
 
-    Id 0 is padding, 1 and 2 mark the start and the end of a word. A symbol is a character, or a whole word
-    such as `<unk>`.
-
-    Args:
-        words: The vocabulary; row i belongs to `words[i]`.
-        max_length: Maximum number of ids per row, including both marks; longer words are cut.
-
-    Returns:
-        The table (vocabulary, length), and the symbols in sorted order: `symbols[i]` has the id i + 3.
+    Id 0 is padding, 1 and 2 mark the start and the end of a word, and the symbols follow in sorted order. A
+    symbol is a character, or a whole word such as `<unk>`.
     """
-    if max_length is not None and max_length < 3:
-        raise UserError(f"max_length must be at least 3, two of them for the marks, not {max_length}")
     spelt = [(word,) if re.fullmatch(r"<[^<>]+>", word) else tuple(word) for word in words]
     symbols = tuple(sorted({symbol for word in spelt for symbol in word}))
     index = {symbol: i for i, symbol in enumerate(symbols, _FIRST_SYMBOL)}
-    kept = None if max_length is None else max_length - 2
-    rows = [[_START, *(index[symbol] for symbol in word[:kept]), _END] for word in spelt]
+    rows = [[_START, *(index[symbol] for symbol in word), _END] for word in spelt]
     table = np.full((len(rows), max(map(len, rows), default=2)), _PADDING, np.int32)
     for row, ids in zip(table, rows, strict=True):
         row[: len(ids)] = ids
@@ -282,13 +261,13 @@ def character_table(
 
 
 class TokenIds(NamedTuple):
-    """Encoded words of a tagger; the leading axes of each array are (*sentences, time).
+    """Encoded words of a tagger, int32.
 
     Attributes:
         words: Id of each word's normal form, (..., time).
         characters: Ids of each word's characters, (..., time, length), padded with 0.
         capitals: Capitalisation of each word, an index of `CAPITALS`, (..., time).
-        columns: Ids of each word's values in other columns of a file, (..., time, columns); 0 is unknown.
+        columns: Ids of each word's values in other columns of a file, (..., time, columns).
     """
 
     words: Any
@@ -325,15 +304,14 @@ class TaggerVocabulary:
     """Words, characters and tags, each in a fixed order.
 
     Attributes:
-        words: Normal forms of words: `<unk>`, then the words of train, most frequent first.
+        words: Normal forms: `<unk>`, then the words of train, most frequent first.
         num_frequent: First id of the rare words, which occur at most once in train.
-        characters: Known characters. The first one has the id 2, because 0 is padding and 1 is unknown.
+        characters: Known characters, from id 2; 0 is padding and 1 is unknown.
         tags: Tags that may be predicted.
         lowercase: See `normal_form`.
         digits: See `normal_form`.
-        word_length: Maximum number of characters of a word to read; of a longer word only the beginning and
-            the end are read, half of the characters each.
-        columns: Known values of each other column that is read; the first value has the id 1.
+        word_length: Number of characters of a word that are read; of a longer word the first and last half.
+        columns: Known values of each other column, from id 1; 0 is unknown.
         scheme: Scheme of the tags in the files of train; None if the tags do not mark entities.
     """
 
@@ -367,16 +345,11 @@ class TaggerVocabulary:
         return self._normal(word) in self._word_ids
 
     def encode(self, words: Sequence[str], columns: Sequence[Sequence[str]] = ()) -> TokenIds:
-        """Encode one sentence as int32 arrays of shape (time, ...).
-
-        Args:
-            words: Words as they are spelled.
-            columns: Values of the vocabulary's other columns for each word; ignored if it has none.
-        """
+        """Encode the words of a sentence, and their values in the vocabulary's other columns."""
         return self.encode_forms(words)._replace(columns=self.encode_columns(columns, len(words)))
 
     def encode_forms(self, words: Sequence[str]) -> TokenIds:
-        """Encode words as int32 arrays of shape (words, ...), without values of other columns."""
+        """Encode words without values of other columns."""
         known = self._word_ids
         return TokenIds(
             np.array([known.get(self._normal(word), 0) for word in words], np.int32),
@@ -388,7 +361,7 @@ class TaggerVocabulary:
     def encode_columns(
         self, columns: Sequence[Sequence[str]], length: int
     ) -> Int[np.ndarray, "length columns"]:
-        """Encode the values of other columns for a sentence of `length` words; see `encode`."""
+        """Encode the values of other columns for a sentence of `length` words."""
         if not self.columns:
             return np.zeros((length, 0), np.int32)
         if len(columns) != length:
@@ -401,7 +374,7 @@ class TaggerVocabulary:
         return np.array(ids, np.int32)
 
     def spell(self, words: Sequence[str]) -> Int[np.ndarray, "words length"]:
-        """Encode the characters of each word as it is spelled, padded with 0; see `word_length`."""
+        """Encode the characters of each word as it is spelled, padded with 0."""
         known, table = self._character_ids, np.full((len(words), self.word_length), _PADDING, np.int32)
         first = self.word_length // 2
         for row, word in zip(table, words, strict=True):
@@ -455,13 +428,12 @@ def tagger_vocabulary(
         tags: Tags that may be predicted.
         lowercase: See `normal_form`.
         digits: See `normal_form`.
-        min_count: Normal forms that occur less often in train become `<unk>`.
-        min_character_count: Characters that occur less often in the distinct words of train become unknown,
-            so that the model learns an embedding of unknown characters.
+        min_count: Normal forms that occur less often become `<unk>`.
+        min_character_count: Rarer characters are unknown, so that the embedding of unknown ones is learned.
         word_length: See `TaggerVocabulary`.
-        more_words: Additional normal forms, which train may lack, such as words with pretrained vectors.
-        columns: Values of other columns for each word of each sentence of train.
-        scheme: Scheme of the tags in the files of train.
+        more_words: Additional normal forms, such as words with pretrained vectors.
+        columns: Values of other columns for each word of each sentence.
+        scheme: Scheme of the tags in the files.
     """
     forms = collections.Counter(word for sentence in train for word in sentence)
     counts: collections.Counter[str] = collections.Counter()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dynskip_jax.data.messages import printable
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.report_table import Line, tables
 from dynskip_jax.training.event_files import EventFiles, check_tensorboard, member_name
@@ -60,7 +61,7 @@ def csv_text(lines: Sequence[Line]) -> str:
 
 def _as_text(cell: str) -> str:
     """Return a cell as one line, with an apostrophe in front if a spreadsheet would read it as a formula."""
-    cell = cell.replace("\r", "\\r").replace("\n", "\\n")
+    cell = printable(cell)
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 

@@ -49,7 +49,7 @@ class CharEmbedding(nnx.Module):
 
     Args:
         characters: Character ids of each word, (vocabulary, length), with 0 as padding at the end; see
-            `data.characters.character_table`. They are constants: part of the graphdef, not of the state.
+            `data.vocabularies.character_table`. They are constants: part of the graphdef, not of the state.
         char_features: Size of a character's embedding.
         widths: Widths of the filters, in characters.
         maps: Number of filters of each width.

@@ -84,10 +84,7 @@ def test_characters_between_marks():
     table, symbols = character_table(["cat", UNK, "a", ""])
     assert symbols == (UNK, "a", "c", "t")
     assert table.tolist() == [[1, 5, 4, 6, 2], [1, 3, 2, 0, 0], [1, 4, 2, 0, 0], [1, 2, 0, 0, 0]]
-    assert character_table(["cat", "a"], 4)[0].tolist() == [[1, 4, 3, 2], [1, 3, 2, 0]]
     assert character_table([])[0].shape == (0, 2)
-    with pytest.raises(UserError, match="max_length must be at least 3"):
-        character_table(["cat"], 2)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_results_are_escaped_on_terminals_only(is_terminal, monkeypatch):
     assert output.getvalue() == (f"word\t{ESCAPED}\n" if is_terminal else f"word\t{CONTROL}\n")
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t"])
+@pytest.mark.parametrize("start", ["=", "+", "-", "@"])
 def test_no_cell_of_a_csv_file_is_a_formula(start):
     name = f"{start}HYPERLINK(1)"
     row = Row(name, [0], {"m": [1.0]}, (name, "f"), 7, "lstm", "", "")
@@ -97,10 +97,10 @@ def test_no_cell_of_a_csv_file_is_a_formula(start):
 
 
 def test_a_dataset_named_like_a_formula_is_text_in_the_report(finished_ptb, tmp_path):
-    folder = named(finished_ptb, tmp_path / "run", "=1+1")
+    folder = named(finished_ptb, tmp_path / "run", "=1+1\x1b\u202e")
     assert execute(report.main, folder, "--csv", tmp_path / "t.csv").status == 0
     rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
-    assert {row["dataset"] for row in rows} == {"'=1+1"}
+    assert {row["dataset"] for row in rows} == {"'=1+1\\x1b\\u202e"}
 
 
 def test_training_escapes_a_folders_name(tmp_path):

@@ -133,7 +133,7 @@ def test_input_that_is_not_text_is_one_line(command, skipper, tmp_path):
     arguments = ("predict", "--run-dir", folder, "--input", tmp_path / "texts")
     outcome = command(partial(main, imdb.IMDB), *arguments)
     assert outcome.status == 2 and outcome.err.count("\n") == 1
-    assert "line 2: not UTF-8" in outcome.err
+    assert "line 2: no UTF-8" in outcome.err
     assert outcome.out.count("\n") == 1  # the prediction for the line before
 
 

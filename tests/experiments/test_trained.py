@@ -173,11 +173,19 @@ def test_predict_writes_what_it_has_read_before_an_error(command, finished_numbe
     assert_user_error(outcome, "a text has 11 numbers below 10", "'1 2 3")
 
 
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+def test_predict_cuts_lines_where_training_does(command, finished_numbers, tmp_path, end):
+    (tmp_path / "x.txt").write_bytes(f"\ufeff{LINE}{end}{LINE}{end}".encode())
+    arguments = ("--run-dir", finished_numbers.folder, "--input", tmp_path / "x.txt")
+    outcome = command(NUMBERS, "predict", *arguments)
+    assert outcome.out.splitlines() == expected_lines(finished_numbers, [LINE] * 2)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
         ("nowhere.txt", None, "No such file"),
-        ("latin.txt", b"\xff\xfe", "line 1: not UTF-8"),
+        ("latin.txt", b"\xff\xfe", "line 1: no UTF-8"),
         ("a\0b", None, "cannot be read (embedded null byte)"),
         (".", None, "cannot be read (Is a directory)"),
     ],
@@ -192,7 +200,7 @@ def test_input_that_cannot_be_read(name, content, reason, command, finished_numb
 def test_standard_input_that_is_no_text(command, finished_numbers):
     text = io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8")
     outcome = command(NUMBERS, "predict", "--run-dir", finished_numbers.folder, standard_input=text)
-    assert_user_error(outcome, "standard input, line 1: not UTF-8")
+    assert_user_error(outcome, "standard input, line 1: no UTF-8")
 
 
 # --- explain ---

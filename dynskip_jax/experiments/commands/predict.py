@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
 consoles = LazyModule("dynskip_jax.experiments.console")
+files = LazyModule("dynskip_jax.data.files")
 loading = LazyModule("dynskip_jax.experiments.loaded")
 
 
@@ -46,13 +48,10 @@ PREDICT = Subcommand("Read one text per line, and write a prediction for each.",
 
 
 def input_lines(path: str | None) -> Iterator[str]:
-    """Yield the lines of a file or of standard input as they arrive, without a byte-order mark.
+    """Yield the lines of a file or of standard input as they arrive, cut where training cuts them.
 
     Args:
         path: Path of the file; None for standard input.
-
-    Raises:
-        UserError: The input cannot be read, or a line is not UTF-8.
     """
     where = "standard input" if path is None else f"--input {path}"
     try:
@@ -62,17 +61,8 @@ def input_lines(path: str | None) -> Iterator[str]:
                 source = opened.enter_context(open(path, "rb"))
             if source is None:
                 raise UserError("standard input is closed: give --input FILE")
-            for number, line in enumerate(source, 1):
-                text = _decoded(line, where, number) if isinstance(line, bytes) else line
-                yield text.removeprefix("\ufeff") if number == 1 else text
+            yield from source if isinstance(source, io.TextIOBase) else files.stream_lines(source, where)
+    except UserError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: for example, the path contains a NUL
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"{where} cannot be read ({getattr(error, 'strerror', None) or error})") from None
-
-
-def _decoded(line: bytes, where: str, number: int) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where}, line {number}: not UTF-8 text (byte {error.start}): convert it") from None
