@@ -14,7 +14,7 @@ __version__ = importlib.metadata.version("dynskip_jax")
 _FROM = {
     "dynskip_jax.functional": ("Policy",),
     "dynskip_jax.nn": ("SkipCell", "SkipLSTM", "SkipLayers"),
-    "dynskip_jax.experiments.loaded": ("load_run",),
+    "dynskip_jax.trained": ("load_run",),
 }
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 

@@ -1,6 +1,7 @@
 """Check the documentation: its code runs and trains, its commands parse, and its links have targets."""
 
 import doctest
+import functools
 import importlib
 import itertools
 import re
@@ -17,7 +18,8 @@ from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F
-from dynskip_jax.experiments.command_line import read_flags, read_training, resolve_training
+from dynskip_jax.experiments import cli
+from dynskip_jax.experiments.command_line import call, read_flags, read_training, resolve_training
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 
 ROOT = Path(__file__).parents[1]
@@ -230,8 +232,12 @@ def read_command(line):
     module, *arguments = words[words.index("-m") + 1 :]
     if module in ("pytest", "venv", "pip", "build", "experiments"):
         return
-    if module.startswith("experiments.") and module.rpartition(".")[2] not in EXPERIMENTS:
-        module = f"dynskip_jax.{module}"  # a tool, such as `report`
+    name = module.rpartition(".")[2]
+    if module.startswith("experiments.") and name in ("demo", "report", "reproduce"):
+        read_only(cli.run_tool, name, arguments)
+        return
+    if module.startswith("experiments.") and name not in EXPERIMENTS:
+        module = f"dynskip_jax.{module}"  # another tool
     if not module.startswith("experiments."):
         found = importlib.import_module(module)
         if not hasattr(found, "Flags"):  # a package that is run
@@ -240,11 +246,22 @@ def read_command(line):
         return
     command = find_experiment(module.rpartition(".")[2])
     if arguments and arguments[0] in command.commands:
-        read_flags(line, "", command.commands[arguments[0]].flags, arguments[1:])
+        read_only(cli.run_command, arguments[0], line, arguments[1:])
     else:
         given, _ = read_training(command, arguments)
         if "config" not in given:  # that of a run folder exists only after training
             resolve_training(command, given)
+
+
+def read_only(run, *arguments):
+    """Read the flags of a command, without running it."""
+
+    def read(function, prog, arguments, **given):
+        call(functools.wraps(function)(lambda **values: None), prog, arguments, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "call", read)
+        run(*arguments)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])

@@ -25,7 +25,7 @@ from dynskip_jax.experiments.command_line import read_flags
 from dynskip_jax.settings import path_setting, setting
 
 # Modules that a run needs; they are imported once, so that a forked process imports nothing.
-_IMPORTED = ("experiments.train", "experiments.loaded", "models", "tasks", "analysis.arcs", "analysis.page")
+_IMPORTED = ("experiments.train", "trained", "models", "tasks", "analysis.arcs", "analysis.page")
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "MPLBACKEND": "agg",

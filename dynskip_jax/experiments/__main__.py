@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from dynskip_jax.experiments.cli import main as run_experiment
-from dynskip_jax.experiments.cli import run_main
+from dynskip_jax.experiments.cli import run_main, run_tool
 from dynskip_jax.experiments.command_line import program, unknown
 from dynskip_jax.experiments.registry import EXPERIMENTS, find_experiment
 
@@ -37,8 +37,11 @@ def run_by_name(name: str, arguments: list[str] | None = None) -> None:
     Raises:
         UserError: If there is no such command, or the command fails for a reason that the user can fix.
     """
-    if name in _TOOLS:
-        importlib.import_module(f"dynskip_jax.experiments.{name}").main(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if name == "word_vectors":
+        importlib.import_module("dynskip_jax.experiments.word_vectors").main(arguments)
+    elif name in _TOOLS:
+        run_tool(name, arguments)
     elif name in EXPERIMENTS:
         run_experiment(find_experiment(name), arguments)
     else:
@@ -48,7 +51,9 @@ def run_by_name(name: str, arguments: list[str] | None = None) -> None:
 def list_experiments() -> None:
     """Print a line for each command: its name, and the first line of its help."""
     for name in (*EXPERIMENTS, *_TOOLS):
-        text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+        path = Path(__file__).with_name(f"{name}.py")
+        path = path if path.exists() else Path(__file__).parents[1] / "commands" / f"{name}.py"
+        text = path.read_text(encoding="utf-8")
         print(f"{program(name)}  {ast.get_docstring(ast.parse(text)).splitlines()[0]}")
     print("--help after any of these lists its flags, presets and commands")
 

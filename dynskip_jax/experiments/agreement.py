@@ -24,7 +24,6 @@ from jaxtyping import Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import shared_settings as shared
-from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.experiment import Experiment, decay_once_sampled
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Data, EvenAgent, Model, Numbers, Settings, Training
@@ -107,7 +106,7 @@ class Agreement(Experiment):
     settings_type = AgreementSettings
     presets = PRESETS
     default_model = "dynamic:49"
-    commands = TEXT_COMMANDS
+    commands = ("predict", "explain", "oracle")
     columns = {  # noqa: RUF012 (read only)
         "dev_accuracy": ("dev accuracy", ".2%"),
         "test_accuracy": ("test accuracy", ".2%"),

@@ -25,7 +25,6 @@ import numpy as np
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import shared_settings as shared
-from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.imdb import PRESETS as IMDB_PRESETS
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.sentences import ClassifierExperiment, ClassifierSettings, SentenceData
@@ -101,7 +100,7 @@ class Classify(ClassifierExperiment):
     settings_type = ClassifySettings
     presets = PRESETS
     default_model = "dynamic:3"
-    commands = TEXT_COMMANDS
+    commands = ("predict", "explain", "oracle")
     columns = {  # noqa: RUF012 (read only)
         "dev_accuracy": ("dev accuracy", ".2%"),
         "test_accuracy": ("test accuracy", ".2%"),

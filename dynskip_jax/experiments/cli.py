@@ -2,19 +2,21 @@
 
 import contextlib
 import errno
+import importlib
 import io
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dynskip_jax.errors import Stopped, UserError
 from dynskip_jax.experiments.command_line import (
+    call,
     config_table,
     program,
-    read_flags,
     read_training,
     resolve_training,
     unknown,
@@ -26,7 +28,7 @@ from dynskip_jax.training.model_names import MODEL_NAMES
 if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
-consoles = LazyModule("dynskip_jax.experiments.console")
+consoles = LazyModule("dynskip_jax.console")
 messages = LazyModule("dynskip_jax.data.messages")
 train = LazyModule("dynskip_jax.experiments.train")
 
@@ -53,12 +55,7 @@ def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else "train"
     if name in experiment.commands:
-        command = experiment.commands[name]
-        flags = read_flags(f"{program(experiment.name)} {name}", command.about, command.flags, arguments)
-        log_to_standard_output()
-        if getattr(flags, "code", None) is not None:
-            import_module(flags.code, "--code")
-        command.run(experiment, flags)
+        run_command(name, f"{program(experiment.name)} {name}", arguments)
         return
     if name != "train":
         known = ", ".join(["train", *experiment.commands])
@@ -76,6 +73,33 @@ def main(experiment: "type[Experiment]", arguments: Sequence[str] | None = None)
         train.train(experiment, resolved)
     finally:
         log_to_standard_output()  # closes the file
+
+
+def run_command(name: str, prog: str, arguments: Sequence[str], **given: Any) -> None:
+    """Run the command with a name: the function of that name in `dynskip_jax.commands`."""
+    if "--code" in arguments[:-1]:
+        import_module(arguments[list(arguments).index("--code") + 1], "--code")
+    log_to_standard_output()
+    function = getattr(importlib.import_module(f"dynskip_jax.commands.{name}"), name)
+    call(function, prog, arguments, **given)
+
+
+# Words before the flags of a command: the argument that takes them, and their kind.
+_WORDS = {"report": ("folders", Path), "reproduce": ("names", str)}
+
+
+def run_tool(name: str, arguments: Sequence[str]) -> None:
+    """Run a command that belongs to no experiment."""
+    arguments = list(arguments)
+    count = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    given = {}
+    if name in _WORDS:
+        argument, kind = _WORDS[name]
+        given[argument] = tuple(map(kind, arguments[:count]))
+        arguments = arguments[count:]
+        if name == "report" and not count and not {"-h", "--help"} & {*arguments}:
+            raise UserError("name run folders, before all flags: report DIR DIR")
+    run_command(name, program(name), arguments, **given)
 
 
 def log_to_standard_output(log_file: str | None = None) -> None:

@@ -1,12 +1,16 @@
 """Parse command lines into dataclasses of settings; importing this module does not import JAX."""
 
 import argparse
+import ast
 import dataclasses
 import difflib
+import inspect
 import os
+import re
 import shutil
 import sys
 import textwrap
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +20,14 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.settings import Resolved, check_effects, fields_of, flag, get, resolve
 from dynskip_jax.experiments.stored_settings import RENAMED, read_config_file
 from dynskip_jax.settings import (
+    Bounds,
     allows,
     check,
     check_needs,
     field_types,
     listed,
     needs_text,
+    setting,
     without_none,
     words_of,
 )
@@ -30,21 +36,6 @@ if TYPE_CHECKING:
     from dynskip_jax.experiments.experiment import Experiment
 
 _GLUE = "\0"  # joins a flag and its value, so that wrapping keeps them on one line
-
-
-@dataclasses.dataclass(frozen=True)
-class Subcommand:
-    """A command of an experiment other than training.
-
-    Attributes:
-        about: Description in one line.
-        flags: Dataclass of settings that defines the command's flags.
-        run: Function of the experiment's class and the parsed flags that runs the command.
-    """
-
-    about: str
-    flags: type
-    run: Callable[[Any, Any], None]
 
 
 def program(name: str) -> str:
@@ -169,6 +160,59 @@ def read_flags(prog: str, about: str, kind: type, arguments: Sequence[str]) -> A
     return flags
 
 
+def about(command: str) -> str:
+    """Return the first line of a command's help, without importing the command."""
+    path = Path(__file__).parents[1] / "commands" / f"{command}.py"
+    (function,) = (
+        node for node in ast.parse(path.read_text("utf-8")).body if getattr(node, "name", "") == command
+    )
+    return ast.get_docstring(function).splitlines()[0]
+
+
+def call(function: Callable[..., Any], prog: str, arguments: Sequence[str], **given: Any) -> Any:
+    """Call a function with the flags of a command line: its signature, and its docstring as help.
+
+    Args:
+        function: The function; arguments without a default are needed.
+        prog: Name of the program, for `--help`.
+        arguments: Command-line arguments.
+        given: Arguments that are no flags.
+    """
+    hints = typing.get_type_hints(function, include_extras=True)
+    text, _, of_flags = inspect.getdoc(function).partition("\nArgs:\n")
+    helps = dict(re.findall(r"^    (\w+): ((?:.|\n(?!    \w+:))*)", of_flags, re.MULTILINE))
+    fields, paths = [], set()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in given:
+            continue
+        hint, bounds = _without_bounds(hints[name])
+        if "Path" in str(hint):
+            paths.add(name)
+            hint = (tuple[str, ...] if "tuple" in str(hint) else str) | None
+        help = " ".join(helps[name].split())
+        default = dataclasses.MISSING if parameter.default is parameter.empty else parameter.default
+        fields.append((name, hint, setting(default, help, path=name in paths, **vars(bounds))))
+    flags = read_flags(
+        prog, text, dataclasses.make_dataclass("Flags", fields, frozen=True, kw_only=True), arguments
+    )
+    values = {**vars(flags), **given}
+    for name in paths & {name for name, value in values.items() if value}:
+        is_one = isinstance(values[name], str)
+        values[name] = Path(values[name]) if is_one else tuple(map(Path, values[name]))
+    return function(**values)
+
+
+def _without_bounds(hint: Any) -> tuple[Any, Bounds]:
+    """Return a type without the bounds of its numbers, and the bounds."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return inside[0], inside[1]
+    if origin in (tuple, typing.Union, types.UnionType) and typing.get_origin(inside[0]) is typing.Annotated:
+        kind, bounds = typing.get_args(inside[0])
+        return (tuple[kind, ...] if origin is tuple else kind | None), bounds
+    return hint, Bounds()
+
+
 def config_table(experiment: "type[Experiment]", resolved: Resolved) -> str:
     """Return a table of every setting with its value and its source, one setting per line."""
     rows = []
@@ -185,7 +229,7 @@ def config_table(experiment: "type[Experiment]", resolved: Resolved) -> str:
 
 def _epilog(experiment: "type[Experiment]", width: int) -> str:
     commands = {"train (the default)": "everything above"}
-    commands |= {name: sub.about for name, sub in experiment.commands.items()}
+    commands |= {name: about(name) for name in experiment.commands}
     presets = {
         name: " ".join(_typed(key, value) for key, value in values.items()) or "the defaults"
         for name, values in experiment.presets.items()

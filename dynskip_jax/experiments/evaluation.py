@@ -11,7 +11,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.experiments.build import Training
 from dynskip_jax.experiments.experiment import Data, Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec
-from dynskip_jax.experiments.table import best_value, by_epoch, curves_of, draw_sweep, summary
+from dynskip_jax.results import best_value, by_epoch, curves_of, draw_sweep, summary
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.loop import FitResult

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Int
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.command_line import Subcommand
 from dynskip_jax.experiments.model_spec import ModelSpec, each, learnt_rates
 from dynskip_jax.experiments.settings import Settings, replace
 from dynskip_jax.lazy import LazyModule
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     from dynskip_jax.analysis.reading import Reading
     from dynskip_jax.data import Vocabulary
-    from dynskip_jax.experiments.loaded import LoadedModel
     from dynskip_jax.tasks import Learner, Task
+    from dynskip_jax.trained import Trained
     from dynskip_jax.training.schedule import Schedule
 
 F = LazyModule("dynskip_jax.functional")
@@ -74,7 +73,7 @@ class Experiment:
         settings_type: Class of the settings.
         presets: Values of each preset, by the names of the preset and of the setting.
         default_model: Model that is trained by default.
-        commands: Commands other than training, by name.
+        commands: Names of the commands other than training, each a function of `dynskip_jax.commands`.
         columns: Heading and format of each metric in the printed table, by the metric's name.
         curves: Metrics that are drawn as learning curves.
         samples: Number of predictions that are averaged in the final evaluation.
@@ -88,7 +87,7 @@ class Experiment:
     settings_type: ClassVar[type[Settings]] = Settings
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"default": {}}
     default_model: ClassVar[str] = "dynamic:5"
-    commands: ClassVar[Mapping[str, Subcommand]] = {}
+    commands: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Mapping[str, tuple[str, str]]]
     curves: ClassVar[tuple[str, ...]] = ()
     samples: ClassVar[int] = 16
@@ -257,53 +256,27 @@ class Experiment:
         values = " ".join(str(value) for value in np.atleast_1d(predicted))
         return f"{values}  ({probability:.3f})"
 
-    def read(self, loaded: LoadedModel, text: str) -> Reading:
+    def read(self, trained: Trained, text: str) -> Reading:
         """Read a text with a trained model, and return its prediction and its choices.
 
         Raises:
             UserError: If the text cannot be read.
         """
-        inputs, words = self.encode(loaded.vocabulary, text)
-        found, predicted = loaded.learner.read(loaded.params, inputs, len(words), loaded.policy)
+        inputs, words = self.encode(trained.vocabulary, text)
+        found, predicted = trained.learner.read(trained.params, inputs, len(words), trained.policy)
         certain = np.exp(np.atleast_1d(np.asarray(found.log_probs).max(axis=-1)))
         probabilities = [math.nan] * (len(words) - len(certain)) + certain.tolist()
         # A text may be longer than the model reads, so `words` may be shorter.
         unknown = [word for word, known in zip(self.split(text), words, strict=False) if word != known]
-        prediction = self.format_prediction(loaded.vocabulary, predicted, float(certain.min()))
+        prediction = self.format_prediction(trained.vocabulary, predicted, float(certain.min()))
         return reading.Reading(
             words,
             unknown=unknown,
             probabilities=probabilities,
             prediction=prediction,
             is_of_predictions=True,
-            **choices_shown(loaded, found.decisions, found.observations, len(words)),
+            **trained.choices(found.decisions, found.observations, len(words)),
         )
-
-
-def choices_shown(loaded: LoadedModel, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
-    """Return the fields of `Reading` with the choices of the top layer in each direction.
-
-    Args:
-        loaded: Model that has read the text.
-        decisions: Decisions of each layer and direction, each leaf (time,).
-        observations: Inputs of the agents of each layer and direction, or None.
-        count: Number of words of the text.
-    """
-    skip = loaded.learner.skips[-1]
-    is_attention = skip.has_agent and not skip.is_stochastic
-    fields: dict[str, Any] = {"skips": [0] * count, "is_attention": is_attention}
-    names = {"forward": ("skips", "weights"), "backward": ("backward", "backward_weights")}
-    for direction, layer in loaded.learner.top_layers.items():
-        reverse = loaded.learner.reverse[layer]
-        chosen = np.asarray(reading.connections(decisions[layer], reverse=reverse)).tolist()
-        # A fixed k is no choice; that of a skip of one's own may be.
-        if skip.has_agent or not skip.writes_all or len(set(chosen)) > 1:
-            fields[names[direction][0]] = chosen
-        if observations is not None:
-            cell, observation = loaded.model.stack.cells[layer], observations[layer]
-            weights = reading.distribution(cell, observation, loaded.policy, reverse=reverse)
-            fields[names[direction][1]] = None if weights is None else np.asarray(weights)
-    return fields
 
 
 def _skips_by_position(

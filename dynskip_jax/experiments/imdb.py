@@ -25,8 +25,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynskip_jax.experiments import shared_settings as shared
-from dynskip_jax.experiments.commands import TEXT_COMMANDS
-from dynskip_jax.experiments.commands.bigrams import BIGRAMS
 from dynskip_jax.experiments.sentences import AGENT, ClassifierExperiment, ClassifierSettings, SentenceData
 from dynskip_jax.lazy import LazyModule
 
@@ -113,7 +111,7 @@ class IMDB(ClassifierExperiment):
     settings_type = ReviewSettings
     presets = PRESETS
     default_model = "dynamic:3"
-    commands = {**TEXT_COMMANDS, "bigrams": BIGRAMS}  # noqa: RUF012 (read only)
+    commands = ("predict", "explain", "oracle", "bigrams")
     labels = imdb_data.IMDB_LABELS
     published_sizes = {"imdb": {"train": 21_250, "dev": 3_750, "test": 25_000}}  # noqa: RUF012 (read only)
     sample_text = "i expected very little , but in the end it was not as bad as they say"

@@ -31,7 +31,6 @@ from jaxtyping import Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import shared_settings as shared
-from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.experiment import Experiment, decay_once_sampled
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Data, EvenAgent, Model, Settings, Training
@@ -198,7 +197,7 @@ class NumberPrediction(Experiment):
     settings_type = NumberSettings
     presets = PRESETS
     default_model = "dynamic:10"
-    commands = TEXT_COMMANDS
+    commands = ("predict", "explain", "oracle")
     columns = {  # noqa: RUF012 (read only)
         "dev_accuracy": ("dev accuracy", ".2%"),
         "test_accuracy": ("test accuracy", ".2%"),

@@ -41,11 +41,7 @@ from jaxtyping import Int
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import shared_settings as shared
-from dynskip_jax.experiments.commands.evaluate import EVALUATE
-from dynskip_jax.experiments.commands.explain import EXPLAIN
-from dynskip_jax.experiments.commands.generate import GENERATE
-from dynskip_jax.experiments.commands.oracle import ORACLE
-from dynskip_jax.experiments.experiment import Experiment, choices_shown
+from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Agent, Data, Model, Numbers, Settings, Training
 from dynskip_jax.lazy import LazyModule
@@ -54,9 +50,9 @@ from dynskip_jax.training.model_names import COPYING, WITH_K
 
 if TYPE_CHECKING:
     from dynskip_jax.data import LanguageCorpus, Vocabulary
-    from dynskip_jax.experiments.loaded import LoadedModel
     from dynskip_jax.models import LanguageModel
     from dynskip_jax.tasks import LanguageModelling, Learner
+    from dynskip_jax.trained import Trained
     from dynskip_jax.training.schedule import Schedule
 
 pieces = LazyModule("dynskip_jax.data.language")
@@ -360,12 +356,7 @@ class PTB(Experiment):
     settings_type = LanguageSettings
     presets = PRESETS
     default_model = "dynamic:5"
-    commands = {  # noqa: RUF012 (read only)
-        "explain": EXPLAIN,
-        "oracle": ORACLE,
-        "generate": GENERATE,
-        "evaluate": EVALUATE,
-    }
+    commands = ("explain", "oracle", "generate", "evaluate")
     columns = {  # noqa: RUF012 (read only)
         "dev_perplexity": ("dev perplexity", ".2f"),
         "test_perplexity": ("test perplexity", ".2f"),
@@ -614,15 +605,15 @@ class PTB(Experiment):
         tokens = vocabulary.encode([vocabularies.EOS, *vocabulary.split(text)])
         return tokens, vocabulary.decode(tokens)
 
-    def read(self, loaded: LoadedModel, text: str) -> reading.Reading:
+    def read(self, trained: Trained, text: str) -> reading.Reading:
         """See `Experiment`; `probabilities` are those of each word, given the words before it."""
-        tokens, words = self.encode(loaded.vocabulary, text)
-        rows = loaded.model(jnp.asarray(tokens)[None], policy=loaded.policy, rngs=jax.random.key(0))
+        tokens, words = self.encode(trained.vocabulary, text)
+        rows = trained.model(jnp.asarray(tokens)[None], policy=trained.policy, rngs=jax.random.key(0))
         found = jax.tree.map(lambda leaf: leaf[0], (rows.logits, rows.decisions, rows.observations))
         log_probs = np.asarray(jax.nn.log_softmax(found[0]))
         before = np.take_along_axis(log_probs[:-1], tokens[1:, None], axis=1)[:, 0]
         best = np.argsort(-log_probs[-1])[:_NEXT_WORDS]
-        vocabulary = loaded.vocabulary
+        vocabulary = trained.vocabulary
         names = vocabulary.shown([vocabulary.tokens[i] for i in best])
         likeliest = zip(names, np.exp(log_probs[-1, best]), strict=True)
         listed = ", ".join(f"{name} {probability:.3f}" for name, probability in likeliest)
@@ -631,7 +622,7 @@ class PTB(Experiment):
             unknown=[word for word in vocabulary.split(text) if word not in vocabulary.index],
             probabilities=[math.nan, *np.exp(before).tolist()],
             prediction=f"next {vocabulary.unit} {listed}",
-            **choices_shown(loaded, *found[1:], len(words)),
+            **trained.choices(*found[1:], len(words)),
         )
 
 

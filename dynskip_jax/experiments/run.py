@@ -30,7 +30,7 @@ from dynskip_jax.experiments.provenance import (
     run_config,
     warn_of_changes,
 )
-from dynskip_jax.experiments.table import by_epoch, curves_of, edges_of_sweep, print_table
+from dynskip_jax.results import by_epoch, curves_of, edges_of_sweep, print_results
 from dynskip_jax.training.checkpoint import Checkpoints
 from dynskip_jax.training.event_files import EventFiles, check_tensorboard, member_name
 from dynskip_jax.training.files import sha256_of
@@ -119,7 +119,7 @@ def run(
         top.go_on()  # a finished model may be new to this comparison
         top.write_result(_result(experiment, data, results))
     parallel.processes.agree(None)  # there are no more models
-    print_table(experiment, specs, data, results)
+    print_results(experiment, specs, data, results)
     return results
 
 

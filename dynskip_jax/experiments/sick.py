@@ -24,7 +24,6 @@ import numpy as np
 
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import shared_settings as shared
-from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.sentences import (
     AGENT,
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
     from dynskip_jax.analysis.reading import Reading
     from dynskip_jax.data import Vocabulary
     from dynskip_jax.data.sentences import SentenceCorpus
-    from dynskip_jax.experiments.loaded import LoadedModel
     from dynskip_jax.models import SentencePairModel
     from dynskip_jax.tasks import SentencePairs
+    from dynskip_jax.trained import Trained
 
 models_lib = LazyModule("dynskip_jax.models")
 nnx = LazyModule("flax.nnx")
@@ -106,7 +105,7 @@ class SICK(SentenceExperiment):
     settings_type = PairSettings
     presets = PRESETS
     default_model = "dynamic:3"
-    commands = TEXT_COMMANDS
+    commands = ("predict", "explain", "oracle")
     columns = {  # noqa: RUF012 (read only)
         "dev_pearson": ("dev r", ".4f"),
         "test_pearson": ("test r", ".4f"),
@@ -176,13 +175,13 @@ class SICK(SentenceExperiment):
         """See `Experiment`; the predicted rating."""
         return f"{float(predicted):.2f}"
 
-    def read(self, loaded: LoadedModel, text: str) -> Reading:
+    def read(self, trained: Trained, text: str) -> Reading:
         """See `Experiment`; a choice that reaches into the other sentence is shown as one outside the text.
 
         It is shown as one before the text, or after it for the layer that reads from the end.
         """
-        reading = super().read(loaded, text)
-        first = int((self.encode(loaded.vocabulary, text)[0]["sentences"] == 0).sum())
+        reading = super().read(trained, text)
+        first = int((self.encode(trained.vocabulary, text)[0]["sentences"] == 0).sum())
         before_text = {t: t + 1 for t, k in enumerate(reading.skips) if k and t >= first > t - k}
         skips, weights = _moved(reading.skips, reading.weights, before_text)
         reading = dataclasses.replace(reading, skips=skips, weights=weights)

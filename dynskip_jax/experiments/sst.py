@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.sentences import AGENT, ClassifierExperiment, ClassifierSettings, SentenceData
 from dynskip_jax.lazy import LazyModule
 
@@ -90,7 +89,7 @@ class SST(ClassifierExperiment):
     settings_type = TreebankSettings
     presets = PRESETS
     default_model = "dynamic:3"
-    commands = TEXT_COMMANDS
+    commands = ("predict", "explain", "oracle")
     labels = sst_data.SST_LABELS
     samples = 10
     sample_text = "a film that is never quite as funny as it wants to be"

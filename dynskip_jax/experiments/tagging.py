@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dynskip_jax.experiments import shared_settings as shared
-from dynskip_jax.experiments.commands.compare import COMPARE
-from dynskip_jax.experiments.commands.explain import EXPLAIN
-from dynskip_jax.experiments.commands.gradients import GRADIENTS
-from dynskip_jax.experiments.commands.oracle import ORACLE
-from dynskip_jax.experiments.commands.tag import TAG
-from dynskip_jax.experiments.experiment import Experiment, choices_shown
+from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Agent, Data, Model, Settings, Training
 from dynskip_jax.lazy import LazyModule
@@ -29,10 +24,10 @@ if TYPE_CHECKING:
     from dynskip_jax.data.tagged import TaggedCorpus
     from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
     from dynskip_jax.data.word_vectors import WordVectors
-    from dynskip_jax.experiments.loaded import LoadedModel
     from dynskip_jax.models import Tagger
     from dynskip_jax.nn.char_features import CharFeatures
     from dynskip_jax.tasks import Learner, Tagging
+    from dynskip_jax.trained import Trained
     from dynskip_jax.training.schedule import Schedule
 
 plots = LazyModule("dynskip_jax.analysis.plots")
@@ -166,13 +161,7 @@ class TaggerSettings(Settings):
     training: TaggerTraining = dataclasses.field(default_factory=TaggerTraining)
 
 
-TAGGER_COMMANDS = {
-    "predict": TAG,
-    "explain": EXPLAIN,
-    "oracle": ORACLE,
-    "compare": COMPARE,
-    "gradients": GRADIENTS,
-}
+TAGGER_COMMANDS = ("predict", "explain", "oracle", "compare", "gradients")
 
 # Training of agents as in the presets of language models that fit a CPU: an Adam of their own. The reward at
 # each word is compared with that of the other sentences.
@@ -492,11 +481,11 @@ class TaggerExperiment(Experiment):
         words = self.split(text)
         return vocabulary.encode(words), words
 
-    def read(self, loaded: LoadedModel, text: str) -> reading.Reading:
+    def read(self, trained: Trained, text: str) -> reading.Reading:
         """See `Experiment`; `probabilities` are the marginal probabilities of each word's tag."""
-        vocabulary = loaded.vocabulary
+        vocabulary = trained.vocabulary
         inputs, words = self.encode(vocabulary, text)
-        read, best = loaded.learner.read(loaded.params, inputs, len(words), loaded.policy)
+        read, best = trained.learner.read(trained.params, inputs, len(words), trained.policy)
         best, marginals = np.asarray(best), np.asarray(read.log_probs.marginals)
         tags = self.written([vocabulary.tags[tag] for tag in best])
         probabilities = np.exp(np.take_along_axis(marginals, best[:, None], axis=1)[:, 0])
@@ -509,7 +498,7 @@ class TaggerExperiment(Experiment):
             probabilities=probabilities.tolist(),
             prediction=prediction,
             is_of_predictions=True,
-            **choices_shown(loaded, read.decisions, read.observations, len(words)),
+            **trained.choices(read.decisions, read.observations, len(words)),
         )
 
     def written(self, tags: Sequence[str], scheme: str = "BIO2") -> list[str]:

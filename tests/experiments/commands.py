@@ -99,6 +99,11 @@ def execute(
     return Outcome(status, out.getvalue(), err.getvalue())
 
 
+def tool(name: str) -> Callable[[], None]:
+    """Return a function that runs `dynskip NAME`, for a command that belongs to no experiment."""
+    return lambda: cli.run_tool(name, sys.argv[1:])
+
+
 def finished_run(main: type[Experiment], folder: object, *arguments: object) -> Finished:
     outcome = execute(main, *arguments, "--run-dir", folder)
     assert outcome.status == 0, outcome.err

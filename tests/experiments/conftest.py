@@ -1,5 +1,6 @@
 """Provide small data sets, and finished runs that are shared by all tests that only read them."""
 
+import dataclasses
 import hashlib
 
 import numpy as np
@@ -7,9 +8,9 @@ import pytest
 import quick
 from commands import COMMANDS, SMALL_AGENT, SMALL_NUMBERS, SMALL_PTB, execute, finished_run
 
+from dynskip_jax import trained
 from dynskip_jax.data import NumberPredictionData, corpora
 from dynskip_jax.data.number_prediction import check_length, generate_splits
-from dynskip_jax.experiments import loaded
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +55,7 @@ def read_once():
 
     A run is identified by the bytes of its files, plots excepted. A copy that a test changes is read again.
     """
-    read, kept = loaded._finished, {}
+    read, kept = trained._load, {}
 
     def finished(run, name):
         files = sorted(path for path in run.path.rglob("*") if path.is_file() and path.parent.name != "plots")
@@ -62,10 +63,10 @@ def read_once():
         key = name, hashlib.sha256(repr(about).encode()).digest()
         if key not in kept:
             kept[key] = read(run, name)
-        return kept[key]._replace(run=run)
+        return dataclasses.replace(kept[key], run=run)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loaded, "_finished", finished)
+        patch.setattr(trained, "_load", finished)
         yield
 
 

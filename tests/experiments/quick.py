@@ -12,7 +12,6 @@ from flax import nnx
 
 from dynskip_jax import functional as F
 from dynskip_jax.data import Examples
-from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.experiments.settings import Data, Settings
 from dynskip_jax.settings import setting
@@ -67,7 +66,7 @@ class ClassOfDigits(ExampleTask):
 
 class Quick(Experiment):
     name, settings_type, presets = "quick", QuickSettings, {"small": {}}
-    default_model, commands = "lstm", TEXT_COMMANDS
+    default_model, commands = "lstm", ("predict", "explain", "oracle")
     columns = {"test_accuracy": ("test accuracy", ".2%")}  # noqa: RUF012
     curves = ("dev_accuracy",)
 

@@ -25,7 +25,8 @@ from commands import (
     snapshot,
 )
 
-from dynskip_jax.experiments import loaded, number_prediction, provenance, ptb, run
+from dynskip_jax import load_run
+from dynskip_jax.experiments import number_prediction, provenance, ptb, run
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.folder import RunDir
 
@@ -262,7 +263,7 @@ def test_without_data_the_embedded_corpus_is_named_everywhere(command, here, mon
     assert load(folder / "config.json")["dataset"]["name"] == name
     (here / "data" / "ptb").mkdir(parents=True)
     monkeypatch.setenv("DYNSKIP_DATA_DIR", str(here / "data"))
-    assert loaded.load_run(folder).data().name == name
+    assert load_run(folder).data().name == name
 
 
 @pytest.mark.parametrize("name", ["ptb", "number_prediction"])

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from commands import SMALL_PTB, assert_user_error, load, row_of, settings_of, write_result
 
-from dynskip_jax.experiments import loaded, ptb
+from dynskip_jax.experiments import ptb
 from dynskip_jax.experiments.model_spec import make_spec
 from dynskip_jax.experiments.ptb import PTB as PTBExperiment
 from dynskip_jax.experiments.settings import resolve
+from dynskip_jax.trained import load_models
 from dynskip_jax.training.step import seed_keys
 
 PTB = ptb.PTB
@@ -52,7 +53,7 @@ def test_the_agent_of_a_model_that_copies_learns_from_what_is_copied(
     assert outcome.status == 0, outcome.err
     assert "control: untrained" in " ".join(outcome.out.split())
     for folder, learns in ((copying[0], True), (tmp_path / "untrained", False)):
-        (found,) = loaded.load_all(folder, 0).values()
+        (found,) = load_models(folder).values()
         drawn = found.learner.init(seed_keys((0,)).init[0])
         agents = [params["stack"]["cells"][0]["agent"] for params in (found.params, drawn)]
         moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *agents)

@@ -5,9 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, execute, load, write_result
+from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, execute, load, tool, write_result
 
-from dynskip_jax.experiments import report
 from dynskip_jax.tasks import Learner
 
 PTB = COMMANDS["ptb"]
@@ -133,7 +132,7 @@ def test_json_of_the_right_syntax_edited_by_hand(name, place, value, folder, fin
     again = execute(PTB, *finished_ptb.arguments, "--run-dir", folder)
     if again.status or (name != "vocabulary.json" and value != [7]):  # rewritten; not needed for a table
         assert_user_error(again, str(folder))
-    reported = execute(report.main, folder, finished_ptb.folder)
+    reported = execute(tool("report"), folder, finished_ptb.folder)
     assert reported.status == 0, reported.err
 
 

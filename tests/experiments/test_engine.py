@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import quick
-from commands import assert_user_error, execute, finished_run, load, row_of, write_result
+from commands import assert_user_error, execute, finished_run, load, row_of, tool, write_result
 
 import dynskip_jax.experiments as experiments
 from dynskip_jax import functional as F
@@ -153,12 +153,6 @@ def test_the_table_of_a_sweep_has_the_rows_of_the_selected_value(value, swept_qu
 
 
 def test_report_overwrites_only_when_asked(finished_quick, here):
-    report = find_report()
+    report = tool("report")
     for flags, status in (((), 0), ((), 2), (("--overwrite",), 0)):
         assert execute(report, finished_quick.folder, "--csv", here / "t.csv", *flags).status == status
-
-
-def find_report():
-    from dynskip_jax.experiments import report
-
-    return report.main

@@ -10,7 +10,7 @@ import pytest
 import quick
 from commands import COMMANDS, SMALL_NUMBERS, assert_user_error, load, records, row_of, settings_of, snapshot
 
-from dynskip_jax.experiments import loaded
+from dynskip_jax.trained import load_models, load_run
 from dynskip_jax.training.folder import RunDir
 
 
@@ -38,7 +38,7 @@ def test_more_epochs_give_what_a_run_begun_with_as_many_gives(finished_quick, co
     assert (ours["epochs"], ours["epochs_asked"]) == (2, 2)
     for name in ("metrics", "best_epoch", "epochs", "epochs_asked", "seeds", "parameters"):
         assert ours[name] == theirs[name]
-    one, other = (loaded.load_run(path).params for path in (folder, whole))
+    one, other = (load_run(path).params for path in (folder, whole))
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
     # The folder is now that of a run of two epochs, begun twice.
@@ -91,7 +91,7 @@ def test_a_comparison_gains_models_and_keeps_those_it_has(swept_quick, command, 
     rows = load(folder / "result.json")["rows"]
     assert [row["model"] for row in rows] == config["models"]
     assert rows[1:] == first
-    assert list(loaded.load_all(folder)) == config["models"]
+    assert list(load_models(folder)) == config["models"]
 
     kept = snapshot(folder)
     outcome = command(quick.Quick, *given, "--compare", "lstm,fixed:3", "--run-dir", folder)

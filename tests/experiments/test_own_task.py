@@ -15,7 +15,7 @@ from toy import Toy
 from dynskip_jax import load_run
 from dynskip_jax.experiments.build import make_learner
 from dynskip_jax.experiments.model_spec import make_spec
-from dynskip_jax.experiments.table import by_epoch
+from dynskip_jax.results import by_epoch
 from dynskip_jax.training.folder import RunDir
 from dynskip_jax.training.step import seed_keys
 

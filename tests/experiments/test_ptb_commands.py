@@ -14,12 +14,13 @@ from commands import SMALL_PTB, assert_user_error, load, row_of, write_result
 from compiled import compiled
 
 from dynskip_jax.analysis import reading
+from dynskip_jax.commands import explain as explain_command
 from dynskip_jax.data import Vocabulary
 from dynskip_jax.data.vocabularies import EOS
-from dynskip_jax.experiments import loaded, ptb
-from dynskip_jax.experiments.commands import explain as explain_command
+from dynskip_jax.experiments import ptb
 from dynskip_jax.experiments.ptb import PTB as PTBExperiment
 from dynskip_jax.experiments.run import VOCABULARY
+from dynskip_jax.trained import load_models, load_run
 
 PTB = ptb.PTB
 TEXT = "a b b c h"  # other texts have the same length, which is compiled once
@@ -46,7 +47,7 @@ def explained(command, compared_ptb, tmp_path_factory):
 
 def test_explain_prints_what_the_models_say(explained):
     compared, _, outcome = explained
-    models = loaded.load_all(compared, 1)
+    models = {name: model.of_seed(1) for name, model in load_models(compared).items()}
     first = models["lstm"]
     tokens, words = first.experiment.encode(first.vocabulary, TEXT)
     assert words == ["<eos>", *TEXT.split()]
@@ -92,7 +93,7 @@ def test_a_page_of_html_has_what_the_pictures_have(command, explained):
     compared, arguments, _ = explained
     page = compared / "page.html"
     (data,) = re.findall(r'<script type="application/json">(.*)</script>', page.read_text())
-    rows, found = json.loads(data)["rows"], loaded.load_run(compared, "dynamic:3", 1)
+    rows, found = json.loads(data)["rows"], load_run(compared, "dynamic:3", 1)
     tokens, words = found.experiment.encode(found.vocabulary, TEXT)
     output = compiled(found.model)(jnp.asarray(tokens)[None], policy=found.policy, deterministic=True)
     assert [row["reached"] for row in rows] == output.decisions[-1].action[0].tolist()
@@ -154,7 +155,7 @@ def test_generate_writes_words_of_the_vocabulary(model, command, compared_ptb):
 
 
 def test_generated_text_does_not_begin_with_the_end_of_a_line(command, compared, monkeypatch):
-    eos = loaded.load_run(compared, "lstm").vocabulary.index["<eos>"]
+    eos = load_run(compared, "lstm").vocabulary.index["<eos>"]
     written = iter([[eos, 0 if eos else 1], [eos]])
     monkeypatch.setattr(reading, "generate", lambda *_, **__: (np.array(next(written)), None))
     first = command(PTB, "generate", "--run-dir", compared, "--model", "lstm")
@@ -165,7 +166,7 @@ def test_generated_text_does_not_begin_with_the_end_of_a_line(command, compared,
 def test_generated_words_are_drawn_from_the_models_distribution(compared):
     # The probability of each second word is a sum over the first words. The frequencies in 4,000 texts of two
     # words come close to it.
-    found = loaded.load_run(compared, "lstm")
+    found = load_run(compared, "lstm")
     prompt = jnp.array([0])
 
     @jax.jit
@@ -193,7 +194,7 @@ def test_a_sweep_is_read_with_the_value_that_was_selected(command, corpus_folder
     assert outcome.status == 0, outcome.err
     (result,) = json.loads((folder / "result.json").read_text())["rows"]
     assert len(result["sweep"]) == 8
-    found, selected = loaded.load_run(folder), result["selected"]
+    found, selected = load_run(folder), result["selected"]
     assert float(found.policy.mix) == pytest.approx(selected["mix"])
     assert int(found.policy.mask.sum()) == selected["max_skip"]
     assert command(PTB, "explain", "--run-dir", folder, "--text", "a b c").status == 0

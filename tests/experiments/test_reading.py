@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from dynskip_jax import functional as F
+from dynskip_jax.commands.predict import input_lines
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import number_prediction
-from dynskip_jax.experiments.commands.predict import input_lines
 from dynskip_jax.experiments.model_spec import make_spec
 from dynskip_jax.experiments.settings import resolve
 from dynskip_jax.experiments.sick import SICK
-from dynskip_jax.experiments.table import row_name
+from dynskip_jax.results import row_name
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -20,7 +20,7 @@ def test_lines_without_a_mark_of_the_order_of_bytes(named, tmp_path, monkeypatch
     text = "\ufeffone\ntwo \ufeff\n".encode()
     (tmp_path / "lines.txt").write_bytes(text)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
-    assert list(input_lines(str(tmp_path / "lines.txt") if named else None)) == ["one\n", "two \ufeff\n"]
+    assert list(input_lines(tmp_path / "lines.txt" if named else None)) == ["one\n", "two \ufeff\n"]
 
 
 def test_standard_input_that_is_closed(monkeypatch):

@@ -1,33 +1,43 @@
-"""Check that the commands behind the results tables can be parsed, and include each documented one."""
+"""Check that the commands behind the results tables can be read, and include those of the pages."""
 
+import functools
 import re
 import shlex
 from pathlib import Path
 
 import pytest
-from commands import assert_user_error, execute
+from commands import assert_user_error, execute, tool
 
-from dynskip_jax.experiments import reproduce
-from dynskip_jax.experiments.command_line import read_flags, read_training, resolve_training
+from dynskip_jax.commands.reproduce import all_tables, commands_of
+from dynskip_jax.experiments import cli
+from dynskip_jax.experiments.command_line import call, read_training, resolve_training
 from dynskip_jax.experiments.registry import find_experiment
-from dynskip_jax.experiments.reproduce import REDUCED, TABLES, Flags, arguments_of, find_table
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PLACEHOLDERS = {"DIR", "RUN", "MODEL", "NAME", "TEXT", "vectors.txt"}
+TABLES, REPRODUCE = all_tables(), tool("reproduce")
 
 
-def flags(**given):
-    return Flags(**{"embeddings": "vectors.txt", "data": "DIR", "out": "there"} | given)
+@pytest.fixture
+def flags(monkeypatch):
+    """Return a list to which the flags of each command are added, which does not run."""
+    found = []
+
+    def read(function, prog, arguments, **given):
+        call(functools.wraps(function)(lambda **values: found.append(values)), prog, arguments, **given)
+
+    monkeypatch.setattr(cli, "call", read)
+    return found
 
 
 @pytest.mark.parametrize("size", ["full", "reduced"])
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_each_command_can_be_read(table, size):
+@pytest.mark.parametrize("name", TABLES)
+def test_each_command_can_be_read(name, size, flags):
     begun = set()
-    for run, (name, *line) in arguments_of(table, flags(size=size)):
-        experiment = find_experiment(name)
-        if run.trains:
-            given, _ = read_training(experiment, line)
+    for _, line in commands_of(TABLES[name], size, Path("DIR"), Path("vectors.txt"), Path("there")):
+        experiment = find_experiment(line[0])
+        if line[1].startswith("--"):
+            given, _ = read_training(experiment, line[1:])
             settings = resolve_training(experiment, given).settings
             assert settings.run.run_dir not in begun
             if settings.agent.control_of is None:
@@ -36,8 +46,8 @@ def test_each_command_can_be_read(table, size):
                 assert settings.agent.control_of in begun
             begun.add(settings.run.run_dir)
         else:
-            read = read_flags("", "", experiment.commands[line[0]].flags, line[1:])
-            assert getattr(read, "run_dir", None) in {None, *begun}  # the folder of an earlier run
+            cli.main(experiment, line[1:])
+            assert str(flags[-1].get("run_dir")) in {"None", *begun}  # the folder of an earlier run
 
 
 def sections():
@@ -47,37 +57,6 @@ def sections():
         for heading, text in zip(parts[1::2], parts[2::2], strict=True):
             if path.stem != "log":
                 yield path.stem, heading, text
-
-
-def documented(text):
-    """Return the training commands in the blocks of a section, as experiment and flags."""
-    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
-    found = re.findall(r"^python -m experiments\.(\w+) (--.*)$", blocks, re.MULTILINE)
-    return [(name, shlex.split(line)) for name, line in found]
-
-
-def test_each_table_with_a_command_has_a_name():
-    named = {(table.page, table.section) for table in TABLES}
-    assert len({table.name for table in TABLES}) == len(TABLES)
-    shown = {
-        (page, heading)
-        for page, heading, text in sections()
-        if re.search(r"^\| --- ", text, re.MULTILINE) and "python -m experiments." in text
-    }
-    assert shown <= named, shown - named
-    assert named <= {(page, heading) for page, heading, _ in sections()}
-
-
-def test_each_documented_command_is_one_of_its_table():
-    commands = 0
-    for page, heading, text in sections():
-        tables = [table for table in TABLES if (table.page, table.section) == (page, heading)]
-        for name, line in documented(text):
-            wanted = settings_of(line)
-            runs = [run for table in tables for run in table.runs if run.experiment == name and run.trains]
-            assert any(wanted.items() <= settings_of(run.flags).items() for run in runs), (heading, wanted)
-            commands += 1
-    assert commands > 20
 
 
 def settings_of(line):
@@ -92,40 +71,51 @@ def settings_of(line):
     return {flag: value for flag, value in found.items() if flag not in left_out}
 
 
+def test_the_results_pages_show_commands_of_these_tables():
+    named = {(table.page, table.section) for table in TABLES.values()}
+    assert named <= {(page, heading) for page, heading, _ in sections()}
+    commands = 0
+    for page, heading, text in sections():
+        if re.search(r"^\| --- ", text, re.MULTILINE) and "python -m experiments." in text:
+            assert (page, heading) in named
+        blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+        runs = [
+            shlex.split(run)
+            for table in TABLES.values()
+            if (table.page, table.section) == (page, heading)
+            for run in table.runs.values()
+        ]
+        for name, line in re.findall(r"^python -m experiments\.(\w+) (--.*)$", blocks, re.MULTILINE):
+            wanted = settings_of(shlex.split(line)).items()
+            own = [settings_of(rest) for of, *rest in runs if of == name and rest[0].startswith("--")]
+            assert any(wanted <= settings.items() for settings in own), (heading, line)
+            commands += 1
+    assert commands > 20
+
+
 def test_the_list_and_the_commands_are_printed(here):
-    listed = execute(lambda: reproduce.main(["--list"]))
-    assert listed.status == 0 and all(table.name in listed.out for table in TABLES)
-    assert execute(lambda: reproduce.main([])).out == listed.out
-    outcome = execute(lambda: reproduce.main(["ptb-cache", "--dry-run", "--data", "a b", "--out", "there"]))
+    listed = execute(REPRODUCE, "--list")
+    assert listed.status == 0 and all(name in listed.out for name in TABLES)
+    assert execute(REPRODUCE).out == listed.out
+    outcome = execute(REPRODUCE, "ptb-cache", "--dry-run", "--data", "a b", "--out", "there")
     train, cache, report = map(shlex.split, outcome.out.splitlines())
     assert train[-4:] == ["--data", "a b", "--run-dir", "there/compared"]
     assert cache[-3:] == ["evaluate", "--run-dir", "there/compared"] and report[-1] == "there/compared"
+    both = execute(REPRODUCE, "numbers-11", "numbers-21", "--dry-run", "--out", "there").out
+    folders = re.findall(r"--run-dir (\S+)", both)
+    assert len(set(folders)) == len(folders) > 4  # tables do not share run folders
     assert not any(here.iterdir())
 
 
-def test_a_corpus_may_be_in_another_folder_and_tables_do_not_share_run_folders():
-    for_all = Flags(("numbers-11", "numbers-21"), out="there", data="DIR")
-    folders = [line[-1] for name in for_all.names for _, line in arguments_of(find_table(name), for_all)]
-    assert len(set(folders)) == len(folders) > 4
-    for _, line in arguments_of(find_table("wikitext2"), for_all):
-        assert line[line.index("--data") + 1] == "DIR"
-
-
-def test_what_it_has_not_is_said_in_one_line():
-    assert_user_error(execute(lambda: reproduce.main(["tabel-3"])), "choose numbers-11")
-    assert_user_error(execute(lambda: reproduce.main(["imdb-strong", "--dry-run"])), "--embeddings FILE")
+def test_errors_are_one_line():
+    assert_user_error(execute(REPRODUCE, "tabel-3"), "there is no 'tabel-3': choose")
+    assert_user_error(execute(REPRODUCE, "imdb-strong", "--dry-run"), "--embeddings FILE")
 
 
 @pytest.mark.slow
 def test_a_table_is_made_at_reduced_size(tmp_path, capfd):
-    outcome = execute(lambda: reproduce.main(["agreement", "--size", "reduced", "--out", str(tmp_path)]))
-    assert outcome.status == 0, outcome.err
-    (table,) = [table for table in TABLES if table.name == "agreement"]
-    assert {path.name for path in tmp_path.iterdir()} == {run.name for run in table.runs}
-    assert "random:19" in outcome.out and "--train-examples" in REDUCED["agreement"]
-
-
-@pytest.mark.slow
-def test_a_command_that_fails_is_named(tmp_path, capfd):
-    bad = ["entities", "--size", "reduced", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    assert_user_error(execute(lambda: reproduce.main(bad)), "compared failed with exit status 2")
+    outcome = execute(REPRODUCE, "agreement", "--size", "reduced", "--out", tmp_path / "out")
+    assert outcome.status == 0 and "random:19" in outcome.out, outcome.err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {*TABLES["agreement"].runs}
+    bad = "entities", "--size", "reduced", "--data", tmp_path, "--out", tmp_path / "bad"
+    assert_user_error(execute(REPRODUCE, *bad), "compared failed with exit status 2")

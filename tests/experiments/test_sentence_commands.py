@@ -17,7 +17,7 @@ from dynskip_jax import functional as F
 from dynskip_jax import load_run
 from dynskip_jax.data import Vocabulary, corpora
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments import imdb, loaded, sick, sst
+from dynskip_jax.experiments import imdb, sick, sst
 from dynskip_jax.experiments.build import make_fit_settings, make_learner
 from dynskip_jax.experiments.cli import main
 from dynskip_jax.experiments.model_spec import make_spec
@@ -26,6 +26,7 @@ from dynskip_jax.experiments.settings import continued, resolve
 from dynskip_jax.experiments.sick import SICK
 from dynskip_jax.experiments.sst import SST
 from dynskip_jax.tasks import Forward, Learner
+from dynskip_jax.trained import Trained
 
 GOOD, BAD = ["fine", "great", "lovely"], ["awful", "bad", "dull"]
 REST = ["a", "film", "the", "it", "was", "with"]
@@ -216,18 +217,16 @@ def untrained(experiment, **given):
     params = jax.tree.map(
         lambda leaf: rng.normal(size=(1, *leaf.shape)).astype(leaf.dtype), learner.abstract_params()
     )
-    return loaded.FinishedModel(None, spec, made, vocabulary, learner, params, spec.seeds, 0)
+    return Trained(None, made, vocabulary, spec, learner, params)
 
 
 def reading_of(monkeypatch, finished, text, *actions):
     """Return the reading of a text in which the layer of each direction chooses the k of `actions`."""
-    experiment, learner = finished.experiment, finished.learner
-    how = (finished.vocabulary, experiment.settings, None, finished.spec, 0, experiment, learner, None)
     zeros = np.zeros(len(actions[0]))
     decisions = tuple(F.Decision(np.array(action), zeros, zeros) for action in actions)
     found = Forward(np.log([0.25, 0.75]), decisions)
     monkeypatch.setattr(Learner, "read", lambda *_: (found, 1))
-    return loaded.LoadedModel(None, None, *how).read(text)
+    return finished.read(text)
 
 
 def test_the_choices_of_both_directions_are_read(monkeypatch):
@@ -238,15 +237,13 @@ def test_the_choices_of_both_directions_are_read(monkeypatch):
 
 @pytest.mark.slow
 def test_the_choices_of_both_directions_are_those_of_the_model():
-    trained, text = loaded.one_of(untrained(SST), None), "it was a film with the film"
+    trained, text = untrained(SST), "it was a film with the film"
     reading = trained.read(text)
-    ids, _ = trained.experiment.encode(trained.vocabulary, text)
+    ids, _ = trained.encode(text)
     output = compiled(trained.model)(ids[None], policy=trained.policy, rngs=jax.random.key(0))
     forward, backward = (np.asarray(decision.action[0]).tolist() for decision in output.decisions)
     assert (reading.skips, reading.backward) == (forward, backward) and forward != backward
-    for weights, decision in zip(
-        (reading.weights(), reading.backward_weights()), output.decisions, strict=True
-    ):
+    for weights, decision in zip((reading.weights, reading.backward_weights), output.decisions, strict=True):
         entropy = -(weights * np.log(weights)).sum(axis=1)
         np.testing.assert_allclose(entropy, decision.entropy[0], rtol=1e-4, atol=1e-5)
 
@@ -283,11 +280,11 @@ def test_choices_that_reach_into_the_other_sentence_are_shown_as_leaving_the_tex
 
 @pytest.mark.slow
 def test_what_is_shown_as_leaving_the_text_keeps_its_probability():
-    trained = loaded.one_of(untrained(SICK, similarity_features=2), None)
+    trained = untrained(SICK, similarity_features=2)
     reading = trained.read("it was a film with\tit was a film with")
     for skips, weights in (
-        (reading.skips, reading.weights()),
-        (reading.backward, reading.backward_weights()),
+        (reading.skips, reading.weights),
+        (reading.backward, reading.backward_weights),
     ):
         assert (np.take_along_axis(weights, np.array(skips)[:, None] - 1, axis=1) > 0.2).all()
 

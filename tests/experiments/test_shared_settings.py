@@ -41,10 +41,6 @@ def test_needs_are_of_settings_that_exist_and_of_values_that_they_may_have():
         name: {field.name: (field, hint) for _, field, hint in fields_of(kind)}
         for name, kind in KINDS.items()
     }
-    for name in EXPERIMENTS:
-        for sub, command in find_experiment(name).commands.items():
-            hints = field_types(command.flags)
-            groups[f"{name} {sub}"] = {f.name: (f, hints[f.name]) for f in dataclasses.fields(command.flags)}
     for where, known in groups.items():
         for name, (field, _) in known.items():
             for other, allowed in ((o, a) for needs in field.metadata["needs"] for o, a in needs.items()):

@@ -5,11 +5,10 @@ import shutil
 import sys
 
 import pytest
-from commands import COMMANDS, assert_user_error, load, write_result
+from commands import COMMANDS, assert_user_error, load, tool, write_result
 
 from dynskip_jax import load_run
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments import report
 
 PAYLOAD = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\nclass X: columns = {}\n"
 READERS = {
@@ -57,7 +56,7 @@ def test_no_command_runs_code_that_a_folder_names(stranger, command, code):
 
 @pytest.mark.parametrize("code", ["payload:X", None])
 def test_report_says_that_the_experiment_is_not_known_and_shows_all_metrics(stranger, command, code):
-    outcome = command(report.main, stranger(code))
+    outcome = command(tool("report"), stranger(code))
     assert outcome.status == 0 and "all metrics are shown" in outcome.out
     assert "test perplexity" in outcome.out
 
@@ -65,6 +64,6 @@ def test_report_says_that_the_experiment_is_not_known_and_shows_all_metrics(stra
 def test_code_that_the_command_line_names_is_imported(finished_ptb, command, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("from pathlib import Path\nPath(__file__).with_name('mine').touch()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    outcome = command(report.main, finished_ptb.folder, "--code", "mine")
+    outcome = command(tool("report"), finished_ptb.folder, "--code", "mine")
     assert outcome.status == 0 and (tmp_path / "mine").exists()
-    assert_user_error(command(report.main, finished_ptb.folder, "--code", "no_such_module"), "--code")
+    assert_user_error(command(tool("report"), finished_ptb.folder, "--code", "no_such_module"), "--code")

@@ -14,11 +14,11 @@ import pytest
 from commands import assert_picture, assert_user_error, load, row_of, run_code, write_result
 
 from dynskip_jax import load_run
+from dynskip_jax.commands.predict import read_input
 from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import conll2003, pos
 from dynskip_jax.experiments.cli import main
-from dynskip_jax.experiments.commands.tag import TagFlags, read_input
 from dynskip_jax.experiments.run import VOCABULARY
 from dynskip_jax.tasks.entity_score import entity_score
 from dynskip_jax.training.files import sha256_of
@@ -281,7 +281,7 @@ def test_predict_conllu_writes_entities_beside_what_it_reads(command, tagged, tm
 
 
 def test_a_tagger_of_other_columns_does_not_read_conllu():
-    flags = TagFlags(run_dir="r", format="conllu")
+    flags = {"input": None, "format": "conllu"}
     with pytest.raises(
         UserError, match=r"\(--columns 1,2\), which CoNLL-U does not have: give --format columns"
     ):

@@ -13,7 +13,8 @@ from compiled import compiled
 
 from dynskip_jax import data, load_run
 from dynskip_jax.errors import UserError
-from dynskip_jax.experiments import conll2003, loaded
+from dynskip_jax.experiments import conll2003
+from dynskip_jax.trained import load_models, load_run
 from dynskip_jax.training.step import evaluation_keys
 
 NUMBERS, PTB = COMMANDS["number_prediction"], COMMANDS["ptb"]
@@ -54,7 +55,7 @@ def test_a_loaded_model_has_the_score_of_result_json(finished_numbers, numbers):
 def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb, corpus_folder):
     """The chain rule over the text, encoded with the run's vocabulary, gives the score."""
     for model in ("lstm", "dynamic:3"):
-        found = loaded.load_run(compared_ptb.folder, model, 1)
+        found = load_run(compared_ptb.folder, model, 1)
         words = (corpus_folder / "test.txt").read_text().replace("\n", " <eos> ").split()
         tokens = found.vocabulary.encode(["<eos>", *words])
         out = called(found, np.asarray(tokens)[None, :-1])
@@ -66,7 +67,7 @@ def test_a_loaded_language_model_has_the_perplexity_of_result_json(compared_ptb,
 
 
 def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
-    found = loaded.load_run(compared_ptb.folder)
+    found = load_run(compared_ptb.folder)
     assert found.name == "dynamic:3"  # the last model is the default
     assert found.vocabulary.tokens == tuple(load(compared_ptb.folder / "dynamic-3" / "vocabulary.json"))
     assert set(found.vocabulary.tokens) == {*"abcdefgh", "<eos>"}
@@ -75,9 +76,9 @@ def test_a_loaded_model_has_vocabulary_settings_and_parameters(compared_ptb):
     embedding = found.params["embedding"]["embedding"][...]
     np.testing.assert_array_equal(embedding, found.model.embedding.embedding[...])
     assert embedding.shape == (9, 4)
-    default = loaded.load_run(compared_ptb.folder, seed=0).params["embedding"]["embedding"][...]
+    default = load_run(compared_ptb.folder, seed=0).params["embedding"]["embedding"][...]
     np.testing.assert_array_equal(embedding, default)
-    other = loaded.load_run(compared_ptb.folder, seed=1)
+    other = load_run(compared_ptb.folder, seed=1)
     assert not np.array_equal(embedding, other.params["embedding"]["embedding"][...])
 
 
@@ -86,7 +87,7 @@ def test_a_sweep_is_read_with_the_policy_that_was_selected(swept_numbers, number
     """The policy has the selected λ and K, also if the selected value is not the first."""
     folder = swept_numbers.folder / "dynamic-10"
     result, digits = row_of(folder), numbers.splits["test"][0]
-    found = loaded.load_run(swept_numbers.folder, "dynamic:10", 1)
+    found = load_run(swept_numbers.folder, "dynamic:10", 1)
     selected = result["selected"]
     assert float(found.policy.mix) == pytest.approx(selected["mix"])
     assert np.asarray(found.policy.mask).tolist() == [k <= selected["max_skip"] for k in range(1, 11)]
@@ -111,8 +112,8 @@ def test_each_value_of_a_sweep_can_be_the_selected_one(value, swept_numbers, tmp
     row = result["rows"][0]["sweep"][value]
     result["rows"][0]["selected"] = row["value"]
     write_result(folder, result)
-    found = loaded.load_run(folder, seed=1)
-    everything = loaded.finished_models(folder)["dynamic:10"].params
+    found = load_run(folder, seed=1)
+    everything = load_models(folder)["dynamic:10"].all_params
     jax.tree.map(
         lambda own, of_all: np.testing.assert_array_equal(own, of_all[2 * value + 1]),
         found.params,
@@ -141,7 +142,7 @@ def test_what_is_not_there_is_said_in_one_line(change, message, compared_ptb):
 
 def expected_lines(finished, lines, seed=0):
     """Return the lines that `predict` should print, from one call of the model."""
-    found = loaded.load_run(finished.folder, seed=seed)
+    found = load_run(finished.folder, seed=seed)
     digits = np.array([[int(word) for word in line.split()] for line in lines])
     logits = np.asarray(called(found, digits).logits, float)
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -218,7 +219,7 @@ def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbe
     assert f"picture: {path}\n" in outcome.out
     assert_picture(path)
 
-    found = loaded.load_run(folder, seed=1)
+    found = load_run(folder, seed=1)
     reading = found.experiment.read(found, LINE)
     out = called(found, np.array([[int(word) for word in LINE.split()]]))
     assert reading.skips == np.asarray(out.decisions[0].action[0]).tolist()
@@ -247,7 +248,7 @@ def test_a_run_of_another_experiment_is_named(command, finished_ptb, finished_nu
 
 
 def test_the_data_of_a_run_is_found_again_and_checked(finished_ptb, corpus_folder, tmp_path):
-    found = loaded.load_run(finished_ptb.folder)
+    found = load_run(finished_ptb.folder)
     data = found.data()  # from the folder that the run was trained with
     assert data.fingerprint == found.run.config()["dataset"]["fingerprint"]
     for split in ("train", "valid", "test"):

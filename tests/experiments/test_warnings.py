@@ -6,7 +6,7 @@ from commands import COMMANDS
 from dynskip_jax.experiments.build import make_learner
 from dynskip_jax.experiments.model_spec import make_spec
 from dynskip_jax.experiments.settings import Settings, resolve
-from dynskip_jax.experiments.table import edges_of_sweep
+from dynskip_jax.results import edges_of_sweep
 
 NUMBERS = COMMANDS["number_prediction"]
 

@@ -7,7 +7,6 @@ import numpy as np
 from flax import nnx
 
 from dynskip_jax.data import Examples, Vocabulary, length_buckets, pad_sequences
-from dynskip_jax.experiments.commands import TEXT_COMMANDS
 from dynskip_jax.experiments.experiment import Experiment
 from dynskip_jax.models import ClassifierOutput
 from dynskip_jax.nn import SkipLSTM
@@ -49,7 +48,7 @@ class SeenBefore(ExampleTask):
 
 
 class Toy(Experiment):
-    name, default_model, commands = "toy", "dynamic:3", TEXT_COMMANDS
+    name, default_model, commands = "toy", "dynamic:3", ("predict", "explain", "oracle")
     presets = {  # noqa: RUF012
         "small": dict(features=8, epochs=2, learning_rate=0.03),
         "rollouts": dict(features=8, rollouts=2, baseline="rollouts"),

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from dynskip_jax.analysis import plots
-from dynskip_jax.experiments.console import wide_console
+from dynskip_jax.console import print_table, say
 from dynskip_jax.experiments.experiment import Data, Experiment
 from dynskip_jax.experiments.model_spec import ModelSpec
 from dynskip_jax.experiments.settings import Settings, fields_of
@@ -37,46 +36,37 @@ _VARIANT = {
 }
 
 
-def print_table(
+def print_results(
     experiment: Experiment, specs: Sequence[ModelSpec], data: Data, results: Sequence[dict[str, Any]]
 ) -> None:
     """Print a table with the rows of a run, and the published ones below them."""
-    table = Table(title=f"{experiment.name} on {data.name}", title_justify="left")
     models = [spec.name for spec in specs]
     differs = experiment.differs_from_published(data)
     published = [] if differs else experiment.published(models, data)
-    # In a narrow console the names are folded, but not the numbers.
-    table.add_column("model", overflow="fold", min_width=12)
+    measured = [*(result["metrics"] for result in results), *dict(published).values()]
     columns = {
         metric: column
         for metric, column in experiment.columns.items()
-        if any(
-            metric in row for row in [*(result["metrics"] for result in results), *dict(published).values()]
-        )
+        if any(metric in metrics for metrics in measured)
     }
-    for heading, _ in columns.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("parameters", justify="right", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
+    rows = []
     for result in results:
         time = str(datetime.timedelta(seconds=round(result["wall_seconds"])))
-        rows = result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]
-        for number, row in enumerate(rows):
+        shared = [f"{result['parameters']:,}", time]  # the time of all values of a sweep together
+        for row in result.get("sweep") or [{"value": {}, "metrics": result["metrics"]}]:
             cells = [cell(row["metrics"].get(metric), form) for metric, (_, form) in columns.items()]
-            # This is the time of all values of a sweep together.
-            shared = (f"{result['parameters']:,}", time) if number == 0 else ("", "")
-            table.add_row(label_of(row_name(result), row["value"]), *cells, *shared)
-    if published:
-        table.add_section()
-    for name, values in published:
-        cells = [f"{values[m]:{form}}" if m in values else "" for m, (_, form) in columns.items()]
-        table.add_row(name, *cells, "", "", style="dim")
-    console = wide_console()
-    console.print(table)
+            rows.append([label_of(row_name(result), row["value"]), *cells, *shared])
+            shared = []
+    beside = [
+        [name, *(f"{values[m]:{form}}" if m in values else "" for m, (_, form) in columns.items())]
+        for name, values in published
+    ]
+    headings = ["model", *(heading for heading, _ in columns.values()), "parameters", "time"]
+    print_table(f"{experiment.name} on {data.name}", headings, rows, beside, drop=("time", "parameters"))
     if differs:
-        console.print(f"Published rows are left out: this is not the corpus that they are of ({differs}).")
+        say(f"Published rows are left out: this is not the corpus that they are of ({differs}).")
     elif note := experiment.note(models, data):
-        console.print(note, style="dim", highlight=False)
+        say(note)
 
 
 def cell(values: Mapping[str, Any] | None, form: str) -> str:

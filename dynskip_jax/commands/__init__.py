@@ -1,0 +1,24 @@
+"""The commands besides training: a function of the same name in each module.
+
+Its signature defines the flags, and its docstring is the help.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dynskip_jax.errors import UserError
+
+
+def check_unused(function: Callable, given: Mapping[str, Any], names: Iterable[str], why: str) -> None:
+    """Raise a `UserError` if one of the flags `names` was given, though it has no effect.
+
+    Args:
+        function: The command.
+        given: Values of its flags.
+        names: Flags that have no effect.
+        why: End of the message, such as "is for --method cache: leave it out".
+    """
+    for name in names:
+        if given[name] != inspect.signature(function).parameters[name].default:
+            raise UserError(f"--{name.replace('_', '-')} {why}")

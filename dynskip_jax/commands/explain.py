@@ -1,0 +1,94 @@
+"""The command `explain`: show to which earlier word an agent connects each word of a text."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from dynskip_jax.analysis.arcs import arcs_text, draw_arcs
+from dynskip_jax.analysis.page import page_html
+from dynskip_jax.console import say, width
+from dynskip_jax.data.vocabulary import UNK
+from dynskip_jax.errors import UserError
+from dynskip_jax.trained import load_models
+from dynskip_jax.training.files import check_new, write_atomically
+from dynskip_jax.training.folder import file_name
+from dynskip_jax.training.results import progress_of, runs_of_models
+
+
+def explain(
+    run_dir: Path,
+    text: str | None = None,
+    raw_text: bool = False,
+    html: Path | None = None,
+    of_seed: int | None = None,
+    code: str | None = None,
+) -> None:
+    """Show to which earlier word the agent connects each word of a text, and the predictions' probabilities.
+
+    Args:
+        run_dir: A finished run folder, of one model or of several compared.
+        text: Words as the data writes them, separated by spaces; by default a sample.
+        raw_text: Tokenize and lowercase the text as the data is.
+        html: Write an HTML page that shows where each word reaches.
+        of_seed: Seed of the models, if several were trained together; by default the first.
+        code: Import this module first: the one with your own skip or transition.
+    """
+    if html is not None:
+        check_new(html)
+    models = {name: found.of_seed(of_seed) for name, found in load_models(run_dir, "explain").items()}
+    for name, run in runs_of_models(run_dir).items():
+        if name not in models:
+            say(f"{name}: {progress_of(run)}, left out")
+    first = next(iter(models.values()))
+    text = first.sample_text if text is None else text
+    if text is not None and raw_text:
+        text = first.tokenize(text)
+        say(f"read as the data writes it: {text}")
+    if text is None or not first.split(text):
+        raise UserError("there is nothing to read: give --text some words, separated by spaces")
+    readings = {name: trained.read(text) for name, trained in models.items()}
+    unknown: dict[tuple[str, ...], list[str]] = {}
+    for name, reading in readings.items():
+        unknown.setdefault(tuple(dict.fromkeys(reading.unknown)), []).append(name)
+    for words, names in unknown.items():
+        if words:
+            who = f"{', '.join(names)} {'does' if len(names) == 1 else 'do'}"
+            typed = "" if raw_text else " (--raw-text reads a text as people type it)"
+            say(f"{who} not know {', '.join(words)}: read as {UNK}{typed}")
+    chooses = {name: any(found.skips) or any(found.backward or ()) for name, found in readings.items()}
+    panels, folder = {}, run_dir / "plots"
+    for name, found in readings.items():
+        for direction, reading in found.directions().items():
+            order = -1 if direction == "backward" else 1
+            likely = {other: given.probabilities[::order] for other, given in readings.items()}
+            heading = ", ".join(filter(None, (name, direction)))
+            if chooses[name] or not any(chooses.values()):
+                panels[heading] = reading, likely
+                if direction:
+                    say(f"{heading}:")
+                say(arcs_text(reading, likely, width()))
+            if chooses[name]:
+                picture = _picture(name, models[name].seed, text, direction)
+                note = "" if all(reading.skips) else "words without an arc are not read"
+                title = f"{heading}: where each word goes back to"
+                try:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    for page in draw_arcs(reading, likely, folder / picture, title, note):
+                        say(f"picture: {page}")
+                except OSError as error:  # such as a read-only folder or a full disk
+                    say(f"warning: no picture can be written into {folder} ({error.strerror or error})")
+    for name, found in readings.items():
+        say(f"{name}: {found.prediction}")
+    if html is not None:
+        says = {name: found.prediction for name, found in readings.items()}
+        title = f"{first.experiment.name}, seed {first.seed}"
+        write_atomically(html, page_html(title, panels, says))
+        say(f"page: {html}")
+
+
+def _picture(model: str, seed: int, text: str, direction: str) -> str:
+    """Return a file name that is unique to the model, seed, text (in any script) and direction."""
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:60]
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
+    which = f"-{direction}" if direction else ""
+    return f"explain-{file_name(model)}-seed-{seed}{which}-{slug}-{digest}.png"

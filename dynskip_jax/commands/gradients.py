@@ -1,0 +1,97 @@
+"""The command `gradients`: gradient norms of a tagger's earlier states, as in Gui et al. (2019), Figure 4."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dynskip_jax.analysis import plots
+from dynskip_jax.analysis.reading import state_gradient_norms
+from dynskip_jax.console import print_table, say
+from dynskip_jax.errors import UserError
+from dynskip_jax.settings import Bounds
+from dynskip_jax.trained import Trained, load_models
+
+_AT_ONCE = 100  # sentences in a batch
+
+
+def gradients(
+    run_dir: Path,
+    data: Path | None = None,
+    steps: Annotated[int, Bounds(at_least=2, at_most=100_000)] = 20,
+    of_seed: int | None = None,
+    code: str | None = None,
+) -> None:
+    """Show how much of the gradient of the loss at a word reaches each earlier state.
+
+    L_T is the cross entropy of the true tag at the T-th word; with a CRF it uses only the emission scores.
+    ‖∂L_T/∂h_t‖ of the top forward layer is averaged over sentences of test, and divided by its sum over t.
+
+    Args:
+        run_dir: A finished run folder, of one model or of several compared.
+        data: Folder of the run's data; by default where the run found it.
+        steps: T: take the loss of the T-th word.
+        of_seed: Seed of the models, if several were trained together; by default the first.
+        code: Import this module first: the one with your own skip or transition.
+    """
+    models = load_models(run_dir, "gradients")
+    first = next(iter(models.values()))
+    last, known = steps - 1, {tag: index for index, tag in enumerate(first.vocabulary.tags)}
+    sentences = [
+        sentence
+        for sentence in first.data(data).corpus.splits["test"]
+        if len(sentence.words) > last and sentence.tags[last] in known
+    ]
+    if not sentences:
+        raise UserError(
+            f"no sentence of test has {steps} words, with a tag of train at the last of them: "
+            "choose other --steps"
+        )
+    # All models of a run folder have the same data, and so the same vocabulary.
+    encode = first.vocabulary.encode
+    tokens = [encode(each.words[:steps], each.columns[:steps]) for each in sentences]
+    targets = np.array([known[sentence.tags[last]] for sentence in sentences], np.int32)
+    shares = {}
+    for name, model in models.items():
+        trained = model.of_seed(of_seed)
+        starts = range(0, len(tokens), _AT_ONCE)
+        norms = [_norms(trained, tokens[i : i + _AT_ONCE], targets[i : i + _AT_ONCE]) for i in starts]
+        mean = np.concatenate(norms).mean(axis=0, dtype=np.float64)
+        shares[name] = mean / mean.sum()
+    title = f"‖∂L_T/∂h_t‖ as a share of its sum, T = {steps}, {len(sentences):,} sentences of test"
+    rows = [[str(t + 1), *(f"{share[t]:.2e}" for share in shares.values())] for t in range(steps)]
+    print_table(title, ["t", *shares], rows)
+    path = run_dir / "plots" / "gradients.png"
+    curves = {
+        name: [dict(step=t, share_of_gradient=value) for t, value in enumerate(share.tolist(), 1)]
+        for name, share in shares.items()
+    }
+    title = f"how much of the gradient at step {steps} reaches each h(t)"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        plots.learning_curves(curves, "step", ["share_of_gradient"], path, title, log=True)
+        say(f"picture: {path}")
+    except OSError as error:  # such as a read-only folder or a full disk
+        say(f"warning: no picture can be written into {path.parent} ({error.strerror or error})")
+
+
+def _norms(trained: Trained, tokens: Any, targets: np.ndarray) -> jax.Array:
+    """Return ‖∂L_T/∂h_t‖, (batch, time), for sentences of the same length T with these tags at step T."""
+    model, count = trained.model, len(tokens)
+    cell = model.stack.cells[-model.stack.num_directions]
+    inputs = jax.tree.map(lambda *of_each: jnp.stack(of_each), *tokens)
+    keys = jax.random.split(jax.random.key(0), count)
+    output = model(inputs, policy=trained.policy, rngs=keys)
+    x, _ = output.observations[-model.stack.num_directions]
+    w = model.emissions.kernel[...][: cell.hidden_features]
+
+    def last_loss(h):
+        # The scores from the backward direction at step T do not depend on earlier forward states.
+        scores = output.emissions[:, -1] + (h - jax.lax.stop_gradient(h)) @ w
+        return -jnp.take_along_axis(jax.nn.log_softmax(scores), targets[:, None], axis=1)[:, 0]
+
+    policy = trained.policy if cell.skip.has_agent else trained.policy.without_agent()
+    carry = cell.initialize_carry((count, cell.in_features), rngs=keys)
+    return state_gradient_norms(cell.params(), carry, x, cell.recurrence, last_loss, policy=policy)

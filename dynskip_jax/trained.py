@@ -1,0 +1,288 @@
+"""Load finished runs: models of any experiment with their parameters, vocabulary and settings."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from dynskip_jax import functional as F
+from dynskip_jax.analysis.reading import Reading, connections, distribution
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments.build import make_learner
+from dynskip_jax.experiments.experiment import Data, Experiment
+from dynskip_jax.experiments.model_spec import ModelSpec, make_spec
+from dynskip_jax.experiments.registry import experiment_of
+from dynskip_jax.experiments.run import VOCABULARY
+from dynskip_jax.experiments.settings import Settings, replace
+from dynskip_jax.experiments.stored_settings import FORMAT, from_config, last_paths
+from dynskip_jax.tasks import Learner
+from dynskip_jax.training.files import sha256_of
+from dynskip_jax.training.folder import RunDir
+from dynskip_jax.training.metrics import metrics_table
+from dynskip_jax.training.results import rows_of
+from dynskip_jax.training.trained import finished_runs, selected_params
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A trained model: one seed of those that were trained together, with the selected value of a sweep.
+
+    Attributes:
+        run: Run folder; None for a model that was trained without one.
+        experiment: Experiment with the settings of the run.
+        vocabulary: Vocabulary of the ids; None if the experiment has none.
+        together: Specification of all seeds and sweep values that were trained together.
+        learner: Their learner, without data.
+        all_params: Their selected parameters, in the learner's order.
+        member: Index of this model among them.
+    """
+
+    run: RunDir | None
+    experiment: Experiment
+    vocabulary: Any
+    together: ModelSpec
+    learner: Learner
+    all_params: nnx.State
+    member: int = 0
+
+    @property
+    def name(self) -> str:
+        """The model's name, as on the command line, such as `dynamic:5`."""
+        return self.together.name
+
+    @property
+    def seed(self) -> int:
+        """The seed of the model."""
+        return self.learner.seeds[self.member]
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The specification of this one model."""
+        return self.together.of_one(self.member)
+
+    @property
+    def selected(self) -> dict[str, Any]:
+        """Settings of the selected value of a sweep; empty without a sweep."""
+        return self.together.values[self.seeds.start // len(self.together.seeds)]
+
+    @property
+    def settings(self) -> Settings:
+        """All settings of the run."""
+        return self.experiment.settings
+
+    @functools.cached_property
+    def params(self) -> nnx.State:
+        """The parameters of the best epoch on dev."""
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[self.member], self.all_params)
+
+    @functools.cached_property
+    def policy(self) -> F.Policy:
+        """How agents choose in evaluation, with the selected λ and K of a sweep."""
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[self.member], self.learner.policy())
+
+    @functools.cached_property
+    def model(self) -> nnx.Module:
+        """The Flax module with the parameters, in evaluation mode."""
+        model = self.learner.model(self.params)
+        model.eval()
+        return model
+
+    @property
+    def seeds(self) -> slice:
+        """Slice of all that were trained together: each seed, with the selected value of a sweep."""
+        count = len(self.together.seeds)
+        return slice(self.member // count * count, (self.member // count + 1) * count)
+
+    def of_seed(self, seed: int | None) -> "Trained":
+        """Return the model of another seed; None for the first one."""
+        own = self.together.seeds
+        if seed is not None and seed not in own:
+            raise UserError(
+                f"{self.run.path} has the seeds {', '.join(map(str, own))}: there is no seed {seed}"
+            )
+        member = self.seeds.start + (0 if seed is None else own.index(seed))
+        return dataclasses.replace(self, member=member)
+
+    @property
+    def metrics(self) -> "pandas.DataFrame":
+        """Logged and final metrics of the run: a row for each seed, epoch and split.
+
+        Columns: `model`, `seed`, `epoch`, `split`, and one for each metric. `epoch` is NaN in the rows of the
+        final evaluation, which uses the parameters of the best epoch.
+        """
+        return metrics_table(self.run)
+
+    # --- Data ---
+
+    def data(self, folder: str | Path | None = None) -> Data:
+        """Return the data that the run was trained on, and fail if it has changed.
+
+        Args:
+            folder: Folder or file of the data. None for the last --data of the run if it still exists, else
+                for the places where the experiment looks by default.
+        """
+        config, place = self.run.config(), self.settings.data
+        if folder is None:
+            told = [about["data"] for about in config.get("about", ()) if about.get("data")]
+            folder = told[-1] if told and Path(told[-1]).exists() else None
+        place = dataclasses.replace(place, data=None if folder is None else str(folder))
+        if folder is None and getattr(place, "dataset", "") is None:
+            # Without a name, which corpus is found depends on the files that exist now.
+            place = dataclasses.replace(place, dataset=config["dataset"]["name"])
+        data = type(self.experiment)(dataclasses.replace(self.settings, data=place)).load_data()
+        self.check_data(data)
+        return data
+
+    def check_data(self, data: Data) -> None:
+        """Raise a `UserError` if the run was trained on other data."""
+        trained_on = self.run.config()["dataset"]
+        if trained_on["fingerprint"] != self.experiment.fingerprint(data):
+            raise UserError(
+                f"{self.run.path} was trained on other data ({trained_on['name']}) than {data.source}: name "
+                "its folder with --data"
+            )
+
+    def learner_with(self, data: Data, *, together: bool = False) -> Learner:
+        """Return a learner that reads `data`: of this model, or of all that were trained together."""
+        return make_learner(self.experiment, self.together if together else self.spec, data, self.vocabulary)
+
+    def task_with(self, data: Data, kind: Any) -> Any:
+        """Return the task that reads `data`, of another class of tasks."""
+        return self.experiment.task(self.together, data, self.vocabulary, kind)
+
+    # --- Texts ---
+
+    @property
+    def sample_text(self) -> str | None:
+        """A text to read, if the experiment has one."""
+        return self.experiment.sample_text
+
+    def split(self, text: str) -> list[str]:
+        """Return the words of a line of text, or an empty list."""
+        return self.experiment.split(text)
+
+    def tokenize(self, text: str) -> str:
+        """Convert text as people type it into a line as the data has it."""
+        return self.experiment.tokenize(self.vocabulary, text)
+
+    def encode(self, text: str) -> tuple[Any, list[str]]:
+        """Return the ids of a line of text, as arrays of shape (time, ...), and the word of each id."""
+        return self.experiment.encode(self.vocabulary, text)
+
+    def read(self, text: str) -> Reading:
+        """Read a text, and return the model's prediction and choices."""
+        return self.experiment.read(self, text)
+
+    def choices(self, decisions: Any, observations: Any, count: int) -> dict[str, Any]:
+        """Return the fields of `Reading` with the choices of the top layer in each direction.
+
+        Args:
+            decisions: Decisions of each layer and direction, each leaf (time,).
+            observations: Inputs of the agents of each layer and direction, or None.
+            count: Number of words.
+        """
+        skip = self.learner.skips[-1]
+        is_attention = skip.has_agent and not skip.is_stochastic
+        fields: dict[str, Any] = {"skips": [0] * count, "is_attention": is_attention}
+        names = {"forward": ("skips", "weights"), "backward": ("backward", "backward_weights")}
+        for direction, layer in self.learner.top_layers.items():
+            reverse = self.learner.reverse[layer]
+            chosen = np.asarray(connections(decisions[layer], reverse=reverse)).tolist()
+            # A fixed k is no choice. The k of a skip of one's own may be one, without an agent.
+            if skip.has_agent or not skip.writes_all or len(set(chosen)) > 1:
+                fields[names[direction][0]] = chosen
+            if observations is not None:
+                cell = self.model.stack.cells[layer]
+                weights = distribution(cell, observations[layer], self.policy, reverse=reverse)
+                fields[names[direction][1]] = None if weights is None else np.asarray(weights)
+        return fields
+
+
+def load_run(
+    run_dir: str | Path, model: str | None = None, seed: int | None = None, command: str | None = None
+) -> Trained:
+    """Load one trained model of a finished run.
+
+    Example::
+
+        trained = load_run("runs/ptb/dynamic-5-20261101-101500")
+        output = trained.model(ids, policy=trained.policy, rngs=jax.random.key(0))
+
+    Args:
+        run_dir: Finished run folder, of one model or of several compared models.
+        model: Name of the model, as on the command line; by default the last one of the folder.
+        seed: Seed of the model; by default the first one that was trained.
+        command: Command that the run's experiment must have; by default none.
+    """
+    found = load_models(run_dir, command)
+    name = model or list(found)[-1]
+    if name not in found:
+        raise UserError(f"{run_dir} has {', '.join(found)}: there is no --model {name}")
+    return found[name].of_seed(seed)
+
+
+def load_models(run_dir: str | Path, command: str | None = None) -> dict[str, Trained]:
+    """Load the first seed of each finished model of a run folder, by the model's name; see `load_run`."""
+    found = {name: _load(run, name) for name, run in finished_runs(run_dir).items()}
+    for trained in found.values():
+        if command is not None and command not in trained.experiment.commands:
+            raise UserError(
+                f"{run_dir} holds a run of {trained.experiment.name}, which has no command {command}: name "
+                "another run folder"
+            )
+    return found
+
+
+def _load(run: RunDir, name: str) -> Trained:
+    config, results = run.config(), run.result()
+    if config.get("format") != FORMAT:
+        raise UserError(
+            f"{run.path} holds a run of format {config.get('format', 1)}, and this version reads format "
+            f"{FORMAT}: train again, or read it with the version that wrote it"
+        )
+    kind = experiment_of(run)
+    run.check_settings()
+    try:
+        (result,) = rows_of(results)
+        settings = from_config(kind.settings_type, config["settings"])
+        if paths := last_paths(kind.settings_type, config):
+            settings = replace(settings, **paths)
+        experiment: Experiment = kind(settings)
+        spec = make_spec(name, experiment.settings)
+        if not all(isinstance(config["dataset"][key], str) for key in ("name", "fingerprint")):
+            raise ValueError("its dataset has no name")
+        value = list(spec.values).index(result.get("selected", {}))
+        if spec.all_seeds != tuple(result["seeds"]) * len(spec.values):
+            raise ValueError("its seeds are not those of the settings")
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{run.path} holds a config.json or result.json that this version does not understand ({error}): "
+            "restore it, or train again"
+        ) from error
+    vocabulary = None
+    if kind.vocabulary is not Experiment.vocabulary:
+        vocabulary = _vocabulary(run, experiment.vocabulary_type(), result.get("vocabulary_sha256"))
+    learner = make_learner(experiment, spec, None, vocabulary)
+    params = selected_params(run, learner.abstract_params(), len(learner.seeds))
+    return Trained(run, experiment, vocabulary, spec, learner, params, value * len(spec.seeds))
+
+
+def _vocabulary(run: RunDir, kind: Any, expected: str | None) -> Any:
+    """Return the vocabulary of a run folder, if its file is the one that the model was trained with."""
+    path = run.path / VOCABULARY
+    try:
+        vocabulary = kind.from_json(json.loads(path.read_text(encoding="utf-8")))
+        if expected not in (None, sha256_of(path)):
+            raise ValueError("it is not the file that the model was trained with")
+    except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): restore it, or train again") from None
+    return vocabulary

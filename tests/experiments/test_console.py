@@ -1,0 +1,173 @@
+"""Check what is printed: tables are never cut, and users' names and texts are printed literally."""
+
+import io
+import json
+import logging
+import re
+import shutil
+from typing import ClassVar
+
+import pytest
+import quick
+from commands import COMMANDS, execute, load, tool, write_result
+from rich.cells import cell_len
+
+from dynskip_jax import console
+from dynskip_jax.errors import UserError
+from dynskip_jax.experiments import cli
+from dynskip_jax.experiments.conll2003 import CoNLL2003
+from dynskip_jax.experiments.model_spec import make_spec
+from dynskip_jax.experiments.settings import Settings
+from dynskip_jax.results import print_results
+
+PTB = COMMANDS["ptb"]
+CONTROL = "\x1b]0;owned\x07\x1b[31m\u202e"
+ESCAPED = r"\x1b]0;owned\x07\x1b[31m\u202e"
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Return a function that makes standard output a terminal (or not) of some width, and returns it."""
+
+    class Output(io.StringIO):
+        def isatty(self):
+            return self.is_terminal
+
+    def make(width, is_terminal=True):
+        output = Output()
+        output.is_terminal = is_terminal
+        monkeypatch.setattr("sys.stdout", output)
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
+        return output
+
+    return make
+
+
+# --- Tables ---
+
+
+class Published(CoNLL2003):
+    """An experiment with one published row, of a corpus of 100 sentences."""
+
+    columns: ClassVar = {
+        "dev_f1": ("dev", ".2f"),
+        "test_f1": ("test", ".2f"),
+        "test_f1_sampled": ("s", ".2f"),
+    }
+    published_sizes: ClassVar = {"fixture": {"train": 100}}
+
+    def __init__(self):
+        """Create the experiment without settings, which its table does not need."""
+
+    def published(self, models, data):
+        return [
+            ("Somebody et al. 2015, random vectors, BiLSTM-CRF and features of spelling", {"test_f1": 84.26})
+        ]
+
+    def note(self, models, data):
+        return "beside theirs"
+
+
+def summary(*seeds):
+    return {"mean": sum(seeds) / len(seeds), "std": 0.1, "per_seed": list(seeds)}
+
+
+def print_a_run(size=100):
+    data = type("Data", (), {"name": "fixture", "sizes": {"train": size}})()
+    metrics = {"dev_f1": summary(91.25, 90.75, 91.5), "test_f1": summary(84.5, 85.25, 84.75)}
+    result = {"model": "dynamic:5", "wall_seconds": 4000, "parameters": 1_971_075, "metrics": metrics}
+    print_results(Published(), [make_spec("dynamic:5", Settings())], data, [result])
+
+
+SCORES = ("dynamic:5", "91.17 ± 0.10", "84.83 ± 0.10", "84.26")
+
+
+@pytest.mark.parametrize(
+    ("width", "time", "parameters"),
+    [(40, False, False), (60, False, True), (80, True, True), (120, True, True)],
+)
+def test_scores_and_names_stay_whole_on_any_terminal(width, time, parameters, terminal):
+    output = terminal(width)
+    print_a_run()
+    text = re.sub("\x1b.*?m", "", output.getvalue())
+    assert all(whole in text for whole in SCORES) and "…" not in text
+    assert ("1:06:40" in text, "1,971,075" in text) == (time, parameters)
+    assert width < 60 or max(map(cell_len, text.splitlines())) <= width
+
+
+def test_a_table_has_its_full_width_off_a_terminal(terminal):
+    output = terminal(40, is_terminal=False)
+    console.print_table("T", ["model", "a"], [["m" * 200, "1.5"]])
+    assert "m" * 200 in output.getvalue()
+
+
+@pytest.mark.parametrize("size", [100, 20])
+def test_published_rows_stand_only_beside_results_on_their_corpus(size, terminal):
+    output = terminal(120)
+    print_a_run(size)
+    text = output.getvalue()
+    assert ("Somebody" in text) == ("beside theirs" in text) == (size == 100)
+    assert ("train has 20 instead of 100" in text) == (size == 20)
+
+
+# --- Text ---
+
+
+def named(finished, folder, dataset):
+    """Copy a finished run into `folder`, rename its data to `dataset`, and return the folder."""
+    shutil.copytree(finished.folder, folder)
+    for name in ("config.json", "result.json"):
+        text = json.dumps(load(folder / name))
+        (folder / name).write_text(text.replace('"letters"', json.dumps(dataset)))
+    write_result(folder, load(folder / "result.json"))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["[/red]", "[bold", "[link=file:///x]here[/link]", ":smile:"])
+def test_markup_in_names_is_printed(name, finished_ptb, tmp_path):
+    folder = named(finished_ptb, tmp_path / name.replace("/", "|"), name)
+    outcome = execute(tool("report"), folder, finished_ptb.folder)
+    assert outcome.status == 0 and name in outcome.out, outcome.err
+
+
+def test_control_sequences_in_names_are_escaped(finished_ptb, tmp_path):
+    folder = named(finished_ptb, tmp_path / f"run{CONTROL}", CONTROL)
+    text, page = f"a {CONTROL}", folder / "page.html"
+    outcomes = [
+        execute(tool("report"), folder, tmp_path / f"no{CONTROL}", "--csv", tmp_path / "t.csv"),
+        execute(tool("report"), f"nowhere{CONTROL}"),
+        execute(PTB, "explain", "--run-dir", folder, "--text", text, "--html", page),
+        execute(PTB, "evaluate", "--run-dir", folder, "--data", f"no{CONTROL}"),
+        execute(PTB, "--run-dir", f"no\0{CONTROL}"),
+        execute(PTB, "--data", f"no{CONTROL}", "--print-config"),
+        execute(quick.Quick, "--epochs", 1, "--devices", 1, "--run-dir", tmp_path / f"new{CONTROL}"),
+    ]
+    for outcome in outcomes:
+        assert not {"\x1b", "\x07", "\u202e"} & {*outcome.out, *outcome.err}, outcome
+        assert ESCAPED in outcome.out + outcome.err, outcome
+    written = (tmp_path / "t.csv").read_text()
+    assert ESCAPED in written and not {"\x1b", "\u202e"} & {*written}
+
+
+def test_control_sequences_in_the_log_and_in_errors_are_escaped(tmp_path, capsys):
+    cli.log_to_standard_output(str(tmp_path / "log"))
+    logging.getLogger("dynskip_jax").info("data: %s", CONTROL)
+    assert capsys.readouterr().out == f"data: {ESCAPED}\n"
+    assert ESCAPED in (tmp_path / "log").read_text()
+    cli.log_to_standard_output()
+
+    def fail(error):
+        raise error
+
+    for error in (UserError(CONTROL), KeyboardInterrupt(CONTROL), OSError(2, "no such file", CONTROL)):
+        outcome = execute(lambda error=error: fail(error))
+        assert ESCAPED in outcome.err and "\x1b" not in outcome.err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_results_are_escaped_on_terminals_only(is_terminal, terminal):
+    """Output to another program keeps the characters of the file."""
+    output = terminal(80, is_terminal)
+    console.write(f"word\t{CONTROL}\n")
+    assert output.getvalue() == (f"word\t{ESCAPED}\n" if is_terminal else f"word\t{CONTROL}\n")
