@@ -82,17 +82,23 @@ class Trained:
     @functools.cached_property
     def params(self) -> nnx.State:
         """The parameters of the best epoch on dev."""
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[self.member], self.all_params)
+        return self._own(self.all_params)
 
     @functools.cached_property
     def policy(self) -> F.Policy:
         """How agents choose in evaluation, with the selected λ and K of a sweep."""
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[self.member], self.learner.policy())
+        return self._own(self.learner.policy())
+
+    def _own(self, together: Any) -> Any:
+        """Return this model's part of arrays; they are kept, so they must not be traced."""
+        with jax.ensure_compile_time_eval():
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf)[self.member], together)
 
     @functools.cached_property
     def model(self) -> nnx.Module:
         """The Flax module with the parameters, in evaluation mode."""
-        model = self.learner.model(self.params)
+        with jax.ensure_compile_time_eval():
+            model = self.learner.model(self.params)
         model.eval()
         return model
 
@@ -270,13 +276,13 @@ def _load(run: RunDir, name: str) -> Trained:
         ) from error
     vocabulary = None
     if kind.vocabulary is not Experiment.vocabulary:
-        vocabulary = _vocabulary(run, experiment.vocabulary_type(), result.get("vocabulary_sha256"))
+        vocabulary = stored_vocabulary(run, experiment.vocabulary_type(), result.get("vocabulary_sha256"))
     learner = make_learner(experiment, spec, None, vocabulary)
     params = selected_params(run, learner.abstract_params(), len(learner.seeds))
     return Trained(run, experiment, vocabulary, spec, learner, params, value * len(spec.seeds))
 
 
-def _vocabulary(run: RunDir, kind: Any, expected: str | None) -> Any:
+def stored_vocabulary(run: RunDir, kind: Any, expected: str | None = None) -> Any:
     """Return the vocabulary of a run folder, if its file is the one that the model was trained with."""
     path = run.path / VOCABULARY
     try:

@@ -1,6 +1,7 @@
 """The command `predict`: write the prediction of a finished model for each line or sentence of a text."""
 
 import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from dynskip_jax.commands import check_unused
 from dynskip_jax.console import say, write
 from dynskip_jax.data import column_files, tag_schemes
 from dynskip_jax.data.batches import Batch
+from dynskip_jax.data.files import stream_lines
 from dynskip_jax.data.column_files import CONLLU_COLUMNS, LinesToTag
 from dynskip_jax.data.sentences import treebank_words
 from dynskip_jax.data.tagged_examples import padded_length
@@ -67,25 +69,28 @@ def predict(
     given = dict(locals())
     keep_compiled_programs()
     trained = load_run(run_dir, model, of_seed, "predict")
-    say(f"predictions by {trained.name}, seed {trained.seed}", sys.stderr)
     if isinstance(trained.vocabulary, TaggerVocabulary):
         _tag(trained, given)
         return
     check_unused(predict, given, (*_OF_TAGGERS, "raw_text"), "is for taggers: leave it out")
     count = 0
     for line in input_lines(input):
-        words = trained.split(line)
-        count += bool(words)
-        write(f"{trained.read(line).prediction if words else ''}\n")
+        prediction = trained.read(line).prediction if trained.split(line) else ""
+        if prediction and not count:
+            _say_whose(trained)
+        count += bool(prediction)
+        write(f"{prediction}\n")
         sys.stdout.flush()
     _check_some(count, input)
 
 
-def input_lines(path: Path | None) -> Iterator[str]:
-    """Yield the lines of a file or of standard input as they arrive, without a byte-order mark.
+def _say_whose(trained: Trained, more: str = "") -> None:
+    """Name the model on stderr, after the first text, so that an error in the input is the only message."""
+    say(f"predictions by {trained.name}, seed {trained.seed}{more}", sys.stderr)
 
-    Lines end in LF, CR LF or CR, as in training files.
-    """
+
+def input_lines(path: Path | None) -> Iterator[str]:
+    """Yield the lines of a file or of standard input as they arrive, cut where training cuts them."""
     where = "standard input" if path is None else f"--input {path}"
     try:
         with contextlib.ExitStack() as opened:
@@ -94,23 +99,11 @@ def input_lines(path: Path | None) -> Iterator[str]:
                 source = opened.enter_context(open(path, "rb"))
             if source is None:
                 raise UserError("standard input is closed: give --input FILE")
-            number = 0
-            for line in source:
-                text = line if isinstance(line, str) else _decoded(line, where, number + 1)
-                for part in text.removesuffix("\n").removesuffix("\r").split("\r"):
-                    number += 1
-                    yield (part.removeprefix("\ufeff") if number == 1 else part) + "\n"
+            yield from source if isinstance(source, io.TextIOBase) else stream_lines(source, where)
+    except UserError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: for example, the path contains a NUL
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"{where} cannot be read ({getattr(error, 'strerror', None) or error})") from None
-
-
-def _decoded(line: bytes, where: str, number: int) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where}, line {number}: not UTF-8 text (byte {error.start}): convert it") from None
 
 
 def _check_some(count: int, path: Path | None) -> None:
@@ -147,8 +140,8 @@ def _tag(trained: Trained, flags: dict[str, Any]) -> None:
             gold += [_true_tags(sentence, flags, column) for sentence in group]
             group = [s._replace(columns=[beside[:-1] for beside in s.columns]) for s in group]
         found = tag(best, trained.vocabulary, group, flags["max_words"], rows)
-        if has_entities and number == 0:  # written late, so that an error in the input is the only message
-            say(f"tags of entities are written in {scheme}", sys.stderr)
+        if number == 0:
+            _say_whose(trained, f"; tags of entities are written in {scheme}" if has_entities else "")
         for sentence, tags in zip(group, found, strict=True):
             tags = trained.experiment.written(tags, scheme)
             predicted += [tags] if flags["score"] else []

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from functools import partial
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import assert_picture, assert_user_error, load, row_of, run_code, write_result
+from commands import assert_picture, assert_user_error, row_of, run_code
 
 from dynskip_jax import load_run
 from dynskip_jax.commands.predict import read_input
@@ -19,9 +18,7 @@ from dynskip_jax.data.tag_schemes import first_problem
 from dynskip_jax.errors import UserError
 from dynskip_jax.experiments import conll2003, pos
 from dynskip_jax.experiments.cli import main
-from dynskip_jax.experiments.run import VOCABULARY
 from dynskip_jax.tasks.entity_score import entity_score
-from dynskip_jax.training.files import sha256_of
 
 NER = partial(main, conll2003.CoNLL2003)
 POS = partial(main, pos.PartOfSpeech)
@@ -153,23 +150,6 @@ def test_predict_scores_what_has_tags_and_writes_the_scheme_of_the_training_file
     assert outcome.status == 2 and "expected tags of entities, found no scheme" in outcome.err
 
 
-def test_a_run_of_an_older_version_keeps_its_vocabulary(command, tagged, corpus, tmp_path):
-    """That vocabulary does not contain the tag scheme of the data files."""
-    folder = tmp_path / "run"
-    shutil.copytree(tagged[0], folder)
-    stored = json.loads((folder / VOCABULARY).read_text())
-    assert stored.pop("scheme") == "IOB1"
-    (folder / VOCABULARY).write_text(json.dumps(stored))
-    result = load(folder / "result.json")
-    result["rows"][0]["vocabulary_sha256"] = sha256_of(folder / VOCABULARY)
-    write_result(folder, result)
-    outcome = command(NER, "--data", corpus, *SMALL, *LEARNS, "--run-dir", folder)
-    assert outcome.status == 0 and "finished already" in outcome.out, outcome.err
-    assert json.loads((folder / VOCABULARY).read_text()) == stored
-    outcome = command(NER, "predict", "--run-dir", folder, "--scheme", "trained", standard_input="Bonn\n")
-    assert_user_error(outcome, "give --scheme BIO2, IOB1 or BIOES")
-
-
 @pytest.mark.slow
 def test_compared_taggers_are_scored_alike(compared):
     folder, _ = compared
@@ -277,11 +257,11 @@ def test_predict_conllu_writes_entities_beside_what_it_reads(command, tagged, tm
     outcome = tag(source, "--score")
     assert outcome.status == 2 and "some words of the input have no tag (_)" in outcome.err
     refused = tag(written, "--score", "--tag-column", 3)
-    assert_user_error(refused, "--tag-column has no effect without --format columns")
+    assert_user_error(refused, "--tag-column is for --format columns")
 
 
 def test_a_tagger_of_other_columns_does_not_read_conllu():
-    flags = {"input": None, "format": "conllu"}
+    flags = {"input": None, "format": "conllu", "word_column": None, "score": False}
     with pytest.raises(
         UserError, match=r"\(--columns 1,2\), which CoNLL-U does not have: give --format columns"
     ):
