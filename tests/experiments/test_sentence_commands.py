@@ -133,13 +133,8 @@ def test_input_that_is_not_text_is_one_line(command, skipper, tmp_path):
     (tmp_path / "texts").write_bytes(b"a film\ncaf\xe9\n")
     arguments = ("predict", "--run-dir", folder, "--input", tmp_path / "texts")
     outcome = command(partial(main, imdb.IMDB), *arguments)
-<<<<<<< HEAD
-    assert outcome.status == 2 and outcome.err.count("\n") == 1
-    assert "line 2: no UTF-8" in outcome.err
-=======
     assert outcome.status == 2 and outcome.err.splitlines()[0] == "predictions by skip_rnn, seed 0"
-    assert "line 2: not UTF-8" in outcome.err
->>>>>>> ff1bcde (Tests of commands follow the plain functions)
+    assert "line 2: no UTF-8" in outcome.err
     assert outcome.out.count("\n") == 1  # the prediction for the line before
 
 
