@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -62,14 +63,14 @@ def print_table(
                 cells = [*row, *[""] * (len(headings) - len(row))]
                 table.add_row(*(cells[number] for number in kept))
             table.add_section()
-        # Wide enough for measuring, whatever the terminal's width.
-        needed = PlainConsole(width=10_000).measure(table)
+        whole = PlainConsole(width=10_000).measure(table).maximum
+        names = max(cell_len(printable_lines(row[0])) for row in ([headings[0]], *rows, *published))
+        least = whole - max(0, names - _LEAST)
         left = [name for name in drop if headings.index(name) in kept]
-        if not console.is_terminal or needed.minimum <= console.width or not left:
+        if not console.is_terminal or least <= console.width or not left:
             break
         kept.remove(headings.index(left[0]))
-    wide = max(needed.minimum, console.width) if console.is_terminal else needed.maximum
-    PlainConsole(width=wide).print(table)
+    PlainConsole(width=max(least, min(whole, console.width)) if console.is_terminal else whole).print(table)
 
 
 def printable_lines(text: str) -> str:
