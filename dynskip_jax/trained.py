@@ -20,7 +20,7 @@ from dynskip_jax.experiments.model_spec import ModelSpec, make_spec
 from dynskip_jax.experiments.registry import experiment_of
 from dynskip_jax.experiments.run import VOCABULARY
 from dynskip_jax.experiments.settings import Settings, replace
-from dynskip_jax.experiments.stored_settings import FORMAT, from_config, last_paths
+from dynskip_jax.experiments.stored_settings import from_config, last_paths
 from dynskip_jax.tasks import Learner
 from dynskip_jax.training.files import sha256_of
 from dynskip_jax.training.folder import RunDir
@@ -250,13 +250,7 @@ def load_models(run_dir: str | Path, command: str | None = None) -> dict[str, Tr
 
 def _load(run: RunDir, name: str) -> Trained:
     config, results = run.config(), run.result()
-    if config.get("format") != FORMAT:
-        raise UserError(
-            f"{run.path} holds a run of format {config.get('format', 1)}, and this version reads format "
-            f"{FORMAT}: train again, or read it with the version that wrote it"
-        )
     kind = experiment_of(run)
-    run.check_settings()
     try:
         (result,) = rows_of(results)
         settings = from_config(kind.settings_type, config["settings"])

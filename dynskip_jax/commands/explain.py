@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dynskip_jax.analysis.arcs import arcs_text, draw_arcs
 from dynskip_jax.analysis.page import page_html
+from dynskip_jax.commands import folder_of_pictures
 from dynskip_jax.console import say, width
 from dynskip_jax.data.vocabulary import UNK
 from dynskip_jax.errors import UserError
@@ -56,7 +57,7 @@ def explain(
             typed = "" if raw_text else " (--raw-text reads a text as people type it)"
             say(f"{who} not know {', '.join(words)}: read as {UNK}{typed}")
     chooses = {name: any(found.skips) or any(found.backward or ()) for name, found in readings.items()}
-    panels, folder = {}, run_dir / "plots"
+    panels = {}
     for name, found in readings.items():
         for direction, reading in found.directions().items():
             order = -1 if direction == "backward" else 1
@@ -72,11 +73,14 @@ def explain(
                 note = "" if all(reading.skips) else "words without an arc are not read"
                 title = f"{heading}: where each word goes back to"
                 try:
-                    folder.mkdir(parents=True, exist_ok=True)
-                    for page in draw_arcs(reading, likely, folder / picture, title, note):
+                    for page in draw_arcs(
+                        reading, likely, folder_of_pictures(run_dir) / picture, title, note
+                    ):
                         say(f"picture: {page}")
                 except OSError as error:  # such as a read-only folder or a full disk
-                    say(f"warning: no picture can be written into {folder} ({error.strerror or error})")
+                    say(
+                        f"warning: no picture can be written into {run_dir / 'plots'} ({error.strerror or error})"
+                    )
     for name, found in readings.items():
         say(f"{name}: {found.prediction}")
     if html is not None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dynskip_jax.analysis import plots
 from dynskip_jax.analysis.reading import state_gradient_norms
+from dynskip_jax.commands import folder_of_pictures
 from dynskip_jax.console import print_table, say
 from dynskip_jax.errors import UserError
 from dynskip_jax.settings import Bounds
@@ -63,18 +64,17 @@ def gradients(
     title = f"‖∂L_T/∂h_t‖ as a share of its sum, T = {steps}, {len(sentences):,} sentences of test"
     rows = [[str(t + 1), *(f"{share[t]:.2e}" for share in shares.values())] for t in range(steps)]
     print_table(title, ["t", *shares], rows)
-    path = run_dir / "plots" / "gradients.png"
     curves = {
         name: [dict(step=t, share_of_gradient=value) for t, value in enumerate(share.tolist(), 1)]
         for name, share in shares.items()
     }
     title = f"how much of the gradient at step {steps} reaches each h(t)"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = folder_of_pictures(run_dir) / "gradients.png"
         plots.learning_curves(curves, "step", ["share_of_gradient"], path, title, log=True)
         say(f"picture: {path}")
     except OSError as error:  # such as a read-only folder or a full disk
-        say(f"warning: no picture can be written into {path.parent} ({error.strerror or error})")
+        say(f"warning: no picture can be written into {run_dir / 'plots'} ({error.strerror or error})")
 
 
 def _norms(trained: Trained, tokens: Any, targets: np.ndarray) -> jax.Array:

@@ -30,7 +30,7 @@ def test_two_words_exchanged_in_the_vocabulary(folder):
     )
     words[1], words[2] = words[2], words[1]
     path.write_text(json.dumps(kept))
-    assert_user_error(explain(folder), "vocabulary.json is not the file that the model was trained with")
+    assert_user_error(explain(folder), "vocabulary.json", "not the file that the model was trained with")
 
 
 def steps(folder):
