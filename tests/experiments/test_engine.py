@@ -66,7 +66,7 @@ def test_every_experiment_has_a_command_of_the_checkout():
     for name in EXPERIMENTS:
         assert find_experiment(name).name == name
     # Each file of the package is a command, too: running it calls `run_file`.
-    for name in commands - {"__init__", "__main__"}:
+    for name in {*EXPERIMENTS}:
         assert "run_file(__file__)" in (FOLDER / f"{name}.py").read_text(encoding="utf-8")
 
 
