@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dynskip_jax.console import print_table, say
-from dynskip_jax.data.imdb import find_imdb, imdb_splits
+from dynskip_jax.data.corpora import find_imdb, imdb_splits
 from dynskip_jax.errors import UserError
 from dynskip_jax.extras import needs
 from dynskip_jax.settings import Bounds

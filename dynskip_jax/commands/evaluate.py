@@ -86,8 +86,8 @@ def evaluate(
     print_table(f"{corpus.name}, perplexity with {size}", ["model", "dev", "test", "chosen on dev"], rows)
     if corpus.text_sizes:
         powers = [
-            f"{getattr(corpus, split).size / corpus.text_sizes[split].words:.4f} on {name}"
-            for split, name in (("valid", "dev"), ("test", "test"))
+            f"{corpus.splits[split].size / corpus.text_sizes[split].words:.4f} on {split}"
+            for split in ("dev", "test")
         ]
         say(f"Perplexities are per {corpus.vocabulary.unit}. Per word: to the power {', '.join(powers)}.")
     path = run_dir / f"evaluate-{method}.json"

@@ -8,7 +8,7 @@ from dynskip_jax.analysis.arcs import arcs_text, draw_arcs
 from dynskip_jax.analysis.page import page_html
 from dynskip_jax.commands import folder_of_pictures
 from dynskip_jax.console import say, width
-from dynskip_jax.data.vocabulary import UNK
+from dynskip_jax.data.vocabularies import UNK
 from dynskip_jax.errors import UserError
 from dynskip_jax.trained import load_models
 from dynskip_jax.training.files import check_new, write_atomically
@@ -78,9 +78,8 @@ def explain(
                     ):
                         say(f"picture: {page}")
                 except OSError as error:  # such as a read-only folder or a full disk
-                    say(
-                        f"warning: no picture can be written into {run_dir / 'plots'} ({error.strerror or error})"
-                    )
+                    reason = error.strerror or error
+                    say(f"warning: no picture can be written into {run_dir / 'plots'} ({reason})")
     for name, found in readings.items():
         say(f"{name}: {found.prediction}")
     if html is not None:

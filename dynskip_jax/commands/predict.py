@@ -12,13 +12,13 @@ import numpy as np
 
 from dynskip_jax.commands import check_unused
 from dynskip_jax.console import say, write
-from dynskip_jax.data import column_files, tag_schemes
+from dynskip_jax.data import tag_schemes, tagged_files
 from dynskip_jax.data.batches import Batch
 from dynskip_jax.data.files import stream_lines
-from dynskip_jax.data.column_files import CONLLU_COLUMNS, LinesToTag
 from dynskip_jax.data.sentences import treebank_words
-from dynskip_jax.data.tagged_examples import padded_length
-from dynskip_jax.data.tagger_vocabulary import TaggerVocabulary, TokenIds
+from dynskip_jax.data.tagged import padded_length
+from dynskip_jax.data.tagged_files import CONLLU_COLUMNS, LinesToTag
+from dynskip_jax.data.vocabularies import TaggerVocabulary, TokenIds
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.errors import UserError
 from dynskip_jax.settings import Bounds
@@ -163,13 +163,13 @@ def _true_tags(sentence: LinesToTag, flags: dict[str, Any], column: int) -> list
     """Return the true tags of a sentence, which are the last of its words' `columns`."""
     tags = [beside[-1] for beside in sentence.columns]
     if flags["format"] == "conllu" and column == CONLLU_COLUMNS["misc"]:
-        return [column_files.entity_of_misc(misc) for misc in tags]
+        return [tagged_files.entity_of_misc(misc) for misc in tags]
     return tags
 
 
 def _check_gold(gold: Sequence[Sequence[str]], has_entities: bool) -> None:
     """Raise a `UserError` if the true tags that --score reads are no valid tags."""
-    if any(tag == column_files.UNSPECIFIED for tags in gold for tag in tags):
+    if any(tag == tagged_files.UNSPECIFIED for tags in gold for tag in tags):
         raise UserError("--score: some words of the input have no tag (_): leave out --score")
     found = tag_schemes.detect_scheme(gold)
     if has_entities and found.scheme is None and any(tag != "O" for tags in gold for tag in tags):
@@ -201,7 +201,7 @@ def read_input(flags: dict[str, Any], data: Any, column: int) -> Iterator[LinesT
         own = data.tag_column if flags["tag_column"] is None else flags["tag_column"]
         beside += (column if flags["format"] == "conllu" else own,)
     where = str(flags["input"] or "standard input")
-    return column_files.lines_to_tag(lines, flags["format"], word=word, beside=beside, where=where)
+    return tagged_files.lines_to_tag(lines, flags["format"], word=word, beside=beside, where=where)
 
 
 def tag(
@@ -258,7 +258,7 @@ def _batch(ids: Sequence[TokenIds], rows: int) -> Batch:
 def as_columns(block: LinesToTag, tags: Sequence[str], flags: dict[str, Any], column: int) -> str:
     """Return the input lines of a block with the tags of its words added, or, for text, word-tag lines."""
     if block.lines:
-        lines = column_files.tagged_lines(block, tags, flags["format"], column=column)
+        lines = tagged_files.tagged_lines(block, tags, flags["format"], column=column)
         return "".join(f"{line}\n" for line in lines)
     return "".join(f"{word} {tag}\n" for word, tag in zip(block.words, tags, strict=True)) + "\n"
 
