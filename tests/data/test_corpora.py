@@ -20,14 +20,16 @@ from pathlib import Path
 
 import pytest
 
-from dynskip_jax.data import Pieces, builders, corpora, embedded_corpus, find_language_corpus, read_ptb
+from dynskip_jax.data import Pieces, builders, corpora, find_language_corpus
 from dynskip_jax.data.corpora import (
+    embedded_corpus,
     find_imdb,
     find_sick,
     find_sst,
     imdb_splits,
     is_reachable,
     read_imdb,
+    read_ptb,
     sst_splits,
     unpacked_imdb,
 )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynskip_jax.data import find_labelled_text, read_labelled_file, stratified_split
+from dynskip_jax.data.labelled import find_labelled_text, read_labelled_file, stratified_split
 from dynskip_jax.data.sentences import review_words
 from dynskip_jax.errors import UserError
 

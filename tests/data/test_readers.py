@@ -19,14 +19,13 @@ from dynskip_jax.data import (
     find_entity_corpus,
     find_labelled_text,
     find_part_of_speech_corpus,
-    read_columns,
     read_corpus,
     read_word_vectors,
 )
 from dynskip_jax.data.files import iter_lines
 from dynskip_jax.data.messages import printable
 from dynskip_jax.data.sentences import labelled_corpus, pair_corpus, review_words
-from dynskip_jax.data.tagged_files import lines_to_tag, tagged_lines
+from dynskip_jax.data.tagged_files import lines_to_tag, read_columns, tagged_lines
 from dynskip_jax.errors import UserError
 
 MEMORY = 64 << 20

@@ -10,19 +10,24 @@ import numpy as np
 import pytest
 
 from dynskip_jax.data import (
-    TaggedSentence,
     find_entity_corpus,
     find_part_of_speech_corpus,
-    read_columns,
-    read_conllu,
-    read_parses,
-    read_word_tag,
     tagged_examples,
     tagger_vocabulary,
 )
 from dynskip_jax.data.batches import evaluation_batches
 from dynskip_jax.data.tagged import padded_length, sentence_buckets
-from dynskip_jax.data.tagged_files import column_rows, entity_of_misc, lines_to_tag, tagged_lines
+from dynskip_jax.data.tagged_files import (
+    TaggedSentence,
+    column_rows,
+    entity_of_misc,
+    lines_to_tag,
+    read_columns,
+    read_conllu,
+    read_parses,
+    read_word_tag,
+    tagged_lines,
+)
 from dynskip_jax.errors import UserError
 
 CONLL2003 = """\
