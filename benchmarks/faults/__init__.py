@@ -1,1 +1,1 @@
-"""Fault injection: kill runs, damage their files, or fill their disk, and check that they recover."""
+"""Fault injection: break small runs of every experiment on purpose, and check what comes of it."""

@@ -1,122 +1,220 @@
-"""Fault injection: kills, signals, damaged files, full disks and a lost process, and what comes of each.
+"""Fault injection: break small runs of every experiment at seeded places, and check what comes of it.
 
-    python -m benchmarks.faults --kills 50 --experiment all
-    python -m benchmarks.faults --experiment ptb --signals 28 --damage 1 --full-disk 1000 --two-processes 4
-    python -m benchmarks.faults --kills 7 --experiment ptb,sst --markdown faults.md
+    python -m benchmarks.faults --count 5
+    python -m benchmarks.faults --experiment ptb,sst --kinds kill,damage --count 50
 
-Each experiment is run at a tiny size without any fault, and then with faults at seeded moments. After each,
-the same command is given again. Its result, metrics, pictures and the digests of its arrays have to be those
-of the run without a fault. Exit status 1: something failed.
+Each experiment is run at a tiny size without any fault, and then with faults. After a kill, a signal or a
+full disk, the same command has to give the same settings, metrics, results, pictures and arrays. Everything
+else has to be refused in one line, or to change no answer. Exit status 1: something failed.
 """
 
-import dataclasses
+import argparse
+import collections
 import importlib
 import os
+import random
+import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import filelock
+from benchmarks.faults.forked import Ended, contents, differences, run
+from benchmarks.faults.small_runs import NAMES, command, shrink_generated_data
 
-from dynskip_jax.errors import UserError
-from dynskip_jax.experiments.cli import run_main
-from dynskip_jax.experiments.command_line import read_flags
-from dynskip_jax.settings import path_setting, setting
-
-# Modules that a run needs; they are imported once, so that a forked process imports nothing.
-_IMPORTED = ("experiments.train", "trained", "models", "tasks", "analysis.arcs", "analysis.page")
-_ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",
-    "MPLBACKEND": "agg",
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
-}
+_STOPPING = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+_ABSURD = ("0", "-1", "1" + "0" * 9, "9" * 400, "1e999", "nan", "", " ", "x" * 10**5, "../..", "\x1b[2J")
+_MOST_SECONDS = 20
+_RESULTS = ("settings", "result", "checkpoint")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Flags:
-    """Command line."""
+class Whole(NamedTuple):
+    """An experiment's command without `--run-dir`, its runs without faults, and its answer to `explain`.
 
-    experiment: str = setting("all", "Names of experiments, separated by commas; or all.")
-    kills: int = setting(0, "Runs of each experiment that are killed, and started again.", at_least=0)
-    signals: int = setting(0, "Runs of each that SIGINT, SIGTERM, SIGHUP or SIGUSR1 ends.", at_least=0)
-    damage: float = setting(
-        0.0, "Share of the damages to files of a finished run that are tried.", at_least=0, at_most=1
-    )
-    resumed_damage: int = setting(
-        0, "Damages to files of a run without a result, which the same command goes on with.", at_least=0
-    )
-    full_disk: int = setting(
-        0, "Writes of each run at which the disk becomes full, evenly spread.", at_least=0
-    )
-    two_processes: int = setting(0, "Runs of which one of two processes is killed.", at_least=0)
-    seed: int = setting(0, "Of moments, places and bits.", at_least=0)
-    folder: str | None = path_setting(None, "Where runs and compiled programs are kept; by default nowhere.")
-    markdown: str | None = path_setting(None, "A file to write the table to.")
+    `longer` and `other` have one more epoch and another seed.
+    """
+
+    arguments: list[str]
+    work: Path
+    folder: Path
+    longer: Path
+    other: Path
+    ended: Ended | None = None
+    answer: str = ""
+
+    def copy(self) -> Path:
+        """Return a copy of `folder`, to be damaged."""
+        shutil.rmtree(self.work / "copy", ignore_errors=True)
+        return shutil.copytree(self.folder, self.work / "copy")
+
+    def train(self, folder: Path, *more: str, **options: Any) -> Ended:
+        """Run the command in a folder."""
+        arguments = [*self.arguments, *more, "--run-dir", str(folder)]
+        return run(arguments, self.work / "streams", below=folder, **options)
+
+    def explain(self, folder: Path) -> Ended:
+        """Run `explain`, which reads every file of a run except its metrics."""
+        return run([self.arguments[0], "explain", "--run-dir", str(folder)], self.work / "streams")
+
+
+def prepare(name: str, work: Path) -> Whole:
+    """Run an experiment without faults, also with another seed and with one more epoch."""
+    work = work / name
+    whole = Whole(command(name, work), work, work / "folder", work / "longer", work / "other")
+    # The last run finds its programs compiled, as those that are killed do.
+    for each, more in (("other", ("--seed", "1")), ("longer", ("--epochs", "4")), ("folder", ())):
+        ended = whole.train(work / each, *more)
+        if ended.status:
+            raise SystemExit(f"{name} fails without any fault: {ended.err}")
+    return whole._replace(ended=ended, answer=whole.explain(whole.copy()).out)  # it names its folder
+
+
+def kill(whole: Whole, draw: random.Random) -> tuple[str, str]:
+    """Stop a run at a moment or at an operation on files, or fill its disk; then give the command again."""
+    folder = whole.work / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    if draw.random() < 0.5:
+        number = draw.choice(_STOPPING)
+        what, options = signal.Signals(number).name, {"at": (draw.random() * whole.ended.seconds, number)}
+    else:
+        fault = draw.choice(("kill", "kill", "full"))
+        what = {"kill": "SIGKILL at a write", "full": "disk full"}[fault]
+        options = {"operation": (draw.randrange(whole.ended.operations), fault)}
+    ended, again = whole.train(folder, **options), whole.train(folder)
+    problem = ended.problem() or again.problem() or (again.err if again.status else "")
+    return what, problem or differences(folder, contents(whole.folder))
+
+
+def damage(whole: Whole, draw: random.Random) -> tuple[str, str]:
+    """Damage a file of a finished run, and ask for its answer; or of one without a result, and go on."""
+    folder, resumed = whole.copy(), draw.random() < 0.3
+    if resumed:
+        (folder / "result.json").unlink()
+        shutil.rmtree(folder / "plots")
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"]
+    path, kind = draw.choice(paths), draw.choice(("bit flipped", "truncated", "deleted", "swapped"))
+    data = bytearray(path.read_bytes())
+    if kind == "deleted" or not data:
+        path.unlink()
+    elif kind == "bit flipped":
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        path.write_bytes(data)
+    elif kind == "truncated":
+        path.write_bytes(data[: draw.choice((0, len(data) // 2, len(data) - 1))])
+    else:
+        other = draw.choice(paths)
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(data)
+    ended = whole.train(folder) if resumed else whole.explain(folder)
+    problem = ended.problem()
+    if not problem and not ended.status and resumed:
+        problem = differences(folder, contents(whole.folder), *_RESULTS)
+    elif not problem and not ended.status and ended.out != whole.answer:
+        problem = "another answer"
+    return f"{kind}{', resumed' if resumed else ''}: {'refused' if ended.status else 'same'}", problem
+
+
+def mixed(whole: Whole, draw: random.Random) -> tuple[str, str]:
+    """Give a run some files of another run or of another time, or lose them, and let it grow by an epoch."""
+    kind, source = draw.choice((("another run", whole.other), ("another time", whole.longer)))
+    folder = whole.copy()
+    names = ("config.json", "result.json", "metrics.jsonl", "checkpoints", "vocabulary.json")
+    names = [name for name in names if (folder / name).exists()]
+    for name in draw.sample(names, draw.randint(1, len(names) - 1)):
+        target = folder / name
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+        if draw.random() < 0.7:
+            (shutil.copytree if (source / name).is_dir() else shutil.copy)(source / name, target)
+    ended = whole.train(folder, "--epochs", "4")
+    problem = ended.problem()
+    if not problem and not ended.status:
+        problem = differences(folder, contents(whole.longer), *_RESULTS)
+    return f"{kind}: {'refused' if ended.status else 'as one run'}", problem
+
+
+def hostile(whole: Whole, draw: random.Random) -> tuple[str, str]:
+    """Put a link, a pipe, a device, a huge file or number into a run, and read it or let it grow."""
+    folder, victim = whole.copy(), whole.work / "victim"
+    victim.write_text("precious")
+    kind = draw.choice(("link", "pipe", "device", "huge file", "huge number"))
+    if kind == "huge number":
+        path = folder / draw.choice(("config.json", "result.json"))
+        old = draw.choice(('"seeds": 1', '"epochs": 3', '"features": 4', '"seed": 0', '"parameters": '))
+        huge = f"{old.rpartition(' ')[0]} 1{'0' * draw.choice((15, 400))}"
+        path.write_text(path.read_text().replace(old, huge))
+    else:
+        path = draw.choice([path for path in sorted(folder.rglob("*")) if path.is_file()])
+        path = path.with_name(f"{path.name}.tmp") if draw.random() < 0.3 else path
+        path.unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "huge file":
+            with path.open("wb") as file:
+                file.truncate(6 * 10**9)
+        else:
+            path.symlink_to(victim if kind == "link" else "/dev/zero")
+    ended = whole.explain(folder) if draw.random() < 0.5 else whole.train(folder, "--epochs", "4")
+    changed = victim.read_text() != "precious"
+    problem = "a file outside was changed" if changed else ended.problem(most_seconds=_MOST_SECONDS)
+    return f"{kind}: {'refused' if ended.status else 'not needed'}", problem
+
+
+def absurd(whole: Whole, draw: random.Random) -> tuple[str, str]:
+    """Give a setting an absurd value; a run that it does not end has to stop when it is asked to."""
+    folder = whole.work / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    shown = run([*whole.arguments, "--print-config"], whole.work / "streams").out
+    names = [line.split()[0].rpartition(".")[2] for line in shown.splitlines() if "." in line]
+    given = f"--{draw.choice(names).replace('_', '-')}={draw.choice(_ABSURD)}"
+    at = (_MOST_SECONDS, signal.SIGTERM)
+    ended = whole.train(folder, given, at=at, seconds=_MOST_SECONDS)
+    outcome = {0: "accepted", 2: "refused", 130: "stopped"}.get(ended.status, "failed")
+    problem = ended.problem(most_seconds=2 * _MOST_SECONDS)
+    return outcome, problem and f"{given[:60]}: {problem}"
+
+
+KINDS = {each.__name__: each for each in (kill, damage, mixed, hostile, absurd)}
+
+
+def markdown(found: collections.Counter) -> str:
+    """Return a table of how often each outcome of each kind happened as promised, and failed."""
+    rows = sorted({(kind, what) for kind, what, _ in found})
+    lines = [f"| {row[0]} | {row[1]} | {found[*row, False]} | {found[*row, True]} |\n" for row in rows]
+    return "| fault | outcome | as promised | failed |\n| --- | --- | --- | --- |\n" + "".join(lines)
 
 
 def main() -> None:
     """Run the command line."""
-    flags = read_flags("python -m benchmarks.faults", __doc__, Flags, sys.argv[1:])
-    with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
-        work = Path(flags.folder or temporary).absolute()
-        work.mkdir(parents=True, exist_ok=True)
-        os.environ.update(_ENVIRONMENT)
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(work / "compiled"))
-        try:
-            with filelock.FileLock(work / "lock", timeout=0):
-                run(flags, work)
-        except filelock.Timeout:
-            raise UserError(f"faults are injected in {work} already: name another --folder") from None
-
-
-def run(flags: Flags, work: Path) -> None:
-    """Inject the faults, print a line for each outcome, print the table, and exit.
-
-    Raises:
-        UserError: If an experiment is unknown.
-        SystemExit: Always at the end; the status is 1 if a run did not survive a fault.
-    """
-    for module in _IMPORTED:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks.faults", description=__doc__, formatter_class=form)
+    parser.add_argument("--experiment", default=",".join(NAMES), help="names, separated by commas")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of faults, separated by commas")
+    parser.add_argument("--count", type=int, default=1, help="faults of each kind, in each experiment")
+    parser.add_argument("--seed", type=int, default=0, help="of moments, places and bits")
+    flags = parser.parse_args()
+    names, kinds = flags.experiment.split(","), flags.kinds.split(",")
+    if unknown := {*names} - {*NAMES} | {*kinds} - {*KINDS}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}: choose {', '.join((*NAMES, *KINDS))}")
+    os.environ |= {"JAX_PLATFORMS": "cpu", "MPLBACKEND": "agg", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
+    for module in ("experiments.train", "experiments.loaded", "models", "tasks", "analysis.plots"):
         importlib.import_module(f"dynskip_jax.{module}")
-    from benchmarks.faults.outcomes import markdown
-    from benchmarks.faults.small_runs import SMALL_RUNS, shrink_generated_data
-
-    names = list(SMALL_RUNS) if flags.experiment == "all" else flags.experiment.split(",")
-    for name in names:
-        if name not in SMALL_RUNS:
-            raise UserError(f"there is no experiment {name!r}: choose {', '.join(SMALL_RUNS)} or all")
     shrink_generated_data()
-    outcomes = []
-    for name in names:
-        for outcome in _outcomes(flags, name, work):
-            outcomes.append(outcome)
-            said = outcome.problem or outcome.result
-            print(f"{outcome.what}, {outcome.fault} ({outcome.details}): {said}", flush=True)
-            if flags.markdown is not None:
-                Path(flags.markdown).write_text(markdown(outcomes), encoding="utf-8")
-    print(markdown(outcomes), end="")
-    failed = sum(bool(outcome.problem) for outcome in outcomes)
-    print(f"{len(outcomes)} faults, {failed} failed")
-    sys.exit(1 if failed else 0)
-
-
-def _outcomes(flags: Flags, name: str, work: Path) -> Iterator:
-    """Yield the outcomes of all faults of an experiment."""
-    from benchmarks.faults import damage, full_disk, kills, two_processes
-
-    whole = kills.reference(name, work)
-    yield from kills.kills(whole, work, flags.kills, flags.seed)
-    yield from kills.signals(whole, work, flags.signals, flags.seed)
-    if flags.damage:
-        yield from damage.damaged(whole, work, flags.seed, flags.damage)
-    yield from damage.damaged_and_resumed(whole, work, flags.resumed_damage, flags.seed)
-    if flags.full_disk:
-        yield from full_disk.full_disks(whole, work, flags.full_disk)
-    yield from two_processes.one_of_two_killed(whole, work, flags.two_processes, flags.seed)
+    found: collections.Counter = collections.Counter()
+    with tempfile.TemporaryDirectory(prefix="faults-") as work:
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{work}/compiled"
+        for name in names:
+            whole = prepare(name, Path(work))
+            for kind in kinds:
+                for number in range(flags.count):
+                    draw = random.Random(f"{flags.seed} {name} {kind} {number}")
+                    what, problem = KINDS[kind](whole, draw)
+                    print(f"{name}, {kind} {number}, {what}: {problem or 'fine'}", flush=True)
+                    found[kind, what, bool(problem)] += 1
+    failed = sum(number for (*_, bad), number in found.items() if bad)
+    print(markdown(found), f"{found.total()} faults, {failed} failed", sep="\n")
+    sys.exit(failed > 0)
 
 
 if __name__ == "__main__":
-    run_main(main)
+    main()

@@ -1,199 +1,159 @@
-"""Run commands in forked processes of a parent that has imported everything, so that they start fast."""
+"""Run commands in forked processes of a parent that has imported everything, and compare run folders."""
 
 import contextlib
+import errno
+import hashlib
+import json
 import os
-import select
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.faults.phases import FileFault, Reporter
-
-_SECONDS = 300  # a run that takes longer counts as hanging
-
-
-class Entered(NamedTuple):
-    """The start of a phase of a run.
-
-    Attributes:
-        phase: Name of the phase.
-        seconds: Seconds since the start of the process.
-        operations: Number of earlier operations that write to the run's files.
-    """
-
-    phase: str
-    seconds: float
-    operations: int
-
-
-class Moment(NamedTuple):
-    """The moment at which a signal is sent.
-
-    Attributes:
-        phase: Name of the phase.
-        occurrence: Number of earlier times that the phase was entered.
-        delay: Seconds after the phase is entered.
-    """
-
-    phase: str
-    occurrence: int
-    delay: float
+SECONDS = 300  # after which a command counts as hanging
+# Signals may arrive before they are handled.
+_STOPPED = [-getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")]
+# Audit events that change the file system; `open` for writing is counted too.
+_WRITING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.link")
 
 
 class Ended(NamedTuple):
-    """The result of a process.
-
-    Attributes:
-        status: Exit status, or minus the number of the signal that ended the process.
-        out: Standard output.
-        err: Standard error.
-        phases: Phases that the process entered.
-        seconds: Duration in seconds.
-        hit: Phase in which the signal was sent; None if none was sent.
-    """
+    """The end of a command: its status (minus the number of a signal), outputs, duration and memory."""
 
     status: int
     out: str
     err: str
-    phases: list[Entered]
     seconds: float
-    hit: str | None = None
+    bytes: int
+    operations: int  # that changed the files of the run
 
-    @property
-    def has_traceback(self) -> bool:
-        """Whether the process printed a traceback, that is, met an unexpected error."""
-        return "Traceback" in self.err + self.out
+    def problem(self, *, most_seconds: float = SECONDS, most_bytes: float = 4e9) -> str:
+        """Return what is wrong with it, unless it succeeded or failed in one line; empty if nothing is."""
+        text = self.err + self.out
+        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        if "Traceback" in text or self.status not in (0, 2, 130, *_STOPPED):
+            return f"status {self.status}: {text.strip()[-500:]}"
+        if self.status == 2 and (len(lines) != 1 or len(lines[0]) > 1000):
+            return f"not one line: {self.err[-500:]}"
+        if self.seconds > most_seconds or self.bytes > most_bytes:
+            return f"{self.seconds:.0f} s, {self.bytes / 1e9:.1f} GB"
+        return ""
 
 
-def train(
+def run(
     arguments: Sequence[str],
-    folder: Path,
     scratch: Path,
     *,
-    at: Moment | None = None,
-    number: int = signal.SIGKILL,
-    fault: FileFault | None = None,
+    below: Path | None = None,
+    at: tuple[float, int] | None = None,
+    operation: tuple[int, str] | None = None,
+    seconds: float = SECONDS,
 ) -> Ended:
-    """Run a training command in a forked process, with a signal at a moment or a fault at a file operation.
+    """Run a `dynskip` command in a forked process, with its outputs in `scratch`.
 
     Args:
         arguments: Name of the experiment and its flags.
-        folder: Run folder; operations on files in it are counted.
-        scratch: Folder for the process's standard output and error.
-        at: Moment at which the signal is sent; None sends none.
-        number: Number of the signal.
-        fault: Fault at an operation on files; None for none.
-    """
-
-    def work(pipe: int) -> None:
-        Reporter(pipe, str(folder.absolute()), fault).install()
-        run_command([*arguments, "--run-dir", str(folder)])
-
-    return fork(work, scratch, at=at, number=number)
-
-
-def run_command(arguments: Sequence[str]) -> None:
-    """Run a command line in this process, as `dynskip` does; a failure raises SystemExit."""
-    from dynskip_jax.experiments.__main__ import run_by_name
-    from dynskip_jax.experiments.cli import run_main
-
-    sys.argv = ["dynskip", *arguments]
-    run_main(lambda: run_by_name(arguments[0], list(arguments[1:])))
-
-
-def fork(
-    work: Callable[[int], None], scratch: Path, *, at: Moment | None = None, number: int = signal.SIGKILL
-) -> Ended:
-    """Run a function in a forked process, and return how the process ended.
-
-    Args:
-        work: Function to run; its argument is a pipe into which it can report phases.
-        scratch: Folder for the process's standard output and error.
-        at: Moment at which a signal is sent; None sends none.
-        number: Number of the signal.
+        scratch: Folder of its outputs.
+        below: Folder in which operations on files are counted.
+        at: Seconds after the start, and number of the signal that is then sent.
+        operation: Number of an operation, and `kill` (SIGKILL there) or `full` (it and all later ones fail).
+        seconds: Seconds after which the process is killed, which counts as hanging.
     """
     scratch.mkdir(parents=True, exist_ok=True)
-    reading, writing = os.pipe()
-    paths = [scratch / "stdout", scratch / "stderr"]
-    began = time.monotonic()
+    paths = [scratch / name for name in ("stdout", "stderr", "operations")]
+    paths[2].write_text("0")
     sys.stdout.flush()
     sys.stderr.flush()
+    began = time.monotonic()
     pid = os.fork()
     if pid == 0:
-        os.close(reading)
-        _work(work, writing, paths)
-    os.close(writing)
+        _work(arguments, paths, below, operation)
+    due, number = (seconds, signal.SIGKILL) if at is None else at
+    while not (found := os.wait4(pid, os.WNOHANG))[0]:
+        if time.monotonic() - began > due:
+            os.kill(pid, number)
+            due, number = seconds + due, signal.SIGKILL
+        time.sleep(0.002)
+    _, status, usage = found
+    out, err, count = (path.read_text(encoding="utf-8", errors="replace") for path in paths)
+    took = time.monotonic() - began
+    return Ended(os.waitstatus_to_exitcode(status), out, err, took, usage.ru_maxrss * 1024, int(count))
+
+
+def _work(
+    arguments: Sequence[str], paths: Sequence[Path], below: Path | None, fault: tuple[int, str] | None
+) -> None:
+    """Run a command in the child with output redirected to `paths`, and exit the process."""
+    from dynskip_jax.experiments.__main__ import main
+
+    count, status = 0, 1
+
+    def audit(event: str, details: tuple) -> None:
+        nonlocal count
+        path = details[0] if details else None
+        if not isinstance(path, str) or not os.path.abspath(path).startswith(f"{below}{os.sep}"):
+            return
+        writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+        if event not in _WRITING and (event != "open" or not (details[2] or 0) & writing):
+            return
+        count += 1
+        if fault is not None and count > fault[0]:
+            if fault[1] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if event != "os.remove":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
     try:
-        phases, status, hit = _watch(pid, reading, began, at, number)
-    finally:
-        os.close(reading)
-    out, err = (path.read_text(encoding="utf-8", errors="replace") for path in paths)
-    return Ended(status, out, err, phases, time.monotonic() - began, hit)
-
-
-def exit_status(stop: SystemExit) -> int:
-    """Return the exit status of a process that ends with `stop`: 1 for a message, as in Python."""
-    if stop.code is None:
-        return 0
-    return stop.code if isinstance(stop.code, int) else 1
-
-
-def _work(work: Callable[[int], None], pipe: int, paths: Sequence[Path]) -> None:
-    """Run `work` in the child with output redirected to `paths`, and exit the process."""
-    status = 1
-    try:
-        for descriptor, path in zip((1, 2), paths, strict=True):
+        for descriptor, path in zip((1, 2), paths, strict=False):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(file, descriptor)
-            os.close(file)
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (the process ends)
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-        work(pipe)
+        if below is not None:
+            sys.addaudithook(audit)
+        sys.argv = ["dynskip", *map(str, arguments)]
+        main()
         status = 0
     except SystemExit as stop:
-        status = exit_status(stop)
+        status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()
+            paths[2].write_text(str(count))
         os._exit(status)
 
 
-def _watch(
-    pid: int, pipe: int, began: float, at: Moment | None, number: int
-) -> tuple[list[Entered], int, str | None]:
-    """Read the reported phases until the process ends, and send the signal at its moment.
+def contents(folder: Path) -> dict[str, Any]:
+    """Return what has to be equal in two finished runs, by name: all except times, dates and paths."""
+    config, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result"))
+    rows = [
+        {name: value for name, value in row.items() if name not in ("wall_seconds", "checkpoint")}
+        for row in result["rows"]
+    ]
+    step = max((folder / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    document = json.loads((step / "document" / "metadata").read_text())
+    arrays = {leaf["path"]: leaf["sha256"] for leaf in document["leaves"]}
+    pictures = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("plots/*")}
+    metrics = folder / "metrics.jsonl"
+    return {
+        "settings": config["settings"],
+        "result": rows,
+        "metrics": metrics.read_text() if metrics.exists() else "",
+        "checkpoint": (step.name, document["meta"]["history"], arrays),
+        "pictures": pictures,
+    }
 
-    Returns:
-        The phases, the exit status, and the phase in which the signal was sent.
-    """
-    phases: list[Entered] = []
-    rest, seen, due, hit = b"", 0, None, None
-    while True:
-        now = time.monotonic()
-        left = began + _SECONDS - now if due is None else due - now
-        ready, _, _ = select.select([pipe], [], [], max(0.0, left))
-        if not ready:
-            hit = phases[-1].phase if due is not None and phases else None
-            os.kill(pid, number if due is not None else signal.SIGKILL)
-            due = None
-            continue
-        data = os.read(pipe, 65536)
-        if not data:
-            break
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            phase, operations = line.decode().split("\t")
-            phases.append(Entered(phase, time.monotonic() - began, int(operations)))
-            if at is not None and phase == at.phase:
-                if seen == at.occurrence:
-                    due = time.monotonic() + at.delay
-                seen += 1
-    _, status = os.waitpid(pid, 0)
-    return phases, os.waitstatus_to_exitcode(status), hit
+
+def differences(folder: Path, expected: dict[str, Any], *names: str) -> str:
+    """Return the names of the contents that differ; only `names`, if there are any."""
+    try:
+        found = contents(folder)
+    except (OSError, ValueError, KeyError) as error:
+        return f"unreadable ({error})"
+    return ", ".join(name for name in names or expected if found[name] != expected[name])
