@@ -29,7 +29,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import layers, report, training_step
-from benchmarks.faults.small_runs import SMALL_RUNS
+from benchmarks.faults.small_runs import write_data
 from benchmarks.report import number
 from dynskip_jax.devices.parallel import ShardedJit
 from dynskip_jax.errors import UserError
@@ -174,12 +174,8 @@ def load(name: str, preset: str, model: str, data: str, folder: Path) -> tuple[t
             return step(flags), ""
         except UserError as error:
             print(f"{name}: {error}", file=sys.stderr)
-    write_data = SMALL_RUNS[name].write_data
-    if write_data is None:
+    if not write_data(name, folder / name):
         return step(flags), ""
-    if not (folder / name).exists():
-        (folder / name).mkdir()
-        write_data(folder / name)
     columns = {"dataset": "columns"} if name == "pos" else {}
     return step({**flags, **columns, "data": str(folder / name)}), " (a few words)"
 

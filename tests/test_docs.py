@@ -12,9 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from flax import nnx
 from marks import and_slow
 
 from dynskip_jax import functional as F

@@ -38,13 +38,18 @@ NAMES = tuple(_FLAGS)
 
 def command(name: str, folder: Path) -> list[str]:
     """Return the command line of an experiment without `--run-dir`, and write its data below `folder`."""
+    data = ["--data", str(folder / "data")] if write_data(name, folder / "data") else []
+    return [name, *data, *_EVERY.split(), *_FLAGS[name].split()]
+
+
+def write_data(name: str, folder: Path) -> bool:
+    """Write the data of an experiment; return False if it generates its data."""
     files = _files(name, np.random.default_rng(0))
     for path, text in files.items():
-        path = folder / "data" / path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode())
-    data = ["--data", str(folder / "data")] if files else []
-    return [name, *data, *_EVERY.split(), *_FLAGS[name].split()]
+        folder.mkdir(parents=True, exist_ok=True)
+        packed = gzip.compress(text.encode(), mtime=0) if path.endswith(".gz") else text.encode()
+        (folder / path).write_bytes(packed)
+    return bool(files)
 
 
 def shrink_generated_data() -> None:

@@ -21,6 +21,7 @@ from commands import (
 )
 
 from dynskip_jax.experiments import agreement, conll2003, imdb, number_prediction, ptb
+from dynskip_jax.training.files import FORMAT
 
 PTB, NUMBERS, AGREEMENT = ptb.PTB, number_prediction.NumberPrediction, agreement.Agreement
 TAGGER, CLASSIFIER = conll2003.CoNLL2003, imdb.IMDB
@@ -344,7 +345,7 @@ def test_run_whose_checkpoints_are_all_corrupt(copied, finished_ptb, command):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     metrics = (copied / "metrics.jsonl").read_bytes()
     outcome = command(PTB, *finished_ptb.arguments, "--run-dir", copied)
-    assert_user_error(outcome, "none of the 2 checkpoints", "delete that folder", "--run-dir")
+    assert_user_error(outcome, "none of the 2 checkpoints", "restore one", "--run-dir")
     assert (copied / "metrics.jsonl").read_bytes() == metrics
 
 
@@ -360,11 +361,10 @@ def rewrite(**changes):
 
 
 def old_format(run):
-    """Write config.json as older versions did: all settings at the top level, and no format."""
+    """Write config.json as the first versions did, without a format."""
     config = load(run / "config.json")
-    settings = {name: value for group in config["settings"].values() for name, value in group.items()}
-    old = {name: config[name] for name in ("experiment", "model", "dataset")} | settings
-    (run / "config.json").write_text(json.dumps(old))
+    del config["format"]
+    (run / "config.json").write_text(json.dumps(config))
 
 
 def broken(text):
@@ -374,11 +374,11 @@ def broken(text):
 @pytest.mark.parametrize(
     ("damage", "of_training", "of_reading"),
     [
-        (old_format, "a run of format 1, and this version reads and writes format 2", "reads format 2"),
+        (old_format, f"a run of format 1, and this version reads and writes format {FORMAT}", "format 1"),
         (
-            rewrite(format=3),
-            "a run of format 3, and this version reads and writes format 2",
-            "reads format 2",
+            rewrite(format=2),
+            f"a run of format 2, and this version reads and writes format {FORMAT}",
+            "format 2",
         ),
         (broken(b"{"), "config.json does not hold a valid configuration", "valid configuration"),
         (broken(b"[1]"), "config.json does not hold a valid configuration", "valid configuration"),
@@ -386,7 +386,7 @@ def broken(text):
         (rewrite(settings=None), "settings.run.preset was not set", "config.json"),
         (rewrite(settings={"run": 3}), "settings.run was 3", "config.json"),
         (rewrite(settings={"run": {"seed": "x"}}), 'settings.run.seed was "x"', "config.json"),
-        (rewrite(settings={"run": {"sead": 1}}), "settings.run.sead was 1", "there is no setting sead"),
+        (rewrite(settings={"run": {"sead": 1}}), "settings.run.sead was 1", "config.json"),
     ],
     ids=lambda value: getattr(value, "__name__", "") or str(value)[:40],
 )
