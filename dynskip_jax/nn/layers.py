@@ -201,8 +201,8 @@ class SkipLayers(HasModes):
             segment_ids: Ids of the sequences that are packed in each row, with the inputs' batch and time
                 axes. Where the id changes, the next sequence begins from the initial state.
             actions: Actions to replay for each layer and direction, with the inputs' batch and time axes;
-                None for a layer that chooses, or for all. A layer whose skip does not choose, such as
-                attention, ignores them.
+                None for a layer that chooses, or for all. Traced actions out of range are clipped. A layer
+                whose skip does not choose, such as attention, ignores them.
             policy: How choices are made. By default greedy in evaluation and sampled in training. λ and masks
                 apply only to layers with an agent. A tuple of masks has one for each layer and direction.
             rngs: Source of keys for everything that is not drawn with the keys of `initial_carry` or with

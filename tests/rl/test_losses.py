@@ -297,6 +297,18 @@ def test_masks_directions_and_layers_that_do_not_sample_are_told_by_the_output()
     np.testing.assert_allclose(*found, rtol=1e-6)
 
 
+def test_traced_actions_out_of_range_are_clipped():
+    """Regression: eagerly they are refused, but in a compiled program they chose a state without a word."""
+    module = layers(skip=F.Dynamic(3))
+    graphdef, params = nnx.split(module)
+    run = jax.jit(lambda actions: nnx.merge(graphdef, params)(X, actions=[actions]))
+    odd = np.array([[1, 2, 9, -4, 0]] * 3)
+    jax.tree.map(np.testing.assert_array_equal, run(odd), run(np.clip(odd, 1, 3)))
+    assert np.array_equal(run(odd).decisions[0].action, np.clip(odd, 1, 3))
+    with pytest.raises(UserError, match="actions lie between 1 and 3"):
+        module(X, actions=[odd])
+
+
 def test_updates_of_a_skip_rnn_are_paid_for():
     out = compiled(layers(skip=[F.SkipRNN(), F.Dynamic(3)]))(X, seq_lengths=ENDS, rngs=jax.random.key(0))
     update = np.asarray(out.decisions[0].update)
