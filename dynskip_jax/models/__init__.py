@@ -1,9 +1,13 @@
 """Task models: Flax NNX modules made of `dynskip_jax.nn`."""
 
-from dynskip_jax.models.classifier import ClassifierOutput, SequenceClassifier
+from dynskip_jax.models.classifier import (
+    ClassifierOutput,
+    SentencePairModel,
+    SequenceClassifier,
+    rating_distribution,
+)
 from dynskip_jax.models.copying import Copier, CopyCarry
 from dynskip_jax.models.language_model import LanguageModel, LanguageModelDropout, LanguageModelOutput
-from dynskip_jax.models.sentence_pair import SentencePairModel, rating_distribution
 from dynskip_jax.models.tagger import Tagger, TaggerOutput
 
 __all__ = [

@@ -1,18 +1,19 @@
-"""Classify sequences of symbols or words with stacked recurrent layers and a softmax on a pooled state."""
+"""Classify sequences, or rate pairs of sentences: recurrent layers, pooled states and a softmax."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, fold_in_each, split_each
 from dynskip_jax.functional.pooling import Pooling
-from dynskip_jax.models.rare_words import forget_rare
+from dynskip_jax.models.inputs import any_batch_axes, forget_rare
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.layers import SkipLSTM, count_layers
 from dynskip_jax.nn.linear import Linear
@@ -29,13 +30,104 @@ class ClassifierOutput(NamedTuple):
         states: Outputs of the top layer, (batch, time, features); None if the model does not return them.
     """
 
-    logits: Float[Array, "batch classes"]
+    logits: Float[Array, "*batch classes"]
     decisions: tuple[F.DecisionTrace, ...]
-    observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
-    states: Float[Array, "batch time features"] | None = None
+    observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
+    states: Float[Array, "*batch time features"] | None = None
+    agent_loss = rl.agent_loss
 
 
-class SequenceClassifier(nnx.Module):
+class PooledModel(nnx.Module):
+    """Base class of models that pool the states of recurrent layers into vectors.
+
+    Args:
+        in_features: Size of the layers' input.
+        hidden_features: Size of the state of every layer.
+        skip: Time skip of every layer, or one for each layer, bottom first.
+        pooling: How states are pooled into a vector; see `functional.pool_states`.
+        dropout: Dropout rate on every layer's input and on pooled vectors, or one rate for each of these
+            places, bottom first.
+        unknown_rate: Probability of replacing a rare word by the unknown word in training; see `forget_rare`.
+        num_frequent: Words with this id or a larger one are rare.
+        dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
+        rngs: Source of the initial parameters.
+        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip` and
+            `bidirectional`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        skip: F.TimeSkip | Sequence[F.TimeSkip],
+        *,
+        pooling: Pooling = "last",
+        dropout: float | Sequence[float] = 0.0,
+        unknown_rate: float = 0.0,
+        num_frequent: int = 0,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+        **rnn_options: Any,
+    ):
+        if isinstance(dropout, int | float):
+            dropout = (dropout,) * (count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
+        check_rates("dropout", *dropout)
+        check_rates("unknown_rate", unknown_rate)
+        self.pooling = pooling
+        self.backward = hidden_features if rnn_options.get("bidirectional") else 0
+        self.pooled_features = hidden_features + self.backward
+        self.unknown_rate, self.num_frequent = unknown_rate, num_frequent
+        # The last dropout applies to the pooled vector, not to the states of each step.
+        self.dropout = dropout[-1]
+        rates = (*dropout[:-1], 0.0)
+        self.stack = SkipLSTM(
+            in_features, hidden_features, skip=skip, dropout=rates, dtype=dtype, rngs=rngs, **rnn_options
+        )
+
+    def read(
+        self,
+        tokens: Int[Array, "batch time"],
+        embed: Callable[[Array, Any], Array],
+        groups: Sequence[Bool[Array, "batch time"] | bool],
+        *,
+        draws: bool,
+        seq_lengths: Int[Array, " batch"] | None,
+        rngs: Rngs,
+        deterministic: bool | None,
+        **options: Any,
+    ) -> tuple[list[Float[Array, "batch features"]], Any]:
+        """Return the pooled states of each group of steps, and the outputs of the layers.
+
+        Args:
+            tokens: Token ids.
+            embed: Function of the tokens and of one key per row, or None, that returns the layers' inputs.
+            groups: Steps to pool; True for all. At most two.
+            draws: Whether the model draws more than the layers, dropout of pooled vectors and rare words do.
+            seq_lengths: True lengths.
+            rngs: Source of randomness.
+            deterministic: Overrides the mode set by `.train()` and `.eval()`.
+            **options: Further arguments of the layers.
+        """
+        deterministic = self.stack.deterministic if deterministic is None else deterministic
+        keys = (None, None)
+        if not deterministic and (self.dropout or self.unknown_rate or draws):
+            own, rngs = split_each(require_key(rngs, "this model"), 2)
+            own = example_keys(own, tokens.shape[:1])
+            keys = split_each(own, 2)
+            if self.unknown_rate:
+                tokens = forget_rare(tokens, fold_in_each(own, 2), self.unknown_rate, self.num_frequent)
+        outputs = self.stack(
+            embed(tokens, keys[0]), seq_lengths=seq_lengths, rngs=rngs, deterministic=deterministic, **options
+        )
+        valid = jnp.ones(tokens.shape, bool)
+        if seq_lengths is not None:
+            valid = F.length_mask(seq_lengths, tokens.shape[1])
+        pooled = [F.pool_states(outputs.h, valid & g, self.pooling, backward=self.backward) for g in groups]
+        dropped = zip(keys[-len(pooled) :], pooled, strict=True)
+        return [F.dropout(key, self.dropout, vector) for key, vector in dropped], outputs
+
+
+class SequenceClassifier(PooledModel):
     """Sequence classifier: one-hot or embedded symbols, recurrent layers, pooling, and a linear layer.
 
     The defaults are those of Gui et al. (2019): LSTM layers, and the last h of each sequence.
@@ -49,16 +141,10 @@ class SequenceClassifier(nnx.Module):
             `nnx.Embed` has. By default symbols are one-hot.
         num_positions: Size of a one-hot vector of the step number that is concatenated to the symbol. 0 for
             none (the paper), otherwise at least the length of the longest sequence.
-        pooling: How the states are pooled into the vector to classify; see `functional.pool_states`.
-        dropout: Dropout rate on every layer's input and before the linear layer, or one rate for each of
-            these places, bottom first.
         word_dropout: Probability of dropping all features of a step's symbol. Its position is kept.
-        unknown_rate: Probability of replacing a rare word by the unknown word in training; see `forget_rare`.
-        num_frequent: Words with this id or a larger one are rare.
-        dtype: Dtype of matrix multiplications, float32 by default. Everything else is float32.
+        dtype: Dtype of matrix multiplications.
         rngs: Source of the initial parameters.
-        **rnn_options: Arguments of `SkipLSTM`, such as `num_layers`, `transition`, `depth_skip` and
-            `bidirectional`.
+        **options: Further arguments of `PooledModel` and `SkipLSTM`.
     """
 
     def __init__(
@@ -70,46 +156,25 @@ class SequenceClassifier(nnx.Module):
         *,
         embedding: nnx.Module | None = None,
         num_positions: int = 0,
-        pooling: Pooling = "last",
-        dropout: float | Sequence[float] = 0.0,
         word_dropout: float = 0.0,
-        unknown_rate: float = 0.0,
-        num_frequent: int = 0,
         dtype: Any = None,
         rngs: nnx.Rngs,
-        **rnn_options: Any,
+        **options: Any,
     ):
-        if isinstance(dropout, int | float):
-            dropout = (dropout,) * (count_layers(rnn_options.get("num_layers"), skip=skip) + 1)
-        check_rates("dropout", *dropout)
         check_rates("word_dropout", word_dropout)
-        check_rates("unknown_rate", unknown_rate)
-        self.num_symbols = num_symbols
-        self.num_positions = num_positions
+        size = (num_symbols if embedding is None else embedding.features) + num_positions
+        super().__init__(size, hidden_features, skip, dtype=dtype, rngs=rngs, **options)
+        self.num_symbols, self.num_positions, self.word_dropout = num_symbols, num_positions, word_dropout
         self.embedding = nnx.data(embedding)
-        self.pooling = pooling
-        self.backward = hidden_features if rnn_options.get("bidirectional") else 0
-        self.word_dropout = word_dropout
-        self.unknown_rate, self.num_frequent = unknown_rate, num_frequent
-        # The last dropout applies to the pooled vector, not to the states of each step.
-        self.dropout = dropout[-1]
-        self.stack = SkipLSTM(
-            (num_symbols if embedding is None else embedding.features) + num_positions,
-            hidden_features,
-            skip=skip,
-            dropout=(*dropout[:-1], 0.0),
-            dtype=dtype,
-            rngs=rngs,
-            **rnn_options,
-        )
-        self.softmax = Linear(hidden_features + self.backward, num_classes, dtype=dtype, rngs=rngs)
+        self.softmax = Linear(self.pooled_features, num_classes, dtype=dtype, rngs=rngs)
 
+    @any_batch_axes
     def __call__(
         self,
-        symbols: Int[Array, "batch time"],
+        symbols: Int[Array, "*batch time"],
         *,
-        seq_lengths: Int[Array, " batch"] | None = None,
-        actions: Sequence[Int[Array, "batch time"] | None] | None = None,
+        seq_lengths: Int[Array, "*batch"] | None = None,
+        actions: Sequence[Int[Array, "*batch time"] | None] | None = None,
         policy: F.Policy | None = None,
         rngs: Rngs = None,
         weight_key: Key[Array, ""] | None = None,
@@ -118,25 +183,20 @@ class SequenceClassifier(nnx.Module):
         """Classify a batch of sequences.
 
         Args:
-            symbols: Symbol ids, (batch, time).
-            seq_lengths: True lengths, (batch,).
+            symbols: Symbol ids, (*batch, time).
+            seq_lengths: True lengths, (*batch,).
             actions: Actions to replay for each layer and direction, or None for a layer that chooses.
             policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.
-            rngs: Source of randomness for choices and dropout: a PRNG key, one per example, (batch,), an
+            rngs: Source of randomness for choices and dropout: a PRNG key, one per example, (*batch,), an
                 `nnx.Rngs` or a stream.
             weight_key: PRNG key for the cells' `weight_dropout`; by default it is derived from `rngs`.
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
         """
-        deterministic = self.stack.deterministic if deterministic is None else deterministic
-        keys = (None, None)
-        if not deterministic and (self.dropout or self.word_dropout or self.unknown_rate):
-            own, rngs = split_each(require_key(rngs, "this classifier"), 2)
-            own = example_keys(own, symbols.shape[:1])
-            keys = split_each(own, 2)
-            if self.unknown_rate:
-                symbols = forget_rare(symbols, fold_in_each(own, 2), self.unknown_rate, self.num_frequent)
-        outputs = self.stack(
-            self._inputs(symbols, keys[0]),
+        (pooled,), outputs = self.read(
+            symbols,
+            self._inputs,
+            (True,),
+            draws=bool(self.word_dropout),
             seq_lengths=seq_lengths,
             actions=actions,
             policy=policy,
@@ -144,8 +204,7 @@ class SequenceClassifier(nnx.Module):
             weight_key=weight_key,
             deterministic=deterministic,
         )
-        logits = self.softmax(F.dropout(keys[1], self.dropout, self._pooled(outputs.h, seq_lengths)))
-        return ClassifierOutput(logits, outputs.decisions, outputs.observations, outputs.h)
+        return ClassifierOutput(self.softmax(pooled), outputs.decisions, outputs.observations, outputs.h)
 
     def _inputs(self, symbols: Int[Array, "batch time"], keys: Key[Array, " batch"] | None) -> Array:
         x = jax.nn.one_hot(symbols, self.num_symbols) if self.embedding is None else self.embedding(symbols)
@@ -156,11 +215,97 @@ class SequenceClassifier(nnx.Module):
             x = jnp.concatenate([x, jax.nn.one_hot(numbers, self.num_positions)], axis=-1)
         return x
 
-    def _pooled(
-        self, h: Float[Array, "batch time features"], seq_lengths: Int[Array, " batch"] | None
-    ) -> Float[Array, "batch features"]:
-        if seq_lengths is None:
-            where = jnp.ones(h.shape[:2], bool)
-        else:
-            where = F.length_mask(seq_lengths, h.shape[1])
-        return F.pool_states(h, where, self.pooling, backward=self.backward)
+
+class SentencePairModel(PooledModel):
+    """Model of the similarity rating of two sentences.
+
+    A row contains both sentences, and the layers read each one from the initial state. With the pooled states
+    h₁ and h₂ of the two sentences,
+
+        hₛ = ReLU(W^(x) (h₁ ⊙ h₂) + W^(+) |h₁ - h₂| + b^(h)),
+
+    and the probabilities of the ratings are softmax(W^(p) hₛ + b^(p)). This is Tai et al. (2015), Eq. 15,
+    with the activation function of the paper on untied LSTMs (its Eq. 22).
+
+    Args:
+        embedding: Module that maps token ids to features and has an attribute `features`, their number, as
+            `nnx.Embed` has.
+        hidden_features: Size of the state of every layer.
+        num_ratings: Number of classes.
+        skip: Time skip of every layer, or one for each layer, bottom first.
+        similarity_features: Size of hₛ; 50 in the paper.
+        dtype: Dtype of matrix multiplications.
+        rngs: Source of the initial parameters.
+        **options: Further arguments of `PooledModel` and `SkipLSTM`.
+    """
+
+    def __init__(
+        self,
+        embedding: nnx.Module,
+        hidden_features: int,
+        num_ratings: int,
+        skip: F.TimeSkip | Sequence[F.TimeSkip],
+        *,
+        similarity_features: int = 50,
+        dtype: Any = None,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ):
+        super().__init__(embedding.features, hidden_features, skip, dtype=dtype, rngs=rngs, **options)
+        self.embedding = embedding
+        features, how = self.pooled_features, dict(dtype=dtype, rngs=rngs)
+        self.product = Linear(features, similarity_features, **how)
+        self.difference = Linear(features, similarity_features, use_bias=False, **how)
+        self.softmax = Linear(similarity_features, num_ratings, **how)
+
+    @any_batch_axes
+    def __call__(
+        self,
+        tokens: Int[Array, "*batch time"],
+        sentences: Int[Array, "*batch time"],
+        *,
+        seq_lengths: Int[Array, "*batch"] | None = None,
+        rngs: Rngs = None,
+        deterministic: bool | None = None,
+        **options: Any,
+    ) -> ClassifierOutput:
+        """Compare the two sentences of each row.
+
+        Args:
+            tokens: Token ids of the first sentence, followed by those of the second, (*batch, time).
+            sentences: 0 at tokens of the first sentence, 1 at tokens of the second, (*batch, time).
+            seq_lengths: Total lengths of both sentences, (*batch,).
+            rngs: See `SequenceClassifier`.
+            deterministic: See `SequenceClassifier`.
+            **options: `actions`, `policy` and `weight_key`; see `SequenceClassifier`.
+
+        Returns:
+            The output, whose `logits` are those of the ratings, (*batch, ratings).
+        """
+        (first, second), outputs = self.read(
+            tokens,
+            lambda tokens, keys: self.embedding(tokens),
+            (sentences == 0, sentences == 1),
+            draws=False,
+            seq_lengths=seq_lengths,
+            segment_ids=sentences,
+            rngs=rngs,
+            deterministic=deterministic,
+            **options,
+        )
+        similarity = self.product(first * second) + self.difference(jnp.abs(first - second))
+        logits = self.softmax(jax.nn.relu(similarity))
+        return ClassifierOutput(logits, outputs.decisions, outputs.observations, outputs.h)
+
+
+def rating_distribution(ratings: Float[Array, " batch"], num_ratings: int) -> Float[Array, "batch ratings"]:
+    """Return the distribution over the ratings 1..R with mean y (Tai et al. 2015, Eq. 16).
+
+    Only ⌊y⌋ and ⌊y⌋ + 1 have nonzero probability.
+
+    Args:
+        ratings: y in [1, R], (batch,).
+        num_ratings: R.
+    """
+    distance = jnp.abs(ratings[:, None] - jnp.arange(1, num_ratings + 1)[None, :])
+    return jnp.maximum(1 - distance, 0)

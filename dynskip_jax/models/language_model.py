@@ -11,9 +11,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.models.copying import Copier, Copy, CopyCarry, no_words
+from dynskip_jax.models.inputs import any_batch_axes
 from dynskip_jax.nn.calls import Rngs, policy_or_default, require_key
 from dynskip_jax.nn.cells import Initializer
 from dynskip_jax.nn.layers import SkipLSTM, count_layers, needs_key
@@ -87,6 +89,7 @@ class LanguageModelOutput(NamedTuple):
     of_softmax: Float[Array, "batch time vocabulary"] | None = None
     copies: F.Copies | None = None
     choices: F.Copies | None = None
+    agent_loss = rl.agent_loss
 
     def log_likelihood(self, targets: Int[Array, "batch time"]) -> Float[Array, "batch time"]:
         """Return log p of the targets, in nats.
@@ -244,9 +247,10 @@ class LanguageModel(nnx.Module):
         """K of the last layer's time skip, the pointer for copying."""
         return self.stack.cells[-1].skip.max_skip
 
+    @any_batch_axes
     def __call__(
         self,
-        tokens: Int[Array, "batch time"],
+        tokens: Int[Array, "*batch time"],
         *,
         initial_carry: tuple[F.SkipCarry, ...] | CopyCarry | None = None,
         actions: Sequence[Int[Array, "batch time"] | None] | None = None,
@@ -259,7 +263,7 @@ class LanguageModel(nnx.Module):
         """Read one segment of each stream.
 
         Args:
-            tokens: Token ids, (batch, time).
+            tokens: Token ids, (*batch, time).
             initial_carry: Carry of the previous segment; by default that of `initialize_carry`.
             actions: Actions to replay for each layer, or None for a layer that chooses.
             policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.

@@ -8,10 +8,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from dynskip_jax import functional as F
+from dynskip_jax import rl
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_rates
 from dynskip_jax.functional.keys import example_keys, split_each
-from dynskip_jax.models.rare_words import forget_rare
+from dynskip_jax.models.inputs import any_batch_axes, forget_rare
 from dynskip_jax.nn.calls import Rngs, require_key
 from dynskip_jax.nn.cells import Initializer
 from dynskip_jax.nn.char_features import CharFeatures, by_size
@@ -50,10 +51,11 @@ class TaggerOutput(NamedTuple):
         observations: x(t) and h(t-1) of each layer and direction, of which s(t) in Eq. 1 consists.
     """
 
-    emissions: Float[Array, "batch time tags"]
+    emissions: Float[Array, "*batch time tags"]
     crf: F.CRFParams | None
     decisions: tuple[F.DecisionTrace, ...]
-    observations: tuple[tuple[Float[Array, "batch time in"], Float[Array, "batch time hidden"]], ...]
+    observations: tuple[tuple[Float[Array, "*batch time in"], Float[Array, "*batch time hidden"]], ...]
+    agent_loss = rl.agent_loss
 
 
 class Tagger(nnx.Module):
@@ -172,8 +174,8 @@ class Tagger(nnx.Module):
         self,
         tokens: Tokens,
         *,
-        seq_lengths: Int[Array, " batch"] | None = None,
-        actions: Sequence[Int[Array, "batch time"] | None] | None = None,
+        seq_lengths: Int[Array, "*batch"] | None = None,
+        actions: Sequence[Int[Array, "*batch time"] | None] | None = None,
         policy: F.Policy | None = None,
         rngs: Rngs = None,
         deterministic: bool | None = None,
@@ -181,15 +183,22 @@ class Tagger(nnx.Module):
         """Compute the scores of all tags for a batch of sentences.
 
         Args:
-            tokens: Ids of words, (batch, time), of their characters, (batch, time, length), of their
-                capitalisation, (batch, time), and of other columns, (batch, time, columns).
-            seq_lengths: True lengths, (batch,).
+            tokens: Ids of words, (*batch, time), of their characters, (*batch, time, length), of their
+                capitalisation, (*batch, time), and of other columns, (*batch, time, columns).
+            seq_lengths: True lengths, (*batch,).
             actions: Actions to replay for each layer and direction, or None for a layer that chooses.
             policy: How choices are made; by default greedy after `.eval()`, and sampled otherwise.
             rngs: Source of randomness for choices and dropout: a PRNG key, one per sentence, (batch,), an
                 `nnx.Rngs` or a stream.
             deterministic: Overrides the mode set by `.train()` and `.eval()`.
         """
+        options = dict(seq_lengths=seq_lengths, actions=actions, policy=policy, rngs=rngs)
+        emissions, decisions, observations = self._read(tokens, **options, deterministic=deterministic)
+        return TaggerOutput(emissions, self.crf_params(), decisions, observations)
+
+    @any_batch_axes
+    def _read(self, tokens, *, seq_lengths, actions, policy, rngs, deterministic) -> tuple[Any, Any, Any]:
+        """Return the emissions, the decisions and the observations of the layers."""
         deterministic = self.stack.deterministic if deterministic is None else deterministic
         batch, num_own = tokens.words.shape[:1], 1 + len(self.characters)
         keys = None
@@ -218,8 +227,7 @@ class Tagger(nnx.Module):
             rngs=None if keys is None else keys[-1],
             deterministic=deterministic,
         )
-        emissions = self.emissions(outputs.h)
-        return TaggerOutput(emissions, self.crf_params(), outputs.decisions, outputs.observations)
+        return self.emissions(outputs.h), outputs.decisions, outputs.observations
 
     def crf_params(self) -> F.CRFParams | None:
         """Return the parameters of the CRF, constrained by `allowed`; None if the output is a softmax."""

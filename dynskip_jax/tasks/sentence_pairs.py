@@ -11,7 +11,7 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
 from dynskip_jax.data.batches import Batch
-from dynskip_jax.models.sentence_pair import rating_distribution
+from dynskip_jax.models import rating_distribution
 from dynskip_jax.tasks.classification import Classification
 from dynskip_jax.tasks.task import LossOutput
 

@@ -1,0 +1,51 @@
+"""What models do with their inputs: batch axes, and rare words that become unknown in training."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key
+
+UNKNOWN_WORD = 0  # id of the unknown word
+_PER_ROW = ("seq_lengths", "actions", "initial_carry")
+
+
+def any_batch_axes(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a model's call on (batch, time) so that its inputs may have no, one or several batch axes.
+
+    Several axes are read as one, and each array of the result gets them back. A leading axis may so be that
+    of rollouts.
+    """
+
+    @functools.wraps(call)
+    def on_any_axes(model: Any, inputs: Any, *more: Any, **options: Any) -> Any:
+        batch = jax.tree.leaves(inputs)[0].shape[:-1]
+        if len(batch) == 1:
+            return call(model, inputs, *more, **options)
+        axes = len(batch)
+
+        def merge(leaf: Array) -> Array:
+            return leaf.reshape(-1, *leaf.shape[axes:])
+
+        options |= {name: jax.tree.map(merge, options[name]) for name in _PER_ROW if name in options}
+        if axes and getattr(options.get("rngs"), "ndim", 0) == axes:
+            options["rngs"] = merge(options["rngs"])
+        out = call(model, *jax.tree.map(merge, (inputs, *more)), **options)
+        return jax.tree.map(lambda leaf: leaf.reshape(*batch, *leaf.shape[1:]), out)
+
+    return on_any_axes
+
+
+def forget_rare(
+    words: Int[Array, "batch time"], keys: Key[Array, " batch"], rate: float, num_frequent: int
+) -> Int[Array, "batch time"]:
+    """Return the words, each rare one replaced by the unknown word at this rate (Lample et al. 2016).
+
+    In training, this trains the embedding of the unknown word. Words with the id `num_frequent` or a larger
+    one are rare.
+    """
+    time = words.shape[1]
+    forgotten = jax.vmap(lambda key: jax.random.bernoulli(key, rate, (time,)))(keys)
+    return jnp.where(forgotten & (words >= num_frequent), UNKNOWN_WORD, words)
