@@ -75,11 +75,7 @@ def symbol_names() -> list[str]:
 
 
 def example(length: int, rng: np.random.Generator) -> tuple[list[int], int, int]:
-    """Draw a text of `length` words, at least 2.
-
-    Returns:
-        The symbols, the answer, and the position of the opening word, uniform over all before the last.
-    """
+    """Draw a text of at least 2 words; return it, the answer, and the place of the opening word (uniform)."""
     at = int(rng.integers(length - 1))
     symbols, open_kinds = _text(at, [], must_close=False, rng=rng)
     kind = int(rng.choice([kind for kind in range(NUM_KINDS) if kind not in open_kinds]))
@@ -91,17 +87,7 @@ def example(length: int, rng: np.random.Generator) -> tuple[list[int], int, int]
 def _text(
     length: int, held: list[int], *, must_close: bool, rng: np.random.Generator
 ) -> tuple[list[int], list[int]]:
-    """Draw a part of a text.
-
-    Args:
-        length: Number of words.
-        held: Kinds of the clauses that are open before this part and stay open throughout it.
-        must_close: Whether every clause that this part opens is closed in it.
-        rng: Random generator.
-
-    Returns:
-        The symbols, and the kinds that this part leaves open.
-    """
+    """Draw a part of a text, and the kinds that it leaves open; those of `held` stay open throughout it."""
     symbols, own = [], []
     for left in range(length, 0, -1):
         if must_close and len(own) == left:

@@ -326,10 +326,8 @@ def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str
 def read_imdb(folder: PathLike | None = None) -> dict[str, list[LabelledText]]:
     """Read the Large Movie Review Dataset (Maas et al. 2011); the label is 0 for negative, 1 for positive.
 
-    Args:
-        folder: Folder with train.jsonl and test.jsonl (or .gz), which have an object with `text` and `label`
-            on each line, or the upstream archive's folder aclImdb, or its parent. None reads the upstream
-            archive.
+    `folder` has train.jsonl and test.jsonl (or .gz), with an object of `text` and `label` on each line, or is
+    the upstream archive's folder aclImdb or its parent. None reads the upstream archive.
     """
     if folder is None:
         with _downloaded(IMDB_URL, IMDB_SHA256) as archive:
@@ -403,10 +401,7 @@ def read_trees(path: PathLike) -> list[list[Labelled]]:
     r"""Read a file with one tree on each line, such as `(3 (2 It) (4 shines))` (Socher et al. 2013).
 
     Words are converted to lower case. Brackets become `(` and `)`, whether the file escapes them or not, and
-    `\/` and `\*` become / and *.
-
-    Returns:
-        All nodes of each tree, in the order in which they open; the first one is the whole sentence.
+    `\/` and `\*` become / and *. A tree is the list of its nodes as they open; the first one is the sentence.
     """
     trees = [_tree(number, line, path) for number, line in enumerate(iter_lines(path), 1) if line.strip()]
     if not trees:

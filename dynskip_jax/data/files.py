@@ -53,14 +53,7 @@ def named_folder(name: str) -> Path | None:
 
 
 def data_folder(data: PathLike | None, name: str, title: str, files: Sequence[str]) -> Path:
-    """Return the folder `data` or, if that is None, the folder `name` in `$DYNSKIP_DATA_DIR`.
-
-    Args:
-        data: Folder given by the user.
-        name: Name of the sub-folder.
-        title: Name of the corpus, for error messages.
-        files: Names of the files in the folder, for error messages.
-    """
+    """Return the folder `data` or, if that is None, the folder `name` in `$DYNSKIP_DATA_DIR`."""
     folder = named_folder(name) if data is None else Path(data).expanduser()
     if folder is None:
         raise UserError(
@@ -117,13 +110,7 @@ def zip_names(path: PathLike) -> list[str]:
 
 
 def tar_files(path: PathLike, names: re.Pattern[str], source: str) -> Iterator[tuple[re.Match[str], bytes]]:
-    """Yield the bytes of the files in a tar archive whose names match, with the match; nothing is unpacked.
-
-    Args:
-        path: Tar archive, compressed or not.
-        names: Pattern of whole names.
-        source: Address from which the archive came, for error messages.
-    """
+    """Yield the bytes of the files of a tar archive whose names match, with the match; unpack nothing."""
     try:
         with tarfile.open(path) as tar:
             for member in tar:
@@ -161,11 +148,7 @@ def parse_json(text: str) -> Any:
 
 
 def find_splits(
-    folder: PathLike,
-    endings: Sequence[str],
-    *,
-    prefix: str | None = None,
-    needed: Collection[str] = SPLITS,
+    folder: PathLike, endings: Sequence[str], *, prefix: str | None = None, needed: Collection[str] = SPLITS
 ) -> dict[str, Path]:
     """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or `eng.testa`.
 

@@ -111,11 +111,7 @@ class LabelledTextCorpus:
         return digest.hexdigest()
 
     def labelled(self, words: Callable[[str], Sequence[str]]) -> dict[str, Iterator[Labelled]]:
-        """Return iterators over the words and class indices of each split, for `labelled_corpus`.
-
-        Args:
-            words: Function that splits a text into words, such as `review_words`.
-        """
+        """Return iterators over the words and class indices of each split, for `labelled_corpus`."""
         number = {name: i for i, name in enumerate(self.classes)}
         return {split: labelled_words(texts, words, number) for split, texts in self.splits.items()}
 
@@ -214,14 +210,6 @@ def stratified_split(
     Each part gets its share of all examples, at least one. Every class that has at least two examples per
     part gives one to each; fractions of an example go to classes drawn at random, so that many small classes
     are represented, too. Every class keeps an example in train.
-
-    Args:
-        labels: Class of each example.
-        shares: For each part, such as `dev`, its fraction of all examples, from 0 to 1.
-        seed: Random seed.
-
-    Returns:
-        The indices of the examples of each part and of `train`, which is the rest, in ascending order.
     """
     if min(shares.values(), default=0) < 0 or sum(shares.values()) >= 1:
         given = ", ".join(f"{share:g} for {part}" for part, share in shares.items())

@@ -351,16 +351,7 @@ def tagged_examples(
     least: int = 1,
     most: int | None = None,
 ) -> TaggedExamples:
-    """Return the examples of a split.
-
-    Args:
-        sentences: Words of each sentence.
-        tags: Tag index of each word of each sentence.
-        vocabulary: Vocabulary of words, characters, and values of other columns.
-        columns: Values of the vocabulary's other columns for each word of each sentence; None if it has none.
-        least: Minimum number of sentences of a bucket; see `sentence_buckets`.
-        most: Maximum number of buckets; see `sentence_buckets`.
-    """
+    """Return the examples of a split."""
     forms = {word: i for i, word in enumerate(dict.fromkeys(word for words in sentences for word in words))}
     known = vocabulary.encode_forms(list(forms))
     padded, lengths = pad_sequences(

@@ -154,15 +154,7 @@ def lines_to_tag(
     beside: Sequence[int] = (),
     where: str = "standard input",
 ) -> Iterator[LinesToTag]:
-    """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags.
-
-    Args:
-        lines: Lines of the file, with or without line ends; they are read lazily.
-        format: Format of the lines.
-        word: Column of the words, counted from 0; ignored for CoNLL-U.
-        beside: Other columns to read, such as that of the part-of-speech tags.
-        where: Name of the file, for error messages.
-    """
+    """Yield the sentences of a file with all its lines, so that `tagged_lines` can add tags."""
     lines = (line.rstrip("\r\n") for line in lines)
     rows = conllu_rows(lines, where) if format == "conllu" else column_rows(lines)
     word = _CONLLU_FORM if format == "conllu" else word
@@ -214,22 +206,9 @@ def entity_of_misc(misc: str) -> str:
 
 
 def read_columns(
-    path: PathLike,
-    *,
-    member: str | None = None,
-    word: int = 0,
-    tag: int = -1,
-    beside: Sequence[int] = (),
+    path: PathLike, *, member: str | None = None, word: int = 0, tag: int = -1, beside: Sequence[int] = ()
 ) -> list[TaggedSentence]:
-    """Read a file with one word per line and its tag in another column.
-
-    Args:
-        path: Text file, plain or .gz, or a zip archive.
-        member: File within the zip archive.
-        word: Column of words, counted from 0, or from the end if negative.
-        tag: Column of tags, counted likewise.
-        beside: Other columns to read, such as that of parts of speech.
-    """
+    """Read a file with one word per line and its tag in another column."""
     where, width = place(path, member), None
     builder = _Sentences(where)
     for row in column_rows(iter_lines(path, member)):

@@ -242,9 +242,7 @@ def learn_byte_pairs(counts: Mapping[str, int], size: int) -> BytePairVocabulary
     return BytePairVocabulary(tuple(tokens), tokenizer.to_str())
 
 
-def character_table(
-    words: Sequence[str],
-) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
+def character_table(words: Sequence[str]) -> tuple[Int[np.ndarray, "vocabulary length"], tuple[str, ...]]:
     """Return the ids (int32) of each word's characters, between two marks (Kim et al. 2016), and the symbols.
 
     Id 0 is padding, 1 and 2 mark the start and the end of a word, and the symbols follow in sorted order. A

@@ -154,10 +154,7 @@ def test_splits_have_many_names(tmp_path, names):
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        (
-            ("train.txt", "test.txt"),
-            "no file for the dev split: put one there named valid.txt (or valid",
-        ),
+        (("train.txt", "test.txt"), "no file for the dev split: put one there named valid.txt (or valid"),
         (
             ("train.txt", "val.txt", "dev.txt", "test.txt"),
             "has more than one file for the dev split (dev.txt",

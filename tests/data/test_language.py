@@ -103,14 +103,7 @@ def test_the_vocabulary_is_made_from_train_alone(train, first, second, min_count
 @pytest.mark.parametrize(
     ("train", "dev", "test", "min_count", "tokens", "line"),
     [
-        (
-            "a <unk> <unk>",
-            "b",
-            "a",
-            None,
-            (UNK, EOS, "a"),
-            "<unk> as in the text of train: 50 %",
-        ),
+        ("a <unk> <unk>", "b", "a", None, (UNK, EOS, "a"), "<unk> as in the text of train: 50 %"),
         ("a b", "b", "a", None, (EOS, "a", "b"), "train has every word of dev and test: no <unk>"),
         (
             "a a b c the the",
@@ -120,14 +113,7 @@ def test_the_vocabulary_is_made_from_train_alone(train, first, second, min_count
             (UNK, "a", "the", EOS),
             "words seen once in train are <unk>: 2",
         ),
-        (
-            "a a b c the the",
-            "d a",
-            "a",
-            3,
-            (UNK, EOS),
-            "words seen fewer than 3 times in train are <unk>: 8",
-        ),
+        ("a a b c the the", "d a", "a", 3, (UNK, EOS), "words seen fewer than 3 times in train are <unk>: 8"),
     ],
 )
 def test_rare_words_become_unknown_where_it_is_needed(train, dev, test, min_count, tokens, line):

@@ -314,12 +314,7 @@ def test_schemes_of_own_columns_are_detected(tmp_path, tags, scheme, bioes):
 @pytest.mark.parametrize(
     ("find", "text", "options", "problem"),
     [
-        (
-            find_entity_corpus,
-            "a B-X NN\n",
-            {},
-            "column -1 (no scheme: 'NN' is no tag of IOB1, BIO2, BIOES)",
-        ),
+        (find_entity_corpus, "a B-X NN\n", {}, "column -1 (no scheme: 'NN' is no tag of IOB1, BIO2, BIOES)"),
         (find_entity_corpus, "a B-X\n", {"word": 1, "tag": 0}, "has tags of BIO2 as words, in column 1"),
         (
             find_part_of_speech_corpus,
@@ -346,14 +341,8 @@ def test_tags_that_train_lacks_are_located(tmp_path):
     [
         (lambda: find_entity_corpus("columns"), "--dataset columns reads a folder of your own"),
         (lambda: find_entity_corpus("conll2003"), "CoNLL-2003 was not found: put eng.train, eng.testa"),
-        (
-            lambda: find_part_of_speech_corpus("wsj"),
-            "the sample of the WSJ was not found: put NLTK's",
-        ),
-        (
-            lambda: find_part_of_speech_corpus("ud", "/nowhere"),
-            "/nowhere is no folder: name the one that",
-        ),
+        (lambda: find_part_of_speech_corpus("wsj"), "the sample of the WSJ was not found: put NLTK's"),
+        (lambda: find_part_of_speech_corpus("ud", "/nowhere"), "/nowhere is no folder: name the one that"),
     ],
 )
 def test_what_is_not_there(call, problem, monkeypatch):

@@ -54,10 +54,7 @@ LONG = "x" * 5_000_000
     ("text", "problem"),
     [
         ("the 1 2\n", "has vectors of 2 numbers, but the model's embeddings have 3: give"),
-        (
-            "3 50\nthe" + " 1" * 50,
-            "embeddings have 3: give --embedding-features 50",
-        ),
+        ("3 50\nthe" + " 1" * 50, "embeddings have 3: give --embedding-features 50"),
         (COW + "the 1 2\n", "line 4: 2 numbers after the word, but 3 are wanted on each line"),
         (COW + "the 1 two 3\n", "line 4: the vector of 'the' is no list of numbers: 'two' is none"),
         (COW + "the 1 nan 3\n", "line 4: the vector of 'the' is not finite in 32 bits"),
