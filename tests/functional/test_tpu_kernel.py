@@ -1,11 +1,17 @@
 """Compare the TPU kernel with the reference in simulation: races are detected, and memory starts as NaN."""
 
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
+from benchmarks import compiled
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.functional import tpu_kernel
@@ -141,3 +147,25 @@ def test_it_is_for_tpus(monkeypatch):
     monkeypatch.setattr(tpu_kernel, "ANYWHERE", False)
     with pytest.raises(UserError, match="needs a TPU, not a cpu: use 'auto'"):
         unrolled(*problem(F.Previous()), None, POLICY, True)
+
+
+COMPILE = """
+from benchmarks import compiled, layers
+from dynskip_jax import functional as F
+from dynskip_jax.functional import tpu_kernel
+
+tpu_kernel.ANYWHERE = True
+for skip in (F.Previous(), F.Dynamic(5, 0.5)):
+    layer = layers.ours(layers.SHAPES["PTB"], skip, implementation="tpu_kernel")
+    print(compiled.layer_figures(lambda: layer))
+"""
+
+
+@pytest.mark.slow
+def test_it_compiles_for_a_tpu_with_its_gradients():
+    if find_spec("libtpu") is None:
+        pytest.skip('libtpu is not installed: pip install -e ".[compile]"')
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment |= compiled.ENVIRONMENT
+    found = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    assert found.stdout.count("Figures(") == 2, found.stderr
