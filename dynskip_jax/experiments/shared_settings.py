@@ -26,7 +26,7 @@ unknown_rate = partial(
     at_least=0,
     below=1,
 )
-embeddings = partial(path_setting, help="Text file of GloVe or word2vec vectors to start from.")
+embeddings = partial(path_setting, help="GloVe or word2vec vectors to start from; they set the embedding size.")
 
 # --- Model ---
 

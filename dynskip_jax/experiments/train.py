@@ -1,6 +1,7 @@
 """The command `train`: choose devices, load the data, and train the models of an experiment."""
 
 import contextlib
+import dataclasses
 import logging
 import math
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import jax
 
+from dynskip_jax.data.word_vectors import vector_width
 from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.devices.parallel import Parallel, make_parallel
@@ -27,7 +29,7 @@ _TURNS = 4  # approximate number of virtual devices that take turns on a core of
 
 def train(kind: type[Experiment], resolved: Resolved) -> None:
     """Train the models that settings name, in their run folders."""
-    settings = _settings_for(kind, resolved)
+    settings = with_width_of_vectors(_settings_for(kind, resolved), resolved)
     experiment = kind(settings)
     # Unknown names raise an error before anything starts.
     specs = [
@@ -57,6 +59,15 @@ def _settings_for(kind: type[Experiment], resolved: Resolved) -> Settings:
     if config.get("experiment") != kind.name:
         return resolved.settings  # another error follows
     return continued(resolved, config.get("settings") or {})
+
+
+def with_width_of_vectors(settings: Settings, resolved: Resolved) -> Settings:
+    """Return settings whose embeddings have the size of the word vectors, unless a flag gives the size."""
+    path = getattr(settings.data, "embeddings", None)
+    if path is None or not resolved.sources["embedding_features"].startswith(("default", "preset")):
+        return settings
+    model = dataclasses.replace(settings.model, embedding_features=vector_width(path))
+    return dataclasses.replace(settings, model=model)
 
 
 def join(flags: Devices, num_models: int = 1) -> Processes:

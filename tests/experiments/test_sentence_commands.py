@@ -25,6 +25,7 @@ from dynskip_jax.experiments.provenance import run_config
 from dynskip_jax.experiments.settings import continued, resolve
 from dynskip_jax.experiments.sick import SICK
 from dynskip_jax.experiments.sst import SST
+from dynskip_jax.experiments.train import with_width_of_vectors
 from dynskip_jax.tasks import Forward, Learner
 from dynskip_jax.trained import Trained
 
@@ -205,6 +206,14 @@ def test_vectors_are_trained_unless_they_are_given(command, sst_folder):
     arguments = ("--data", sst_folder, "--no-train-embeddings")
     outcome = command(partial(main, sst.SST), *arguments)
     assert outcome.status == 2 and "--embeddings FILE" in outcome.err
+
+
+def test_embeddings_have_the_width_of_the_file(tmp_path):
+    (tmp_path / "vectors.txt").write_text("great 1 2 3\nbad 1 2 3\n")
+    for given, width in (({}, 3), ({"embedding_features": 7}, 7)):
+        given = {"embeddings": str(tmp_path / "vectors.txt")} | given
+        resolved = resolve(sst.SST.settings_type, sst.SST.presets, "small", given)
+        assert with_width_of_vectors(resolved.settings, resolved).model.embedding_features == width
 
 
 def untrained(experiment, **given):
