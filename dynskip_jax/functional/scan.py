@@ -48,6 +48,7 @@ from dynskip_jax.functional.step import (
     in_dtype,
     in_dtype_of,
     mixed,
+    observed_arrays,
     skip_inputs,
 )
 from dynskip_jax.functional.time_skips import Choice, Previous, SkipInputs, TimeSkip
@@ -180,9 +181,14 @@ class _Layer:
         return self.skip.fixed_slot != 0
 
     @property
-    def observed(self) -> int:
-        """Index of the state's array that choices observe."""
-        return self.transition.state._fields.index(self.skip.observed_array(self.transition))
+    def observed(self) -> tuple[int, ...]:
+        """Indices of the state's arrays that choices observe."""
+        return tuple(map(self.transition.state._fields.index, observed_arrays(self.recurrence)))
+
+    def observe(self, state: Any) -> Array:
+        """Return the arrays of a state that choices observe, side by side."""
+        arrays = [state[i] for i in self.observed]
+        return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)
 
     @property
     def sees_window(self) -> bool:
@@ -198,6 +204,10 @@ class _Layer:
     def owned(self) -> tuple[int, ...]:
         """Projected inputs that the results of `owners` overwrite."""
         return tuple(self.products[n].input for n in self.owners)
+
+    def window(self, histories: Any, t: Int[Array, ""]) -> Float[Array, "K batch observed"]:
+        """Return what choices observe of the K states before step t, oldest first."""
+        return self.observe(jax.tree.map(lambda history: hist.read_window(history, t, self.K), histories))
 
     def read(self, choice: Choice) -> hist.Read:
         """Return how the states of a choice are read from the histories."""
@@ -237,9 +247,9 @@ class _Layer:
             skip_state = where_each(flags.alive == 0, fresh, skip_state)
         after = skip_state
         if choice is None:
-            observation = newest[self.observed]
+            observation = self.observe(newest)
             if window is not None:
-                window = hist.living(window, flags.alive, args.initial and args.initial[self.observed])
+                window = hist.living(window, flags.alive, args.initial and self.observe(args.initial))
                 observation = hist.Window(jnp.moveaxis(window, 0, 1), self.K).observe(self.skip.observed)
             made = self.skip.choose(args.skip, given, observation, skip_state, self.mode)
             choice, after = made if probes is None else _combined(_added(_floats(made), probes), made)
@@ -357,7 +367,7 @@ def _forward(layer: _Layer, args: _Arguments, keep: bool) -> tuple[_Result, Any]
     def step(state, x):
         t, newest, histories, skip_state, buffers, rows = state
         inputs, row, flags = x
-        window = hist.read_window(histories[layer.observed], t, layer.K) if layer.sees_window else None
+        window = layer.window(histories, t) if layer.sees_window else None
         fetch = lambda choice: layer.read(choice).fetch(histories, t, flags.alive)  # noqa: E731
         prepared = layer.prepare(args, flags, given.unpack(row), newest, window, skip_state, fetch)
         entering, newest, choice, before, after = prepared
@@ -618,9 +628,7 @@ def _undo_prepare(layer: _Layer, args: _Arguments, x: _Steps, t, histories: Any,
         return prepared.entering, prepared.newest, made
 
     reads = read.fetch(histories, t, x.flags.alive) if layer.reaches_back else None
-    window = (
-        hist.read_window(histories[layer.observed], t, layer.K) if changes and layer.sees_window else None
-    )
+    window = layer.window(histories, t) if changes and layer.sees_window else None
     probes, before = (_zeros_like(_floats((x.choice, x.before))) if changes else None), _floats(x.before)
     (*_, made), undo = jax.vjp(prepare, x.previous, window, reads, before, args.mix, args.initial, probes)
     d_made = None
@@ -633,9 +641,10 @@ def _undo_prepare(layer: _Layer, args: _Arguments, x: _Steps, t, histories: Any,
     if layer.reaches_back:
         adjoints, rows = read.send_back(adjoints, t, x.flags.alive, d_reads)
         if d_window is not None:
-            field = adjoints._fields[layer.observed]
-            adjoint, row = hist.add_window(adjoints[layer.observed], t, d_window)
-            adjoints, rows = adjoints._replace(**{field: adjoint}), rows._replace(**{field: row})
+            for i, part in zip(layer.observed, jnp.split(d_window, len(layer.observed), -1), strict=True):
+                field = adjoints._fields[i]
+                adjoint, row = hist.add_window(adjoints[i], t, part)
+                adjoints, rows = adjoints._replace(**{field: adjoint}), rows._replace(**{field: row})
         if args.flags.first is not None:  # the history has another state in place of State(-1)
             rows = jax.tree.map(lambda row: jnp.where(t > 0, row, 0), rows)
         d_newest = jax.tree.map(jnp.add, d_newest, rows)
@@ -701,11 +710,12 @@ def _batch_major(tree: Any) -> Any:
 
 def _observations(layer: _Layer, args: _Arguments, histories: Any) -> Any:
     """Return the observations of all steps, with the batch axis first."""
-    history, K, time = histories[layer.observed], layer.K, args.time
-    alive, initial = args.flags.alive, args.initial and args.initial[layer.observed][None]
+    K, time, alive = layer.K, args.time, args.flags.alive
+    initial = args.initial and layer.observe(args.initial)[None]
     if not layer.sees_window:
-        rows = _previous(layer, args, histories)[layer.observed]
+        rows = layer.observe(_previous(layer, args, histories))
         return _batch_major(rows if alive is None else jnp.where((alive == 0)[..., None], initial, rows))
+    history = layer.observe(histories)
     if alive is None:
         return hist.observed_in(_batch_major(history), layer.skip.observed, K, time)
     windows = jnp.stack([history[k : k + time] for k in range(K)])
@@ -949,5 +959,5 @@ def _choices_are_inert(recurrence: Recurrence, mix: Any, carry: SkipCarry, input
     skip = recurrence.time_skip
     is_zero = isinstance(mix, int | float) and mix == 0
     keeps_order = skip.writes_all and not skip.forgets_carried and not jax.tree.leaves(carry.skip_state)
-    sees_h = skip.observed_array(recurrence.transition) == recurrence.transition.state._fields[0]
+    sees_h = observed_arrays(recurrence) == recurrence.transition.state._fields[:1]
     return is_zero and keeps_order and sees_h and skip.fixed_slot is None and inputs.restart is None

@@ -369,6 +369,12 @@ def recurrent_step(
     return where_each(inputs.valid, after, before), where_each(inputs.valid, output, 0)
 
 
+def observed_arrays(recurrence: Recurrence) -> tuple[str, ...]:
+    """Return the names of the state's arrays that choices observe, side by side."""
+    names = recurrence.time_skip.observed_array(recurrence.transition)
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def select_state(
     params: LayerParams,
     carry: SkipCarry,
@@ -387,9 +393,9 @@ def select_state(
     dtype = carry.slots[0].dtype
     seen = skip_inputs(recurrence, inputs, carry.step, carry.key, dtype, policy)
     transition = recurrence.transition
-    observation = Window.of_slots(getattr(carry.slots, skip.observed_array(transition))).observe(
-        skip.observed
-    )
+    arrays = [getattr(carry.slots, name) for name in observed_arrays(recurrence)]
+    observed = arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)
+    observation = Window.of_slots(observed).observe(skip.observed)
     choice, skip_state = skip.choose(params.skip, seen, observation, carry.skip_state, policy.mode)
     decision = skip.decide(params.skip, seen, observation, carry.skip_state, choice, policy.mode)
     mix = in_dtype(skip.mix if policy.mix is None else policy.mix, dtype)

@@ -725,3 +725,25 @@ def test_padding_of_a_state_that_grows_leaves_gradients_finite(double_precision,
     cut = everything("fused", recurrence, params, carry, long[:, :2], below, seq_lengths=np.array([2, 1, 2]))
     for a, b in zip(jax.tree.leaves(padded[1][0]), jax.tree.leaves(cut[1][0]), strict=True):
         assert np.isfinite(a).all() and np.isfinite(b).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class SeesCell(F.Dynamic):
+    """A dynamic skip whose agent sees c as well as h: s(t) = h(t-1) ⊕ c(t-1) ⊕ x(t)."""
+
+    name: ClassVar[str] = "sees_cell"
+
+    def observed_array(self, transition):
+        return "h", transition.cell_state
+
+    def init(self, key, in_features, hidden, units, init):
+        return super().init(key, in_features, 2 * hidden, units, init)
+
+
+@pytest.mark.parametrize("mode", ["sample", "soft"])
+@pytest.mark.parametrize("agent_input", ["previous", "mean"])
+def test_an_agent_that_sees_several_arrays_of_the_state(double_precision, agent_input, mode):
+    recurrence = F.Recurrence(SeesCell(3, 0.5, agent_input=agent_input))
+    options = dict(policy=F.Policy(mode), seq_lengths=np.array(LENGTHS))
+    (_, out), gradients = assert_same(recurrence, *problem(recurrence), **options)
+    assert gradients[0].skip.w_h.shape[0] == 2 * HIDDEN and np.abs(gradients[0].skip.w_h[HIDDEN:]).max() > 0

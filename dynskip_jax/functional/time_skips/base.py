@@ -146,12 +146,12 @@ class TimeSkip:
         """Kind of observation of the stored states that `choose` receives.
 
         `previous`: State(t-1). `mean`: the mean of the last K states. `slots`: all K states. `stored`: a
-        `Window` (see `stored.py`), which compares a query with all K states at less cost than `slots`.
+        `Window` (see `history.py`), which compares a query with all K states at less cost than `slots`.
         """
         return "previous"
 
-    def observed_array(self, transition: Transition) -> str:
-        """Return the name of the state's array that `choose` observes."""
+    def observed_array(self, transition: Transition) -> str | tuple[str, ...]:
+        """Return the name of the state's array that `choose` observes; of several, which stand side by side."""
         return "h"
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
