@@ -26,7 +26,7 @@ unknown_rate = partial(
     at_least=0,
     below=1,
 )
-embeddings = partial(path_setting, help="GloVe or word2vec vectors to start from; they set the embedding size.")
+embeddings = partial(path_setting, help="File of GloVe or word2vec vectors; it sets the embedding size.")
 
 # --- Model ---
 
