@@ -151,7 +151,7 @@ class TimeSkip:
         return "previous"
 
     def observed_array(self, transition: Transition) -> str | tuple[str, ...]:
-        """Return the name of the state's array that `choose` observes; of several, which stand side by side."""
+        """Return the name of the array that `choose` observes, or of several, which stand side by side."""
         return "h"
 
     def init(self, key: Key[Array, ""], in_features: int, hidden: int, units: int, init: Initializers) -> Any:
