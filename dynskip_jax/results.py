@@ -173,6 +173,10 @@ def draw_sweep(
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """Return the name of a row: the model's name, and the settings that distinguish it from others."""
-    more = [text.format(row[name]) for name, text in _VARIANT.items() if name in row]
-    return ", ".join([row["model"], *more])
+    """Return the name of a row: the model's name, and the settings that distinguish it from others.
+
+    A plain layer (`lstm`) with another transition is named after the transition only.
+    """
+    more = {name: text.format(row[name]) for name, text in _VARIANT.items() if name in row}
+    model = more.pop("transition") if row["model"] == "lstm" and "transition" in more else row["model"]
+    return ", ".join([model, *more.values()])

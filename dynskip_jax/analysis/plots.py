@@ -1,4 +1,7 @@
-"""Plot runs into PNG files: learning curves, metrics against each other, and the skips that agents choose."""
+"""Plot runs into PNG files: learning curves, metrics against each other, and the skips that agents choose.
+
+In all functions, `path` is that of the PNG file, and `note` is a line below the title.
+"""
 
 import functools
 import io
@@ -53,9 +56,6 @@ def learning_curves(
         curves: Records of each model, by its name, as `RunDir.records` returns them.
         x: Key of the horizontal axis, such as "epoch" or "examples".
         y: Keys of the metrics.
-        path: Path of the PNG file.
-        title: Title of the plot.
-        log: Whether the vertical axis is logarithmic.
     """
     figure, (axes,) = _figure(title)
     for index, (name, records) in enumerate(curves.items()):
@@ -97,9 +97,6 @@ def policy_over_training(
         records: Records as `RunDir.records` returns them. All have "epoch" and both metrics.
         shares: Key of the fractions, (seeds, K) in each record.
         entropy: Key of the entropy, in nats, (seeds,) in each record.
-        path: Path of the PNG file.
-        title: Title of the plot.
-        note: Line below the title, such as how choices were made.
     """
     at = np.array([record["epoch"] for record in records], np.float64)
     of_k = np.array([np.asarray(record[shares], np.float64).mean(axis=0) for record in records])
@@ -156,10 +153,6 @@ def metric_over_metric(
     Args:
         groups: Points of each group, by its name. A point is a label, the first metric of each seed and the
             second metric of each seed.
-        path: Path of the PNG file.
-        title: Title of the plot.
-        x_label: Name of the first metric.
-        y_label: Name of the second metric.
         levels: Second metric of each seed, by name, of models without the first metric. Each is drawn as a
             dashed line at the mean.
     """
@@ -201,9 +194,6 @@ def action_distribution(
     Args:
         counts: Number of times that the skip k = column + 1 was chosen at the position (or word) of the row.
             A row without counts is left blank.
-        path: Path of the PNG file.
-        title: Title of the plot.
-        note: Line below the title, such as the name of the dataset.
         rows: Word of each row. By default rows are the positions 0, 1, …
     """
     shares = _shares(counts).T
@@ -219,6 +209,7 @@ def action_against_truth(
     num_actions: int,
     path: str | Path,
     title: str,
+    note: str = "",
 ) -> None:
     """Draw the chosen skips against the right skips; the title gets the fraction of right decisions.
 
@@ -226,8 +217,6 @@ def action_against_truth(
         actions: Chosen actions, 0 … K - 1. Action a is the skip k = a + 1.
         truth: Right actions. Decisions whose right action is outside of 0 … K - 1 are left out.
         num_actions: K.
-        path: Path of the PNG file.
-        title: Title of the plot.
     """
     scored = (truth >= 0) & (truth < num_actions)
     counts = np.zeros((num_actions, num_actions), np.int64)
@@ -236,7 +225,7 @@ def action_against_truth(
     names = _numbered(num_actions)
     labels = dict(x_label="chosen skip k", y_label="right skip k", x_names=names, y_names=names, write=True)
     what = "share of decisions with that right skip"
-    _heat_map(_shares(counts), path, f"{title} ({exact})", what, **labels)
+    _heat_map(_shares(counts), path, f"{title} ({exact})", what, note, **labels)
 
 
 def confusion(
@@ -259,9 +248,6 @@ def visited_positions(
     Args:
         visited: Positions on the chain of each example, as `statistics.visited` returns them.
         truth: Right position of each example. Examples without one in 0 … time - 1 are left out.
-        path: Path of the PNG file.
-        title: Title of the plot.
-        note: Line below the title, such as the name of the dataset.
     """
     scored = (truth >= 0) & (truth < visited.shape[1])
     visited, truth = visited[scored], truth[scored]

@@ -1,7 +1,6 @@
 """Runs side by side: mean, standard deviation and confidence interval over seeds, and paired differences."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,21 +22,6 @@ if TYPE_CHECKING:
 
 _MODES = ("_greedy", "_sampled", "_averaged")  # suffixes of metrics that are left out by default
 _INTERVAL = ("mean", "sd", "low", "high")
-_HEADINGS = ("model", "seeds", "mean ± sd", "± 95 %", "difference", "± 95 %", "pairs")
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{c: f"\\{c}" for c in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": "$<$",
-    ">": "$>$",
-    "|": "$|$",
-    "±": r"$\pm$",
-    "λ": r"$\lambda$",
-    "β": r"$\beta$",
-    "τ": r"$\tau$",
-    "–": "--",
-}
 
 
 def report(
@@ -45,7 +29,6 @@ def report(
     metrics: tuple[str, ...] = (),
     baseline: str | None = None,
     csv: Path | None = None,
-    latex: Path | None = None,
     plot: Path | None = None,
     tensorboard: Path | None = None,
     overwrite: bool = False,
@@ -62,19 +45,18 @@ def report(
         metrics: Metrics as in result.json, separated by commas; by default the main ones.
         baseline: Row that others are compared with; by default the first on the same data.
         csv: Write the table to this CSV file, one line per row and metric.
-        latex: Write the table to this file as a LaTeX tabular.
         plot: Draw two --metrics, the second over the first, by default parameters and the first test metric.
         tensorboard: Write all logged metrics to this folder as TensorBoard event files.
         overwrite: Replace files that exist.
         code: Import this module first: the one with your own task.
     """
-    written = [path for path in (csv, latex, plot) if path is not None]
+    written = [path for path in (csv, plot) if path is not None]
     if plot is not None and len(metrics) not in (0, 2):
         raise UserError("--plot sets one metric over another: give --metrics X,Y")
     for path in () if overwrite else written:
         check_new(path, "remove it, name another file, or give --overwrite")
     if len({path.absolute() for path in written}) < len(written):
-        raise UserError("--csv, --latex and --plot each need a file of their own")
+        raise UserError("--csv and --plot each need a file of their own")
     found = read_folders(folders)
     for note in found.notes:
         say(note)
@@ -88,8 +70,6 @@ def report(
         texts = {name: table[name].map(_as_text) for name in ("model", "dataset", "metric")}
         kept = table.drop(columns=["fingerprint"]).assign(**texts)
         write_atomically(csv, kept.to_csv(index=False, lineterminator="\n"))
-    if latex is not None:
-        write_atomically(latex, latex_text(table, found))
     if plot is not None:
         tested = [name for name in dict.fromkeys(table["metric"]) if name.startswith("test_")]
         x, y = metrics or ("parameters", (tested or list(table["metric"]))[0])
@@ -282,57 +262,6 @@ def _draw(found: Found, x: str, y: str, path: Path) -> None:
     x_label, y_label = (found.heading(metric)[0] for metric in (x, y))
     title = f"{y_label} over {x_label}"
     plots.metric_over_metric(groups, path, title, x_label=x_label, y_label=y_label, levels=levels)
-
-
-def latex_text(table: "pandas.DataFrame", found: Found) -> str:
-    """Return a LaTeX tabular that needs no package, with a block of rows for each metric and corpus.
-
-    To keep rows short, the percent sign stands only in the block's title, and intervals are written as half
-    their width. Empty columns are left out.
-    """
-    blocks = {}
-    for title, own in _tables(table, found).items():
-        form = found.heading(own["metric"].iloc[0])[1]
-        percent = ", %" if form.endswith("%") else ""
-        blocks[title + percent] = [_latex_cells(row, form) for row in own.to_dict("records")]
-    rows = [row for block in blocks.values() for row in block]
-    kept = [n for n in range(len(_HEADINGS)) if any(row[n] for row in rows)]
-    text = [
-        "% mean, standard deviation (sd) and half of the 95 % confidence interval (Student's t) over seeds;",
-        "% differences to the first row or the baseline, seed by seed",
-        r"{\footnotesize\setlength{\tabcolsep}{4pt}%",
-        rf"\begin{{tabular}}{{@{{}}l{'r' * (len(kept) - 1)}@{{}}}}",
-        r"\hline",
-        _latex_row([_HEADINGS[n] for n in kept]),
-    ]
-    for title, block in blocks.items():
-        heading = rf"\textit{{{latex_escaped(title)}}}"
-        text += [r"\hline", rf"\multicolumn{{{len(kept)}}}{{@{{}}l@{{}}}}{{{heading}}} \\"]
-        text += [_latex_row([row[n] for n in kept]) for row in block]
-    return "\n".join([*text, r"\hline", r"\end{tabular}}"]) + "\n"
-
-
-def _latex_cells(row: Mapping[str, Any], form: str) -> list[str]:
-    """Return the cells of a row, in the order of `_HEADINGS`."""
-    scale, form = 100 if form.endswith("%") else 1, form.replace("%", "f")
-    cells = [row["model"], str(row["seeds"])]
-    for prefix, sign, count in (("", "", row["seeds"]), ("difference_", "+", row["difference_pairs"])):
-        mean, sd, low, high = (scale * row[prefix + name] for name in _INTERVAL)
-        spread = f" ± {sd:{form}}" if count > 1 and not sign else ""
-        cells.append(f"{mean:{sign}{form}}{spread}" if count else "")
-        cells.append(f"±{(high - low) / 2:{form}}" if count > 1 else "")
-    return [*cells, str(row["difference_pairs"] or "")]
-
-
-def latex_escaped(text: str) -> str:
-    """Return a text escaped for LaTeX; letters for which plain LaTeX has no glyph become "?"."""
-    safe = "".join(c if c in _LATEX or c.encode("latin-1", "ignore") else "?" for c in printable(text))
-    return "".join(_LATEX.get(c, c) for c in safe)
-
-
-def _latex_row(texts: Sequence[str]) -> str:
-    minus = re.compile(r"(?<![\w-])-(?=\d)")  # the sign of a number, as opposed to a hyphen
-    return " & ".join(minus.sub("$-$", latex_escaped(text)) for text in texts) + r" \\"
 
 
 def _write_tensorboard(folder: Path, runs: Mapping[str, RunDir]) -> None:

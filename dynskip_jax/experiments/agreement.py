@@ -178,6 +178,7 @@ class Agreement(Experiment):
             skip.max_skip,
             folder / "last_skip_against_truth.png",
             f"{spec.name}: the last choice against the right one",
+            f"dev, greedy, seed {learner.seeds[member]}",
         )
 
     def encode(self, vocabulary: None, text: str) -> tuple[Int[np.ndarray, " time"], list[str]]:

@@ -313,6 +313,7 @@ class NumberPrediction(Experiment):
                 skip.max_skip,
                 folder / "last_skip_against_truth.png",
                 f"{spec.name}: the last choice against the right one",
+                f"dev, greedy, seed {learner.seeds[member]}",
             )
             return
         visited = statistics.visited(chosen)

@@ -20,7 +20,7 @@ def test_lines_without_a_mark_of_the_order_of_bytes(named, tmp_path, monkeypatch
     text = "\ufeffone\ntwo \ufeff\n".encode()
     (tmp_path / "lines.txt").write_bytes(text)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="ascii"))
-    assert list(input_lines(tmp_path / "lines.txt" if named else None)) == ["one\n", "two \ufeff\n"]
+    assert list(input_lines(tmp_path / "lines.txt" if named else None)) == ["one", "two \ufeff"]
 
 
 def test_standard_input_that_is_closed(monkeypatch):
@@ -67,4 +67,7 @@ def test_what_a_skip_is_made_with_is_part_of_the_name(model, given, named):
     assert dict(spec.variant) == named
     shown = [f"{name} {value}" for name, value in named.items()]
     assert row_name({"model": model, **spec.variant}) == ", ".join([model, *shown])
+    # A plain layer with a transition of one's own is named after it.
+    assert row_name({"model": "lstm", "transition": "my_pieces:CoRNN"}) == "my_pieces:CoRNN"
+    assert row_name({"model": "fixed:2", "transition": "ulstm"}) == "fixed:2, ulstm"
     assert not given or spec.skip.among == F.Segments(2) or spec.skip.top == 3

@@ -1,9 +1,7 @@
 """Check the report on several runs: numbers against NumPy and SciPy, written files, and one-line errors."""
 
 import csv
-import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -11,7 +9,7 @@ import pytest
 from commands import assert_picture, assert_user_error, events_in, load, records, tool
 from scipy import stats
 
-from dynskip_jax.commands.report import Found, compare_rows, latex_escaped, latex_text, report
+from dynskip_jax.commands.report import Found, compare_rows, report
 
 REPORT = tool("report")
 
@@ -38,7 +36,7 @@ def found_of(*rows, columns=None):
 
 def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_ptb, command, tmp_path):
     """The baseline has two seeds, and one pair with the run of one seed, which has no interval."""
-    files = "--csv", tmp_path / "t.csv", "--latex", tmp_path / "t.tex", "--plot", tmp_path / "p.png"
+    files = "--csv", tmp_path / "t.csv", "--plot", tmp_path / "p.png"
     outcome = command(REPORT, compared_ptb.folder, finished_ptb.folder, *files)
     assert outcome.status == 0, outcome.err
     lstm, dynamic = numbers_of(compared_ptb.folder, "test_perplexity")
@@ -55,11 +53,6 @@ def test_compared_models_and_a_run_of_one_side_by_side(compared_ptb, finished_pt
     assert float(rows[2]["difference_mean"]) == pytest.approx(alone[0] - lstm[0])
     assert rows[2]["sd"] == rows[2]["low"] == rows[2]["difference_low"] == ""
     assert_picture(tmp_path / "p.png")  # by default test perplexity over parameters
-    text = (tmp_path / "t.tex").read_text()
-    (columns,) = re.findall(r"\\begin\{tabular\}\{@\{\}(l?r+)@\{\}\}", text)
-    lines = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
-    assert text.isascii() and all(line.count("&") == len(columns) - 1 for line in lines)
-    assert f"{np.mean(dynamic):.2f} $\\pm$ {np.std(dynamic, ddof=1):.2f}" in text
     # The files exist now, and are overwritten only when asked.
     before = (tmp_path / "t.csv").read_bytes()
     assert_user_error(command(REPORT, compared_ptb.folder, *files), "t.csv exists")
@@ -117,7 +110,7 @@ def test_what_is_left_out_is_said_in_a_line(compared_ptb, finished_ptb, command,
         (("RUN", "--baseline", "gru"), "there is no row 'gru' for --baseline: choose lstm or dynamic:3"),
         (("RUN", "--csv", "no/where.csv"), "does not exist"),
         (("RUN", "--csv", "mine.csv"), "mine.csv.tmp exists: remove it"),
-        (("RUN", "--csv", "s", "--latex", "s"), "a file of their own"),
+        (("RUN", "--csv", "s", "--plot", "s"), "a file of their own"),
         (("RUN", "--plot", "p.png", "--metrics", "test_nll"), "--metrics X,Y"),
     ],
 )
@@ -165,29 +158,3 @@ def test_event_files(compared_ptb, command, tmp_path, monkeypatch):
     outcome = command(REPORT, compared_ptb.folder, "--tensorboard", tmp_path / "more")
     assert_user_error(outcome, 'pip install -e ".[tensorboard]"')
     assert not (tmp_path / "more").exists()
-
-
-def test_names_in_latex():
-    assert latex_escaped("a_b 5% & {x}\\~^#$") == (
-        r"a\_b 5\% \& \{x\}\textbackslash{}\textasciitilde{}\textasciicircum{}\#\$"
-    )
-    assert latex_escaped("λ=0.5 日本") == r"$\lambda$=0.5 ??"
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex to compile the table with")
-def test_the_latex_table_compiles_and_stays_between_the_margins(tmp_path):
-    odd = (r"a_b {5%} & \x ~^#$", "<|> λ=0.5 β τ ± – é 日本")
-    found = found_of(
-        ("vec: lstm", "test_f1", [0.8652, 0.86, 0.87], "1"),
-        ("vec: dynamic:5, gated_output", "test_f1", [0.85, 0.861, 0.8], "1"),
-        *((name, "test_perplexity", [115.1, 112.8], "2") for name in odd),
-    )
-    found.columns["test_perplexity"] = ("test perplexity", ".2f")
-    (tmp_path / "table.tex").write_text(latex_text(compare_rows(found), found))
-    table = r"\begin{table}\centering\input{table}\end{table}"
-    page = rf"\documentclass{{article}}\begin{{document}}{table}\end{{document}}"
-    (tmp_path / "page.tex").write_text(page)
-    line = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
-    made = subprocess.run(line, cwd=tmp_path, stdout=subprocess.PIPE, timeout=120)
-    log = (tmp_path / "page.log").read_text("latin-1")
-    assert made.returncode == 0 and "Overfull" not in log and "Missing character" not in log, log

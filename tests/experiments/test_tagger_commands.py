@@ -2,11 +2,8 @@
 
 import io
 import json
-import os
-import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,19 +172,6 @@ def test_predict_text(command, tagged, monkeypatch):
     assert len(pieces.split()) == 2 * (7 + 60 + 1)
 
 
-@pytest.mark.slow
-def test_predict_without_standard_streams(compared, tmp_path):
-    folder, _ = compared
-    line = ["sh", "-c", 'exec "$@" <&- >&-', "sh", sys.executable, "-m", "experiments.conll2003", "predict"]
-    environment = os.environ | {"PYTHONPATH": str(Path(pos.__file__).parents[1])}
-    (tmp_path / "in.txt").write_text("Peter saw Bonn\n")
-    scheme = b"tags of entities are written in BIO2\n"
-    for more, told in (((), b""), (("--input", tmp_path / "in.txt"), scheme)):
-        arguments = [*line, "--run-dir", folder, *more]
-        done = subprocess.run(arguments, stderr=subprocess.PIPE, timeout=120, env=environment)
-        assert (done.returncode, done.stderr) == (0, told)
-
-
 def test_predict_json(command, tagged, monkeypatch):
     folder, _ = tagged
     words = ["Peter", "Blackburn", "saw", '"Bonn"']
@@ -277,12 +261,9 @@ def test_predict_writes_each_sentence_before_it_reads_the_next(command, tagged, 
             seen.append(len(sys.stdout.getvalue().split("\n\n")) - 1)
             yield line
 
-    class Slow:
+    class Slow(io.TextIOBase):
         def __iter__(self):
             return slow()
-
-        def isatty(self):
-            return False
 
     monkeypatch.setattr(sys, "stdin", Slow())
     outcome = command(NER, "predict", "--run-dir", folder, "--at-once", 1)

@@ -3,7 +3,9 @@
 import hashlib
 import io
 import json
+import re
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -227,6 +229,36 @@ def test_explain_shows_the_agents_choices_and_the_answer(command, finished_numbe
     assert (reading.words, reading.unknown) == (LINE.split(), [])
     assert reading.probabilities[:-1] == pytest.approx([float("nan")] * 10, nan_ok=True)
     path.unlink()
+
+
+def test_explain_writes_through_no_link(command, finished_numbers, tmp_path):
+    victim, folder = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("mine")
+    shutil.copytree(finished_numbers.folder, folder)
+    explain = (NUMBERS, "explain", "--run-dir", folder, "--text", LINE)
+    (picture,) = re.findall(r"picture: (\S+)", command(*explain).out)
+    Path(picture).unlink()
+    for link in (picture, f"{picture}.tmp"):
+        Path(link).symlink_to(victim)
+    command(*explain)
+    assert victim.read_text() == "mine"
+    shutil.rmtree(folder / "plots")
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "plots").symlink_to(tmp_path / "elsewhere")
+    assert_user_error(command(*explain), "plots", "link")
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_text_without_a_word_is_refused(text, command, finished_numbers):
+    outcome = command(NUMBERS, "predict", "--run-dir", finished_numbers.folder, standard_input=text)
+    assert_user_error(outcome, "standard input has no text")
+
+
+def test_predict_names_its_model_and_refuses_flags_of_taggers(command, finished_numbers):
+    predict = (NUMBERS, "predict", "--run-dir", finished_numbers.folder)
+    assert command(*predict, standard_input=LINE).err == "predictions by dynamic:10, seed 0\n"
+    assert_user_error(command(*predict, "--score", standard_input=LINE), "--score is for taggers")
 
 
 def test_without_a_text_a_sample_is_explained(command, finished_numbers):
