@@ -12,9 +12,8 @@ MAX_BYTES = 2 * 2**30  # above this size JAX evicts the least recently used prog
 def keep_compiled_programs() -> Path | None:
     """Enable JAX's compilation cache in the user's cache folder, unless the user has configured it.
 
-    If the user has set a cache folder (`$JAX_COMPILATION_CACHE_DIR`, or the JAX setting of that name), this
-    function changes nothing. `JAX_ENABLE_COMPILATION_CACHE=false` turns the cache off. Call this function
-    before anything is compiled.
+    Call it before anything is compiled. A folder that the user has set (`$JAX_COMPILATION_CACHE_DIR`) stays,
+    and `JAX_ENABLE_COMPILATION_CACHE=false` turns the cache off.
 
     Returns:
         The cache folder, `dynskip_jax/compiled` in `$XDG_CACHE_HOME` or `~/.cache`. None if the user has
@@ -23,7 +22,8 @@ def keep_compiled_programs() -> Path | None:
     if jax.config.jax_compilation_cache_dir is not None or not jax.config.jax_enable_compilation_cache:
         return None
     try:
-        folder = _cache_home() / "dynskip_jax" / "compiled"
+        given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # a relative one is ignored (freedesktop.org)
+        folder = (given if given.is_absolute() else Path.home() / ".cache") / "dynskip_jax" / "compiled"
         # Only the user may write here: programs loaded from this folder are executed.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
@@ -41,9 +41,3 @@ def keep_compiled_programs() -> Path | None:
         "ignore", "Error (reading|writing) persistent compilation cache entry", UserWarning
     )
     return folder
-
-
-def _cache_home() -> Path:
-    """Return the user's cache folder; a relative `$XDG_CACHE_HOME` is ignored (freedesktop.org)."""
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return given if given.is_absolute() else Path.home() / ".cache"

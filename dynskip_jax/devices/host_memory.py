@@ -12,10 +12,9 @@ _MOST = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Make glibc keep freed memory, unless the user has configured it (`MALLOC_…`, `GLIBC_TUNABLES`).
 
-    On a CPU, JAX allocates the work memory of each step and frees it afterwards. By default glibc returns
-    large blocks to the system at once, so every step gets new pages, which the kernel fills with zeros. This
-    takes a quarter of the time of a step of the small language model (BENCHMARKS.md). With this setting glibc
-    keeps the blocks in one arena and reuses them. The process then stays as large as its largest step.
+    By default glibc returns large blocks to the system at once, so every step on a CPU gets new pages, which
+    the kernel fills with zeros. This takes a quarter of the time of a step of the small language model
+    (BENCHMARKS.md). The process then stays as large as its largest step.
 
     Returns:
         True if glibc accepts the settings. False if the user has configured it, or on another C library.

@@ -178,10 +178,6 @@ def make_parallel(
         num_seeds: Number of models that are trained together.
         batch_size: Number of examples in one update of one model, summed over all devices.
         processes: Processes of the run. By default only this one.
-
-    Raises:
-        UserError: If `num_devices` or `way` is invalid, if there are too few devices, or if the batch cannot
-            be divided equally among them.
     """
     if way not in WAYS:
         raise UserError(f"--parallel is {way!r}: choose {' or '.join(WAYS)}")
@@ -216,7 +212,7 @@ def make_parallel(
     return Parallel() if num_devices == 1 else ShardedJit(devices, shape, processes)
 
 
-# --- Functions for use inside the update; without a mapped axis they exchange nothing ---
+# Functions for use inside the update; without a mapped axis they exchange nothing.
 
 
 def own_examples(count: int, axis_name: str | None) -> jax.Array:

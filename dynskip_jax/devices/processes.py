@@ -46,12 +46,8 @@ class Processes:
     def collect(self, value: Any) -> list[Any]:
         """Return the values of all processes, on every process, in the order of their indices.
 
-        Args:
-            value: A value that JSON can represent, or one with NumPy arrays. With several processes, these
-                arrays become lists.
-
-        Raises:
-            UserError: If another process has stopped; the message contains its error.
+        With several processes, `value` is sent as JSON, so its NumPy arrays become lists. The error of a
+        process that has stopped is raised on the others.
         """
         if self.count == 1:
             return [value]
@@ -63,18 +59,14 @@ class Processes:
         return [message["value"] for message in said]
 
     def agree(self, value: Any) -> Any:
-        """Return the value of process 0 on every process; see `collect` for `value` and errors."""
+        """Return the value of process 0 on every process; see `collect`."""
         return self.collect(value)[0]
 
     def anyone(self, *flags: bool, now: bool = False) -> tuple[bool, ...]:
-        """Return for each flag whether any process has raised it.
+        """Return for each flag whether any process has raised it since the last exchange.
 
-        Several processes exchange flags about once a second, all in the same call. Calls in between return
-        False for every flag.
-
-        Args:
-            flags: The same number of flags in every call. A flag raised since the last exchange counts.
-            now: Exchange flags in this call.
+        Several processes exchange flags about once a second, all in the same call, and in calls with `now`.
+        Calls in between return False for every flag.
         """
         if self.count == 1:
             return flags
@@ -134,18 +126,23 @@ def connect(
         process_id: Index of this process, 0 to `process_count` - 1.
         process_count: Number of processes. If all three values are None, this is the only process.
         heartbeat_seconds: Seconds without a heartbeat after which a process counts as lost.
-
-    Raises:
-        UserError: If only some of the three values are given, if a value is invalid, or if the other
-            processes are not found.
     """
     given = (coordinator, process_id, process_count)
     if given == (None, None, None):
         return Processes()
-    if coordinator != "auto":
-        _check(*given)
-    elif given[1:] != (None, None):
-        raise UserError("--coordinator auto finds --process-id and --process-count: leave them out")
+    if coordinator == "auto":
+        if given[1:] != (None, None):
+            raise UserError("--coordinator auto finds --process-id and --process-count: leave them out")
+    elif None in given:
+        raise UserError("give --coordinator, --process-id and --process-count together, or none of them")
+    else:
+        host, _, port = coordinator.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise UserError(f"--coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:8476, or auto")
+        if process_count < 1:
+            raise UserError(f"--process-count must be at least 1, got {process_count}")
+        if not 0 <= process_id < process_count:
+            raise UserError(f"--process-id lies between 0 and {process_count - 1}, got {process_id}")
     if heartbeat_seconds < 1:
         raise UserError(f"--heartbeat-seconds must be at least 1, got {heartbeat_seconds}")
     if process_count == 1:
@@ -160,18 +157,6 @@ def connect(
     except (RuntimeError, ValueError) as error:
         raise UserError(f"--coordinator {coordinator} finds no processes ({_brief(error)})") from error
     return Processes(jax.process_index(), jax.process_count())
-
-
-def _check(coordinator: str | None, process_id: int | None, process_count: int | None) -> None:
-    if coordinator is None or process_id is None or process_count is None:
-        raise UserError("give --coordinator, --process-id and --process-count together, or none of them")
-    host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UserError(f"--coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:8476, or auto")
-    if process_count < 1:
-        raise UserError(f"--process-count must be at least 1, got {process_count}")
-    if not 0 <= process_id < process_count:
-        raise UserError(f"--process-id lies between 0 and {process_count - 1}, got {process_id}")
 
 
 def _brief(error: BaseException) -> str:
