@@ -12,12 +12,9 @@ PyTree = Any
 
 
 class AveragedState(NamedTuple):
-    """Mean of the iterates since averaging was triggered. `vmap` over seeds adds a leading seed axis.
+    """Mean of the iterates since averaging was triggered, and their number; 1 before the trigger.
 
-    Attributes:
-        mean: Mean, a tree like the parameters; use it for evaluation. Before the trigger it equals the
-            parameters.
-        count: Number of iterates in the mean; 1 before the trigger.
+    `vmap` over seeds adds a leading seed axis.
     """
 
     mean: PyTree
@@ -25,11 +22,9 @@ class AveragedState(NamedTuple):
 
 
 def average_start(params: PyTree) -> AveragedState:
-    """Return the mean of only the first iterate.
+    """Return the mean of only the first iterate, copied so that it and `params` can be donated to a step.
 
-    Args:
-        params: Arrays of float32 or wider, because the mean of many iterates changes in small steps. They are
-            copied, so that both the parameters and the mean can be donated to a step.
+    The arrays have to be of float32 or wider, because the mean of many iterates changes in small steps.
     """
     return AveragedState(jax.tree.map(jnp.copy, params), jnp.ones((), jnp.int32))
 
@@ -37,15 +32,10 @@ def average_start(params: PyTree) -> AveragedState:
 def average_update(state: AveragedState, params: PyTree, active: bool | Bool[Array, ""]) -> AveragedState:
     """Return the mean with one more iterate, (K - T + 1)⁻¹ Σ_{i=T..K} w_i (Polyak & Juditsky 1992).
 
-    Call it once after every step. w_T is the iterate at which averaging was triggered (Algorithm 1 of Merity
-    et al.), here the last iterate that came with `active` False. (`torch.optim.ASGD(t0=0)`, which the
-    authors switch to, leaves out w_T and the iterate after it.) The mean does not affect the optimizer: steps
-    continue from the iterates.
-
-    Args:
-        state: Mean of the previous iterates.
-        params: New iterate, w_K.
-        active: Whether averaging has been triggered. False replaces the mean by the new iterate.
+    Call it after every step with the new iterate w_K; as long as `active` is False, it replaces the mean.
+    w_T is the iterate at which averaging was triggered (Algorithm 1 of Merity et al.), the last one with
+    `active` False. (`torch.optim.ASGD(t0=0)`, which the authors switch to, leaves out w_T and the iterate
+    after it.) The mean does not affect the optimizer: steps continue from the iterates.
     """
     count = jnp.where(active, state.count + 1, 1)
 
@@ -58,16 +48,11 @@ def average_update(state: AveragedState, params: PyTree, active: bool | Bool[Arr
 def non_monotone_trigger(
     history: Float[np.ndarray, "epochs seeds"], n: int = 5
 ) -> Bool[np.ndarray, " seeds"]:
-    """Return whether averaging has been triggered for each seed, (seeds,).
+    """Return whether averaging has been triggered for each seed; it stays triggered.
 
-    Averaging is triggered at the first check t > n with v_t > min(v_0 ... v_{t-n-1}) (Algorithm 1 of Merity
-    et al. 2018). It stays triggered, so metrics of the mean may follow in the same history. The result is
-    False for fewer than n + 2 epochs.
-
-    Args:
-        history: Dev metrics v, (epochs, seeds). Lower is better, as for perplexity; negate other metrics. A
-            NaN triggers nothing, and is ignored in the minimum.
-        n: Non-monotone interval; 5 in the paper.
+    It is triggered at the first check t > n with v_t > min(v_0 ... v_{t-n-1}) (Algorithm 1 of Merity et al.
+    2018, where n is 5). Dev metrics v are lower is better. A NaN triggers nothing, and is ignored in the
+    minimum.
     """
     best = np.fmin.accumulate(history, axis=0)
     return (history[n + 1 :] > best[: max(len(history) - n - 1, 0)]).any(axis=0)
@@ -81,11 +66,7 @@ def averaging_rule(
     Args:
         kind: `none`, `always`, or `non_monotone` to start at `non_monotone_trigger`.
         interval: n of `non_monotone_trigger`.
-        after: Number of first epochs without averaging, for `always` and `non_monotone`.
-
-    Returns:
-        Function from the dev metrics so far, (epochs, seeds), lower is better, to whether each seed is
-        averaged now, (seeds,). None for the kind `none`.
+        after: Number of first epochs without averaging.
     """
     if kind == "none":
         return None

@@ -23,12 +23,9 @@ def check_tensorboard() -> None:
 
 
 class EventFiles:
-    """TensorBoard event files of the models that are trained together in a run.
+    """TensorBoard event files of the models (seeds, values of a sweep) that are trained together in a run.
 
-    There is one model for each seed, and with a sweep for each value and seed.
-
-    Args:
-        folder: Function from the index of a model to the folder of its event files.
+    `folder` maps the index of a model to the folder of its event files.
     """
 
     def __init__(self, folder: Callable[[int], Path]):
@@ -36,12 +33,7 @@ class EventFiles:
         self._writers: dict[int, SummaryWriter] = {}
 
     def begin(self, records: Iterable[Mapping[str, Any]], count: int) -> None:
-        """Delete the event files of an earlier process, and write the records logged so far.
-
-        Args:
-            records: Records logged so far.
-            count: Number of models that are trained together.
-        """
+        """Delete the event files of an earlier process for `count` models, and write the records so far."""
         for member in range(count):
             for path in self._folder(member).glob("events.out.tfevents.*"):
                 path.unlink()
@@ -49,15 +41,11 @@ class EventFiles:
             self.add(record)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Write the metrics of a record. tensorboardX writes in a background thread."""
+        """Write the metrics of a record: lists with one entry per model, which has a list for several k."""
         from tensorboardX import SummaryWriter
 
-        for metric, values in record.items():
-            if metric in NO_METRICS:
-                continue
-            # A list has one entry per model. An entry is a list if the metric has a value for each k. Older
-            # versions wrote a number if there was one seed.
-            for member, value in enumerate(values if isinstance(values, list) else [values]):
+        for metric in (name for name in record if name not in NO_METRICS):
+            for member, value in enumerate(record[metric]):
                 if member not in self._writers:
                     # purge_step makes a running TensorBoard discard the data of an earlier process.
                     self._writers[member] = SummaryWriter(str(self._folder(member)), purge_step=0)
@@ -74,15 +62,10 @@ class EventFiles:
 
 
 def member_name(run: RunDir, member: int) -> str:
-    """Return the name of one of the models that are trained together, such as `value-2-seed-0`.
+    """Return the name of the model with an index in a run, such as `value-2-seed-0`, or `seed-0`.
 
     Models of the first value of a sweep, or without a sweep, are named by the seed only.
-
-    Args:
-        run: Run folder of the model.
-        member: Index among the models that are trained together.
     """
     seeds = seeds_asked(run.config())
     value, seed = divmod(member, len(seeds))
-    which = f"value-{value + 1}-" if value else ""
-    return f"{which}seed-{seeds[seed]}"
+    return f"value-{value + 1}-seed-{seeds[seed]}" if value else f"seed-{seeds[seed]}"

@@ -1,6 +1,6 @@
 """Make optimizers that return an update direction; the loop multiplies it by the learning rate."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -10,7 +10,7 @@ from dynskip_jax.errors import UserError
 
 Kind = Literal["sgd", "adam", "adagrad"]
 # `skip` only as the field of a named tuple: a module named `skip` is part of the network.
-_AGENTS = ("agent", "critics", jax.tree_util.GetAttrKey("skip"))
+_AGENTS = {"agent", "critics", jax.tree_util.GetAttrKey("skip")}
 
 
 def make_optimizer(
@@ -40,25 +40,19 @@ def make_optimizer(
             separately and follow the network's schedule. None: agents use the network's optimizer and rate.
         learning_rate: Initial learning rate of the network, which the loop multiplies all updates by.
         frozen: Names of modules, also of agents, whose parameters do not change and do not count in clipping.
-
-    Raises:
-        UserError: When the optimizer is initialized, if no module has a name in `frozen`.
+            `init` raises a `UserError` for a name that no module has.
     """
-    kinds = {
-        "sgd": optax.identity,
-        "adam": optax.scale_by_adam,
-        "adagrad": lambda: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
-    }
 
     def direction(kind: str, decay: float) -> optax.GradientTransformation:
-        parts = [kinds[kind]()]
-        if kind == "sgd" and momentum:
-            parts = [optax.trace(momentum)]
-        if decay:
-            parts.insert(0, optax.add_decayed_weights(decay))
-        if clip is not None:
-            parts.insert(0, optax.clip_by_global_norm(clip))
-        return parts[0] if len(parts) == 1 else optax.chain(*parts)
+        return optax.chain(
+            optax.identity() if clip is None else optax.clip_by_global_norm(clip),
+            optax.add_decayed_weights(decay) if decay else optax.identity(),
+            {
+                "sgd": lambda: optax.trace(momentum) if momentum else optax.identity(),
+                "adam": optax.scale_by_adam,
+                "adagrad": lambda: optax.scale_by_rss(initial_accumulator_value=0.0, eps=1e-10),
+            }[kind](),
+        )
 
     groups = {"network": direction(kind, weight_decay)}
     if agent_learning_rate is not None:
@@ -70,31 +64,21 @@ def make_optimizer(
         groups["frozen"] = optax.set_to_zero()
     if len(groups) == 1:
         return groups["network"]
-    modules = {"frozen": tuple(frozen), "agent": _AGENTS if "agent" in groups else ()}
-    return optax.partition(groups, _labels(modules))
 
-
-def _labels(modules: dict[str, tuple[Any, ...]]) -> Callable[[Any], Any]:
-    """Return a function that labels each parameter by the group of the modules on its path.
-
-    If several groups match, the first one is used; without a match the label is `network`. The function
-    raises a `UserError` for a name of a frozen module that no parameter has on its path.
-    """
-
-    def label(path, _):
+    def label(path: tuple[Any, ...], _: Any) -> str:
         names = _names(path).union(path)
-        return next((group for group, own in modules.items() if names & set(own)), "network")
+        if names & set(frozen):
+            return "frozen"
+        return "agent" if "agent" in groups and names & _AGENTS else "network"
 
-    def labels(params):
-        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        known = set().union(*map(_names, paths))
-        for name in modules["frozen"]:
-            if name not in known:
-                choices = ", ".join(sorted(own for own in known if isinstance(own, str)))
-                raise UserError(f"no module to freeze has the name {name!r}: choose among {choices}")
+    def labels(params: Any) -> Any:
+        known = set().union(*(_names(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)))
+        for name in set(frozen) - known:
+            choices = ", ".join(sorted(each for each in known if isinstance(each, str)))
+            raise UserError(f"no module to freeze has the name {name!r}: choose among {choices}")
         return jax.tree_util.tree_map_with_path(label, params)
 
-    return labels
+    return optax.partition(groups, labels)
 
 
 def _names(path: tuple[Any, ...]) -> set[Any]:

@@ -10,16 +10,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-from dynskip_jax.devices.parallel import (
-    PER_EXAMPLE,
-    PER_SEED,
-    P,
-    Parallel,
-    batch_spec,
-    mean_over,
-    own_examples,
-    sum_over,
-)
+from dynskip_jax.devices import parallel as devices
+from dynskip_jax.devices.parallel import PER_EXAMPLE, PER_SEED, P, Parallel
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.training.asgd import AveragedState, average_start, average_update
 
@@ -60,8 +52,8 @@ class Trainable(Protocol):
     def carry_over(self, old: PyTree, new: PyTree) -> PyTree:
         """Return `new`, the initial carry of an epoch, with the parts of `old` that last for the whole run.
 
-        `old` is the carry after the last step of the previous epoch; in the first epoch it is an initial
-        carry. Both have the leading seed axis. Only choose between parts: devices may divide the arrays.
+        `old` is the carry after the epoch before, or an initial one; both have a leading seed axis. Only
+        choose between parts: devices may divide the arrays.
         """
 
     def loss(
@@ -75,26 +67,21 @@ class Trainable(Protocol):
     ) -> tuple[Float[Array, ""], tuple[PyTree, Sums]]:
         """Return the loss, and (the carry for the next step, sums from which metrics are computed).
 
-        The loss is a mean over examples, and each example has its own key, so the batch can be divided among
-        devices. If it is divided over a mapped axis (`axis_name`, under pmap), values that combine several
-        examples, such as a baseline, have to be reduced over that axis.
+        The loss is a mean over examples, so that devices can divide the batch. Under `pmap`, values that
+        combine examples, such as a baseline, have to be reduced over the mapped axis `axis_name`.
         """
 
     def scheduled(self, epoch: int) -> PyTree:
-        """Return the scheduled values of an epoch (from 0), the same ones at each call.
+        """Return the scheduled values of an epoch (from 0), each leaf (seeds, ...).
 
-        Every leaf has a number for each seed, (seeds, ...). Static values belong to the structure: when they
-        change, the step is compiled again.
+        Static values belong to the structure: when they change, the step is compiled again.
         """
 
     def train_batches(self, epoch: int) -> Iterable[PyTree]:
         """Return the batches of an epoch (from 0), the same ones at each call."""
 
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
-        """Return the number of examples or tokens (see `unit`) of one model in each batch of an epoch.
-
-        The sum is the same in every epoch.
-        """
+        """Return the number of `unit` of one model in each batch of an epoch; the sum never changes."""
 
     def summarise(self, sums: dict[str, np.ndarray]) -> Metrics:
         """Return metrics from sums, each leaf (seeds, ...)."""
@@ -202,9 +189,9 @@ def make_step(
         keys = _example_keys(jax.random.fold_in(key, index), batch, axis_name)
         gradient = jax.value_and_grad(task.loss, has_aux=True)
         (loss, (carry, sums)), grads = gradient(state.params, state.carry, batch, keys, scheduled, axis_name)
-        grads, sums = mean_over(grads, axis_name), sum_over(sums, axis_name)
+        grads, sums = devices.mean_over(grads, axis_name), devices.sum_over(sums, axis_name)
         # The total is finite only if the loss and all gradients are. Otherwise only `skipped` changes.
-        total = sum(map(jnp.sum, jax.tree.leaves(grads)), mean_over(loss, axis_name))
+        total = sum(map(jnp.sum, jax.tree.leaves(grads)), devices.mean_over(loss, axis_name))
         fine = jnp.isfinite(total)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = jax.tree.map(lambda p, u: p - learning_rate.astype(p.dtype) * u, state.params, updates)
@@ -217,14 +204,14 @@ def make_step(
 
     return parallel.compile(
         jax.vmap(update, in_axes=(0, task.batch_axis, 0, None, 0, 0, 0)),
-        in_specs=(LAYOUT, batch_spec(task.batch_axis), PER_SEED, P(), PER_SEED, PER_SEED, PER_SEED),
+        in_specs=(LAYOUT, devices.batch_spec(task.batch_axis), PER_SEED, P(), PER_SEED, PER_SEED, PER_SEED),
         out_specs=LAYOUT,
     )
 
 
 def _example_keys(key: Key[Array, ""], batch: PyTree, axis_name: str | None = None) -> Key[Array, " batch"]:
     """Return one key per example, derived from its index in the whole batch, on whatever device it is."""
-    examples = own_examples(jax.tree.leaves(batch)[0].shape[0], axis_name)
+    examples = devices.own_examples(jax.tree.leaves(batch)[0].shape[0], axis_name)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, examples)
 
 

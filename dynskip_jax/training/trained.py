@@ -14,14 +14,9 @@ PyTree = Any
 
 
 def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[str, RunDir]:
-    """Return the finished run of each model of a run folder, by name.
+    """Return the finished runs of a folder of one or several models, by name; there has to be one.
 
-    Args:
-        run_dir: Path of the run folder. It may be of one model or of several.
-        experiment: Name of the experiment that the runs must belong to; by default any.
-
-    Raises:
-        UserError: No run is finished, or a run belongs to another experiment.
+    Runs of another experiment than `experiment` are refused, unless it is None.
     """
     finished = {model: run for model, run in runs_of_models(run_dir).items() if run.result() is not None}
     if not finished:
@@ -40,6 +35,9 @@ def finished_runs(run_dir: str | Path, experiment: str | None = None) -> dict[st
 def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
     """Return the parameters of the best epoch, for all models that were trained together.
 
+    Checkpoints that are not those of `result.json`, or of which the newest is damaged, are refused: an older
+    one may contain other parameters than those that were evaluated.
+
     Args:
         run: Run of one model; see `finished_runs`.
         like: Parameters of one model, as arrays or `jax.ShapeDtypeStruct`s.
@@ -47,16 +45,9 @@ def selected_params(run: RunDir, like: PyTree, num_models: int) -> PyTree:
 
     Returns:
         The parameters, each leaf (num_models, ...).
-
-    Raises:
-        UserError: There is no checkpoint, its parameters have another structure, or it is not the one that
-            `result.json` refers to. Also if the newest checkpoint is damaged, because an older one may
-            contain other parameters than those that were evaluated.
     """
-    restored = None
-    if run.checkpoints.is_dir():
-        stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_models, *leaf.shape), leaf.dtype), like)
-        restored = Checkpoints(run.checkpoints).restore_latest({"best": stacked}, partial=True)
+    stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_models, *leaf.shape), leaf.dtype), like)
+    restored = Checkpoints(run.checkpoints).restore_latest({"best": stacked}, partial=True)
     if restored is None:
         raise UserError(f"{run.path} has no checkpoints to read parameters from: name another run folder")
     if restored.skipped:
