@@ -15,7 +15,7 @@ from dynskip_jax.data.batches import Batch
 from dynskip_jax.models import LanguageModel, SequenceClassifier
 from dynskip_jax.nn.initializers import uniform
 from dynskip_jax.tasks.classification import Classification
-from dynskip_jax.tasks.language_modelling import LanguageModelling
+from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
 
 SYMBOLS, CLASSES = 6, 3

@@ -15,7 +15,7 @@ from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.results import cell, summary
 from dynskip_jax.settings import Bounds
 from dynskip_jax.tasks.dynamic_evaluation import DynamicEvaluation
-from dynskip_jax.tasks.neural_cache import CachedLanguageModelling, CacheGrid
+from dynskip_jax.tasks.language import CachedLanguageModelling, CacheGrid
 from dynskip_jax.trained import Trained, load_models
 from dynskip_jax.training.files import write_atomically
 from dynskip_jax.training.progress import Progress

@@ -15,8 +15,7 @@ from dynskip_jax.devices.compilation_cache import keep_compiled_programs
 from dynskip_jax.devices.host_memory import keep_freed_memory
 from dynskip_jax.errors import UserError
 from dynskip_jax.settings import Bounds
-from dynskip_jax.tasks import LanguageModelling, counterfactuals
-from dynskip_jax.tasks.copied_words import copied_words
+from dynskip_jax.tasks import LanguageModelling, interventions
 from dynskip_jax.trained import Trained, load_models, load_run
 from dynskip_jax.training.progress import Progress
 
@@ -73,8 +72,8 @@ def oracle(
     about, read = f"{own.experiment.name}, {own.name}", dict(rows=max(2, rows))
     if own.spec.copies_in_expectation:
         more = [other.params for other in others.values()]
-        pieces = copied_words(learner, own.params, own.policy, split, **read, others=more)
-        choices = counterfactuals.choices_of(learner.skips[-1], own.policy)
+        pieces = interventions.copied_words(learner, own.params, own.policy, split, **read, others=more)
+        choices = interventions.choices_of(learner.skips[-1], own.policy)
         _print_copied(f"{about}, {split}", pieces, choices, steps, list(others))
         if not choosing:
             return
@@ -84,10 +83,10 @@ def oracle(
     if examined not in choosing:
         numbers = " or ".join(str(i + 1) for i in choosing)
         raise UserError(f"layer {layer} samples no choices: choose {numbers}")
-    choices = counterfactuals.choices_of(learner.skips[examined], own.policy)
+    choices = interventions.choices_of(learner.skips[examined], own.policy)
     if others or is_text:
         everyone = [own.params, *(other.params for other in others.values())]
-        pieces = counterfactuals.chosen(learner, everyone, own.policy, split, layer=examined, **read)
+        pieces = interventions.chosen(learner, everyone, own.policy, split, layer=examined, **read)
         pieces = list(_until(pieces, steps, "reading choices"))
         if others:
             actions = np.concatenate([piece.actions[piece.counts] for piece in pieces])[:steps]
@@ -112,7 +111,7 @@ def oracle(
         return
     how = dict(layer=examined, rows=rows, window=window, beam=beam)
     how["states"] = min(learner.skips[examined].max_skip, _SHOWN)
-    pieces = counterfactuals.single_interventions(learner, own.params, own.policy, split, **how)
+    pieces = interventions.single_interventions(learner, own.params, own.policy, split, **how)
     losses, taken, seen, paths = _gather(pieces, steps)
     # The agent's choices as indices, from 1, into `choices`.
     result = oracle_losses(losses, np.searchsorted(choices, taken) + 1, seen, units=probe_features)
@@ -125,7 +124,7 @@ def oracle(
     constants = choices if len(choices) <= _SHOWN else np.unique(choices[[0, result.fixed - 1]])
     how = dict(layer=examined, constants=constants.tolist(), others=[o.params for o in others.values()])
     total, count = 0.0, 0.0
-    pieces = counterfactuals.policy_interventions(learner, own.params, own.policy, split, **how, **read)
+    pieces = interventions.policy_interventions(learner, own.params, own.policy, split, **how, **read)
     for piece in _until(pieces, steps, "reading in other ways"):
         total, count = total + piece.losses.astype(np.float64).sum(axis=0), count + float(piece.count.sum())
     names = [

@@ -1,9 +1,8 @@
 """Tasks, each in its own file: model, batches, loss and score. `Learner` has the code that they share."""
 
-from dynskip_jax.tasks.classification import Classification
-from dynskip_jax.tasks.language_modelling import LanguageModelling
+from dynskip_jax.tasks.classification import Classification, SentencePairs
+from dynskip_jax.tasks.language import LanguageModelling
 from dynskip_jax.tasks.learner import Learner
-from dynskip_jax.tasks.sentence_pairs import SentencePairs
 from dynskip_jax.tasks.tagging import Tagging
 from dynskip_jax.tasks.task import ExampleTask, Forward, LossOutput, StepPenalty, Task
 

@@ -19,8 +19,16 @@ from dynskip_jax.functional.agent import ActionMode
 from dynskip_jax.functional.keys import example_keys
 from dynskip_jax.nn import Weights
 from dynskip_jax.tasks.agents import agents_loss, num_rollouts, rewards_of
-from dynskip_jax.tasks.rows import num_rows, repeat_rows, valid_steps, where_counted
-from dynskip_jax.tasks.task import Forward, LossOutput, Task
+from dynskip_jax.tasks.task import (
+    Forward,
+    LossOutput,
+    Task,
+    evaluated,
+    num_rows,
+    repeat_rows,
+    valid_steps,
+    where_counted,
+)
 from dynskip_jax.training.agent_settings import AgentSettings
 from dynskip_jax.training.sweep import ScheduledValues, Sweep
 
@@ -43,6 +51,9 @@ class Mean(NamedTuple):
 
 class Learner:
     """A `Trainable` for the models of a task, one for each seed; see `training.step.Trainable`.
+
+    In its methods, `params` and `keys`, the keys for sampled actions, are (seeds, ...), a split is `train`,
+    `dev` or `test`, and `mode` says how agents choose, by default as in `evaluation_mode`.
 
     Args:
         task: Task that the models are trained on.
@@ -162,11 +173,7 @@ class Learner:
         return self.sweep.scheduled(self.objective, epoch, self.epochs, len(self.seeds), self.skips)
 
     def policy(self, mode: str | None = None) -> F.Policy:
-        """Return the policy of the models in this mode, each leaf (seeds, ...).
-
-        Args:
-            mode: Mode of the policy; by default `evaluation_mode`.
-        """
+        """Return the policy of the models in this mode, each leaf (seeds, ...)."""
         return self.sweep.policy(mode or self.evaluation_mode, len(self.seeds), self.skips)
 
     def train_batches(self, epoch: int) -> Iterator[Batch]:
@@ -302,9 +309,6 @@ class Learner:
         (seeds, K), is added. For layers that can skip words, the fraction of words read is added, for each
         layer and for all together.
 
-        Args:
-            sums: Sums of all batches, each leaf (seeds, ...).
-            task: Task that turns means into metrics; by default the task that was trained.
         """
         means = {}
         for name, (total, count) in sums.items():
@@ -324,9 +328,7 @@ class Learner:
         """
         model = nnx.merge(self._read_graphdef, params)
         repeated = repeat_rows(batch, samples)
-        read: Forward = task.forward(
-            model, repeated, carry, policy=policy, rngs=key, shared_key=None, deterministic=True
-        )
+        read: Forward = task.forward(model, repeated, carry, **evaluated(policy, key))
         log_probs = read.log_probs if samples == 1 else task.average(read.log_probs, batch, samples)
         scored = task.compute_loss(log_probs, batch)
         actions = tuple(decision.action[::samples] for decision in read.decisions)
@@ -339,7 +341,7 @@ class Learner:
         split: str,
         keys: Key[Array, " seeds"],
         *,
-        mode: ActionMode,
+        mode: ActionMode | None = None,
         samples: int = 1,
         batch_size: int | None = None,
         task: Task | None = None,
@@ -350,7 +352,7 @@ class Learner:
         model_params = params
         if self._read_graphdef != self.graphdef:
             params = self._read_params(params)
-        policy = self.policy(mode)
+        policy = self.policy(mode or self.evaluation_mode)
         batches = task.evaluation_batches(split, batch_size, samples)
         if advance is not None:
             batches = list(batches)  # to count them
@@ -383,23 +385,17 @@ class Learner:
         Every example or token counts once. See `summarise` for the metrics of layers.
 
         Args:
-            params: Parameters, (seeds, ...).
-            split: Name of the split, `train`, `dev` or `test`.
-            keys: Keys for sampled actions, (seeds,).
-            mode: How agents choose; by default `evaluation_mode`.
+            params: Parameters.
+            split: Name of the split.
+            keys: Keys for sampled actions.
+            mode: How agents choose.
             samples: Number of samples of each row. Their predictions are averaged as probabilities; the
                 entropies and skips of agents are averaged too.
             batch_size: Number of rows in a batch; by default the task's choice.
             task: Task that evaluates the models; by default the task that was trained.
             advance: Function called after each batch with 1 / (number of batches).
         """
-        how = dict(
-            mode=mode or self.evaluation_mode,
-            samples=samples,
-            batch_size=batch_size,
-            task=task,
-            advance=advance,
-        )
+        how = dict(mode=mode, samples=samples, batch_size=batch_size, task=task, advance=advance)
         task, totals = task or self.task, None
         predictions: list[dict[int, PyTree]] = [{} for _ in self.seeds]
         for batch, sums, (_, predicted) in self._run(params, split, keys, **how):
@@ -417,16 +413,9 @@ class Learner:
     def predictions(
         self, params: nnx.State, split: str, keys: Key[Array, " seeds"], *, mode: ActionMode | None = None
     ) -> list[list[PyTree]]:
-        """Return each model's prediction for each example of a split, in order and without padding.
-
-        Args:
-            params: Parameters, (seeds, ...).
-            split: Name of the split, `train`, `dev` or `test`.
-            keys: Keys for sampled actions, (seeds,).
-            mode: How agents choose; by default `evaluation_mode`.
-        """
+        """Return each model's prediction for each example of a split, in order and without padding."""
         found: list[dict[int, PyTree]] = [{} for _ in self.seeds]
-        for batch, _, (_, predicted) in self._run(params, split, keys, mode=mode or self.evaluation_mode):
+        for batch, _, (_, predicted) in self._run(params, split, keys, mode=mode):
             _collect(found, batch, predicted)
         return [[of_seed[i] for i in sorted(of_seed)] for of_seed in found]
 
@@ -435,12 +424,8 @@ class Learner:
     ) -> tuple[Forward, PyTree]:
         """Return one model's forward pass and prediction for one example; leaves have no row axis.
 
-        Args:
-            params: Parameters of the model.
-            inputs: Inputs of the example, each leaf (time, ...) with the same length. They are padded to a
-                multiple of 8 steps, so that few lengths are compiled.
-            length: Length of the example.
-            policy: How choices are made; samples are drawn with `jax.random.key(0)`.
+        Each leaf of `inputs`, (time, ...), is padded to a multiple of 8 steps, so that few lengths are
+        compiled. Samples are drawn with `jax.random.key(0)`.
         """
         steps = -(-length // _STEP_OF_LENGTHS) * _STEP_OF_LENGTHS
 
@@ -467,8 +452,7 @@ class Learner:
         """Return the log-probabilities, decisions, predictions and observations of a batch."""
         model, key = self.model(params), jax.random.key(0)
         carry = self.task.initial_carry(model, num_rows(batch), key)
-        how = dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
-        read = self.task.forward(model, batch, carry, **how)
+        read = self.task.forward(model, batch, carry, **evaluated(policy, key))
         return read.log_probs, read.decisions, self.task.predict(read.log_probs, batch), read.observations
 
     def choices(
@@ -483,13 +467,7 @@ class Learner:
     ) -> Iterator[tuple[Batch, Int[np.ndarray, "seeds rows time"]]]:
         """Yield each batch of a split, and the k that each seed's agent chose at each step.
 
-        Args:
-            params: Parameters, (seeds, ...).
-            split: Name of the split, `train`, `dev` or `test`.
-            keys: Keys for sampled actions, (seeds,).
-            layer: Index of the layer, among the stack's layers and directions.
-            mode: How agents choose.
-            batch_size: Number of rows in a batch; by default the task's choice.
+        `layer` is an index among the stack's layers and directions.
         """
         for batch, _, (actions, _) in self._run(params, split, keys, mode=mode, batch_size=batch_size):
             yield batch, np.asarray(actions[layer])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key, Shaped
 
 from dynskip_jax import functional as F
 from dynskip_jax import rl
@@ -19,6 +19,7 @@ from dynskip_jax.data.batches import (
     train_batch_sizes,
     train_batches,
 )
+from dynskip_jax.errors import UserError
 
 PyTree = Any
 MakeModel = Callable[[nnx.Rngs], nnx.Module]
@@ -77,7 +78,8 @@ class LossOutput(NamedTuple):
 class Task:
     """Base class of tasks: the model, the batches, the loss and the score. Subclass it to add a task.
 
-    `Learner` does the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode.
+    `Learner` does the rest: seeds, sweeps, rollouts, agents' losses, evaluation in every mode. A split is
+    `train`, `dev` or `test`.
 
     Args:
         make_model: Function from `nnx.Rngs` to the model, whose `stack` is a `SkipLSTM` or `SkipLayers`.
@@ -120,12 +122,7 @@ class Task:
         return ()
 
     def train_batches(self, epoch: int, seeds: Sequence[int]) -> Iterable[Batch]:
-        """Return the batches of an epoch, the same ones at each call.
-
-        Args:
-            epoch: Number of the epoch, from 0.
-            seeds: Seed of each model. Batches are (seeds, rows, ...), or (rows, ...) with `shared_batches`.
-        """
+        """Return the batches of an epoch: (seeds, rows, ...), or (rows, ...) with `shared_batches`."""
         raise NotImplementedError
 
     def train_batch_sizes(self, epoch: int) -> Sequence[int]:
@@ -138,22 +135,14 @@ class Task:
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
         """Return the batches of a whole split, with each example or token once.
 
-        Args:
-            split: Name of the split, `train`, `dev` or `test`.
-            rows: Number of rows in a batch; None for the task's choice.
-            samples: Number of samples of each row that will be read in one batch.
+        With `rows` None the task chooses their number, for reading `samples` samples of each row at once.
         """
         raise NotImplementedError
 
     def windows(self, split: str, rows: int, steps: int) -> Iterable[Batch]:
         """Return the batches of a whole split, in windows that each continue from the previous carry.
 
-        The default implementation returns whole rows.
-
-        Args:
-            split: Name of the split, `train`, `dev` or `test`.
-            rows: Number of rows in a batch.
-            steps: Number of steps in a window; not used for whole rows.
+        The default implementation returns whole rows, and does not use `steps`.
         """
         return self.evaluation_batches(split, rows, 1)
 
@@ -206,17 +195,11 @@ class Task:
     def average(self, log_probs: PyTree, batch: Batch, samples: int) -> PyTree:
         """Average several samples of each row; by default return the log of the mean probability.
 
-        Args:
-            log_probs: Log-probabilities, each leaf (rows * samples, ...); samples of a row are adjacent.
-            batch: Batch with each row once.
-            samples: Number of samples of each row.
+        Leaves of `log_probs` are (rows * samples, ...), and samples of a row are adjacent. `batch` has each
+        row once.
         """
-
-        def mean(leaf: Float[Array, "rows ..."]) -> Float[Array, "..."]:
-            apart = leaf.reshape(-1, samples, *leaf.shape[1:])
-            return rl.averaged_log_likelihood(apart, axis=1)
-
-        return jax.tree.map(mean, log_probs)
+        apart = jax.tree.map(lambda leaf: leaf.reshape(-1, samples, *leaf.shape[1:]), log_probs)
+        return jax.tree.map(lambda leaf: rl.averaged_log_likelihood(leaf, axis=1), apart)
 
     def compute_loss(self, log_probs: PyTree, batch: Batch) -> LossOutput:
         """Return the loss and the metrics of a batch.
@@ -240,20 +223,13 @@ class Task:
         return dict(means)
 
     def split_metrics(self, split: str, metrics: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return additional metrics of a split, computed from its other metrics; by default none.
-
-        Args:
-            split: Name of the split, `train`, `dev` or `test`.
-            metrics: Result of `Task.metrics`.
-        """
+        """Return additional metrics of a split, computed from its other metrics; by default none."""
         return {}
 
     def host_metrics(self, split: str, predictions: Sequence[PyTree]) -> Mapping[str, float]:
         """Return metrics of one model that depend on all its predictions, such as F1; by default none.
 
-        Args:
-            split: Name of the split, `train`, `dev` or `test`.
-            predictions: Prediction for each example, in the order of the split, without padding.
+        Predictions are in the order of the split, without padding.
         """
         return {}
 
@@ -313,3 +289,69 @@ class ExampleTask(Task):
     def evaluation_batches(self, split: str, rows: int | None, samples: int) -> Iterable[Batch]:
         """See `Task`; with several samples, a batch has fewer rows."""
         return evaluation_batches(self.splits[split], rows or max(1, self._rows // samples))
+
+
+# --- Rows and steps of a batch ---
+
+
+def evaluated(policy: F.Policy, key: Key[Array, ""] | None) -> dict[str, Any]:
+    """Return the arguments of `Task.forward` for evaluation."""
+    return dict(policy=policy, rngs=key, shared_key=None, deterministic=True)
+
+
+def num_rows(batch: Batch) -> int:
+    """Return the number of rows in a batch."""
+    return jax.tree.leaves(batch.inputs)[0].shape[0]
+
+
+def repeat_rows(tree: PyTree, times: int) -> PyTree:
+    """Return the tree with every row repeated `times` times; the copies of a row are adjacent."""
+    return tree if times == 1 else jax.tree.map(lambda leaf: jnp.repeat(leaf, times, axis=0), tree)
+
+
+def row_sums(values: Float[Array, "rows *time"], counted: Bool[Array, "rows *time"]) -> Float[Array, " rows"]:
+    """Return the sum of the counted values of each row."""
+    return jnp.where(counted, values, 0).reshape(len(values), -1).sum(axis=1)
+
+
+def valid_steps(batch: Batch, time: int) -> Bool[Array, "rows time"] | None:
+    """Return which steps are inside their sequence and not masked by a mask of steps; None if all are.
+
+    A mask of rows, (rows,), is ignored here: rows that only fill a batch get weight 0 in the loss.
+    """
+    valid = None if batch.seq_lengths is None else F.length_mask(batch.seq_lengths, time)
+    if batch.mask is None or batch.mask.ndim == 1:
+        return valid
+    return batch.mask if valid is None else valid & batch.mask
+
+
+def where_counted(batch: Batch, time: int) -> tuple[Bool[Array, " rows"], Bool[Array, "rows time"]]:
+    """Return which rows and which steps count."""
+    shape = num_rows(batch), time
+    valid, mask = valid_steps(batch, time), batch.mask
+    steps = jnp.ones(shape, bool) if valid is None else valid
+    if mask is None:
+        return jnp.ones(shape[:1], bool), steps
+    if mask.ndim == 2:
+        return mask.any(axis=1), steps
+    return mask, steps & mask[:, None]
+
+
+def of_another_row(
+    values: Shaped[Array, "rows time *rest"], batch: Batch, counted: Bool[Array, " rows"]
+) -> Shaped[Array, "rows time *rest"]:
+    """Return for each row the values of the next counted row; the last one gets those of the first.
+
+    A row that is shorter than the batch is repeated.
+
+    Raises:
+        UserError: If there is only one row.
+    """
+    if len(values) < 2:
+        raise UserError(f"choices of another row need at least 2 rows, got {len(values)}")
+    order = jnp.argsort(~counted, stable=True)  # counted rows first
+    place = (jnp.argsort(order) + 1) % jnp.maximum(counted.sum(), 1)
+    other, steps = order[place], jnp.arange(values.shape[1])[None]
+    if batch.seq_lengths is not None:
+        steps = steps % jnp.maximum(jnp.asarray(batch.seq_lengths)[other], 1)[:, None]
+    return values[other[:, None], steps]

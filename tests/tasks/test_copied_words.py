@@ -13,7 +13,7 @@ from marks import and_slow
 from dynskip_jax import functional as F
 from dynskip_jax.errors import UserError
 from dynskip_jax.nn.initializers import uniform
-from dynskip_jax.tasks.copied_words import copied_words
+from dynskip_jax.tasks.interventions import copied_words
 
 ROWS, K = 3, 4
 SKIPS = {

@@ -14,7 +14,7 @@ from dynskip_jax import functional as F
 from dynskip_jax.analysis.oracle import oracle_losses
 from dynskip_jax.data import Examples
 from dynskip_jax.errors import UserError
-from dynskip_jax.tasks.counterfactuals import choices_of, chosen, policy_interventions, single_interventions
+from dynskip_jax.tasks.interventions import choices_of, chosen, policy_interventions, single_interventions
 
 ROWS, K = 2, 3
 

@@ -19,7 +19,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.models import LanguageModelDropout
 from dynskip_jax.nn import CharEmbedding
 from dynskip_jax.nn.initializers import uniform
-from dynskip_jax.tasks.neural_cache import CachedLanguageModelling, CacheGrid
+from dynskip_jax.tasks.language import CachedLanguageModelling, CacheGrid
 from dynskip_jax.training.agent_settings import AgentSettings
 
 WORDS = list("abcdefghijk")

@@ -14,7 +14,7 @@ from dynskip_jax.data.batches import Batch
 from dynskip_jax.errors import UserError
 from dynskip_jax.models import SentencePairModel, SequenceClassifier
 from dynskip_jax.tasks import Classification, Learner, SentencePairs
-from dynskip_jax.tasks.counterfactuals import single_interventions
+from dynskip_jax.tasks.interventions import single_interventions
 from dynskip_jax.training.agent_settings import AgentSettings
 
 RNG = np.random.default_rng(0)

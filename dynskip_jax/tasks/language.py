@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
@@ -12,7 +13,7 @@ from dynskip_jax.data import Batch, LanguageCorpus, num_segments, segments
 from dynskip_jax.data.batches import bptt_lengths, segments_of_lengths
 from dynskip_jax.functional.sequence import where_each
 from dynskip_jax.models import LanguageModel, LanguageModelOutput
-from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task
+from dynskip_jax.tasks.task import Forward, LossOutput, MakeModel, Task, evaluated
 
 _LONG = 400  # words (rows times steps) in an evaluation segment, at least
 
@@ -196,6 +197,55 @@ class LanguageModelling(Task):
         self, model: LanguageModel, carry: Any, segment: Batch, policy: F.Policy
     ) -> tuple[Any, Float[Array, "batch time"]]:
         """Return the carry for the next segment and -log p of each target, in nats, as in evaluation."""
-        how = dict(policy=policy, rngs=None, shared_key=None, deterministic=True)
-        read, _ = self.read(model, segment, carry, **how)
+        read, _ = self.read(model, segment, carry, **evaluated(policy, None))
         return read.carry, -read.log_probs.target
+
+
+class CacheGrid(NamedTuple):
+    """Neural caches to compare in one evaluation (Grave et al. 2017): every θ with every λ.
+
+    Attributes:
+        size: N, the number of words in a cache.
+        flatness: Values of θ.
+        weight: Values of λ.
+    """
+
+    size: int
+    flatness: tuple[float, ...]
+    weight: tuple[float, ...]
+
+
+class CachedLanguageModelling(LanguageModelling):
+    """A `LanguageModelling` task for evaluation, with the additional metric `perplexity_cached`, (θ, λ).
+
+    Its log-probabilities are a pair: those without a cache, and those of the targets with each cache, (rows,
+    time, θ, λ). Each sample of a stream has its own cache.
+    """
+
+    def __init__(self, *args: Any, cache: CacheGrid, **options: Any):
+        super().__init__(*args, **options)
+        self.cache = cache
+
+    def initial_carry(self, model: LanguageModel, rows: int, key: Key[Array, ""]) -> Any:
+        """See `Task`; the caches are empty."""
+        features = model.stack.cells[-1].hidden_features
+        return super().initial_carry(model, rows, key), F.empty_cache(rows, self.cache.size, features)
+
+    def forward(self, model: LanguageModel, batch: Batch, carry: Any, **how: Any) -> Forward:
+        """See `Task`."""
+        carry, past = carry
+        read, output = self.read(model, batch, carry, **how)
+
+        def cached(flatness, weight):
+            rates = dict(flatness=flatness, weight=weight)
+            return F.cached_log_likelihood(past, output.states, batch.targets, read.log_probs.target, **rates)
+
+        # The updated cache is the same for all θ and λ.
+        grid = jax.vmap(jax.vmap(cached, (None, 0), (None, 2)), (0, None), (None, 2))
+        past, with_caches = grid(jnp.asarray(self.cache.flatness), jnp.asarray(self.cache.weight))
+        return read._replace(log_probs=(read.log_probs, with_caches), carry=(read.carry, past))
+
+    def compute_loss(self, log_probs: tuple[OfTargets, Array], batch: Batch) -> LossOutput:
+        """See `Task`."""
+        scored = super().compute_loss(log_probs[0], batch)
+        return scored._replace(counted={**scored.counted, "cached_nll": -log_probs[1]})
