@@ -256,7 +256,7 @@ def copied_words(
     others: Sequence[nnx.State] = (),
     window: int = 35,
 ) -> Iterator[CopiedWords]:
-    """Yield the losses of a language model that copies in expectation, with other probabilities in place of π.
+    """Yield the losses of a language model that copies in expectation, with other probabilities than π.
 
     The copy gate and all states of the model stay the same.
 
