@@ -191,10 +191,7 @@ def read_ptb_lines(folder: PathLike | None = None) -> dict[str, list[str]]:
 
 
 def ptb_difference(lines: Mapping[str, Sequence[str]]) -> str | None:
-    """Return how the lines of each split differ from the published corpus, or None if they are the same.
-
-    Numbers of tokens are compared before the hashes, because they give a more useful message.
-    """
+    """Return how the lines differ from the published corpus, in numbers of tokens or in words; else None."""
     for split, expected in PTB_COUNTS.items():
         found = sum(len(line.split()) + 1 for line in lines[split])
         if found != expected:
@@ -223,11 +220,7 @@ def _has_ptb_files(folder: Path) -> bool:
 
 
 def embedded_corpus(min_count: int | None = None, pieces: Pieces | None = None) -> LanguageCorpus:
-    """Return the corpus "pydoc-topics": about 50,000 words of the running Python's language reference.
-
-    With this corpus, a first run needs no download. The text differs between Python versions, and so do
-    `source` and `fingerprint`. `min_count` is 2 by default for whole words.
-    """
+    """Return "pydoc-topics": about 50,000 words of the running Python's language reference."""
     try:
         topics = importlib.import_module("pydoc_data.topics").topics
     except ImportError as error:
@@ -247,10 +240,7 @@ def embedded_corpus(min_count: int | None = None, pieces: Pieces | None = None) 
 
 
 def topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the sentences of each topic as lines of tokens, with the topics in alphabetical order.
-
-    Each paragraph is kept only where it first occurs; otherwise train would contain parts of test.
-    """
+    """Return the sentences of each topic as lines of tokens, without paragraphs that occurred before."""
     seen: set[str] = set()
     lines: dict[str, list[str]] = {}
     for topic in sorted(topics):
@@ -264,8 +254,7 @@ def topic_lines(topics: Mapping[str, str]) -> dict[str, list[str]]:
 def split_topics(sizes: Mapping[str, int]) -> dict[str, list[str]]:
     """Assign whole topics to train, dev and test, with about 80, 10 and 10 % of the tokens.
 
-    Topics are assigned from the largest to the smallest (ties in the order of the names' hashes), each to the
-    split that lacks the most tokens.
+    The largest topics come first (ties by the names' hashes), each to the split that lacks the most tokens.
     """
     total = sum(sizes.values())
     missing = {split: share * total for split, share in _SHARES.items()}
@@ -300,10 +289,7 @@ def _sentences(paragraph: str) -> Iterator[str]:
 
 
 def find_imdb(data: PathLike | None) -> tuple[dict[str, list[LabelledText]], str]:
-    """Return the reviews of train and test, and a phrase for where they were found.
-
-    They come from the folder `data`, `$DYNSKIP_DATA_DIR/imdb`, the TFDS cache, or the upstream archive.
-    """
+    """Return the reviews of train and test from a folder, the TFDS cache or upstream, and where they were."""
     folder = named_folder("imdb") if data is None else Path(data).expanduser()
     if folder is not None:
         return read_imdb(folder), f"the folder {folder}"
@@ -385,10 +371,7 @@ def imdb_splits(
 
 
 def find_sst(data: PathLike | None) -> tuple[dict[str, list[list[Labelled]]], str]:
-    """Return the trees of each split of the Stanford Sentiment Treebank, and where they were found.
-
-    They come from the folder `data`, or from `$DYNSKIP_DATA_DIR/sst`.
-    """
+    """Return the trees of the Stanford Sentiment Treebank from a folder, and where they were."""
     folder = data_folder(data, "sst", f"the Stanford Sentiment Treebank ({_SST_URL})", _SST_FILES)
     found = {}
     for split, name in zip(SPLITS, _SST_FILES, strict=True):
@@ -447,10 +430,7 @@ def sst_splits(
 
 
 def find_sick(data: PathLike | None) -> tuple[dict[str, list[Pair]], str]:
-    """Return the pairs of each split of SICK in the split of SemEval-2014, and where they were found.
-
-    They come from the folder `data`, or from `$DYNSKIP_DATA_DIR/sick`.
-    """
+    """Return the pairs of SICK in the split of SemEval-2014 from a folder, and where they were."""
     folder = data_folder(data, "sick", f"SICK ({_SICK_URL})", [*_SICK_FILES.values()])
     return {split: read_pairs(folder / name) for split, name in _SICK_FILES.items()}, f"the folder {folder}"
 

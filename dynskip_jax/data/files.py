@@ -132,10 +132,7 @@ def place(path: PathLike, member: str | None = None) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text; a `ValueError` tells in a few words what is wrong with it.
-
-    No key may occur twice, and no text may contain half of a surrogate pair.
-    """
+    """Return the value of a JSON text; a repeated key or half a surrogate pair is a `ValueError`, too."""
     try:
         value = json.loads(text, object_pairs_hook=_without_repeats)
         if "\\u" in text:
@@ -153,13 +150,7 @@ def find_splits(
     """Return the file of each split in `folder`, such as `train.txt`, `wiki.valid.tokens` or `eng.testa`.
 
     A name is one of the split's words (`SPLIT_WORDS`) and one of the endings, in any case, perhaps with .gz.
-    Other text may precede the word if it ends with a dot, a hyphen or an underscore.
-
-    Args:
-        folder: Folder to search; its sub-folders are not searched.
-        endings: Endings of names, without the dot; the empty one allows `eng.testa`.
-        prefix: Exact text before the split's word, such as `ptb.`; None accepts any.
-        needed: Splits that must exist; others are returned if they are found.
+    Other text may precede the word if it ends with a dot, a hyphen or an underscore; `prefix` fixes it.
     """
     folder = Path(folder)
     try:

@@ -186,9 +186,8 @@ def read_labelled_file(
 ) -> list[LabelledText]:
     """Read a file of labelled texts: CSV, JSON lines (`.jsonl`, `.ndjson`, `.json`), or else TSV.
 
-    CSV may have quoted fields, which may extend over several lines. Its separator is the comma, semicolon or
-    tab for which the first row has both columns and most rows are equally long. In TSV, quotes are part of
-    the text. For the arguments see `find_labelled_text`.
+    The separator of CSV is the comma, semicolon or tab for which the first row has both columns and most rows
+    are equally long. In TSV, quotes are part of the text.
     """
     ending = _ending(path)
     if ending in _JSON_ENDINGS:
@@ -371,8 +370,8 @@ def _fit(head: Sequence[str], separator: str, columns: Sequence[Column]) -> floa
     """Return the fraction of rows that are as long as the first; 0 if that lacks one of the columns."""
     rows = csv.reader(head, delimiter=separator, skipinitialspace=True)
     rows = [row for row in rows if not _is_blank(row)]
-    places = {_index(rows[0], column) for column in columns} if rows else {None}
-    if None in places or len(places) < len(columns):
+    places = [place for column in columns for place in _places(rows[0], column)[:1]] if rows else []
+    if len(set(places)) < len(columns):
         return 0.0
     return sum(len(row) == len(rows[0]) for row in rows) / len(rows)
 
@@ -388,45 +387,32 @@ def _column_records(
     if first is None:
         return
     number, names = first
-    places = [_place(path, number, names, column) for column in (text, label)]
+    chosen = []
+    for column in (text, label):
+        places = _places(names, column)
+        if not places:
+            have = ", ".join(shown(name.strip(), 15) for name in names[:5])
+            problem = f"no column {quoted(column)} among {have}: give its name, or its number counted from 0"
+            raise bad_line(path, number, problem)
+        if len(places) > 1:
+            problem = f"two columns are called {quoted(column)}: rename one, or give a number counted from 0"
+            raise bad_line(path, number, problem)
+        chosen += places
     if header is None:
-        header = any(_number(column) is None for column in (text, label))
+        header = not all(_COLUMN_NUMBER.fullmatch(str(column)) for column in (text, label))
     for number, fields in rows if header else itertools.chain([first], rows):
         if len(fields) != len(names):
             problem = f"{len(fields)} columns, but the first line has {len(names)}"
             raise bad_line(path, number, problem)
-        yield number, fields[places[0]], fields[places[1]]
+        yield number, fields[chosen[0]], fields[chosen[1]]
 
 
-def _number(column: Column) -> int | None:
-    """Return the number of a column given by its number, as an integer or a string; None for a name."""
-    if isinstance(column, str):
-        return int(column) if _COLUMN_NUMBER.fullmatch(column) else None
-    return column
-
-
-def _index(names: Sequence[str], column: Column) -> int | None:
-    """Return the index of a column that is given by name or number; None if there is no such column."""
-    number = _number(column)
-    if number is None:
-        names = [name.strip() for name in names]
-        return names.index(column) if column in names else None
-    return number % len(names) if -len(names) <= number < len(names) else None
-
-
-def _place(path: PathLike, number: int, names: Sequence[str], column: Column) -> int:
-    """Return the index of a column that is given by name or number; a negative number counts from the end."""
-    found = _index(names, column)
-    if found is None and _number(column) is not None:
-        raise bad_line(path, number, f"no column {column} among {len(names)}, counted from 0")
-    if found is None:
-        have = ", ".join(shown(name.strip(), 15) for name in names[:5])
-        problem = f"no column {quoted(column)} among {have}: give its name, or its number counted from 0"
-        raise bad_line(path, number, problem)
-    if _number(column) is None and [name.strip() for name in names].count(column) > 1:
-        problem = f"two columns are called {quoted(column)}: rename one, or give a number counted from 0"
-        raise bad_line(path, number, problem)
-    return found
+def _places(names: Sequence[str], column: Column) -> list[int]:
+    """Return the indices of the columns of this name, or of the one with this number, also from the end."""
+    if not _COLUMN_NUMBER.fullmatch(str(column)):
+        return [place for place, name in enumerate(names) if name.strip() == column]
+    number = int(column)
+    return [number % len(names)] if -len(names) <= number < len(names) else []
 
 
 def _example(path: PathLike, number: int, text: str, label: str) -> LabelledText:

@@ -37,12 +37,7 @@ Ids = Int[np.ndarray, " tokens"]
 
 
 class Pieces(NamedTuple):
-    """The units into which words are split.
-
-    Attributes:
-        kind: Single characters, or byte pairs (BPE, Sennrich et al. 2016).
-        size: Maximum size of the vocabulary of byte pairs, including `<eos>` and the 256 bytes.
-    """
+    """Units into which words are split: characters, or at most `size` byte pairs (Sennrich et al. 2016)."""
 
     kind: Literal["characters", "bpe"]
     size: int = 4000
@@ -165,11 +160,9 @@ def read_corpus(
     min_count: int | None = None,
     pieces: Pieces | None = None,
 ) -> LanguageCorpus:
-    """Read a folder with one text file for each of train, dev and test, or cut one file into the three.
+    """Read a folder with a text file for each of train, dev and test, or cut one file into 80, 10 and 10 %.
 
-    A single file is cut at line ends: about 80 % of its tokens are train, the next 10 % dev, the last 10 %
-    test. Files are streamed: memory contains 4 bytes for each token, and each distinct token once. For
-    `min_count` and `pieces` see `make_corpus`.
+    Files are streamed: memory contains 4 bytes for each token, and each distinct token once.
     """
     path = Path(path)
     if not path.is_file():
@@ -210,12 +203,7 @@ def text_lines(path: PathLike) -> Iterator[str]:
 
 
 class _TokenStream:
-    """A converter from lines to token numbers, in the order of first occurrence; `<eos>` is 0.
-
-    Attributes:
-        tokens: Number of each distinct token.
-        own_ends: Number of lines that end with an `<eos>` of their own.
-    """
+    """A converter from lines to token numbers, in the order of first occurrence; `<eos>` is 0."""
 
     def __init__(self) -> None:
         self.tokens, self.own_ends = {EOS: 0}, 0

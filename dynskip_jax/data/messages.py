@@ -21,10 +21,7 @@ _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
 
 
 def printable(text: object) -> str:
-    r"""Return `text` with control and invisible characters as escapes such as `\x1b`.
-
-    Letters and marks of every script do not change. A terminal displays the result but executes nothing.
-    """
+    r"""Return `text` with control and invisible characters as escapes; every script stays as it is."""
     text = str(text)
     if text.isprintable():
         return text

@@ -38,10 +38,9 @@ _TREEBANK_WORD = regex.compile(
 
 
 def review_words(text: str) -> list[str]:
-    """Return the words of a raw text in lower case.
+    """Return the words of a raw text in lower case: letters and digits in any script, and inner apostrophes.
 
-    A word consists of letters and digits in any script, with apostrophes inside. Any other visible character
-    is a separate word; up to three equal ones in a row form one word. HTML line breaks separate words.
+    Any other visible character is a word, and so are up to three equal ones. HTML line breaks separate words.
     """
     return [found[0] for found in _REVIEW_WORD.finditer(LINE_BREAK.sub(" ", text).lower())]
 
@@ -143,19 +142,21 @@ def labelled_corpus(
         batch_size: Number of texts per training step; used only if `buckets` is None.
         known: Function that returns the words of dev and test to add to the vocabulary; None adds none.
     """
-    numbers, texts, labels = _Numbers(), {}, {}
-    for split, of_split in splits.items():
-        read = [(numbers.of(text.words), text.label) for text in of_split]
-        texts[split], labels[split] = [ids for ids, _ in read], [label for _, label in read]
-    cropped = {split: sum(len(ids) > (max_length or len(ids)) for ids in texts[split]) for split in texts}
-    texts = {split: [ids[:max_length] for ids in texts[split]] for split in texts}
+    numbers = _Numbers()
+    read = {split: [(numbers.of(text.words), text.label) for text in own] for split, own in splits.items()}
+    texts = {split: [ids[:max_length] for ids, _ in own] for split, own in read.items()}
+    cropped = {
+        split: sum(len(ids) > len(kept) for (ids, _), kept in zip(own, texts[split], strict=True))
+        for split, own in read.items()
+    }
     vocabulary, num_frequent, renumbered = _vocabulary(numbers, texts, min_count, max_words, known)
     examples, unknown = {}, {}
-    for split, of_split in texts.items():
-        rows = [renumbered[ids] for ids in of_split]
+    for split, own in texts.items():
+        rows = [renumbered[ids] for ids in own]
         inputs, lengths = pad_sequences(rows)
         unknown[split] = _share_unknown(rows)
-        examples[split] = Examples(inputs, np.array(labels[split], np.int32), lengths)
+        targets = np.array([label for _, label in read[split]], np.int32)
+        examples[split] = Examples(inputs, targets, lengths)
     examples = _bucketed(examples, buckets, batch_size)
     return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
 
@@ -172,21 +173,22 @@ def pair_corpus(
     known: Known | None = None,
 ) -> SentenceCorpus:
     """Build a corpus from rated pairs of sentences, each a row of both sentences; see `labelled_corpus`."""
-    numbers, pairs, ratings = _Numbers(), {}, {}
-    for split, of_split in splits.items():
-        read = [(numbers.of(pair.first), numbers.of(pair.second), pair.rating) for pair in of_split]
-        pairs[split], ratings[split] = [pair[:2] for pair in read], [pair[2] for pair in read]
-    sentences = {split: list(itertools.chain(*of_split)) for split, of_split in pairs.items()}
+    numbers = _Numbers()
+    read = {
+        split: [(numbers.of(pair.first), numbers.of(pair.second), pair.rating) for pair in own]
+        for split, own in splits.items()
+    }
+    sentences = {split: [ids for pair in own for ids in pair[:2]] for split, own in read.items()}
     vocabulary, num_frequent, renumbered = _vocabulary(numbers, sentences, min_count, max_words, known)
     examples, unknown = {}, {}
-    for split, of_split in pairs.items():
-        rows = [pair_inputs(renumbered[first], renumbered[second]) for first, second in of_split]
+    for split, own in read.items():
+        rows = [pair_inputs(renumbered[first], renumbered[second]) for first, second, _ in own]
         tokens, lengths = pad_sequences([row["tokens"] for row in rows])
         marks, _ = pad_sequences([row["sentences"] for row in rows])
         unknown[split] = _share_unknown([row["tokens"] for row in rows])
-        inputs = {"tokens": tokens, "sentences": marks}
-        examples[split] = Examples(inputs, np.array(ratings[split], np.float32), lengths)
-    examples, cropped = _bucketed(examples, buckets, batch_size), dict.fromkeys(pairs, 0)
+        ratings = np.array([rating for *_, rating in own], np.float32)
+        examples[split] = Examples({"tokens": tokens, "sentences": marks}, ratings, lengths)
+    examples, cropped = _bucketed(examples, buckets, batch_size), dict.fromkeys(read, 0)
     return SentenceCorpus(name, vocabulary, num_frequent, examples, source, unknown, cropped)
 
 

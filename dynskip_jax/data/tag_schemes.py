@@ -166,10 +166,7 @@ def detect_scheme(sentences: Iterable[Sequence[str]]) -> DetectedScheme:
 
 
 def first_problem(tags: Sequence[str], scheme: Scheme) -> tuple[int, str] | None:
-    """Return the index of the first word whose tag breaks the scheme's rules, and a phrase; else None.
-
-    An entity of BIOES without an end is reported at the word after it, or at the last word of the sentence.
-    """
+    """Return the index of the first word whose tag breaks the scheme's rules, and a phrase; else None."""
     before = None
     for at, tag in enumerate(tags):
         now = _parsed(tag, scheme)

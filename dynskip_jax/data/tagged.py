@@ -17,7 +17,6 @@ from dynskip_jax.data.files import (
     PathLike,
     data_folder,
     find_splits,
-    iter_lines,
     named_folder,
     place,
     zip_names,
@@ -26,7 +25,6 @@ from dynskip_jax.data.messages import bad_file, bad_line, printable, shown
 from dynskip_jax.data.tag_schemes import Scheme, convert_tags, detect_scheme, first_problem, tag_of
 from dynskip_jax.data.tagged_files import (
     TaggedSentence,
-    column_rows,
     read_columns,
     read_conllu,
     read_parses,
@@ -291,14 +289,8 @@ def _detected(corpus: TaggedCorpus, word: int, tag: int) -> tuple[Scheme, str]:
         raise bad_file(path, problem)
     found = detect_scheme([sentence.tags for sentence in train])
     if found.scheme is None:
-        rows = [row.fields for row in column_rows(iter_lines(path)) if row.fields is not None]
-        columns = [
-            column
-            for column, values in enumerate(zip(*rows, strict=True))
-            if detect_scheme([values]).scheme is not None
-        ]
-        problem = f"has no tags of entities in column {tag} ({found.says}); columns with such tags: "
-        raise bad_file(path, problem + (", ".join(map(str, columns)) or "none"))
+        problem = f"has no tags of entities in column {tag} ({found.says}): name another --tag-column"
+        raise bad_file(path, problem)
     return found.scheme, found.says
 
 
@@ -369,10 +361,7 @@ def tagged_examples(
 
 
 def padded_length(length: int) -> int:
-    """Return the smallest of 8, 16, 24, 40, 64, 104, 168, … (8 times the Fibonacci numbers) >= `length`.
-
-    All splits share these few lengths, so that few programs are compiled.
-    """
+    """Return the smallest of 8, 16, 24, 40, 64, … (8 times the Fibonacci numbers) that is >= `length`."""
     size, following = _SHORTEST, 2 * _SHORTEST
     while size < length:
         size, following = following, size + following

@@ -81,9 +81,8 @@ class TreePiece(NamedTuple):
 def column_rows(lines: Iterable[str]) -> Iterator[Row]:
     """Yield a row for each line of a file of columns.
 
-    Lines that begin with `#` are comments only before the first word of a sentence, and only if the line
-    looks like `# key = value`, `# newdoc`, `# newpar` or `# id …`, if it has another number of columns than
-    the first word that does not begin with `#`, or if its first column begins with `# `.
+    A line that begins with `#` is a comment only before the first word of a sentence, and only if it looks
+    like `# key = value` or `# id …`, if its first column begins with `# `, or by its number of columns.
     """
     numbered, width, head = enumerate(lines, 1), None, []
     for number, line in numbered:
@@ -250,10 +249,9 @@ def read_conllu(
 
 
 def read_word_tag(path: PathLike, *, member: str | None = None) -> list[TaggedSentence]:
-    r"""Read text of whitespace-separated `word/tag` pairs, one sentence per line, as in the Brown corpus.
+    r"""Read `word/tag` pairs, one sentence per line, as in the Brown corpus; `\/` and `\*` stand for / and *.
 
-    The tag follows the last slash; `\/` and `\*` in a word stand for / and *. Brackets around noun phrases
-    ([ and ]) and rulers (=====), which the tagged WSJ files contain, are left out.
+    Brackets around noun phrases ([ and ]) and rulers (=====) of the tagged WSJ files are left out.
     """
     where = place(path, member)
     builder = _Sentences(where)
@@ -270,10 +268,7 @@ def read_word_tag(path: PathLike, *, member: str | None = None) -> list[TaggedSe
 
 
 def read_parses(path: PathLike, *, member: str | None = None) -> list[TaggedSentence]:
-    r"""Read the words and part-of-speech tags of bracketed parses, as in the Penn Treebank's .mrg files.
-
-    Each outermost bracket is a sentence, and each `(TAG word)` is a word. Traces (`-NONE-`) are left out.
-    """
+    r"""Read bracketed parses, as in the Penn Treebank's .mrg files; traces (`-NONE-`) are left out."""
     where = place(path, member)
     builder, depth = _Sentences(where), 0
     for piece in tree_pieces(enumerate(iter_lines(path, member), 1), where):
@@ -286,10 +281,9 @@ def read_parses(path: PathLike, *, member: str | None = None) -> list[TaggedSent
 
 
 def tree_pieces(lines: Iterable[tuple[int, str]], where: PathLike) -> Iterator[TreePiece]:
-    """Yield the pieces of trees such as `(S (NN yes))` in order, from pairs of a line's number and its text.
+    """Yield the pieces of trees such as `(S (NN yes))` in order, from numbered lines.
 
-    The word of a leaf may be a bracket that is not escaped: `(-LRB- ()` and `(-RRB- ))` are leaves if
-    whitespace follows the label.
+    The word of a leaf may be a bracket itself, as in `(-LRB- ()`, if whitespace follows the label.
     """
     tokens = (
         (number, found[0], found.start() == 0 or line[found.start() - 1] in _BLANKS)

@@ -166,11 +166,7 @@ class CharacterVocabulary(Vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class BytePairVocabulary(Vocabulary):
-    """A vocabulary of byte pairs; every text can be split into them, so there is no `<unk>`.
-
-    Attributes:
-        tokenizer: A `tokenizers.Tokenizer` as JSON.
-    """
+    """A vocabulary of byte pairs, with a `tokenizers.Tokenizer` as JSON; no text has unknown pieces."""
 
     unit: ClassVar[str] = "piece"
     tokenizer: str
@@ -275,10 +271,7 @@ class TokenIds(NamedTuple):
 
 
 def normal_form(word: str, *, lowercase: bool, digits: Digits) -> str:
-    """Return the form under which a vocabulary lists a word.
-
-    `nine` replaces each digit by 9 (Wu et al. 2016), `zero` by 0; `keep` replaces none.
-    """
+    """Return the form under which a vocabulary lists a word; `nine` replaces digits by 9 (Wu et al. 2016)."""
     if digits != "keep":
         word = re.sub(r"\d", {"nine": "9", "zero": "0"}[digits], word)
     return word.lower() if lowercase else word

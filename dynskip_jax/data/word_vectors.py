@@ -29,10 +29,7 @@ class WordVectors(NamedTuple):
 
 
 def vector_width(path: PathLike) -> int:
-    """Return the size of the vectors in a file: that in its first line, or that of most of the first lines.
-
-    Words may contain numbers, such as `10 000`, so that some lines have more numbers than a vector.
-    """
+    """Return the size of the vectors: that in a first line of sizes, or that of most lines."""
     rows = [fields for _, fields in itertools.islice(_rows(path), _LOOKED_AT)]
     if not rows:
         raise bad_file(path, "holds no word vector: is it the right file?")

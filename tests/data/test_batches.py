@@ -107,6 +107,8 @@ def test_lengths_are_the_published_ones_rounded(num_tokens, num_steps, seed):
         (lambda: bptt_lengths(3, 70, np.random.default_rng(0)), "3 tokens.*10 steps.*--random-lengths"),
         (lambda: Examples(np.zeros((2, 5)), np.zeros(2), buckets=(5,)), "give seq_lengths"),
         (lambda: pad_sequences([]), "each split needs some"),
+        (lambda: num_train_batches(examples_of(6)[1], 0), "--batch-size is 0: use 1 or more"),
+        (lambda: list(evaluation_batches(examples_of(6, 2)[1], 0)), "--batch-size is 0: use 1 or more"),
     ],
 )
 def test_what_cannot_be_cut(call, message):
@@ -234,14 +236,6 @@ def test_trees_of_arrays_stay_what_they_are():
 def test_buckets_that_do_not_hold_every_sequence_are_refused(buckets):
     with pytest.raises(UserError, match="reach 5, the longest length"):
         Examples(np.zeros((2, 5)), np.zeros(2), np.array([5, 2]), buckets=buckets)
-
-
-@pytest.mark.parametrize("num_buckets", [0, 2])
-def test_batches_of_no_rows_are_refused(num_buckets):
-    _, examples = examples_of(6, num_buckets)
-    for batches in (train_batches(examples, 0, (0,), 0), evaluation_batches(examples, 0)):
-        with pytest.raises(UserError, match="--batch-size is 0: use 1 or more"):
-            list(batches)
 
 
 def test_padding_by_hand():

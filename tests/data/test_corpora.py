@@ -194,9 +194,7 @@ def test_a_cache_of_another_text_names_the_folder(small_ptb, tmp_path, monkeypat
     builders.prepare(builders.Ptb(folder=write(tmp_path / "text"), data_dir=tfds_folder()))
     assert capfd.readouterr() == ("", "")
     monkeypatch.setattr(corpora, "PTB_SHA256", SHA256 | {"test": SHA256["dev"]})
-    with pytest.raises(
-        UserError, match=r"lines in the test split .*delete that folder and run again"
-    ):
+    with pytest.raises(UserError, match=r"lines in the test split .*delete that folder and run again"):
         find_language_corpus(None)
 
 

@@ -103,7 +103,7 @@ def test_bad_lines_are_named(tmp_path, name, text, problem):
 
 def test_columns_by_number(tmp_path):
     path = write(tmp_path / "x.tsv", "a\tx\nb\ty\n")
-    with pytest.raises(UserError, match="line 1: no column 2 among 2, counted from 0"):
+    with pytest.raises(UserError, match="line 1: no column 2 among a, x: give its name, or its number"):
         read_labelled_file(path, text=0, label=2)
 
 
