@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from dynskip_jax.functional.history import Window
-from dynskip_jax.functional.product import product, row
+from dynskip_jax.functional.product import product, row, wider
 from dynskip_jax.functional.relaxation import Relaxation
 
 # Sample a state, take the most probable one, or compute weights for all of them (see `relaxation.py`).
@@ -120,7 +120,7 @@ def choice_noise(
     Returns:
         Noise, (*batch, K).
     """
-    dtype = jnp.promote_types(dtype, jnp.float32)
+    dtype = wider(dtype, jnp.float32)
 
     def draw(key: Key[Array, ""], step: Int[Array, ""]) -> Float[Array, " K"]:
         return jax.random.gumbel(jax.random.fold_in(key, step), (max_skip,), dtype)
@@ -140,7 +140,7 @@ def choose(logits: Float[Array, "*batch K"], noise: Float[Array, "*batch K"] | N
         logits: Log-probabilities of the slots, which need not be normalised, (*batch, K).
         noise: Result of `choice_noise`, (*batch, K); None for a greedy choice.
     """
-    scores = logits if noise is None else logits + noise
+    scores = logits if noise is None else logits.astype(noise.dtype) + noise
     return jnp.argmax(scores, axis=-1).astype(jnp.int32)
 
 

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from dynskip_jax.functional.dropout import dropout, dropout_mask
+from dynskip_jax.functional.product import wider
 
 
 def variational_dropout(
@@ -111,7 +112,7 @@ def _mean_square(
     x: Float[Array, "batch time features"], valid: Bool[Array, "batch time"] | None
 ) -> Float[Array, ""]:
     """Return the mean of x² over all valid elements; 0 if there are none."""
-    wide = jnp.promote_types(x.dtype, jnp.float32)  # in float16, sums and counts above 65,504 are infinite
+    wide = wider(x.dtype, jnp.float32)  # in float16, sums and counts above 65,504 are infinite
     if valid is None:
         return (jnp.square(x.astype(wide)).sum() / max(x.size, 1)).astype(x.dtype)
     # Padding is replaced before squaring, so that its gradient is 0 whatever its value.

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int
 from dynskip_jax.errors import UserError, described
 from dynskip_jax.functional.keys import check_keys
 from dynskip_jax.functional.policy import Policy
+from dynskip_jax.functional.product import wider
 
 IMPLEMENTATIONS = ("auto", "fused", "reference", "cudnn", "parallel", "tpu_kernel")
 
@@ -225,7 +226,7 @@ def check_dtypes(params: Any, carry: Any) -> None:
     """
     state = carry.slots[0].dtype
     for path, leaf in jax.tree.leaves_with_path(params):
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and jnp.promote_types(leaf.dtype, state) != state:
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and wider(leaf.dtype, state) != state:
             raise UserError(
                 f"expected parameters no wider than the state, which is {state}, got {leaf.dtype} in "
                 f"params{jax.tree_util.keystr(path)}: make the carry in {leaf.dtype}, or cast the parameters"

@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from dynskip_jax.functional.sequence import where_each
-from dynskip_jax.functional.sharding import vary_along, varying_axes
+from dynskip_jax.functional.sharding import vary_along, varying_axes, zeros_like_batch
 from dynskip_jax.functional.transitions.base import Transition
 
 _BLOCK = 64  # smallest number of steps per block in `Window.compare`
@@ -346,7 +346,7 @@ def average_adjoint(histories: Any, t: Int[Array, ""], d: Any, K: int) -> Float[
             products = (jnp.sum(at(a, t + i) * d, axis=-1) for a, d in zip(arrays, d, strict=True))
             return write(out, i, sum(products))
 
-        zeros = jnp.zeros((K, d[0].shape[0]), d[0].dtype)
+        zeros = zeros_like_batch(d[0], (d[0].shape[0], K), d[0].dtype).T
         return lax.fori_loop(0, K, compare, vary_along(zeros, varying_axes((arrays, d))))
 
     return jnp.flip(lax.platform_dependent(arrays, t, d, cpu=one_by_one, default=at_once), axis=0).T

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from dynskip_jax.errors import UserError
+from dynskip_jax.functional.product import wider
 
 Pooling = Literal["last", "mean", "max"]
 
@@ -31,7 +32,7 @@ def pool_states(
     """
     counts = where[..., None]
     if pooling == "mean":
-        wide = jnp.promote_types(states.dtype, jnp.float32)  # float16 ends at 65,504
+        wide = wider(states.dtype, jnp.float32)  # float16 ends at 65,504
         total = jnp.where(counts, states, 0).sum(axis=1, dtype=wide)
         return (total / jnp.maximum(counts.sum(axis=1, dtype=wide), 1)).astype(states.dtype)
     if pooling == "max":

@@ -1,12 +1,19 @@
 """Matrix products of recurrent layers in mixed dtypes, with their biases, activations and gradients."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dynskip_jax.functional.sharding import explicit_spec, sharding_of_gradient, vary_along, varying_axes
+
+
+def wider(*dtypes: Any) -> Any:
+    """Return the dtype to which these are promoted, also under `jax.numpy_dtype_promotion("strict")`."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(*dtypes)
 
 
 def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Array, "*batch out"]:
@@ -16,7 +23,7 @@ def product(x: Float[Array, "*batch in"], w: Float[Array, "in out"]) -> Float[Ar
     gradients in the same way; it supports reverse mode only.
     """
     rows = x if _may_be_sharded(x) else x.reshape(-1, x.shape[-1])
-    if jnp.promote_types(x.dtype, w.dtype) == w.dtype:
+    if wider(x.dtype, w.dtype) == w.dtype:
         y = jnp.matmul(rows.astype(w.dtype), w)
     else:
         y = _narrow_product(rows, w)
@@ -107,9 +114,10 @@ def times_transposed(w: Float[Array, "hidden width"], rows: int) -> Callable[[Ar
 
 def _times(d: Float[Array, "rows n"], w: Float[Array, "..."], axis: int) -> Float[Array, "rows m"]:
     """Return the product of `d` and `w` over this axis of `w`, summed in the wider of both dtypes."""
-    wider = jnp.promote_types(d.dtype, w.dtype)
     contracted = (((1,), (axis,)), ((), ()))
-    return jax.lax.dot_general(d.astype(w.dtype), w, contracted, preferred_element_type=wider)
+    return jax.lax.dot_general(
+        d.astype(w.dtype), w, contracted, preferred_element_type=wider(d.dtype, w.dtype)
+    )
 
 
 def outer_products(
@@ -124,7 +132,7 @@ def outer_products(
         x.astype(w.dtype),
         d.astype(w.dtype),
         ((axes, axes), ((), ())),
-        preferred_element_type=jnp.promote_types(x.dtype, w.dtype),
+        preferred_element_type=wider(x.dtype, w.dtype),
         out_sharding=out_sharding,
     )
     return total.astype(w.dtype)

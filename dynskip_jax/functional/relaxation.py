@@ -44,9 +44,14 @@ def relaxed_weights(
         noise: Gumbel noise g from `choice_noise`, (*batch, K); `soft` does not use it.
         relaxation: One of `RELAXATIONS`.
         temperature: Temperature τ > 0.
+
+    Returns:
+        The weights, (*batch, K), in the dtype of the noise if there is any.
     """
     if relaxation == "soft":
         return jax.nn.softmax(log_probs / temperature, axis=-1)
+    log_probs = log_probs.astype(noise.dtype)  # noise is float32 at least
+    temperature = jnp.asarray(temperature, noise.dtype)
     scores = log_probs + noise
     if relaxation == "gumbel_softmax":
         return jax.nn.softmax(scores / temperature, axis=-1)

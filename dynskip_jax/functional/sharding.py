@@ -52,13 +52,14 @@ def match_batch(tree: Any, like: Array) -> Any:
         tree: Tree of arrays whose leading axis is the batch.
         like: Any array whose leading axis is the batch.
     """
-    spec = explicit_spec(like)
+    spec, mesh = explicit_spec(like), jax.typeof(like).sharding.mesh
 
     def match(leaf: Array) -> Array:
-        own = jax.typeof(leaf).sharding.spec
-        if spec is not None and own[0] != spec[0]:
-            return jax.sharding.reshard(leaf, PartitionSpec(spec[0], *own[1:]))
-        return leaf
+        own = jax.typeof(leaf).sharding
+        if own.spec[0] == spec[0] and own.mesh == mesh:
+            return leaf
+        # The mesh is that of the array, which need not be that of `jax.set_mesh`.
+        return jax.sharding.reshard(leaf, NamedSharding(mesh, PartitionSpec(spec[0], *own.spec[1:])))
 
     return vary_along(tree if spec is None else jax.tree.map(match, tree), varying_axes(like))
 
@@ -66,3 +67,18 @@ def match_batch(tree: Any, like: Array) -> Any:
 def zeros_like_batch(like: Array, shape: tuple[int, ...], dtype: Any) -> Shaped[Array, "..."]:
     """Return zeros of `shape` and `dtype` with the sharding and varying axes of `like`; see `match_batch`."""
     return match_batch(jnp.zeros(shape, dtype), like)
+
+
+def on_mesh_of(tree: Any, like: Array) -> Any:
+    """Return `tree` with its arrays that are on no mesh replicated over the mesh of `like`.
+
+    JAX does not know how to shard the gradient of an array that is on no mesh.
+    """
+    if explicit_spec(like) is None:
+        return tree
+    replicated = NamedSharding(jax.typeof(like).sharding.mesh, PartitionSpec())
+
+    def put(leaf: Array) -> Array:
+        return jax.sharding.reshard(leaf, replicated) if jax.typeof(leaf).sharding.mesh.empty else leaf
+
+    return jax.tree.map(put, tree)

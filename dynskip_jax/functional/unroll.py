@@ -23,7 +23,7 @@ from dynskip_jax.functional.parallel import fits as runs_in_parallel
 from dynskip_jax.functional.policy import Policy
 from dynskip_jax.functional.scan import fused_unroll
 from dynskip_jax.functional.sequence import flip_sequences, length_mask, segment_starts
-from dynskip_jax.functional.sharding import match_batch, vary_along, varying_axes
+from dynskip_jax.functional.sharding import match_batch, on_mesh_of, vary_along, varying_axes
 from dynskip_jax.functional.step import (
     LayerParams,
     Recurrence,
@@ -110,6 +110,7 @@ def unroll(
     # Give all arrays of the loop the type of the inputs: the same sharding, the same varying axes.
     rows = (carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask)
     rows = match_batch(rows, x)
+    params = on_mesh_of(params, x)
     axes = varying_axes((params, rows, policy))
     params, rows, policy = vary_along((params, rows, policy), axes)
     carry, x, below, seq_lengths, actions, segment_ids, initial, zoneout_mask = rows

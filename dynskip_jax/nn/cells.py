@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -14,6 +15,7 @@ from dynskip_jax.errors import UserError
 from dynskip_jax.functional.checks import check_actions, check_below
 from dynskip_jax.functional.keys import example_keys, split_each
 from dynskip_jax.functional.layers import draw_recurrent_mask, zoneout_mask
+from dynskip_jax.functional.product import wider
 from dynskip_jax.nn.calls import Rngs, as_key, as_rates, check_inputs, policy_or_default, require_key
 from dynskip_jax.nn.modes import HasModes
 from dynskip_jax.nn.weights import Weights
@@ -50,11 +52,15 @@ def check_pieces(
 
 def _zoneout_rates(zoneout: float | Sequence[float], transition: F.Transition) -> tuple[float, ...]:
     """Return one zoneout rate for each array of the state."""
-    arrays = len(transition.state._fields)
-    rates = as_rates(zoneout, arrays)
-    if len(rates) != arrays:
-        raise UserError(f"zoneout has one rate, or one for each of {transition.state._fields}, got {rates}")
-    return rates
+    names = transition.state._fields
+    rates = as_rates(zoneout, len(names))
+    if len(rates) != len(names):
+        raise UserError(f"zoneout has one rate, or one for each of {names}, got {rates}")
+    if np.ndim(zoneout):
+        return rates
+    return tuple(
+        rate * (name in ("h", transition.cell_state)) for name, rate in zip(names, rates, strict=True)
+    )
 
 
 class SkipCell(HasModes, nnx.RNNCellBase):
@@ -92,8 +98,8 @@ class SkipCell(HasModes, nnx.RNNCellBase):
             sequences and steps (DropConnect; Merity et al. 2018). It takes effect in `SkipLayers` and
             `SkipLSTM`; in training, a call of the cell itself raises an error.
         zoneout: Rate at which units keep their value of State(t-1), with a new mask at each step (Krueger et
-            al. 2017). In evaluation the expected value is used. One rate for all arrays of the state, or one
-            for each, h first.
+            al. 2017). In evaluation the expected value is used. One rate for h and the cell state, or one
+            for each array of the state, h first.
         learnable_carry: Whether to learn the initial state, which all sequences share, instead of zeros.
         return_decision: Whether to return `SkipOutput` (h and the decision) instead of h.
         dtype: Dtype in which matrices are multiplied; `param_dtype` by default. With bfloat16 the
@@ -161,7 +167,7 @@ class SkipCell(HasModes, nnx.RNNCellBase):
         self.return_decision = return_decision
         self.dtype = param_dtype if dtype is None else dtype
         self.param_dtype = param_dtype
-        self.state_dtype = jnp.promote_types(self.dtype, param_dtype)
+        self.state_dtype = wider(self.dtype, param_dtype)
         self.deterministic = False
 
         init = F.Initializers(kernel_init, recurrent_kernel_init, bias_init, forget_bias, param_dtype)

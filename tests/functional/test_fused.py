@@ -694,7 +694,7 @@ def test_zoneout_too(double_precision, name, rates, skip):
     "name", and_slow(list(TIME_SKIPS), {"content", "dynamic", "attention", "skip-rnn"}.__contains__)
 )
 def test_packed_rows(double_precision, name):
-    """Sequences that begin inside a row start from the initial state, whatever the time skip reads and keeps."""
+    """Sequences that begin inside a row start from the initial state, whatever the skip reads and keeps."""
     rng = np.random.default_rng(1)
     transition = TRANSITIONS["slstm" if name == "content" else "lstm"]
     recurrence = F.Recurrence(TIME_SKIPS[name], transition)
@@ -717,7 +717,7 @@ class Growing(F.IndRNN):
 
 @pytest.mark.parametrize("skip", [F.Previous(), F.Dynamic(3, 0.5), F.Attention(3, 0.5, agent="content")])
 def test_padding_of_a_state_that_grows_leaves_gradients_finite(double_precision, skip):
-    """A step past the end of a sequence would overflow, and 0 times infinity is NaN: the state is held instead."""
+    """A step past the end would overflow, and 0 times infinity is NaN: the state is held instead."""
     recurrence = F.Recurrence(skip, Growing())
     params, carry, x, below = problem(recurrence)
     long = np.tile(np.asarray(x), (1, 20, 1))

@@ -54,7 +54,10 @@ class AttentionToOutput(DepthSkip):
 
     def project(self, params: AttentionParams, x, below) -> Float[Array, "*batch hidden"]:
         """Return Σ_i α_i h^i; see `DepthSkip`."""
-        outputs = below.reshape(*below.shape[:-1], -1, params.w.shape[0])  # (*batch, layers, hidden)
+        hidden = params.w.shape[0]
+        outputs = below.reshape(
+            *below.shape[:-1], below.shape[-1] // hidden, hidden
+        )  # (*batch, layers, hidden)
         mean_square = jnp.mean(outputs * outputs, axis=-1, keepdims=True)
         keys = outputs * jax.lax.rsqrt(mean_square + self.epsilon)
         weights = jax.nn.softmax(jnp.sum(keys * row(params.w, keys), axis=-1), axis=-1)

@@ -123,9 +123,9 @@ class LSTMJump(TimeSkip):
         to_read = jnp.where(at_jump, self.read_steps, skip_state.to_read)
         reads = ~ended & (to_skip == 0)
         counts = JumpCounts(
-            to_read=to_read - reads,
+            to_read=to_read - reads.astype(jnp.int32),
             to_skip=jnp.maximum(to_skip - 1, 0),
-            jumps=jnp.where(ended, -1, skip_state.jumps - at_jump),
+            jumps=jnp.where(ended, -1, skip_state.jumps - at_jump.astype(jnp.int32)),
         )
         action = jnp.where(at_jump, jump + 1, 0)
         return Choice(update=reads.astype(observation.dtype), action=action), counts

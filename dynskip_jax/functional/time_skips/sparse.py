@@ -19,7 +19,8 @@ class SparseAttention(Attention):
     The weights are w_i ∝ exp(a_i) - exp(a_(top+1)), where a are the scores, best first. The subtracted term
     is treated as a constant, so a gradient reaches only the states that enter, and their scores (Ke et al.
     2018, Section 3.1). In contrast to the paper, the mean is mixed with State(t-1) by `mix` instead of added
-    to it, and scores are dot products or logits of the agent's MLP.
+    to it, and scores are dot products or logits of the agent's MLP. The authors' released code subtracts the
+    scores themselves, w_i ∝ a_i - a_(top+1): weights that do not change when all scores are scaled.
 
     Attributes:
         agent: See `PolicySkip`; `content` by default.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from dynskip_jax.errors import UserError
-from dynskip_jax.functional.product import activate, affine
+from dynskip_jax.functional.product import activate, affine, wider
 
 Initializer = Callable[..., Any]
 Activation = str | Callable[[Array], Array]
@@ -118,7 +118,7 @@ class Initializers(NamedTuple):
 
     def draw(self, init: Initializer, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
         """Return one array in `dtype`, drawn with `init`, in float32 if `dtype` is narrower."""
-        wide = jnp.promote_types(self.dtype, jnp.float32)
+        wide = wider(self.dtype, jnp.float32)
         return init(key, shape, wide).astype(self.dtype)
 
     def blocks(

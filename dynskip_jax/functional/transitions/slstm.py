@@ -37,7 +37,7 @@ class SLSTM(Transition):
 
     The gate i is exp of its pre-activation, and f is σ or exp of its pre-activation. There is one head: the
     matrix of h(t-1) is not block-diagonal. A time skip mixes and averages the paper's c(t) and n(t), which do
-    not depend on the stabilisers. Zoneout acts on each array separately: give n and m a rate of 0.
+    not depend on the stabilisers.
 
     Attributes:
         forget_gate: Activation of f, `sigmoid` or `exp`.
@@ -68,11 +68,11 @@ class SLSTM(Transition):
         activations = ("tanh", "linear", "linear", "sigmoid")
         g, log_i, f, o = dense(params.w_h, state.h, inputs, params.b, activations=activations)
         log_f = jax.nn.log_sigmoid(f) if self.forget_gate == "sigmoid" else f
-        n = jnp.maximum(state.n, 0)
-        # If n is 0, there is no old cell state to keep, and the input gate sets the stabiliser.
-        log_kept = jnp.where(n > 0, log_f + state.m, log_i)
-        m = jax.lax.stop_gradient(jnp.maximum(log_kept, log_i))  # Eq. 15
-        i, kept = jnp.exp(log_i - m), jnp.exp(log_kept - m) * n  # Eq. 16, 17
+        n = jnp.where(state.n >= 0, state.n, 0)
+        log_kept = log_f + state.m
+        # Eq. 15. If n is 0, there is no old cell state to keep, and the input gate sets the stabiliser.
+        m = jax.lax.stop_gradient(jnp.where(n > 0, jnp.maximum(log_kept, log_i), log_i))
+        i, kept = jnp.exp(log_i - m), _bounded_exp(log_kept - m) * n  # Eq. 16, 17
         n = kept + i
         c = cell_hook((kept * state.c + i * g) / n)
         return SLSTMState(o * c, c, n, m)
@@ -87,12 +87,23 @@ class SLSTM(Transition):
         """Return the average of K states; see `Transition`."""
         # The stabiliser makes the largest term 1, so `total` is never small.
         weights = weights[..., None]
-        n = jnp.maximum(states.n, 0)
-        dtype = jnp.finfo(n.dtype)
-        is_in = weights * n > 0
-        log_terms = jnp.where(is_in, states.m + jnp.log(jnp.where(is_in, weights * n, 1)), dtype.min / 2)
-        m = jax.lax.stop_gradient(jnp.max(log_terms, axis=-2, keepdims=True))
-        terms = weights * n * jnp.exp(jnp.minimum(jnp.where(n > 0, states.m - m, 0), math.log(dtype.max) / 2))
+        n = jnp.where(states.n >= 0, states.n, 0)
+        is_in = (weights > 0) & (n > 0)
+        log_terms = states.m + _log(weights) + _log(n)
+        m = jnp.max(jnp.where(is_in, log_terms, jnp.finfo(n.dtype).min / 2), axis=-2, keepdims=True)
+        m = jax.lax.stop_gradient(m)
+        # A term that is 0 has its derivative in the weight and in n, too.
+        absent = weights * n * _bounded_exp(states.m - m)
+        terms = jnp.where(is_in, jnp.exp(jnp.where(is_in, log_terms - m, 0)), absent)
         total = jnp.sum(terms, axis=-2)
         c = jnp.sum(terms * states.c, axis=-2) / jnp.where(total > 0, total, 1)
         return SLSTMState(jnp.sum(weights * states.h, axis=-2), c, total, m[..., 0, :])
+
+
+def _log(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.log(jnp.where(x > 0, x, 1))
+
+
+def _bounded_exp(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return exp(x), at most the root of the largest number: 0 times it stays 0."""
+    return jnp.exp(jnp.minimum(x, math.log(jnp.finfo(x.dtype).max) / 2))

@@ -1,0 +1,137 @@
+"""Check faults that users met: strict promotion, empty inputs, the sLSTM's normaliser, keys, meshes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import compiled, drawn
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+from marks import and_slow
+from recurrences import DEPTH_SKIPS, TIME, TIME_SKIPS, TRANSITIONS, problem
+
+from dynskip_jax import functional as F
+from dynskip_jax.nn import SkipCell, SkipLSTM
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture
+def double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+PIECES = [(f"skip {name}", dict(skip=skip)) for name, skip in TIME_SKIPS.items()]
+PIECES += [(f"{name}", dict(transition=piece, skip=F.Dynamic(3))) for name, piece in TRANSITIONS.items()]
+PIECES += [(f"depth {name}", dict(depth_skip=piece)) for name, piece in DEPTH_SKIPS.items()]
+DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
+USUAL = {"skip lstm-jump", "skip dynamic"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "dtype"),
+    and_slow([(*piece, dtype) for piece in PIECES for dtype in DTYPES], lambda name, _, dtype: name in USUAL),
+)
+def test_strict_promotion(name, options, dtype):
+    """Initialization, sampling, relaxation and gradients mix no dtypes."""
+
+    def loss(key):
+        layers = SkipLSTM(
+            4, 4, num_layers=3, dropout=0.1, **options, cell=dict(param_dtype=dtype), rngs=nnx.Rngs(key)
+        )
+        graph, state = nnx.split(layers)
+        x = jnp.ones((2, 5, 4), dtype)
+
+        def total(state, mode):
+            out = nnx.merge(graph, state)(x, rngs=KEY, policy=F.Policy(mode), seq_lengths=np.array([5, 3]))
+            return sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in (out.h, out.decisions[-1].log_prob))
+
+        return [jax.grad(total)(state, mode) for mode in ("sample", "reinmax")]
+
+    with jax.numpy_dtype_promotion("strict"):
+        jax.eval_shape(loss, KEY)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 4), (2, 0, 4)], ids=["batch", "time"])
+@pytest.mark.parametrize("name", and_slow(DEPTH_SKIPS, "attention".__eq__))
+def test_empty_inputs_of_every_depth_skip(name, shape):
+    """Regression: attention over lower layers divided by zero."""
+    stack = drawn(lambda: SkipLSTM(4, 4, num_layers=3, depth_skip=DEPTH_SKIPS[name], rngs=nnx.Rngs(0)))
+    assert jax.eval_shape(lambda x: stack(x).h, jax.ShapeDtypeStruct(shape, jnp.float32)).shape == shape
+
+
+@pytest.mark.parametrize("implementation", ["fused", "reference"])
+def test_the_gradient_of_an_slstm_normaliser_that_is_zero(double_precision, implementation):
+    """It is that of the paper's c and n, in which f scales n(t-1). differences go right."""
+    recurrence = F.Recurrence(transition=F.SLSTM())
+    params, carry, x, _ = problem(recurrence)
+    carry = carry._replace(slots=carry.slots._replace(n=jnp.zeros_like(carry.slots.n)))
+
+    def total(n):
+        start = carry._replace(slots=carry.slots._replace(n=n))
+        return jnp.sum(F.unroll(params, start, x, recurrence, implementation=implementation)[1].h[:, :2] ** 2)
+
+    total = jax.jit(total)
+    gradient = jax.jit(jax.grad(total))(carry.slots.n)
+    for place in ((0, 0, 0), (1, 0, 2), (2, 0, 3)):
+        step = 1e-7
+        moved = carry.slots.n.at[place].set(step)
+        np.testing.assert_allclose(gradient[place], (total(moved) - total(carry.slots.n)) / step, rtol=1e-5)
+
+
+def test_a_tiny_weight_on_an_slstm_state_of_a_far_larger_stabiliser():
+    """Regression: the exponent was capped. With a weight of exp(-69) on exp(70) both states count."""
+    weights = jnp.array([[1e-30, 1.0]], jnp.float32)
+    m, c = np.array([70.0, 0.0]), np.array([1.0, -1.0])
+    states = F.SLSTMState(*(jnp.asarray(a, jnp.float32).reshape(1, 2, 1) for a in (c, c, np.ones(2), m)))
+    mixed = compiled(F.SLSTM().average_states)(weights, states)
+    share = np.array([1e-30, 1.0]) * np.exp(m)
+    np.testing.assert_allclose(mixed.c[0, 0], (share * c).sum() / share.sum(), rtol=1e-4)
+
+
+def test_one_rate_of_zoneout_keeps_the_normaliser_of_an_slstm():
+    make = lambda zoneout: SkipCell(2, 3, transition=F.SLSTM(), zoneout=zoneout, rngs=nnx.Rngs(0)).zoneout
+    assert make(0.5) == (0.5, 0.5, 0.0, 0.0) and make((0.1, 0.2, 0.3, 0.4)) == (0.1, 0.2, 0.3, 0.4)
+
+
+def test_a_key_for_each_sequence_is_used_as_it_is():
+    """One call with a key for each sequence equals `jax.vmap` of the call for one sequence and its key."""
+    rnn = drawn(
+        lambda: SkipLSTM(4, 4, skip=F.Dynamic(3, 0.5), bidirectional=True, dropout=0.5, rngs=nnx.Rngs(0))
+    )
+    x, keys = np.random.default_rng(0).normal(size=(3, 6, 4)).astype(np.float32), jax.random.split(KEY, 3)
+    graph, state = nnx.split(rnn)
+    one = lambda x, key: nnx.merge(graph, state)(x, rngs=key).h
+    np.testing.assert_allclose(jax.jit(one)(x, keys), jax.jit(jax.vmap(one))(x, keys), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("skip", "implementation", "is_compiled"),
+    and_slow(
+        [
+            (s, i, c)
+            for s in ("previous", "dynamic", "attention")
+            for i in ("fused", "reference")
+            for c in (0, 1)
+        ],
+        lambda *case: case == ("dynamic", "fused", 1),
+    ),
+)
+def test_inputs_on_a_mesh_that_is_not_set(skip, implementation, is_compiled):
+    """The mesh is that of the inputs: `jax.set_mesh` is not needed. Gradients are those of one device."""
+    mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
+    options = dict(skip=TIME_SKIPS[skip], implementation=implementation)
+    graph, state = nnx.split(drawn(lambda: SkipLSTM(4, 4, **options, rngs=nnx.Rngs(0))))
+    x = np.random.default_rng(0).normal(size=(4, TIME, 4)).astype(np.float32)
+
+    def loss(state, x):
+        h = nnx.merge(graph, state)(x, rngs=KEY, seq_lengths=np.array([7, 3, 0, 5])).h
+        return jnp.sum(jnp.sin(h)), h
+
+    run = jax.value_and_grad(loss, has_aux=True)
+    run = jax.jit(run) if is_compiled else run
+    found = run(state, jax.device_put(x, NamedSharding(mesh, PartitionSpec("data"))))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(run(state, x)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert jax.typeof(found[0][1]).sharding.spec[0] == "data"
